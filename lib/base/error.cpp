@@ -1,0 +1,25 @@
+#include "base/error.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace fsdp {
+
+namespace {
+std::string at(std::source_location where) { return fmt::format("{}:{}", where.file_name(), where.line()); }
+}  // namespace
+
+CallError::CallError(std::string_view api, std::string_view problem, std::source_location where)
+    : std::runtime_error(fmt::format("{}: {} [{}]", api, problem, at(where))) {}
+
+void fail_expectation(std::string_view what, std::source_location where) {
+  throw InternalError(fmt::format("internal error: {} [{}]; please report it with the command that led here", what, at(where)));
+}
+
+void check_errno(bool ok, std::string_view what, std::source_location where) {
+  if (!ok) throw CallError(what, std::strerror(errno), where);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,39 @@
+// The three kinds of failure, and nothing else:
+//   UserError   something the user can mend: "<problem> (<why>) <what to do>". Printed once, no stack; exit code 2.
+//   CallError   a call to MPI, HDF5, oneDNN or the system failed: API, text, file:line. Exit code 1.
+//   expect()    a bug of ours: throws InternalError with file:line. Exit code 1.
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+/// A mistake that the user can mend. The message says what is wrong, why that is a problem, and what to do.
+struct UserError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// A failed call of a library or of the operating system.
+struct CallError : std::runtime_error {
+  CallError(std::string_view api, std::string_view problem, std::source_location where = std::source_location::current());
+};
+
+/// A bug in this program.
+struct InternalError : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+[[noreturn]] void fail_expectation(std::string_view what, std::source_location where);
+
+/// Checks what must hold if this program is right. Cheap; always on.
+inline void expect(bool ok, std::string_view what, std::source_location where = std::source_location::current()) {
+  if (!ok) [[unlikely]] fail_expectation(what, where);
+}
+
+/// Throws CallError with errno's text if `ok` is false. `what` names the call and its object, as in "open /data/x.bin".
+void check_errno(bool ok, std::string_view what, std::source_location where = std::source_location::current());
+
+}  // namespace fsdp

@@ -1,0 +1,31 @@
+// Numbers with units, read and written: "64M", "2GiB", "90s", "30min", "1.5 GiB".
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace fsdp {
+
+using fmt::format;
+
+/// "0 B", "12.3 KiB", "1.61 GiB": binary units, three digits.
+std::string format_bytes(double bytes);
+/// "3.32 M", "124 M", "7.00 B": decimal units, three digits.
+std::string format_count(double count);
+/// "850 ms", "12.3 s", "4:05 min", "2:07:30 h".
+std::string format_duration(double seconds);
+
+/// A count or a size in bytes: plain, or with k, M, G, T (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024); a final "B"
+/// is accepted. Throws UserError.
+std::size_t parse_size(std::string_view text);
+/// Seconds from "90", "90s", "30min", "2h", "1d". Throws UserError.
+double parse_duration(std::string_view text);
+
+/// The candidate nearest to `word` in edit distance if it is near enough to be meant, else "".
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace fsdp

@@ -1,0 +1,33 @@
+// Philox4x32-10, a counter-based generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
+// The same (key, counter) gives the same four words anywhere, so that weights, dropout and order are functions of global
+// indices and no generator has a state to save.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define FSDP_HOST_DEVICE __host__ __device__
+#else
+#define FSDP_HOST_DEVICE
+#endif
+
+namespace fsdp {
+
+/// What a random number is for; a part of every key, so that no two uses share a stream.
+enum class RandomSite : std::uint32_t { initial_weights = 1, dropout = 2, sample_order = 3, generation = 4 };
+
+/// Four independent uniform 32-bit words for `counter` (any 128 bits) under `key` (any 64 bits).
+FSDP_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t a = std::uint64_t{0xD2511F53u} * counter[0];
+    const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * counter[2];
+    counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(b),
+               static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(a)};
+    key[0] += 0x9E3779B9u;
+    key[1] += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,82 @@
+// Sharded checkpoints: one HDF5 file per rank, an index whose virtual datasets show every whole parameter, a marker last. The format
+// is docs/checkpoint-format.md.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/tensor_source.hpp"
+#include "comm/communicator.hpp"
+#include "fsdp/layout.hpp"
+
+namespace fsdp {
+
+/// Where training stands.
+struct Progress {
+  std::uint64_t update = 0;     // updates done
+  std::uint64_t sequences = 0;  // sequences consumed: the position in the data
+  std::uint64_t tokens = 0;
+  std::uint64_t seed = 0;
+};
+
+/// What a checkpoint says of itself, whatever reads it.
+struct CheckpointHeader {
+  TransformerConfig config;
+  Progress progress;
+  std::string strategy;      // "full"
+  int world_size = 1;        // ranks that wrote; each rank file holds the slices that its rank owns exactly once
+  int shards = 1;            // size of the shard axis
+  WrapPolicy wrap;
+  std::string optimizer;     // "adamw"
+  std::string options_json;  // all options of the run, for inspection
+  std::string version;
+};
+
+/// One kind of state over all of a rank's shard: "parameters", "exp_avg", "exp_avg_sq"; total_shard_numel() floats each.
+struct ShardState {
+  std::string name;
+  std::span<float> values;
+};
+
+/// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, fsync, barrier; rank 0 the
+/// index, rename, marker last, barrier. On return it is durable, or every rank has thrown the same kind of error and the temporary folder is
+/// gone. A step that exists is replaced only if it is not complete. Returns the folder.
+/// `shard` is this rank's index on the shard axis; `replica` its index on the replicate axis: each slice is written by one replica only.
+std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout, int shard,
+                                      int replica, std::span<const ShardState> states, Communicator& world);
+
+/// Reads any part of a complete checkpoint, at any layout. Opens files as needed; checks that all are there.
+class CheckpointReader : public TensorSource {
+ public:
+  /// `folder` is a step folder. Throws UserError if it is not complete or not one.
+  static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder);
+  virtual const CheckpointHeader& header() const = 0;
+  /// Elements [range) of a parameter's state `state` ("parameters", "exp_avg", ...).
+  virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
+  /// Compares the checksums of rank files whose index is `part` modulo `parts`; throws UserError naming the first bad one.
+  virtual void verify(int part, int parts) const = 0;
+};
+
+/// Fills `states` (each total_shard_numel() floats of shard `shard` under `layout`) from a checkpoint written at any world size and
+/// strategy. Padding is zero. Not collective.
+void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
+                 std::span<const ShardState> states);
+/// The same for parameters alone from any source. Throws UserError naming a tensor that is missing or has another shape.
+void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
+                     std::span<float> values);
+
+/// The latest complete step in a save folder, if there is one; incomplete ones are named in `warnings`.
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir, std::vector<std::string>* warnings = nullptr);
+
+enum class ConsolidatedFormat { hdf5, safetensors };
+/// One process, no MPI: streams every whole parameter from `source` into one HDF5 file (OUT) or a Hugging Face folder (OUT/), in constant
+/// memory, under a temporary name until whole. `progress(done_bytes, all_bytes)` is called now and then.
+void consolidate(const CheckpointReader& source, const std::filesystem::path& out, ConsolidatedFormat format,
+                 void (*progress)(std::size_t, std::size_t) = nullptr);
+
+}  // namespace fsdp

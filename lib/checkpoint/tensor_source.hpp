@@ -1,0 +1,40 @@
+// Whole parameters by name and element range, wherever they are stored: a Hugging Face folder, a sharded checkpoint, a consolidated
+// file. Whoever loads asks for the ranges that it owns and gets no more.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/config.hpp"
+#include "tensor/shape.hpp"
+
+namespace fsdp {
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  virtual const TransformerConfig& config() const = 0;
+  /// Names of all tensors stored.
+  virtual std::vector<std::string> names() const = 0;
+  virtual bool has(const std::string& name) const = 0;
+  /// Throws UserError if there is no such tensor.
+  virtual Shape shape(const std::string& name) const = 0;
+  /// Elements [range) of the tensor, flat in its stored shape, as fp32. Throws UserError (missing, truncated) or CallError.
+  virtual void read(const std::string& name, Range range, float* out) const = 0;
+  /// Bytes of tensor data read so far through this object.
+  virtual std::size_t bytes_read() const = 0;
+  /// "Hugging Face folder models/gpt2", "checkpoint checkpoints/step-00000350 (4 ranks)".
+  virtual std::string description() const = 0;
+};
+
+/// Opens whatever `path` is: a Hugging Face folder, a step folder, a save folder (its latest complete step) or a consolidated HDF5
+/// file. Throws UserError that says what was expected and found.
+std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path);
+
+/// A Hugging Face folder: config.json and one model.safetensors with fp32 tensors.
+std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder);
+
+}  // namespace fsdp

@@ -1,0 +1,76 @@
+// A group of ranks and its collectives. `mpi/` (processes) and `threads/` (logical ranks of one process) implement it; code
+// above this folder never asks which.
+//
+// Order of sums. Every reduction adds in one canonical order that depends on the number of ranks alone: adjacent ranks pair at
+// stride 1, 2, 4, ...: ((0+1)+(2+3))+(4+...). So all-reduce and reduce-scatter give the same bits, whatever the backend, the
+// chunking or the timing.
+//
+// Errors. A rank that throws out of a collective, or between collectives, must not leave the others waiting: whoever unwinds calls
+// abort(). After it every collective of the group throws on every rank that still can.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/dtype.hpp"
+#include "device/device.hpp"
+
+namespace fsdp {
+
+enum class Collective { all_gather, reduce_scatter, all_reduce, broadcast };
+inline constexpr std::size_t collective_kinds = 4;
+
+/// Whether a reduction replaces its destination or adds to it (destination + canonical sum, one addition).
+enum class Into { overwrite, add };
+
+/// What one rank put on the wire since construction, by kind of collective.
+struct Traffic {
+  std::array<std::uint64_t, collective_kinds> calls{}, bytes_sent{};
+};
+
+/// All functions except rank(), size(), traffic(), description() and abort() are collective over the group: every rank calls
+/// them in the same order with the same counts. Data calls take the stream that orders them; on return from a CPU stream the
+/// result is there. Counts are elements and may be any size: transfers are cut into pieces below 2^31 bytes.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string description() const = 0;
+
+  /// whole = concatenation by rank of each rank's shard; whole holds size() * shard_count elements. In place if shard is
+  /// whole + rank() * shard_count. Sends (size-1) * shard_count elements per rank.
+  virtual void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) = 0;
+  /// shard (overwritten or added to) = canonical sum over ranks of their whole[rank() * shard_count ...]; shard must not overlap
+  /// whole, which is left unspecified-but-unread afterwards. fp32. Sends (size-1) * shard_count elements per rank.
+  virtual void reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) = 0;
+  /// data = canonical sum over ranks, on every rank. Sends 2 (size-1)/size * count elements per rank (up to rounding).
+  virtual void all_reduce(Stream& stream, float* data, std::size_t count) = 0;
+  virtual void all_reduce(Stream& stream, double* data, std::size_t count) = 0;
+  /// Exact, modulo 2^64.
+  virtual void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) = 0;
+  virtual void broadcast(Stream& stream, void* data, std::size_t bytes, int root) = 0;
+  virtual void barrier() = 0;
+
+  /// Memory for gathered parameters or gradients, of the kind this backend moves best. Not collective for these backends.
+  virtual Buffer allocate(Device& device, std::size_t bytes) = 0;
+  /// Bytes of staging that this object itself holds (part of the memory plan).
+  virtual std::size_t staging_bytes() const = 0;
+
+  /// The ranks that gave the same color, ordered by key, then by rank here.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  /// True on every rank of the group that shares memory with this one: split by node.
+  virtual std::unique_ptr<Communicator> split_by_node() = 0;
+
+  virtual const Traffic& traffic() const = 0;
+  /// Makes the other ranks' collectives throw instead of waiting; never throws itself. Not collective.
+  virtual void abort() noexcept = 0;
+};
+
+/// True if it is true on all ranks. Collective over `comm`: agree before anyone acts on what may differ.
+bool all_agree(Communicator& comm, Stream& stream, bool mine);
+
+}  // namespace fsdp

@@ -1,0 +1,36 @@
+// The life of MPI in this process.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/communicator.hpp"
+
+namespace fsdp {
+
+/// Initialises MPI (thread level FUNNELED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing the job from
+/// inside. Its destructor finalises MPI, except while an exception unwinds: then other ranks may never reach the matching call,
+/// and main() ends the job with abort_job(). One per process; the only process-wide state here, because it is MPI's own.
+class MpiSession {
+ public:
+  MpiSession(int& argc, char**& argv);
+  MpiSession(const MpiSession&) = delete;
+  ~MpiSession();
+
+  /// All processes of the job. Collective; the session must outlive it.
+  std::unique_ptr<Communicator> world();
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// "node3" or what MPI calls this host.
+  std::string host() const;
+  /// Ends all processes of the job with `code`; used once an error has been printed. Does not return.
+  [[noreturn]] void abort_job(int code) noexcept;
+  /// "Open MPI v4.1.4, ..."
+  static std::string library_version();
+
+ private:
+  int rank_ = 0, size_ = 1;
+  int uncaught_at_start_ = 0;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,18 @@
+#include "base/error.hpp"
+#include "device/device.hpp"
+
+namespace fsdp {
+
+std::byte* Arena::acquire(std::size_t offset, std::size_t bytes) {
+  expect(offset + bytes <= buffer_.bytes(), "a planned buffer lies outside the arena");
+  in_use_ += bytes;
+  peak_ = std::max(peak_, in_use_);
+  return buffer_.data() + offset;
+}
+
+void Arena::give_back(std::size_t bytes) {
+  expect(bytes <= in_use_, "more memory was given back to the arena than was taken");
+  in_use_ -= bytes;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,34 @@
+// The algebra of strategies: which of {parameters, gradients, optimizer state} are sharded, and when. A strategy is a row of this
+// table and nothing else; the plan builder is the only code that reads it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+enum class Place { sharded, whole };
+
+/// Where each kind of state lies over the shard axis of the mesh. (Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023,
+/// "PyTorch FSDP", section 3.2.)
+struct Placement {
+  std::string_view name;
+  Place parameters_at_rest;
+  Place parameters_forward_to_backward;
+  Place gradients_between_micro_batches;
+  Place optimizer_state;
+};
+
+/// The rows in use: "full" and "none".
+std::span<const Placement> placements();
+/// By our name or PyTorch's (FULL_SHARD, NO_SHARD). Throws UserError with the names there are.
+const Placement& find_placement(std::string_view name);
+
+/// World size N as shard axis x replicate axis. `full`: N x 1; `none`: 1 x N.
+struct MeshShape {
+  int shard = 1, replicate = 1;
+};
+MeshShape mesh_shape(const Placement& placement, int world_size);
+
+}  // namespace fsdp

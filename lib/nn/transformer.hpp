@@ -1,0 +1,99 @@
+// GPT and Llama as a chain of stages: embedding, L blocks, head. A stage is arithmetic on tensors that the caller provides: it
+// owns no memory, knows nothing of ranks, units or shards, and does not allocate. Letters as in docs/glossary.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/device.hpp"
+#include "kernels/kernels.hpp"
+#include "nn/config.hpp"
+#include "tensor/shape.hpp"
+
+namespace fsdp {
+
+/// How a parameter starts: normal(mean 0, stddev) or a constant.
+struct Init {
+  enum class Kind { normal, constant } kind = Kind::normal;
+  float value = 0;  // standard deviation, or the constant
+};
+
+/// A Hugging Face tensor in its stored shape. Its index in Transformer::parameters() is its identity: the key of its random numbers.
+struct Parameter {
+  std::string name;  // "transformer.h.0.attn.c_attn.weight"
+  Shape shape;
+  Init init;
+  bool decayed;  // weight decay by default: two or more dimensions
+  int block;     // the block that it belongs to, or -1: embedding, final norm, head
+};
+
+/// The size of one micro-batch on one rank.
+struct BatchShape {
+  std::size_t B = 0, T = 0;
+  std::size_t rows() const { return B * T; }
+};
+
+/// What a stage works with. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape; they are
+/// null where the caller has not gathered p, or wants no gradient. `scratch` holds scratch_numel() floats, contents lost.
+struct StageContext {
+  Stream& stream;
+  std::span<const float* const> weights;
+  std::span<float* const> gradients;
+  float* scratch;
+  BatchShape shape;
+};
+
+class Transformer {
+ public:
+  /// Validates the configuration; throws UserError.
+  explicit Transformer(TransformerConfig config);
+
+  const TransformerConfig& config() const { return config_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  /// Blocks are numbered 0 .. blocks()-1.
+  std::size_t blocks() const { return config_.layers; }
+  /// All parameters, tied ones once.
+  std::size_t parameter_count() const;
+  /// FLOPs of training per token: 6N + 6LCT with N counting the head and not the lookups (docs/glossary.md).
+  double flops_per_token(std::size_t T) const;
+
+  /// Floats that block_forward keeps for block_backward, beside its input.
+  std::size_t saved_numel(BatchShape shape) const;
+  /// Floats of scratch that any stage needs.
+  std::size_t scratch_numel(BatchShape shape) const;
+  /// Floats of tables made once from the configuration (rotary positions) for sequences up to T, and their contents.
+  std::size_t table_numel(std::size_t T) const;
+  void fill_tables(std::span<float> tables, std::size_t T) const;
+  /// Tables filled by fill_tables(); they must outlive the calls below.
+  void use_tables(const float* tables) { tables_ = tables; }
+
+  /// x[R,C] from tokens[R].
+  void embedding_forward(const StageContext& context, const std::int32_t* tokens, float* x) const;
+  /// Gradients of the embeddings from dx. `write` overwrite: the first contribution of the update to these gradients; where the
+  /// table is tied, head_backward's contribution of the same micro-batch already lies there and is added to.
+  void embedding_backward(const StageContext& context, const std::int32_t* tokens, const float* dx, kernels::Write write) const;
+
+  /// x_out[R,C] = block(x_in[R,C]); fills saved[saved_numel()]. x_out must not be x_in.
+  void block_forward(const StageContext& context, std::size_t block, const float* x_in, float* x_out, float* saved) const;
+  /// dx[R,C], the gradient of x_out, becomes that of x_in; the block's gradients are written or added to. `saved` may be overwritten.
+  void block_backward(const StageContext& context, std::size_t block, const float* x_in, float* saved, float* dx,
+                      kernels::Write write) const;
+
+  /// Final norm, projection to the vocabulary and cross-entropy, in chunks of rows. Returns the sum over rows of the loss (targets
+  /// below 0 do not count). With gradients: dx[R,C] and the head's gradients of (gradient_scale * that sum).
+  double head_forward_backward(const StageContext& context, const float* x, const std::int32_t* targets, float gradient_scale, float* dx,
+                               kernels::Write write) const;
+  /// The loss alone.
+  double head_loss(const StageContext& context, const float* x, const std::int32_t* targets) const;
+  /// logits[V] of one row of x.
+  void head_logits(const StageContext& context, const float* x_row, float* logits) const;
+
+ private:
+  TransformerConfig config_;
+  std::vector<Parameter> parameters_;
+  const float* tables_ = nullptr;
+};
+
+}  // namespace fsdp

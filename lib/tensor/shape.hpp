@@ -1,0 +1,52 @@
+// Shapes, and the integers of sharding: which elements of what lie where. Nothing here touches memory or communicates.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+/// Extents of a tensor, outermost first, as Hugging Face stores it (row-major).
+using Shape = std::vector<std::size_t>;
+
+std::size_t numel(const Shape& shape);
+/// "[2304, 768]"
+std::string to_string(const Shape& shape);
+
+/// Half-open range of element indices.
+struct Range {
+  std::size_t begin = 0, end = 0;
+  std::size_t size() const { return end - begin; }
+  bool empty() const { return begin >= end; }
+  bool operator==(const Range&) const = default;
+};
+
+/// The common part; empty (and then at {x, x}) if there is none.
+inline Range intersect(Range a, Range b) {
+  const std::size_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+/// `n` rounded up to a multiple of `unit` (unit > 0).
+constexpr std::size_t round_up(std::size_t n, std::size_t unit) { return (n + unit - 1) / unit * unit; }
+
+/// Part `i` of `n` elements cut into `parts` consecutive parts whose sizes differ by at most one, the larger ones first.
+constexpr Range share(std::size_t n, std::size_t parts, std::size_t i) {
+  const std::size_t small = n / parts, extra = n % parts;
+  const std::size_t begin = i * small + std::min(i, extra);
+  return {begin, begin + small + (i < extra ? 1 : 0)};
+}
+
+/// A box of a tensor: start and extent per dimension.
+struct Hyperslab {
+  Shape start, count;
+  std::size_t offset = 0;  // elements of the flat range that lie before this box
+};
+
+/// A flat element range of a row-major tensor as boxes in order: for a matrix up to three (the end of a row, whole rows, the
+/// start of a row). Requires range.end <= numel(shape).
+std::vector<Hyperslab> hyperslabs(const Shape& shape, Range range);
+
+}  // namespace fsdp
