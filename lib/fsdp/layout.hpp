@@ -66,7 +66,7 @@ class Layout {
   std::vector<Slice> slices(std::size_t unit, int shard) const;
 
  private:
-  const std::vector<std::size_t> numels_;  // of each parameter
+  std::vector<std::size_t> numels_;  // of each parameter
   int shards_;
   std::vector<Unit> units_;
   std::vector<std::size_t> unit_of_block_;

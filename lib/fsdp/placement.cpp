@@ -1,0 +1,41 @@
+#include "fsdp/placement.hpp"
+
+#include <array>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr Place S = Place::sharded, W = Place::whole;
+
+//                                      name    at rest  forward to   gradients between  optimizer
+//                                                       backward     micro-batches      state
+constexpr std::array table = {Placement{"full", S,       S,           S,                 S},
+                              Placement{"none", W,       W,           W,                 W}};
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> pytorch_names = {{{"FULL_SHARD", "full"}, {"NO_SHARD", "none"}}};
+
+}  // namespace
+
+std::span<const Placement> placements() { return table; }
+
+const Placement& find_placement(std::string_view name) {
+  for (const auto& [theirs, ours] : pytorch_names)
+    if (name == theirs) name = ours;
+  std::string names;
+  for (const Placement& row : table) {
+    if (row.name == name) return row;
+    names += format("{}{}", names.empty() ? "" : ", ", row.name);
+  }
+  throw UserError(format("there is no sharding strategy '{}'; choose one of {}", name, names));
+}
+
+MeshShape mesh_shape(const Placement& placement, int world_size) {
+  return placement.optimizer_state == Place::sharded ? MeshShape{world_size, 1} : MeshShape{1, world_size};
+}
+
+}  // namespace fsdp
