@@ -1,0 +1,141 @@
+// One table per program is the only source of its options: names, aliases, groups, defaults, help, checks, echo and documentation. An
+// option is bound to a field of a plain struct; whatever the field holds when it is bound is the default.
+//
+// `--key value` and `--key=value`; hyphen and underscore are the same; `--config FILE` reads INI lines `key = value` ('#' starts a
+// comment, [sections] only decorate); the command line wins over the file. Unknown and repeated options are errors, with "did you mean".
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+
+namespace fsdp {
+
+/// Whole numbers that an option accepts.
+struct Limits {
+  double low = 0, high = 1e18;
+};
+
+/// One row of the table. The functions add what a plain binding does not say; each returns the row.
+class Option {
+ public:
+  Option& alias(std::string name) { aliases_.push_back(std::move(name)); return *this; }
+  /// May be given without its name: the first positional option takes the first such argument; a list takes all that are left.
+  Option& positional() { positional_ = true; return *this; }
+  /// Says in words what the default means, where the field's first value (0, "") only stands for "not given".
+  Option& unset(std::string meaning) { unset_meaning_ = std::move(meaning); return *this; }
+
+  const std::string& name() const { return name_; }
+
+ private:
+  friend class OptionTable;
+  std::string name_, group_, argument_, help_;
+  std::string accepts_;  // "a whole number, at least 1"
+  std::vector<std::string> aliases_;
+  bool flag_ = false, list_ = false, positional_ = false;
+  std::string unset_meaning_, default_;
+  std::function<void(const std::string&)> set_;  // throws UserError with the reason alone
+  std::function<std::string()> print_;           // in the form that set_ reads
+};
+
+/// What the command line asks for instead of a run.
+enum class Request { run, help, version, markdown, print_config };
+
+class OptionTable {
+ public:
+  /// `usage` is what follows the program's name: "[DATA] [options]".
+  OptionTable(std::string program, std::string usage, std::string summary);
+
+  /// Rows bound from here on belong to this group ("Batch").
+  void group(std::string title) { group_ = std::move(title); }
+
+  /// `argument` names the value in help: "N", "FILE". The fields must outlive the table.
+  Option& flag(std::string name, bool& field, std::string help);
+  Option& integer(std::string name, std::string argument, std::size_t& field, Limits limits, std::string help);
+  Option& integer(std::string name, std::string argument, int& field, Limits limits, std::string help);
+  /// "64M", "2GiB".
+  Option& size(std::string name, std::string argument, std::size_t& field, std::string help);
+  /// `accepts` is empty for any finite number, else it says what `ok` takes: "0 or more".
+  Option& number(std::string name, std::string argument, double& field, std::string help, std::string accepts = "",
+                 std::function<bool(double)> ok = nullptr);
+  /// "(0.9,0.98)" or "0.9,0.98".
+  Option& pair(std::string name, std::string argument, std::array<double, 2>& field, std::string help, std::string accepts = "",
+               std::function<bool(double)> ok = nullptr);
+  /// Seconds, from "90s", "30min", "2h".
+  Option& duration(std::string name, std::string argument, double& field_s, std::string help);
+  Option& text(std::string name, std::string argument, std::string& field, std::string help);
+  Option& path(std::string name, std::string argument, std::filesystem::path& field, std::string help);
+  /// Comma-separated after its name; one item per argument when positional.
+  Option& list(std::string name, std::string argument, std::vector<std::string>& field, std::string help);
+  /// One of `names`; several names may mean the same value, the first of them is printed.
+  template <class T>
+  Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
+
+  /// Adds --print-config, for programs whose configuration is worth a file; --config, --help and --version are in every table.
+  void with_print_config() { has_print_config_ = true; }
+
+  /// Sets the fields. For a request other than run, fields are set as far as given. Throws UserError.
+  Request parse(int argc, const char* const* argv);
+  /// Whether the command line or the file gave this option (by its main name).
+  bool given(std::string_view name) const;
+
+  /// Grouped, wrapped at 100 columns, with defaults.
+  std::string help() const;
+  /// The same as Markdown tables, for docs/options.md.
+  std::string markdown() const;
+  /// All present values in the form that --config reads back; what is not given is a comment.
+  std::string config() const;
+  /// (name, present value) of every row, in order of the table.
+  std::vector<std::pair<std::string, std::string>> values() const;
+  /// help(), markdown(), config() or version_text as asked for.
+  std::string answer(Request request, std::string_view version_text) const;
+  const std::string& program() const { return program_; }
+
+ private:
+  struct Given;
+  Option& add(std::string name, std::string argument, std::string help, std::string accepts);
+  Option& finish(Option& option);
+  Option* find(std::string_view name);
+  std::string suggestion(std::string_view name) const;
+  void read_config(const std::string& path, std::vector<Given>& given);
+  static void set(const Given& given);
+
+  std::string program_, usage_, summary_, group_;
+  std::deque<Option> rows_;  // rows keep their address
+  std::vector<const Option*> given_;
+  bool has_print_config_ = false;
+};
+
+template <class T>
+Option& OptionTable::choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help) {
+  std::string argument, accepts;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    bool first = true;
+    for (std::size_t j = 0; j < i; ++j) first = first && names[j].second != names[i].second;
+    if (first) argument += (argument.empty() ? "" : "|") + names[i].first;
+    accepts += (accepts.empty() ? "one of " : ", ") + names[i].first;
+  }
+  Option& option = add(std::move(name), std::move(argument), std::move(help), std::move(accepts));
+  option.set_ = [&field, names](const std::string& text) {
+    for (const auto& [known, value] : names)
+      if (known == text) { field = value; return; }
+    throw UserError("no such choice");
+  };
+  option.print_ = [&field, names] {
+    for (const auto& [known, value] : names)
+      if (value == field) return known;
+    return std::string();
+  };
+  return finish(option);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,54 @@
+// Which sequences a rank reads when: functions of the global position in the data, so that a run resumed at another world size goes on
+// exactly where the last one stopped. Letters: B sequences per micro-batch and rank, T tokens, K micro-batches, G = B K ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "data/token_file.hpp"
+
+namespace fsdp {
+
+/// How an update's sequences are cut: rank r takes the r-th consecutive share of G / ranks, in micro-batches in order.
+struct BatchCut {
+  std::size_t B = 1, T = 1, K = 1;
+  int rank = 0, ranks = 1;
+  std::size_t sequences_per_update() const { return B * K * static_cast<std::size_t>(ranks); }
+  std::size_t tokens_per_update() const { return sequences_per_update() * T; }
+};
+
+/// The training data. Sequence s of the run is sequence s mod file.sequences(T): after the last one the data starts again.
+class TrainBatches {
+ public:
+  /// Throws UserError if the file holds no whole sequence. The file must outlive this.
+  TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size);
+  /// This rank's micro-batch `micro` (0 .. K-1) of the update that starts after `position` consumed sequences: inputs[B T], targets[B T].
+  /// Throws UserError for a token outside the vocabulary. Does not allocate.
+  void read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
+  const BatchCut& cut() const { return cut_; }
+
+ private:
+  const TokenFile& file_;
+  BatchCut cut_;
+  std::size_t vocab_size_;
+};
+
+/// Validation data: every target of the file once (also those of the last, shorter sequence), in the same number of batches on every rank.
+/// What fills up the last ones has target -1, which does not count. K is not used.
+class ValidBatches {
+ public:
+  /// Throws UserError if the file holds no target. The file must outlive this.
+  ValidBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size);
+  std::size_t batches() const { return batches_; }
+  /// Targets that count, over all ranks.
+  std::size_t targets() const { return file_.tokens() - 1; }
+  /// Batch b of this rank: inputs[B T], targets[B T].
+  void read(std::size_t b, std::int32_t* inputs, std::int32_t* targets) const;
+
+ private:
+  const TokenFile& file_;
+  BatchCut cut_;
+  std::size_t vocab_size_, batches_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,84 @@
+// What a run says of itself: one JSON object per line in --log-file, and a line per step for people on stderr. Rank 0 only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "base/progress.hpp"
+
+namespace fsdp {
+
+struct StartMetrics {
+  std::string version;
+  int world_size = 1;
+  std::string strategy;
+  const nlohmann::json* options = nullptr;  // to_json(TrainOptions)
+  std::size_t parameters = 0;
+  std::size_t plan_peak_bytes = 0;
+  std::uint64_t step = 0, max_step = 0;  // updates done, and to do in all
+};
+
+struct TrainMetrics {
+  std::uint64_t step = 0;
+  double loss = 0, learning_rate = 0, gradient_norm = 0;
+  std::uint64_t tokens = 0;         // so far
+  double tokens_per_second = 0;     // all ranks
+  double ms = 0;                    // of this update
+  std::optional<double> mfu;        // null until the device's peak is known
+  double comm_exposed_ms = 0;
+  std::size_t mem_peak_bytes = 0;   // most of all ranks
+};
+
+struct ValidMetrics {
+  std::uint64_t step = 0;
+  double loss = 0;
+  std::uint64_t tokens = 0;  // targets that counted
+  double ms = 0;
+};
+
+struct EndMetrics {
+  std::uint64_t step = 0, tokens = 0;
+  double tokens_per_second = 0;
+  std::size_t mem_peak_bytes = 0;
+  std::string next;  // how to go on
+};
+
+/// Numbers are written with enough digits to read back exactly; numbers that are not finite as null.
+class Metrics {
+ public:
+  /// Appends to `file`, flushed line by line; an empty path writes none. `log_interval`: every how many updates a line is printed (the file
+  /// has them all). Throws UserError if the file cannot be opened. An inactive writer (ranks other than 0) does nothing.
+  Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr);
+
+  void start(const StartMetrics& m);
+  void train(const TrainMetrics& m);
+  void valid(const ValidMetrics& m);
+  void save(std::uint64_t step, const std::filesystem::path& folder, double ms);
+  void restore(std::uint64_t step, const std::string& source, double ms);
+  /// `reason`: "SIGUSR1", "stop file".
+  void stop(std::uint64_t step, const std::string& reason);
+  void end(const EndMetrics& m);
+  /// A line for people alone.
+  void say(const std::string& text);
+
+ private:
+  void write(const nlohmann::json& line);
+
+  bool active_;
+  std::size_t log_interval_;
+  std::ofstream file_;
+  std::filesystem::path path_;
+  ProgressBar bar_;
+  std::uint64_t first_step_ = 0, max_step_ = 0;
+};
+
+/// "step 120/700  loss 2.3412  gnorm 0.532  lr 1.90e-03  412 ms  9.93 k tok/s  eta 3:58 min".
+std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s);
+
+}  // namespace fsdp

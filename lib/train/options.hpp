@@ -1,0 +1,94 @@
+// All options of fsdp-train: the struct that the rest of the program reads, and the table that fills it. Names come from fairseq, PyTorch,
+// Hugging Face and llm.c.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "base/options.hpp"
+#include "nn/config.hpp"
+#include "optim/schedule.hpp"
+
+namespace fsdp {
+
+enum class InitFrom { automatic, random, pretrained };
+
+struct TrainOptions {
+  // data
+  std::filesystem::path data, valid;  // valid is empty: no validation
+  std::size_t tokens_per_sample = 1024;  // T
+  // model: one of arch and model, or neither where a checkpoint is resumed, which has its own configuration
+  std::string arch;
+  std::filesystem::path model;
+  bool list_archs = false;
+  InitFrom init = InitFrom::automatic;  // random or pretrained once resolved; random if neither arch nor model is given
+  // overrides of the model's configuration; 0: as the model says
+  std::size_t decoder_layers = 0, decoder_embed_dim = 0, decoder_ffn_embed_dim = 0, decoder_attention_heads = 0, decoder_kv_heads = 0,
+              vocab_size = 0;
+  // batch
+  std::size_t batch_size = 1;        // B: sequences per rank per micro-batch
+  std::size_t update_freq = 0;       // K: micro-batches per update; at least 1 once resolved
+  std::size_t total_batch_size = 0;  // G = B K ranks once resolved
+  // optimizer
+  std::string optimizer = "adamw";
+  double lr = 1e-3;
+  std::array<double, 2> adam_betas = {0.9, 0.999};
+  double adam_eps = 1e-8;
+  double weight_decay = 0.01;
+  double clip_norm = 0;  // 0: no clipping
+  Decay lr_scheduler = Decay::fixed;
+  std::size_t warmup_updates = 0;
+  std::size_t total_num_update = 0;  // max_update once resolved, if not given
+  double end_learning_rate = 0, power = 1;
+  std::size_t max_update = 0;  // 0 only with dry_run
+  // sharding
+  std::string sharding_strategy = "full";  // a name of placements()
+  std::string wrap_policy = "transformer";
+  std::size_t wrap_layers = 1;  // blocks per unit
+  // memory
+  bool checkpoint_activations = false;
+  // checkpoint
+  std::filesystem::path save_dir = "checkpoints";
+  std::size_t save_interval_updates = 0;  // 0: at the end and on request only
+  std::string restore = "latest";         // "latest", "none" or a path
+  // run
+  std::string device = "auto", comm = "auto";
+  std::size_t seed = 1;
+  std::size_t log_interval = 10;
+  std::filesystem::path log_file;             // empty: no metrics file
+  std::size_t validate_interval_updates = 0;  // 0: at the end only
+  bool dry_run = false;
+  std::size_t threads = 0;  // OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores
+};
+
+/// The table over `options`.
+OptionTable train_option_table(TrainOptions& options);
+
+/// Fills in what follows from other options (update_freq, total_batch_size, init, total_num_update) and checks what options say together.
+/// Throws UserError; the same on every rank.
+void resolve(TrainOptions& options, int world_size);
+/// Checks that nothing is missing for a run: data, a model or a checkpoint to restore, a number of updates. Throws UserError.
+void require_complete(const TrainOptions& options);
+
+/// A parsed command line.
+struct TrainCommand {
+  TrainOptions options;              // resolved and complete, unless there is an answer
+  std::optional<std::string> answer;  // text to print on stdout instead of training: help, version, configuration, list of models
+};
+/// parse, resolve and require_complete. Throws UserError: the same on every rank, unless a rank cannot read the --config file.
+TrainCommand parse_train_command(int argc, const char* const* argv, int world_size);
+
+Schedule schedule_of(const TrainOptions& options);
+/// Every option by name, as effective: for the metrics' start line and the checkpoint's header.
+nlohmann::json to_json(const TrainOptions& options);
+/// The configuration with the overrides applied. Throws UserError.
+TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& options);
+/// What --version prints below the program's own version: MPI, HDF5, oneDNN, what is off.
+std::string train_version_text();
+
+}  // namespace fsdp

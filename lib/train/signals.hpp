@@ -1,0 +1,45 @@
+// Requests from outside while training: SIGTERM, SIGINT or SIGUSR1 or a file `stop` in the save folder: save and stop. SIGUSR2 or a file `save`:
+// save and go on. A request may reach one rank only: the loop sums the flags over all ranks before anyone acts.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "base/timer.hpp"
+
+namespace fsdp {
+
+/// 1 where this rank has been asked. The loop sums both over ranks; any sum above 0 is a request.
+struct Requests {
+  std::int64_t stop = 0, save = 0;
+};
+
+class SignalWatch {
+ public:
+  /// Installs the handlers, until the last watch of the process is gone. Only a rank that `looks_at_files` (rank 0) looks for the files, at
+  /// most once a second.
+  SignalWatch(std::filesystem::path save_dir, bool looks_at_files);
+  SignalWatch(const SignalWatch&) = delete;
+  ~SignalWatch();
+
+  /// Stop stays set once requested; save is set once per request.
+  Requests poll();
+  /// "SIGUSR1", "the file checkpoints/stop", or "another rank" if this rank has not been asked to stop.
+  std::string stop_reason() const;
+  /// Removes the file behind a request once it has been honoured: everything is saved.
+  void honoured_stop();
+  void honoured_save();
+
+ private:
+  bool look_for(const char* name);
+
+  std::filesystem::path save_dir_;
+  bool looks_at_files_;
+  bool stop_file_ = false, save_file_ = false;
+  int saves_seen_ = 0, stops_at_start_ = 0;
+  double next_look_s_ = 0;
+  Timer timer_;
+};
+
+}  // namespace fsdp
