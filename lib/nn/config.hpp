@@ -5,13 +5,14 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
 namespace fsdp {
 
-enum class Family { gpt2, llama };                  // decides names and stored layouts: Conv1D [in, out] or Linear [out, in]
+enum class Family { gpt2, llama };  // decides names and stored layouts: Conv1D [in, out] or Linear [out, in]
 enum class Activation { gelu_tanh, gelu_erf, swiglu };
 
 /// Frequencies of rotary positions: "default", or "llama3" (Llama 3.1 release notes; transformers' _compute_llama3_parameters).
@@ -20,19 +21,21 @@ struct Rope {
   bool llama3 = false;
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
   std::size_t original_positions = 0;
+
+  bool operator==(const Rope&) const = default;
 };
 
 /// gpt2: learned positions, LayerNorm, GELU, biases. llama: RoPE, RMSNorm, SwiGLU, grouped queries, optional biases.
 struct TransformerConfig {
   Family family = Family::gpt2;
-  std::size_t vocab_size = 0;    // V
-  std::size_t max_positions = 0; // longest sequence
-  std::size_t width = 0;         // C
-  std::size_t layers = 0;        // L
-  std::size_t heads = 0;         // H
-  std::size_t kv_heads = 0;      // K
-  std::size_t head_size = 0;     // D
-  std::size_t ffn_width = 0;     // F
+  std::size_t vocab_size = 0;     // V
+  std::size_t max_positions = 0;  // longest sequence
+  std::size_t width = 0;          // C
+  std::size_t layers = 0;         // L
+  std::size_t heads = 0;          // H
+  std::size_t kv_heads = 0;       // K
+  std::size_t head_size = 0;      // D
+  std::size_t ffn_width = 0;      // F
   Activation activation = Activation::gelu_tanh;
   float norm_eps = 1e-5f;
   bool tied_embeddings = true;
@@ -44,17 +47,26 @@ struct TransformerConfig {
   /// Throws UserError naming the first thing that does not fit (heads that do not divide the width, ...).
   void validate() const;
 };
-bool operator==(const Rope&, const Rope&);
 
-/// From a parsed config.json, both the old spelling (rope_theta, rope_scaling) and that of transformers 5 (rope_parameters). Throws
-/// UserError for an architecture or a feature that this program does not have: nothing that changes results is ignored.
+/// Sizes that a user may change (--decoder-embed-dim and friends); empty ones stay.
+struct ConfigOverrides {
+  std::optional<std::size_t> layers, width, ffn_width, heads, kv_heads, vocab_size, max_positions;
+};
+/// `config` with those sizes and what follows from them: the head size becomes width / heads; key/value heads that equalled the
+/// heads, and an inner width that was 4 x width, follow. Does not validate.
+TransformerConfig override_config(TransformerConfig config, const ConfigOverrides& overrides);
+
+/// From a parsed config.json, both the old spelling (rope_theta, rope_scaling) and that of transformers 5 (rope_parameters);
+/// what is missing takes transformers' default. Throws UserError for an architecture or a feature that this program does not
+/// have: nothing that changes results is ignored, except dropout.
 TransformerConfig config_from_json(const nlohmann::json& json);
-/// As transformers would write it, so that config_from_json gives the same back and transformers loads it.
+/// As transformers would write it, so that config_from_json gives the same back and transformers (4 and 5) loads it.
 nlohmann::json config_to_json(const TransformerConfig& config);
 /// Reads DIR/config.json. Throws UserError.
 TransformerConfig read_config(const std::filesystem::path& folder);
 
-/// The configuration of --arch NAME ("gpt2", "llama-3.2-1b", "transformer_lm_gpt3_13", ...). Throws UserError with "did you mean".
+/// The configuration of --arch NAME ("gpt2", "llama-3.2-1b", "transformer_lm_gpt3_13", ...). Throws UserError with "did you
+/// mean".
 TransformerConfig arch_config(const std::string& name);
 /// Names that arch_config() knows, with a line each: name and "124 M parameters, 12 layers, width 768".
 std::vector<std::pair<std::string, std::string>> list_archs();

@@ -4,30 +4,14 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "device/device.hpp"
 #include "kernels/kernels.hpp"
 #include "nn/config.hpp"
-#include "tensor/shape.hpp"
+#include "nn/parameters.hpp"
 
 namespace fsdp {
-
-/// How a parameter starts: normal(mean 0, stddev) or a constant.
-struct Init {
-  enum class Kind { normal, constant } kind = Kind::normal;
-  float value = 0;  // standard deviation, or the constant
-};
-
-/// A Hugging Face tensor in its stored shape. Its index in Transformer::parameters() is its identity: the key of its random numbers.
-struct Parameter {
-  std::string name;  // "transformer.h.0.attn.c_attn.weight"
-  Shape shape;
-  Init init;
-  bool decayed;  // weight decay by default: two or more dimensions
-  int block;     // the block that it belongs to, or -1: embedding, final norm, head
-};
 
 /// The size of one micro-batch on one rank.
 struct BatchShape {
@@ -51,11 +35,11 @@ class Transformer {
   explicit Transformer(TransformerConfig config);
 
   const TransformerConfig& config() const { return config_; }
-  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<Parameter>& parameters() const { return model_.parameters; }
   /// Blocks are numbered 0 .. blocks()-1.
   std::size_t blocks() const { return config_.layers; }
   /// All parameters, tied ones once.
-  std::size_t parameter_count() const;
+  std::size_t parameter_count() const { return fsdp::parameter_count(config_); }
   /// FLOPs of training per token: 6N + 6LCT with N counting the head and not the lookups (docs/glossary.md).
   double flops_per_token(std::size_t T) const;
 
@@ -77,14 +61,15 @@ class Transformer {
 
   /// x_out[R,C] = block(x_in[R,C]); fills saved[saved_numel()]. x_out must not be x_in.
   void block_forward(const StageContext& context, std::size_t block, const float* x_in, float* x_out, float* saved) const;
-  /// dx[R,C], the gradient of x_out, becomes that of x_in; the block's gradients are written or added to. `saved` may be overwritten.
+  /// dx[R,C], the gradient of x_out, becomes that of x_in; the block's gradients are written or added to. `saved` may be
+  /// overwritten.
   void block_backward(const StageContext& context, std::size_t block, const float* x_in, float* saved, float* dx,
                       kernels::Write write) const;
 
-  /// Final norm, projection to the vocabulary and cross-entropy, in chunks of rows. Returns the sum over rows of the loss (targets
-  /// below 0 do not count). With gradients: dx[R,C] and the head's gradients of (gradient_scale * that sum).
-  double head_forward_backward(const StageContext& context, const float* x, const std::int32_t* targets, float gradient_scale, float* dx,
-                               kernels::Write write) const;
+  /// Final norm, projection to the vocabulary and cross-entropy, in chunks of rows. Returns the sum over rows of the loss
+  /// (targets below 0 do not count). With gradients: dx[R,C] and the head's gradients of (gradient_scale * that sum).
+  double head_forward_backward(const StageContext& context, const float* x, const std::int32_t* targets, float gradient_scale,
+                               float* dx, kernels::Write write) const;
   /// The loss alone.
   double head_loss(const StageContext& context, const float* x, const std::int32_t* targets) const;
   /// logits[V] of one row of x.
@@ -92,7 +77,7 @@ class Transformer {
 
  private:
   TransformerConfig config_;
-  std::vector<Parameter> parameters_;
+  ModelParameters model_;
   const float* tables_ = nullptr;
 };
 

@@ -1,0 +1,67 @@
+// The parameters of a model in order, under their Hugging Face names and in their stored shapes, and which stage uses which.
+// Both families become the same few structs here (two norms, a group of projections into attention, ...), so that the stages
+// need not tell them apart.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "nn/config.hpp"
+#include "tensor/shape.hpp"
+
+namespace fsdp {
+
+/// How a parameter starts: normal(mean 0, stddev) or a constant.
+struct Init {
+  enum class Kind { normal, constant } kind = Kind::normal;
+  float value = 0;  // standard deviation, or the constant
+};
+
+/// A Hugging Face tensor in its stored shape. Its index in Transformer::parameters() is its identity: the key of its random
+/// numbers.
+struct Parameter {
+  std::string name;  // "transformer.h.0.attn.c_attn.weight"
+  Shape shape;
+  Init init;
+  bool decayed;  // weight decay by default: two or more dimensions
+  int block;     // the block that it belongs to, or -1: embedding, final norm, head
+};
+
+/// Indices of parameters; -1: the model has none.
+struct Norm {
+  int gain = -1, bias = -1;
+};
+struct Linear {
+  int weight = -1, bias = -1;
+  std::size_t in = 0, out = 0;
+};
+/// Projections of one input, their outputs in this order.
+struct LinearGroup {
+  std::array<Linear, 3> part;
+  std::size_t size = 0;
+};
+struct BlockParameters {
+  Norm norm1;
+  LinearGroup qkv;  // c_attn; or q, k, v
+  Linear attention_out;
+  Norm norm2;
+  LinearGroup ffn_in;  // c_fc; or gate, up
+  Linear ffn_out;
+};
+
+struct ModelParameters {
+  std::vector<Parameter> parameters;  // embedding, blocks in order, final norm, head
+  int token_table = -1, position_table = -1;
+  std::vector<BlockParameters> blocks;
+  Norm final_norm;
+  int head = -1;  // [V, C]; the token table where they are tied
+};
+
+/// A pure function of the configuration, which must be valid.
+ModelParameters list_parameters(const TransformerConfig& config);
+/// All elements, tied ones once.
+std::size_t parameter_count(const TransformerConfig& config);
+
+}  // namespace fsdp

@@ -1,0 +1,190 @@
+// Configurations: read, written, refused; and the parameters that follow from them.
+#define BOOST_TEST_MODULE nn.config
+#include <cmath>
+
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "nn/transformer.hpp"
+
+using namespace fsdp;
+using nlohmann::json;
+
+namespace {
+
+const json kGpt2 = {{"model_type", "gpt2"}, {"n_embd", 48},      {"n_head", 4},
+                    {"n_layer", 3},         {"n_positions", 32}, {"vocab_size", 211}};
+const json kLlama = {
+    {"model_type", "llama"},  {"hidden_size", 64},        {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+    {"num_hidden_layers", 3}, {"intermediate_size", 172}, {"vocab_size", 197},        {"max_position_embeddings", 48}};
+
+json with(json object, const char* key, const json& value) {
+  object[key] = value;
+  return object;
+}
+
+/// The message names `word`.
+auto names(const std::string& word) {
+  return [word](const UserError& error) { return std::string(error.what()).find(word) != std::string::npos; };
+}
+
+std::size_t parameters_of(const char* arch) { return Transformer(arch_config(arch)).parameter_count(); }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(parameter_counts_are_the_published_ones) {
+  BOOST_TEST(parameters_of("gpt2") == 124439808u);
+  BOOST_TEST(parameters_of("gpt2-medium") == 354823168u);
+  BOOST_TEST(parameters_of("gpt2-large") == 774030080u);
+  BOOST_TEST(parameters_of("gpt2-xl") == 1557611200u);
+  BOOST_TEST(parameters_of("llama-2-7b") == 6738415616u);
+  BOOST_TEST(parameters_of("llama-2-13b") == 13015864320u);
+  BOOST_TEST(parameters_of("llama-2-70b") == 68976648192u);
+  BOOST_TEST(parameters_of("llama-3.1-8b") == 8030261248u);
+  BOOST_TEST(parameters_of("llama-3.1-70b") == 70553706496u);
+  BOOST_TEST(parameters_of("llama-3.2-1b") == 1235814400u);
+  BOOST_TEST(parameters_of("llama-3.2-3b") == 3212749824u);
+  BOOST_TEST(parameters_of("tinyllama-1.1b") == 1100048384u);
+  BOOST_TEST(parameters_of("smollm2-135m") == 134515008u);
+}
+
+BOOST_AUTO_TEST_CASE(every_arch_is_valid_and_survives_json) {
+  for (const auto& [name, line] : list_archs()) {
+    BOOST_TEST_CONTEXT(name) {
+      const TransformerConfig config = arch_config(name);
+      BOOST_CHECK_NO_THROW(config.validate());
+      BOOST_CHECK(config_from_json(json::parse(config_to_json(config).dump())) == config);
+      BOOST_TEST(line.find("parameters") != std::string::npos);
+    }
+  }
+  BOOST_CHECK_EXCEPTION(arch_config("lama-3.2-1b"), UserError, names("did you mean llama-3.2-1b"));
+}
+
+BOOST_AUTO_TEST_CASE(missing_keys_take_transformers_defaults) {
+  BOOST_CHECK(config_from_json({{"model_type", "gpt2"}}) == arch_config("gpt2"));
+  BOOST_CHECK(config_from_json({{"model_type", "llama"}}) == arch_config("llama-7b"));
+  const TransformerConfig llama = config_from_json(with(kLlama, "num_key_value_heads", nullptr));
+  BOOST_TEST(llama.kv_heads == 4u);
+  BOOST_TEST(llama.head_size == 16u);
+  BOOST_TEST(config_from_json(with(kGpt2, "n_inner", nullptr)).ffn_width == 192u);
+  BOOST_TEST(config_from_json(with(kGpt2, "n_inner", 100)).ffn_width == 100u);
+}
+
+BOOST_AUTO_TEST_CASE(both_spellings_of_rotary_positions_are_read) {
+  const json scaling = {
+      {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 16}};
+  json old_scaling = with(scaling, "rope_type", "llama3"), older_scaling = with(scaling, "type", "llama3");
+  const json new_scaling = with(old_scaling, "rope_theta", 500000.0);
+  const Rope expected{500000.0, true, 8, 1, 4, 16};
+  BOOST_CHECK(config_from_json(with(kLlama, "rope_parameters", new_scaling)).rope == expected);
+  BOOST_CHECK(config_from_json(with(with(kLlama, "rope_theta", 500000.0), "rope_scaling", old_scaling)).rope == expected);
+  BOOST_CHECK(config_from_json(with(with(kLlama, "rope_theta", 500000), "rope_scaling", older_scaling)).rope == expected);
+  BOOST_TEST(config_from_json(with(kLlama, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e4}})).rope.theta ==
+             7e4);
+  BOOST_TEST(config_from_json(kLlama).rope.theta == 1e4);
+}
+
+BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {
+  BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", "mistral"}}), UserError, names("mistral"));
+  BOOST_CHECK_EXCEPTION(config_from_json(json::object()), UserError, names("model_type"));
+  BOOST_CHECK_EXCEPTION(config_from_json(json::array()), UserError, names("config.json"));
+  const std::pair<const char*, json> gpt2_features[] = {{"scale_attn_by_inverse_layer_idx", true},
+                                                        {"reorder_and_upcast_attn", true},
+                                                        {"scale_attn_weights", false},
+                                                        {"add_cross_attention", true},
+                                                        {"activation_function", "relu"},
+                                                        {"n_embd", "wide"},
+                                                        {"n_layer", -1},
+                                                        {"tie_word_embeddings", 1},
+                                                        {"quantization_config", {{"bits", 4}}},
+                                                        {"pruned_heads", {{"0", {1}}}}};
+  for (const auto& [key, value] : gpt2_features)
+    BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, key, value)), UserError, names(key));
+  const std::pair<const char*, json> llama_features[] = {{"hidden_act", "gelu"},
+                                                         {"sliding_window", 128},
+                                                         {"partial_rotary_factor", 0.5},
+                                                         {"rms_norm_eps", "small"},
+                                                         {"attention_bias", "yes"}};
+  for (const auto& [key, value] : llama_features)
+    BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, key, value)), UserError, names(key));
+  for (const char* type : {"linear", "dynamic", "yarn", "longrope"})
+    BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", {{"type", type}, {"factor", 2.0}})), UserError,
+                          names(type));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", {{"rope_type", "llama3"}, {"factor", 2.0}})), UserError,
+                        names("low_freq_factor"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "layer_types", {"full_attention", "sliding_attention"})), UserError,
+                        names("sliding_attention"));
+  BOOST_CHECK_NO_THROW(config_from_json(with(with(kLlama, "sliding_window", nullptr), "layer_types", {"full_attention"})));
+}
+
+BOOST_AUTO_TEST_CASE(sizes_that_do_not_fit_name_the_option) {
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "n_head", 5)), UserError, names("--decoder-attention-heads"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "n_head", 0)), UserError, names("--decoder-attention-heads"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "n_layer", 0)), UserError, names("--decoder-layers"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "vocab_size", 0)), UserError, names("--vocab-size"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "num_key_value_heads", 3)), UserError, names("--decoder-kv-heads"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "head_dim", 7)), UserError, names("head_dim"));
+  ConfigOverrides overrides;
+  overrides.kv_heads = 2;
+  BOOST_CHECK_EXCEPTION(override_config(arch_config("gpt2"), overrides).validate(), UserError, names("--decoder-kv-heads"));
+}
+
+BOOST_AUTO_TEST_CASE(overrides_carry_along_what_follows_from_them) {
+  ConfigOverrides overrides;
+  overrides.width = 256;
+  overrides.layers = 4;
+  overrides.heads = 4;
+  const TransformerConfig gpt = override_config(arch_config("gpt2"), overrides);
+  BOOST_TEST(gpt.ffn_width == 1024u);
+  BOOST_TEST(gpt.head_size == 64u);
+  BOOST_TEST(gpt.kv_heads == 4u);
+  BOOST_CHECK_NO_THROW(gpt.validate());
+  overrides = {};
+  overrides.layers = 2;
+  const TransformerConfig llama = override_config(arch_config("llama-3.1-8b"), overrides);
+  BOOST_TEST(llama.kv_heads == 8u);
+  BOOST_TEST(llama.head_size == 128u);
+  BOOST_TEST(llama.ffn_width == 14336u);
+}
+
+BOOST_AUTO_TEST_CASE(parameters_have_hugging_face_names_and_stored_shapes) {
+  const Transformer gpt2(config_from_json(kGpt2));
+  BOOST_TEST_REQUIRE(gpt2.parameters().size() == 2u + 3 * 12 + 2);
+  BOOST_TEST(gpt2.parameters()[0].name == "transformer.wte.weight");
+  BOOST_TEST(gpt2.parameters()[1].name == "transformer.wpe.weight");
+  BOOST_TEST(gpt2.parameters()[2].name == "transformer.h.0.ln_1.weight");
+  const Parameter& c_attn = gpt2.parameters()[2 + 12 + 2];
+  BOOST_TEST(c_attn.name == "transformer.h.1.attn.c_attn.weight");
+  BOOST_CHECK((c_attn.shape == Shape{48, 144}));
+  BOOST_TEST(c_attn.block == 1);
+  BOOST_TEST(c_attn.decayed);
+  BOOST_TEST(!gpt2.parameters()[2 + 12 + 3].decayed);
+  const Parameter& c_proj = gpt2.parameters()[2 + 10];
+  BOOST_TEST(c_proj.name == "transformer.h.0.mlp.c_proj.weight");
+  BOOST_TEST(c_proj.init.value == 0.02f / std::sqrt(6.0f), boost::test_tools::tolerance(1e-6f));
+  BOOST_TEST(gpt2.parameters().back().name == "transformer.ln_f.bias");
+  BOOST_TEST(gpt2.parameters().back().block == -1);
+  const Transformer untied(config_from_json(with(kGpt2, "tie_word_embeddings", false)));
+  BOOST_TEST(untied.parameters().back().name == "lm_head.weight");
+
+  const Transformer llama(config_from_json(with(kLlama, "attention_bias", true)));
+  BOOST_TEST_REQUIRE(llama.parameters().size() == 1u + 3 * (9 + 4) + 2);
+  const char* block[] = {
+      "input_layernorm.weight", "self_attn.q_proj.weight",         "self_attn.q_proj.bias", "self_attn.k_proj.weight",
+      "self_attn.k_proj.bias",  "self_attn.v_proj.weight",         "self_attn.v_proj.bias", "self_attn.o_proj.weight",
+      "self_attn.o_proj.bias",  "post_attention_layernorm.weight", "mlp.gate_proj.weight",  "mlp.up_proj.weight",
+      "mlp.down_proj.weight"};
+  for (std::size_t i = 0; i < std::size(block); ++i)
+    BOOST_TEST(llama.parameters()[1 + 13 + i].name == std::string("model.layers.1.") + block[i]);
+  BOOST_CHECK((llama.parameters()[1 + 3].shape == Shape{32, 64}));
+  BOOST_TEST(llama.parameters().back().name == "lm_head.weight");
+}
+
+BOOST_AUTO_TEST_CASE(flops_count_the_head_and_not_the_lookups) {
+  const Transformer gpt2(arch_config("gpt2"));
+  const double multiplied = 124439808.0 - 1024 * 768;
+  BOOST_TEST(gpt2.flops_per_token(1024) == 6 * multiplied + 6.0 * 12 * 768 * 1024);
+  const Transformer llama(arch_config("llama-2-7b"));
+  BOOST_TEST(llama.flops_per_token(4096) == 6 * (6738415616.0 - 32000.0 * 4096) + 6.0 * 32 * 4096 * 4096);
+}
