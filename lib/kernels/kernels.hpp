@@ -2,7 +2,7 @@
 //   B sequences, T tokens per sequence, R = B*T rows, C width, H query heads, K key/value heads, D head size, F inner width,
 //   V vocabulary.
 // `stream` says where: each call is done, or queued, on its device. No call allocates, except what oneDNN's gemm does inside.
-// Sums over rows (bias and gain gradients) run in one fixed order that depends on the sizes and the thread count alone.
+// Sums over rows (bias and gain gradients) run in one fixed order that depends on the sizes alone.
 #pragma once
 
 #include <cstddef>
@@ -101,10 +101,11 @@ void cross_entropy(Stream& stream, float* loss, float* logits, const std::int32_
 double sum(Stream& stream, const float* x, std::size_t n);
 
 // --- optimizer.cpp -----------------------------------------------------------------------------------------------------
+/// In double, since 1 - beta2 in single precision would be off by 1e-5 of itself.
 struct AdamWStep {
-  float learning_rate, beta1, beta2, eps, weight_decay;
-  float bias_correction1, bias_correction2;  // 1 - beta^t
-  float gradient_scale;                      // clipping
+  double learning_rate, beta1, beta2, eps, weight_decay;
+  double bias_correction1, bias_correction2;  // 1 - beta^t
+  double gradient_scale;                      // clipping
 };
 /// Loshchilov and Hutter 2019, Algorithm 2, as torch.optim.AdamW computes it: p -= lr wd p; m, v; p -= lr/bc1 m / (sqrt(v)/sqrt(bc2) + eps).
 void adamw(Stream& stream, float* parameter, float* m, float* v, const float* gradient, std::size_t n, const AdamWStep& step);

@@ -1,0 +1,33 @@
+// Runs a row body: on the CPU as an OpenMP loop over rows, in the variant for this machine's instruction set. Private to kernels/.
+#pragma once
+
+#include <cstddef>
+
+#include "base/error.hpp"
+#include "device/device.hpp"
+#include "kernels/rows/lanes.hpp"
+
+namespace fsdp::kernels {
+
+/// x86-64-v2 (SSE4.2), -v3 (AVX2, FMA), -v4 (AVX-512).
+enum class CpuLevel { v2 = 2, v3 = 3, v4 = 4 };
+/// The best that this processor has; FSDP_CPU_LEVEL=v2, v3 or v4 in the environment asks for less. Throws UserError.
+CpuLevel cpu_level();
+
+/// body(lanes, row) for row in [0, rows), each row by one thread. Inside a parallel region: by the calling thread alone. Instantiated
+/// in rows/cpu.cpp for the bodies of rows/bodies.hpp.
+template <int level, class Body>
+void run_rows(const Body& body, std::size_t rows);
+
+template <class Body>
+void launch(Stream& stream, const Body& body, std::size_t rows) {
+  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
+  if (rows == 0) return;
+  switch (cpu_level()) {
+    case CpuLevel::v4: return run_rows<4>(body, rows);
+    case CpuLevel::v3: return run_rows<3>(body, rows);
+    case CpuLevel::v2: return run_rows<2>(body, rows);
+  }
+}
+
+}  // namespace fsdp::kernels

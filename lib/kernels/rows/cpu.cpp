@@ -1,0 +1,49 @@
+// The row kernels of one instruction set: compiled once each for x86-64-v2, -v3 and -v4 with FSDP_CPU_LEVEL 2, 3, 4.
+// The level is part of every name that is instantiated here, and everything else is inlined by force: if a function of another
+// header were compiled here out of line, the linker could take this copy for the whole program, and a machine without AVX-512
+// would stop at it. The test kernels.levels looks for such names.
+#include <immintrin.h>
+
+#include "kernels/launch.hpp"
+#include "kernels/rows/bodies.hpp"
+
+namespace fsdp::kernels {
+
+namespace {
+
+template <class Body>
+concept FlushesDenormals = Body::flush_denormals;
+
+/// Denormal results and operands count as 0 while it lives, in this thread.
+class FlushDenormals {
+ public:
+  FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040u); }
+  ~FlushDenormals() { _mm_setcsr(saved_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
+}  // namespace
+
+template <int level, class Body>
+void run_rows(const Body& body, std::size_t rows) {
+  if constexpr (FlushesDenormals<Body>) {
+#pragma omp parallel if (rows > 1)
+    {
+      const FlushDenormals flush;
+#pragma omp for schedule(static)
+      for (std::size_t r = 0; r < rows; ++r) body(CpuLanes<level>{}, r);
+    }
+  } else {
+#pragma omp parallel for schedule(static) if (rows > 1)
+    for (std::size_t r = 0; r < rows; ++r) body(CpuLanes<level>{}, r);
+  }
+}
+
+#define FSDP_INSTANTIATE(...) template void run_rows<FSDP_CPU_LEVEL, __VA_ARGS__>(const __VA_ARGS__&, std::size_t);
+FSDP_ROW_BODIES(FSDP_INSTANTIATE)
+
+}  // namespace fsdp::kernels

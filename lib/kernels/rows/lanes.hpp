@@ -1,0 +1,121 @@
+// What a row body is written over. A body is a plain struct with `template <class Lanes> void operator()(Lanes, row) const`; `lanes`
+// walks the elements of that row:
+//   each(n, f)  calls f(i) for i in [0, n), in any order;
+//   sum(n, f)   the sum of f(i), in an order that depends on n alone (float, double or integer);
+//   max(n, f)   the largest f(i), at least `lowest`;
+//   once(f)     calls f on one lane;
+//   sync()      what lanes wrote before it, others read after it. sum() and max() imply it.
+// On the CPU one thread walks a row with vector code; on CUDA a thread block does.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/math.hpp"
+
+namespace fsdp::kernels {
+
+#if !defined(__CUDACC__)
+
+/// `level`: 2, 3, 4 for x86-64-v2, -v3, -v4. It makes the names of all instantiations differ, so that the linker never merges code
+/// of two instruction sets.
+template <int level>
+struct CpuLanes {
+  // Independent partial sums: enough for two AVX-512 registers, and the same number on every level, hence the same order.
+  static constexpr std::size_t width = 32;
+
+  template <class F>
+  FSDP_INLINE static void each(std::size_t n, F f) {
+#pragma omp simd
+    for (std::size_t i = 0; i < n; ++i) f(i);
+  }
+
+  template <class F>
+  FSDP_INLINE static auto sum(std::size_t n, F f) {
+    using T = decltype(f(n));
+    T part[width] = {};
+    std::size_t i = 0;
+    for (; i + width <= n; i += width) {
+#pragma omp simd
+      for (std::size_t j = 0; j < width; ++j) part[j] += f(i + j);
+    }
+    for (std::size_t j = 0; i < n; ++i, ++j) part[j] += f(i);
+    for (std::size_t half = width / 2; half > 0; half /= 2)
+      for (std::size_t j = 0; j < half; ++j) part[j] += part[j + half];
+    return part[0];
+  }
+
+  template <class T, class F>
+  FSDP_INLINE static T max(std::size_t n, T lowest, F f) {
+    T part[width];
+    for (std::size_t j = 0; j < width; ++j) part[j] = lowest;
+    std::size_t i = 0;
+    for (; i + width <= n; i += width) {
+#pragma omp simd
+      for (std::size_t j = 0; j < width; ++j) {
+        const T value = f(i + j);
+        part[j] = value > part[j] ? value : part[j];
+      }
+    }
+    for (std::size_t j = 0; i < n; ++i, ++j) {
+      const T value = f(i);
+      part[j] = value > part[j] ? value : part[j];
+    }
+    for (std::size_t half = width / 2; half > 0; half /= 2)
+      for (std::size_t j = 0; j < half; ++j) part[j] = part[j + half] > part[j] ? part[j + half] : part[j];
+    return part[0];
+  }
+
+  template <class F>
+  FSDP_INLINE static void once(F f) { f(); }
+  FSDP_INLINE static void sync() {}
+};
+
+#else
+
+/// One thread block per row; blockDim.x is a multiple of 32, at most 1024.
+struct CudaLanes {
+  template <class F>
+  FSDP_INLINE static void each(std::size_t n, F f) {
+    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) f(i);
+  }
+
+  template <class T, class Combine>
+  FSDP_INLINE static T reduce(T value, T neutral, Combine combine) {
+    __shared__ T part[32];
+    for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = threadIdx.x % 32 < blockDim.x / 32 ? part[threadIdx.x % 32] : neutral;
+    for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    __syncthreads();
+    return value;
+  }
+
+  template <class F>
+  FSDP_INLINE static auto sum(std::size_t n, F f) {
+    using T = decltype(f(n));
+    T value = 0;
+    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) value += f(i);
+    return reduce(value, T{0}, [](T a, T b) { return a + b; });
+  }
+
+  template <class T, class F>
+  FSDP_INLINE static T max(std::size_t n, T lowest, F f) {
+    T value = lowest;
+    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
+      const T other = f(i);
+      value = other > value ? other : value;
+    }
+    return reduce(value, lowest, [](T a, T b) { return b > a ? b : a; });
+  }
+
+  template <class F>
+  FSDP_INLINE static void once(F f) {
+    if (threadIdx.x == 0) f();
+  }
+  FSDP_INLINE static void sync() { __syncthreads(); }
+};
+
+#endif
+
+}  // namespace fsdp::kernels

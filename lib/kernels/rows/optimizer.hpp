@@ -1,0 +1,34 @@
+// Body of AdamW over a flat shard.
+#pragma once
+
+#include "kernels/rows/lanes.hpp"
+#include "kernels/rows/pointwise.hpp"
+
+namespace fsdp::kernels {
+
+struct AdamWBody {
+  // m and v of an unused embedding row decay into denormals, which cost ten times as much: they count as 0.
+  static constexpr bool flush_denormals = true;
+  float *parameter, *m, *v;
+  const float* gradient;
+  std::size_t n;
+  float decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_sqrt_correction2, eps, gradient_scale;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    const std::size_t begin = b * flat_block, count = n - begin < flat_block ? n - begin : flat_block;
+    float *ps = parameter + begin, *ms = m + begin, *vs = v + begin;
+    const float* gs = gradient + begin;
+    const AdamWBody k = *this;
+    lanes.each(count, [=](std::size_t i) FSDP_LANE {
+      const float g = gs[i] * k.gradient_scale;
+      const float m1 = k.beta1 * ms[i] + k.one_minus_beta1 * g;
+      const float v1 = k.beta2 * vs[i] + k.one_minus_beta2 * g * g;
+      ms[i] = m1;
+      vs[i] = v1;
+      ps[i] = ps[i] * k.decay - k.step_size * m1 / (__builtin_sqrtf(v1) * k.inverse_sqrt_correction2 + k.eps);
+    });
+  }
+};
+
+}  // namespace fsdp::kernels
