@@ -6,13 +6,15 @@
 // chunking or the timing.
 //
 // Errors. A rank that throws out of a collective, or between collectives, must not leave the others waiting: whoever unwinds calls
-// abort(). After it every collective of the group throws on every rank that still can.
+// abort(), and then ends. Threads: every rank's collectives throw GroupAborted from then on, those that wait too. MPI: this rank's do;
+// the other processes are ended by MpiSession::abort_job, which main() calls after it has printed the error.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "base/dtype.hpp"
@@ -25,6 +27,11 @@ inline constexpr std::size_t collective_kinds = 4;
 
 /// Whether a reduction replaces its destination or adds to it (destination + canonical sum, one addition).
 enum class Into { overwrite, add };
+
+/// Thrown by a collective because some rank called abort(): a consequence, never the cause.
+struct GroupAborted : std::runtime_error {
+  GroupAborted() : std::runtime_error("another rank failed, so that this collective cannot be done") {}
+};
 
 /// What one rank put on the wire since construction, by kind of collective.
 struct Traffic {
@@ -62,7 +69,7 @@ class Communicator {
 
   /// The ranks that gave the same color, ordered by key, then by rank here.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
-  /// True on every rank of the group that shares memory with this one: split by node.
+  /// The ranks that share memory with this one, in the order that they have here.
   virtual std::unique_ptr<Communicator> split_by_node() = 0;
 
   virtual const Traffic& traffic() const = 0;

@@ -1,6 +1,7 @@
 // The life of MPI in this process.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -17,13 +18,13 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   ~MpiSession();
 
-  /// All processes of the job. Collective; the session must outlive it.
-  std::unique_ptr<Communicator> world();
+  /// All processes of the job. Collective; the session must outlive it. No message is longer than `piece_bytes`, below 2^31.
+  std::unique_ptr<Communicator> world(std::size_t piece_bytes = std::size_t{1} << 30);
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// "node3" or what MPI calls this host.
   std::string host() const;
-  /// Ends all processes of the job with `code`; used once an error has been printed. Does not return.
+  /// Ends all processes of the job with `code`; used once an error has been printed.
   [[noreturn]] void abort_job(int code) noexcept;
   /// "Open MPI v4.1.4, ..."
   static std::string library_version();

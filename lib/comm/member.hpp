@@ -1,0 +1,58 @@
+// What every backend's communicator has: a place in the group, and a count of what it sends. How much a collective sends does not depend on
+// the backend, so it is computed here: the threads backend counts what the same algorithm would put on a wire.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "base/error.hpp"
+#include "comm/communicator.hpp"
+#include "tensor/shape.hpp"
+
+namespace fsdp {
+
+/// Binomial tree of a broadcast, ranks counted from the root: who sends to `relative_rank`, and to how many it sends. Its children are
+/// relative_rank + 2^k for k = children-1, ..., 0; children that are not below `size` are not counted.
+inline int tree_parent(int relative_rank) { return relative_rank & (relative_rank - 1); }
+inline int tree_children(int relative_rank, int size) {
+  int children = 0;
+  while ((relative_rank & (1 << children)) == 0 && relative_rank + (1 << children) < size) ++children;
+  return children;
+}
+
+class GroupMember : public Communicator {
+ public:
+  int rank() const final { return rank_; }
+  int size() const final { return size_; }
+  const Traffic& traffic() const final { return traffic_; }
+  Buffer allocate(Device& device, std::size_t bytes) final { return device.allocate(bytes); }
+
+ protected:
+  GroupMember(int rank, int size) : rank_(rank), size_(size) {}
+
+  std::size_t ranks() const { return static_cast<std::size_t>(size_); }
+  std::size_t me() const { return static_cast<std::size_t>(rank_); }
+  /// Which of `total` elements the collectives of this group give to `rank`. Even where size() divides total.
+  Range share_of(std::size_t total, std::size_t rank) const { return share(total, ranks(), rank); }
+
+  void count(Collective kind, std::size_t bytes) {
+    ++traffic_.calls[static_cast<std::size_t>(kind)];
+    traffic_.bytes_sent[static_cast<std::size_t>(kind)] += bytes;
+  }
+  /// This rank's share goes to all others.
+  std::size_t gather_elements(std::size_t total) const { return (ranks() - 1) * share_of(total, me()).size(); }
+  /// Everything but this rank's share goes to its owner.
+  std::size_t reduce_elements(std::size_t total) const { return total - share_of(total, me()).size(); }
+
+  int relative_to(int root) const { return (rank_ - root + size_) % size_; }
+
+  void expect_usable(const Stream& stream) const {
+    expect(stream.kind() == DeviceKind::cpu, "this backend moves memory that the CPU reaches");
+  }
+
+ private:
+  int rank_, size_;
+  Traffic traffic_;
+};
+
+}  // namespace fsdp

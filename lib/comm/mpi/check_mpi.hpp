@@ -1,0 +1,16 @@
+// MPI's return codes as exceptions.
+#pragma once
+
+#include <mpi.h>
+
+#include <source_location>
+
+namespace fsdp {
+
+/// Throws CallError with MPI's text for `code` unless it is MPI_SUCCESS. `call` is the call's text.
+void check_mpi(int code, const char* call, std::source_location where = std::source_location::current());
+
+}  // namespace fsdp
+
+/// check_mpi(MPI_Barrier(comm)) with the text of the call: the one thing that a function cannot see.
+#define FSDP_CHECK_MPI(...) ::fsdp::check_mpi(__VA_ARGS__, #__VA_ARGS__)

@@ -1,0 +1,223 @@
+#include "comm/mpi/mpi_communicator.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "base/format.hpp"
+#include "base/narrow.hpp"
+#include "comm/mpi/check_mpi.hpp"
+#include "comm/tree_sum.hpp"
+
+namespace fsdp {
+
+namespace {
+
+// Staging per rank, whatever the number of ranks (while pieces are longer than 4 KiB), and the piece that moves at full speed.
+constexpr std::size_t staging_budget = std::size_t{4} << 20;
+constexpr std::size_t longest_staged_piece = std::size_t{256} << 10;
+constexpr std::size_t broadcast_piece = std::size_t{1} << 20;
+
+std::size_t choose_staged_piece(std::size_t others, std::size_t piece_bytes) {
+  const std::size_t affordable = std::max<std::size_t>(4096, staging_budget / (2 * std::max<std::size_t>(others, 1)));
+  const std::size_t piece = std::min({longest_staged_piece, affordable, piece_bytes});
+  return std::max<std::size_t>(8, piece / 8 * 8);
+}
+
+int comm_rank(MPI_Comm comm) {
+  int rank = 0;
+  FSDP_CHECK_MPI(MPI_Comm_rank(comm, &rank));
+  return rank;
+}
+
+int comm_size(MPI_Comm comm) {
+  int size = 0;
+  FSDP_CHECK_MPI(MPI_Comm_size(comm, &size));
+  return size;
+}
+
+// Part `piece` of `whole` cut into pieces of `length` elements; empty past the end.
+Range piece_of(Range whole, std::size_t piece, std::size_t length) {
+  const std::size_t begin = std::min(whole.end, whole.begin + piece * length);
+  return {begin, std::min(whole.end, begin + length)};
+}
+
+std::size_t pieces_in(std::size_t n, std::size_t length) { return (n + length - 1) / length; }
+
+}  // namespace
+
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::size_t piece_bytes, WaitPolicy policy)
+    : GroupMember(comm_rank(comm), comm_size(comm)),
+      comm_(comm),
+      policy_(policy),
+      piece_bytes_(piece_bytes),
+      staged_piece_bytes_(choose_staged_piece(ranks() - 1, piece_bytes)),
+      uncaught_at_start_(std::uncaught_exceptions()),
+      inputs_(ranks()) {
+  expect(piece_bytes > 0 && piece_bytes < std::size_t{1} << 31, "MPI counts bytes of a message in int");
+  FSDP_CHECK_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+  staging_ = make_cpu_device()->allocate(2 * (ranks() - 1) * staged_piece_bytes_);
+  for (Requests& set : requests_) set.all.resize(2 * ranks());
+}
+
+MpiCommunicator::~MpiCommunicator() {
+  if (!broken_ && std::uncaught_exceptions() == uncaught_at_start_) {
+    MPI_Comm_free(&comm_);
+  } else {
+    // Messages may still arrive in it until main() ends the job.
+    new Buffer(std::move(staging_));
+  }
+}
+
+std::string MpiCommunicator::description() const { return format("MPI, {} rank{}", size(), size() == 1 ? "" : "s"); }
+
+void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) {
+  expect_ready(stream);
+  const std::size_t bytes = shard_count * size_of(type);
+  std::byte* mine = static_cast<std::byte*>(whole) + me() * bytes;
+  if (shard != mine && bytes != 0) std::memcpy(mine, shard, bytes);
+  gather_shares(static_cast<std::byte*>(whole), ranks() * shard_count, size_of(type));
+  count(Collective::all_gather, size_of(type) * gather_elements(ranks() * shard_count));
+}
+
+void MpiCommunicator::reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) {
+  expect_ready(stream);
+  reduce_shares(whole, ranks() * shard_count, shard, into);
+  count(Collective::reduce_scatter, sizeof(float) * reduce_elements(ranks() * shard_count));
+}
+
+void MpiCommunicator::all_reduce(Stream& stream, float* data, std::size_t n) { sum_everywhere(stream, data, n); }
+void MpiCommunicator::all_reduce(Stream& stream, double* data, std::size_t n) { sum_everywhere(stream, data, n); }
+void MpiCommunicator::all_reduce(Stream& stream, std::int64_t* data, std::size_t n) {
+  sum_everywhere(stream, reinterpret_cast<std::uint64_t*>(data), n);
+}
+
+void MpiCommunicator::broadcast(Stream& stream, void* data, std::size_t bytes, int root) {
+  expect_ready(stream);
+  expect(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
+  const int place = relative_to(root), children = tree_children(place, size());
+  const auto rank_at = [&](int relative) { return (relative + root) % size(); };
+  const std::size_t length = std::min(piece_bytes_, broadcast_piece);
+  // By pieces, so that a rank passes on the first while the next is on its way to it.
+  for (std::size_t piece = 0; piece < pieces_in(bytes, length); ++piece) {
+    const Range part = piece_of({0, bytes}, piece, length);
+    std::byte* begin = static_cast<std::byte*>(data) + part.begin;
+    if (place != 0) {
+      receive(begin, part.size(), rank_at(tree_parent(place)), requests_[1]);
+      wait(requests_[1]);
+    }
+    for (int k = children - 1; k >= 0; --k) send(begin, part.size(), rank_at(place + (1 << k)), requests_[0]);
+    wait(requests_[0]);
+  }
+  count(Collective::broadcast, static_cast<std::size_t>(children) * bytes);
+}
+
+void MpiCommunicator::barrier() {
+  if (broken_) throw GroupAborted();
+  FSDP_CHECK_MPI(MPI_Ibarrier(comm_, &requests_[0].all[requests_[0].used]));
+  ++requests_[0].used;
+  wait(requests_[0]);
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
+  if (broken_) throw GroupAborted();
+  MPI_Comm part = MPI_COMM_NULL;
+  FSDP_CHECK_MPI(MPI_Comm_split(comm_, color, key, &part));
+  return std::make_unique<MpiCommunicator>(part, piece_bytes_, policy_);
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split_by_node() {
+  if (broken_) throw GroupAborted();
+  MPI_Comm part = MPI_COMM_NULL;
+  FSDP_CHECK_MPI(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &part));
+  return std::make_unique<MpiCommunicator>(part, piece_bytes_, policy_);
+}
+
+void MpiCommunicator::expect_ready(const Stream& stream) const {
+  if (broken_) throw GroupAborted();
+  expect_usable(stream);
+}
+
+void MpiCommunicator::send(const void* data, std::size_t bytes, int to, Requests& requests) {
+  MPI_Request& request = requests.all[requests.used];
+  FSDP_CHECK_MPI(MPI_Isend(data, narrow<int>(bytes), MPI_BYTE, to, 0, comm_, &request));
+  ++requests.used;
+}
+
+void MpiCommunicator::receive(void* data, std::size_t bytes, int from, Requests& requests) {
+  MPI_Request& request = requests.all[requests.used];
+  FSDP_CHECK_MPI(MPI_Irecv(data, narrow<int>(bytes), MPI_BYTE, from, 0, comm_, &request));
+  ++requests.used;
+}
+
+void MpiCommunicator::wait(Requests& requests) {
+  if (requests.used > 0) wait_all({requests.all.data(), requests.used}, policy_);
+  requests.used = 0;
+}
+
+// Where `set` keeps the piece of another rank.
+std::byte* MpiCommunicator::staged_piece(std::size_t set, std::size_t rank) {
+  const std::size_t place = rank < me() ? rank : rank - 1;
+  return staging_.data() + (set * (ranks() - 1) + place) * staged_piece_bytes_;
+}
+
+// Sends every other rank a piece of its share, and asks for theirs of mine. Both sides skip the same empty ones.
+template <class T>
+void MpiCommunicator::post_piece(const T* data, std::size_t total, std::size_t piece, std::size_t set) {
+  const std::size_t length = staged_piece_bytes_ / sizeof(T);
+  const Range mine = piece_of(share_of(total, me()), piece, length);
+  for (std::size_t step = 1; step < ranks(); ++step) {
+    const std::size_t from = (me() + ranks() - step) % ranks(), to = (me() + step) % ranks();
+    if (!mine.empty()) receive(staged_piece(set, from), mine.size() * sizeof(T), static_cast<int>(from), requests_[set]);
+    const Range theirs = piece_of(share_of(total, to), piece, length);
+    if (!theirs.empty()) send(data + theirs.begin, theirs.size() * sizeof(T), static_cast<int>(to), requests_[set]);
+  }
+}
+
+// result (=, +=) the canonical sum of this rank's share of everybody's `data`. `result` may be that share itself.
+template <class T>
+void MpiCommunicator::reduce_shares(const T* data, std::size_t total, T* result, Into into) {
+  const std::size_t length = staged_piece_bytes_ / sizeof(T);
+  const Range mine = share_of(total, me());
+  const std::size_t pieces = pieces_in(share_of(total, 0).size(), length);
+  if (pieces > 0) post_piece(data, total, 0, 0);
+  for (std::size_t piece = 0; piece < pieces; ++piece) {
+    const std::size_t set = piece % 2;
+    if (piece + 1 < pieces) post_piece(data, total, piece + 1, 1 - set);
+    wait(requests_[set]);
+    const Range part = piece_of(mine, piece, length);
+    if (part.empty()) continue;
+    for (std::size_t r = 0; r < ranks(); ++r)
+      inputs_[r] = r == me() ? static_cast<const void*>(data + part.begin) : staged_piece(set, r);
+    tree_sum<T>(inputs_, part.size(), result + (part.begin - mine.begin), into);
+  }
+}
+
+// Every rank's share of `data` from that rank.
+void MpiCommunicator::gather_shares(std::byte* data, std::size_t total, std::size_t element_bytes) {
+  const auto bytes_of = [&](std::size_t rank) {
+    const Range range = share_of(total, rank);
+    return Range{range.begin * element_bytes, range.end * element_bytes};
+  };
+  for (std::size_t piece = 0; piece < pieces_in(bytes_of(0).size(), piece_bytes_); ++piece) {
+    const Range mine = piece_of(bytes_of(me()), piece, piece_bytes_);
+    for (std::size_t step = 1; step < ranks(); ++step) {
+      const std::size_t from = (me() + ranks() - step) % ranks(), to = (me() + step) % ranks();
+      const Range theirs = piece_of(bytes_of(from), piece, piece_bytes_);
+      if (!theirs.empty()) receive(data + theirs.begin, theirs.size(), static_cast<int>(from), requests_[0]);
+      if (!mine.empty()) send(data + mine.begin, mine.size(), static_cast<int>(to), requests_[0]);
+    }
+    wait(requests_[0]);
+  }
+}
+
+template <class T>
+void MpiCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
+  expect_ready(stream);
+  const std::size_t begin = share_of(n, me()).begin;
+  reduce_shares(data, n, data + begin, Into::overwrite);
+  gather_shares(reinterpret_cast<std::byte*>(data), n, sizeof(T));
+  count(Collective::all_reduce, sizeof(T) * (reduce_elements(n) + gather_elements(n)));
+}
+
+}  // namespace fsdp

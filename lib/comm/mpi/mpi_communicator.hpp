@@ -1,0 +1,75 @@
+// Collectives between processes, made of point-to-point messages: MPI_Reduce_scatter reaches a sixth of MPI_Allgather's speed, leaves the
+// order of sums to the library, and every blocking collective keeps a core busy while it waits.
+//
+// Every rank exchanges with every other rank at once. That is one latency per collective and sends no byte more than must be sent. Sums need
+// all contributions of a piece at once to add them in canonical order: a reduction goes piece by piece through a staging buffer, the
+// next piece travelling while one is added up.
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "comm/member.hpp"
+#include "comm/mpi/wait.hpp"
+
+namespace fsdp {
+
+class MpiCommunicator final : public GroupMember {
+ public:
+  /// Takes over `comm` and frees it, except while an exception unwinds or after abort(): other ranks may not do so then.
+  MpiCommunicator(MPI_Comm comm, std::size_t piece_bytes, WaitPolicy policy);
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  ~MpiCommunicator() override;
+
+  std::string description() const override;
+  std::size_t staging_bytes() const override { return staging_.bytes(); }
+
+  void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override;
+  void reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) override;
+  void all_reduce(Stream& stream, float* data, std::size_t count) override;
+  void all_reduce(Stream& stream, double* data, std::size_t count) override;
+  void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) override;
+  void broadcast(Stream& stream, void* data, std::size_t bytes, int root) override;
+  void barrier() override;
+
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  std::unique_ptr<Communicator> split_by_node() override;
+  /// Nothing that the other processes notice: MpiSession::abort_job ends them.
+  void abort() noexcept override { broken_ = true; }
+
+ private:
+  // Messages under way, in an array that is never reallocated.
+  struct Requests {
+    std::vector<MPI_Request> all;
+    std::size_t used = 0;
+  };
+
+  void expect_ready(const Stream& stream) const;
+  void send(const void* data, std::size_t bytes, int to, Requests& requests);
+  void receive(void* data, std::size_t bytes, int from, Requests& requests);
+  void wait(Requests& requests);
+
+  std::byte* staged_piece(std::size_t set, std::size_t rank);
+  template <class T>
+  void post_piece(const T* data, std::size_t total, std::size_t piece, std::size_t set);
+  template <class T>
+  void reduce_shares(const T* data, std::size_t total, T* result, Into into);
+  void gather_shares(std::byte* data, std::size_t total, std::size_t element_bytes);
+  template <class T>
+  void sum_everywhere(Stream& stream, T* data, std::size_t count);
+
+  MPI_Comm comm_;
+  WaitPolicy policy_;
+  std::size_t piece_bytes_;         // longest message
+  std::size_t staged_piece_bytes_;  // longest message of a reduction, a multiple of 8
+  bool broken_ = false;
+  int uncaught_at_start_;
+  Buffer staging_;  // two sets of a piece from each other rank
+  std::array<Requests, 2> requests_;
+  std::vector<const void*> inputs_;
+};
+
+}  // namespace fsdp

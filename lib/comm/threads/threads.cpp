@@ -1,0 +1,226 @@
+#include "comm/threads/threads.hpp"
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/format.hpp"
+#include "comm/member.hpp"
+#include "comm/tree_sum.hpp"
+
+namespace fsdp {
+
+namespace {
+
+// One set of ranks made by run_ranks(), with all groups split from it: abort() ends them together.
+struct Job {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool aborted = false;
+};
+
+// What the ranks of one group share.
+struct Group {
+  // What one rank shows to the others during one collective.
+  struct Slot {
+    const void* data = nullptr;
+    std::size_t count = 0;
+    int color = 0, key = 0;
+    std::shared_ptr<Group> made;
+  };
+
+  Group(std::shared_ptr<Job> job_, std::vector<int> nodes_) : job(std::move(job_)), nodes(std::move(nodes_)), slots(nodes.size()) {}
+
+  // A collective is enter(), work on each other's memory, leave(). Either all ranks come out of enter() or all throw: whether the last
+  // one arrived before the abort is decided under the mutex. leave() waits for all even after an abort, since nobody can fail in
+  // between: so a rank that throws never frees memory that another still reads.
+  void enter() { wait_for_all(true); }
+  void leave() { wait_for_all(false); }
+
+  std::shared_ptr<Job> job;
+  std::vector<int> nodes;  // by rank
+  std::vector<Slot> slots;
+
+ private:
+  void wait_for_all(bool abortable) {
+    std::unique_lock lock(job->mutex);
+    if (abortable && job->aborted) throw GroupAborted();
+    if (++arrived_ == slots.size()) {
+      arrived_ = 0;
+      ++round_;
+      lock.unlock();
+      job->changed.notify_all();
+      return;
+    }
+    const std::uint64_t round = round_;
+    job->changed.wait(lock, [&] { return round_ != round || (abortable && job->aborted); });
+    if (round_ == round) throw GroupAborted();
+  }
+
+  std::size_t arrived_ = 0;
+  std::uint64_t round_ = 0;
+};
+
+class ThreadCommunicator final : public GroupMember {
+ public:
+  ThreadCommunicator(std::shared_ptr<Group> group, int rank)
+      : GroupMember(rank, static_cast<int>(group->slots.size())), group_(std::move(group)), inputs_(ranks()) {}
+
+  std::string description() const override { return format("threads, {} rank{}", size(), size() == 1 ? "" : "s"); }
+  std::size_t staging_bytes() const override { return 0; }
+
+  void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override {
+    expect_usable(stream);
+    const std::size_t bytes = shard_count * size_of(type);
+    publish(shard, bytes);
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      std::byte* target = static_cast<std::byte*>(whole) + r * bytes;
+      if (bytes != 0 && group_->slots[r].data != target) std::memcpy(target, group_->slots[r].data, bytes);
+    }
+    group_->leave();
+    count(Collective::all_gather, (ranks() - 1) * bytes);
+  }
+
+  void reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) override {
+    expect_usable(stream);
+    const std::size_t total = ranks() * shard_count;
+    publish(whole, total);
+    sum_shares(total, shard, into);
+    group_->leave();
+    count(Collective::reduce_scatter, sizeof(float) * reduce_elements(total));
+  }
+
+  void all_reduce(Stream& stream, float* data, std::size_t n) override { sum_everywhere(stream, data, n); }
+  void all_reduce(Stream& stream, double* data, std::size_t n) override { sum_everywhere(stream, data, n); }
+  void all_reduce(Stream& stream, std::int64_t* data, std::size_t n) override {
+    sum_everywhere(stream, reinterpret_cast<std::uint64_t*>(data), n);
+  }
+
+  void broadcast(Stream& stream, void* data, std::size_t bytes, int root) override {
+    expect_usable(stream);
+    expect(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
+    publish(data, bytes);
+    if (rank() != root && bytes != 0) std::memcpy(data, group_->slots[static_cast<std::size_t>(root)].data, bytes);
+    group_->leave();
+    count(Collective::broadcast, static_cast<std::size_t>(tree_children(relative_to(root), size())) * bytes);
+  }
+
+  void barrier() override { group_->enter(); }
+
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    auto& slots = group_->slots;
+    slots[me()].color = color;
+    slots[me()].key = key;
+    group_->enter();
+    std::vector<std::size_t> members;
+    for (std::size_t r = 0; r < ranks(); ++r)
+      if (slots[r].color == color) members.push_back(r);
+    std::stable_sort(members.begin(), members.end(), [&](std::size_t a, std::size_t b) { return slots[a].key < slots[b].key; });
+    if (members.front() == me()) {
+      std::vector<int> nodes;
+      for (const std::size_t r : members) nodes.push_back(group_->nodes[r]);
+      slots[me()].made = std::make_shared<Group>(group_->job, std::move(nodes));
+    }
+    group_->leave();
+    const int place = static_cast<int>(std::find(members.begin(), members.end(), me()) - members.begin());
+    auto part = std::make_unique<ThreadCommunicator>(slots[members.front()].made, place);
+    group_->leave();
+    slots[me()].made.reset();
+    return part;
+  }
+  std::unique_ptr<Communicator> split_by_node() override { return split(group_->nodes[me()], rank()); }
+
+  void abort() noexcept override {
+    {
+      const std::lock_guard lock(group_->job->mutex);
+      group_->job->aborted = true;
+    }
+    group_->job->changed.notify_all();
+  }
+
+ private:
+  // Shows this rank's buffer, waits for the others', and checks that all ranks are in the same call: all see the same, so all throw.
+  void publish(const void* data, std::size_t n) {
+    auto& slots = group_->slots;
+    slots[me()].data = data;
+    slots[me()].count = n;
+    group_->enter();
+    expect(std::all_of(slots.begin(), slots.end(), [&](const Group::Slot& slot) { return slot.count == slots[0].count; }),
+           "all ranks call a collective with the same count");
+  }
+
+  // result (=, +=) the sum of this rank's share of all published buffers.
+  template <class T>
+  void sum_shares(std::size_t total, T* result, Into into) {
+    const Range mine = share_of(total, me());
+    if (mine.empty()) return;  // and then buffers may be null
+    for (std::size_t r = 0; r < ranks(); ++r) inputs_[r] = static_cast<const T*>(group_->slots[r].data) + mine.begin;
+    tree_sum<T>(inputs_, mine.size(), result, into);
+  }
+
+  template <class T>
+  void sum_everywhere(Stream& stream, T* data, std::size_t n) {
+    expect_usable(stream);
+    publish(data, n);
+    // A rank writes its own share of its own buffer, which nobody else reads before leave(), and then the other shares, which nobody reads
+    // any more.
+    sum_shares(n, data + share_of(n, me()).begin, Into::overwrite);
+    group_->leave();
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      const Range part = share_of(n, r);
+      if (r != me() && !part.empty())
+        std::copy_n(static_cast<const T*>(group_->slots[r].data) + part.begin, part.size(), data + part.begin);
+    }
+    group_->leave();
+    count(Collective::all_reduce, sizeof(T) * (reduce_elements(n) + gather_elements(n)));
+  }
+
+  std::shared_ptr<Group> group_;
+  std::vector<const void*> inputs_;
+};
+
+}  // namespace
+
+void run_ranks(int size, const std::function<void(Communicator&)>& body, int ranks_per_node) {
+  expect(size > 0 && ranks_per_node >= 0, "run_ranks() takes at least one rank");
+  std::vector<int> nodes;
+  for (int rank = 0; rank < size; ++rank) nodes.push_back(ranks_per_node == 0 ? 0 : rank / ranks_per_node);
+  const auto group = std::make_shared<Group>(std::make_shared<Job>(), std::move(nodes));
+
+  struct Outcome {
+    std::exception_ptr error;
+    bool consequence = false;
+  };
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+      ThreadCommunicator comm(group, rank);
+      try {
+        body(comm);
+        return;
+      } catch (const GroupAborted&) {
+        outcome = {std::current_exception(), true};
+      } catch (...) {
+        outcome = {std::current_exception(), false};
+      }
+      comm.abort();
+    });
+  for (std::thread& thread : threads) thread.join();
+
+  for (const bool consequence : {false, true})
+    for (const Outcome& outcome : outcomes)
+      if (outcome.error && outcome.consequence == consequence) std::rethrow_exception(outcome.error);
+}
+
+std::unique_ptr<Communicator> make_self_communicator() {
+  return std::make_unique<ThreadCommunicator>(std::make_shared<Group>(std::make_shared<Job>(), std::vector<int>{0}), 0);
+}
+
+}  // namespace fsdp

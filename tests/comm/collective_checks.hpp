@@ -1,0 +1,197 @@
+// Every collective against the same result computed alone: each rank makes all ranks' data from one seed. The checks throw, instead of using
+// Boost.Test, because they run on several threads at once.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/format.hpp"
+#include "base/philox.hpp"
+#include "comm/communicator.hpp"
+#include "comm/mesh.hpp"
+
+namespace fsdp::test {
+
+inline void require(bool ok, const std::string& what) {
+  if (!ok) throw std::runtime_error(what);
+}
+
+/// Element i of rank r's data: twenty binades, both signs, so that a sum in another order has other bits.
+template <class T>
+T element(int rank, std::size_t i) {
+  const auto word = philox({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(rank), 0, 0}, {20, 26});
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(std::uint64_t{word[0]} << 32 | word[1]);
+  return static_cast<T>(std::ldexp(static_cast<double>(word[0]) - 0x1p31, static_cast<int>(word[1] % 20) - 40));
+}
+
+template <class T>
+std::vector<T> elements(int rank, std::size_t n) {
+  std::vector<T> values(n);
+  for (std::size_t i = 0; i < n; ++i) values[i] = element<T>(rank, i);
+  return values;
+}
+
+template <class T>
+T add(T a, T b) {
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+  return a + b;
+}
+
+/// Level by level: neighbours add, an odd one out goes up unchanged.
+template <class T>
+T canonical_sum(std::vector<T> values) {
+  while (values.size() > 1) {
+    std::vector<T> next;
+    for (std::size_t i = 0; i + 1 < values.size(); i += 2) next.push_back(add(values[i], values[i + 1]));
+    if (values.size() % 2 == 1) next.push_back(values.back());
+    values = next;
+  }
+  return values[0];
+}
+
+/// The sum over all ranks' element i.
+template <class T>
+T expected_sum(int size, std::size_t i) {
+  std::vector<T> values;
+  for (int r = 0; r < size; ++r) values.push_back(element<T>(r, i));
+  return canonical_sum(values);
+}
+
+template <class T>
+void require_same_bits(const T& found, const T& expected, const std::string& what, std::size_t i) {
+  if (std::memcmp(&found, &expected, sizeof(T)) != 0)
+    throw std::runtime_error(format("{}: element {} is {} instead of {}", what, i, found, expected));
+}
+
+inline std::uint64_t bytes_sent(const Communicator& comm, Collective kind) {
+  return comm.traffic().bytes_sent[static_cast<std::size_t>(kind)];
+}
+
+// Memory past the end of every destination, which must stay as it is.
+constexpr std::size_t guard = 9;
+
+inline void check_all_gather(Communicator& comm, Stream& stream, std::size_t count, DType type, bool in_place) {
+  const std::string what = format("all_gather of {} x {}{}", count, name_of(type), in_place ? " in place" : "");
+  const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
+  const std::size_t bytes = count * size_of(type);
+  const auto byte_of = [](std::size_t rank, std::size_t i) { return static_cast<unsigned char>(element<std::int64_t>(static_cast<int>(rank), i)); };
+  std::vector<unsigned char> shard(bytes), whole(ranks * bytes + guard, 0x5a);
+  for (std::size_t i = 0; i < bytes; ++i) shard[i] = byte_of(me, i);
+  if (in_place) std::copy(shard.begin(), shard.end(), whole.begin() + static_cast<std::ptrdiff_t>(me * bytes));
+  const std::uint64_t before = bytes_sent(comm, Collective::all_gather);
+  comm.all_gather(stream, in_place ? whole.data() + me * bytes : shard.data(), whole.data(), count, type);
+  require(bytes_sent(comm, Collective::all_gather) - before == (ranks - 1) * bytes, what + ": bytes sent");
+  for (std::size_t r = 0; r < ranks; ++r)
+    for (std::size_t i = 0; i < bytes; ++i) require_same_bits(whole[r * bytes + i], byte_of(r, i), what, r * bytes + i);
+  for (std::size_t i = 0; i < guard; ++i) require(whole[ranks * bytes + i] == 0x5a, what + " writes past the end");
+}
+
+inline void check_reduce_scatter(Communicator& comm, Stream& stream, std::size_t count, Into into) {
+  const std::string what = format("reduce_scatter of {}{}", count, into == Into::add ? ", added" : "");
+  const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
+  const auto whole = elements<float>(comm.rank(), ranks * count);
+  std::vector<float> shard(count + guard, 0.3f);
+  const std::uint64_t before = bytes_sent(comm, Collective::reduce_scatter);
+  comm.reduce_scatter(stream, whole.data(), shard.data(), count, into);
+  require(bytes_sent(comm, Collective::reduce_scatter) - before == (ranks - 1) * count * 4, what + ": bytes sent");
+  for (std::size_t i = 0; i < count; ++i) {
+    const float sum = expected_sum<float>(comm.size(), me * count + i);
+    require_same_bits(shard[i], into == Into::add ? 0.3f + sum : sum, what, i);
+  }
+  for (std::size_t i = 0; i < guard; ++i) require(shard[count + i] == 0.3f, what + " writes past the end");
+}
+
+template <class T>
+void check_all_reduce(Communicator& comm, Stream& stream, std::size_t count) {
+  const std::string what = format("all_reduce of {} elements of {} bytes", count, sizeof(T));
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  auto data = elements<T>(comm.rank(), count);
+  data.resize(count + guard, T{3});
+  const std::uint64_t before = bytes_sent(comm, Collective::all_reduce);
+  comm.all_reduce(stream, data.data(), count);
+  const double sent = static_cast<double>(bytes_sent(comm, Collective::all_reduce) - before);
+  const double optimal = 2.0 * static_cast<double>((ranks - 1) * count * sizeof(T)) / static_cast<double>(ranks);
+  // Shares that differ by one element: the largest is sent to all others, the smallest is kept.
+  require(std::abs(sent - optimal) <= static_cast<double>(ranks * sizeof(T)), what + ": bytes sent");
+  for (std::size_t i = 0; i < count; ++i) require_same_bits(data[i], expected_sum<T>(comm.size(), i), what, i);
+  for (std::size_t i = 0; i < guard; ++i) require(data[count + i] == T{3}, what + " writes past the end");
+}
+
+inline void check_broadcast(Communicator& comm, Stream& stream, std::size_t bytes, int root) {
+  const std::string what = format("broadcast of {} bytes from rank {}", bytes, root);
+  std::vector<unsigned char> data(bytes + guard, 0x5a);
+  const auto byte_at = [&](std::size_t i) { return static_cast<unsigned char>(element<std::int64_t>(root + 100, i)); };
+  if (comm.rank() == root)
+    for (std::size_t i = 0; i < bytes; ++i) data[i] = byte_at(i);
+  const std::uint64_t before = bytes_sent(comm, Collective::broadcast);
+  comm.broadcast(stream, data.data(), bytes, root);
+  for (std::size_t i = 0; i < bytes; ++i) require_same_bits(data[i], byte_at(i), what, i);
+  for (std::size_t i = 0; i < guard; ++i) require(data[bytes + i] == 0x5a, what + " writes past the end");
+  // Together the ranks send it once to everyone but the root.
+  auto sent = static_cast<std::int64_t>(bytes_sent(comm, Collective::broadcast) - before);
+  comm.all_reduce(stream, &sent, 1);
+  require(sent == static_cast<std::int64_t>(bytes) * (comm.size() - 1), what + ": bytes sent");
+}
+
+/// Every collective at one count.
+inline void check_count(Communicator& comm, Stream& stream, std::size_t count) {
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const bool in_place : {false, true}) check_all_gather(comm, stream, count, type, in_place);
+  for (const Into into : {Into::overwrite, Into::add}) check_reduce_scatter(comm, stream, count, into);
+  check_all_reduce<float>(comm, stream, count);
+  check_all_reduce<double>(comm, stream, count);
+  check_all_reduce<std::int64_t>(comm, stream, count);
+  check_broadcast(comm, stream, count, comm.size() - 1);
+  comm.barrier();
+}
+
+/// The group that `split` must give: these ranks of `comm`, in this order, and a working group.
+inline void check_group(Communicator& part, Communicator& comm, Stream& stream, const std::vector<int>& members) {
+  require(part.size() == static_cast<int>(members.size()), "size of a split group");
+  require(members.at(static_cast<std::size_t>(part.rank())) == comm.rank(), "place in a split group");
+  std::vector<std::int64_t> found(members.size());
+  const std::int64_t mine = comm.rank();
+  static_assert(sizeof mine == 2 * 4);
+  part.all_gather(stream, &mine, found.data(), 2, DType::f32);
+  for (std::size_t i = 0; i < members.size(); ++i) require(found[i] == members[i], "members of a split group");
+  check_count(part, stream, 17);
+}
+
+inline void check_splits(Communicator& comm, Stream& stream) {
+  const int size = comm.size(), rank = comm.rank();
+  {
+    // Odd and even ranks, backwards.
+    const auto part = comm.split(rank % 2, -rank);
+    std::vector<int> members;
+    for (int r = size - 1; r >= 0; --r)
+      if (r % 2 == rank % 2) members.push_back(r);
+    check_group(*part, comm, stream, members);
+    // A group of a group, and both still work.
+    const auto alone = part->split(part->rank(), 0);
+    check_group(*alone, comm, stream, {rank});
+    check_count(*part, stream, 5);
+  }
+  for (int shard = 1; shard <= size; ++shard) {
+    if (size % shard != 0) continue;
+    const Mesh mesh = make_mesh(comm, shard, size / shard);
+    std::vector<int> shards, replicas;
+    for (int r = 0; r < size; ++r) {
+      if (r / shard == rank / shard) shards.push_back(r);
+      if (r % shard == rank % shard) replicas.push_back(r);
+    }
+    check_group(*mesh.shard, comm, stream, shards);
+    check_group(*mesh.replicate, comm, stream, replicas);
+  }
+  check_count(comm, stream, 5);
+}
+
+inline void check_agreement(Communicator& comm, Stream& stream) {
+  require(all_agree(comm, stream, true), "all agree");
+  for (int r = 0; r < comm.size(); ++r) require(!all_agree(comm, stream, comm.rank() != r), "one dissents");
+  require(!all_agree(comm, stream, false), "none agrees");
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,79 @@
+// The MPI backend: the same checks as the threads backend passes, so that both give the same bits; pieces of any length; errors.
+#define BOOST_TEST_MODULE comm.mpi
+#include "mpi_main.hpp"
+
+#include <string>
+
+#include "base/error.hpp"
+#include "comm/collective_checks.hpp"
+#include "comm/mpi/check_mpi.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+BOOST_AUTO_TEST_CASE(collectives_match_a_local_computation) {
+  const auto stream = make_cpu_device()->make_stream();
+  for (const std::size_t count : {0, 1, 2, 5, 17, 1000, 100003}) check_count(world(), *stream, count);
+  for (int root = 0; root < world().size(); ++root) check_broadcast(world(), *stream, 3'000'001, root);
+  check_agreement(world(), *stream);
+}
+
+BOOST_AUTO_TEST_CASE(messages_are_cut_into_pieces) {
+  const auto stream = make_cpu_device()->make_stream();
+  for (const std::size_t piece_bytes : {1, 63, 64, 1000}) {
+    const auto comm = session().world(piece_bytes);
+    for (const std::size_t count : {0, 1, 2, 5, 17, 257}) check_count(*comm, *stream, count);
+  }
+  const auto comm = session().world(1000);
+  check_all_gather(*comm, *stream, 10007, DType::f32, true);
+  check_reduce_scatter(*comm, *stream, 10007, Into::add);
+  check_all_reduce<double>(*comm, *stream, 10007);
+}
+
+BOOST_AUTO_TEST_CASE(groups_split) {
+  const auto stream = make_cpu_device()->make_stream();
+  check_splits(world(), *stream);
+  const auto node = world().split_by_node();
+  BOOST_TEST(node->size() == world().size());  // this test runs on one machine
+  check_count(*node, *stream, 1000);
+}
+
+BOOST_AUTO_TEST_CASE(staging_is_small) {
+  const std::size_t others = static_cast<std::size_t>(world().size()) - 1;
+  BOOST_TEST(world().staging_bytes() <= (std::size_t{4} << 20));
+  BOOST_TEST(world().staging_bytes() >= others * 4096);
+}
+
+BOOST_AUTO_TEST_CASE(failed_calls_say_what_failed) {
+  int nobody = 0;
+  MPI_Comm comm = MPI_COMM_NULL;
+  FSDP_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+  // The session's error handler, inherited: without it MPI would end the job here.
+  BOOST_CHECK_EXCEPTION(FSDP_CHECK_MPI(MPI_Send(&nobody, 1, MPI_INT, world().size(), 0, comm)), CallError, [](const CallError& e) {
+    const std::string text = e.what();
+    return text.find("MPI_Send(&nobody, 1") != std::string::npos && text.find("MPI_ERR_RANK") != std::string::npos &&
+           text.find("tests/comm/mpi.cpp:") != std::string::npos;
+  });
+  FSDP_CHECK_MPI(MPI_Comm_free(&comm));
+  BOOST_CHECK_THROW(session().world(0), InternalError);
+  BOOST_CHECK_THROW(session().world(std::size_t{1} << 31), InternalError);
+}
+
+BOOST_AUTO_TEST_CASE(an_aborted_group_refuses) {
+  const auto stream = make_cpu_device()->make_stream();
+  const auto comm = session().world();
+  comm->abort();
+  float x = 0;
+  BOOST_CHECK_THROW(comm->barrier(), GroupAborted);
+  BOOST_CHECK_THROW(comm->all_reduce(*stream, &x, 1), GroupAborted);
+  BOOST_CHECK_THROW(comm->split(0, 0), GroupAborted);
+}
+
+BOOST_AUTO_TEST_CASE(the_session_describes_itself) {
+  BOOST_TEST(session().size() == world().size());
+  BOOST_TEST(session().rank() == world().rank());
+  BOOST_TEST(!session().host().empty());
+  BOOST_TEST(MpiSession::library_version().find("MPI") != std::string::npos);
+  BOOST_TEST(MpiSession::library_version().find('\n') == std::string::npos);
+  BOOST_TEST(world().description().find("MPI") != std::string::npos);
+}
