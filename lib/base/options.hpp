@@ -34,14 +34,17 @@ class Option {
   /// Says in words what the default means, where the field's first value (0, "") only stands for "not given".
   Option& unset(std::string meaning) { unset_meaning_ = std::move(meaning); return *this; }
 
-  const std::string& name() const { return name_; }
+  /// Asks for something instead of a run: not part of a configuration.
+  Option& command_line_only() { command_line_only_ = true; return *this; }
 
  private:
   friend class OptionTable;
+  bool is_unset() const;
   std::string name_, group_, argument_, help_;
   std::string accepts_;  // "a whole number, at least 1"
   std::vector<std::string> aliases_;
-  bool flag_ = false, list_ = false, positional_ = false;
+  bool flag_ = false, positional_ = false, command_line_only_ = false;
+  std::vector<std::string>* list_ = nullptr;
   std::string unset_meaning_, default_;
   std::function<void(const std::string&)> set_;  // throws UserError with the reason alone
   std::function<std::string()> print_;           // in the form that set_ reads
@@ -54,6 +57,7 @@ class OptionTable {
  public:
   /// `usage` is what follows the program's name: "[DATA] [options]".
   OptionTable(std::string program, std::string usage, std::string summary);
+  OptionTable(OptionTable&&) = default;
 
   /// Rows bound from here on belong to this group ("Batch").
   void group(std::string title) { group_ = std::move(title); }
@@ -80,10 +84,7 @@ class OptionTable {
   template <class T>
   Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
 
-  /// Adds --print-config, for programs whose configuration is worth a file; --config, --help and --version are in every table.
-  void with_print_config() { has_print_config_ = true; }
-
-  /// Sets the fields. For a request other than run, fields are set as far as given. Throws UserError.
+  /// Sets the fields, unless the request is help, version or markdown. Throws UserError.
   Request parse(int argc, const char* const* argv);
   /// Whether the command line or the file gave this option (by its main name).
   bool given(std::string_view name) const;
@@ -96,8 +97,6 @@ class OptionTable {
   std::string config() const;
   /// (name, present value) of every row, in order of the table.
   std::vector<std::pair<std::string, std::string>> values() const;
-  /// help(), markdown(), config() or version_text as asked for.
-  std::string answer(Request request, std::string_view version_text) const;
   const std::string& program() const { return program_; }
 
  private:
@@ -105,14 +104,15 @@ class OptionTable {
   Option& add(std::string name, std::string argument, std::string help, std::string accepts);
   Option& finish(Option& option);
   Option* find(std::string_view name);
-  std::string suggestion(std::string_view name) const;
-  void read_config(const std::string& path, std::vector<Given>& given);
-  static void set(const Given& given);
+  std::string unknown(std::string_view name) const;
+  std::vector<Given> read_command_line(int argc, const char* const* argv);
+  std::vector<Given> read_config(const std::string& path);
+  void apply(const std::vector<Given>& all);
 
   std::string program_, usage_, summary_, group_;
-  std::deque<Option> rows_;  // rows keep their address
+  std::deque<Option> rows_;       // rows keep their address
+  std::deque<Option> help_rows_;  // --config, --help, ...: in every table
   std::vector<const Option*> given_;
-  bool has_print_config_ = false;
 };
 
 template <class T>

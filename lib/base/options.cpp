@@ -1,0 +1,489 @@
+#include "base/options.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include <boost/program_options.hpp>
+
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace po = boost::program_options;
+
+namespace {
+
+constexpr std::size_t page_width = 100, help_column = 34;
+
+std::string trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return "";
+  return std::string(text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1));
+}
+
+std::string with_hyphens(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(trimmed(part));
+  return parts;
+}
+
+template <class T>
+T parse_number(std::string_view text, const char* problem) {
+  if (text.size() > 1 && text.front() == '+') text.remove_prefix(1);  // from_chars takes no plus
+  T value{};
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size()) throw UserError(problem);
+  return value;
+}
+
+double parse_finite(std::string_view text) {
+  const auto value = parse_number<double>(text, "not a number");
+  if (!std::isfinite(value)) throw UserError("not a finite number");
+  return value;
+}
+
+/// Appends `text` to `out`, which is at `column`, broken at spaces; later lines start at `indent`.
+void wrap(std::string& out, const std::string& text, std::size_t column, std::size_t indent) {
+  std::istringstream words(text);
+  bool first = true;
+  for (std::string word; words >> word; first = false) {
+    if (!first && column + 1 + word.size() > page_width) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (!first) {
+      out += ' ', ++column;
+    }
+    out += word, column += word.size();
+  }
+}
+
+std::string escaped_for_markdown(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += (c == '|' || c == '<') ? std::string{'\\', c} : std::string{c};
+  return out;
+}
+
+/// Inside `code`, a bar still ends a table's cell.
+std::string code_for_markdown(const std::string& text) {
+  std::string out = "`";
+  for (const char c : text) out += c == '|' ? std::string{"\\|"} : std::string{c};
+  return out + "`";
+}
+
+}  // namespace
+
+/// An option as it was written, and where.
+struct OptionTable::Given {
+  Option* option;
+  std::string typed;  // "--batch-size-per-device", "batch-size", or the positional argument's text
+  std::string value;
+  std::string where;  // "" for the command line, else "run.ini:3: "
+  bool positional = false;
+};
+
+bool Option::is_unset() const { return print_ && print_() == default_ && (!unset_meaning_.empty() || default_.empty()); }
+
+OptionTable::OptionTable(std::string program, std::string usage, std::string summary)
+    : program_(std::move(program)), usage_(std::move(usage)), summary_(std::move(summary)) {
+  const auto help_row = [this](const char* name, const char* argument, const char* help) {
+    Option& option = help_rows_.emplace_back();
+    option.name_ = name;
+    option.group_ = "Help";
+    option.argument_ = argument;
+    option.help_ = help;
+    option.flag_ = option.argument_.empty();
+    option.command_line_only_ = true;
+  };
+  help_row("config", "FILE", "Read options from FILE: lines 'name = value'; '#' starts a comment. The command line wins.");
+  help_row("print-config", "", "Print all options as effective, in the form that --config reads, and exit.");
+  help_row("help", "", "Print this and exit.");
+  help_row("help-markdown", "", "Print this as Markdown and exit.");
+  help_row("version", "", "Print versions of the program and its libraries and exit.");
+}
+
+Option& OptionTable::add(std::string name, std::string argument, std::string help, std::string accepts) {
+  expect(find(name) == nullptr, "an option is bound twice");
+  Option& option = rows_.emplace_back();
+  option.name_ = std::move(name);
+  option.group_ = group_;
+  option.argument_ = std::move(argument);
+  option.help_ = std::move(help);
+  option.accepts_ = std::move(accepts);
+  return option;
+}
+
+Option& OptionTable::finish(Option& option) {
+  option.default_ = option.print_();
+  return option;
+}
+
+Option& OptionTable::flag(std::string name, bool& field, std::string help) {
+  Option& option = add(std::move(name), "", std::move(help), "true or false, or nothing for true");
+  option.flag_ = true;
+  option.set_ = [&field](const std::string& text) {
+    if (text == "true" || text == "yes" || text == "on" || text == "1") field = true;
+    else if (text == "false" || text == "no" || text == "off" || text == "0") field = false;
+    else throw UserError("not a yes or no");
+  };
+  option.print_ = [&field] { return std::string(field ? "true" : "false"); };
+  return finish(option);
+}
+
+namespace {
+
+template <class T>
+void bind_integer(T& field, Limits limits, std::string& accepts, std::function<void(const std::string&)>& set,
+                  std::function<std::string()>& print) {
+  accepts = limits.high < 1e18 ? format("a whole number from {:.0f} to {:.0f}", limits.low, limits.high)
+                               : format("a whole number, {:.0f} or more", limits.low);
+  set = [&field, limits](const std::string& text) {
+    const auto value = parse_number<std::int64_t>(text, "not a whole number");
+    if (static_cast<double>(value) < limits.low || static_cast<double>(value) > limits.high || !std::in_range<T>(value))
+      throw UserError("out of range");
+    field = static_cast<T>(value);
+  };
+  print = [&field] { return std::to_string(field); };
+}
+
+}  // namespace
+
+Option& OptionTable::integer(std::string name, std::string argument, std::size_t& field, Limits limits, std::string help) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), "");
+  bind_integer(field, limits, option.accepts_, option.set_, option.print_);
+  return finish(option);
+}
+
+Option& OptionTable::integer(std::string name, std::string argument, int& field, Limits limits, std::string help) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), "");
+  bind_integer(field, limits, option.accepts_, option.set_, option.print_);
+  return finish(option);
+}
+
+Option& OptionTable::size(std::string name, std::string argument, std::size_t& field, std::string help) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), "a size, such as 4096, 64M or 2GiB");
+  option.set_ = [&field](const std::string& text) {
+    try {
+      field = parse_size(text);
+    } catch (const UserError&) {
+      throw UserError("not a size");
+    }
+  };
+  option.print_ = [&field] { return std::to_string(field); };
+  return finish(option);
+}
+
+Option& OptionTable::duration(std::string name, std::string argument, double& field_s, std::string help) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), "a time, such as 90s, 30min or 2h");
+  option.set_ = [&field_s](const std::string& text) {
+    try {
+      field_s = parse_duration(text);
+    } catch (const UserError&) {
+      throw UserError("not a time");
+    }
+  };
+  option.print_ = [&field_s] { return format("{}s", field_s); };
+  return finish(option);
+}
+
+Option& OptionTable::number(std::string name, std::string argument, double& field, std::string help, std::string accepts,
+                            std::function<bool(double)> ok) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), accepts.empty() ? "a number" : "a number, " + accepts);
+  option.set_ = [&field, ok = std::move(ok)](const std::string& text) {
+    const double value = parse_finite(text);
+    if (ok && !ok(value)) throw UserError("out of range");
+    field = value;
+  };
+  option.print_ = [&field] { return format("{}", field); };
+  return finish(option);
+}
+
+Option& OptionTable::pair(std::string name, std::string argument, std::array<double, 2>& field, std::string help, std::string accepts,
+                          std::function<bool(double)> ok) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help),
+                       "two numbers" + (accepts.empty() ? "" : ", each " + accepts) + ", as in \"(0.9,0.98)\"");
+  option.set_ = [&field, ok = std::move(ok)](const std::string& text) {
+    std::string inner = trimmed(text);
+    if (inner.size() >= 2 && (inner.front() == '(' || inner.front() == '[')) {
+      if (inner.back() != (inner.front() == '(' ? ')' : ']')) throw UserError("the bracket is not closed");
+      inner = inner.substr(1, inner.size() - 2);
+    }
+    const auto parts = split(inner, ',');
+    if (parts.size() != 2) throw UserError(format("{} numbers", parts.size()));
+    const std::array<double, 2> values = {parse_finite(parts[0]), parse_finite(parts[1])};
+    if (ok && !(ok(values[0]) && ok(values[1]))) throw UserError("out of range");
+    field = values;
+  };
+  option.print_ = [&field] { return format("({},{})", field[0], field[1]); };
+  return finish(option);
+}
+
+Option& OptionTable::text(std::string name, std::string argument, std::string& field, std::string help) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), "some text");
+  option.set_ = [&field](const std::string& text) {
+    if (text.empty()) throw UserError("empty");
+    field = text;
+  };
+  option.print_ = [&field] { return field; };
+  return finish(option);
+}
+
+Option& OptionTable::path(std::string name, std::string argument, std::filesystem::path& field, std::string help) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), "a path");
+  option.set_ = [&field](const std::string& text) {
+    if (text.empty()) throw UserError("empty");
+    field = text;
+  };
+  option.print_ = [&field] { return field.string(); };
+  return finish(option);
+}
+
+Option& OptionTable::list(std::string name, std::string argument, std::vector<std::string>& field, std::string help) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), "a list, separated by commas");
+  option.list_ = &field;
+  option.set_ = [&field](const std::string& text) {
+    auto items = split(text, ',');
+    if (items.empty() || std::find(items.begin(), items.end(), "") != items.end()) throw UserError("an empty item");
+    field = std::move(items);
+  };
+  option.print_ = [&field] { return format("{}", fmt::join(field, ",")); };
+  return finish(option);
+}
+
+Option* OptionTable::find(std::string_view name) {
+  for (auto* rows : {&rows_, &help_rows_})
+    for (Option& row : *rows)
+      if (row.name_ == name || std::find(row.aliases_.begin(), row.aliases_.end(), name) != row.aliases_.end()) return &row;
+  return nullptr;
+}
+
+std::string OptionTable::unknown(std::string_view name) const {
+  std::vector<std::string> names;
+  for (const auto* rows : {&rows_, &help_rows_})
+    for (const Option& row : *rows) {
+      names.push_back(row.name_);
+      names.insert(names.end(), row.aliases_.begin(), row.aliases_.end());
+    }
+  const std::string near = nearest(name, names);
+  return near.empty() ? format("({} has no such option) see {} --help", program_, program_)
+                      : format("({} has no such option) did you mean --{}? See {} --help", program_, near, program_);
+}
+
+std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const char* const* argv) {
+  // Before Boost sees them: hyphens for underscores in names; a value for flags, or Boost 1.74 would take the next word for it.
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  const auto terminator = std::find(arguments.begin(), arguments.end(), "--");
+  const std::vector<std::string> verbatim(terminator == arguments.end() ? terminator : terminator + 1, arguments.end());
+  arguments.erase(terminator, arguments.end());
+  for (std::string& argument : arguments) {
+    if (argument == "-h") argument = "--help";
+    if (!argument.starts_with("--")) continue;
+    const auto end = argument.find('=');
+    const std::string name = with_hyphens(argument.substr(0, end));
+    const Option* row = find(name.substr(2));
+    argument = name + (end != std::string::npos ? argument.substr(end) : row && row->flag_ ? "=true" : "");
+  }
+
+  po::options_description description;
+  for (const auto* rows : {&rows_, &help_rows_})
+    for (const Option& row : *rows) {
+      auto names = row.aliases_;
+      names.push_back(row.name_);
+      for (const std::string& name : names) description.add_options()(name.c_str(), po::value<std::string>());
+    }
+  using namespace po::command_line_style;
+  const auto bare = [](std::string name) { return name.substr(std::min(name.find_first_not_of('-'), name.size())); };
+  const auto no_value = [&](const std::string& name) {
+    const Option* option = find(name);
+    return UserError(format("--{} has no value (it needs one) give {}", name, option ? option->accepts_ : "a value"));
+  };
+  std::vector<po::option> parsed;
+  try {
+    parsed = po::command_line_parser(arguments).options(description).style(allow_long | long_allow_adjacent | long_allow_next).run().options;
+  } catch (const po::unknown_option& error) {
+    const std::string name = bare(error.get_option_name());
+    throw UserError(format("unknown option --{} {}", name, unknown(name)));
+  } catch (const po::invalid_syntax& error) {
+    throw no_value(bare(error.get_option_name()));
+  }
+
+  std::vector<Given> given;
+  std::vector<Option*> positional;
+  for (Option& row : rows_)
+    if (row.positional_) positional.push_back(&row);
+  std::size_t next = 0;
+  const auto take = [&](const std::string& text) {
+    if (next == positional.size())
+      throw UserError(format("unexpected argument '{}' ({}) see {} --help", text,
+                             positional.empty() ? "only options are expected" : "there are more arguments than the program takes", program_));
+    given.push_back({positional[next], "'" + text + "'", text, "", true});
+    if (!positional[next]->list_) ++next;
+  };
+  for (const po::option& option : parsed) {
+    const std::string text = option.value.empty() ? option.original_tokens.front() : option.value.front();
+    if (!option.string_key.empty()) {
+      if (option.original_tokens.size() == 2 && text.starts_with("--")) throw no_value(option.string_key);
+      given.push_back({find(option.string_key), "--" + option.string_key, text, ""});
+      continue;
+    }
+    if (text.size() > 1 && text.front() == '-' && text.find_first_of("0123456789.") != 1)
+      throw UserError(format("unknown option {} {}", text, unknown(bare(text))));
+    take(text);
+  }
+  for (const std::string& text : verbatim) take(text);
+  return given;
+}
+
+std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<Given> given;
+  if (!file || std::filesystem::is_directory(path))
+    throw UserError(format("cannot read --config '{}' ({}) give a file of lines 'name = value'", path,
+                           std::filesystem::is_directory(path) ? "it is a folder" : "no such file, or no permission"));
+  // Boost reads one line at a time, so that every error can name its line.
+  const po::options_description nothing;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const std::string where = format("{}:{}: ", path, number);
+    std::istringstream one(line);
+    std::vector<po::option> parsed;
+    try {
+      parsed = po::parse_config_file(one, nothing, true).options;
+    } catch (const po::error&) {
+      throw UserError(format("{}'{}' is not understood (no 'name = value') correct this line", where, trimmed(line)));
+    }
+    for (const po::option& option : parsed) {
+      std::string name = with_hyphens(option.string_key);
+      if (name.starts_with("--")) name = name.substr(2);
+      Option* row = find(name);
+      if (row == nullptr) throw UserError(format("{}unknown option {} {}", where, name, unknown(name)));
+      if (row->command_line_only_) throw UserError(format("{}{} in a file (it works on the command line only) remove this line", where, name));
+      given.push_back({row, name, option.value.empty() ? "" : option.value.front(), where});
+    }
+  }
+  if (file.bad()) throw UserError(format("cannot read --config '{}' (reading stopped with an error) check the file", path));
+  return given;
+}
+
+void OptionTable::apply(const std::vector<Given>& all) {
+  for (auto it = all.begin(); it != all.end(); ++it) {
+    const Given& given = *it;
+    Option& option = *given.option;
+    const auto earlier = std::find_if(all.begin(), it, [&](const Given& other) { return other.option == &option; });
+    const bool list_goes_on = option.list_ && given.positional && earlier != it && earlier->positional;
+    if (earlier != it && !list_goes_on) {
+      const bool same = earlier->typed == given.typed;
+      throw UserError(format("{}{} is given twice ({}{}'{}' and '{}') give it once", given.where, given.typed,
+                             same ? "" : "also as " + earlier->typed + ": ", earlier->where, earlier->value, given.value));
+    }
+    if (std::find(given_.begin(), given_.end(), &option) == given_.end()) given_.push_back(&option);
+    if (!option.set_) continue;  // a request, already heard
+    if (option.list_ && given.positional) {
+      if (!list_goes_on) option.list_->clear();
+      option.list_->push_back(given.value);
+      continue;
+    }
+    try {
+      option.set_(given.value);
+    } catch (const UserError& why) {
+      const std::string name = given.positional ? option.argument_ : given.typed;
+      throw UserError(format("{}{} '{}' is not accepted ({}) give {}", given.where, name, given.value, why.what(), option.accepts_));
+    }
+  }
+}
+
+Request OptionTable::parse(int argc, const char* const* argv) {
+  const auto command_line = read_command_line(argc, argv);
+  const auto asked = [&](std::string_view name) {
+    return std::any_of(command_line.begin(), command_line.end(), [&](const Given& g) { return g.option->name_ == name; });
+  };
+  if (asked("help")) return Request::help;
+  if (asked("help-markdown")) return Request::markdown;
+  if (asked("version")) return Request::version;
+  for (const Given& given : command_line)
+    if (given.option->name_ == "config") apply(read_config(given.value));
+  apply(command_line);
+  return asked("print-config") ? Request::print_config : Request::run;
+}
+
+bool OptionTable::given(std::string_view name) const {
+  return std::any_of(given_.begin(), given_.end(), [&](const Option* option) { return option->name_ == name; });
+}
+
+std::string OptionTable::help() const {
+  std::string out = format("Usage: {} {}\n", program_, usage_);
+  wrap(out, summary_, 0, 0);
+  out += "\n";
+  std::string title;
+  for (const auto* rows : {&rows_, &help_rows_})
+    for (const Option& row : *rows) {
+      if (row.group_ != title) out += format("\n{}:\n", title = row.group_);
+      std::string left = format("  {}--{}{}", row.positional_ ? row.argument_ + ", " : "", row.name_,
+                                row.argument_.empty() ? "" : " " + row.argument_);
+      left += left.size() + 2 > help_column ? "\n" + std::string(help_column, ' ') : std::string(help_column - left.size(), ' ');
+      std::string right = row.help_;
+      if (row.print_ && !row.flag_ && !row.command_line_only_) {
+        const std::string& meaning = row.unset_meaning_.empty() ? row.default_ : row.unset_meaning_;
+        if (!meaning.empty()) right += format(" [default: {}]", meaning);
+      }
+      for (const std::string& alias : row.aliases_) right += format(" [also --{}]", alias);
+      out += left;
+      wrap(out, right, help_column, help_column);
+      out += "\n";
+    }
+  return out;
+}
+
+std::string OptionTable::markdown() const {
+  std::string out = format("## {0}\n\n    {0} {1}\n\n{2}\n", program_, usage_, escaped_for_markdown(summary_));
+  std::string title;
+  for (const auto* rows : {&rows_, &help_rows_})
+    for (const Option& row : *rows) {
+      if (row.group_ != title) out += format("\n**{}**\n\n| option | default | meaning |\n|---|---|---|\n", title = row.group_);
+      std::string left = code_for_markdown(format("--{}{}", row.name_, row.argument_.empty() ? "" : " " + row.argument_));
+      if (row.positional_) left = code_for_markdown(row.argument_) + " or " + left;
+      for (const std::string& alias : row.aliases_) left += "<br>" + code_for_markdown("--" + alias);
+      std::string value;
+      if (row.print_ && !row.flag_ && !row.command_line_only_)
+        value = !row.unset_meaning_.empty() ? escaped_for_markdown(row.unset_meaning_)
+                : row.default_.empty()      ? ""
+                                            : code_for_markdown(row.default_);
+      out += format("| {} | {} | {} |\n", left, value, escaped_for_markdown(row.help_));
+    }
+  return out;
+}
+
+std::string OptionTable::config() const {
+  std::string out = format("# All options of {} as effective. Read back with: {} --config FILE\n", program_, program_);
+  std::string title;
+  for (const Option& row : rows_) {
+    if (row.command_line_only_) continue;
+    if (row.group_ != title) out += format("\n# {}\n", title = row.group_);
+    const std::string value = row.print_();
+    if (row.is_unset())
+      out += format("# {} = {}\n", row.name_, row.unset_meaning_.empty() ? "" : format("({})", row.unset_meaning_));
+    else if (value.find('#') != std::string::npos)
+      out += format("# {}: give '{}' on the command line ('#' starts a comment here)\n", row.name_, value);
+    else
+      out += format("{} = {}\n", row.name_, value);
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, std::string>> OptionTable::values() const {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const Option& row : rows_)
+    if (!row.command_line_only_) out.emplace_back(row.name_, row.print_());
+  return out;
+}
+
+}  // namespace fsdp

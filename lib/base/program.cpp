@@ -1,0 +1,32 @@
+#include "base/program.hpp"
+
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body) {
+  const auto report = [&](const char* message, int code) {
+    std::fflush(stdout);
+    fmt::print(stderr, "{}: {}\n", argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp", message);
+    return code;
+  };
+  try {
+    const int code = body(argc, argv);
+    // A full disk or a closed pipe shows only here.
+    if (std::fflush(stdout) != 0) return report("cannot write to standard output", exit_code::failed);
+    return code;
+  } catch (const UserError& error) {
+    return report(error.what(), exit_code::wrong_use);
+  } catch (const std::bad_alloc&) {
+    return report("out of memory", exit_code::failed);
+  } catch (const std::exception& error) {
+    return report(error.what(), exit_code::failed);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,82 @@
+#include "base/progress.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/format.hpp"
+
+namespace fsdp {
+
+ProgressBar::ProgressBar(std::string what, Unit unit, std::FILE* out)
+    : what_(std::move(what)), unit_(unit), out_(out), terminal_(isatty(fileno(out)) != 0) {}
+
+bool ProgressBar::due(double done, double total) {
+  if (first_ < 0) first_ = done, timer_.restart();
+  const double now_s = timer_.seconds();
+  const int tenth = total > 0 ? static_cast<int>(std::floor(10 * done / total)) : 0;
+  if (terminal_ ? now_s - last_draw_s_ < 0.1 && done < total : tenth <= last_tenth_ || now_s - last_draw_s_ < 2) return false;
+  last_draw_s_ = now_s;
+  last_tenth_ = tenth;
+  return true;
+}
+
+std::string ProgressBar::words(double done, double total) const {
+  const double rate = (done - first_) / std::max(timer_.seconds(), 1e-9);
+  const auto number = [&](double x) { return unit_ == Unit::bytes ? format_bytes(x) : format_count(x); };
+  std::string out = format("{} of {}", number(done), number(total));
+  if (rate > 0) out += format("  {}/s  {} left", number(rate), format_duration((total - done) / rate));
+  return out;
+}
+
+void ProgressBar::draw(double done, double total, std::string_view words) {
+  const double part = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0;
+  if (!terminal_) {
+    fmt::print(out_, "{}: {:.0f} %  {}\n", what_, std::floor(100 * part), words);
+    std::fflush(out_);
+    return;
+  }
+  constexpr int cells = 24;
+  const int full = static_cast<int>(part * cells);
+  bar_ = format("{} [{}{}] {:3.0f} %  {}", what_, std::string(full, '#'), std::string(cells - full, '.'), std::floor(100 * part), words);
+  winsize window{};  // a bar longer than the line could not be drawn over
+  if (ioctl(fileno(out_), TIOCGWINSZ, &window) == 0 && window.ws_col > 1) bar_.resize(std::min<std::size_t>(bar_.size(), window.ws_col - 1u));
+  fmt::print(out_, "\r{}\033[K", bar_);  // K: clear what a longer bar left
+  std::fflush(out_);
+  drawn_ = true;
+}
+
+void ProgressBar::update(double done, double total) {
+  if (due(done, total)) draw(done, total, words(done, total));
+}
+
+void ProgressBar::update(double done, double total, std::string_view text) {
+  if (due(done, total)) draw(done, total, text);
+}
+
+void ProgressBar::line(std::string_view text) {
+  if (drawn_) fmt::print(out_, "\r\033[K{}\n{}", text, bar_);
+  else fmt::print(out_, "{}\n", text);
+  std::fflush(out_);
+}
+
+void ProgressBar::clear() {
+  if (!drawn_) return;
+  fmt::print(out_, "\r\033[K");
+  std::fflush(out_);
+  drawn_ = false;
+}
+
+void ProgressBar::finish(double total) {
+  clear();
+  const double seconds = first_ < 0 ? 0 : timer_.seconds();
+  const auto number = [&](double x) { return unit_ == Unit::bytes ? format_bytes(x) : format_count(x); };
+  std::string rate;
+  if (seconds > 0.001) rate = format(", {}/s", number((total - first_) / seconds));
+  fmt::print(out_, "{}: {} in {}{}\n", what_, number(total), format_duration(seconds), rate);
+  std::fflush(out_);
+}
+
+}  // namespace fsdp

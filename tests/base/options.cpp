@@ -1,0 +1,244 @@
+// The option table: how a command line and a configuration file are read, and what users are told when they are wrong.
+#define BOOST_TEST_MODULE base.options
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/options.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+enum class Colour { red, green };
+
+struct Fields {
+  std::string data;
+  std::size_t batch = 1, memory = 64, total = 0;
+  int offset = 0;
+  double rate = 0.5, every_s = 60;
+  std::array<double, 2> betas = {0.9, 0.999};
+  bool dry_run = false;
+  Colour colour = Colour::red;
+  std::filesystem::path folder = "checkpoints";
+  std::vector<std::string> names;
+};
+
+OptionTable make_table(Fields& f) {
+  OptionTable table("fsdp-x", "[DATA] [options]", "Trains a model.");
+  table.group("Data");
+  table.text("data", "DATA", f.data, "Token file.").positional();
+  table.list("names", "NAMES", f.names, "Names.");
+  table.group("Numbers");
+  table.integer("batch-size", "B", f.batch, {1}, "Sequences.").alias("batch-size-per-device");
+  table.integer("total-batch-size", "G", f.total, {1}, "All sequences.").unset("as it comes");
+  table.integer("offset", "N", f.offset, {-5, 5}, "Offset.");
+  table.size("memory", "SIZE", f.memory, "Memory.");
+  table.number("rate", "R", f.rate, "Rate.", "0 or more", [](double x) { return x >= 0; });
+  table.pair("adam-betas", "\"(B1,B2)\"", f.betas, "Decay rates.", "from 0 to below 1", [](double x) { return x >= 0 && x < 1; });
+  table.duration("every", "TIME", f.every_s, "Interval.");
+  table.flag("dry-run", f.dry_run, "Do nothing.");
+  table.choice<Colour>("colour", f.colour, {{"red", Colour::red}, {"RED", Colour::red}, {"green", Colour::green}}, "Colour.");
+  table.path("save-dir", "DIR", f.folder, "Folder.");
+  return table;
+}
+
+struct Parsed {
+  Fields fields;
+  Request request{};
+};
+
+Parsed parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "fsdp-x");
+  Parsed result;
+  auto table = make_table(result.fields);
+  result.request = table.parse(static_cast<int>(arguments.size()), arguments.data());
+  return result;
+}
+
+std::string error(std::vector<const char*> arguments) {
+  return message_of([&] { parse(std::move(arguments)); });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_kind_of_value_is_read) {
+  const auto [f, request] =
+      parse({"train.bin", "--batch-size=7", "--memory", "2GiB", "--rate", "1e-3", "--adam-betas", "(0.9, 0.98)", "--every", "30min", "--dry-run",
+             "--colour", "green", "--save-dir", "out", "--names", "a, b,c", "--offset", "-3"});
+  BOOST_CHECK(request == Request::run);
+  BOOST_TEST(f.data == "train.bin");
+  BOOST_TEST(f.batch == 7u);
+  BOOST_TEST(f.memory == std::size_t{2} << 30);
+  BOOST_TEST(f.rate == 1e-3);
+  BOOST_TEST(f.betas[0] == 0.9);
+  BOOST_TEST(f.betas[1] == 0.98);
+  BOOST_TEST(f.every_s == 1800.0);
+  BOOST_TEST(f.dry_run);
+  BOOST_CHECK(f.colour == Colour::green);
+  BOOST_TEST(f.folder == "out");
+  BOOST_TEST(f.names == (std::vector<std::string>{"a", "b", "c"}), boost::test_tools::per_element());
+  BOOST_TEST(f.offset == -3);
+}
+
+BOOST_AUTO_TEST_CASE(underscores_and_aliases_name_the_same_option) {
+  BOOST_TEST(parse({"--batch_size", "3"}).fields.batch == 3u);
+  BOOST_TEST(parse({"--batch_size_per-device=4"}).fields.batch == 4u);
+  BOOST_TEST(parse({"--data", "with_underscore.bin"}).fields.data == "with_underscore.bin");
+  BOOST_TEST(parse({"--data=a_b=c_d"}).fields.data == "a_b=c_d");
+}
+
+BOOST_AUTO_TEST_CASE(a_flag_takes_no_word_that_follows_it) {
+  const auto f = parse({"--dry-run", "train.bin"}).fields;
+  BOOST_TEST(f.dry_run);
+  BOOST_TEST(f.data == "train.bin");
+  BOOST_TEST(!parse({"--dry-run=false"}).fields.dry_run);
+}
+
+BOOST_AUTO_TEST_CASE(a_positional_list_takes_all_that_is_left) {
+  std::vector<std::string> texts;
+  OptionTable table("t", "TEXT...", "");
+  table.list("text", "TEXT", texts, "Texts.").positional();
+  const char* argv[] = {"t", "a,b", "-", "--", "--c"};
+  table.parse(5, argv);
+  BOOST_TEST(texts == (std::vector<std::string>{"a,b", "-", "--c"}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(unknown_options_are_named_with_the_nearest) {
+  const auto near = error({"--batchsize", "3"});
+  CHECK_CONTAINS(near, "unknown option --batchsize");
+  CHECK_CONTAINS(near, "did you mean --batch-size?");
+  const auto far = error({"--flux-capacitor=3"});
+  CHECK_CONTAINS(far, "unknown option --flux-capacitor");
+  BOOST_TEST(!contains(far, "did you mean"));
+  CHECK_CONTAINS(error({"-b", "3"}), "unknown option -b");
+  // No prefix stands for an option: it would change its meaning when options are added.
+  CHECK_CONTAINS(error({"--batch", "3"}), "unknown option --batch ");
+}
+
+BOOST_AUTO_TEST_CASE(repeated_options_are_errors) {
+  CHECK_CONTAINS(error({"--rate", "1", "--rate=2"}), "--rate is given twice ('1' and '2')");
+  const auto aliased = error({"--batch-size", "1", "--batch-size-per-device", "2"});
+  CHECK_CONTAINS(aliased, "--batch-size-per-device is given twice (also as --batch-size: '1' and '2')");
+  CHECK_CONTAINS(error({"a.bin", "--data", "b.bin"}), "given twice");
+  CHECK_CONTAINS(error({"a.bin", "b.bin"}), "unexpected argument 'b.bin'");
+}
+
+BOOST_AUTO_TEST_CASE(bad_values_name_the_option_the_value_and_what_is_accepted) {
+  CHECK_CONTAINS(error({"--batch-size", "3x"}), "--batch-size '3x' is not accepted (not a whole number) give a whole number, 1 or more");
+  CHECK_CONTAINS(error({"--batch-size", "0"}), "'0' is not accepted (out of range)");
+  CHECK_CONTAINS(error({"--batch-size", "-4"}), "'-4' is not accepted (out of range)");
+  CHECK_CONTAINS(error({"--batch-size", "99999999999999999999"}), "is not accepted");
+  CHECK_CONTAINS(error({"--offset", "6"}), "from -5 to 5");
+  CHECK_CONTAINS(error({"--rate", "-1"}), "a number, 0 or more");
+  CHECK_CONTAINS(error({"--rate", "nan"}), "not a finite number");
+  CHECK_CONTAINS(error({"--rate", "inf"}), "not a finite number");
+  CHECK_CONTAINS(error({"--memory", "12 parsecs"}), "a size, such as");
+  CHECK_CONTAINS(error({"--every", "soon"}), "a time, such as");
+  CHECK_CONTAINS(error({"--colour", "blue"}), "give one of red, RED, green");
+  CHECK_CONTAINS(error({"--adam-betas", "0.9"}), "1 numbers");
+  CHECK_CONTAINS(error({"--adam-betas", "(0.9,0.98"}), "the bracket is not closed");
+  CHECK_CONTAINS(error({"--adam-betas", "(0.9,1.0)"}), "each from 0 to below 1");
+  CHECK_CONTAINS(error({"--dry-run=perhaps"}), "true or false");
+  CHECK_CONTAINS(error({"--rate"}), "--rate has no value");
+  CHECK_CONTAINS(error({"--rate", "--dry-run"}), "--rate has no value");
+  CHECK_CONTAINS(error({"--save-dir="}), "--save-dir");
+}
+
+BOOST_AUTO_TEST_CASE(a_file_is_read_and_the_command_line_wins) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "run.ini").string();
+  write_file(file, "# a comment\n[decoration]\ndata = train.bin\n batch_size=5   # five\n\nrate = 0.25\ndry-run = true\nadam-betas = (0.8,0.9)\n");
+  const auto f = parse({"--rate", "0.75", "--config", file.c_str(), "--dry-run=no"}).fields;
+  BOOST_TEST(f.data == "train.bin");
+  BOOST_TEST(f.batch == 5u);
+  BOOST_TEST(f.rate == 0.75);
+  BOOST_TEST(!f.dry_run);
+  BOOST_TEST(f.betas[0] == 0.8);
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_in_a_file_name_file_and_line) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "run.ini").string();
+  const auto with = [&](const std::string& text) {
+    write_file(file, text);
+    return error({"--config", file.c_str()});
+  };
+  CHECK_CONTAINS(with("# x\nbatchsize = 3\n"), file + ":2: unknown option batchsize");
+  CHECK_CONTAINS(with("batchsize = 3\n"), "did you mean --batch-size?");
+  CHECK_CONTAINS(with("rate = 1\n\nrate = 2\n"), file + ":3: rate is given twice (" + file + ":1: '1' and '2')");
+  CHECK_CONTAINS(with("batch-size=1\nbatch-size-per-device=2\n"), "is given twice (also as batch-size");
+  CHECK_CONTAINS(with("rate = fast\n"), file + ":1: rate 'fast' is not accepted");
+  CHECK_CONTAINS(with("hello\n"), file + ":1: 'hello' is not understood");
+  CHECK_CONTAINS(with("config = other.ini\n"), "command line only");
+  CHECK_CONTAINS(error({"--config", (folder / "missing.ini").c_str()}), "missing.ini' (no such file");
+  CHECK_CONTAINS(error({"--config", folder.path().c_str()}), "it is a folder");
+}
+
+BOOST_AUTO_TEST_CASE(the_printed_configuration_reads_back_as_the_same) {
+  const TemporaryFolder folder;
+  const std::string first = (folder / "a.ini").string();
+  Fields f;
+  auto table = make_table(f);
+  const char* argv[] = {"fsdp-x",  "d.bin", "--rate", "0.1", "--adam-betas", "0.3,0.70000000000000007", "--every", "90min", "--colour",
+                        "RED", "--print-config"};
+  BOOST_CHECK(table.parse(static_cast<int>(std::size(argv)), argv) == Request::print_config);
+  write_file(first, table.config());
+  CHECK_CONTAINS(table.config(), "\n# total-batch-size = (as it comes)\n");
+
+  Fields again;
+  auto second = make_table(again);
+  const char* from_file[] = {"fsdp-x", "--config", first.c_str()};
+  second.parse(3, from_file);
+  BOOST_TEST(second.config() == table.config());
+  BOOST_TEST(again.rate == f.rate);
+  BOOST_TEST(again.betas[1] == f.betas[1]);
+  BOOST_TEST(again.every_s == 5400.0);
+}
+
+BOOST_AUTO_TEST_CASE(a_value_that_the_file_cannot_hold_is_not_printed_as_one) {
+  Fields f;
+  auto table = make_table(f);
+  const char* argv[] = {"fsdp-x", "--data", "a#b.bin"};
+  table.parse(3, argv);
+  BOOST_TEST(!contains(table.config(), "\ndata ="));
+  CHECK_CONTAINS(table.config(), "give 'a#b.bin' on the command line");
+}
+
+BOOST_AUTO_TEST_CASE(requests_come_before_everything_else) {
+  BOOST_CHECK(parse({"--help", "--rate", "bad"}).request == Request::help);
+  BOOST_CHECK(parse({"-h"}).request == Request::help);
+  BOOST_CHECK(parse({"--version"}).request == Request::version);
+  BOOST_CHECK(parse({"--help-markdown"}).request == Request::markdown);
+  BOOST_TEST(!parse({"--version", "--dry-run"}).fields.dry_run);
+}
+
+BOOST_AUTO_TEST_CASE(given_tells_defaults_from_choices) {
+  Fields f;
+  auto table = make_table(f);
+  const char* argv[] = {"fsdp-x", "--batch-size-per-device", "1"};
+  table.parse(3, argv);
+  BOOST_TEST(table.given("batch-size"));
+  BOOST_TEST(!table.given("rate"));
+}
+
+BOOST_AUTO_TEST_CASE(help_names_everything_and_fits_the_page) {
+  Fields f;
+  const auto table = make_table(f);
+  const std::string help = table.help();
+  for (const auto& [name, value] : table.values()) CHECK_CONTAINS(help, "--" + name);
+  CHECK_CONTAINS(help, "Usage: fsdp-x [DATA] [options]");
+  CHECK_CONTAINS(help, "  DATA, --data DATA");
+  CHECK_CONTAINS(help, "[default: as it comes]");
+  CHECK_CONTAINS(help, "[default: (0.9,0.999)]");
+  CHECK_CONTAINS(help, "--colour red|green ");
+  CHECK_CONTAINS(help, "[also --batch-size-per-device]");
+  CHECK_CONTAINS(help, "\nNumbers:\n");
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) BOOST_TEST(line.size() <= 100u, line);
+  CHECK_CONTAINS(table.markdown(), "| `--colour red\\|green` | `red` | Colour. |");
+}

@@ -1,0 +1,29 @@
+// What an exception said.
+#pragma once
+
+#include <string>
+
+#include <boost/test/unit_test.hpp>
+
+#include "base/error.hpp"
+
+namespace fsdp::test {
+
+/// The message of the Error that `call` throws; fails the test if it throws none.
+template <class Error = UserError, class Call>
+std::string message_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  BOOST_ERROR("nothing was thrown");
+  return "";
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace fsdp::test
+
+/// Checks that `text` contains `part`, and shows both if not.
+#define CHECK_CONTAINS(text, part) BOOST_CHECK_MESSAGE(fsdp::test::contains(text, part), "'" << (text) << "' lacks '" << (part) << "'")
