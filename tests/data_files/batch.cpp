@@ -1,0 +1,125 @@
+// Which sequence is read where: the ranks of any world size together read the same sequences in the same order.
+#define BOOST_TEST_MODULE data.batch
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "data/batch.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+/// Token i of the file is i, so that an input says where it comes from.
+struct CountingFile {
+  explicit CountingFile(std::size_t tokens) {
+    std::vector<std::uint16_t> values(tokens);
+    for (std::size_t i = 0; i < tokens; ++i) values[i] = static_cast<std::uint16_t>(i);
+    write_token_file(folder / "t.bin", values);
+  }
+  TemporaryFolder folder;
+  TokenFile open() const { return TokenFile(folder / "t.bin"); }
+};
+
+/// The sequences that all ranks read in one update, in order of rank and micro-batch.
+std::vector<std::size_t> sequences_read(const TokenFile& file, std::size_t T, std::size_t B, std::size_t K, int ranks, std::uint64_t position) {
+  std::vector<std::size_t> read;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const TrainBatches batches(file, {B, T, K, rank, ranks}, 65536);
+    std::vector<std::int32_t> inputs(B * T), targets(B * T);
+    for (std::size_t micro = 0; micro < K; ++micro) {
+      batches.read(position, micro, inputs.data(), targets.data());
+      for (std::size_t i = 0; i < B * T; ++i) BOOST_TEST_REQUIRE(targets[i] == inputs[i] + 1);
+      for (std::size_t b = 0; b < B; ++b) {
+        BOOST_TEST_REQUIRE(inputs[b * T] % static_cast<int>(T) == 0);
+        read.push_back(static_cast<std::size_t>(inputs[b * T]) / T);
+      }
+    }
+  }
+  return read;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(an_update_reads_the_next_sequences_however_it_is_cut) {
+  const CountingFile made(1000);
+  const TokenFile file = made.open();
+  const std::size_t T = 7;  // 142 sequences
+  std::vector<std::size_t> expected(12);
+  for (std::uint64_t update : {1, 2, 11}) {
+    for (std::size_t i = 0; i < 12; ++i) expected[i] = (update - 1) * 12 + i;
+    for (const auto& [B, K, ranks] : {std::tuple{12, 1, 1}, {2, 6, 1}, {3, 2, 2}, {1, 4, 3}, {3, 1, 4}, {1, 1, 12}})
+      BOOST_TEST(sequences_read(file, T, B, K, ranks, (update - 1) * 12) == expected, boost::test_tools::per_element());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(after_the_last_sequence_the_data_starts_again) {
+  const CountingFile made(36);
+  const TokenFile file = made.open();  // T = 7: 5 sequences
+  BOOST_TEST(sequences_read(file, 7, 2, 2, 3, 0) == (std::vector<std::size_t>{0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1}),
+             boost::test_tools::per_element());
+  BOOST_TEST(sequences_read(file, 7, 1, 3, 1, 12) == (std::vector<std::size_t>{2, 3, 4}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_resumed_run_goes_on_where_another_world_size_stopped) {
+  const CountingFile made(1000);
+  const TokenFile file = made.open();
+  // Three updates of 8 sequences on 4 ranks, then updates of 9 on 3 ranks.
+  const auto next = sequences_read(file, 5, 3, 1, 3, 3 * 8);
+  BOOST_TEST(next.front() == 24u);
+  BOOST_TEST(next.back() == 32u);
+}
+
+BOOST_AUTO_TEST_CASE(too_little_data_is_an_error) {
+  const CountingFile made(16);
+  const TokenFile file = made.open();
+  BOOST_CHECK_NO_THROW(TrainBatches(file, {1, 15, 1, 0, 1}, 16));
+  CHECK_CONTAINS(message_of([&] { TrainBatches(file, {1, 16, 1, 0, 1}, 16); }), "16 tokens, a sequence of 16 needs 17");
+  const CountingFile one(1);
+  const TokenFile short_file = one.open();
+  CHECK_CONTAINS(message_of([&] { ValidBatches(short_file, {1, 4, 1, 0, 1}, 16); }), "nothing to predict");
+}
+
+BOOST_AUTO_TEST_CASE(a_token_outside_the_vocabulary_is_an_error_of_the_rank_that_reads_it) {
+  const CountingFile made(40);
+  const TokenFile file = made.open();
+  std::vector<std::int32_t> inputs(10), targets(10);
+  const TrainBatches first(file, {1, 10, 1, 0, 2}, 15), second(file, {1, 10, 1, 1, 2}, 15);
+  BOOST_CHECK_NO_THROW(first.read(0, 0, inputs.data(), targets.data()));
+  CHECK_CONTAINS(message_of([&] { second.read(0, 0, inputs.data(), targets.data()); }), "token 15 at position 15");
+}
+
+BOOST_AUTO_TEST_CASE(validation_counts_every_target_once_at_any_world_size) {
+  for (const std::size_t tokens : {2, 11, 100, 101, 107}) {
+    const CountingFile made(tokens);
+    const TokenFile file = made.open();
+    for (const auto& [B, T, ranks] : {std::tuple{3, 5, 1}, {2, 7, 3}, {1, 10, 4}, {4, 100, 2}}) {
+      std::vector<int> seen(tokens, 0);
+      std::size_t counted = 0, batches = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const ValidBatches valid(file, {static_cast<std::size_t>(B), static_cast<std::size_t>(T), 1, rank, ranks}, tokens);
+        if (rank == 0) batches = valid.batches();
+        BOOST_TEST(valid.batches() == batches);
+        BOOST_TEST(valid.targets() == tokens - 1);
+        std::vector<std::int32_t> inputs(static_cast<std::size_t>(B * T)), targets(inputs.size());
+        for (std::size_t b = 0; b < valid.batches(); ++b) {
+          valid.read(b, inputs.data(), targets.data());
+          for (std::size_t i = 0; i < targets.size(); ++i) {
+            BOOST_TEST_REQUIRE(inputs[i] >= 0);
+            if (targets[i] < 0) continue;
+            BOOST_TEST_REQUIRE(targets[i] == inputs[i] + 1);
+            ++seen[static_cast<std::size_t>(targets[i])];
+            ++counted;
+          }
+        }
+      }
+      BOOST_TEST(counted == tokens - 1);
+      BOOST_TEST(std::count(seen.begin(), seen.end(), 1) == static_cast<long>(tokens - 1));
+    }
+  }
+}

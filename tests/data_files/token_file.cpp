@@ -1,0 +1,107 @@
+// Token files: what is written reads back, and every way in which a file can be wrong is told apart.
+#define BOOST_TEST_MODULE data.token_file
+#include <boost/test/unit_test.hpp>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "data/token_file.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+std::vector<std::uint16_t> counting(std::size_t n) {
+  std::vector<std::uint16_t> tokens(n);
+  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+  return tokens;
+}
+
+std::string with_header(std::int32_t a, std::int32_t b, std::int32_t c, std::size_t token_bytes) {
+  std::string bytes(1024 + token_bytes, '\0');
+  const std::int32_t header[] = {a, b, c};
+  std::memcpy(bytes.data(), header, sizeof(header));
+  return bytes;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(what_is_written_reads_back) {
+  const TemporaryFolder folder;
+  const auto path = folder / "t.bin";
+  write_token_file(path, counting(24));
+  // The bytes are llm.c's: 256 int32, then uint16.
+  const std::string bytes = read_file(path);
+  BOOST_TEST(bytes == with_header(20240520, 1, 24, 48).replace(1024, 48, bytes.substr(1024)));
+  BOOST_TEST(bytes.substr(1024 + 2 * 23, 2) == std::string("\x17\0", 2));
+
+  TokenFile opened(path);
+  const TokenFile file(std::move(opened));  // moves keep the map
+  BOOST_TEST(file.tokens() == 24u);
+  BOOST_TEST(file.sequences(7) == 3u);   // 23 targets
+  BOOST_TEST(file.sequences(23) == 1u);
+  BOOST_TEST(file.sequences(24) == 0u);
+  std::vector<std::int32_t> inputs(7), targets(7);
+  file.read(2, 7, 24, inputs.data(), targets.data());
+  for (int t = 0; t < 7; ++t) {
+    BOOST_TEST(inputs[t] == 14 + t);
+    BOOST_TEST(targets[t] == 15 + t);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_end_of_the_file_is_padded_with_targets_that_do_not_count) {
+  const TemporaryFolder folder;
+  write_token_file(folder / "t.bin", counting(24));
+  const TokenFile file(folder / "t.bin");
+  std::vector<std::int32_t> inputs(7), targets(7);
+  file.read(3, 7, 24, inputs.data(), targets.data());  // tokens 21, 22, 23: two targets
+  BOOST_TEST(inputs == (std::vector<std::int32_t>{21, 22, 0, 0, 0, 0, 0}), boost::test_tools::per_element());
+  BOOST_TEST(targets == (std::vector<std::int32_t>{22, 23, -1, -1, -1, -1, -1}), boost::test_tools::per_element());
+  file.read(4, 7, 24, inputs.data(), targets.data());
+  BOOST_TEST(targets == std::vector<std::int32_t>(7, -1), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_token_outside_the_vocabulary_is_named_with_its_position) {
+  const TemporaryFolder folder;
+  write_token_file(folder / "t.bin", counting(50));
+  const TokenFile file(folder / "t.bin");
+  std::vector<std::int32_t> inputs(16), targets(16);
+  file.read(1, 16, 33, inputs.data(), targets.data());  // tokens 16 .. 32
+  const auto message = message_of([&] { file.read(1, 16, 32, inputs.data(), targets.data()); });
+  CHECK_CONTAINS(message, "token 32 at position 32 of '");
+  CHECK_CONTAINS(message, "vocabulary of 32");
+}
+
+BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
+  const TemporaryFolder folder;
+  const auto path = folder / "bad.bin";
+  const auto error = [&](const std::string& bytes) {
+    write_file(path, bytes);
+    const auto message = message_of([&] { TokenFile file(path); });
+    CHECK_CONTAINS(message, path.string());
+    return message;
+  };
+  CHECK_CONTAINS(error(""), "it is empty");
+  CHECK_CONTAINS(error(std::string(1023, 'x')), "1023 bytes are too few for the header of 1024");
+  CHECK_CONTAINS(error(std::string(4000, 'a')), "it starts with 1633771873");
+  CHECK_CONTAINS(error(with_header(20240520, 7, 10, 40)), "version 7");
+  CHECK_CONTAINS(error(with_header(20240520, 1, 10, 18)), "truncated: its header says 10 tokens, 9 are there");
+  CHECK_CONTAINS(error(with_header(20240520, 1, 10, 19)), "truncated");
+  CHECK_CONTAINS(error(with_header(20240520, 1, -1, 20)), "truncated");
+  CHECK_CONTAINS(error(with_header(20240520, 1, 10, 23)), "3 bytes follow");
+  CHECK_CONTAINS(message_of([&] { TokenFile file(folder / "none.bin"); }), "No such file");
+  CHECK_CONTAINS(message_of([&] { TokenFile file(folder.path()); }), "it is a folder");
+}
+
+BOOST_AUTO_TEST_CASE(a_failed_write_leaves_nothing) {
+  const TemporaryFolder folder;
+  CHECK_CONTAINS(message_of([&] { write_token_file(folder / "no/such/folder.bin", counting(3)); }), "folder.bin' (No such file");
+  std::filesystem::create_directory(folder / "taken");
+  write_file(folder / "taken/x", "");
+  message_of<CallError>([&] { write_token_file(folder / "taken", counting(3)); });  // rename onto a folder fails
+  BOOST_TEST(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+}

@@ -1,0 +1,50 @@
+// Learning rates against hand-made numbers and golden runs of PyTorch.
+#define BOOST_TEST_MODULE optim.schedule
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+
+#include "optim/schedule.hpp"
+
+using namespace fsdp;
+namespace tt = boost::test_tools;
+
+BOOST_AUTO_TEST_CASE(warm_up_is_the_same_for_all) {
+  for (const Decay decay : {Decay::fixed, Decay::polynomial, Decay::cosine}) {
+    const Schedule s{decay, 0.01, 5, 20, 0.001, 1};
+    for (std::uint64_t u = 1; u <= 5; ++u) BOOST_TEST(learning_rate(s, u) == 0.01 * static_cast<double>(u) / 5);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(without_warm_up_the_first_update_decays_already) {
+  BOOST_TEST(learning_rate({Decay::fixed, 0.5, 0, 0, 0, 1}, 1) == 0.5);
+  BOOST_TEST(learning_rate({Decay::polynomial, 1.0, 0, 4, 0, 1}, 1) == 0.75);
+}
+
+BOOST_AUTO_TEST_CASE(polynomial) {
+  // lr 0.01 to 0.001 over 20 updates after 5 of warm-up, as in the golden runs: update 6 is one fifteenth of the way.
+  const Schedule s{Decay::polynomial, 0.01, 5, 20, 0.001, 1};
+  BOOST_TEST(learning_rate(s, 6) == 0.0094, tt::tolerance(1e-12));
+  BOOST_TEST(learning_rate(s, 19) == 0.0016, tt::tolerance(1e-12));
+  BOOST_TEST(learning_rate(s, 20) == 0.001);
+  BOOST_TEST(learning_rate(s, 21) == 0.001);
+  BOOST_TEST(learning_rate(s, 1'000'000'000'000) == 0.001);
+  // Power 2 at half of the way: a quarter of the range is left.
+  BOOST_TEST(learning_rate({Decay::polynomial, 1.0, 10, 30, 0.2, 2}, 20) == 0.4, tt::tolerance(1e-12));
+}
+
+BOOST_AUTO_TEST_CASE(cosine) {
+  const Schedule s{Decay::cosine, 1.0, 7, 25, 0.1, 1};
+  BOOST_TEST(learning_rate(s, 7) == 1.0);
+  BOOST_TEST(learning_rate(s, 16) == 0.55, tt::tolerance(1e-12));                                    // half of the way
+  BOOST_TEST(learning_rate(s, 13) == 0.1 + 0.9 * 0.75, tt::tolerance(1e-12));                         // a third: (1 + cos 60)/2
+  BOOST_TEST(learning_rate(s, 25) == 0.1);
+  BOOST_TEST(learning_rate(s, 26) == 0.1);
+  for (std::uint64_t u = 8; u <= 25; ++u) BOOST_TEST(learning_rate(s, u) < learning_rate(s, u - 1));
+}
+
+BOOST_AUTO_TEST_CASE(warm_up_to_the_very_end) {
+  const Schedule s{Decay::cosine, 1.0, 4, 4, 0.25, 1};
+  BOOST_TEST(learning_rate(s, 4) == 1.0);
+  BOOST_TEST(learning_rate(s, 5) == 0.25);
+}
