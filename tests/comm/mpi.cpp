@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "comm/collective_checks.hpp"
 #include "comm/mpi/check_mpi.hpp"
+#include "count_allocations.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -42,6 +43,25 @@ BOOST_AUTO_TEST_CASE(staging_is_small) {
   const std::size_t others = static_cast<std::size_t>(world().size()) - 1;
   BOOST_TEST(world().staging_bytes() <= (std::size_t{4} << 20));
   BOOST_TEST(world().staging_bytes() >= others * 4096);
+}
+
+BOOST_AUTO_TEST_CASE(collectives_do_not_allocate) {
+  const auto stream = make_cpu_device()->make_stream();
+  const std::size_t n = 100003, ranks = static_cast<std::size_t>(world().size());
+  std::vector<float> whole(ranks * n, 1.0f), shard(n);
+  std::vector<double> sums(n);
+  std::vector<std::int64_t> counts(n);
+  const std::size_t before = allocations();
+  BOOST_REQUIRE(before > 0u);
+  world().all_gather(*stream, shard.data(), whole.data(), n, DType::f32);
+  world().reduce_scatter(*stream, whole.data(), shard.data(), n, Into::add);
+  world().all_reduce(*stream, whole.data(), n);
+  world().all_reduce(*stream, sums.data(), n);
+  world().all_reduce(*stream, counts.data(), n);
+  world().broadcast(*stream, whole.data(), 4 * n, 0);
+  world().barrier();
+  const std::size_t after = allocations();
+  BOOST_TEST(after == before);
 }
 
 BOOST_AUTO_TEST_CASE(failed_calls_say_what_failed) {

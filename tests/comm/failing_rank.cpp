@@ -1,0 +1,47 @@
+// One rank fails while the others wait for it in a collective: `kill` by SIGKILL, `throw` by an exception as main() handles it, `unwind` by
+// one that passes the session's and the communicator's destructors on its way. failing_rank.sh runs it.
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "base/error.hpp"
+#include "comm/mpi_session.hpp"
+
+using namespace fsdp;
+
+namespace {
+void run(MpiSession& session, std::string_view how) {
+  const auto world = session.world();
+  const auto stream = make_cpu_device()->make_stream();
+  std::vector<float> data(1'000'003, 1.0f);
+  for (int step = 0;; ++step) {
+    if (step == 3 && session.rank() == 1) {
+      if (how == "kill") std::raise(SIGKILL);
+      throw UserError("rank 1 was told to fail");
+    }
+    world->all_reduce(*stream, data.data(), data.size());
+  }
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view how = argc > 1 ? argv[1] : "";
+  if (how == "unwind") {
+    try {
+      MpiSession session(argc, argv);
+      run(session, how);
+    } catch (const UserError& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      return 3;
+    }
+  }
+  MpiSession session(argc, argv);
+  try {
+    run(session, how);
+  } catch (const UserError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    session.abort_job(3);
+  }
+}

@@ -1,0 +1,8 @@
+// How often operator new has run in this program, libfsdp included: link count_allocations.cpp to a test that must not allocate.
+#pragma once
+
+#include <cstddef>
+
+namespace fsdp::test {
+std::size_t allocations();
+}
