@@ -1,0 +1,168 @@
+// Shared by the stages, private to this folder: where things lie in `saved` and `scratch`, and norms and projections in terms of the
+// kernels. Conv1D or Linear, LayerNorm or RMSNorm is decided here and nowhere else.
+#pragma once
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "nn/transformer.hpp"
+
+namespace fsdp::stages {
+
+using kernels::Trans;
+using kernels::Write;
+
+/// Hands out consecutive pieces, each beginning at a cache line, and counts; the same calls size a buffer and find their way in it.
+class Offsets {
+ public:
+  std::size_t take(std::size_t numel) {
+    const std::size_t begin = end_;
+    end_ += round_up(numel, 16);
+    return begin;
+  }
+  std::size_t end() const { return end_; }
+
+ private:
+  std::size_t end_ = 0;
+};
+
+inline std::size_t attention_width(const TransformerConfig& c) { return c.heads * c.head_size; }
+inline std::size_t qkv_width(const TransformerConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_size; }
+inline kernels::AttentionShape attention_shape(const TransformerConfig& c, BatchShape shape) {
+  return {shape.B, shape.T, c.heads, c.kv_heads, c.head_size, qkv_width(c), qkv_width(c)};
+}
+
+/// What a block keeps from forward for backward. Backward replaces most of it by gradients as it goes: see block.cpp.
+struct Saved {
+  std::size_t norm1, stats1;      // [R,C], [R,2] at most
+  std::size_t qkv;                // [R,(H+2K)D], after bias and rotation
+  std::size_t attention, lse;     // [R,HD], [B,H,T]
+  std::size_t mid;                // x after attention, [R,C]; backward puts d attention [R,HD] here
+  std::size_t norm2, stats2;      // [R,C], [R,2] at most
+  std::size_t pre;                // before the activation: [R,F], or gate and up [2,R,F]
+  std::size_t activated;          // [R,F]
+  std::size_t numel;
+
+  Saved(const TransformerConfig& c, BatchShape shape) {
+    const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
+    Offsets at;
+    norm1 = at.take(R * C);
+    stats1 = at.take(2 * R);
+    qkv = at.take(R * qkv_width(c));
+    attention = at.take(R * attention_width(c));
+    lse = at.take(R * c.heads);
+    mid = at.take(R * std::max(C, attention_width(c)));
+    norm2 = at.take(R * C);
+    stats2 = at.take(2 * R);
+    pre = at.take(R * F * (c.activation == Activation::swiglu ? 2 : 1));
+    activated = at.take(R * F);
+    numel = at.end();
+  }
+};
+
+/// Rows of the head whose logits are in memory at once: up to 64 MiB, but at least 64 rows, and equal parts. A function of the sizes alone,
+/// so that a run repeats.
+inline std::size_t head_chunk_rows(std::size_t R, std::size_t V) {
+  const std::size_t most = std::max<std::size_t>(64, (std::size_t{64} << 20) / sizeof(float) / V);
+  const std::size_t chunks = (R + most - 1) / most;
+  if (chunks <= 1) return R;
+  return std::min(R, round_up((R + chunks - 1) / chunks, 16));  // gemm over an odd number of rows is slower
+}
+
+/// Scratch of all stages: first what small sums need, then one area that each stage uses in its own way.
+struct Scratch {
+  std::size_t column_sums;      // for the gradients of biases and norms
+  std::size_t bias;             // biases of q, k and v side by side
+  std::size_t unwanted;         // [2,C]: norm gradients that nobody asked for
+  std::size_t d_qkv, attention; // block: [R,(H+2K)D] and what attention needs
+  std::size_t d_up;             // block: [R,F], over d_qkv, which is later
+  std::size_t norm, stats, loss, logits;  // head: [R,C], [R,2], [R], [chunk,V]
+  std::size_t numel;
+
+  Scratch(const TransformerConfig& c, BatchShape shape) {
+    const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
+    Offsets small;
+    column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)})));
+    bias = small.take(qkv_width(c));
+    unwanted = small.take(2 * C);
+    Offsets block = small, activation = small, head = small;
+    d_qkv = block.take(R * qkv_width(c));
+    attention = block.take(kernels::attention_scratch(attention_shape(c, shape)));
+    d_up = activation.take(c.activation == Activation::swiglu ? R * F : 0);
+    norm = head.take(R * C);
+    stats = head.take(2 * R);
+    loss = head.take(R);
+    logits = head.take(head_chunk_rows(R, c.vocab_size) * c.vocab_size);
+    numel = std::max({block.end(), activation.end(), head.end()});
+  }
+};
+
+/// A stage's tensors, looked up. Weights must be there; gradients are null where nobody wants them.
+class Stage {
+ public:
+  Stage(const TransformerConfig& c, const StageContext& stage_context) : config(c), context(stage_context), scratch(c, context.shape) {}
+
+  const TransformerConfig& config;
+  const StageContext& context;
+  const Scratch scratch;
+
+  std::size_t R() const { return context.shape.rows(); }
+  float* scratch_at(std::size_t offset) const { return context.scratch + offset; }
+  const float* weight(int index) const {
+    if (index < 0) return nullptr;
+    const float* found = context.weights[static_cast<std::size_t>(index)];
+    expect(found != nullptr, "a stage runs with its parameters gathered");
+    return found;
+  }
+  float* gradient(int index) const { return index < 0 ? nullptr : context.gradients[static_cast<std::size_t>(index)]; }
+
+  void norm_forward(const Norm& norm, float* y, float* stats, const float* x, std::size_t rows) const {
+    if (config.family == Family::gpt2) {
+      kernels::layer_norm_forward(context.stream, y, stats, x, weight(norm.gain), weight(norm.bias), rows, config.width, config.norm_eps);
+    } else {
+      kernels::rms_norm_forward(context.stream, y, stats, x, weight(norm.gain), rows, config.width, config.norm_eps);
+    }
+  }
+
+  /// dx (=, +=) and the norm's gradients from dy.
+  void norm_backward(const Norm& norm, float* dx, Write write_dx, const float* dy, const float* x, const float* stats, Write write) const {
+    float* d_gain = gradient(norm.gain);
+    if (!d_gain) d_gain = scratch_at(scratch.unwanted);
+    float* sums = scratch_at(scratch.column_sums);
+    if (config.family == Family::gpt2) {
+      float* d_bias = gradient(norm.bias);
+      if (!d_bias) d_bias = scratch_at(scratch.unwanted) + config.width;
+      kernels::layer_norm_backward(context.stream, dx, write_dx, d_gain, d_bias, write, dy, x, stats, weight(norm.gain), R(), config.width,
+                                   sums);
+    } else {
+      kernels::rms_norm_backward(context.stream, dx, write_dx, d_gain, write, dy, x, stats, weight(norm.gain), R(), config.width, sums);
+    }
+  }
+
+  /// y[R,out] = x[R,in] W, without the bias. Rows of y are `stride` elements apart.
+  void linear_forward(const Linear& linear, const float* x, float* y, std::size_t stride) const {
+    const bool conv1d = config.family == Family::gpt2;
+    kernels::gemm(context.stream, Trans::no, conv1d ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in, weight(linear.weight),
+                  conv1d ? linear.out : linear.in, y, stride, Write::overwrite);
+  }
+  /// dx[R,in] (=, +=) dy W^T.
+  void linear_backward_input(const Linear& linear, const float* dy, std::size_t stride, float* dx, Write write) const {
+    const bool conv1d = config.family == Family::gpt2;
+    kernels::gemm(context.stream, Trans::no, conv1d ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride, weight(linear.weight),
+                  conv1d ? linear.out : linear.in, dx, linear.in, write);
+  }
+  /// Gradients of the weight and the bias, from the input and the output's gradient.
+  void linear_backward_parameters(const Linear& linear, const float* x, const float* dy, std::size_t stride, Write write) const {
+    if (float* d_weight = gradient(linear.weight)) {
+      if (config.family == Family::gpt2) {
+        kernels::gemm(context.stream, Trans::yes, Trans::no, linear.in, linear.out, R(), x, linear.in, dy, stride, d_weight, linear.out, write);
+      } else {
+        kernels::gemm(context.stream, Trans::yes, Trans::no, linear.out, linear.in, R(), dy, stride, x, linear.in, d_weight, linear.in, write);
+      }
+    }
+    if (float* d_bias = gradient(linear.bias))
+      kernels::bias_backward(context.stream, d_bias, dy, R(), linear.out, stride, write, scratch_at(scratch.column_sums));
+  }
+};
+
+}  // namespace fsdp::stages
