@@ -3,8 +3,8 @@
 //   norm1 = norm(x_in);  qkv = norm1 Wqkv (rotated);  mid = x_in + attention(qkv) Wo
 //   norm2 = norm(mid);   pre = norm2 Win;             x_out = mid + activation(pre) Wout
 //
-// Backward walks it in reverse with dx, the gradient of the residual stream, in place: each branch adds its share. A gradient takes the
-// place of the saved tensor that was needed last just before, so that backward needs little scratch.
+// Backward walks it in reverse with dx, the gradient of the residual stream, in place: each branch adds its share. A gradient
+// takes the place of the saved tensor that was needed last just before, so that backward needs little scratch.
 #include "nn/stages.hpp"
 
 namespace fsdp {
@@ -52,8 +52,8 @@ void rotate(const Stage& stage, const float* tables, float* qkv, bool inverse) {
   const TransformerConfig& c = stage.config;
   if (c.family != Family::llama) return;
   expect(tables != nullptr, "rotary positions have their tables");
-  kernels::rope(stage.context.stream, qkv, stage.context.shape.B, stage.context.shape.T, c.heads + c.kv_heads, c.head_size, qkv_width(c),
-                tables, inverse);
+  kernels::rope(stage.context.stream, qkv, stage.context.shape.B, stage.context.shape.T, c.heads + c.kv_heads, c.head_size,
+                qkv_width(c), tables, inverse);
 }
 
 kernels::Gelu gelu_form(Activation activation) {
@@ -66,7 +66,8 @@ void ffn_in_forward(const Stage& stage, const LinearGroup& group, const float* x
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
   for (std::size_t i = 0; i < group.size; ++i) stage.linear_forward(group.part[i], x, pre + i * R * F, F);
   if (stage.config.activation != Activation::swiglu) {
-    kernels::bias_gelu_forward(stream, gelu_form(stage.config.activation), activated, pre, stage.weight(group.part[0].bias), R, F);
+    kernels::bias_gelu_forward(stream, gelu_form(stage.config.activation), activated, pre, stage.weight(group.part[0].bias), R,
+                               F);
     return;
   }
   for (std::size_t i = 0; i < group.size; ++i)
@@ -75,7 +76,8 @@ void ffn_in_forward(const Stage& stage, const LinearGroup& group, const float* x
 }
 
 /// dx[R,C] over x; d_activated is lost.
-void ffn_in_backward(const Stage& stage, const LinearGroup& group, float* x, const float* pre, float* d_activated, Write write) {
+void ffn_in_backward(const Stage& stage, const LinearGroup& group, float* x, const float* pre, float* d_activated,
+                     Write write) {
   Stream& stream = stage.context.stream;
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
   float* const d_pre[] = {d_activated, stage.scratch_at(stage.scratch.d_up)};
@@ -91,7 +93,8 @@ void ffn_in_backward(const Stage& stage, const LinearGroup& group, float* x, con
 
 }  // namespace
 
-void Transformer::block_forward(const StageContext& context, std::size_t block, const float* x_in, float* x_out, float* saved) const {
+void Transformer::block_forward(const StageContext& context, std::size_t block, const float* x_in, float* x_out,
+                                float* saved) const {
   const Stage stage(config_, context);
   const Saved at(config_, context.shape);
   const BlockParameters& parameters = model_.blocks[block];
@@ -132,8 +135,8 @@ void Transformer::block_backward(const StageContext& context, std::size_t block,
   float* const d_qkv = stage.scratch_at(stage.scratch.d_qkv);
   stage.linear_backward_parameters(parameters.attention_out, attention, dx, C, write);
   stage.linear_backward_input(parameters.attention_out, dx, C, d_attention, Write::overwrite);
-  kernels::attention_backward(context.stream, d_qkv, d_qkv + k, d_qkv + v, d_attention, attention, saved + at.lse, qkv, qkv + k, qkv + v,
-                              attention_shape(config_, context.shape), stage.scratch_at(stage.scratch.attention));
+  kernels::attention_backward(context.stream, d_qkv, d_qkv + k, d_qkv + v, d_attention, attention, saved + at.lse, qkv, qkv + k,
+                              qkv + v, attention_shape(config_, context.shape), stage.scratch_at(stage.scratch.attention));
   rotate(stage, tables_, d_qkv, true);
   qkv_backward(stage, parameters.qkv, saved + at.norm1, d_qkv, write);
   stage.norm_backward(parameters.norm1, dx, Write::add, saved + at.norm1, x_in, saved + at.stats1, write);

@@ -1,5 +1,5 @@
-// The two ends of the chain: the embedding, and the head, which is final norm, projection to the vocabulary and cross-entropy in one
-// stage, because all logits at once would be the largest tensor of the run.
+// The two ends of the chain: the embedding, and the head, which is final norm, projection to the vocabulary and cross-entropy
+// in one stage, because all logits at once would be the largest tensor of the run.
 #include "nn/stages.hpp"
 
 namespace fsdp {
@@ -10,11 +10,12 @@ void Transformer::embedding_forward(const StageContext& context, const std::int3
   const Stage stage(config_, context);
   const auto [B, T] = context.shape;
   expect(model_.position_table < 0 || T <= config_.max_positions, "a sequence is no longer than the position table");
-  kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), stage.weight(model_.position_table), B, T,
-                             config_.width);
+  kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), stage.weight(model_.position_table),
+                             B, T, config_.width);
 }
 
-void Transformer::embedding_backward(const StageContext& context, const std::int32_t* tokens, const float* dx, Write write) const {
+void Transformer::embedding_backward(const StageContext& context, const std::int32_t* tokens, const float* dx,
+                                     Write write) const {
   const Stage stage(config_, context);
   const auto [B, T] = context.shape;
   if (float* d_table = stage.gradient(model_.token_table))
@@ -27,8 +28,8 @@ void Transformer::embedding_backward(const StageContext& context, const std::int
 namespace {
 
 /// The sum of the losses; with dx also the gradients.
-double head(const Stage& stage, const ModelParameters& model, const float* x, const std::int32_t* targets, float gradient_scale, float* dx,
-            Write write) {
+double head(const Stage& stage, const ModelParameters& model, const float* x, const std::int32_t* targets, float gradient_scale,
+            float* dx, Write write) {
   Stream& stream = stage.context.stream;
   const std::size_t R = stage.R(), C = stage.config.width, V = stage.config.vocab_size;
   const std::size_t chunk = head_chunk_rows(R, V);
@@ -45,7 +46,8 @@ double head(const Stage& stage, const ModelParameters& model, const float* x, co
     kernels::cross_entropy(stream, loss + row, logits, targets + row, rows, V, gradient_scale);
     if (!dx) continue;
     if (d_weight)
-      kernels::gemm(stream, Trans::yes, Trans::no, V, C, rows, logits, V, norm_rows, C, d_weight, C, row == 0 ? write : Write::add);
+      kernels::gemm(stream, Trans::yes, Trans::no, V, C, rows, logits, V, norm_rows, C, d_weight, C,
+                    row == 0 ? write : Write::add);
     kernels::gemm(stream, Trans::no, Trans::no, rows, C, V, logits, V, weight, C, norm_rows, C, Write::overwrite);
   }
   if (dx) stage.norm_backward(model.final_norm, dx, Write::overwrite, norm, x, stats, write);
@@ -54,8 +56,8 @@ double head(const Stage& stage, const ModelParameters& model, const float* x, co
 
 }  // namespace
 
-double Transformer::head_forward_backward(const StageContext& context, const float* x, const std::int32_t* targets, float gradient_scale,
-                                          float* dx, Write write) const {
+double Transformer::head_forward_backward(const StageContext& context, const float* x, const std::int32_t* targets,
+                                          float gradient_scale, float* dx, Write write) const {
   expect(gradient_scale != 0, "gradients have a scale");
   return head(Stage(config_, context), model_, x, targets, gradient_scale, dx, write);
 }
@@ -69,7 +71,8 @@ void Transformer::head_logits(const StageContext& context, const float* x_row, f
   const std::size_t C = config_.width, V = config_.vocab_size;
   float* const norm = stage.scratch_at(stage.scratch.norm);
   stage.norm_forward(model_.final_norm, norm, stage.scratch_at(stage.scratch.stats), x_row, 1);
-  kernels::gemm(context.stream, Trans::no, Trans::yes, 1, V, C, norm, C, stage.weight(model_.head), C, logits, V, Write::overwrite);
+  kernels::gemm(context.stream, Trans::no, Trans::yes, 1, V, C, norm, C, stage.weight(model_.head), C, logits, V,
+                Write::overwrite);
 }
 
 }  // namespace fsdp

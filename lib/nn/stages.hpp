@@ -1,5 +1,5 @@
-// Shared by the stages, private to this folder: where things lie in `saved` and `scratch`, and norms and projections in terms of the
-// kernels. Conv1D or Linear, LayerNorm or RMSNorm is decided here and nowhere else.
+// Shared by the stages, private to this folder: where things lie in `saved` and `scratch`, and norms and projections in terms
+// of the kernels. Conv1D or Linear, LayerNorm or RMSNorm is decided here and nowhere else.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace fsdp::stages {
 using kernels::Trans;
 using kernels::Write;
 
-/// Hands out consecutive pieces, each beginning at a cache line, and counts; the same calls size a buffer and find their way in it.
+/// Hands out consecutive pieces, each beginning at a cache line, and counts; the same calls size a buffer and find their way in
+/// it.
 class Offsets {
  public:
   std::size_t take(std::size_t numel) {
@@ -34,13 +35,13 @@ inline kernels::AttentionShape attention_shape(const TransformerConfig& c, Batch
 
 /// What a block keeps from forward for backward. Backward replaces most of it by gradients as it goes: see block.cpp.
 struct Saved {
-  std::size_t norm1, stats1;      // [R,C], [R,2] at most
-  std::size_t qkv;                // [R,(H+2K)D], after bias and rotation
-  std::size_t attention, lse;     // [R,HD], [B,H,T]
-  std::size_t mid;                // x after attention, [R,C]; backward puts d attention [R,HD] here
-  std::size_t norm2, stats2;      // [R,C], [R,2] at most
-  std::size_t pre;                // before the activation: [R,F], or gate and up [2,R,F]
-  std::size_t activated;          // [R,F]
+  std::size_t norm1, stats1;   // [R,C], [R,2] at most
+  std::size_t qkv;             // [R,(H+2K)D], after bias and rotation
+  std::size_t attention, lse;  // [R,HD], [B,H,T]
+  std::size_t mid;             // x after attention, [R,C]; backward puts d attention [R,HD] here
+  std::size_t norm2, stats2;   // [R,C], [R,2] at most
+  std::size_t pre;             // before the activation: [R,F], or gate and up [2,R,F]
+  std::size_t activated;       // [R,F]
   std::size_t numel;
 
   Saved(const TransformerConfig& c, BatchShape shape) {
@@ -60,8 +61,8 @@ struct Saved {
   }
 };
 
-/// Rows of the head whose logits are in memory at once: up to 64 MiB, but at least 64 rows, and equal parts. A function of the sizes alone,
-/// so that a run repeats.
+/// Rows of the head whose logits are in memory at once: up to 64 MiB, but at least 64 rows, and equal parts. A function of the
+/// sizes alone, so that a run repeats.
 inline std::size_t head_chunk_rows(std::size_t R, std::size_t V) {
   const std::size_t most = std::max<std::size_t>(64, (std::size_t{64} << 20) / sizeof(float) / V);
   const std::size_t chunks = (R + most - 1) / most;
@@ -71,11 +72,11 @@ inline std::size_t head_chunk_rows(std::size_t R, std::size_t V) {
 
 /// Scratch of all stages: first what small sums need, then one area that each stage uses in its own way.
 struct Scratch {
-  std::size_t column_sums;      // for the gradients of biases and norms
-  std::size_t bias;             // biases of q, k and v side by side
-  std::size_t unwanted;         // [2,C]: norm gradients that nobody asked for
-  std::size_t d_qkv, attention; // block: [R,(H+2K)D] and what attention needs
-  std::size_t d_up;             // block: [R,F], over d_qkv, which is later
+  std::size_t column_sums;                // for the gradients of biases and norms
+  std::size_t bias;                       // biases of q, k and v side by side
+  std::size_t unwanted;                   // [2,C]: norm gradients that nobody asked for
+  std::size_t d_qkv, attention;           // block: [R,(H+2K)D] and what attention needs
+  std::size_t d_up;                       // block: [R,F], over d_qkv, which is later
   std::size_t norm, stats, loss, logits;  // head: [R,C], [R,2], [R], [chunk,V]
   std::size_t numel;
 
@@ -100,7 +101,8 @@ struct Scratch {
 /// A stage's tensors, looked up. Weights must be there; gradients are null where nobody wants them.
 class Stage {
  public:
-  Stage(const TransformerConfig& c, const StageContext& stage_context) : config(c), context(stage_context), scratch(c, context.shape) {}
+  Stage(const TransformerConfig& c, const StageContext& stage_context)
+      : config(c), context(stage_context), scratch(c, context.shape) {}
 
   const TransformerConfig& config;
   const StageContext& context;
@@ -118,46 +120,52 @@ class Stage {
 
   void norm_forward(const Norm& norm, float* y, float* stats, const float* x, std::size_t rows) const {
     if (config.family == Family::gpt2) {
-      kernels::layer_norm_forward(context.stream, y, stats, x, weight(norm.gain), weight(norm.bias), rows, config.width, config.norm_eps);
+      kernels::layer_norm_forward(context.stream, y, stats, x, weight(norm.gain), weight(norm.bias), rows, config.width,
+                                  config.norm_eps);
     } else {
       kernels::rms_norm_forward(context.stream, y, stats, x, weight(norm.gain), rows, config.width, config.norm_eps);
     }
   }
 
   /// dx (=, +=) and the norm's gradients from dy.
-  void norm_backward(const Norm& norm, float* dx, Write write_dx, const float* dy, const float* x, const float* stats, Write write) const {
+  void norm_backward(const Norm& norm, float* dx, Write write_dx, const float* dy, const float* x, const float* stats,
+                     Write write) const {
     float* d_gain = gradient(norm.gain);
     if (!d_gain) d_gain = scratch_at(scratch.unwanted);
     float* sums = scratch_at(scratch.column_sums);
     if (config.family == Family::gpt2) {
       float* d_bias = gradient(norm.bias);
       if (!d_bias) d_bias = scratch_at(scratch.unwanted) + config.width;
-      kernels::layer_norm_backward(context.stream, dx, write_dx, d_gain, d_bias, write, dy, x, stats, weight(norm.gain), R(), config.width,
-                                   sums);
+      kernels::layer_norm_backward(context.stream, dx, write_dx, d_gain, d_bias, write, dy, x, stats, weight(norm.gain), R(),
+                                   config.width, sums);
     } else {
-      kernels::rms_norm_backward(context.stream, dx, write_dx, d_gain, write, dy, x, stats, weight(norm.gain), R(), config.width, sums);
+      kernels::rms_norm_backward(context.stream, dx, write_dx, d_gain, write, dy, x, stats, weight(norm.gain), R(),
+                                 config.width, sums);
     }
   }
 
   /// y[R,out] = x[R,in] W, without the bias. Rows of y are `stride` elements apart.
   void linear_forward(const Linear& linear, const float* x, float* y, std::size_t stride) const {
     const bool conv1d = config.family == Family::gpt2;
-    kernels::gemm(context.stream, Trans::no, conv1d ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in, weight(linear.weight),
-                  conv1d ? linear.out : linear.in, y, stride, Write::overwrite);
+    kernels::gemm(context.stream, Trans::no, conv1d ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in,
+                  weight(linear.weight), conv1d ? linear.out : linear.in, y, stride, Write::overwrite);
   }
   /// dx[R,in] (=, +=) dy W^T.
   void linear_backward_input(const Linear& linear, const float* dy, std::size_t stride, float* dx, Write write) const {
     const bool conv1d = config.family == Family::gpt2;
-    kernels::gemm(context.stream, Trans::no, conv1d ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride, weight(linear.weight),
-                  conv1d ? linear.out : linear.in, dx, linear.in, write);
+    kernels::gemm(context.stream, Trans::no, conv1d ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,
+                  weight(linear.weight), conv1d ? linear.out : linear.in, dx, linear.in, write);
   }
   /// Gradients of the weight and the bias, from the input and the output's gradient.
-  void linear_backward_parameters(const Linear& linear, const float* x, const float* dy, std::size_t stride, Write write) const {
+  void linear_backward_parameters(const Linear& linear, const float* x, const float* dy, std::size_t stride,
+                                  Write write) const {
     if (float* d_weight = gradient(linear.weight)) {
       if (config.family == Family::gpt2) {
-        kernels::gemm(context.stream, Trans::yes, Trans::no, linear.in, linear.out, R(), x, linear.in, dy, stride, d_weight, linear.out, write);
+        kernels::gemm(context.stream, Trans::yes, Trans::no, linear.in, linear.out, R(), x, linear.in, dy, stride, d_weight,
+                      linear.out, write);
       } else {
-        kernels::gemm(context.stream, Trans::yes, Trans::no, linear.out, linear.in, R(), dy, stride, x, linear.in, d_weight, linear.in, write);
+        kernels::gemm(context.stream, Trans::yes, Trans::no, linear.out, linear.in, R(), dy, stride, x, linear.in, d_weight,
+                      linear.in, write);
       }
     }
     if (float* d_bias = gradient(linear.bias))

@@ -1,0 +1,95 @@
+// A model with its weights, gradients and buffers, run stage by stage as an executor would, without sharding.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "nn/transformer.hpp"
+
+namespace fsdp::test {
+
+struct ModelRun {
+  explicit ModelRun(const TransformerConfig& config, std::size_t longest = 64)
+      : model(config), stream(make_cpu_device()->make_stream()) {
+    for (const Parameter& parameter : model.parameters()) {
+      weights.emplace_back(numel(parameter.shape));
+      gradients.emplace_back(numel(parameter.shape));
+    }
+    tables.resize(model.table_numel(longest));
+    model.fill_tables(tables, longest);
+    model.use_tables(tables.data());
+  }
+
+  /// Weights away from 0 and 1, so that a missing or a swapped one shows.
+  void randomize(std::uint32_t seed, float scale) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal;
+    for (std::size_t p = 0; p < weights.size(); ++p) {
+      const bool gain = model.parameters()[p].init.kind == Init::Kind::constant && model.parameters()[p].init.value == 1;
+      for (float& w : weights[p]) w = (gain ? 1 : 0) + scale * normal(generator);
+    }
+  }
+
+  StageContext context(BatchShape shape, bool with_gradients) {
+    weight_pointers.clear();
+    gradient_pointers.clear();
+    for (std::size_t p = 0; p < weights.size(); ++p) {
+      weight_pointers.push_back(weights[p].data());
+      gradient_pointers.push_back(with_gradients && !frozen(p) ? gradients[p].data() : nullptr);
+    }
+    scratch.assign(model.scratch_numel(shape), std::nanf(""));
+    return {*stream, weight_pointers, gradient_pointers, scratch.data(), shape};
+  }
+
+  /// Runs embedding and blocks; x[L] is the last block's output.
+  void forward(const StageContext& context, const std::int32_t* tokens) {
+    const std::size_t numel = context.shape.rows() * model.config().width;
+    x.assign(model.blocks() + 1, std::vector<float>(numel));
+    saved.assign(model.blocks(), std::vector<float>(model.saved_numel(context.shape), std::nanf("")));
+    model.embedding_forward(context, tokens, x[0].data());
+    for (std::size_t b = 0; b < model.blocks(); ++b)
+      model.block_forward(context, b, x[b].data(), x[b + 1].data(), saved[b].data());
+  }
+
+  /// The sum of the losses.
+  double loss(const std::int32_t* tokens, const std::int32_t* targets, BatchShape shape) {
+    const StageContext stage = context(shape, false);
+    forward(stage, tokens);
+    return model.head_loss(stage, x.back().data(), targets);
+  }
+
+  /// The sum of the losses; gradients of `scale` times it are written or added. `recompute`: blocks run again before their
+  /// backward.
+  double loss_and_gradients(const std::int32_t* tokens, const std::int32_t* targets, BatchShape shape, float scale,
+                            kernels::Write write, bool recompute = false) {
+    const StageContext stage = context(shape, true);
+    forward(stage, tokens);
+    dx.assign(x[0].size(), std::nanf(""));
+    const double loss = model.head_forward_backward(stage, x.back().data(), targets, scale, dx.data(), write);
+    for (std::size_t b = model.blocks(); b-- > 0;) {
+      if (recompute) {
+        saved[b].assign(saved[b].size(), std::nanf(""));
+        model.block_forward(stage, b, x[b].data(), x[b + 1].data(), saved[b].data());
+      }
+      model.block_backward(stage, b, x[b].data(), saved[b].data(), dx.data(), write);
+    }
+    model.embedding_backward(stage, tokens, dx.data(), write);
+    return loss;
+  }
+
+  bool frozen(std::size_t p) const { return !trainable.empty() && !trainable[p]; }
+
+  Transformer model;
+  std::unique_ptr<Stream> stream;
+  std::vector<std::vector<float>> weights, gradients;
+  std::vector<bool> trainable;  // empty: all
+  std::vector<float> tables, scratch, dx;
+  std::vector<std::vector<float>> x, saved;
+  std::vector<const float*> weight_pointers;
+  std::vector<float*> gradient_pointers;
+};
+
+}  // namespace fsdp::test

@@ -1,0 +1,246 @@
+// Stages against finite differences, and against themselves in other arrangements.
+#define BOOST_TEST_MODULE nn.transformer
+#include <cmath>
+#include <thread>
+
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include "base/error.hpp"
+#include "nn/model_run.hpp"
+#include "nn/stages.hpp"
+
+using namespace fsdp;
+using kernels::Write;
+
+namespace {
+
+struct Case {
+  const char* name;
+  TransformerConfig config;
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+TransformerConfig tiny_gpt2() {
+  TransformerConfig c;
+  c.vocab_size = 23, c.max_positions = 11, c.width = 15, c.layers = 2, c.heads = c.kv_heads = 3, c.head_size = 5,
+  c.ffn_width = 37;
+  return c;
+}
+TransformerConfig tiny_llama() {
+  TransformerConfig c;
+  c.family = Family::llama, c.activation = Activation::swiglu, c.tied_embeddings = c.attention_bias = c.mlp_bias = false;
+  c.vocab_size = 19, c.max_positions = 64, c.width = 12, c.layers = 2, c.heads = 6, c.kv_heads = 2, c.head_size = 2,
+  c.ffn_width = 21;
+  return c;
+}
+template <class Change>
+TransformerConfig changed(TransformerConfig config, Change change) {
+  change(config);
+  return config;
+}
+
+const Case kCases[] = {
+    {"gpt2", tiny_gpt2()},
+    {"gpt2, erf, untied",
+     changed(tiny_gpt2(), [](auto& c) { c.activation = Activation::gelu_erf, c.tied_embeddings = false; })},
+    {"gpt2, one head", changed(tiny_gpt2(), [](auto& c) { c.heads = c.kv_heads = 1, c.head_size = 15; })},
+    {"llama", tiny_llama()},
+    {"llama, tied, one key/value head", changed(tiny_llama(), [](auto& c) { c.tied_embeddings = true, c.kv_heads = 1; })},
+    {"llama, all biases, no grouping",
+     changed(tiny_llama(), [](auto& c) { c.attention_bias = c.mlp_bias = true, c.kv_heads = 6; })},
+    {"llama, heads wider than the model", changed(tiny_llama(), [](auto& c) { c.head_size = 8, c.attention_bias = true; })},
+    {"llama, heads narrower, llama3",
+     changed(tiny_llama(), [](auto& c) { c.width = 18, c.rope = {100.0, true, 8, 1, 4, 16}; })},
+};
+
+struct Batch {
+  Batch(BatchShape batch_shape, std::size_t V, std::uint32_t seed) : shape(batch_shape) {
+    std::mt19937 generator(seed);
+    for (std::size_t r = 0; r < shape.rows(); ++r) {
+      tokens.push_back(static_cast<std::int32_t>(generator() % V));
+      targets.push_back(r % 5 == 3 ? -1 : static_cast<std::int32_t>(generator() % V));
+    }
+  }
+  BatchShape shape;
+  std::vector<std::int32_t> tokens, targets;
+};
+
+}  // namespace
+
+// Derivatives along directions within one parameter each: random halves of the gradient itself, which have much of its length.
+// Fourth-order differences of a loss summed from fp32 terms: what is left is rounding, about 1e-6 / (step * length).
+BOOST_DATA_TEST_CASE(gradients_are_finite_differences, boost::unit_test::data::make(kCases), test_case) {
+  test::ModelRun run(test_case.config);
+  run.randomize(5, 0.3f);
+  const Batch batch({3, 7}, test_case.config.vocab_size, 6);
+  const float scale = 0.5f;
+  run.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, scale, Write::overwrite);
+  const std::vector<std::vector<float>> gradients = run.gradients;
+  std::mt19937 generator(7);
+  double worst = 0;
+  for (std::size_t p = 0; p < gradients.size(); ++p) {
+    const std::string& name = run.model.parameters()[p].name;
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      std::vector<float> direction(gradients[p].size());
+      double square = 0;
+      for (std::size_t i = 0; i < direction.size(); ++i) {
+        direction[i] = generator() % 2 == 0 ? gradients[p][i] : 0.0f;
+        square += double{direction[i]} * direction[i];
+      }
+      const double length = std::sqrt(square);
+      if (length < 1e-4) continue;  // e.g. the key bias of attention: softmax does not see it
+      const std::vector<float> start = run.weights[p];
+      const auto loss_at = [&](double step) {
+        for (std::size_t i = 0; i < start.size(); ++i)
+          run.weights[p][i] = static_cast<float>(start[i] + step * direction[i] / length);
+        const double loss = run.loss(batch.tokens.data(), batch.targets.data(), batch.shape);
+        run.weights[p] = start;
+        return scale * loss;
+      };
+      const double h = 0.01;
+      const double slope = (8 * (loss_at(h) - loss_at(-h)) - (loss_at(2 * h) - loss_at(-2 * h))) / (12 * h);
+      double expected = 0;
+      for (std::size_t i = 0; i < direction.size(); ++i) expected += double{gradients[p][i]} * direction[i] / length;
+      worst = std::max(worst, std::abs(slope - expected) / (2e-4 + 4e-4 * expected));
+      BOOST_TEST(std::abs(slope - expected) <= 2e-4 + 4e-4 * expected, name << ": " << slope << " instead of " << expected);
+    }
+  }
+  BOOST_TEST_MESSAGE(test_case.name << ": worst " << worst << " of the tolerance");
+}
+
+BOOST_DATA_TEST_CASE(gradients_that_nobody_wants_change_nothing, boost::unit_test::data::make(kCases), test_case) {
+  test::ModelRun all(test_case.config), some(test_case.config);
+  all.randomize(8, 0.2f);
+  some.weights = all.weights;
+  const Batch batch({2, 9}, test_case.config.vocab_size, 9);
+  for (std::size_t p = 0; p < some.weights.size(); ++p) some.trainable.push_back(p % 3 == 1);
+  all.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, 1, Write::overwrite);
+  some.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, 1, Write::overwrite);
+  BOOST_TEST((all.dx == some.dx));
+  for (std::size_t p = 0; p < some.weights.size(); ++p) {
+    if (some.trainable[p]) {
+      BOOST_TEST((all.gradients[p] == some.gradients[p]), some.model.parameters()[p].name);
+    } else {
+      BOOST_TEST((some.gradients[p] == std::vector<float>(some.gradients[p].size())), some.model.parameters()[p].name);
+    }
+  }
+}
+
+BOOST_DATA_TEST_CASE(threads_share_a_model, boost::unit_test::data::make(kCases), test_case) {
+  const Batch batch({2, 9}, test_case.config.vocab_size, 9);
+  std::vector<std::unique_ptr<test::ModelRun>> runs;
+  for (int i = 0; i < 3; ++i) {
+    runs.push_back(std::make_unique<test::ModelRun>(test_case.config));
+    runs[static_cast<std::size_t>(i)]->randomize(8, 0.2f);
+  }
+  const auto work = [&](std::size_t i) {
+    runs[i]->loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, 1, Write::overwrite);
+  };
+  work(0);
+  std::thread first(work, 1), second(work, 2);
+  first.join();
+  second.join();
+  BOOST_TEST((runs[1]->gradients == runs[0]->gradients));
+  BOOST_TEST((runs[2]->gradients == runs[0]->gradients));
+}
+
+// Llama 3.1's frequencies (head size 128, theta 500000, factor 8, 8192 positions): the quick ones stay, the slow ones are
+// divided by 8, and those with wavelengths from 2048 to 8192 lie between.
+BOOST_AUTO_TEST_CASE(rotary_tables_have_llama3_frequencies) {
+  const Transformer model(arch_config("llama-3.1-8b"));
+  const std::size_t T = 3, D = 128;
+  std::vector<float> tables(model.table_numel(T));
+  model.fill_tables(tables, T);
+  for (std::size_t i = 0; i < D / 2; ++i) {
+    const double frequency = std::pow(500000.0, -2.0 * static_cast<double>(i) / D), turns = 8192 * frequency / (2 * M_PI);
+    const double smooth = std::clamp((turns - 1) / 3, 0.0, 1.0), angle = 2 * frequency * (smooth + (1 - smooth) / 8);
+    BOOST_TEST(tables[2 * D + i] == std::cos(angle), boost::test_tools::tolerance(1e-6));
+    BOOST_TEST(tables[2 * D + D / 2 + i] == std::sin(angle), boost::test_tools::tolerance(1e-6));
+  }
+  BOOST_TEST(tables[D] == std::cos(1.0f));
+}
+
+// Up to 64 rows the logits are one chunk; 130 rows of this vocabulary are three.
+BOOST_AUTO_TEST_CASE(a_head_in_chunks_is_the_head) {
+  TransformerConfig config = tiny_gpt2();
+  config.vocab_size = 270001, config.width = 9, config.heads = config.kv_heads = 3, config.head_size = 3,
+  config.max_positions = 130;
+  const std::size_t R = 130, C = config.width;
+  BOOST_TEST(stages::head_chunk_rows(R, config.vocab_size) == 48u);
+  BOOST_TEST(stages::head_chunk_rows(64, config.vocab_size) == 64u);
+  test::ModelRun chunked(config), whole(config);
+  chunked.randomize(11, 0.5f);
+  whole.weights = chunked.weights;
+  const Batch batch({1, R}, config.vocab_size, 12);
+  std::vector<float> x(R * C), dx(R * C), dx_whole(R * C);
+  std::mt19937 generator(13);
+  std::normal_distribution<float> normal;
+  for (float& value : x) value = normal(generator);
+
+  const double loss = chunked.model.head_forward_backward(chunked.context({1, R}, true), x.data(), batch.targets.data(), 0.25f,
+                                                          dx.data(), Write::overwrite);
+  BOOST_TEST(chunked.model.head_loss(chunked.context({1, R}, false), x.data(), batch.targets.data()) == loss);
+  double loss_whole = 0;
+  for (std::size_t row = 0; row < R; row += 64) {
+    const BatchShape shape{1, std::min<std::size_t>(64, R - row)};
+    loss_whole += whole.model.head_forward_backward(whole.context(shape, true), &x[row * C], &batch.targets[row], 0.25f,
+                                                    &dx_whole[row * C], row == 0 ? Write::overwrite : Write::add);
+  }
+  BOOST_TEST(loss == loss_whole, boost::test_tools::tolerance(1e-7));
+  double worst = 0;
+  for (std::size_t i = 0; i < dx.size(); ++i) worst = std::max(worst, std::abs(double{dx[i]} - dx_whole[i]));
+  for (std::size_t p = 0; p < chunked.gradients.size(); ++p)
+    for (std::size_t i = 0; i < chunked.gradients[p].size(); ++i)
+      worst = std::max(worst, std::abs(double{chunked.gradients[p][i]} - whole.gradients[p][i]));
+  BOOST_TEST_MESSAGE("largest difference " << worst);
+  BOOST_TEST(worst < 1e-6);
+}
+
+BOOST_DATA_TEST_CASE(logits_of_a_row_give_its_loss, boost::unit_test::data::make(kCases), test_case) {
+  test::ModelRun run(test_case.config);
+  run.randomize(14, 0.3f);
+  const std::size_t V = test_case.config.vocab_size, C = test_case.config.width, row = 5;
+  Batch batch({1, 8}, V, 15);
+  std::fill(batch.targets.begin(), batch.targets.end(), -1);
+  batch.targets[row] = 4;
+  const double loss = run.loss(batch.tokens.data(), batch.targets.data(), batch.shape);
+  std::vector<float> logits(V);
+  run.model.head_logits(run.context(batch.shape, false), &run.x.back()[row * C], logits.data());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  BOOST_TEST(std::log(sum) - logits[4] == loss, boost::test_tools::tolerance(1e-5));
+}
+
+// A later token, or another sequence of the batch, has no say in a loss.
+BOOST_DATA_TEST_CASE(tokens_see_the_past_alone, boost::unit_test::data::make(kCases), test_case) {
+  test::ModelRun run(test_case.config);
+  run.randomize(16, 0.3f);
+  const std::size_t V = test_case.config.vocab_size, C = test_case.config.width, T = 9;
+  Batch batch({2, T}, V, 17);
+  run.loss(batch.tokens.data(), batch.targets.data(), batch.shape);
+  const std::vector<float> before = run.x.back();
+  batch.tokens[4] = (batch.tokens[4] + 1) % static_cast<std::int32_t>(V);
+  run.loss(batch.tokens.data(), batch.targets.data(), batch.shape);
+  const std::vector<float>& after = run.x.back();
+  BOOST_TEST(std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(4 * C), after.begin()));
+  BOOST_TEST(std::equal(before.begin() + static_cast<std::ptrdiff_t>(T * C), before.end(),
+                        after.begin() + static_cast<std::ptrdiff_t>(T * C)));
+  for (std::size_t t = 4; t < T; ++t)
+    BOOST_TEST(!std::equal(before.begin() + static_cast<std::ptrdiff_t>(t * C),
+                           before.begin() + static_cast<std::ptrdiff_t>((t + 1) * C),
+                           after.begin() + static_cast<std::ptrdiff_t>(t * C)));
+}
+
+BOOST_AUTO_TEST_CASE(a_stage_without_its_parameters_fails) {
+  test::ModelRun run(tiny_llama());
+  const Batch batch({1, 4}, 19, 18);
+  const StageContext context = run.context(batch.shape, true);
+  run.weight_pointers[1] = nullptr;  // block 0's first norm
+  BOOST_CHECK_THROW(run.forward(context, batch.tokens.data()), InternalError);
+  Transformer without_tables(tiny_llama());
+  run.forward(run.context(batch.shape, true), batch.tokens.data());
+  BOOST_CHECK_THROW(
+      without_tables.block_forward(run.context(batch.shape, true), 0, run.x[0].data(), run.x[1].data(), run.saved[0].data()),
+      InternalError);
+}
