@@ -34,6 +34,11 @@ class Buffer {
   void (*release_)(std::byte*, std::size_t) = nullptr;
 };
 
+/// Seconds that a stream's kernels took, for those kinds that are worth telling apart.
+struct KernelTimes {
+  double gemm = 0, attention = 0;
+};
+
 /// A queue of work on one device. Work is done in the order in which it was given; when a call returns, a CPU stream has done
 /// it, a CUDA stream has only taken it.
 class Stream {
@@ -42,6 +47,8 @@ class Stream {
   virtual DeviceKind kind() const = 0;
   /// Returns once everything given to this stream is done.
   virtual void synchronize() = 0;
+  /// Kernels add to it; whoever measures sets it to zero.
+  KernelTimes times;
 };
 
 class Device {

@@ -1,0 +1,107 @@
+// Runs a plan. It knows neither the strategy nor the family: it binds buffers to memory and calls, operation by operation, the
+// communicator, a stage of the model, or the optimizer.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/mesh.hpp"
+#include "device/device.hpp"
+#include "fsdp/layout.hpp"
+#include "fsdp/plan.hpp"
+#include "nn/transformer.hpp"
+#include "optim/adamw.hpp"
+
+namespace fsdp {
+
+/// What changes from update to update.
+struct UpdateScalars {
+  std::uint64_t update = 1;     // counts from 1
+  double learning_rate = 0;
+  double clip_norm = 0;         // 0: no clipping
+  double tokens = 0;            // targets that count, of the whole update over all ranks
+};
+
+struct UpdateResult {
+  double loss = 0;           // mean over the update's tokens on all ranks
+  double gradient_norm = 0;  // before clipping
+  std::int64_t non_finite = 0;  // infinite or NaN elements of the gradient, all ranks together
+  bool finite() const { return non_finite == 0 && std::isfinite(loss); }
+};
+
+/// Seconds by kind of work.
+struct WorkTimes {
+  double gemm = 0, attention = 0, other_kernels = 0, collectives = 0, optimizer = 0;
+  double total() const { return gemm + attention + other_kernels + collectives + optimizer; }
+};
+
+/// Fills inputs[R] and targets[R] of micro-batch `index` of the update.
+using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
+
+class Executor {
+ public:
+  /// Allocates all memory of the run. Arguments must outlive it. Not collective.
+  Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer, Device& device,
+           Mesh& mesh, Communicator& world);
+
+  /// This rank's shard of all units in order: Layout::total_shard_numel() floats, valid while this object lives.
+  std::span<float> parameters() { return shard(plan_.parameter_shard.front()); }
+  /// The gradient shard of the last update, before clipping (a training plan).
+  std::span<float> gradients() { return shard(plan_.gradient_shard.front()); }
+  std::span<float> optimizer_state(std::size_t i) { return shard(plan_.optimizer_state.at(i)); }
+  /// Initial weights of this rank's shard, each from (seed, parameter, element). Not collective.
+  void initialize_parameters(std::uint64_t seed);
+
+  /// One update. Collective over world. If loss or gradient are not finite, parameters and optimizer state stay as they were: look at
+  /// the result, which is the same on every rank.
+  UpdateResult run_update(const BatchReader& read, const UpdateScalars& scalars);
+  /// Sum of the loss over one batch per rank, over the targets of this rank that count. Collective over world.
+  double evaluate(const BatchReader& read);
+  /// logits[V] after position `row` of a batch of one rank. Collective over world.
+  void logits(const BatchReader& read, std::size_t row, float* out);
+
+  /// Most that was in use at one time, measured.
+  std::size_t peak_bytes() const { return arena_.peak_bytes() + slots_.peak_bytes(); }
+  /// Time since the last reset_times().
+  const WorkTimes& times() const { return times_; }
+  void reset_times();
+
+ private:
+  enum class HeadTask { loss, logits };
+  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars, HeadTask head);
+  void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars, HeadTask head);
+  void bind(BufferId id);
+  void reduce_norm(const UpdateScalars& scalars);
+  std::span<float> shard(BufferId first);
+  float* at(BufferId id) const { return reinterpret_cast<float*>(memory_[static_cast<std::size_t>(id)]); }
+  Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
+
+  Transformer& model_;
+  const Layout& layout_;
+  const Plan& plan_;
+  const BatchShape shape_;
+  const AdamWOptions optimizer_;
+  Mesh& mesh_;
+  Communicator& world_;
+  std::array<std::unique_ptr<Stream>, stream_count> streams_;
+  Arena arena_, slots_;
+  std::vector<std::byte*> memory_;            // of each buffer
+  std::vector<const float*> weights_;         // of each parameter; null unless gathered
+  std::vector<float*> gradients_;             // of each parameter
+  std::vector<OptimizerSegment> segments_;
+  WorkTimes times_;
+
+  // Of the update that runs.
+  double loss_sum_ = 0;
+  UpdateResult result_;
+  double gradient_scale_ = 1;
+  std::size_t logits_row_ = 0;
+  float* logits_out_ = nullptr;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,93 @@
+#include "fsdp/plan.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+std::string_view name_of(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::read_batch: return "read batch";
+    case OperationKind::all_gather: return "all-gather";
+    case OperationKind::release: return "release";
+    case OperationKind::embedding_forward: return "forward embedding";
+    case OperationKind::block_forward: return "forward";
+    case OperationKind::head: return "head and loss";
+    case OperationKind::recompute: return "recompute";
+    case OperationKind::block_backward: return "backward";
+    case OperationKind::embedding_backward: return "backward embedding";
+    case OperationKind::reduce_scatter: return "reduce-scatter";
+    case OperationKind::all_reduce: return "all-reduce";
+    case OperationKind::gradient_norm: return "gradient norm";
+    case OperationKind::optimizer: return "optimizer";
+  }
+  fail_expectation("unknown kind of operation", std::source_location::current());
+}
+
+std::string_view name_of(BufferRole role) {
+  static constexpr std::array<std::string_view, role_count> names = {
+      "parameters", "gradients", "optimizer state", "gathered parameters", "unreduced gradients", "activations", "scratch", "batch, tables"};
+  return names[static_cast<std::size_t>(role)];
+}
+
+ModelSizes model_sizes(const Transformer& model, BatchShape shape) {
+  return {model.blocks(),
+          shape.rows() * model.config().width * sizeof(float),
+          model.saved_numel(shape) * sizeof(float),
+          model.scratch_numel(shape) * sizeof(float),
+          shape.rows() * sizeof(std::int32_t),
+          model.table_numel(shape.T) * sizeof(float)};
+}
+
+std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout) {
+  const auto names = [&](const std::vector<BufferId>& ids) {
+    std::string text;
+    for (const BufferId id : ids) text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(id)].name);
+    return text;
+  };
+  static constexpr std::array<std::string_view, stream_count> streams = {"compute", "gather", "reduce"};
+  std::vector<std::array<std::string, 6>> rows = {{"#", "stream", "operation", "reads", "writes", "waits"}};
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const Operation& op = operations[i];
+    std::string what(name_of(op.kind));
+    if (op.block >= 0) what += format(" block {}", op.block);
+    else if (op.unit >= 0 && op.kind != OperationKind::head && op.kind != OperationKind::embedding_backward)
+      what += " " + layout.units()[static_cast<std::size_t>(op.unit)].name;
+    if (op.accumulate) what += ", add";
+    rows.push_back({format("{}", i), std::string(streams[static_cast<std::size_t>(op.stream)]), what, names(op.reads), names(op.writes),
+                    format("{}", fmt::join(op.waits, " "))});
+  }
+  std::array<std::size_t, 6> widths{};
+  for (const auto& row : rows)
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  std::string text;
+  int micro_batch = -1;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i > 0 && operations[i - 1].micro_batch != micro_batch && operations.back().micro_batch > 0) {
+      micro_batch = operations[i - 1].micro_batch;
+      text += format("  micro-batch {}\n", micro_batch);
+    }
+    std::string line = format("{:>{}}", rows[i][0], widths[0] + 2);
+    for (std::size_t c = 1; c < 6; ++c) line += format("  {:<{}}", rows[i][c], widths[c]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string describe_memory(const Plan& plan) {
+  // Activations count at their peak, as the arena holds them; everything else lives for the whole run.
+  std::array<std::size_t, role_count> bytes{};
+  std::size_t fixed = 0;
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (!buffer.transient) bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes, fixed += buffer.bytes;
+  bytes[static_cast<std::size_t>(BufferRole::activations)] += plan.peak_bytes - fixed;
+  std::string text;
+  for (std::size_t role = 0; role < role_count; ++role)
+    text += format("  {:<22} {:>10}\n", name_of(static_cast<BufferRole>(role)), format_bytes(static_cast<double>(bytes[role])));
+  return text + format("  {:<22} {:>10}\n", "peak per rank", format_bytes(static_cast<double>(plan.peak_bytes)));
+}
+
+}  // namespace fsdp

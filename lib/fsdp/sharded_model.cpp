@@ -1,0 +1,36 @@
+#include "fsdp/sharded_model.hpp"
+
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+Mesh make_mesh_for(const Placement& placement, Communicator& world) {
+  const MeshShape shape = mesh_shape(placement, world.size());
+  return make_mesh(world, shape.shard, shape.replicate);
+}
+
+ShardingOptions checked(ShardingOptions options, const TransformerConfig& config) {
+  if (options.batch.T > config.max_positions)
+    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower --tokens-per-sample", options.batch.T,
+                           config.max_positions));
+  if (options.plan.training) options.plan.optimizer_states = adamw_states;
+  return options;
+}
+
+}  // namespace
+
+ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world)
+    : options_(checked(options, config)), placement_(find_placement(options.strategy)), world_(world), model_(std::move(config)),
+      mesh_(make_mesh_for(placement_, world)), layout_(model_.parameters(), options_.wrap, mesh_.shard->size()),
+      plan_(build_plan(layout_, placement_, model_sizes(model_, options_.batch), options_.plan)) {}
+
+Executor& ShardedModel::allocate(Device& device) {
+  return executor_.emplace(model_, layout_, plan_, options_.batch, options_.adamw, device, mesh_, world_);
+}
+
+}  // namespace fsdp

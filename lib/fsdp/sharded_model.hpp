@@ -1,0 +1,57 @@
+// A model, its layout over the ranks, the plan of its steps, and, once allocated, the executor that runs them: what training, evaluation,
+// generation and benchmarks have in common.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "comm/mesh.hpp"
+#include "device/device.hpp"
+#include "fsdp/executor.hpp"
+#include "fsdp/layout.hpp"
+#include "fsdp/placement.hpp"
+#include "fsdp/plan.hpp"
+#include "nn/transformer.hpp"
+
+namespace fsdp {
+
+struct ShardingOptions {
+  std::string strategy = "full";
+  WrapPolicy wrap = {};
+  BatchShape batch;   // of one micro-batch on one rank
+  PlanOptions plan;   // optimizer_states is filled in here
+  AdamWOptions adamw = {};
+};
+
+class ShardedModel {
+ public:
+  /// Computes layout and plan; allocates nothing. Collective over world, which must outlive this. Throws UserError.
+  ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world);
+  ShardedModel(const ShardedModel&) = delete;
+
+  /// Takes all memory of the run. Not collective. Throws UserError if there is too little.
+  Executor& allocate(Device& device);
+  /// After allocate().
+  Executor& executor() { return *executor_; }
+
+  const Transformer& model() const { return model_; }
+  const Layout& layout() const { return layout_; }
+  const Plan& plan() const { return plan_; }
+  Mesh& mesh() { return mesh_; }
+  const Placement& placement() const { return placement_; }
+  /// This rank's index on the shard axis.
+  int shard() const { return mesh_.shard->rank(); }
+  int replica() const { return mesh_.replicate->rank(); }
+
+ private:
+  ShardingOptions options_;
+  const Placement& placement_;
+  Communicator& world_;
+  Transformer model_;
+  Mesh mesh_;
+  Layout layout_;
+  Plan plan_;
+  std::optional<Executor> executor_;
+};
+
+}  // namespace fsdp
