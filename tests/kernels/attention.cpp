@@ -1,0 +1,183 @@
+// Attention against double precision with explicit softmax, and its gradients against differences of that reference, on sizes
+// around the block of 64 query rows. Tolerance: fp32 sums of up to 200 terms, then exp, relative to the largest value.
+#define BOOST_TEST_MODULE kernels.attention
+#include "support.hpp"
+
+#include <omp.h>
+
+using namespace fsdp;
+using namespace fsdp::test;
+using kernels::AttentionShape;
+
+namespace {
+
+constexpr double tolerance = 3e-6;
+
+/// out[B,T,H,D] and lse[B,H,T], from q, k, v with the strides of the shape.
+struct Reference {
+  Doubles out, lse;
+};
+
+Reference attention(const Doubles& q, const Doubles& k, const Doubles& v, const AttentionShape& s) {
+  Reference result{Doubles(s.B * s.T * s.H * s.D), Doubles(s.B * s.H * s.T)};
+  for (std::size_t b = 0; b < s.B; ++b)
+    for (std::size_t h = 0; h < s.H; ++h)
+      for (std::size_t t = 0; t < s.T; ++t) {
+        const std::size_t group = h / (s.H / s.K);
+        Doubles p(t + 1);
+        double total = 0;
+        for (std::size_t j = 0; j <= t; ++j) {
+          double score = 0;
+          for (std::size_t d = 0; d < s.D; ++d)
+            score += q[(b * s.T + t) * s.q_stride + h * s.D + d] * k[(b * s.T + j) * s.kv_stride + group * s.D + d];
+          p[j] = std::exp(score / std::sqrt(static_cast<double>(s.D)));
+          total += p[j];
+        }
+        result.lse[(b * s.H + h) * s.T + t] = std::log(total);
+        for (std::size_t j = 0; j <= t; ++j)
+          for (std::size_t d = 0; d < s.D; ++d)
+            result.out[((b * s.T + t) * s.H + h) * s.D + d] += p[j] / total * v[(b * s.T + j) * s.kv_stride + group * s.D + d];
+      }
+  return result;
+}
+
+/// The textbook backward pass in double.
+struct Gradients {
+  Doubles dq, dk, dv;
+};
+
+Gradients attention_gradients(const Doubles& d_out, const Doubles& q, const Doubles& k, const Doubles& v, const AttentionShape& s) {
+  const Reference forward = attention(q, k, v, s);
+  Gradients g{Doubles(q.size()), Doubles(k.size()), Doubles(v.size())};
+  const double scale = 1 / std::sqrt(static_cast<double>(s.D));
+  for (std::size_t b = 0; b < s.B; ++b)
+    for (std::size_t h = 0; h < s.H; ++h)
+      for (std::size_t t = 0; t < s.T; ++t) {
+        const std::size_t at_q = (b * s.T + t) * s.q_stride + h * s.D, at_out = ((b * s.T + t) * s.H + h) * s.D;
+        double delta = 0;
+        for (std::size_t d = 0; d < s.D; ++d) delta += d_out[at_out + d] * forward.out[at_out + d];
+        for (std::size_t j = 0; j <= t; ++j) {
+          const std::size_t at_k = (b * s.T + j) * s.kv_stride + h / (s.H / s.K) * s.D;
+          double score = 0, dp = 0;
+          for (std::size_t d = 0; d < s.D; ++d) {
+            score += q[at_q + d] * k[at_k + d];
+            dp += d_out[at_out + d] * v[at_k + d];
+          }
+          const double p = std::exp(score * scale - forward.lse[(b * s.H + h) * s.T + t]), ds = p * (dp - delta) * scale;
+          for (std::size_t d = 0; d < s.D; ++d) {
+            g.dq[at_q + d] += ds * k[at_k + d];
+            g.dk[at_k + d] += ds * q[at_q + d];
+            g.dv[at_k + d] += p * d_out[at_out + d];
+          }
+        }
+      }
+  return g;
+}
+
+/// Everything of one shape, run on the kernels. Elements between the heads of a row are marked, and must stay.
+struct Run {
+  Floats q, k, v, d_out, out, lse, dq, dk, dv;
+};
+
+constexpr float mark = 55.0f;
+
+Run run(const AttentionShape& s) {
+  CpuStream stream;
+  Run r{random_floats(s.B * s.T * s.q_stride, 1, 2.0f), random_floats(s.B * s.T * s.kv_stride, 2, 2.0f),
+        random_floats(s.B * s.T * s.kv_stride, 3),      random_floats(s.B * s.T * s.H * s.D, 4),
+        Floats(s.B * s.T * s.H * s.D, mark),            Floats(s.B * s.H * s.T, mark),
+        Floats(s.B * s.T * s.q_stride, mark),           Floats(s.B * s.T * s.kv_stride, mark),
+        Floats(s.B * s.T * s.kv_stride, mark)};
+  Floats scratch(kernels::attention_scratch(s), std::numeric_limits<float>::quiet_NaN());
+  kernels::attention_forward(stream, r.out.data(), r.lse.data(), r.q.data(), r.k.data(), r.v.data(), s, scratch.data());
+  kernels::attention_backward(stream, r.dq.data(), r.dk.data(), r.dv.data(), r.d_out.data(), r.out.data(), r.lse.data(), r.q.data(),
+                              r.k.data(), r.v.data(), s, scratch.data());
+  return r;
+}
+
+void check_marks(const Floats& x, std::size_t width, std::size_t stride) {
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (i % stride >= width) BOOST_REQUIRE_EQUAL(x[i], mark);
+}
+
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_reference_gradients_are_those_of_the_reference) {
+  const AttentionShape s{2, 5, 4, 2, 3, 4 * 3, 2 * 3 + 1};
+  const Doubles q = widen(random_floats(s.B * s.T * s.q_stride, 1)), k = widen(random_floats(s.B * s.T * s.kv_stride, 2));
+  const Doubles v = widen(random_floats(s.B * s.T * s.kv_stride, 3)), d_out = widen(random_floats(s.B * s.T * s.H * s.D, 4));
+  const Gradients g = attention_gradients(d_out, q, k, v, s);
+  const Doubles dq = numeric_gradient([&](const Doubles& at) { return dot(attention(at, k, v, s).out, d_out); }, q);
+  const Doubles dk = numeric_gradient([&](const Doubles& at) { return dot(attention(q, at, v, s).out, d_out); }, k);
+  const Doubles dv = numeric_gradient([&](const Doubles& at) { return dot(attention(q, k, at, s).out, d_out); }, v);
+  for (std::size_t i = 0; i < q.size(); ++i) BOOST_REQUIRE_SMALL(g.dq[i] - dq[i], 1e-8);
+  for (std::size_t i = 0; i < k.size(); ++i) BOOST_REQUIRE_SMALL(g.dk[i] - dk[i], 1e-8);
+  for (std::size_t i = 0; i < v.size(); ++i) BOOST_REQUIRE_SMALL(g.dv[i] - dv[i], 1e-8);
+}
+
+BOOST_AUTO_TEST_CASE(forward_and_backward) {
+  struct Case {
+    std::size_t T, H, K, D, pad;
+  };
+  for (const auto [T, H, K, D, pad] : std::vector<Case>{{1, 2, 2, 8, 0}, {5, 3, 1, 10, 0}, {63, 2, 2, 8, 3}, {64, 4, 2, 10, 0}, {65, 2, 1, 64, 0},
+                                                        {100, 6, 2, 8, 5}, {129, 2, 2, 64, 64}, {200, 1, 1, 33, 0}}) {
+    BOOST_TEST_CONTEXT("T " << T << ", H " << H << ", K " << K << ", D " << D) {
+      const AttentionShape s{2, T, H, K, D, H * D + pad, K * D + 2 * pad};
+      const Run r = run(s);
+      const Doubles Q = widen(r.q), K_ = widen(r.k), V = widen(r.v);
+      const Reference want = attention(Q, K_, V, s);
+      const Gradients g = attention_gradients(widen(r.d_out), Q, K_, V, s);
+      BOOST_TEST(relative_error(r.out, want.out) < tolerance);
+      BOOST_TEST(relative_error(r.lse, want.lse) < tolerance);
+      check_marks(r.dq, H * D, s.q_stride);
+      check_marks(r.dk, K * D, s.kv_stride);
+      check_marks(r.dv, K * D, s.kv_stride);
+      auto own_error = [&](const Floats& got, Doubles reference, std::size_t width, std::size_t stride) {
+        Floats own = got;  // without the marks, which would count as the largest value
+        for (std::size_t i = 0; i < own.size(); ++i)
+          if (i % stride >= width) own[i] = 0, reference[i] = 0;
+        return relative_error(own, reference);
+      };
+      if (T > 1) BOOST_TEST(own_error(r.dq, g.dq, H * D, s.q_stride) < 2 * tolerance);  // one token: softmax is constant
+      if (T > 1) BOOST_TEST(own_error(r.dk, g.dk, K * D, s.kv_stride) < 2 * tolerance);
+      BOOST_TEST(own_error(r.dv, g.dv, K * D, s.kv_stride) < tolerance);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(parts_of_a_fused_matrix) {
+  // q, k and v side by side in rows of 3C, as GPT-2's c_attn makes them, and their gradients likewise.
+  const std::size_t B = 2, T = 70, H = 3, D = 8, C = H * D;
+  const AttentionShape fused{B, T, H, H, D, 3 * C, 3 * C};
+  CpuStream stream;
+  const Floats qkv = random_floats(B * T * 3 * C, 9), d_out = random_floats(B * T * C, 4);
+  Floats out(B * T * C), lse(B * H * T), d_qkv(B * T * 3 * C, mark), scratch(kernels::attention_scratch(fused));
+  kernels::attention_forward(stream, out.data(), lse.data(), qkv.data(), qkv.data() + C, qkv.data() + 2 * C, fused, scratch.data());
+  kernels::attention_backward(stream, d_qkv.data(), d_qkv.data() + C, d_qkv.data() + 2 * C, d_out.data(), out.data(), lse.data(),
+                              qkv.data(), qkv.data() + C, qkv.data() + 2 * C, fused, scratch.data());
+  auto part = [&](const Floats& x, std::size_t which) {
+    Doubles own;
+    for (std::size_t r = 0; r < B * T; ++r)
+      for (std::size_t c = 0; c < C; ++c) own.push_back(static_cast<double>(x[r * 3 * C + which * C + c]));
+    return own;
+  };
+  const AttentionShape dense{B, T, H, H, D, C, C};
+  const Gradients g = attention_gradients(widen(d_out), part(qkv, 0), part(qkv, 1), part(qkv, 2), dense);
+  for (std::size_t r = 0; r < B * T; ++r)
+    for (std::size_t c = 0; c < C; ++c) {
+      BOOST_REQUIRE_SMALL(static_cast<double>(d_qkv[r * 3 * C + c]) - g.dq[r * C + c], 1e-5);
+      BOOST_REQUIRE_SMALL(static_cast<double>(d_qkv[r * 3 * C + C + c]) - g.dk[r * C + c], 1e-5);
+      BOOST_REQUIRE_SMALL(static_cast<double>(d_qkv[r * 3 * C + 2 * C + c]) - g.dv[r * C + c], 1e-5);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(threads_change_no_bit) {
+  const AttentionShape s{2, 100, 4, 2, 16, 64, 32};
+  omp_set_num_threads(1);
+  const Run one = run(s);
+  omp_set_num_threads(3);
+  const Run three = run(s);
+  omp_set_num_threads(1);
+  BOOST_TEST((one.out == three.out && one.lse == three.lse && one.dq == three.dq && one.dk == three.dk && one.dv == three.dv));
+}

@@ -1,0 +1,38 @@
+// Embeddings and their gradients. Sums of at most a dozen terms in the stated order: the references in float are met exactly.
+#define BOOST_TEST_MODULE kernels.embedding
+#include "support.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+using kernels::Write;
+
+BOOST_AUTO_TEST_CASE(forward_and_backward) {
+  CpuStream stream;
+  const std::size_t B = 3, T = 5, V = 11, P = 8;
+  for (const std::size_t C : {1, 13, 48, 300}) {  // 300: more than one block of columns
+    const std::size_t R = B * T;
+    const std::vector<std::int32_t> tokens = {0, 3, 3, 10, 3, 7, 0, 1, 3, 9, 10, 10, 2, 3, 0};  // repeated ones
+    const Floats table = random_floats(V * C, 1), positions = random_floats(P * C, 2), dx = random_floats(R * C, 3);
+    Floats x(R * C), plain(R * C);
+    kernels::embedding_forward(stream, x.data(), tokens.data(), table.data(), positions.data(), B, T, C);
+    kernels::embedding_forward(stream, plain.data(), tokens.data(), table.data(), nullptr, B, T, C);
+    Floats d_table(V * C), d_positions(P * C);
+    for (std::size_t r = 0; r < R; ++r)
+      for (std::size_t c = 0; c < C; ++c) {
+        const std::size_t token = static_cast<std::size_t>(tokens[r]);
+        BOOST_REQUIRE_EQUAL(plain[r * C + c], table[token * C + c]);
+        BOOST_REQUIRE_EQUAL(x[r * C + c], table[token * C + c] + positions[r % T * C + c]);
+        d_table[token * C + c] += dx[r * C + c];
+        d_positions[r % T * C + c] += dx[r * C + c];
+      }
+    Floats got(V * C, 99.0f), got_positions(P * C, 99.0f);
+    kernels::embedding_backward(stream, got.data(), dx.data(), tokens.data(), R, C, V, Write::overwrite);
+    kernels::position_backward(stream, got_positions.data(), dx.data(), B, T, C, P, Write::overwrite);
+    BOOST_TEST((got == d_table));
+    BOOST_TEST((got_positions == d_positions));
+    kernels::embedding_backward(stream, got.data(), dx.data(), tokens.data(), R, C, V, Write::add);
+    kernels::position_backward(stream, got_positions.data(), dx.data(), B, T, C, P, Write::add);
+    BOOST_TEST(relative_error(got, added(widen(d_table), d_table)) < 5e-7);
+    BOOST_TEST(relative_error(got_positions, added(widen(d_positions), d_positions)) < 1e-7);
+  }
+}

@@ -1,0 +1,88 @@
+// GEMM in every direction against double precision. Tolerance: fp32 sums of up to 300 terms.
+#define BOOST_TEST_MODULE kernels.gemm
+#include "support.hpp"
+
+#include <omp.h>
+
+#include <string>
+#include <thread>
+
+using namespace fsdp;
+using namespace fsdp::test;
+using kernels::Trans;
+using kernels::Write;
+
+namespace {
+
+double run(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, std::size_t pad, Write write) {
+  CpuStream stream;
+  const std::size_t rows_a = trans_a == Trans::yes ? k : m, lda = (trans_a == Trans::yes ? m : k) + pad;
+  const std::size_t rows_b = trans_b == Trans::yes ? n : k, ldb = (trans_b == Trans::yes ? k : n) + 2 * pad, ldo = n + 3 * pad;
+  const Floats a = random_floats(rows_a * lda, 1), b = random_floats(rows_b * ldb, 2), before = random_floats(m * ldo, 3);
+  Floats out = before;
+  kernels::gemm(stream, trans_a, trans_b, m, n, k, a.data(), lda, b.data(), ldb, out.data(), ldo, write);
+  Doubles want = widen(before);  // what lies between the rows must stay
+  for (std::size_t i = 0; i < m; ++i)
+    for (std::size_t j = 0; j < n; ++j) {
+      double total = write == Write::add ? want[i * ldo + j] : 0;
+      for (std::size_t l = 0; l < k; ++l)
+        total += static_cast<double>(trans_a == Trans::yes ? a[l * lda + i] : a[i * lda + l]) *
+                 static_cast<double>(trans_b == Trans::yes ? b[j * ldb + l] : b[l * ldb + j]);
+      want[i * ldo + j] = total;
+    }
+  return relative_error(out, want);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_direction_and_odd_sizes) {
+  struct Size {
+    std::size_t m, n, k;
+  };
+  for (const auto [m, n, k] : std::vector<Size>{{1, 1, 1}, {7, 13, 5}, {1, 211, 48}, {64, 1, 65}, {65, 48, 63}, {33, 129, 300}})
+    for (const Trans trans_a : {Trans::no, Trans::yes})
+      for (const Trans trans_b : {Trans::no, Trans::yes})
+        for (const std::size_t pad : {0, 3})
+          for (const Write write : {Write::overwrite, Write::add})
+            BOOST_TEST(run(trans_a, trans_b, m, n, k, pad, write) < 2e-6,
+                       "m " << m << ", n " << n << ", k " << k << ", pad " << pad);
+}
+
+BOOST_AUTO_TEST_CASE(sizes_of_a_training_step) {
+  for (const Write write : {Write::overwrite, Write::add}) {
+    BOOST_TEST(run(Trans::no, Trans::yes, 256, 384, 128, 0, write) < 2e-6);
+    BOOST_TEST(run(Trans::no, Trans::no, 256, 128, 384, 0, write) < 2e-6);
+    BOOST_TEST(run(Trans::yes, Trans::no, 384, 128, 256, 0, write) < 2e-6);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(overwriting_ignores_what_was_there) {
+  CpuStream stream;
+  const Floats a = random_floats(256 * 256, 1);
+  for (const std::size_t n : {5, 256}) {
+    Floats out(n * n, std::numeric_limits<float>::quiet_NaN());
+    kernels::gemm(stream, Trans::no, Trans::no, n, n, n, a.data(), n, a.data(), n, out.data(), n, Write::overwrite);
+    BOOST_TEST(std::isfinite(out[0] + out[n * n - 1]));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(several_threads_at_once_and_repeatable) {
+  // Logical ranks are threads of one process in other tests; they share oneDNN and whatever is cached.
+  std::vector<Floats> out(4, Floats(96 * 160));
+  const Floats a = random_floats(96 * 200, 1), b = random_floats(160 * 200, 2);
+  {
+    std::vector<std::jthread> threads;
+    for (Floats& own : out)
+      threads.emplace_back([&] {
+        CpuStream stream;
+        for (int repeat = 0; repeat < 20; ++repeat)
+          kernels::gemm(stream, Trans::no, Trans::yes, 96, 160, 200, a.data(), 200, b.data(), 200, own.data(), 160,
+                        repeat == 0 ? Write::overwrite : Write::add);
+      });
+  }
+  for (const Floats& other : out) BOOST_TEST((other == out[0]));
+}
+
+BOOST_AUTO_TEST_CASE(description_names_the_library) {
+  BOOST_TEST(std::string(kernels::gemm_description()).find("oneDNN 2.") == 0);
+}
