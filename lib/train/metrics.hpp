@@ -76,6 +76,7 @@ class Metrics {
   std::filesystem::path path_;
   ProgressBar bar_;
   std::uint64_t first_step_ = 0, max_step_ = 0;
+  double spent_ms_ = 0;  // on the steps of this run
 };
 
 /// "step 120/700  loss 2.3412  gnorm 0.532  lr 1.90e-03  412 ms  9.93 k tok/s  eta 3:58 min".

@@ -1,0 +1,137 @@
+#include "train/metrics.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <ios>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// A run that was killed in the middle of a line must not spoil the next one's first.
+bool ends_in_mid_line(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file || file.tellg() <= 0) return false;
+  file.seekg(-1, std::ios::end);
+  return file.get() != '\n';
+}
+
+}  // namespace
+
+std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s) {
+  std::string line = format("step {}/{}  loss {:.4f}  gnorm {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s", m.step, max_step, m.loss, m.gradient_norm,
+                            m.learning_rate, m.ms, format_count(m.tokens_per_second));
+  if (m.mfu) line += format("  mfu {:.1f} %", 100 * *m.mfu);
+  if (m.step < max_step) line += format("  eta {}", format_duration(eta_s));
+  return line;
+}
+
+Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out)
+    : active_(active), log_interval_(log_interval), path_(file), bar_("train", ProgressBar::Unit::count, out) {
+  if (!active_ || file.empty()) return;
+  const bool mid_line = ends_in_mid_line(file);
+  file_.open(file, std::ios::app);
+  if (!file_)
+    throw UserError(format("cannot write --log-file '{}' ({}) give a path in a folder that exists and can be written", file.string(),
+                           std::strerror(errno)));
+  if (mid_line) file_ << '\n';
+}
+
+void Metrics::write(const nlohmann::json& line) {
+  if (!file_.is_open()) return;
+  file_ << line.dump() << '\n' << std::flush;
+  if (!file_) {  // training is worth more than its log
+    bar_.line(format("warning: cannot write to {} any more; going on without it", path_.string()));
+    file_.close();
+  }
+}
+
+void Metrics::say(const std::string& text) {
+  if (active_) bar_.line(text);
+}
+
+void Metrics::start(const StartMetrics& m) {
+  if (!active_) return;
+  first_step_ = m.step;
+  max_step_ = m.max_step;
+  write({{"type", "start"},
+         {"version", m.version},
+         {"world_size", m.world_size},
+         {"strategy", m.strategy},
+         {"options", m.options ? *m.options : nlohmann::json()},
+         {"parameters", m.parameters},
+         {"plan_peak_bytes", m.plan_peak_bytes},
+         {"step", m.step}});
+}
+
+void Metrics::train(const TrainMetrics& m) {
+  if (!active_) return;
+  write({{"type", "train"},
+         {"step", m.step},
+         {"loss", m.loss},
+         {"ppl", std::exp(m.loss)},
+         {"lr", m.learning_rate},
+         {"gnorm", m.gradient_norm},
+         {"tokens", m.tokens},
+         {"wps", m.tokens_per_second},
+         {"ms", m.ms},
+         {"mfu", m.mfu ? nlohmann::json(*m.mfu) : nlohmann::json()},
+         {"loss_scale", nullptr},  // fp32 has none
+         {"comm_exposed_ms", m.comm_exposed_ms},
+         {"mem_peak_bytes", m.mem_peak_bytes}});
+
+  spent_ms_ += m.ms;
+  const double mean_s = 1e-3 * spent_ms_ / static_cast<double>(std::max<std::uint64_t>(m.step - first_step_, 1));
+  const double eta_s = mean_s * static_cast<double>(max_step_ > m.step ? max_step_ - m.step : 0);
+  const std::string line = step_line(m, max_step_, eta_s);
+  if (m.step % log_interval_ == 0 || m.step == first_step_ + 1 || m.step == max_step_) bar_.line(line);
+  if (bar_.terminal()) bar_.update(static_cast<double>(m.step), static_cast<double>(max_step_), line);
+}
+
+void Metrics::valid(const ValidMetrics& m) {
+  if (!active_) return;
+  write({{"type", "valid"}, {"step", m.step}, {"loss", m.loss}, {"ppl", std::exp(m.loss)}, {"tokens", m.tokens}, {"ms", m.ms}});
+  bar_.line(format("valid {}  loss {:.4f}  ppl {:.2f}  {} tokens  {:.0f} ms", m.step, m.loss, std::exp(m.loss), format_count(static_cast<double>(m.tokens)),
+                   m.ms));
+}
+
+void Metrics::save(std::uint64_t step, const std::filesystem::path& folder, double ms) {
+  if (!active_) return;
+  write({{"type", "save"}, {"step", step}, {"path", folder.string()}, {"ms", ms}});
+  bar_.line(format("saved {} in {}", folder.string(), format_duration(1e-3 * ms)));
+}
+
+void Metrics::restore(std::uint64_t step, const std::string& source, double ms) {
+  if (!active_) return;
+  write({{"type", "restore"}, {"step", step}, {"source", source}, {"ms", ms}});
+  bar_.line(format("restored step {} from {} in {}", step, source, format_duration(1e-3 * ms)));
+}
+
+void Metrics::stop(std::uint64_t step, const std::string& reason) {
+  if (!active_) return;
+  write({{"type", "stop"}, {"step", step}, {"reason", reason}});
+  bar_.line(format("stopping after step {} ({})", step, reason));
+}
+
+void Metrics::end(const EndMetrics& m) {
+  if (!active_) return;
+  write({{"type", "end"},
+         {"step", m.step},
+         {"tokens", m.tokens},
+         {"wps", m.tokens_per_second},
+         {"mem_peak_bytes", m.mem_peak_bytes},
+         {"next", m.next}});
+  bar_.clear();
+  bar_.line(format("end of step {}: {} tokens, {} tok/s, peak {} per rank", m.step, format_count(static_cast<double>(m.tokens)),
+                   format_count(m.tokens_per_second), format_bytes(static_cast<double>(m.mem_peak_bytes))));
+  if (!m.next.empty()) bar_.line(m.next);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,259 @@
+#include "train/options.hpp"
+
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/version.hpp"
+#include "comm/mpi_session.hpp"
+#include "fsdp/placement.hpp"
+#include "kernels/kernels.hpp"
+
+namespace fsdp {
+
+namespace {
+
+using Overrides = std::vector<std::pair<const char*, std::size_t>>;
+
+/// The overrides that are given, by option name.
+Overrides overrides_of(const TrainOptions& o) {
+  Overrides given = {{"decoder-layers", o.decoder_layers},
+                     {"decoder-embed-dim", o.decoder_embed_dim},
+                     {"decoder-ffn-embed-dim", o.decoder_ffn_embed_dim},
+                     {"decoder-attention-heads", o.decoder_attention_heads},
+                     {"decoder-kv-heads", o.decoder_kv_heads},
+                     {"vocab-size", o.vocab_size}};
+  std::erase_if(given, [](const auto& override) { return override.second == 0; });
+  return given;
+}
+
+std::string joined_placements(const char* separator) {
+  std::string names;
+  for (const Placement& placement : placements()) names += format("{}{}", names.empty() ? "" : separator, placement.name);
+  return names;
+}
+
+std::string list_of_archs() {
+  std::size_t width = 0;
+  for (const auto& [name, description] : list_archs()) width = std::max(width, name.size());
+  std::string out;
+  for (const auto& [name, description] : list_archs()) out += format("{:<{}}  {}\n", name, width, description);
+  return out;
+}
+
+}  // namespace
+
+OptionTable train_option_table(TrainOptions& o) {
+  OptionTable table("fsdp-train", "[DATA] [options]",
+                    "Trains a GPT or Llama model with fully sharded data parallelism. Start one process per rank, for example: "
+                    "mpirun -np 2 fsdp-train train.bin --arch gpt2 --max-update 100");
+  const auto not_negative = [](double x) { return x >= 0; };
+
+  table.group("Data");
+  table.path("data", "DATA", o.data, "Token file to train on, as fsdp-tokenize writes it (llm.c's format, 16-bit tokens).").positional();
+  table.path("valid", "FILE", o.valid, "Token file to validate on.").unset("no validation");
+  table.integer("tokens-per-sample", "T", o.tokens_per_sample, {1}, "Tokens per sequence.").alias("block-size");
+
+  table.group("Model");
+  table.text("arch", "NAME", o.arch, "Model by name; --list-archs shows them.").unset("as --model, or as the checkpoint that is resumed");
+  table.flag("list-archs", o.list_archs, "Print the names that --arch knows and exit.").command_line_only();
+  table.path("model", "DIR", o.model, "Hugging Face folder with config.json and model.safetensors.").unset("as --arch");
+  table.choice<InitFrom>("init", o.init, {{"random", InitFrom::random}, {"pretrained", InitFrom::pretrained}}, "Where the first weights come from.")
+      .unset("pretrained with --model, random with --arch");
+  const auto override_option = [&](const char* name, const char* letter, std::size_t& field, const char* help) {
+    table.integer(name, letter, field, {1}, help).unset("as the model says");
+  };
+  override_option("decoder-layers", "L", o.decoder_layers, "Number of blocks.");
+  override_option("decoder-embed-dim", "C", o.decoder_embed_dim, "Width.");
+  override_option("decoder-ffn-embed-dim", "F", o.decoder_ffn_embed_dim, "Inner width of the feed-forward layers.");
+  override_option("decoder-attention-heads", "H", o.decoder_attention_heads, "Query heads.");
+  override_option("decoder-kv-heads", "K", o.decoder_kv_heads, "Key/value heads.");
+  override_option("vocab-size", "V", o.vocab_size, "Size of the vocabulary.");
+
+  table.group("Batch");
+  table.integer("batch-size", "B", o.batch_size, {1}, "Sequences per rank per micro-batch.").alias("batch-size-per-device");
+  table.integer("update-freq", "K", o.update_freq, {1}, "Micro-batches per update.")
+      .alias("gradient-accumulation-steps")
+      .unset("1, or what --total-batch-size asks for");
+  table.integer("total-batch-size", "G", o.total_batch_size, {1}, "Sequences per update over all ranks; must equal B x K x ranks.")
+      .unset("B x K x ranks");
+
+  table.group("Optimizer");
+  table.choice<std::string>("optimizer", o.optimizer, {{"adamw", "adamw"}}, "Optimizer; weight decay applies to tensors of two or more dimensions.");
+  table.number("lr", "RATE", o.lr, "Learning rate after the warm-up.", "0 or more", not_negative);
+  table.pair("adam-betas", "\"(B1,B2)\"", o.adam_betas, "Decay rates of the first and second moment.", "from 0 to below 1",
+             [](double x) { return x >= 0 && x < 1; });
+  table.number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment.", "above 0", [](double x) { return x > 0; });
+  table.number("weight-decay", "DECAY", o.weight_decay, "Decoupled weight decay.", "0 or more", not_negative);
+  table.number("clip-norm", "NORM", o.clip_norm, "Scale gradients down to this norm; 0: do not clip.", "0 or more", not_negative);
+  table.choice<Decay>("lr-scheduler", o.lr_scheduler,
+                      {{"fixed", Decay::fixed}, {"polynomial_decay", Decay::polynomial}, {"cosine", Decay::cosine}},
+                      "Learning rate after the warm-up: constant, or from --lr to --end-learning-rate at --total-num-update.");
+  table.integer("warmup-updates", "W", o.warmup_updates, {0}, "Updates in which the rate rises from 0 to --lr.");
+  table.integer("total-num-update", "U", o.total_num_update, {1}, "Update at which the decay ends.").unset("--max-update");
+  table.number("end-learning-rate", "RATE", o.end_learning_rate, "Learning rate at the end of the decay.", "0 or more", not_negative);
+  table.number("power", "P", o.power, "Power of polynomial_decay.", "above 0", [](double x) { return x > 0; });
+  table.integer("max-update", "N", o.max_update, {1}, "Updates in all, those of a resumed run included.").unset("must be given");
+
+  table.group("Sharding");
+  table.text("sharding-strategy", joined_placements("|"), o.sharding_strategy,
+             "What is sharded over the ranks: full (parameters, gradients and optimizer state) or none. PyTorch's FULL_SHARD and NO_SHARD are "
+             "the same.");
+  table.choice<std::string>("wrap-policy", o.wrap_policy, {{"transformer", "transformer"}},
+                            "What is gathered together: --wrap-layers blocks; embedding, final norm and head.");
+  table.integer("wrap-layers", "N", o.wrap_layers, {1}, "Blocks per unit.");
+
+  table.group("Memory");
+  table.flag("checkpoint-activations", o.checkpoint_activations, "Keep the blocks' inputs only and compute the rest again in backward.")
+      .alias("gradient-checkpointing");
+
+  table.group("Checkpoint");
+  table.path("save-dir", "DIR", o.save_dir, "Folder of checkpoints. A file 'save' in it asks for one, a file 'stop' for one and the end.");
+  table.integer("save-interval-updates", "N", o.save_interval_updates, {0}, "Save every N updates; 0: at the end and on request only.");
+  table.text("restore", "latest|none|PATH", o.restore,
+             "Continue from the latest complete checkpoint in --save-dir, from none, or from the one at PATH.");
+
+  table.group("Run");
+  table.choice<std::string>("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
+                            "Device to compute on. This program has no CUDA device: auto is cpu.");
+  table.choice<std::string>("comm", o.comm, {{"auto", "auto"}, {"mpi", "mpi"}}, "How ranks communicate: auto is mpi.");
+  table.integer("seed", "N", o.seed, {0}, "Seed of the random initial weights.");
+  table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
+  table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
+  table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0}, "Validate every N updates; 0: at the end only.");
+  table.flag("dry-run", o.dry_run, "Print the memory plan and the schedule of a step, and do not train.");
+  table.integer("threads", "N", o.threads, {0, 4096}, "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores.");
+  return table;
+}
+
+void resolve(TrainOptions& o, int world_size) {
+  expect(world_size > 0, "a job has ranks");
+  const auto ranks = static_cast<std::size_t>(world_size);
+
+  // Model.
+  if (!o.arch.empty() && !o.model.empty())
+    throw UserError("--arch and --model are both given (each decides the model) give one of them");
+  const bool chosen = !o.arch.empty() || !o.model.empty();
+  if (!o.arch.empty()) arch_config(o.arch);  // unknown names are told now
+  if (o.init == InitFrom::automatic) o.init = o.model.empty() ? InitFrom::random : InitFrom::pretrained;
+  else if (o.init == InitFrom::pretrained && o.model.empty())
+    throw UserError("--init pretrained needs --model (an --arch has no weights) give --model DIR, or --init random");
+  if (const auto given = overrides_of(o); !given.empty()) {
+    if (!chosen)
+      throw UserError(format("--{} changes nothing (a checkpoint that is resumed has its own configuration) give --arch or --model too, or leave it out",
+                             given.front().first));
+    if (o.init == InitFrom::pretrained)
+      throw UserError(format("--{} does not go with pretrained weights (their shapes are fixed) leave it out, or add --init random",
+                             given.front().first));
+  }
+
+  // Batch: G = B K ranks.
+  const std::size_t per_step = o.batch_size * ranks;
+  if (o.total_batch_size != 0) {
+    if (o.update_freq == 0) {
+      if (o.total_batch_size % per_step != 0)
+        throw UserError(format("--total-batch-size {} is not a multiple of --batch-size {} x {} ranks = {} (every rank does the same number of "
+                               "micro-batches) choose another batch size or number of ranks",
+                               o.total_batch_size, o.batch_size, ranks, per_step));
+      o.update_freq = o.total_batch_size / per_step;
+    } else if (o.update_freq * per_step != o.total_batch_size) {
+      throw UserError(format("--total-batch-size {} is not --batch-size {} x --update-freq {} x {} ranks = {} (they must agree) leave out "
+                             "--update-freq or --total-batch-size, or change one of them",
+                             o.total_batch_size, o.batch_size, o.update_freq, ranks, o.update_freq * per_step));
+    }
+  }
+  if (o.update_freq == 0) o.update_freq = 1;
+  o.total_batch_size = o.update_freq * per_step;
+
+  // Schedule.
+  if (o.total_num_update == 0) o.total_num_update = o.max_update;
+  if (o.lr_scheduler != Decay::fixed && o.total_num_update != 0 && o.warmup_updates > o.total_num_update)
+    throw UserError(format("--warmup-updates {} is more than --total-num-update {} (the decay would end before it starts) lower the one or raise the "
+                           "other",
+                           o.warmup_updates, o.total_num_update));
+
+  // Sharding and run.
+  o.sharding_strategy = find_placement(o.sharding_strategy).name;
+  if (o.device == "cuda")
+    throw UserError("--device cuda is not there (this program was built without a CUDA device) use --device cpu or auto");
+}
+
+void require_complete(const TrainOptions& o) {
+  if (o.data.empty() && !o.dry_run)
+    throw UserError("no data (the first argument is the token file to train on) give one, as made by fsdp-tokenize TEXT... --out train.bin");
+  if (o.arch.empty() && o.model.empty() && o.restore == "none")
+    throw UserError("no model (--restore none leaves nothing to take it from) give --arch NAME, see --list-archs, or --model DIR");
+  if (o.max_update == 0 && !o.dry_run)
+    throw UserError("no end (nothing says how many updates to do) give --max-update N");
+  if (o.valid.empty() && o.validate_interval_updates != 0)
+    throw UserError("--validate-interval-updates has no data (there is no --valid) give --valid FILE or leave it out");
+}
+
+TrainCommand parse_train_command(int argc, const char* const* argv, int world_size) {
+  TrainCommand command;
+  OptionTable table = train_option_table(command.options);
+  const Request request = table.parse(argc, argv);
+  if (request == Request::help) command.answer = table.help();
+  else if (request == Request::markdown) command.answer = table.markdown();
+  else if (request == Request::version) command.answer = train_version_text();
+  else if (command.options.list_archs) command.answer = list_of_archs();
+  if (command.answer) return command;
+  resolve(command.options, world_size);
+  if (request == Request::print_config) command.answer = table.config();
+  else require_complete(command.options);
+  return command;
+}
+
+Schedule schedule_of(const TrainOptions& o) {
+  return {o.lr_scheduler, o.lr, o.warmup_updates, o.total_num_update, o.end_learning_rate, o.power};
+}
+
+nlohmann::json to_json(const TrainOptions& options) {
+  TrainOptions copy = options;
+  nlohmann::json out;
+  for (const auto& [name, value] : train_option_table(copy).values()) {
+    // Numbers and truth values as such, all else as text.
+    const auto parsed = nlohmann::json::parse(value, nullptr, false);
+    out[name] = value.empty()                                      ? nlohmann::json()
+                : parsed.is_number() || parsed.is_boolean() ? parsed
+                                                                   : nlohmann::json(value);
+  }
+  return out;
+}
+
+TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& o) {
+  const TransformerConfig before = config;
+  const auto set = [](std::size_t& field, std::size_t value) { if (value != 0) field = value; };
+  set(config.layers, o.decoder_layers);
+  set(config.width, o.decoder_embed_dim);
+  set(config.heads, o.decoder_attention_heads);
+  set(config.vocab_size, o.vocab_size);
+  // What followed from these still does, unless it is given itself: an inner width of 4 C, as many key/value heads as query heads, heads
+  // that share the width.
+  if (config.family == Family::gpt2 && before.ffn_width == 4 * before.width) config.ffn_width = 4 * config.width;
+  if (before.kv_heads == before.heads) config.kv_heads = config.heads;
+  if (before.head_size * before.heads == before.width) {
+    if (config.width % config.heads != 0)
+      throw UserError(format("{} attention heads do not divide the width {} (each head takes an equal part) change --decoder-attention-heads or "
+                             "--decoder-embed-dim",
+                             config.heads, config.width));
+    config.head_size = config.width / config.heads;
+  }
+  set(config.ffn_width, o.decoder_ffn_embed_dim);
+  set(config.kv_heads, o.decoder_kv_heads);
+  config.validate();
+  return config;
+}
+
+std::string train_version_text() {
+  return version_text("fsdp-train", {{"MPI", MpiSession::library_version()},
+                                     {"GEMM", kernels::gemm_description()},
+                                     {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                                                     NLOHMANN_JSON_VERSION_PATCH)},
+                                     {"CUDA", "off (no CUDA device in this program)"}});
+}
+
+}  // namespace fsdp

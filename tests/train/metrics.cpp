@@ -1,0 +1,114 @@
+// The metrics file: one JSON object per line, numbers that read back exactly, and a file that survives a killed run.
+#define BOOST_TEST_MODULE train.metrics
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <sstream>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "support/files.hpp"
+#include "support/messages.hpp"
+#include "train/metrics.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+std::vector<nlohmann::json> lines_of(const std::filesystem::path& path) {
+  std::istringstream text(read_file(path));
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+struct Printed {
+  explicit Printed(const std::filesystem::path& path) : file(std::fopen(path.c_str(), "w")) {}
+  ~Printed() { std::fclose(file); }
+  std::FILE* file;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
+  const TemporaryFolder folder;
+  const nlohmann::json options = {{"lr", 0.1}, {"data", "a \"quoted\" name"}};
+  {
+    const Printed out(folder / "err");
+    Metrics metrics(folder / "m.jsonl", 2, true, out.file);
+    metrics.start({"0.1 (abc)", 4, "full", &options, 124439808, 1000, 10, 13});
+    for (std::uint64_t step = 11; step <= 13; ++step)
+      metrics.train({step, std::nextafter(2.3412, 3), 1.9e-3, 0.1f, step * 512, 9930.5, 412.25, std::nullopt, 1.5, 4096});
+    metrics.valid({13, 2.5, 511, 20});
+    metrics.save(13, "checkpoints/step-00000013", 1200);
+    metrics.restore(10, "checkpoint x", 5);
+    metrics.stop(13, "SIGUSR1");
+    metrics.end({13, 6656, 9000, 4096, "continue with the same command"});
+  }
+  const auto lines = lines_of(folder / "m.jsonl");
+  std::vector<std::string> types;
+  for (const auto& line : lines) types.push_back(line.at("type"));
+  BOOST_TEST(types == (std::vector<std::string>{"start", "train", "train", "train", "valid", "save", "restore", "stop", "end"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(lines[0].at("options").at("data") == "a \"quoted\" name");
+  BOOST_TEST(lines[0].at("parameters") == 124439808u);
+  const auto& train = lines[1];
+  for (const char* field : {"step", "loss", "ppl", "lr", "gnorm", "tokens", "wps", "ms", "mfu", "loss_scale", "comm_exposed_ms", "mem_peak_bytes"})
+    BOOST_TEST(train.contains(field), field);
+  BOOST_TEST(train.at("loss").get<double>() == std::nextafter(2.3412, 3));  // to the last bit
+  BOOST_TEST(train.at("gnorm").get<double>() == static_cast<double>(0.1f));
+  BOOST_TEST(train.at("mfu").is_null());
+
+  const std::string text = read_file(folder / "err");
+  CHECK_CONTAINS(text, "step 11/13 ");   // the first of the run
+  CHECK_CONTAINS(text, "step 12/13  loss 2.3412  gnorm 0.100  lr 1.90e-03  412 ms  9.93 k tok/s  eta 412 ms\n");
+  CHECK_CONTAINS(text, "step 13/13 ");   // the last
+  CHECK_CONTAINS(text, "stopping after step 13 (SIGUSR1)");
+  CHECK_CONTAINS(text, "continue with the same command\n");
+}
+
+BOOST_AUTO_TEST_CASE(a_resumed_run_appends_below_a_line_that_was_cut_off) {
+  const TemporaryFolder folder;
+  write_file(folder / "m.jsonl", "{\"type\":\"start\"}\n{\"type\":\"tra");
+  const Printed out(folder / "err");
+  Metrics(folder / "m.jsonl", 1, true, out.file).stop(1, "x");
+  const std::string text = read_file(folder / "m.jsonl");
+  BOOST_TEST(text.starts_with("{\"type\":\"start\"}\n{\"type\":\"tra\n{"));
+  BOOST_TEST(text.ends_with("}\n"));
+}
+
+BOOST_AUTO_TEST_CASE(numbers_that_are_not_finite_stay_valid_json) {
+  const TemporaryFolder folder;
+  const Printed out(folder / "err");
+  TrainMetrics m;
+  m.step = 1;
+  m.loss = std::numeric_limits<double>::quiet_NaN();
+  m.gradient_norm = std::numeric_limits<double>::infinity();
+  Metrics(folder / "m.jsonl", 1, true, out.file).train(m);
+  const auto line = lines_of(folder / "m.jsonl").at(0);
+  BOOST_TEST(line.at("loss").is_null());
+  BOOST_TEST(line.at("gnorm").is_null());
+}
+
+BOOST_AUTO_TEST_CASE(other_ranks_write_nothing) {
+  const TemporaryFolder folder;
+  {
+    const Printed out(folder / "err");
+    Metrics metrics(folder / "m.jsonl", 1, false, out.file);
+    metrics.train({});
+    metrics.say("x");
+    metrics.end({});
+  }
+  BOOST_TEST(!std::filesystem::exists(folder / "m.jsonl"));
+  BOOST_TEST(read_file(folder / "err").empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_opened_is_an_error) {
+  const TemporaryFolder folder;
+  CHECK_CONTAINS(message_of([&] { Metrics(folder / "no/m.jsonl", 1, true); }), "m.jsonl' (No such file");
+}

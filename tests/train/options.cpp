@@ -1,0 +1,170 @@
+// The options of fsdp-train: every rule between them, and what users are told.
+#define BOOST_TEST_MODULE train.options
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "support/files.hpp"
+#include "support/messages.hpp"
+#include "train/options.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+TrainCommand parse(std::vector<const char*> arguments, int world_size = 1) {
+  arguments.insert(arguments.begin(), "fsdp-train");
+  return parse_train_command(static_cast<int>(arguments.size()), arguments.data(), world_size);
+}
+
+/// With what every run needs.
+TrainOptions options(std::vector<const char*> arguments, int world_size = 1) {
+  arguments.insert(arguments.end(), {"--data", "train.bin", "--arch", "gpt2", "--max-update", "100"});
+  return parse(std::move(arguments), world_size).options;
+}
+
+std::string error(std::vector<const char*> arguments, int world_size = 1) {
+  return message_of([&] { options(std::move(arguments), world_size); });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(defaults_are_pytorchs) {
+  const auto o = options({});
+  BOOST_TEST(o.lr == 1e-3);
+  BOOST_TEST(o.adam_betas[0] == 0.9);
+  BOOST_TEST(o.adam_betas[1] == 0.999);
+  BOOST_TEST(o.adam_eps == 1e-8);
+  BOOST_TEST(o.weight_decay == 0.01);
+  BOOST_TEST(o.clip_norm == 0.0);
+  BOOST_TEST(o.total_num_update == 100u);
+  BOOST_TEST(o.update_freq == 1u);
+  BOOST_TEST(o.total_batch_size == 1u);
+  BOOST_CHECK(o.init == InitFrom::random);
+  BOOST_CHECK(schedule_of(o).decay == Decay::fixed);
+}
+
+BOOST_AUTO_TEST_CASE(names_from_elsewhere) {
+  const auto o = options({"--block-size", "64", "--batch_size_per_device=2", "--gradient-accumulation-steps", "3", "--gradient-checkpointing",
+                          "--sharding-strategy", "NO_SHARD", "--lr-scheduler", "polynomial_decay", "--adam-betas", "(0.9,0.98)"});
+  BOOST_TEST(o.tokens_per_sample == 64u);
+  BOOST_TEST(o.batch_size == 2u);
+  BOOST_TEST(o.update_freq == 3u);
+  BOOST_TEST(o.checkpoint_activations);
+  BOOST_TEST(o.sharding_strategy == "none");
+  BOOST_CHECK(o.lr_scheduler == Decay::polynomial);
+  BOOST_TEST(o.adam_betas[1] == 0.98);
+  BOOST_TEST(options({"--sharding-strategy=FULL_SHARD"}).sharding_strategy == "full");
+}
+
+BOOST_AUTO_TEST_CASE(the_total_batch_size_decides_or_agrees) {
+  const auto derived = options({"--batch-size", "2", "--total-batch-size", "24"}, 3);
+  BOOST_TEST(derived.update_freq == 4u);
+  BOOST_TEST(options({"--batch-size", "2", "--update-freq", "5"}, 3).total_batch_size == 30u);
+  BOOST_TEST(options({"--batch-size", "2", "--update-freq", "4", "--total-batch-size", "24"}, 3).update_freq == 4u);
+  CHECK_CONTAINS(error({"--batch-size", "2", "--update-freq", "4", "--total-batch-size", "20"}, 3),
+                 "--total-batch-size 20 is not --batch-size 2 x --update-freq 4 x 3 ranks = 24");
+  CHECK_CONTAINS(error({"--batch-size", "2", "--total-batch-size", "20"}, 3), "20 is not a multiple of --batch-size 2 x 3 ranks = 6");
+}
+
+BOOST_AUTO_TEST_CASE(the_model_is_chosen_once) {
+  CHECK_CONTAINS(error({"--model", "somewhere"}), "--arch and --model are both given");
+  CHECK_CONTAINS(error({"--init", "pretrained"}), "--init pretrained needs --model");
+  CHECK_CONTAINS(message_of([] { parse({"d.bin", "--arch", "gtp2", "--max-update", "1"}); }), "gpt2");
+  BOOST_CHECK(parse({"d.bin", "--model", "dir", "--max-update", "1"}).options.init == InitFrom::pretrained);
+  // Neither: the checkpoint that is resumed has it.
+  BOOST_TEST(parse({"d.bin", "--max-update", "1"}).options.arch.empty());
+  CHECK_CONTAINS(message_of([] { parse({"d.bin", "--max-update", "1", "--restore", "none"}); }), "no model");
+}
+
+BOOST_AUTO_TEST_CASE(overrides_apply_where_nothing_is_fixed) {
+  CHECK_CONTAINS(message_of([] { parse({"d.bin", "--model", "dir", "--vocab-size", "7", "--max-update", "1"}); }),
+                 "--vocab-size does not go with pretrained weights");
+  CHECK_CONTAINS(message_of([] { parse({"d.bin", "--decoder-layers", "7", "--max-update", "1"}); }), "--decoder-layers changes nothing");
+  BOOST_CHECK_NO_THROW(parse({"d.bin", "--model", "dir", "--vocab-size", "7", "--init", "random", "--max-update", "1"}));
+  CHECK_CONTAINS(error({"--decoder-layers", "0"}), "--decoder-layers '0' is not accepted");
+}
+
+BOOST_AUTO_TEST_CASE(overrides_carry_what_follows_from_them) {
+  auto o = options({"--decoder-embed-dim", "96", "--decoder-attention-heads", "6", "--decoder-layers", "3", "--vocab-size", "211"});
+  const auto gpt = with_overrides(arch_config("gpt2"), o);
+  BOOST_TEST(gpt.width == 96u);
+  BOOST_TEST(gpt.ffn_width == 384u);
+  BOOST_TEST(gpt.heads == 6u);
+  BOOST_TEST(gpt.kv_heads == 6u);
+  BOOST_TEST(gpt.head_size == 16u);
+  BOOST_TEST(gpt.layers == 3u);
+  BOOST_TEST(gpt.vocab_size == 211u);
+  o.decoder_ffn_embed_dim = 100;
+  BOOST_TEST(with_overrides(arch_config("gpt2"), o).ffn_width == 100u);
+  o.decoder_attention_heads = 7;
+  CHECK_CONTAINS(message_of([&] { with_overrides(arch_config("gpt2"), o); }), "7 attention heads do not divide the width 96");
+  // Grouped queries stay grouped: the number of key/value heads is a choice of its own.
+  TrainOptions grouped;
+  grouped.decoder_attention_heads = 64;
+  const auto llama = arch_config("llama-3.2-1b");
+  BOOST_TEST_REQUIRE(llama.kv_heads != llama.heads);
+  BOOST_TEST(with_overrides(llama, grouped).kv_heads == llama.kv_heads);
+  BOOST_CHECK(with_overrides(llama, TrainOptions{}) == llama);
+}
+
+BOOST_AUTO_TEST_CASE(schedules_must_fit) {
+  CHECK_CONTAINS(error({"--lr-scheduler", "cosine", "--warmup-updates", "101"}), "--warmup-updates 101 is more than --total-num-update 100");
+  BOOST_TEST(options({"--warmup-updates", "101"}).warmup_updates == 101u);  // a fixed rate has no end
+  BOOST_TEST(options({"--total-num-update", "400"}).total_num_update == 400u);
+  CHECK_CONTAINS(error({"--lr", "-1"}), "--lr '-1'");
+  CHECK_CONTAINS(error({"--adam-betas", "(0.9,1)"}), "below 1");
+  CHECK_CONTAINS(error({"--adam-eps", "0"}), "above 0");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_there_says_so) {
+  CHECK_CONTAINS(error({"--device", "cuda"}), "without a CUDA device");
+  CHECK_CONTAINS(error({"--sharding-strategy", "half"}), "full, none");
+  CHECK_CONTAINS(error({"--optimizer", "sgd"}), "give one of adamw");
+  CHECK_CONTAINS(message_of([] { parse({"--arch", "gpt2", "--max-update", "1"}); }), "no data");
+  CHECK_CONTAINS(message_of([] { parse({"d.bin", "--arch", "gpt2"}); }), "give --max-update");
+  CHECK_CONTAINS(error({"--validate-interval-updates", "5"}), "give --valid");
+  BOOST_CHECK_NO_THROW(parse({"--dry-run", "--arch", "gpt2"}));
+  CHECK_CONTAINS(error({"--batchsize", "5"}), "did you mean --batch-size?");
+}
+
+BOOST_AUTO_TEST_CASE(answers_instead_of_a_run) {
+  CHECK_CONTAINS(*parse({"--help"}).answer, "Usage: fsdp-train");
+  CHECK_CONTAINS(*parse({"--version"}).answer, "MPI");
+  CHECK_CONTAINS(*parse({"--version"}).answer, "CUDA");
+  CHECK_CONTAINS(*parse({"--list-archs"}).answer, "gpt2-xl ");
+  BOOST_TEST(!parse({"d.bin", "--arch", "gpt2", "--max-update", "1"}).answer.has_value());
+  std::istringstream lines(*parse({"--help"}).answer);
+  for (std::string line; std::getline(lines, line);) BOOST_TEST(line.size() <= 100u, line);
+}
+
+BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_run_of_its_own) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "run.ini").string();
+  const std::vector<const char*> arguments = {"d.bin", "--arch",       "gpt2",   "--total-batch-size", "24",
+                                              "--lr",  "0.0003", "--max-update", "7", "--print-config"};
+  const std::string printed = *parse(arguments, 4).answer;
+  CHECK_CONTAINS(printed, "\nupdate-freq = 6\n");
+  CHECK_CONTAINS(printed, "\ntotal-num-update = 7\n");
+  CHECK_CONTAINS(printed, "\n# valid = (no validation)\n");
+  write_file(file, printed);
+  const auto again = parse({"--config", file.c_str()}, 4).options;
+  BOOST_CHECK(to_json(again) == to_json(parse({arguments.begin(), arguments.end() - 1}, 4).options));
+  BOOST_TEST(*parse({"--config", file.c_str(), "--print-config"}, 4).answer == printed);
+  // The file says G and K for 4 ranks; on 2 they contradict each other.
+  CHECK_CONTAINS(message_of([&] { parse({"--config", file.c_str()}, 2); }), "x 2 ranks = 12");
+}
+
+BOOST_AUTO_TEST_CASE(the_echo_holds_numbers_as_numbers) {
+  const auto json = to_json(options({"--lr", "3e-4", "--checkpoint-activations"}));
+  BOOST_TEST(json.at("lr").get<double>() == 3e-4);
+  BOOST_TEST(json.at("max-update").get<int>() == 100);
+  BOOST_TEST(json.at("checkpoint-activations").get<bool>());
+  BOOST_TEST(json.at("arch").get<std::string>() == "gpt2");
+  BOOST_TEST(json.at("valid").is_null());
+  BOOST_TEST(!json.contains("list-archs"));
+}
