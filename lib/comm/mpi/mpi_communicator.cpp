@@ -7,6 +7,7 @@
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "comm/mpi/check_mpi.hpp"
+#include "comm/mpi/wait.hpp"
 #include "comm/tree_sum.hpp"
 
 namespace fsdp {
@@ -46,10 +47,9 @@ std::size_t pieces_in(std::size_t n, std::size_t length) { return (n + length - 
 
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::size_t piece_bytes, WaitPolicy policy)
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::size_t piece_bytes)
     : GroupMember(comm_rank(comm), comm_size(comm)),
       comm_(comm),
-      policy_(policy),
       piece_bytes_(piece_bytes),
       staged_piece_bytes_(choose_staged_piece(ranks() - 1, piece_bytes)),
       uncaught_at_start_(std::uncaught_exceptions()),
@@ -123,14 +123,14 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
   if (broken_) throw GroupAborted();
   MPI_Comm part = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_split(comm_, color, key, &part));
-  return std::make_unique<MpiCommunicator>(part, piece_bytes_, policy_);
+  return std::make_unique<MpiCommunicator>(part, piece_bytes_);
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split_by_node() {
   if (broken_) throw GroupAborted();
   MPI_Comm part = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &part));
-  return std::make_unique<MpiCommunicator>(part, piece_bytes_, policy_);
+  return std::make_unique<MpiCommunicator>(part, piece_bytes_);
 }
 
 void MpiCommunicator::expect_ready(const Stream& stream) const {
@@ -151,7 +151,7 @@ void MpiCommunicator::receive(void* data, std::size_t bytes, int from, Requests&
 }
 
 void MpiCommunicator::wait(Requests& requests) {
-  if (requests.used > 0) wait_all({requests.all.data(), requests.used}, policy_);
+  if (requests.used > 0) wait_all({requests.all.data(), requests.used});
   requests.used = 0;
 }
 

@@ -13,14 +13,13 @@
 #include <vector>
 
 #include "comm/member.hpp"
-#include "comm/mpi/wait.hpp"
 
 namespace fsdp {
 
 class MpiCommunicator final : public GroupMember {
  public:
   /// Takes over `comm` and frees it, except while an exception unwinds or after abort(): other ranks may not do so then.
-  MpiCommunicator(MPI_Comm comm, std::size_t piece_bytes, WaitPolicy policy);
+  MpiCommunicator(MPI_Comm comm, std::size_t piece_bytes);
   MpiCommunicator(const MpiCommunicator&) = delete;
   ~MpiCommunicator() override;
 
@@ -62,7 +61,6 @@ class MpiCommunicator final : public GroupMember {
   void sum_everywhere(Stream& stream, T* data, std::size_t count);
 
   MPI_Comm comm_;
-  WaitPolicy policy_;
   std::size_t piece_bytes_;         // longest message
   std::size_t staged_piece_bytes_;  // longest message of a reduction, a multiple of 8
   bool broken_ = false;

@@ -8,7 +8,6 @@
 
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
-#include "comm/mpi/wait.hpp"
 
 namespace fsdp {
 
@@ -27,12 +26,9 @@ MpiSession::~MpiSession() {
 }
 
 std::unique_ptr<Communicator> MpiSession::world(std::size_t piece_bytes) {
-  MPI_Comm node = MPI_COMM_NULL, world = MPI_COMM_NULL;
-  FSDP_CHECK_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
-  const WaitPolicy policy = choose_wait_policy(node);
-  FSDP_CHECK_MPI(MPI_Comm_free(&node));
+  MPI_Comm world = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &world));
-  return std::make_unique<MpiCommunicator>(world, piece_bytes, policy);
+  return std::make_unique<MpiCommunicator>(world, piece_bytes);
 }
 
 std::string MpiSession::host() const {
