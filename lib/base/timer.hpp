@@ -16,4 +16,16 @@ class Timer {
   Clock::time_point start_ = Clock::now();
 };
 
+/// Adds its own lifetime to `seconds`.
+class AddTime {
+ public:
+  explicit AddTime(double& seconds) : seconds_(seconds) {}
+  AddTime(const AddTime&) = delete;
+  ~AddTime() { seconds_ += timer_.seconds(); }
+
+ private:
+  double& seconds_;
+  Timer timer_;
+};
+
 }  // namespace fsdp

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/kernels.hpp"
+#include "base/timer.hpp"
+#include "kernels/gemm.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/bodies.hpp"
 
@@ -29,6 +30,7 @@ std::size_t attention_scratch(const AttentionShape& shape) {
 
 void attention_forward(Stream& stream, float* out, float* lse, const float* q, const float* k, const float* v, const AttentionShape& shape,
                        float* scratch) {
+  const AddTime timed(stream.times.attention);
   check(shape);
   const auto [B, T, H, K, D, q_stride, kv_stride] = shape;
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
@@ -40,10 +42,10 @@ void attention_forward(Stream& stream, float* out, float* lse, const float* q, c
       const std::size_t kv_offset = b * T * kv_stride + h / (H / K) * D;
       for (std::size_t first = 0; first < T; first += block) {
         const std::size_t rows = std::min(block, T - first), keys = first + rows;
-        gemm(stream, Trans::no, Trans::yes, rows, keys, D, queries + first * q_stride, q_stride, k + kv_offset, kv_stride, scores, keys,
+        untimed_gemm(Trans::no, Trans::yes, rows, keys, D, queries + first * q_stride, q_stride, k + kv_offset, kv_stride, scores, keys,
              Write::overwrite);
         launch(stream, SoftmaxForward{scores, lse + (b * H + h) * T + first, first, keys, keys, scale}, rows);
-        gemm(stream, Trans::no, Trans::no, rows, D, keys, scores, keys, v + kv_offset, kv_stride, out + ((b * T + first) * H + h) * D,
+        untimed_gemm(Trans::no, Trans::no, rows, D, keys, scores, keys, v + kv_offset, kv_stride, out + ((b * T + first) * H + h) * D,
              H * D, Write::overwrite);
       }
     }
@@ -51,6 +53,7 @@ void attention_forward(Stream& stream, float* out, float* lse, const float* q, c
 
 void attention_backward(Stream& stream, float* dq, float* dk, float* dv, const float* d_out, const float* out, const float* lse,
                         const float* q, const float* k, const float* v, const AttentionShape& shape, float* scratch) {
+  const AddTime timed(stream.times.attention);
   check(shape);
   const auto [B, T, H, K, D, q_stride, kv_stride] = shape;
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
@@ -69,17 +72,17 @@ void attention_backward(Stream& stream, float* dq, float* dk, float* dv, const f
           const std::size_t first = (end - 1) / block * block, rows = end - first, keys = end;
           const std::size_t q_offset = (b * T + first) * q_stride + h * D, out_offset = ((b * T + first) * H + h) * D;
           launch(stream, RowDot{delta, d_out + out_offset, out + out_offset, D, H * D}, rows);
-          gemm(stream, Trans::no, Trans::yes, rows, keys, D, q + q_offset, q_stride, k + kv_offset, kv_stride, probabilities, keys,
+          untimed_gemm(Trans::no, Trans::yes, rows, keys, D, q + q_offset, q_stride, k + kv_offset, kv_stride, probabilities, keys,
                Write::overwrite);
           launch(stream, SoftmaxRecompute{probabilities, lse + (b * H + h) * T + first, first, keys, keys, scale}, rows);
-          gemm(stream, Trans::yes, Trans::no, keys, D, rows, probabilities, keys, d_out + out_offset, H * D, dv + kv_offset, kv_stride,
+          untimed_gemm(Trans::yes, Trans::no, keys, D, rows, probabilities, keys, d_out + out_offset, H * D, dv + kv_offset, kv_stride,
                write);
-          gemm(stream, Trans::no, Trans::yes, rows, keys, D, d_out + out_offset, H * D, v + kv_offset, kv_stride, d_scores, keys,
+          untimed_gemm(Trans::no, Trans::yes, rows, keys, D, d_out + out_offset, H * D, v + kv_offset, kv_stride, d_scores, keys,
                Write::overwrite);
           launch(stream, SoftmaxBackward{d_scores, probabilities, delta, first, keys, keys, scale}, rows);
-          gemm(stream, Trans::no, Trans::no, rows, D, keys, d_scores, keys, k + kv_offset, kv_stride, dq + q_offset, q_stride,
+          untimed_gemm(Trans::no, Trans::no, rows, D, keys, d_scores, keys, k + kv_offset, kv_stride, dq + q_offset, q_stride,
                Write::overwrite);
-          gemm(stream, Trans::yes, Trans::no, keys, D, rows, d_scores, keys, q + q_offset, q_stride, dk + kv_offset, kv_stride, write);
+          untimed_gemm(Trans::yes, Trans::no, keys, D, rows, d_scores, keys, q + q_offset, q_stride, dk + kv_offset, kv_stride, write);
           write = Write::add;
           end = first;
         }

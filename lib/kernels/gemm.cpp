@@ -4,19 +4,27 @@
 
 #include "base/error.hpp"
 #include "base/narrow.hpp"
+#include "base/timer.hpp"
+#include "kernels/gemm.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fsdp::kernels {
 
-void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a, std::size_t lda,
-          const float* b, std::size_t ldb, float* out, std::size_t ldo, Write write) {
-  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
+void untimed_gemm(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a, std::size_t lda, const float* b,
+                  std::size_t ldb, float* out, std::size_t ldo, Write write) {
   if (m == 0 || n == 0) return;
   const dnnl_status_t status =
       dnnl_sgemm(trans_a == Trans::yes ? 'T' : 'N', trans_b == Trans::yes ? 'T' : 'N', narrow<dnnl_dim_t>(m), narrow<dnnl_dim_t>(n),
                  narrow<dnnl_dim_t>(k), 1.0f, a, narrow<dnnl_dim_t>(lda), b, narrow<dnnl_dim_t>(ldb), write == Write::add ? 1.0f : 0.0f,
                  out, narrow<dnnl_dim_t>(ldo));
   if (status != dnnl_success) throw CallError("dnnl_sgemm", "status " + std::to_string(static_cast<int>(status)));
+}
+
+void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a, std::size_t lda,
+          const float* b, std::size_t ldb, float* out, std::size_t ldo, Write write) {
+  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
+  const AddTime timed(stream.times.gemm);
+  untimed_gemm(trans_a, trans_b, m, n, k, a, lda, b, ldb, out, ldo, write);
 }
 
 const char* gemm_description() {

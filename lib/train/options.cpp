@@ -192,14 +192,23 @@ void require_complete(const TrainOptions& o) {
     throw UserError("--validate-interval-updates has no data (there is no --valid) give --valid FILE or leave it out");
 }
 
+std::optional<std::string> answer(const OptionTable& table, Request request) {
+  switch (request) {
+    case Request::help: return table.help();
+    case Request::markdown: return table.markdown();
+    case Request::version: return full_version_text(table.program());
+    case Request::run:
+    case Request::print_config: break;
+  }
+  return {};
+}
+
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size) {
   TrainCommand command;
   OptionTable table = train_option_table(command.options);
   const Request request = table.parse(argc, argv);
-  if (request == Request::help) command.answer = table.help();
-  else if (request == Request::markdown) command.answer = table.markdown();
-  else if (request == Request::version) command.answer = train_version_text();
-  else if (command.options.list_archs) command.answer = list_of_archs();
+  command.answer = answer(table, request);
+  if (command.options.list_archs && !command.answer) command.answer = list_of_archs();
   if (command.answer) return command;
   resolve(command.options, world_size);
   if (request == Request::print_config) command.answer = table.config();
@@ -248,8 +257,8 @@ TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& o
   return config;
 }
 
-std::string train_version_text() {
-  return version_text("fsdp-train", {{"MPI", MpiSession::library_version()},
+std::string full_version_text(std::string_view program) {
+  return version_text(program, {{"MPI", MpiSession::library_version()},
                                      {"GEMM", kernels::gemm_description()},
                                      {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                                                      NLOHMANN_JSON_VERSION_PATCH)},

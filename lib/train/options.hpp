@@ -88,7 +88,9 @@ Schedule schedule_of(const TrainOptions& options);
 nlohmann::json to_json(const TrainOptions& options);
 /// The configuration with the overrides applied. Throws UserError.
 TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& options);
-/// What --version prints below the program's own version: MPI, HDF5, oneDNN, what is off.
-std::string train_version_text();
+/// What --version prints: the program, its version, MPI, HDF5, oneDNN, what is off.
+std::string full_version_text(std::string_view program);
+/// The text that answers --help, --version and the like; none for a run or --print-config.
+std::optional<std::string> answer(const OptionTable& table, Request request);
 
 }  // namespace fsdp

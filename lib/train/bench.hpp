@@ -1,0 +1,28 @@
+// What fsdp-bench measures. Every figure comes from this run, and shares are ratios of figures of the same run.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/options.hpp"
+#include "comm/communicator.hpp"
+
+namespace fsdp {
+
+struct BenchOptions {
+  std::string what;  // "gemm" or "step"
+  std::string arch = "gpt2";
+  std::size_t batch_size = 4, tokens_per_sample = 256, update_freq = 1;
+  std::string sharding_strategy = "full";
+  bool checkpoint_activations = false;
+  std::size_t steps = 5;  // counted, after two that are not
+  std::size_t threads = 0;
+  bool json = false;
+};
+
+OptionTable bench_option_table(BenchOptions& options);
+
+/// The report, as text or as one JSON object. Collective over world.
+std::string bench(const BenchOptions& options, Communicator& world);
+
+}  // namespace fsdp
