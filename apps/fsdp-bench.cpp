@@ -1,0 +1,22 @@
+// Measurements, as ratios in one run.
+#include <cstdio>
+
+#include "base/program.hpp"
+#include "train/bench.hpp"
+#include "train/options.hpp"
+#include "train/program.hpp"
+
+int main(int argc, char** argv) {
+  using namespace fsdp;
+  return run_mpi_program(argc, argv, [](MpiSession&, Communicator& world, int count, char** words) {
+    BenchOptions options;
+    std::optional<std::string> text;
+    agree(world, [&] {
+      OptionTable table = bench_option_table(options);
+      text = answer(table, table.parse(count, words));
+    });
+    if (!text) text = bench(options, world);
+    if (world.rank() == 0) std::fputs(text->c_str(), stdout);
+    return exit_code::done;
+  });
+}
