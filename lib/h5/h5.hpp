@@ -1,0 +1,123 @@
+// RAII over the HDF5 C API: files of fp32 datasets, virtual datasets over other files, attributes. hdf5.h stays in h5.cpp.
+//
+// Errors. A failed call throws CallError with the call, its object and HDF5's own error stack; HDF5 prints nothing itself.
+// Destructors close without throwing. After writing, call File::close(), which does throw: buffered bytes may reach the disk only then.
+//
+// Threads. HDF5 is not thread-safe everywhere (it is a build option), while logical ranks can be threads of one process: every
+// call here holds one process-wide mutex. Objects may be used from any thread, one at a time each.
+//
+// Names. "exp_avg/transformer.wte.weight": groups on the way are created as needed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/shape.hpp"
+
+namespace fsdp::h5 {
+
+class Output;
+
+/// Owns an HDF5 identifier, and knows how to close it.
+class Handle {
+ public:
+  using Close = int (*)(std::int64_t);
+  Handle() = default;
+  Handle(std::int64_t id, Close closer, const char* close_name) noexcept : id_(id), close_(closer), close_name_(close_name) {}
+  Handle(Handle&& other) noexcept { swap(other); }
+  Handle& operator=(Handle&& other) noexcept { swap(other); return *this; }
+  ~Handle();
+
+  std::int64_t id() const { return id_; }
+  /// Closes now. Throws CallError; closed either way.
+  void close(std::string_view what);
+
+ private:
+  void swap(Handle& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    std::swap(close_name_, other.close_name_);
+  }
+  std::int64_t id_ = -1;
+  Close close_ = nullptr;
+  const char* close_name_ = "";
+};
+
+/// What can have attributes: a file (its root group) or a dataset.
+class Node {
+ public:
+  void write_text(const std::string& name, std::string_view text);
+  void write_integer(const std::string& name, std::uint64_t value);
+  void write_integers(const std::string& name, std::span<const std::uint64_t> values);
+  void write_number(const std::string& name, double value);
+
+  bool has_attribute(const std::string& name) const;
+  /// These throw CallError if there is no such attribute or it is of another kind.
+  std::string read_text(const std::string& name) const;
+  std::uint64_t read_integer(const std::string& name) const;
+  std::vector<std::uint64_t> read_integers(const std::string& name) const;
+  double read_number(const std::string& name) const;
+
+ protected:
+  Node(Handle handle, std::string what) : handle_(std::move(handle)), what_(std::move(what)) {}
+  Handle handle_;
+  std::string what_;  // for messages: "checkpoint.h5" or "wte.weight of checkpoint.h5"
+};
+
+/// fp32, one or more dimensions.
+class Dataset : public Node {
+ public:
+  const Shape& shape() const { return shape_; }
+  /// Elements [range), flat in row-major order.
+  void write(Range range, const float* values);
+  void read(Range range, float* out) const;
+
+ private:
+  friend class File;
+  Dataset(Handle handle, std::string what, std::shared_ptr<Output> output);
+  Shape shape_;
+  std::shared_ptr<Output> output_;  // of a file that is written
+};
+
+/// Elements [range) of a virtual dataset, flat, are all elements of a 1-D dataset of another file.
+struct VirtualPart {
+  Range range;
+  std::string file;  // relative to the folder of the virtual dataset's file
+  std::string dataset;
+};
+
+class File : public Node {
+ public:
+  /// Fails if there is such a file.
+  static File create(const std::filesystem::path& path);
+  /// For reading only. Throws UserError if it is not there, not an HDF5 file, or shorter than it says.
+  static File open(const std::filesystem::path& path);
+  /// Whether its first bytes are those of an HDF5 file.
+  static bool looks_like_hdf5(const std::filesystem::path& path);
+
+  /// Contiguous fp32, without values until written.
+  Dataset create_dataset(const std::string& name, const Shape& shape);
+  /// fp32; what no part covers reads as NaN, and so do the parts of a file that is missing.
+  void create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts);
+  bool has(const std::string& name) const;
+  Dataset dataset(const std::string& name) const;
+  /// Names of the datasets directly in a group ("/" for the root), in HDF5's order by name.
+  std::vector<std::string> dataset_names(const std::string& group) const;
+  /// Closes; what was written is on the disk then, or this throws CallError. Datasets of this file must be gone by then.
+  void close();
+
+ private:
+  File(Handle handle, const std::filesystem::path& path, std::shared_ptr<Output> output)
+      : Node(std::move(handle), path.string()), output_(std::move(output)) {}
+  std::shared_ptr<Output> output_;  // if it is written
+};
+
+/// "1.10.8"
+std::string library_version();
+
+}  // namespace fsdp::h5

@@ -1,0 +1,190 @@
+// The HDF5 wrappers: what is written is read back, virtual datasets show other files, and every failure says what failed and why.
+#define BOOST_TEST_MODULE h5.files
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+#include <csignal>
+#include <numeric>
+#include <thread>
+
+#include <sys/resource.h>
+
+#include "h5/h5.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using fsdp::test::message_of;
+
+namespace {
+
+std::vector<float> counting(std::size_t n, float from = 0) {
+  std::vector<float> values(n);
+  std::iota(values.begin(), values.end(), from);
+  return values;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(datasets_in_groups_are_written_and_read_by_flat_ranges) {
+  const test::TemporaryFolder folder;
+  const Shape shape{5, 7, 3};
+  const auto values = counting(numel(shape));
+  {
+    h5::File file = h5::File::create(folder / "a.h5");
+    {
+      h5::Dataset dataset = file.create_dataset("exp_avg/some.name", shape);
+      for (const Range range : {Range{0, 1}, Range{1, 38}, Range{38, 60}, Range{60, 105}}) dataset.write(range, values.data() + range.begin);
+      file.create_dataset("other", {4}).write({0, 4}, values.data());
+    }
+    file.close();
+  }
+  const h5::File file = h5::File::open(folder / "a.h5");
+  BOOST_TEST(file.has("exp_avg/some.name"));
+  BOOST_TEST(!file.has("exp_avg/another"));
+  BOOST_TEST(!file.has("no/such/group"));
+  BOOST_CHECK((file.dataset_names("/") == std::vector<std::string>{"other"}));
+  BOOST_CHECK((file.dataset_names("exp_avg") == std::vector<std::string>{"some.name"}));
+  const h5::Dataset dataset = file.dataset("exp_avg/some.name");
+  BOOST_CHECK(dataset.shape() == shape);
+  for (std::size_t begin = 0; begin <= values.size(); begin += 13)
+    for (std::size_t end = begin; end <= values.size(); end += 7) {
+      std::vector<float> out(end - begin, -1);
+      dataset.read({begin, end}, out.data());
+      BOOST_TEST(std::equal(out.begin(), out.end(), values.begin() + static_cast<std::ptrdiff_t>(begin)));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(attributes_come_back) {
+  const test::TemporaryFolder folder;
+  const std::string long_text(100000, 'x');  // more than an object header holds
+  {
+    h5::File file = h5::File::create(folder / "a.h5");
+    file.write_text("text", "caf\xc3\xa9");
+    file.write_text("empty", "");
+    file.write_text("long", long_text);
+    file.write_integer("integer", 0xfedcba9876543210u);
+    file.write_integers("integers", std::vector<std::uint64_t>{3, 1, 4});
+    file.write_number("number", 0.1);
+    h5::Dataset dataset = file.create_dataset("d", {1});
+    dataset.write_integer("begin", 17);
+  }
+  const h5::File file = h5::File::open(folder / "a.h5");
+  BOOST_TEST(file.read_text("text") == "caf\xc3\xa9");
+  BOOST_TEST(file.read_text("empty") == "");
+  BOOST_TEST(file.read_text("long") == long_text);
+  BOOST_TEST(file.read_integer("integer") == 0xfedcba9876543210u);
+  BOOST_CHECK((file.read_integers("integers") == std::vector<std::uint64_t>{3, 1, 4}));
+  BOOST_TEST(file.read_number("number") == 0.1);
+  BOOST_TEST(file.dataset("d").read_integer("begin") == 17u);
+  BOOST_TEST(!file.has_attribute("begin"));
+  CHECK_CONTAINS(message_of<CallError>([&] { file.read_text("absent"); }), "attribute absent of");
+  CHECK_CONTAINS(message_of<CallError>([&] { file.read_text("integer"); }), "another type");
+  CHECK_CONTAINS(message_of<CallError>([&] { file.read_integer("integers"); }), "3 elements");
+}
+
+BOOST_AUTO_TEST_CASE(a_virtual_dataset_shows_parts_of_other_files_even_after_a_move) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "before");
+  const Shape shape{4, 5};
+  const auto values = counting(20, 100);
+  const std::vector<Range> ranges{{0, 3}, {3, 13}, {15, 20}};  // 13 and 14 in no part
+  std::vector<h5::VirtualPart> parts;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const std::string name = "part" + std::to_string(i) + ".h5";
+    h5::File::create(folder / "before" / name).create_dataset("g/x", {ranges[i].size()}).write({0, ranges[i].size()},
+                                                                                             values.data() + ranges[i].begin);
+    parts.push_back({ranges[i], name, "g/x"});
+  }
+  h5::File::create(folder / "before" / "index.h5").create_virtual_dataset("some/x", shape, parts);
+  std::filesystem::rename(folder / "before", folder / "after");
+
+  const auto read = [&] {
+    std::vector<float> out(20);
+    h5::File::open(folder / "after" / "index.h5").dataset("some/x").read({0, 20}, out.data());
+    return out;
+  };
+  auto out = read();
+  for (std::size_t i = 0; i < 20; ++i) BOOST_TEST((i == 13 || i == 14 ? std::isnan(out[i]) : out[i] == values[i]));
+  std::filesystem::remove(folder / "after" / "part1.h5");
+  out = read();
+  for (std::size_t i = 0; i < 20; ++i) BOOST_TEST((i >= 3 && i < 15 ? std::isnan(out[i]) : out[i] == values[i]));
+}
+
+BOOST_AUTO_TEST_CASE(failures_say_what_failed_and_why) {
+  const test::TemporaryFolder folder;
+  CHECK_CONTAINS(message_of([&] { h5::File::open(folder / "absent.h5"); }), "absent.h5 is not a file");
+  test::write_file(folder / "text.h5", "this is not one of those files");
+  CHECK_CONTAINS(message_of([&] { h5::File::open(folder / "text.h5"); }), "text.h5 is not an HDF5 file");
+  test::write_file(folder / "short.h5", "abc");
+  CHECK_CONTAINS(message_of([&] { h5::File::open(folder / "short.h5"); }), "short.h5 is not an HDF5 file");
+
+  const auto values = counting(5000);
+  h5::File::create(folder / "a.h5").create_dataset("d", {5000}).write({0, 5000}, values.data());
+  CHECK_CONTAINS(message_of<CallError>([&] { h5::File::create(folder / "a.h5"); }), "File exists");
+  std::filesystem::copy_file(folder / "a.h5", folder / "cut.h5");
+  std::filesystem::resize_file(folder / "cut.h5", 9000);
+  const std::string cut = message_of([&] { h5::File::open(folder / "cut.h5"); });
+  CHECK_CONTAINS(cut, "cut.h5 cannot be opened");
+  CHECK_CONTAINS(cut, "truncated file");
+
+  const h5::File file = h5::File::open(folder / "a.h5");
+  const std::string missing = message_of<CallError>([&] { file.dataset("other"); });
+  CHECK_CONTAINS(missing, "H5Dopen2 other of");
+  CHECK_CONTAINS(missing, "h5.cpp:");
+  std::vector<float> out(10);
+  BOOST_CHECK_THROW(file.dataset("d").read({4995, 5005}, out.data()), InternalError);
+}
+
+// A full disk, played by a limit on the size of files.
+BOOST_AUTO_TEST_CASE(a_write_that_does_not_fit_throws_and_leaves_the_library_usable) {
+  const test::TemporaryFolder folder;
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  BOOST_REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit limited{200000, before.rlim_max};
+  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &limited) == 0);
+  const auto values = counting(100000);
+  const std::string message = message_of<CallError>([&] {
+    h5::File file = h5::File::create(folder / "big.h5");
+    file.create_dataset("d", {values.size()}).write({0, values.size()}, values.data());
+    file.close();
+  });
+  // Small pieces stay in HDF5's buffers and fail only when these are written.
+  const std::string late = message_of<CallError>([&] {
+    h5::File file = h5::File::create(folder / "late.h5");
+    for (int i = 0; i < 40; ++i) {
+      h5::Dataset dataset = file.create_dataset("d" + std::to_string(i), {2000});
+      dataset.write({0, 2000}, values.data());
+    }
+    file.close();
+  });
+  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK_CONTAINS(message, "big.h5");
+  CHECK_CONTAINS(message, "File too large");
+  CHECK_CONTAINS(late, "File too large");
+  h5::File file = h5::File::create(folder / "next.h5");
+  file.create_dataset("d", {values.size()}).write({0, values.size()}, values.data());
+  file.close();
+  std::filesystem::remove_all(folder.path());
+}
+
+BOOST_AUTO_TEST_CASE(threads_take_turns) {
+  const test::TemporaryFolder folder;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&folder, t] {
+      const auto values = counting(1000, static_cast<float>(t));
+      for (int i = 0; i < 20; ++i) {
+        h5::File file = h5::File::create(folder / (std::to_string(t) + "-" + std::to_string(i)));
+        file.create_dataset("d", {10, 100}).write({0, 1000}, values.data());
+        file.close();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (int t = 0; t < 4; ++t) {
+    std::vector<float> out(1000);
+    h5::File::open(folder / (std::to_string(t) + "-19")).dataset("d").read({0, 1000}, out.data());
+    BOOST_CHECK(out == counting(1000, static_cast<float>(t)));
+  }
+}
