@@ -51,10 +51,13 @@ double gemm_peak(Device& device, Stream& stream, Communicator& world) {
   return rate;
 }
 
-std::string bench_gemm(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
+std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device, Stream& stream) {
   const TransformerConfig config = arch_config(options.arch);
   const std::size_t R = options.batch_size * options.tokens_per_sample, C = config.width, F = config.ffn_width;
   const double peak = gemm_peak(device, stream, world);
+  double cores = share.cores;
+  world.all_reduce(stream, &cores, 1);
+  if (world.rank() == 0) note_peak_per_core(peak / cores);  // fsdp-train's MFU refers to it
   struct Row {
     const char* name;
     kernels::Trans a, b;
@@ -146,8 +149,9 @@ OptionTable bench_option_table(BenchOptions& options) {
 std::string bench(const BenchOptions& options, Communicator& world) {
   const auto device = make_cpu_device();
   const auto stream = device->make_stream();
-  kernels::set_threads(threads_of_rank(*world.split_by_node(), *stream, static_cast<int>(options.threads)));
-  if (options.what == "gemm") return bench_gemm(options, world, *device, *stream);
+  const CpuShare share = share_of_rank(*world.split_by_node(), *stream, options.threads);
+  kernels::set_threads(share.threads);
+  if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);
   throw CollectiveError(format("'{}' is not a measurement (gemm and step are); see fsdp-bench --help", options.what), 0, true, 2);
 }

@@ -1,30 +1,64 @@
 #include "train/machine.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
 #include "base/narrow.hpp"
 
 namespace fsdp {
 
-int threads_of_rank(Communicator& node, Stream& stream, int wanted) {
+namespace {
+
+/// One small file per host, since home folders are shared between hosts.
+std::filesystem::path note_of_this_host() {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  if (cache == nullptr && home == nullptr) return {};
+  return (cache ? std::filesystem::path(cache) : std::filesystem::path(home) / ".cache") / "fsdp" / format("gemm-peak-{}.json", host);
+}
+
+}  // namespace
+
+CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted) {
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  sched_getaffinity(0, sizeof mask, &mask);
+  check_errno(sched_getaffinity(0, sizeof mask, &mask) == 0, "sched_getaffinity");
   std::vector<std::int64_t> users(CPU_SETSIZE);
   for (std::size_t cpu = 0; cpu < users.size(); ++cpu) users[cpu] = CPU_ISSET(cpu, &mask) ? 1 : 0;
   node.all_reduce(stream, users.data(), users.size());
-  if (wanted > 0) return wanted;
-  if (const char* value = std::getenv("OMP_NUM_THREADS"); value && std::atoi(value) > 0) return std::atoi(value);
   double cores = 0;
   for (std::size_t cpu = 0; cpu < users.size(); ++cpu)
     if (CPU_ISSET(cpu, &mask)) cores += 1.0 / static_cast<double>(users[cpu]);
-  return std::max(1, static_cast<int>(cores + 1e-9));
+  int threads = std::max(1, static_cast<int>(cores + 1e-9));
+  if (const char* value = std::getenv("OMP_NUM_THREADS"); value && std::atoi(value) > 0) threads = std::atoi(value);
+  if (wanted > 0) threads = narrow<int>(wanted);
+  return {threads, std::min(cores, static_cast<double>(threads))};
+}
+
+std::optional<double> noted_peak_per_core() {
+  std::ifstream file(note_of_this_host());
+  const nlohmann::json note = nlohmann::json::parse(file, nullptr, false);
+  if (!note.is_object() || !note.contains("flops_per_core") || !note["flops_per_core"].is_number()) return {};
+  return note["flops_per_core"].get<double>();
+}
+
+void note_peak_per_core(double flops) {
+  const std::filesystem::path path = note_of_this_host();
+  std::error_code failed;
+  std::filesystem::create_directories(path.parent_path(), failed);
+  std::ofstream(path) << nlohmann::json{{"flops_per_core", flops}}.dump() << "\n";
 }
 
 std::size_t process_peak_bytes() {

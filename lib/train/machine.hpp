@@ -2,14 +2,26 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "comm/communicator.hpp"
 
 namespace fsdp {
 
-/// Threads for this rank: `wanted` if not 0, else OMP_NUM_THREADS if that is set, else this rank's part of the cores that it may run on
-/// (a core that n ranks may use counts 1/n). At least 1. Collective over the ranks of a node.
-int threads_of_rank(Communicator& node, Stream& stream, int wanted);
+/// This rank's part of its node.
+struct CpuShare {
+  int threads = 1;   // OpenMP threads of this rank
+  double cores = 1;  // that they keep busy: fewer than threads where ranks share cores
+};
+
+/// Threads are `wanted` if that is not 0, else OMP_NUM_THREADS if that is set, else this rank's part of the cores that it may run on (a core
+/// that n ranks may use counts 1/n), at least 1. Collective over the ranks of a node.
+CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted);
+
+/// FLOP/s of one core of this host as `fsdp-bench gemm` has measured and noted it ($XDG_CACHE_HOME/fsdp, or ~/.cache/fsdp); none until then.
+std::optional<double> noted_peak_per_core();
+/// Notes it. A note that cannot be written is none: MFU stays null.
+void note_peak_per_core(double flops);
 
 /// VmHWM: the most memory that this process has had resident, in bytes.
 std::size_t process_peak_bytes();
