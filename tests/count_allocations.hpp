@@ -5,4 +5,6 @@
 
 namespace fsdp::test {
 std::size_t allocations();
+/// Of those, the ones of more than 4 KiB.
+std::size_t large_allocations();
 }
