@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# install.sh REPOSITORY: what tools/install does with stand-ins for dpkg-query, apt-get, sudo and id first in PATH. Nothing is installed.
+set -euo pipefail
+install=$1/tools/install
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/bin"
+failures=0
+
+fail() {
+  echo "$1"
+  cat "$work/output" "$work/calls"
+  failures=$((failures + 1))
+}
+stub() { # stub NAME BODY
+  printf '#!/bin/bash\n%s\n' "$2" >"$work/bin/$1"
+  chmod +x "$work/bin/$1"
+}
+# run EXPECTED_STATUS ARGUMENTS...: only the stubs and the few programs that the script needs are in PATH.
+run() {
+  local expected=$1 status=0
+  shift
+  : >"$work/calls"
+  PATH=$work/bin TMPDIR=$work /bin/bash "$install" "$@" >"$work/output" 2>&1 || status=$?
+  [[ $status == "$expected" ]] || fail "status $status instead of $expected with: $*"
+}
+says() { grep -qF -- "$1" "$work/output" || fail "does not say: $1"; }
+called() { [[ $(cat "$work/calls") == "$1" ]] || fail "calls are not: $1"; }
+
+for program in cat env fold mktemp paste rm sed tail; do ln -s "$(command -v "$program")" "$work/bin/$program"; done
+# Installed is what $work/installed/ has a file for; apt-get install makes it, if $work/known exists; apt-get update makes that.
+mkdir "$work/installed"
+stub dpkg-query "[[ -e $work/installed/\${!#} ]] && echo -n installed"
+stub apt-get "verb=
+for word in \"\$@\"; do
+  if [[ \$verb == install && \$word != -* ]]; then
+    [[ -e $work/known ]] && : >\"$work/installed/\$word\"
+  fi
+  [[ \$word == install || \$word == update ]] && verb=\$word
+done
+echo \"apt-get \$verb\" >>$work/calls
+if [[ \$verb == update ]]; then : >$work/known; fi
+if [[ ! -e $work/known || -e $work/broken ]]; then echo 'E: no such package'; exit 100; fi"
+stub id 'echo 0'
+
+run 0 --help
+says "libopenmpi-dev"
+says "--check"
+run 2 --unknown
+says "unknown argument --unknown"
+
+# Nothing there: the check only tells.
+run 1 --check
+says "Missing: g++ cmake"
+called ""
+
+# A new system, whose list of packages is empty: install fails, update, install.
+run 0
+called $'apt-get install\napt-get update\napt-get install'
+says "Installed: g++ cmake"
+# Again: nothing to do.
+run 0
+called ""
+says "packages are installed"
+run 0 --no-install
+
+# One is missing and the list is there: one call, and only that package.
+rm "$work/installed/shellcheck"
+run 1 --no-install
+[[ $(cat "$work/output") == "Missing: shellcheck" ]] || fail "more is missing than was taken away"
+run 0
+called "apt-get install"
+says "Installed: shellcheck"
+
+# Not root: with sudo, and it says so.
+rm "$work/installed/shellcheck"
+stub id 'echo 1000'
+stub sudo "echo sudo >>$work/calls; exec \"\$@\""
+run 0
+says "with sudo: shellcheck"
+called $'sudo\napt-get install'
+
+# Neither: the command to give to an administrator.
+rm "$work/installed/shellcheck" "$work/bin/sudo"
+run 1
+says "install --yes --no-install-recommends shellcheck"
+called ""
+
+# apt-get fails for good: its words, and the log stays.
+stub id 'echo 0'
+: >"$work/broken"
+run 1
+says "E: no such package"
+says "$work/fsdp-install."
+
+# Another system.
+rm "$work/bin/dpkg-query"
+run 1
+says "no Debian system"
+
+exit $((failures > 0))

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# test.sh REPOSITORY: the command line of tools/test, with stand-ins for cmake and ctest that print how they were called.
+set -euo pipefail
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# A copy, so that a failure cannot configure or build anything.
+mkdir "$work/repository" "$work/repository/tools" "$work/bin"
+cp "$1/tools/test" "$work/repository/tools/"
+failures=0
+
+fail() {
+  echo "$1"
+  cat "$work/output"
+  failures=$((failures + 1))
+}
+stub() {
+  printf '#!/bin/bash\n%s\n' "$2" >"$1"
+  chmod +x "$1"
+}
+run() { # run EXPECTED_STATUS ARGUMENTS...
+  local expected=$1 status=0
+  shift
+  (cd / && PATH=$work/bin:$PATH "$work/repository/tools/test" "$@") >"$work/output" 2>&1 || status=$?
+  [[ $status == "$expected" ]] || fail "status $status instead of $expected with: $*"
+}
+says() { grep -qF -- "$1" "$work/output" || fail "does not say: $1"; }
+silent() { ! grep -qF -- "$1" "$work/output" || fail "says: $1"; }
+
+# shellcheck disable=SC2016  # expands when the stub runs
+stub "$work/bin/cmake" 'echo "cmake $* in $PWD"'
+stub "$work/bin/ctest" 'echo "ctest $*"; exit 8'
+# shellcheck disable=SC2016
+stub "$work/repository/tools/install" 'echo "install $*"; [[ $1 != --check ]]'
+
+run 0 --help
+says "--filter REGEX"
+silent "cmake"
+for bad in --unknown "-j 0" "-j x" -j --filter; do
+  # shellcheck disable=SC2086  # two words
+  run 2 $bad
+  silent "cmake"
+done
+
+# The whole run, from another folder; the exit status is that of ctest, whose words come last.
+run 8
+says "install "
+says "cmake --preset ci --log-level=NOTICE in $work/repository"
+says "cmake --build --preset ci --parallel"
+[[ $(tail -n 1 "$work/output") == "ctest --preset ci"* ]] || fail "ctest does not come last"
+says "--label-exclude ^long$"
+
+run 8 --long -j 3 --filter comm. --no-install
+says "install --check"
+says "Going on without installing"
+says "--parallel 3"
+says "ctest --preset ci --parallel 3 --no-tests=error --tests-regex comm."
+silent "--label-exclude"
+
+exit $((failures > 0))
