@@ -31,11 +31,11 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
                     "Makes token files for fsdp-train from texts, in llm.c's format. Several texts are joined in the order given, with nothing between "
                     "them.");
   table.group("Input");
-  table.list("text", "TEXT", o.texts, "Files to read; '-' is standard input.").positional().unset("must be given");
+  table.list("text", "TEXT", o.texts, "Files to read; '-' is standard input.").positional().required();
   table.choice<std::string>("tokenizer", o.tokenizer, {{"bytes", "bytes"}},
                             "bytes: every UTF-8 byte is a token, 0 to 255. Train with --vocab-size 256.");
   table.group("Output");
-  table.path("out", "FILE", o.out, "Token file to write.").unset("must be given");
+  table.path("out", "FILE", o.out, "Token file to write.").required();
   table.path("valid-out", "FILE", o.valid_out, "Token file for a held-out part: the tail of the text.").unset("nothing is held out");
   table.number("valid-fraction", "PART", o.valid_fraction, "Part of the text that is held out with --valid-out.", "between 0 and 1",
                [](double x) { return x > 0 && x < 1; });

@@ -93,6 +93,14 @@ struct OptionTable::Given {
 
 bool Option::is_unset() const { return print_ && print_() == default_ && (!unset_meaning_.empty() || default_.empty()); }
 
+/// "default: 1", "must be given", or nothing.
+std::string Option::default_text() const {
+  if (!print_ || flag_) return "";
+  if (unset_meaning_ == "must be given") return unset_meaning_;
+  const std::string& meaning = unset_meaning_.empty() ? default_ : unset_meaning_;
+  return meaning.empty() ? "" : "default: " + meaning;
+}
+
 OptionTable::OptionTable(std::string program, std::string usage, std::string summary)
     : program_(std::move(program)), usage_(std::move(usage)), summary_(std::move(summary)) {
   const auto help_row = [this](const char* name, const char* argument, const char* help) {
@@ -431,10 +439,7 @@ std::string OptionTable::help() const {
                                 row.argument_.empty() ? "" : " " + row.argument_);
       left += left.size() + 2 > help_column ? "\n" + std::string(help_column, ' ') : std::string(help_column - left.size(), ' ');
       std::string right = row.help_;
-      if (row.print_ && !row.flag_ && !row.command_line_only_) {
-        const std::string& meaning = row.unset_meaning_.empty() ? row.default_ : row.unset_meaning_;
-        if (!meaning.empty()) right += format(" [default: {}]", meaning);
-      }
+      if (const std::string text = row.default_text(); !text.empty()) right += format(" [{}]", text);
       for (const std::string& alias : row.aliases_) right += format(" [also --{}]", alias);
       out += left;
       wrap(out, right, help_column, help_column);

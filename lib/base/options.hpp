@@ -20,7 +20,7 @@
 
 namespace fsdp {
 
-/// Whole numbers that an option accepts.
+/// The whole numbers that an option accepts.
 struct Limits {
   double low = 0, high = 1e18;
 };
@@ -34,12 +34,15 @@ class Option {
   /// Says in words what the default means, where the field's first value (0, "") only stands for "not given".
   Option& unset(std::string meaning) { unset_meaning_ = std::move(meaning); return *this; }
 
+  /// A run needs it (which is for the program to check: a configuration may be printed without).
+  Option& required() { unset_meaning_ = "must be given"; return *this; }
   /// Asks for something instead of a run: not part of a configuration.
   Option& command_line_only() { command_line_only_ = true; return *this; }
 
  private:
   friend class OptionTable;
   bool is_unset() const;
+  std::string default_text() const;
   std::string name_, group_, argument_, help_;
   std::string accepts_;  // "a whole number, at least 1"
   std::vector<std::string> aliases_;

@@ -53,7 +53,7 @@ OptionTable train_option_table(TrainOptions& o) {
   const auto not_negative = [](double x) { return x >= 0; };
 
   table.group("Data");
-  table.path("data", "DATA", o.data, "Token file to train on, as fsdp-tokenize writes it (llm.c's format, 16-bit tokens).").positional();
+  table.path("data", "DATA", o.data, "Token file to train on, as fsdp-tokenize writes it (llm.c's format, 16-bit tokens).").positional().required();
   table.path("valid", "FILE", o.valid, "Token file to validate on.").unset("no validation");
   table.integer("tokens-per-sample", "T", o.tokens_per_sample, {1}, "Tokens per sequence.").alias("block-size");
 
@@ -96,7 +96,7 @@ OptionTable train_option_table(TrainOptions& o) {
   table.integer("total-num-update", "U", o.total_num_update, {1}, "Update at which the decay ends.").unset("--max-update");
   table.number("end-learning-rate", "RATE", o.end_learning_rate, "Learning rate at the end of the decay.", "0 or more", not_negative);
   table.number("power", "P", o.power, "Power of polynomial_decay.", "above 0", [](double x) { return x > 0; });
-  table.integer("max-update", "N", o.max_update, {1}, "Updates in all, those of a resumed run included.").unset("must be given");
+  table.integer("max-update", "N", o.max_update, {1}, "Updates in all, those of a resumed run included.").required();
 
   table.group("Sharding");
   table.text("sharding-strategy", joined_placements("|"), o.sharding_strategy,
@@ -258,7 +258,7 @@ TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& o
 }
 
 std::string full_version_text(std::string_view program) {
-  return version_text(program, {{"MPI", MpiSession::library_version()},
+  return version_text(program, {{"MPI", MpiSession::library_version().c_str()},
                                      {"GEMM", kernels::gemm_description()},
                                      {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                                                      NLOHMANN_JSON_VERSION_PATCH)},
