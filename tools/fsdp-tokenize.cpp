@@ -12,8 +12,8 @@
 #include "base/format.hpp"
 #include "base/options.hpp"
 #include "base/program.hpp"
-#include "base/version.hpp"
 #include "data/token_file.hpp"
+#include "train/options.hpp"
 
 using namespace fsdp;
 
@@ -73,12 +73,8 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
 int tokenize(int argc, char** argv) {
   TokenizeOptions options;
   OptionTable table = tokenize_option_table(options);
-  const Request request = table.parse(argc, argv);
-  if (request != Request::run) {
-    fmt::print("{}", request == Request::help       ? table.help()
-                     : request == Request::markdown ? table.markdown()
-                     : request == Request::version  ? version_text(table.program())
-                                                    : table.config());
+  if (const auto text = answer(table, table.parse(argc, argv))) {
+    fmt::print("{}", *text);
     return exit_code::done;
   }
   if (options.texts.empty()) throw UserError("no text (there is nothing to tokenize) give at least one file, or - for standard input");

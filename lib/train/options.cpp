@@ -10,6 +10,7 @@
 #include "base/version.hpp"
 #include "comm/mpi_session.hpp"
 #include "fsdp/placement.hpp"
+#include "h5/h5.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fsdp {
@@ -197,8 +198,8 @@ std::optional<std::string> answer(const OptionTable& table, Request request) {
     case Request::help: return table.help();
     case Request::markdown: return table.markdown();
     case Request::version: return full_version_text(table.program());
-    case Request::run:
-    case Request::print_config: break;
+    case Request::print_config: return table.config();
+    case Request::run: break;
   }
   return {};
 }
@@ -207,11 +208,12 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
   TrainCommand command;
   OptionTable table = train_option_table(command.options);
   const Request request = table.parse(argc, argv);
-  command.answer = answer(table, request);
+  const bool print_config = request == Request::print_config;  // wants what follows from the options, too
+  if (!print_config) command.answer = answer(table, request);
   if (command.options.list_archs && !command.answer) command.answer = list_of_archs();
   if (command.answer) return command;
   resolve(command.options, world_size);
-  if (request == Request::print_config) command.answer = table.config();
+  if (print_config) command.answer = table.config();
   else require_complete(command.options);
   return command;
 }
@@ -258,11 +260,13 @@ TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& o
 }
 
 std::string full_version_text(std::string_view program) {
-  return version_text(program, {{"MPI", MpiSession::library_version().c_str()},
-                                     {"GEMM", kernels::gemm_description()},
-                                     {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
-                                                     NLOHMANN_JSON_VERSION_PATCH)},
-                                     {"CUDA", "off (no CUDA device in this program)"}});
+  return version_text(
+      program,
+      {{"MPI", MpiSession::library_version().c_str()},  // Open MPI counts the final NUL
+       {"HDF5", h5::library_version()},
+       {"GEMM", kernels::gemm_description()},
+       {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
+       {"CUDA", "off (no CUDA device in this program)"}});
 }
 
 }  // namespace fsdp

@@ -90,7 +90,7 @@ nlohmann::json to_json(const TrainOptions& options);
 TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& options);
 /// What --version prints: the program, its version, MPI, HDF5, oneDNN, what is off.
 std::string full_version_text(std::string_view program);
-/// The text that answers --help, --version and the like; none for a run or --print-config.
+/// The text that answers --help, --version and the like; none for a run.
 std::optional<std::string> answer(const OptionTable& table, Request request);
 
 }  // namespace fsdp
