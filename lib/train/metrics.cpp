@@ -92,7 +92,9 @@ void Metrics::train(const TrainMetrics& m) {
   const double eta_s = mean_s * static_cast<double>(max_step_ > m.step ? max_step_ - m.step : 0);
   const std::string line = step_line(m, max_step_, eta_s);
   if (m.step % log_interval_ == 0 || m.step == first_step_ + 1 || m.step == max_step_) bar_.line(line);
-  if (bar_.terminal()) bar_.update(static_cast<double>(m.step), static_cast<double>(max_step_), line);
+  if (bar_.terminal())
+    bar_.update(static_cast<double>(m.step), static_cast<double>(max_step_),
+                format("step {}/{}  loss {:.4f}  {} left", m.step, max_step_, m.loss, format_duration(eta_s)));
 }
 
 void Metrics::valid(const ValidMetrics& m) {
