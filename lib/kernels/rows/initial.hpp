@@ -26,22 +26,46 @@ struct NormalFill {
     second = radius * angle.sin;
   }
 
+  /// The four normal numbers of a counter.
+  FSDP_INLINE void quadruple(std::uint64_t counter, float (&z)[4]) const {
+    const std::array<std::uint32_t, 4> words =
+        philox({static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0}, {seed, tensor});
+    pair(words[0], words[1], z[0], z[1]);
+    pair(words[2], words[3], z[2], z[3]);
+  }
+
+  /// The elements of a counter that are wanted.
+  FSDP_INLINE void part(std::uint64_t counter) const {
+    float z[4];
+    quadruple(counter, z);
+    for (std::size_t j = 0; j < 4; ++j) {
+      const std::size_t at = 4 * counter + j;
+      if (at >= global_begin && at < global_begin + n) x[at - global_begin] = mean + stddev * z[j];
+    }
+  }
+
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    const std::size_t global_end = global_begin + n;
-    const std::size_t begin = global_begin / 4 + b * block, end = (global_end + 3) / 4;
+    const std::size_t global_end = global_begin + n, last = (global_end + 3) / 4;
+    const std::size_t begin = global_begin / 4 + b * block, end = last - begin < block ? last : begin + block;
     const NormalFill k = *this;
-    lanes.each(end - begin < block ? end - begin : block, [=](std::size_t i) FSDP_LANE {
-      const std::uint64_t counter = begin + i;
-      const std::array<std::uint32_t, 4> words =
-          philox({static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0}, {k.seed, k.tensor});
-      float z[4];
-      pair(words[0], words[1], z[0], z[1]);
-      pair(words[2], words[3], z[2], z[3]);
-      for (std::size_t j = 0; j < 4; ++j) {
-        const std::size_t at = 4 * counter + j;
-        if (at >= k.global_begin && at < global_end) k.x[at - k.global_begin] = k.mean + k.stddev * z[j];
-      }
+    // Counters all of whose elements are wanted; at most the first and the last of the tensor's part are not.
+    const std::size_t whole_begin = 4 * begin < global_begin ? begin + 1 : begin;
+    const std::size_t whole_end = 4 * end > global_end ? end - 1 : end;
+    if (whole_begin < whole_end) {
+      float* out = x + (4 * whole_begin - global_begin);
+      lanes.each(whole_end - whole_begin, [=](std::size_t i) FSDP_LANE {
+        float z[4];
+        k.quadruple(whole_begin + i, z);
+        out[4 * i] = k.mean + k.stddev * z[0];
+        out[4 * i + 1] = k.mean + k.stddev * z[1];
+        out[4 * i + 2] = k.mean + k.stddev * z[2];
+        out[4 * i + 3] = k.mean + k.stddev * z[3];
+      });
+    }
+    lanes.once([=]() FSDP_LANE {
+      if (begin < whole_begin) k.part(begin);
+      if (whole_end < end && end - 1 >= whole_begin) k.part(end - 1);
     });
   }
 };

@@ -2,6 +2,7 @@
 // walks the elements of that row:
 //   each(n, f)  calls f(i) for i in [0, n), in any order;
 //   sum(n, f)   the sum of f(i), in an order that depends on n alone (float, double or integer);
+//   sums(n, f, g[, h])  two or three sums in one walk (the compiler finds what f and g have in common);
 //   max(n, f)   the largest f(i), at least `lowest`;
 //   once(f)     calls f on one lane;
 //   sync()      what lanes wrote before it, others read after it. sum() and max() imply it.
@@ -9,10 +10,17 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/math.hpp"
 
 namespace fsdp::kernels {
+
+/// What sums() returns.
+template <class T, int count>
+struct Several {
+  T value[count];
+};
 
 #if !defined(__CUDACC__)
 
@@ -39,9 +47,47 @@ struct CpuLanes {
       for (std::size_t j = 0; j < width; ++j) part[j] += f(i + j);
     }
     for (std::size_t j = 0; i < n; ++i, ++j) part[j] += f(i);
-    for (std::size_t half = width / 2; half > 0; half /= 2)
-      for (std::size_t j = 0; j < half; ++j) part[j] += part[j + half];
-    return part[0];
+    return fold(part);
+  }
+
+  template <class F, class G>
+  FSDP_INLINE static auto sums(std::size_t n, F f, G g) {
+    using T = decltype(f(n));
+    T part_f[width] = {}, part_g[width] = {};
+    std::size_t i = 0;
+    for (; i + width <= n; i += width) {
+#pragma omp simd
+      for (std::size_t j = 0; j < width; ++j) {
+        part_f[j] += f(i + j);
+        part_g[j] += g(i + j);
+      }
+    }
+    for (std::size_t j = 0; i < n; ++i, ++j) {
+      part_f[j] += f(i);
+      part_g[j] += g(i);
+    }
+    return Several<T, 2>{{fold(part_f), fold(part_g)}};
+  }
+
+  template <class F, class G, class H>
+  FSDP_INLINE static auto sums(std::size_t n, F f, G g, H h) {
+    using T = decltype(f(n));
+    T part_f[width] = {}, part_g[width] = {}, part_h[width] = {};
+    std::size_t i = 0;
+    for (; i + width <= n; i += width) {
+#pragma omp simd
+      for (std::size_t j = 0; j < width; ++j) {
+        part_f[j] += f(i + j);
+        part_g[j] += g(i + j);
+        part_h[j] += h(i + j);
+      }
+    }
+    for (std::size_t j = 0; i < n; ++i, ++j) {
+      part_f[j] += f(i);
+      part_g[j] += g(i);
+      part_h[j] += h(i);
+    }
+    return Several<T, 3>{{fold(part_f), fold(part_g), fold(part_h)}};
   }
 
   template <class T, class F>
@@ -68,6 +114,14 @@ struct CpuLanes {
   template <class F>
   FSDP_INLINE static void once(F f) { f(); }
   FSDP_INLINE static void sync() {}
+
+ private:
+  template <class T>
+  FSDP_INLINE static T fold(T (&part)[width]) {
+    for (std::size_t half = width / 2; half > 0; half /= 2)
+      for (std::size_t j = 0; j < half; ++j) part[j] += part[j + half];
+    return part[0];
+  }
 };
 
 #else
@@ -97,6 +151,12 @@ struct CudaLanes {
     T value = 0;
     for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) value += f(i);
     return reduce(value, T{0}, [](T a, T b) { return a + b; });
+  }
+
+  template <class... F>
+  FSDP_INLINE static auto sums(std::size_t n, F... f) {
+    using T = std::common_type_t<decltype(f(n))...>;
+    return Several<T, sizeof...(F)>{{sum(n, f)...}};
   }
 
   template <class T, class F>

@@ -69,8 +69,10 @@ struct LayerNormBackward {
       const float *in = x + r * C, *d = dy + r * C;
       float* out = dx + r * C;
       const float mean = stats[2 * r], rstd = stats[2 * r + 1];
-      const float a = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return d[c] * g[c]; }) * inverse;
-      const float b = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return d[c] * g[c] * ((in[c] - mean) * rstd); }) * inverse;
+      const Several<float, 2> sums = lanes.sums(
+          C, [=](std::size_t c) FSDP_LANE { return d[c] * g[c]; },
+          [=](std::size_t c) FSDP_LANE { return d[c] * g[c] * ((in[c] - mean) * rstd); });
+      const float a = sums.value[0] * inverse, b = sums.value[1] * inverse;
       lanes.each(C, [=](std::size_t c) FSDP_LANE {
         const float hat = (in[c] - mean) * rstd, dyc = d[c];
         sum_gain[c] += dyc * hat;

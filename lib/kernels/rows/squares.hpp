@@ -23,25 +23,21 @@ struct Squares {
       add_block(lanes, to, x + b * block, n - b * block < block ? n - b * block : block);
   }
 
-  /// Exact: s < 2^32 times the unit of the first digit; takes off the digit and goes on to the next.
-  FSDP_INLINE static double take_digit(double& s) {
-    const double digit = __builtin_floor(s);
-    s = (s - digit) * 0x1p32;
-    return digit;
-  }
+  /// The bits without the sign: they are in the order of |x|.
+  FSDP_INLINE static std::int32_t magnitude(float value) { return __builtin_bit_cast(std::int32_t, value) & 0x7fffffff; }
 
   template <class Lanes>
   FSDP_INLINE static void add_block(Lanes lanes, ExactSum* to, const float* in, std::size_t count) {
     constexpr std::int32_t infinity = 0x7f800000;
-    const std::int32_t top = lanes.max(count, std::int32_t{0}, [=](std::size_t i) FSDP_LANE {
-      const std::int32_t bits = __builtin_bit_cast(std::int32_t, in[i]) & 0x7fffffff;
-      return bits < infinity ? bits : 0;
-    });
-    const std::int32_t non_finite = lanes.sum(count, [=](std::size_t i) FSDP_LANE {
-      const std::int32_t bits = __builtin_bit_cast(std::int32_t, in[i]) & 0x7fffffff;
-      return bits < infinity ? 0 : 1;
-    });
-    if (non_finite > 0) lanes.once([=]() FSDP_LANE { to->non_finite += non_finite; });
+    std::int32_t top = lanes.max(count, std::int32_t{0}, [=](std::size_t i) FSDP_LANE { return magnitude(in[i]); });
+    if (top >= infinity) {
+      const std::int32_t non_finite = lanes.sum(count, [=](std::size_t i) FSDP_LANE { return magnitude(in[i]) < infinity ? 0 : 1; });
+      top = lanes.max(count, std::int32_t{0}, [=](std::size_t i) FSDP_LANE {
+        const std::int32_t bits = magnitude(in[i]);
+        return bits < infinity ? bits : 0;
+      });
+      lanes.once([=]() FSDP_LANE { to->non_finite += non_finite; });
+    }
     if (top == 0) return;
 
     const double largest = static_cast<double>(__builtin_bit_cast(float, top));
@@ -49,29 +45,21 @@ struct Squares {
     const std::int64_t exponent = (__builtin_bit_cast(std::int64_t, largest * largest) >> 52) - 1023;
     const std::int64_t digit = (exponent + 320) / 32;
     const double scale = __builtin_bit_cast(double, (1023 + 320 - 32 * digit) << 52);  // 1 / unit of that digit
-    auto finite_square = [=](std::size_t i) FSDP_LANE {
-      const std::int32_t bits = __builtin_bit_cast(std::int32_t, in[i]) & 0x7fffffff;
+    // The first three digits of the square of in[i]. At most 4096 digits below 2^32 are added: exact in double.
+    auto first = [=](std::size_t i) FSDP_LANE {
       const double value = static_cast<double>(in[i]);
-      return bits < infinity ? value * value * scale : 0.0;
+      return magnitude(in[i]) < infinity ? value * value * scale : 0.0;
     };
-    // At most 4096 digits below 2^32 are added: exact in double.
-    const double d2 = lanes.sum(count, [=](std::size_t i) FSDP_LANE { return __builtin_floor(finite_square(i)); });
-    const double d1 = lanes.sum(count, [=](std::size_t i) FSDP_LANE {
-      double s = finite_square(i);
-      take_digit(s);
-      return take_digit(s);
-    });
-    const double d0 = lanes.sum(count, [=](std::size_t i) FSDP_LANE {
-      double s = finite_square(i);
-      take_digit(s);
-      take_digit(s);
-      return take_digit(s);
-    });
+    auto next = [](double s) FSDP_LANE { return (s - __builtin_floor(s)) * 0x1p32; };
+    const Several<double, 3> d = lanes.sums(
+        count, [=](std::size_t i) FSDP_LANE { return __builtin_floor(first(i)); },
+        [=](std::size_t i) FSDP_LANE { return __builtin_floor(next(first(i))); },
+        [=](std::size_t i) FSDP_LANE { return __builtin_floor(next(next(first(i)))); });
     lanes.once([=]() FSDP_LANE {
       to->tops[digit] += 1;
-      to->digits[digit] += static_cast<std::int64_t>(d2);
-      if (digit >= 1) to->digits[digit - 1] += static_cast<std::int64_t>(d1);
-      if (digit >= 2) to->digits[digit - 2] += static_cast<std::int64_t>(d0);
+      to->digits[digit] += static_cast<std::int64_t>(d.value[0]);
+      if (digit >= 1) to->digits[digit - 1] += static_cast<std::int64_t>(d.value[1]);
+      if (digit >= 2) to->digits[digit - 2] += static_cast<std::int64_t>(d.value[2]);
     });
   }
 };

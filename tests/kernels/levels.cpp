@@ -1,0 +1,104 @@
+// The row kernels of x86-64-v2, -v3 and -v4 beside each other, those that this processor has. What is defined exactly (initial
+// weights, exact sums, sums over rows) has the same bits on all; the rest may differ by rounding, since only -v3 and -v4 fuse a
+// product and a sum. Each level must also compute in code of its own: see the script symbols.cmake beside this file.
+#define BOOST_TEST_MODULE kernels.levels
+#include "kernels/launch.hpp"
+#include "kernels/rows/bodies.hpp"
+#include "support.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+namespace k = fsdp::kernels;
+
+namespace {
+
+/// Runs a body on every level of this processor; `make` sizes an output and gives the body that fills it.
+template <class Make>
+void compare(const char* name, std::size_t rows, double tolerance, const Make& make) {
+  std::vector<Floats> results;
+  for (const int level : {2, 3, 4}) {
+    if (level == 3 && !__builtin_cpu_supports("x86-64-v3")) continue;
+    if (level == 4 && !__builtin_cpu_supports("x86-64-v4")) continue;
+    Floats out;
+    const auto body = make(out);
+    if (level == 2) k::run_rows<2>(body, rows);
+    if (level == 3) k::run_rows<3>(body, rows);
+    if (level == 4) k::run_rows<4>(body, rows);
+    results.push_back(out);
+  }
+  for (const Floats& other : results) {
+    BOOST_TEST(relative_error(other, widen(results[0])) <= tolerance, name);
+    BOOST_TEST(relative_error(other, Doubles(other.size())) > 0, name);  // something was computed
+  }
+}
+
+constexpr std::size_t R = 9, C = 211;
+const Floats a = random_floats(R * C, 1, 3.0f), b = random_floats(R * C, 2), gain = random_floats(C, 3), bias = random_floats(C, 4);
+const Floats stats = random_floats(2 * R, 5);
+const std::vector<std::int32_t> targets = {3, -1, 210, 0, 7, 100, 5, 5, 9};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(within_rounding) {
+  const double tolerance = 1e-6;
+  compare("layer norm", R, tolerance, [](Floats& out) {
+    out.resize(R * C + 2 * R);
+    return k::LayerNormForward{out.data(), out.data() + R * C, a.data(), gain.data(), bias.data(), C, 1e-5f};
+  });
+  compare("layer norm backward", 2, tolerance, [](Floats& out) {
+    out.resize(R * C + 4 * C);
+    return k::LayerNormBackward{out.data(), out.data() + R * C, b.data(), a.data(), stats.data(), gain.data(), R, C, 2, false};
+  });
+  compare("rms norm", R, tolerance, [](Floats& out) {
+    out.resize(R * C + R);
+    return k::RmsNormForward{out.data(), out.data() + R * C, a.data(), gain.data(), C, 1e-5f};
+  });
+  compare("rms norm backward", 2, tolerance, [](Floats& out) {
+    out.resize(R * C + 2 * C);
+    return k::RmsNormBackward{out.data(), out.data() + R * C, b.data(), a.data(), stats.data(), gain.data(), R, C, 2, false};
+  });
+  compare("gelu", 1, tolerance, [](Floats& out) {
+    out.resize(R * C);
+    return k::GeluBackward<k::Gelu::tanh>{out.data(), b.data(), a.data(), R * C};
+  });
+  compare("gelu erf", 1, tolerance, [](Floats& out) {
+    out.resize(R * C);
+    return k::GeluBackward<k::Gelu::erf>{out.data(), b.data(), a.data(), R * C};
+  });
+  compare("swiglu", 1, tolerance, [](Floats& out) {
+    out.resize(2 * R * C);
+    return k::SwigluBackward{out.data(), out.data() + R * C, b.data(), a.data(), b.data(), R * C};
+  });
+  compare("cross entropy", R, tolerance, [](Floats& out) {
+    out = a;
+    out.resize(R * C + R);
+    return k::CrossEntropy{out.data() + R * C, out.data(), targets.data(), C, 1.0f};
+  });
+  compare("softmax", R, tolerance, [](Floats& out) {
+    out = a;
+    out.resize(R * C + R);
+    return k::SoftmaxForward{out.data(), out.data() + R * C, 100, 109, C, 0.5f};
+  });
+}
+
+BOOST_AUTO_TEST_CASE(to_the_bit) {
+  compare("normal numbers", 2, 0, [](Floats& out) {
+    out.resize(1999);
+    return k::NormalFill{out.data(), 1999, 5, 1, 2, 0.0f, 0.02f};
+  });
+  compare("column sums", 2, 0, [](Floats& out) {
+    out.resize(2 * C);
+    return k::ColumnSum{out.data(), a.data(), R, C, C, 2};
+  });
+  std::vector<double> values;
+  auto squares = [&](auto run) {
+    std::vector<k::ExactSum> partial(2);
+    run(k::Squares{partial.data(), a.data(), R * C, 2});
+    partial[0] += partial[1];
+    values.push_back(partial[0].value());
+  };
+  squares([](const k::Squares& body) { k::run_rows<2>(body, 2); });
+  if (__builtin_cpu_supports("x86-64-v3")) squares([](const k::Squares& body) { k::run_rows<3>(body, 2); });
+  if (__builtin_cpu_supports("x86-64-v4")) squares([](const k::Squares& body) { k::run_rows<4>(body, 2); });
+  for (const double value : values) BOOST_TEST(value == values[0]);
+}
