@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -44,9 +45,11 @@ struct ShardState {
 };
 
 /// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, fsync, barrier; rank 0 the
-/// index, rename, marker last, barrier. On return it is durable, or every rank has thrown the same kind of error and the temporary folder is
-/// gone. A step that exists is replaced only if it is not complete. Returns the folder.
-/// `shard` is this rank's index on the shard axis; `replica` its index on the replicate axis: each slice is written by one replica only.
+/// index, rename, marker last, barrier. On return it is durable, or every rank has thrown the same kind of error and the temporary
+/// folder is gone; earlier checkpoints are as they were. A step that exists is replaced only if it is not complete, else UserError.
+/// Removes what earlier runs left under temporary names. `shard` is this rank's index on the shard axis, `replica` on the replicate
+/// axis (rank = replica * shards + shard); each replica writes its part of the shard. `states` has "parameters" first. Returns the
+/// folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout, int shard,
                                       int replica, std::span<const ShardState> states, Communicator& world);
 
@@ -56,9 +59,12 @@ class CheckpointReader : public TensorSource {
   /// `folder` is a step folder. Throws UserError if it is not complete or not one.
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder);
   virtual const CheckpointHeader& header() const = 0;
+  /// "parameters", "exp_avg", ...
+  virtual const std::vector<std::string>& states() const = 0;
   /// Elements [range) of a parameter's state `state` ("parameters", "exp_avg", ...).
   virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
-  /// Compares the checksums of rank files whose index is `part` modulo `parts`; throws UserError naming the first bad one.
+  /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws UserError
+  /// naming the first bad one, and in it the first bad tensor.
   virtual void verify(int part, int parts) const = 0;
 };
 
@@ -73,10 +79,18 @@ void load_parameters(const TensorSource& source, const std::vector<Parameter>& p
 /// The latest complete step in a save folder, if there is one; incomplete ones are named in `warnings`.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir, std::vector<std::string>* warnings = nullptr);
 
+/// `path` is a step folder, or a save folder: then its latest complete step. Throws UserError.
+std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path, std::vector<std::string>* warnings = nullptr);
+
+/// Called now and then with bytes done and bytes in all.
+using ByteProgress = std::function<void(std::size_t, std::size_t)>;
+
 enum class ConsolidatedFormat { hdf5, safetensors };
 /// One process, no MPI: streams every whole parameter from `source` into one HDF5 file (OUT) or a Hugging Face folder (OUT/), in constant
-/// memory, under a temporary name until whole. `progress(done_bytes, all_bytes)` is called now and then.
+/// memory, under a temporary name until whole and on the disk. Throws UserError if OUT exists.
 void consolidate(const CheckpointReader& source, const std::filesystem::path& out, ConsolidatedFormat format,
-                 void (*progress)(std::size_t, std::size_t) = nullptr);
+                 const ByteProgress& progress = nullptr);
+/// Compares all tensors of two sources bit by bit, in constant memory. Throws UserError naming the first that differs.
+void compare_sources(const TensorSource& expected, const TensorSource& found, const ByteProgress& progress = nullptr);
 
 }  // namespace fsdp

@@ -30,11 +30,13 @@ class TensorSource {
   virtual std::string description() const = 0;
 };
 
-/// Opens whatever `path` is: a Hugging Face folder, a step folder, a save folder (its latest complete step) or a consolidated HDF5
-/// file. Throws UserError that says what was expected and found.
-std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path);
+/// Opens whatever `path` is: a Hugging Face folder, a step folder, a save folder (its latest complete step; incomplete ones are named in
+/// `warnings`) or a consolidated HDF5 file. Throws UserError that says what was expected and found.
+std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path, std::vector<std::string>* warnings = nullptr);
 
-/// A Hugging Face folder: config.json and one model.safetensors with fp32 tensors.
+/// A Hugging Face folder: config.json and one model.safetensors with fp32 tensors, with or without their "transformer." or "model.".
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder);
+/// One HDF5 file with whole parameters, as consolidate() writes it.
+std::unique_ptr<TensorSource> open_consolidated(const std::filesystem::path& file);
 
 }  // namespace fsdp

@@ -1,0 +1,205 @@
+// Reading a sharded checkpoint: which rank file holds which elements follows from the header alone, so a read opens only the files that
+// have a part of it, and reads only that part.
+#include <algorithm>
+#include <atomic>
+#include <list>
+#include <map>
+#include <mutex>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/stored.hpp"
+#include "nn/parameters.hpp"
+
+namespace fsdp {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t open_files = 16;  // at most, of rank files
+
+[[noreturn]] void damaged(const fs::path& path, const std::string& why) {
+  throw UserError(format("{} is damaged ({}) restore it from a copy, or use another step", path.string(), why));
+}
+
+class ShardedCheckpoint final : public CheckpointReader {
+ public:
+  explicit ShardedCheckpoint(const fs::path& folder) : folder_(folder), marker_(stored::read_complete(folder)) {
+    const fs::path path = folder / stored::index_name;
+    try {
+      const h5::File file = h5::File::open(path);
+      index_ = stored::read_index_attributes(file, path.string());
+    } catch (const CallError& error) {
+      damaged(path, error.what());
+    }
+    const CheckpointHeader& header = index_.header;
+    if (index_.save_id != marker_.save_id || static_cast<std::size_t>(header.world_size) + 1 != marker_.files.size())
+      damaged(path, "it is not of the same save as the other files");
+    const std::vector<Parameter> parameters = list_parameters(header.config).parameters;
+    const Layout layout(parameters, header.wrap, header.shards);
+    tensors_.resize(parameters.size());
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      tensors_[p] = {parameters[p].name, parameters[p].shape, {}};
+      by_name_[parameters[p].name] = p;
+    }
+    for (int rank = 0; rank < header.world_size; ++rank)
+      for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, header.world_size))
+        tensors_[slice.parameter].parts.push_back({slice.range, rank});
+    for (Tensor& tensor : tensors_)
+      std::sort(tensor.parts.begin(), tensor.parts.end(), [](const Part& a, const Part& b) { return a.range.begin < b.range.begin; });
+  }
+
+  const CheckpointHeader& header() const override { return index_.header; }
+  const std::vector<std::string>& states() const override { return index_.states; }
+  const TransformerConfig& config() const override { return index_.header.config; }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> all;
+    for (const Tensor& tensor : tensors_) all.push_back(tensor.name);
+    return all;
+  }
+  bool has(const std::string& name) const override { return by_name_.contains(name); }
+  Shape shape(const std::string& name) const override { return find(name).shape; }
+  void read(const std::string& name, Range range, float* out) const override { read_state("parameters", name, range, out); }
+  std::size_t bytes_read() const override { return bytes_read_; }
+  std::string description() const override {
+    const int ranks = index_.header.world_size;
+    return format("checkpoint {} ({} rank{})", folder_.string(), ranks, ranks == 1 ? "" : "s");
+  }
+
+  void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
+    if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end())
+      throw UserError(format("{} has no {} (it holds {}) use another checkpoint, or start with a fresh optimizer", description(), state,
+                             fmt::join(index_.states, ", ")));
+    const Tensor& tensor = find(name);
+    expect(range.begin <= range.end && range.end <= numel(tensor.shape), "a range lies outside its tensor");
+    const std::lock_guard lock(mutex_);
+    for (const Part& part : tensor.parts) {
+      const Range common = intersect(part.range, range);
+      if (common.empty()) continue;
+      read_part(part, stored::slice_name(state, name), common, out + (common.begin - range.begin));
+      bytes_read_ += common.size() * sizeof(float);
+    }
+  }
+
+  void verify(int part, int parts) const override {
+    expect(parts >= 1 && part >= 0 && part < parts, "a part of the files to verify");
+    for (std::size_t i = static_cast<std::size_t>(part); i < marker_.files.size(); i += static_cast<std::size_t>(parts)) {
+      const stored::Marker::File& file = marker_.files[i];
+      const FileSum found = sum_file(folder_ / file.name);
+      if (found == file.sum) continue;
+      const std::string where = i + 1 < marker_.files.size() ? damaged_tensor(static_cast<int>(i)) : "";
+      damaged(folder_ / file.name, format("its checksum is {}, {} was written{}", checksum_text(found.checksum),
+                                          checksum_text(file.sum.checksum), where));
+    }
+  }
+
+ private:
+  struct Part {
+    Range range;
+    int rank;
+  };
+  struct Tensor {
+    std::string name;
+    Shape shape;
+    std::vector<Part> parts;  // all elements, in order
+  };
+  struct OpenFile {
+    int rank;
+    h5::File file;
+  };
+
+  const Tensor& find(const std::string& name) const {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end())
+      throw UserError(format("{} has no tensor {} (its model is another one) check the model options", description(), name));
+    return tensors_[found->second];
+  }
+
+  fs::path rank_path(int rank) const { return folder_ / stored::rank_file_name(rank, index_.header.world_size); }
+
+  /// Opened when first needed, the longest unused one closed. Under the mutex.
+  const h5::File& rank_file(int rank) const {
+    const auto found = std::find_if(files_.begin(), files_.end(), [rank](const OpenFile& open) { return open.rank == rank; });
+    if (found != files_.end()) {
+      files_.splice(files_.begin(), files_, found);
+      return files_.front().file;
+    }
+    h5::File file = h5::File::open(rank_path(rank));
+    stored::check_kind(file, rank_path(rank).string(), stored::rank_kind);
+    if (file.read_integer("save_id") != index_.save_id || file.read_integer("rank") != static_cast<std::uint64_t>(rank))
+      damaged(rank_path(rank), "it is not of the same save as the index");
+    if (files_.size() == open_files) files_.pop_back();
+    files_.push_front({rank, std::move(file)});
+    return files_.front().file;
+  }
+
+  void read_part(const Part& part, const std::string& name, Range range, float* out) const {
+    try {
+      const h5::Dataset dataset = rank_file(part.rank).dataset(name);
+      if (dataset.shape() != Shape{part.range.size()} || dataset.read_integer("begin") != part.range.begin)
+        damaged(rank_path(part.rank), format("{} is not elements {} to {}", name, part.range.begin, part.range.end));
+      dataset.read({range.begin - part.range.begin, range.end - part.range.begin}, out);
+    } catch (const CallError& error) {
+      damaged(rank_path(part.rank), error.what());
+    }
+  }
+
+  /// ", in exp_avg/wte.weight" for the first slice of a bad file whose own checksum does not fit.
+  std::string damaged_tensor(int rank) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<float> values;
+    for (const std::string& state : index_.states)
+      for (const Tensor& tensor : tensors_)
+        for (const Part& part : tensor.parts) {
+          if (part.rank != rank) continue;
+          const std::string name = stored::slice_name(state, tensor.name);
+          try {
+            values.resize(part.range.size());
+            read_part(part, name, part.range, values.data());
+            const std::uint64_t sum = checksum(values.data(), values.size() * sizeof(float));
+            if (sum == rank_file(rank).dataset(name).read_integer("xxh3_64")) continue;
+          } catch (const std::exception&) {  // unreadable is damaged, too
+          }
+          return ", in " + name;
+        }
+    return ", outside the tensors";
+  }
+
+  fs::path folder_;
+  stored::Marker marker_;
+  stored::Index index_;
+  std::vector<Tensor> tensors_;
+  std::map<std::string, std::size_t> by_name_;
+  mutable std::mutex mutex_;
+  mutable std::list<OpenFile> files_;  // the latest used first
+  mutable std::atomic<std::size_t> bytes_read_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<CheckpointReader> CheckpointReader::open(const fs::path& folder) { return std::make_unique<ShardedCheckpoint>(folder); }
+
+std::optional<fs::path> latest_checkpoint(const fs::path& save_dir, std::vector<std::string>* warnings) {
+  std::error_code error;
+  std::vector<std::pair<std::uint64_t, fs::path>> steps;
+  for (auto entry = fs::directory_iterator(save_dir, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const fs::path& path = entry->path();
+    if (const auto update = stored::update_of_step_name(path.filename().string())) steps.emplace_back(*update, path);
+    else if (warnings && path.extension() == ".tmp" && stored::update_of_step_name(path.stem().string()))
+      warnings->push_back(format("{} was never finished (the run ended while it was saved); it is not used", path.string()));
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  for (const auto& [update, path] : steps) {
+    try {
+      stored::read_complete(path);
+      return path;
+    } catch (const UserError& problem) {
+      if (warnings) warnings->push_back(problem.what());
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,149 @@
+#include "checkpoint/safetensors.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "h5/output.hpp"
+
+namespace fsdp {
+
+using nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian, and so must this machine be");
+
+namespace {
+
+constexpr std::uint64_t largest_header = 100'000'000;  // as the reference implementation has it
+
+[[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
+  throw UserError(format("{} is damaged ({}) download or copy it again", path.string(), why));
+}
+
+/// Bytes per element; nothing for a type that is newer than this list.
+std::optional<std::size_t> element_bytes(const std::string& dtype) {
+  if (dtype == "F64" || dtype == "I64" || dtype == "U64") return 8;
+  if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
+  if (dtype == "F16" || dtype == "BF16" || dtype == "I16" || dtype == "U16") return 2;
+  if (dtype == "BOOL" || dtype == "U8" || dtype == "I8" || dtype == "F8_E5M2" || dtype == "F8_E4M3") return 1;
+  return std::nullopt;
+}
+
+/// a * b, or nothing if that is too large.
+std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
+  if (a != 0 && b > std::numeric_limits<std::uint64_t>::max() / a) return std::nullopt;
+  return a * b;
+}
+
+/// One entry of the header, or UserError.
+StoredTensor read_entry(const std::filesystem::path& path, const std::string& name, const json& entry, std::uint64_t data_start,
+                        std::uint64_t data_bytes) {
+  const auto fail = [&](const std::string& why) { damaged(path, format("its entry for {} {}", name, why)); };
+  const auto is_count = [](const json& value) { return value.is_number_unsigned(); };
+  if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets"))
+    fail("lacks dtype, shape or data_offsets");
+  const json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
+  if (!dtype.is_string()) fail("has a dtype that is not a text");
+  if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), is_count)) fail("has a shape that is not a list of sizes");
+  if (!offsets.is_array() || offsets.size() != 2 || !is_count(offsets[0]) || !is_count(offsets[1]))
+    fail("has data_offsets that are not two positions");
+  const std::uint64_t begin = offsets[0], end = offsets[1];
+  if (begin > end || end > data_bytes) fail(format("lies at bytes {} to {} of {}", begin, end, data_bytes));
+  StoredTensor tensor{name, dtype, shape.get<Shape>(), data_start + begin, end - begin};
+  if (const auto size = element_bytes(tensor.dtype)) {
+    std::optional<std::uint64_t> bytes = *size;
+    for (const std::size_t extent : tensor.shape) bytes = bytes ? product(*bytes, extent) : bytes;
+    if (bytes != tensor.bytes) fail(format("has {} bytes, which is not {} of {}", tensor.bytes, to_string(tensor.shape), tensor.dtype));
+  }
+  return tensor;
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
+  if (file_.size() < 8) damaged(path, format("it has {} bytes, fewer than a header's length takes", file_.size()));
+  std::uint64_t length = 0;
+  file_.read(0, &length, sizeof length);
+  if (length > largest_header || length > file_.size() - 8)
+    damaged(path, format("its header would be {} bytes long, the file has {}", length, file_.size()));
+  std::string text(length, '\0');
+  file_.read(8, text.data(), text.size());
+
+  // JSON allows a name to be repeated, this format does not.
+  std::vector<std::string> seen;
+  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth == 1 && event == json::parse_event_t::key) seen.push_back(parsed.get<std::string>());
+    return true;
+  };
+  const json header = json::parse(text, watch, /*allow_exceptions=*/false);
+  if (header.is_discarded() || !header.is_object()) damaged(path, "its header is not a JSON object");
+  std::sort(seen.begin(), seen.end());
+  if (const auto repeated = std::adjacent_find(seen.begin(), seen.end()); repeated != seen.end())
+    damaged(path, format("its header names {} twice", *repeated));
+
+  const std::uint64_t data_start = 8 + length, data_bytes = file_.size() - data_start;
+  for (const auto& [name, entry] : header.items())
+    if (name != "__metadata__") tensors_.push_back(read_entry(path, name, entry, data_start, data_bytes));
+  std::sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
+    return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);  // an empty tensor before its neighbour
+  });
+  std::uint64_t at = data_start;
+  for (const StoredTensor& tensor : tensors_) {
+    if (tensor.offset != at) damaged(path, format("{} starts at byte {}, not {}, where the one before it ends", tensor.name, tensor.offset, at));
+    at += tensor.bytes;
+  }
+  if (at != file_.size()) damaged(path, format("its header describes {} bytes, the file has {}", at, file_.size()));
+}
+
+const StoredTensor* SafetensorsFile::find(const std::string& name) const {
+  const auto found = std::find_if(tensors_.begin(), tensors_.end(), [&](const StoredTensor& tensor) { return tensor.name == name; });
+  return found == tensors_.end() ? nullptr : &*found;
+}
+
+void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) const {
+  if (tensor.dtype != "F32")
+    throw UserError(format("{} of {} has type {} (only F32 is read) convert the model to float32", tensor.name, path().string(), tensor.dtype));
+  expect(range.begin <= range.end && range.end <= tensor.bytes / sizeof(float), "a range lies outside its tensor");
+  file_.read(tensor.offset + range.begin * sizeof(float), out, range.size() * sizeof(float));
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const std::vector<std::pair<std::string, Shape>>& tensors)
+    : output_(std::make_shared<h5::Output>(path.string())) {
+  nlohmann::ordered_json header;
+  header["__metadata__"] = {{"format", "pt"}};  // transformers asks for it
+  std::uint64_t at = 0;
+  for (const auto& [name, shape] : tensors) {
+    const std::uint64_t end = at + numel(shape) * sizeof(float);
+    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.dump();
+  text.resize(round_up(text.size(), 8), ' ');  // so that the data is aligned
+  const std::uint64_t length = text.size();
+  output_->write(0, &length, sizeof length);
+  output_->write(8, text.data(), text.size());
+  output_->check();
+  at_ = 8 + length;
+  end_ = at_ + at;
+}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+void SafetensorsWriter::append(const float* values, std::size_t count) {
+  expect(count * sizeof(float) <= end_ - at_, "no more is appended than the header says");
+  output_->write(at_, values, count * sizeof(float));
+  output_->check();
+  at_ += count * sizeof(float);
+}
+
+void SafetensorsWriter::finish() {
+  expect(at_ == end_, "everything that the header names was written");
+  output_->finish();
+}
+
+}  // namespace fsdp

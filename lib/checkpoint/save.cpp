@@ -1,0 +1,226 @@
+// The write protocol of docs/checkpoint-format.md. Every step that can fail on one rank alone is run through agree(), so that all ranks
+// go on or all throw.
+#include <cstring>
+#include <exception>
+#include <random>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/narrow.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/stored.hpp"
+#include "nn/parameters.hpp"
+
+namespace fsdp {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* temporary_suffix = ".tmp";
+constexpr const char* remedy = "free some space, raise the quota, or choose another --save-dir; earlier checkpoints are as they were";
+
+/// Runs `work`, which must not communicate, and agrees on how it went. Where it failed, its own exception is thrown; elsewhere one that
+/// names the ranks where it did. Collective over world.
+template <class Work>
+void agree(Communicator& world, Stream& stream, const fs::path& folder, Work&& work) {
+  std::exception_ptr mine;
+  std::vector<std::int64_t> failed(static_cast<std::size_t>(world.size()));
+  try {
+    work();
+  } catch (...) {
+    mine = std::current_exception();
+    failed[static_cast<std::size_t>(world.rank())] = 1;
+  }
+  world.all_reduce(stream, failed.data(), failed.size());
+  if (mine) std::rethrow_exception(mine);
+  std::vector<std::size_t> ranks;
+  for (std::size_t r = 0; r < failed.size(); ++r)
+    if (failed[r] != 0) ranks.push_back(r);
+  if (ranks.empty()) return;
+  throw UserError(format("rank{} {} could not write {} of {} (see the message there) {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
+                         ranks.size() == 1 ? "its part" : "their parts", folder.string(), remedy));
+}
+
+[[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
+  throw UserError(format("{}, {}, could not be written ({}) {}", what.string(), format_bytes(static_cast<double>(bytes)), error.what(), remedy));
+}
+
+/// Runs `work`; what fails while it writes `what` becomes something that the user can mend.
+template <class Work>
+auto writing(const fs::path& what, std::uint64_t bytes, Work&& work) {
+  try {
+    return work();
+  } catch (const CallError& error) {
+    could_not_write(what, bytes, error);
+  } catch (const fs::filesystem_error& error) {
+    could_not_write(what, bytes, error);
+  }
+}
+
+struct Names {
+  fs::path final_folder, temporary_folder;
+  Names(const fs::path& save_dir, std::uint64_t update)
+      : final_folder(save_dir / stored::step_name(update)), temporary_folder(final_folder) {
+    temporary_folder += temporary_suffix;
+  }
+};
+
+bool is_complete(const fs::path& folder) {
+  try {
+    stored::read_complete(folder);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+/// Folders of steps that were never finished. Only one run writes to a save folder at a time.
+void remove_left_over(const fs::path& save_dir) {
+  for (const auto& entry : fs::directory_iterator(save_dir)) {
+    const fs::path& path = entry.path();
+    if (path.extension() == temporary_suffix && stored::update_of_step_name(path.stem().string())) fs::remove_all(path);
+  }
+}
+
+/// Rank 0, before anyone writes.
+void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) {
+  fs::create_directories(save_dir);
+  if (is_complete(names.final_folder))
+    throw UserError(format("{} is a complete checkpoint already (it is not overwritten) choose another --save-dir, continue from it with "
+                           "--restore latest, or remove it",
+                           names.final_folder.string()));
+  remove_left_over(save_dir);
+  require_free_space(save_dir, bytes);
+  fs::create_directory(names.temporary_folder);
+}
+
+std::uint64_t bytes_of(const std::vector<stored::WrittenSlice>& slices, std::size_t states) {
+  std::uint64_t elements = 0;
+  for (const stored::WrittenSlice& slice : slices) elements += slice.range.size();
+  return elements * sizeof(float) * states;
+}
+
+FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
+                        const std::vector<Parameter>& parameters, const std::vector<stored::WrittenSlice>& slices,
+                        std::span<const ShardState> states) {
+  if (!fs::is_directory(path.parent_path()))
+    throw UserError(format("{} is not there on this rank (rank 0 has just made it) choose a --save-dir on a file system that all nodes share",
+                           path.parent_path().string()));
+  h5::File file = h5::File::create(path);
+  file.write_text("format", stored::rank_kind);
+  file.write_integer("format_version", stored::version);
+  file.write_integer("save_id", save_id);
+  file.write_integer("update", header.progress.update);
+  file.write_integer("rank", static_cast<std::uint64_t>(rank));
+  file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
+  for (const ShardState& state : states)
+    for (const stored::WrittenSlice& slice : slices) {
+      const Parameter& parameter = parameters[slice.parameter];
+      const float* values = state.values.data() + slice.state_offset;
+      h5::Dataset dataset = file.create_dataset(stored::slice_name(state.name, parameter.name), {slice.range.size()});
+      dataset.write_integers("shape", std::vector<std::uint64_t>(parameter.shape.begin(), parameter.shape.end()));
+      dataset.write_integer("begin", slice.range.begin);
+      dataset.write_integer("end", slice.range.end);
+      dataset.write_integer("xxh3_64", checksum(values, slice.range.size() * sizeof(float)));
+      dataset.write({0, slice.range.size()}, values);
+    }
+  file.close();
+  return sum_file(path);
+}
+
+void write_index(const fs::path& path, const stored::Index& index, const std::vector<Parameter>& parameters, const Layout& layout) {
+  std::vector<std::vector<h5::VirtualPart>> parts(parameters.size());
+  for (int rank = 0; rank < index.header.world_size; ++rank)
+    for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, index.header.world_size))
+      parts[slice.parameter].push_back({slice.range, stored::rank_file_name(rank, index.header.world_size), ""});
+  h5::File file = h5::File::create(path);
+  stored::write_index_attributes(file, index);
+  for (const std::string& state : index.states)
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      for (h5::VirtualPart& part : parts[p]) part.dataset = stored::slice_name(state, parameters[p].name);
+      file.create_virtual_dataset(stored::whole_name(state, parameters[p].name), parameters[p].shape, parts[p]);
+    }
+  file.close();
+}
+
+/// Rank 0, once all rank files are on the disk: the index, the final name, the marker.
+void complete(const Names& names, const stored::Index& index, const std::vector<Parameter>& parameters, const Layout& layout,
+              const std::vector<FileSum>& sums) {
+  stored::Marker marker{index.header.progress.update, index.save_id, {}};
+  for (const FileSum& sum : sums)
+    marker.files.push_back({stored::rank_file_name(narrow<int>(marker.files.size()), index.header.world_size), sum});
+  const fs::path path = names.temporary_folder / stored::index_name;
+  write_index(path, index, parameters, layout);
+  marker.files.push_back({stored::index_name, sum_file(path)});
+  sync_folder(names.temporary_folder);
+  fs::remove_all(names.final_folder);  // not complete: prepare() has looked
+  try {
+    rename_durably(names.temporary_folder, names.final_folder);
+    write_text_file_durably(names.final_folder / stored::marker_name, stored::marker_text(marker));
+  } catch (const std::exception&) {
+    std::error_code ignored;
+    fs::remove_all(names.final_folder, ignored);
+    throw;
+  }
+}
+
+}  // namespace
+
+std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout, int shard,
+                                      int replica, std::span<const ShardState> states, Communicator& world) {
+  const int rank = world.rank(), world_size = world.size();
+  expect(header.world_size == world_size && header.shards == layout.shards() && world_size % header.shards == 0 &&
+             rank == replica * header.shards + shard,
+         "the header, the layout and the communicator agree");
+  expect(!states.empty() && states.front().name == "parameters", "a checkpoint starts with the parameters");
+  for (const ShardState& state : states) expect(state.values.size() == layout.total_shard_numel(), "a state covers the shard");
+
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream();
+  const Names names(save_dir, header.progress.update);
+  const std::vector<Parameter> parameters = list_parameters(header.config).parameters;
+  const auto slices = stored::written_slices(layout, rank, world_size);
+
+  stored::Index index{header, {}, 0};
+  for (const ShardState& state : states) index.states.push_back(state.name);
+  if (rank == 0) {
+    std::random_device random;
+    index.save_id = (std::uint64_t{random()} << 32) | random();
+  }
+  world.broadcast(*stream, &index.save_id, sizeof index.save_id, 0);
+
+  try {
+    agree(world, *stream, names.temporary_folder, [&] {
+      if (rank != 0) return;
+      std::uint64_t bytes = 0;
+      for (const Parameter& parameter : parameters) bytes += numel(parameter.shape) * sizeof(float) * states.size();
+      writing(names.temporary_folder, bytes, [&] { prepare(save_dir, names, bytes); });
+    });
+    std::vector<std::int64_t> sums(2 * static_cast<std::size_t>(world_size));  // bytes and checksum of each rank's file
+    agree(world, *stream, names.temporary_folder, [&] {
+      const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world_size);
+      const FileSum sum = writing(path, bytes_of(slices, states.size()), [&] {
+        return write_rank_file(path, header, index.save_id, rank, parameters, slices, states);
+      });
+      const std::uint64_t mine[2] = {sum.bytes, sum.checksum};
+      std::memcpy(sums.data() + 2 * rank, mine, sizeof mine);
+    });
+    world.all_reduce(*stream, sums.data(), sums.size());
+    agree(world, *stream, names.final_folder, [&] {
+      if (rank != 0) return;
+      std::vector<FileSum> all(static_cast<std::size_t>(world_size));
+      for (std::size_t r = 0; r < all.size(); ++r)
+        all[r] = {static_cast<std::uint64_t>(sums[2 * r]), static_cast<std::uint64_t>(sums[2 * r + 1])};
+      writing(names.final_folder, 0, [&] { complete(names, index, parameters, layout, all); });
+    });
+  } catch (const std::exception&) {
+    // All ranks have closed their files by now, or the job is ending.
+    std::error_code ignored;
+    if (rank == 0) fs::remove_all(names.temporary_folder, ignored);
+    throw;
+  }
+  return names.final_folder;
+}
+
+}  // namespace fsdp

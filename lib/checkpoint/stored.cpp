@@ -1,0 +1,167 @@
+#include "checkpoint/stored.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp::stored {
+
+using nlohmann::json;
+
+std::string step_name(std::uint64_t update) { return format("step-{:08}", update); }
+
+std::optional<std::uint64_t> update_of_step_name(const std::string& name) {
+  constexpr std::string_view prefix = "step-";
+  if (!name.starts_with(prefix) || name.size() < prefix.size() + 8) return std::nullopt;
+  std::uint64_t update = 0;
+  const char* const end = name.data() + name.size();
+  const auto parsed = std::from_chars(name.data() + prefix.size(), end, update);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  return update;
+}
+
+std::string rank_file_name(int rank, int world_size) { return format("rank-{:05}-of-{:05}.h5", rank, world_size); }
+std::string slice_name(const std::string& state, const std::string& parameter) { return state + "/" + parameter; }
+std::string whole_name(const std::string& state, const std::string& parameter) {
+  return state == "parameters" ? parameter : state + "/" + parameter;
+}
+
+std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size) {
+  const int shard = rank % layout.shards(), replica = rank / layout.shards(), replicas = world_size / layout.shards();
+  std::vector<WrittenSlice> written;
+  for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
+    const Range mine = share(layout.shard_numel(unit), static_cast<std::size_t>(replicas), static_cast<std::size_t>(replica));
+    for (const Slice& slice : layout.slices(unit, shard)) {
+      const Range part = intersect(mine, {slice.shard_offset, slice.shard_offset + slice.range.size()});
+      if (part.empty()) continue;
+      const std::size_t begin = slice.range.begin + (part.begin - slice.shard_offset);
+      written.push_back({slice.parameter, {begin, begin + part.size()}, layout.shard_offset(unit) + part.begin});
+    }
+  }
+  return written;
+}
+
+void write_progress(h5::Node& node, const Progress& progress) {
+  node.write_integer("update", progress.update);
+  node.write_integer("sequences", progress.sequences);
+  node.write_integer("tokens", progress.tokens);
+  node.write_integer("seed", progress.seed);
+}
+
+Progress read_progress(const h5::Node& node) {
+  return {node.read_integer("update"), node.read_integer("sequences"), node.read_integer("tokens"), node.read_integer("seed")};
+}
+
+void check_kind(const h5::Node& node, const std::string& name, const std::string& kind) {
+  const std::string found = node.has_attribute("format") ? node.read_text("format") : "";
+  if (found != kind)
+    throw UserError(format("{} is not what it should be (its format is \"{}\", not \"{}\") check the path", name, found, kind));
+  const std::uint64_t found_version = node.read_integer("format_version");
+  if (found_version != version)
+    throw UserError(format("{} has format version {} (this program knows {}) use the program that wrote it", name, found_version,
+                                 version));
+}
+
+void write_index_attributes(h5::Node& node, const Index& index) {
+  const CheckpointHeader& header = index.header;
+  node.write_text("format", index_kind);
+  node.write_integer("format_version", version);
+  node.write_integer("save_id", index.save_id);
+  node.write_text("version", header.version);
+  write_progress(node, header.progress);
+  node.write_text("strategy", header.strategy);
+  node.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
+  node.write_integer("shards", static_cast<std::uint64_t>(header.shards));
+  node.write_integer("blocks_per_unit", header.wrap.blocks_per_unit);
+  node.write_integer("flat_alignment", flat_alignment);
+  node.write_text("optimizer", header.optimizer);
+  node.write_text("states", format("{}", fmt::join(index.states, " ")));
+  node.write_text("config", config_to_json(header.config).dump(2));
+  node.write_text("options", header.options_json);
+}
+
+Index read_index_attributes(const h5::Node& node, const std::string& name) {
+  check_kind(node, name, index_kind);
+  Index index;
+  index.save_id = node.read_integer("save_id");
+  CheckpointHeader& header = index.header;
+  header.version = node.read_text("version");
+  header.progress = read_progress(node);
+  header.strategy = node.read_text("strategy");
+  const std::uint64_t world_size = node.read_integer("world_size"), shards = node.read_integer("shards");
+  const std::uint64_t blocks_per_unit = node.read_integer("blocks_per_unit");
+  if (world_size < 1 || world_size > 99999999 || shards < 1 || world_size % shards != 0 || blocks_per_unit < 1 ||
+      node.read_integer("flat_alignment") != flat_alignment)
+    throw UserError(format("{} describes a layout that cannot be ({} ranks, {} shards, {} blocks per unit) use another checkpoint",
+                                 name, world_size, shards, blocks_per_unit));
+  header.world_size = static_cast<int>(world_size);
+  header.shards = static_cast<int>(shards);
+  header.wrap.blocks_per_unit = blocks_per_unit;
+  header.optimizer = node.read_text("optimizer");
+  header.options_json = node.read_text("options");
+  const json config = json::parse(node.read_text("config"), nullptr, /*allow_exceptions=*/false);
+  if (config.is_discarded()) throw UserError(format("{} holds no model configuration (it is not JSON) use another checkpoint", name));
+  header.config = config_from_json(config);
+  header.config.validate();
+  const std::string states = node.read_text("states");
+  for (std::size_t at = 0; at < states.size();) {
+    const std::size_t end = std::min(states.find(' ', at), states.size());
+    index.states.push_back(states.substr(at, end - at));
+    at = end + 1;
+  }
+  return index;
+}
+
+std::string marker_text(const Marker& marker) {
+  nlohmann::ordered_json text;
+  text["format"] = index_kind;
+  text["format_version"] = version;
+  text["update"] = marker.update;
+  text["save_id"] = checksum_text(marker.save_id);
+  text["files"] = nlohmann::ordered_json::array();
+  for (const Marker::File& file : marker.files)
+    text["files"].push_back({{"name", file.name}, {"bytes", file.sum.bytes}, {"xxh3_64", checksum_text(file.sum.checksum)}});
+  return text.dump(1) + "\n";
+}
+
+Marker read_complete(const std::filesystem::path& folder) {
+  const auto fail = [&](const std::string& why) {
+    throw UserError(format("{} is not a complete checkpoint ({}) use another step", folder.string(), why));
+  };
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) fail("there is no such folder");
+  if (!std::filesystem::exists(folder / marker_name, error))
+    fail(format("it has no {}, which is written last", marker_name));
+  const json text = json::parse(read_text_file(folder / marker_name), nullptr, /*allow_exceptions=*/false);
+  Marker marker;
+  try {  // nlohmann's own checks of every access
+    if (text.at("format_version").get<std::uint64_t>() != version)
+      fail(format("its format version is {}, this program knows {}", text.at("format_version").dump(), version));
+    const auto hexadecimal = [](const json& value) { return std::stoull(value.get<std::string>(), nullptr, 16); };
+    marker.update = text.at("update");
+    marker.save_id = hexadecimal(text.at("save_id"));
+    for (const json& file : text.at("files"))
+      marker.files.push_back({file.at("name"), {file.at("bytes"), hexadecimal(file.at("xxh3_64"))}});
+  } catch (const json::exception&) {
+    fail(format("its {} is damaged", marker_name));
+  } catch (const std::logic_error&) {  // of stoull
+    fail(format("its {} is damaged", marker_name));
+  }
+  const bool has_index = !marker.files.empty() && marker.files.back().name == index_name;
+  if (!has_index) fail(format("its {} does not name {}", marker_name, index_name));
+  const int ranks = static_cast<int>(marker.files.size()) - 1;
+  for (int i = 0; i <= ranks; ++i) {
+    const Marker::File& file = marker.files[static_cast<std::size_t>(i)];
+    if (i < ranks && file.name != rank_file_name(i, ranks)) fail(format("its {} names {}", marker_name, file.name));
+    const auto bytes = std::filesystem::file_size(folder / file.name, error);
+    if (error) fail(format("{} is missing", file.name));
+    if (bytes != file.sum.bytes) fail(format("{} has {} bytes, {} were written", file.name, bytes, file.sum.bytes));
+  }
+  return marker;
+}
+
+}  // namespace fsdp::stored

@@ -1,0 +1,70 @@
+// The names, attributes and the marker of docs/checkpoint-format.md, for those who write and those who read.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/files.hpp"
+#include "h5/h5.hpp"
+
+namespace fsdp::stored {
+
+inline constexpr std::uint64_t version = 1;
+inline constexpr const char* index_name = "checkpoint.h5";
+inline constexpr const char* marker_name = "complete.json";
+/// What the attribute "format" of each kind of file says.
+inline constexpr const char* index_kind = "fsdp checkpoint";
+inline constexpr const char* rank_kind = "fsdp checkpoint, part of one rank";
+inline constexpr const char* model_kind = "fsdp model";
+
+std::string step_name(std::uint64_t update);
+/// Nothing if `name` is not that of a step.
+std::optional<std::uint64_t> update_of_step_name(const std::string& name);
+std::string rank_file_name(int rank, int world_size);
+/// Inside a rank file.
+std::string slice_name(const std::string& state, const std::string& parameter);
+/// Inside the index: parameters at the root, so that it reads as a state dict.
+std::string whole_name(const std::string& state, const std::string& parameter);
+
+/// A part of a parameter that one rank writes.
+struct WrittenSlice {
+  std::size_t parameter;     // index
+  Range range;               // elements of the parameter
+  std::size_t state_offset;  // where they lie in the rank's state, in elements
+};
+/// What `rank` writes: of each unit's shard the replicas take consecutive shares, so that every element is written once, by
+/// ranks that write equally much.
+std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size);
+
+struct Index {
+  CheckpointHeader header;
+  std::vector<std::string> states;
+  std::uint64_t save_id = 0;  // the same in all files of one save
+};
+void write_index_attributes(h5::Node& node, const Index& index);
+/// Throws UserError (another kind of file, a newer version) or CallError (an attribute is missing).
+Index read_index_attributes(const h5::Node& node, const std::string& name);
+
+void write_progress(h5::Node& node, const Progress& progress);
+Progress read_progress(const h5::Node& node);
+/// Throws UserError unless the file says that it is of this kind, in a version that we know.
+void check_kind(const h5::Node& node, const std::string& name, const std::string& kind);
+
+/// complete.json: all files, and what they must be.
+struct Marker {
+  struct File {
+    std::string name;
+    FileSum sum;
+  };
+  std::uint64_t update = 0, save_id = 0;
+  std::vector<File> files;
+};
+std::string marker_text(const Marker& marker);
+/// Throws UserError that says why `folder` is not a complete checkpoint: no marker, a bad one, a file missing or of another size.
+Marker read_complete(const std::filesystem::path& folder);
+
+}  // namespace fsdp::stored

@@ -1,0 +1,143 @@
+// One file from many: both formats hold what was saved, bit for bit, and are read back like any model. The program, too.
+#define BOOST_TEST_MODULE checkpoint.consolidate
+#include <boost/test/unit_test.hpp>
+
+#include <array>
+#include <cstdio>
+
+#include <sys/wait.h>
+
+#include "checkpoint/safetensors.hpp"
+#include "checkpoint/support.hpp"
+#include "h5/h5.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+void check_model(const fs::path& path, const Run& run) {
+  const auto source = open_tensor_source(path);
+  BOOST_CHECK(source->config() == run.config);
+  const auto parameters = list_parameters(run.config).parameters;
+  BOOST_TEST(source->names().size() == parameters.size());
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    BOOST_CHECK(source->shape(parameters[p].name) == parameters[p].shape);
+    std::vector<float> values(numel(parameters[p].shape));
+    source->read(parameters[p].name, {0, values.size()}, values.data());
+    BOOST_CHECK(same_bits(values, whole(0, p, parameters[p].shape, run.update)));
+  }
+  BOOST_TEST(source->bytes_read() == parameter_count(run.config) * 4);
+}
+
+/// What the program prints (both streams), and its exit code.
+std::pair<std::string, int> run_program(const std::string& arguments) {
+  const auto& suite = boost::unit_test::framework::master_test_suite();
+  BOOST_REQUIRE_MESSAGE(suite.argc > 1, "needs the path of fsdp-consolidate");
+  std::string text;
+  std::FILE* pipe = popen((std::string(suite.argv[suite.argc - 1]) + " " + arguments + " 2>&1").c_str(), "r");
+  std::array<char, 4096> buffer;
+  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  return {text, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(both_formats_hold_what_was_saved) {
+  for (const Run& run : {Run{gpt2_config(), "full", 3, 1, 7}, Run{llama_config(), "none", 2, 1, 8}}) {
+    const TemporaryFolder folder;
+    const auto reader = CheckpointReader::open(save(folder / "saves", run));
+    std::size_t last = 0, all = 0;
+    const auto progress = [&](std::size_t done, std::size_t total) {
+      BOOST_TEST(done > last);
+      last = done, all = total;
+    };
+    consolidate(*reader, folder / "model.h5", ConsolidatedFormat::hdf5, progress);
+    BOOST_TEST(last == parameter_count(run.config) * 4);
+    BOOST_TEST(all == last);
+    consolidate(*reader, folder / "deep" / "model", ConsolidatedFormat::safetensors);
+    check_model(folder / "model.h5", run);
+    check_model(folder / "deep" / "model", run);
+    BOOST_CHECK((list(folder / "deep" / "model") == std::vector<std::string>{"config.json", "model.safetensors"}));
+    BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"deep", "model.h5", "saves"}));
+    BOOST_TEST(h5::File::open(folder / "model.h5").read_integer("update") == run.update);
+    compare_sources(*reader, *open_tensor_source(folder / "model.h5"));
+    compare_sources(*reader, *open_tensor_source(folder / "deep" / "model"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_difference_is_named) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
+  consolidate(*reader, folder / "model", ConsolidatedFormat::safetensors);
+  const fs::path file = folder / "model" / "model.safetensors";
+  std::uint64_t offset = 0;
+  {
+    const SafetensorsFile tensors(file);
+    offset = tensors.find("transformer.h.1.mlp.c_fc.bias")->offset;
+  }
+  flip(file, offset + 4 * 17 + 2);
+  const std::string message = message_of([&] { compare_sources(*reader, *open_tensor_source(folder / "model")); });
+  CHECK_CONTAINS(message, "transformer.h.1.mlp.c_fc.bias");
+  CHECK_CONTAINS(message, "element 17 is");
+}
+
+BOOST_AUTO_TEST_CASE(what_exists_is_not_overwritten) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
+  for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors}) {
+    write_file(folder / "out", "mine");
+    CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", format); }), "out exists");
+    BOOST_TEST(read_file(folder / "out") == "mine");
+    fs::remove(folder / "out");
+    write_file(folder / "out.tmp", "left over by a run that was killed");
+    consolidate(*reader, folder.path().string() + (format == ConsolidatedFormat::hdf5 ? "/out" : "/out/"), format);
+    BOOST_TEST(!fs::exists(folder / "out.tmp"));
+    check_model(folder / "out", Run{});
+    fs::remove_all(folder / "out");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_truncated_or_foreign_file_is_refused) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
+  consolidate(*reader, folder / "model.h5", ConsolidatedFormat::hdf5);
+  fs::resize_file(folder / "model.h5", fs::file_size(folder / "model.h5") - 100);
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder / "model.h5"); }), "truncated file");
+  h5::File::create(folder / "other.h5").write_text("title", "weather");
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder / "other.h5"); }), "HDF5 file of another kind");
+}
+
+BOOST_AUTO_TEST_CASE(the_program) {
+  const TemporaryFolder folder;
+  const Run run{llama_config(), "full", 3, 1, 9};
+  const fs::path step = save(folder / "saves", run);
+  const std::string saves = (folder / "saves").string(), out = (folder / "out").string();
+  auto [text, code] = run_program(saves + " " + out + ".h5 --format hdf5 --verify");
+  BOOST_TEST(code == 0);
+  CHECK_CONTAINS(text, "step-00000009");
+  CHECK_CONTAINS(text, "verified");
+  check_model(out + ".h5", run);
+  std::tie(text, code) = run_program(step.string() + " " + out + " --format=safetensors --verify");
+  BOOST_TEST(code == 0);
+  check_model(out, run);
+  std::tie(text, code) = run_program(step.string() + " " + out);
+  BOOST_TEST(code == 2);
+  CHECK_CONTAINS(text, "exists");
+  std::tie(text, code) = run_program(step.string());
+  BOOST_TEST(code == 2);
+  std::tie(text, code) = run_program((folder / "absent").string() + " " + out + "2");
+  BOOST_TEST(code == 2);
+  CHECK_CONTAINS(text, "absent does not exist");
+  std::tie(text, code) = run_program(step.string() + " " + out + "2 --format onnx");
+  BOOST_TEST(code == 2);
+  std::tie(text, code) = run_program(step.string() + " " + out + "2 --dtype bf16");
+  BOOST_TEST(code == 2);
+  flip(step / "rank-00001-of-00003.h5", 4000);
+  std::tie(text, code) = run_program(step.string() + " " + out + "2 --verify");
+  BOOST_TEST(code == 2);
+  CHECK_CONTAINS(text, "rank-00001-of-00003.h5 is damaged");
+  BOOST_TEST(!fs::exists(out + "2"));
+}

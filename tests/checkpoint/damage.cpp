@@ -1,0 +1,183 @@
+// Steps that are not whole are passed over, with a warning; damage is found, and named.
+#define BOOST_TEST_MODULE checkpoint.damage
+#include <boost/test/unit_test.hpp>
+
+#include "checkpoint/support.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Two steps in one save folder, 100 and 200.
+struct TwoSteps {
+  TemporaryFolder folder;
+  Run run;
+  fs::path early = save(folder.path(), run), late;
+  TwoSteps() {
+    run.update = 200;
+    late = save(folder.path(), run);
+  }
+  /// That the early step is the latest now, because of something that contains `why`.
+  void check_early_is_latest(const std::string& why) const {
+    std::vector<std::string> warnings;
+    const auto latest = latest_checkpoint(folder.path(), &warnings);
+    BOOST_REQUIRE(latest);
+    BOOST_TEST(*latest == early);
+    BOOST_REQUIRE(warnings.size() == 1);
+    CHECK_CONTAINS(warnings[0], "step-00000200");
+    CHECK_CONTAINS(warnings[0], why);
+    warnings.clear();
+    const auto source = open_tensor_source(folder.path(), &warnings);
+    CHECK_CONTAINS(source->description(), "step-00000100");
+    BOOST_TEST(warnings.size() == 1u);
+  }
+};
+
+const std::string second_file = "rank-00001-of-00002.h5";
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_latest_complete_step_is_found) {
+  const TwoSteps steps;
+  std::vector<std::string> warnings;
+  BOOST_TEST(*latest_checkpoint(steps.folder.path(), &warnings) == steps.late);
+  BOOST_TEST(warnings.empty());
+  BOOST_CHECK(!latest_checkpoint(steps.folder / "absent"));
+  BOOST_CHECK(!latest_checkpoint(steps.late));
+}
+
+BOOST_AUTO_TEST_CASE(a_step_without_its_marker_is_passed_over) {
+  const TwoSteps steps;
+  fs::remove(steps.late / "complete.json");
+  steps.check_early_is_latest("no complete.json");
+  CHECK_CONTAINS(message_of([&] { CheckpointReader::open(steps.late); }), "not a complete checkpoint");
+}
+
+BOOST_AUTO_TEST_CASE(a_step_with_a_torn_marker_is_passed_over) {
+  const TwoSteps steps;
+  const std::string marker = read_file(steps.late / "complete.json");
+  for (const std::size_t length : {std::size_t{0}, marker.size() / 2, marker.size() - 3}) {
+    write_file(steps.late / "complete.json", marker.substr(0, length));
+    steps.check_early_is_latest("complete.json is damaged");
+  }
+  for (const char* text : {"[]", "{}", R"({"format_version": 1, "update": 200, "save_id": "zz", "files": []})"}) {
+    write_file(steps.late / "complete.json", text);
+    steps.check_early_is_latest("complete.json is damaged");
+  }
+  write_file(steps.late / "complete.json", R"({"format_version": 1, "update": 200, "save_id": "12", "files": []})");
+  steps.check_early_is_latest("does not name checkpoint.h5");
+}
+
+BOOST_AUTO_TEST_CASE(a_missing_or_truncated_file_is_noticed_before_anything_is_read) {
+  for (const std::string name : {second_file, std::string("checkpoint.h5")}) {
+    const TwoSteps steps;
+    const auto size = fs::file_size(steps.late / name);
+    fs::resize_file(steps.late / name, size - 1);
+    steps.check_early_is_latest(name + " has");
+    fs::remove(steps.late / name);
+    steps.check_early_is_latest(name + " is missing");
+    CHECK_CONTAINS(message_of([&] { CheckpointReader::open(steps.late); }), name + " is missing");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_unfinished_save_is_passed_over_and_removed_by_the_next) {
+  const TwoSteps steps;
+  fs::create_directory(steps.folder / "step-00000300.tmp");
+  write_file(steps.folder / "step-00000300.tmp" / "rank-00000-of-00002.h5", "half");
+  std::vector<std::string> warnings;
+  BOOST_TEST(*latest_checkpoint(steps.folder.path(), &warnings) == steps.late);
+  BOOST_REQUIRE(warnings.size() == 1);
+  CHECK_CONTAINS(warnings[0], "step-00000300.tmp was never finished");
+  Run next = steps.run;
+  next.update = 250;
+  save(steps.folder.path(), next);
+  BOOST_CHECK((list(steps.folder.path()) == std::vector<std::string>{"step-00000100", "step-00000200", "step-00000250"}));
+}
+
+// A checksum covers every byte: whichever is flipped, verify() names the file, and for data the tensor.
+BOOST_AUTO_TEST_CASE(a_flipped_byte_is_found_wherever_it_is) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder.path(), Run{});
+  for (const std::string name : {second_file, std::string("checkpoint.h5")}) {
+    const std::size_t size = fs::file_size(step / name);
+    int inside_tensors = 0;
+    for (std::size_t at = 0; at < size; at += size / 23) {
+      const auto reader = CheckpointReader::open(step);
+      flip(step / name, at);
+      const std::string message = message_of([&] { reader->verify(0, 1); });
+      CHECK_CONTAINS(message, name + " is damaged");
+      inside_tensors += contains(message, ", in parameters/transformer.") || contains(message, ", in exp_avg");
+      flip(step / name, at);
+    }
+    BOOST_TEST((name == second_file ? inside_tensors > 5 : inside_tensors == 0));
+  }
+  CheckpointReader::open(step)->verify(0, 1);
+}
+
+BOOST_AUTO_TEST_CASE(parts_of_a_verification_cover_all_files) {
+  const TemporaryFolder folder;
+  Run run;
+  run.world_size = 4;
+  const fs::path step = save(folder.path(), run);
+  const std::vector<std::string> names{"rank-00000-of-00004.h5", "rank-00001-of-00004.h5", "rank-00002-of-00004.h5",
+                                       "rank-00003-of-00004.h5", "checkpoint.h5"};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto reader = CheckpointReader::open(step);
+    flip(step / names[i], 3000);
+    for (int part = 0; part < 3; ++part) {
+      if (part == static_cast<int>(i % 3)) CHECK_CONTAINS(message_of([&] { reader->verify(part, 3); }), names[i]);
+      else reader->verify(part, 3);
+    }
+    flip(step / names[i], 3000);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(files_of_another_save_are_noticed) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder / "a", Run{}), other = save(folder / "b", Run{});
+  BOOST_REQUIRE(fs::file_size(step / second_file) == fs::file_size(other / second_file));
+  fs::copy_file(other / second_file, step / second_file, fs::copy_options::overwrite_existing);
+  const auto reader = CheckpointReader::open(step);
+  std::vector<float> values(37 * 12);
+  const std::string message = message_of([&] {
+    for (const std::string& name : reader->names()) {
+      values.resize(numel(reader->shape(name)));
+      reader->read(name, {0, values.size()}, values.data());
+    }
+  });
+  CHECK_CONTAINS(message, second_file);
+  CHECK_CONTAINS(message, "not of the same save");
+}
+
+BOOST_AUTO_TEST_CASE(a_path_that_is_something_else_is_told_what_was_expected) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder / "saves", Run{});
+  const auto complaint = [](const fs::path& path) { return message_of([&] { open_tensor_source(path); }); };
+  CHECK_CONTAINS(complaint(folder / "absent"), "absent does not exist (expected a step folder");
+  fs::create_directory(folder / "empty");
+  CHECK_CONTAINS(complaint(folder / "empty"), "empty holds no model");
+  write_file(folder / "notes.txt", "hello");
+  CHECK_CONTAINS(complaint(folder / "notes.txt"), "notes.txt is not a model");
+  CHECK_CONTAINS(complaint(step / "checkpoint.h5"), "give " + step.string());
+  CHECK_CONTAINS(complaint(step / second_file), "one file of a checkpoint");
+  CHECK_CONTAINS(message_of([&] { open_checkpoint(folder / "empty"); }), "no folder step-NNNNNNNN is in it");
+  CHECK_CONTAINS(message_of([&] { open_checkpoint(folder / "notes.txt"); }), "is not a folder");
+  BOOST_TEST(open_checkpoint(folder / "saves")->header().progress.update == 100u);
+  BOOST_TEST(open_checkpoint(step.string() + "/")->header().progress.update == 100u);
+}
+
+BOOST_AUTO_TEST_CASE(a_model_of_another_size_is_refused) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(save(folder.path(), Run{}));
+  Run wider;
+  wider.config.vocab_size = 38;
+  const auto parameters = list_parameters(wider.config).parameters;
+  const Layout layout = wider.layout();
+  std::vector<float> values(layout.total_shard_numel());
+  const std::vector<ShardState> states{{"parameters", values}};
+  const std::string message = message_of([&] { load_states(*reader, parameters, layout, 0, states); });
+  CHECK_CONTAINS(message, "transformer.wte.weight");
+  CHECK_CONTAINS(message, "has shape [37, 12] (the model needs [38, 12])");
+}

@@ -1,0 +1,96 @@
+// One rank's disk is full, played by a limit on the size of its files: every rank throws, nothing is left over, what was there stays.
+#define BOOST_TEST_MODULE checkpoint.disk_full
+#include "mpi_main.hpp"
+
+#include <array>
+#include <csignal>
+
+#include <sys/resource.h>
+
+#include "checkpoint/support.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder that all ranks know.
+class SharedFolder {
+ public:
+  SharedFolder() {
+    std::array<char, 256> name{};
+    if (world().rank() == 0) {
+      folder_ = std::make_unique<TemporaryFolder>();
+      folder_->path().string().copy(name.data(), name.size() - 1);
+    }
+    world().broadcast(*stream_, name.data(), name.size(), 0);
+    path_ = name.data();
+  }
+  ~SharedFolder() { world().barrier(); }
+  const fs::path& path() const { return path_; }
+
+ private:
+  std::unique_ptr<Stream> stream_ = make_cpu_device()->make_stream();
+  std::unique_ptr<TemporaryFolder> folder_;
+  fs::path path_;
+};
+
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(one_full_disk_fails_every_rank_and_harms_nothing) {
+  const SharedFolder folder;
+  Run run;
+  run.world_size = world().size();
+  const fs::path step = save(folder.path(), run, world());
+  run.update = 200;
+  const int failing = world().size() - 1;
+  // In the data, and in what HDF5 writes only when the file is closed.
+  for (const rlim_t limit : {3000, 9000, 100}) {
+    std::string message;
+    {
+      const auto limited = world().rank() == failing ? std::make_unique<FileSizeLimit>(limit) : nullptr;
+      message = message_of([&] { save(folder.path(), run, world()); });
+    }
+    if (world().rank() == failing) {
+      CHECK_CONTAINS(message, "step-00000200.tmp/rank-0000");
+      CHECK_CONTAINS(message, "File too large");
+      CHECK_CONTAINS(message, "KiB, could not be written");
+    } else {
+      CHECK_CONTAINS(message, "rank " + std::to_string(failing) + " could not write its part");
+    }
+    CHECK_CONTAINS(message, "free some space");
+    world().barrier();
+    BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"step-00000100"}));
+    world().barrier();
+  }
+  CheckpointReader::open(step)->verify(world().rank(), world().size());
+  BOOST_TEST(save(folder.path(), run, world()) == folder.path() / "step-00000200");  // there is space again
+  CheckpointReader::open(folder.path() / "step-00000200")->verify(world().rank(), world().size());
+}
+
+
+BOOST_AUTO_TEST_CASE(a_save_folder_that_cannot_be_made_fails_every_rank) {
+  const SharedFolder folder;
+  Run run;
+  run.world_size = world().size();
+  if (world().rank() == 0) write_file(folder.path() / "file", "not a folder");
+  world().barrier();
+  const std::string message = message_of([&] { save(folder.path() / "file" / "saves", run, world()); });
+  if (world().rank() == 0) CHECK_CONTAINS(message, "Not a directory");
+  else CHECK_CONTAINS(message, "rank 0 could not write its part");
+}

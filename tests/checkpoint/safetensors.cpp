@@ -1,0 +1,216 @@
+// Hugging Face folders: real ones are read, and what is wrong with others is said.
+#define BOOST_TEST_MODULE checkpoint.safetensors
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/safetensors.hpp"
+#include "checkpoint/support.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string file_bytes(const std::string& header, const std::string& data) {
+  const std::uint64_t length = header.size();
+  return std::string(reinterpret_cast<const char*>(&length), 8) + header + data;
+}
+
+/// A folder of config.json and the tensors given; `rename` may change or drop ("") names.
+template <class Rename>
+void write_folder(const fs::path& folder, const TransformerConfig& config, Rename&& rename) {
+  fs::create_directories(folder);
+  const auto parameters = list_parameters(config).parameters;
+  std::vector<std::pair<std::string, Shape>> tensors;
+  std::vector<float> values;
+  for (std::size_t p = parameters.size(); p-- > 0;) {  // not in our order
+    const std::string name = rename(parameters[p].name);
+    if (name.empty()) continue;
+    tensors.emplace_back(name, parameters[p].shape);
+    const auto tensor = whole(0, p, parameters[p].shape, 1);
+    values.insert(values.end(), tensor.begin(), tensor.end());
+  }
+  SafetensorsWriter writer(folder / "model.safetensors", tensors);
+  writer.append(values.data(), values.size() / 3);
+  writer.append(values.data() + values.size() / 3, values.size() - values.size() / 3);
+  writer.finish();
+  write_file(folder / "config.json", config_to_json(config).dump());
+}
+
+void check_model(const TensorSource& source, const TransformerConfig& config) {
+  BOOST_CHECK(source.config() == config);
+  const auto parameters = list_parameters(config).parameters;
+  BOOST_TEST(source.names().size() == parameters.size());
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    BOOST_REQUIRE(source.has(parameters[p].name));
+    BOOST_CHECK(source.shape(parameters[p].name) == parameters[p].shape);
+    const auto expected = whole(0, p, parameters[p].shape, 1);
+    std::vector<float> out(expected.size());
+    const std::size_t middle = out.size() / 3;
+    source.read(parameters[p].name, {0, middle}, out.data());
+    source.read(parameters[p].name, {middle, out.size()}, out.data() + middle);
+    BOOST_CHECK(same_bits(out, expected));
+  }
+  BOOST_TEST(source.bytes_read() == parameter_count(config) * 4);
+}
+
+const auto same_name = [](const std::string& name) { return name; };
+
+/// What opening a folder with this model.safetensors says.
+std::string complaint(const std::string& contents) {
+  const TemporaryFolder folder;
+  write_file(folder / "model.safetensors", contents);
+  write_file(folder / "config.json", config_to_json(gpt2_config()).dump());
+  const std::string message = message_of([&] { open_hugging_face(folder.path()); });
+  CHECK_CONTAINS(message, "model.safetensors");
+  return message;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(golden_models_are_read) {
+  for (const char* name : {"gpt2-tied", "llama-gqa", "llama3-tied"}) {
+    const auto source = open_tensor_source(fs::path(FSDP_TEST_DATA) / "golden" / name);
+    CHECK_CONTAINS(source->description(), "Hugging Face folder");
+    const auto parameters = list_parameters(source->config()).parameters;
+    BOOST_TEST(source->names().size() == parameters.size());
+    const Layout layout(parameters, {}, 3);
+    std::size_t before = 0;
+    for (int shard = 0; shard < 3; ++shard) {
+      std::vector<float> values(layout.total_shard_numel(), std::nanf(""));
+      load_parameters(*source, parameters, layout, shard, values);
+      for (const float value : values) BOOST_REQUIRE(std::abs(value) < 10);
+      std::size_t own = 0;
+      for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
+        for (const Slice& slice : layout.slices(unit, shard)) own += slice.range.size() * 4;
+      BOOST_TEST(source->bytes_read() - before == own);
+      before = source->bytes_read();
+    }
+    BOOST_TEST(before == parameter_count(source->config()) * 4);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_written_is_read_back) {
+  for (const auto& config : {gpt2_config(), llama_config()}) {
+    const TemporaryFolder folder;
+    write_folder(folder.path(), config, same_name);
+    check_model(*open_tensor_source(folder.path()), config);
+    check_model(*open_tensor_source(folder.path().string() + "/"), config);
+    const SafetensorsFile file(folder / "model.safetensors");
+    BOOST_TEST(file.tensors().front().offset % 8 == 0u);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(names_may_lack_their_prefix) {
+  const TemporaryFolder folder;
+  const auto bare = [](const std::string& name) { return name.substr(name.starts_with("transformer.") ? 12 : name.starts_with("model.") ? 6 : 0); };
+  write_folder(folder / "gpt2", gpt2_config(), bare);
+  BOOST_TEST(SafetensorsFile(folder / "gpt2" / "model.safetensors").find("wte.weight"));
+  check_model(*open_hugging_face(folder / "gpt2"), gpt2_config());
+  write_folder(folder / "llama", llama_config(), bare);
+  check_model(*open_hugging_face(folder / "llama"), llama_config());
+}
+
+BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
+  const TemporaryFolder folder;
+  TransformerConfig config = gpt2_config();
+  config.layers = 1;
+  const auto parameters = list_parameters(config).parameters;
+  // As in openai-community/gpt2: masks, and the head beside the table that it is tied to.
+  const auto write = [&](const fs::path& path, const std::string& extra, const Shape& shape) {
+    fs::create_directories(path);
+    std::vector<std::pair<std::string, Shape>> tensors;
+    for (const Parameter& parameter : parameters) tensors.emplace_back(parameter.name, parameter.shape);
+    tensors.emplace_back("h.0.attn.bias", Shape{1, 1, 11, 11});
+    tensors.emplace_back(extra, shape);
+    SafetensorsWriter writer(path / "model.safetensors", tensors);
+    std::vector<float> values;
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      const auto tensor = whole(0, p, parameters[p].shape, 1);
+      values.insert(values.end(), tensor.begin(), tensor.end());
+    }
+    values.resize(values.size() + 121 + numel(shape));
+    writer.append(values.data(), values.size());
+    writer.finish();
+    write_file(path / "config.json", config_to_json(config).dump());
+  };
+  write(folder / "a", "lm_head.weight", {37, 12});
+  check_model(*open_hugging_face(folder / "a"), config);
+  write(folder / "b", "transformer.h.0.attn.q_norm.weight", {12});
+  CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "b"); }), "transformer.h.0.attn.q_norm.weight [12]");
+  write(folder / "c", "wte.weight", {37, 12});
+  CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "c"); }), "transformer.wte.weight under two names");
+}
+
+BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
+  const TemporaryFolder folder;
+  write_folder(folder / "a", gpt2_config(), [](const std::string& name) { return name == "transformer.h.1.ln_1.bias" ? "" : name; });
+  const auto parameters = list_parameters(gpt2_config()).parameters;
+  const Layout layout(parameters, {}, 1);
+  std::vector<float> values(layout.total_shard_numel());
+  const std::string missing = message_of([&] { load_parameters(*open_hugging_face(folder / "a"), parameters, layout, 0, values); });
+  CHECK_CONTAINS(missing, "has no tensor transformer.h.1.ln_1.bias");
+  write_folder(folder / "b", gpt2_config(), same_name);
+  TransformerConfig wider = gpt2_config();
+  wider.ffn_width = 31;
+  const auto others = list_parameters(wider).parameters;
+  const Layout other_layout(others, {}, 1);
+  std::vector<float> other_values(other_layout.total_shard_numel());
+  const std::string shape = message_of([&] { load_parameters(*open_hugging_face(folder / "b"), others, other_layout, 0, other_values); });
+  CHECK_CONTAINS(shape, "transformer.h.0.mlp.c_fc.weight");
+  CHECK_CONTAINS(shape, "has shape [12, 29] (the model needs [12, 31])");
+}
+
+BOOST_AUTO_TEST_CASE(damaged_files_are_refused) {
+  const std::string data(16, '\0');
+  CHECK_CONTAINS(complaint("abc"), "it has 3 bytes");
+  CHECK_CONTAINS(complaint(file_bytes("{}", "").substr(0, 9)), "header would be 2 bytes long");
+  CHECK_CONTAINS(complaint(std::string(8, '\xff') + "{}"), "header would be 18446744073709551615 bytes long");
+  CHECK_CONTAINS(complaint(file_bytes("{\"a\":", data)), "not a JSON object");
+  CHECK_CONTAINS(complaint(file_bytes("[1]", data)), "not a JSON object");
+  const auto one = [&](const std::string& entry) { return complaint(file_bytes("{\"a\":" + entry + "}", data)); };
+  CHECK_CONTAINS(one("3"), "entry for a lacks");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4]})"), "entry for a lacks");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[-4],"data_offsets":[0,16]})"), "not a list of sizes");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4],"data_offsets":[0,17]})"), "bytes 0 to 17 of 16");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4],"data_offsets":[16,0]})"), "bytes 16 to 0");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,16]})"), "16 bytes, which is not [3] of F32");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]})"), "0 bytes, which is not");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})"), "describes 34");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[2],"data_offsets":[8,16]})"), "a starts at byte");
+  const std::string twice = R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]})";
+  CHECK_CONTAINS(one(twice), "names a twice");
+  const std::string overlap = R"({"dtype":"F32","shape":[3],"data_offsets":[0,12]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]})";
+  CHECK_CONTAINS(one(overlap), "b starts at byte");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_supported_yet_is_said) {
+  const std::string header = R"({"transformer.wte.weight":{"dtype":"BF16","shape":[37,12],"data_offsets":[0,888]}})";
+  CHECK_CONTAINS(complaint(file_bytes(header, std::string(888, '\0'))), "transformer.wte.weight in BF16 (only F32 is read)");
+
+  const TemporaryFolder folder;
+  write_file(folder / "config.json", config_to_json(gpt2_config()).dump());
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "no model.safetensors");
+  write_file(folder / "pytorch_model.bin", "x");
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "save its pytorch_model.bin as safetensors");
+  write_file(folder / "model.safetensors.index.json", "{}");
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "several files");
+  write_file(folder / "model.safetensors", "x");
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder / "model.safetensors"); }), "give its folder");
+  fs::remove(folder / "config.json");
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "has no config.json");
+}
+
+// Real data is larger than what was promised if the file was cut while it was read.
+BOOST_AUTO_TEST_CASE(a_file_that_shrinks_is_noticed) {
+  const TemporaryFolder folder;
+  write_folder(folder.path(), gpt2_config(), same_name);
+  const auto source = open_hugging_face(folder.path());
+  fs::resize_file(folder / "model.safetensors", 5000);
+  std::vector<float> out(37 * 12);
+  CHECK_CONTAINS(message_of([&] { source->read("transformer.wte.weight", {0, out.size()}, out.data()); }), "ends at byte 5000");
+}

@@ -1,0 +1,184 @@
+// Saved at one world size and strategy, loaded at all others: bit-identical, and each rank reads its share and no more.
+#define BOOST_TEST_MODULE checkpoint.save_load
+#include <boost/test/unit_test.hpp>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+
+#include "checkpoint/stored.hpp"
+#include "checkpoint/support.hpp"
+#include "h5/h5.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Loads every rank's shard of `target` and compares with what it must be; returns the bytes that were read.
+void check_load(const fs::path& folder, const Run& saved, const Run& target) {
+  const auto parameters = list_parameters(target.config).parameters;
+  const Layout layout = target.layout();
+  for (int shard = 0; shard < layout.shards(); ++shard) {
+    const auto reader = CheckpointReader::open(folder);
+    std::vector<std::vector<float>> values(state_names.size(), std::vector<float>(layout.total_shard_numel(), padding));
+    std::vector<ShardState> states;
+    for (std::size_t s = 0; s < values.size(); ++s) states.push_back({state_names[s], values[s]});
+    load_states(*reader, parameters, layout, shard, states);
+    std::size_t own = 0;
+    for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
+      for (const Slice& slice : layout.slices(unit, shard)) own += slice.range.size();
+    for (std::size_t s = 0; s < values.size(); ++s)
+      BOOST_CHECK_MESSAGE(same_bits(values[s], shard_values(layout, shard, s, saved.update, 0)),
+                          state_names[s] << ", " << saved.strategy << " " << saved.world_size << " to shard " << shard << " of "
+                                         << layout.shards());
+    BOOST_TEST(reader->bytes_read() == own * state_names.size() * sizeof(float));
+  }
+}
+
+std::string run_command(const std::string& command, int& status) {
+  std::string text;
+  std::FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> buffer;
+  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), n);
+  status = pclose(pipe);
+  return text;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_element_is_written_once) {
+  for (const auto& config : {gpt2_config(), llama_config()})
+    for (int shards = 1; shards <= 5; ++shards)
+      for (int replicas = 1; replicas <= 4; ++replicas) {
+        const auto parameters = list_parameters(config).parameters;
+        const Layout layout(parameters, {2}, shards);
+        std::vector<std::vector<int>> seen;
+        for (const Parameter& parameter : parameters) seen.emplace_back(numel(parameter.shape));
+        for (int rank = 0; rank < shards * replicas; ++rank) {
+          std::size_t elements = 0;
+          for (const auto& slice : stored::written_slices(layout, rank, shards * replicas)) {
+            for (std::size_t i = slice.range.begin; i < slice.range.end; ++i) ++seen[slice.parameter][i];
+            elements += slice.range.size();
+          }
+          BOOST_TEST(elements <= layout.total_shard_numel() / static_cast<std::size_t>(replicas) + layout.units().size());
+        }
+        for (const auto& counts : seen)
+          for (const int count : counts) BOOST_REQUIRE(count == 1);
+      }
+}
+
+BOOST_AUTO_TEST_CASE(any_world_size_and_strategy_loads_any_other) {
+  for (const auto& config : {gpt2_config(), llama_config()})
+    for (const char* strategy : {"full", "none"})
+      for (int world_size = 1; world_size <= 4; ++world_size) {
+        const TemporaryFolder folder;
+        const Run saved{config, strategy, world_size, world_size == 3 ? 2u : 1u, 100};
+        const fs::path step = save(folder.path(), saved);
+        BOOST_TEST(step == folder / "step-00000100");
+        for (int target_size = 1; target_size <= 4; ++target_size)
+          check_load(step, saved, Run{config, "full", target_size, target_size == 4 ? 3u : 1u, 0});
+      }
+}
+
+BOOST_AUTO_TEST_CASE(the_header_comes_back) {
+  const TemporaryFolder folder;
+  Run run{llama_config(), "none", 3, 2, 123456789};
+  const auto reader = CheckpointReader::open(save(folder.path(), run));
+  const CheckpointHeader &found = reader->header(), expected = run.header();
+  BOOST_CHECK(found.config == expected.config);
+  BOOST_TEST(found.progress.update == expected.progress.update);
+  BOOST_TEST(found.progress.sequences == expected.progress.sequences);
+  BOOST_TEST(found.progress.tokens == expected.progress.tokens);
+  BOOST_TEST(found.progress.seed == expected.progress.seed);
+  BOOST_TEST(found.strategy == "none");
+  BOOST_TEST(found.world_size == 3);
+  BOOST_TEST(found.shards == 1);
+  BOOST_TEST(found.wrap.blocks_per_unit == 2u);
+  BOOST_TEST(found.optimizer == "adamw");
+  BOOST_TEST(found.options_json == expected.options_json);
+  BOOST_TEST(found.version == "test");
+  BOOST_CHECK(reader->states() == state_names);
+  CHECK_CONTAINS(reader->description(), "step-123456789 (3 ranks)");
+  std::vector<float> one(1);
+  CHECK_CONTAINS(message_of([&] { reader->read_state("momentum", "model.norm.weight", {0, 1}, one.data()); }), "has no momentum");
+  CHECK_CONTAINS(message_of([&] { reader->read("lm_tail.weight", {0, 1}, one.data()); }), "has no tensor lm_tail.weight");
+}
+
+BOOST_AUTO_TEST_CASE(a_step_folder_has_exactly_these_files) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder.path(), Run{});
+  BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"step-00000100"}));
+  BOOST_CHECK((list(step) == std::vector<std::string>{"checkpoint.h5", "complete.json", "rank-00000-of-00002.h5", "rank-00001-of-00002.h5"}));
+}
+
+BOOST_AUTO_TEST_CASE(the_index_shows_whole_parameters_even_after_a_move) {
+  const TemporaryFolder folder;
+  for (const Run& run : {Run{gpt2_config(), "full", 3, 1, 7}, Run{llama_config(), "none", 2, 1, 8}}) {
+    fs::rename(save(folder / "saves", run), folder / "moved");
+    {
+      const h5::File index = h5::File::open(folder / "moved" / "checkpoint.h5");
+      const auto parameters = list_parameters(run.config).parameters;
+      BOOST_TEST(index.dataset_names("/").size() == parameters.size());
+      for (std::size_t s = 0; s < state_names.size(); ++s)
+        for (std::size_t p = 0; p < parameters.size(); ++p) {
+          const h5::Dataset dataset = index.dataset((s == 0 ? "" : state_names[s] + "/") + parameters[p].name);
+          BOOST_CHECK(dataset.shape() == parameters[p].shape);
+          std::vector<float> values(numel(parameters[p].shape));
+          dataset.read({0, values.size()}, values.data());
+          BOOST_CHECK(same_bits(values, whole(s, p, parameters[p].shape, run.update)));
+        }
+    }
+    check_load(folder / "moved", run, Run{run.config, "full", 2, 1, 0});
+    CheckpointReader::open(folder / "moved")->verify(0, 1);
+    fs::remove_all(folder / "moved");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(h5dump_reads_the_index) {
+  int status = 0;
+  run_command("h5dump --version 2>&1", status);
+  if (status != 0) {
+    BOOST_TEST_MESSAGE("h5dump is not installed: skipped");
+    return;
+  }
+  const TemporaryFolder folder;
+  const Run run{gpt2_config(), "full", 3, 1, 1};
+  const fs::path step = save(folder.path(), run);
+  const std::string dump = run_command("cd / && h5dump -d /transformer.wte.weight " + (step / "checkpoint.h5").string() + " 2>&1", status);
+  BOOST_TEST(status == 0);
+  CHECK_CONTAINS(dump, "( 37, 12 )");
+  // "(0,0): 1.5, 2.5, ..." : all numbers after the colons of the DATA block.
+  std::istringstream lines(dump.substr(dump.find("DATA {")));
+  std::vector<float> found;
+  for (std::string line; std::getline(lines, line);) {
+    const auto colon = line.find("): ");
+    if (colon == std::string::npos) continue;
+    std::istringstream numbers(line.substr(colon + 3));
+    for (std::string number; std::getline(numbers, number, ',');)
+      if (number.find_first_not_of(' ') != std::string::npos) found.push_back(std::stof(number));
+  }
+  const auto expected = whole(0, 0, {37, 12}, 1);
+  BOOST_REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) BOOST_TEST(std::abs(found[i] - expected[i]) <= std::abs(expected[i]) * 1e-5f);
+}
+
+BOOST_AUTO_TEST_CASE(a_step_is_not_overwritten_once_it_is_complete) {
+  const TemporaryFolder folder;
+  Run run;
+  const fs::path step = save(folder.path(), run);
+  const std::string before = read_file(step / "rank-00001-of-00002.h5");
+  run_ranks(2, [&](Communicator& world) {  // on every rank
+    const std::string message = message_of([&] { save(folder.path(), run, world); });
+    if (world.rank() == 0) CHECK_CONTAINS(message, "is a complete checkpoint already");
+    else CHECK_CONTAINS(message, "rank 0 could not write its part");
+  });
+  BOOST_CHECK(read_file(step / "rank-00001-of-00002.h5") == before);
+  fs::remove(step / "complete.json");
+  run.world_size = 3;
+  save(folder.path(), run);
+  check_load(step, run, Run{});
+  BOOST_TEST(list(step).size() == 5u);
+}
