@@ -45,13 +45,16 @@ struct ShardState {
 };
 
 /// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, fsync, barrier; rank 0 the
-/// index, rename, marker last, barrier. On return it is durable, or every rank has thrown the same kind of error and the temporary
+/// index, rename, marker last, barrier. On return it is durable, or every rank has thrown the same CollectiveError and the temporary
 /// folder is gone; earlier checkpoints are as they were. A step that exists is replaced only if it is not complete, else UserError.
 /// Removes what earlier runs left under temporary names. `shard` is this rank's index on the shard axis, `replica` on the replicate
 /// axis (rank = replica * shards + shard); each replica writes its part of the shard. `states` has "parameters" first. Returns the
 /// folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout, int shard,
                                       int replica, std::span<const ShardState> states, Communicator& world);
+
+/// Called now and then with bytes done and bytes in all.
+using ByteProgress = std::function<void(std::size_t, std::size_t)>;
 
 /// Reads any part of a complete checkpoint, at any layout. Opens files as needed; checks that all are there.
 class CheckpointReader : public TensorSource {
@@ -65,7 +68,7 @@ class CheckpointReader : public TensorSource {
   virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
   /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws UserError
   /// naming the first bad one, and in it the first bad tensor.
-  virtual void verify(int part, int parts) const = 0;
+  virtual void verify(int part, int parts, const ByteProgress& progress = nullptr) const = 0;
 };
 
 /// Fills `states` (each total_shard_numel() floats of shard `shard` under `layout`) from a checkpoint written at any world size and
@@ -81,9 +84,6 @@ std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::pa
 
 /// `path` is a step folder, or a save folder: then its latest complete step. Throws UserError.
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path, std::vector<std::string>* warnings = nullptr);
-
-/// Called now and then with bytes done and bytes in all.
-using ByteProgress = std::function<void(std::size_t, std::size_t)>;
 
 enum class ConsolidatedFormat { hdf5, safetensors };
 /// One process, no MPI: streams every whole parameter from `source` into one HDF5 file (OUT) or a Hugging Face folder (OUT/), in constant

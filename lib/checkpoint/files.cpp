@@ -41,7 +41,7 @@ void InputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
     const ssize_t n = ::pread(fd_, to, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     check_errno(n >= 0, "pread " + path_.string());
-    if (n == 0) throw UserError(format("{} ends at byte {} (more was expected) copy it again", path_.string(), offset));
+    if (n == 0) throw UserError(format("{} ends before byte {} (it was cut) copy it again", path_.string(), offset));
     to += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
   }
 }
@@ -49,7 +49,7 @@ void InputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
 std::uint64_t checksum(const void* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
 std::string checksum_text(std::uint64_t checksum) { return format("{:016x}", checksum); }
 
-FileSum sum_file(const std::filesystem::path& path) {
+FileSum sum_file(const std::filesystem::path& path, const std::function<void(std::size_t)>& piece_done) {
   const InputFile file(path);
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
   expect(state && XXH3_64bits_reset(state.get()) == XXH_OK, "XXH3 starts");
@@ -59,6 +59,7 @@ FileSum sum_file(const std::filesystem::path& path) {
     file.read(at, piece.data(), n);
     XXH3_64bits_update(state.get(), piece.data(), n);
     at += n;
+    if (piece_done) piece_done(n);
   }
   return {file.size(), XXH3_64bits_digest(state.get())};
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -36,8 +37,8 @@ struct FileSum {
   std::uint64_t bytes = 0, checksum = 0;
   bool operator==(const FileSum&) const = default;
 };
-/// Of every byte of the file. Throws UserError.
-FileSum sum_file(const std::filesystem::path& path);
+/// Of every byte of the file; tells of the bytes of each piece read. Throws UserError.
+FileSum sum_file(const std::filesystem::path& path, const std::function<void(std::size_t)>& piece_done = nullptr);
 
 /// Whole, or UserError.
 std::string read_text_file(const std::filesystem::path& path);

@@ -83,11 +83,17 @@ class ShardedCheckpoint final : public CheckpointReader {
     }
   }
 
-  void verify(int part, int parts) const override {
+  void verify(int part, int parts, const ByteProgress& progress) const override {
     expect(parts >= 1 && part >= 0 && part < parts, "a part of the files to verify");
+    std::size_t done = 0, all = 0;
+    for (std::size_t i = static_cast<std::size_t>(part); i < marker_.files.size(); i += static_cast<std::size_t>(parts))
+      all += marker_.files[i].sum.bytes;
     for (std::size_t i = static_cast<std::size_t>(part); i < marker_.files.size(); i += static_cast<std::size_t>(parts)) {
       const stored::Marker::File& file = marker_.files[i];
-      const FileSum found = sum_file(folder_ / file.name);
+      const FileSum found = sum_file(folder_ / file.name, [&](std::size_t bytes) {
+        done += bytes;
+        if (progress) progress(done, all);
+      });
       if (found == file.sum) continue;
       const std::string where = i + 1 < marker_.files.size() ? damaged_tensor(static_cast<int>(i)) : "";
       damaged(folder_ / file.name, format("its checksum is {}, {} was written{}", checksum_text(found.checksum),

@@ -1,7 +1,6 @@
 // The write protocol of docs/checkpoint-format.md. Every step that can fail on one rank alone is run through agree(), so that all ranks
-// go on or all throw.
+// go on or all throw the same.
 #include <cstring>
-#include <exception>
 #include <random>
 
 #include "base/error.hpp"
@@ -9,6 +8,7 @@
 #include "base/narrow.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
+#include "comm/agree.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp {
@@ -19,28 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* temporary_suffix = ".tmp";
 constexpr const char* remedy = "free some space, raise the quota, or choose another --save-dir; earlier checkpoints are as they were";
-
-/// Runs `work`, which must not communicate, and agrees on how it went. Where it failed, its own exception is thrown; elsewhere one that
-/// names the ranks where it did. Collective over world.
-template <class Work>
-void agree(Communicator& world, Stream& stream, const fs::path& folder, Work&& work) {
-  std::exception_ptr mine;
-  std::vector<std::int64_t> failed(static_cast<std::size_t>(world.size()));
-  try {
-    work();
-  } catch (...) {
-    mine = std::current_exception();
-    failed[static_cast<std::size_t>(world.rank())] = 1;
-  }
-  world.all_reduce(stream, failed.data(), failed.size());
-  if (mine) std::rethrow_exception(mine);
-  std::vector<std::size_t> ranks;
-  for (std::size_t r = 0; r < failed.size(); ++r)
-    if (failed[r] != 0) ranks.push_back(r);
-  if (ranks.empty()) return;
-  throw UserError(format("rank{} {} could not write {} of {} (see the message there) {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
-                         ranks.size() == 1 ? "its part" : "their parts", folder.string(), remedy));
-}
 
 [[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
   throw UserError(format("{}, {}, could not be written ({}) {}", what.string(), format_bytes(static_cast<double>(bytes)), error.what(), remedy));
@@ -191,14 +169,14 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
   world.broadcast(*stream, &index.save_id, sizeof index.save_id, 0);
 
   try {
-    agree(world, *stream, names.temporary_folder, [&] {
+    agree(world, [&] {
       if (rank != 0) return;
       std::uint64_t bytes = 0;
       for (const Parameter& parameter : parameters) bytes += numel(parameter.shape) * sizeof(float) * states.size();
       writing(names.temporary_folder, bytes, [&] { prepare(save_dir, names, bytes); });
     });
     std::vector<std::int64_t> sums(2 * static_cast<std::size_t>(world_size));  // bytes and checksum of each rank's file
-    agree(world, *stream, names.temporary_folder, [&] {
+    agree(world, [&] {
       const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world_size);
       const FileSum sum = writing(path, bytes_of(slices, states.size()), [&] {
         return write_rank_file(path, header, index.save_id, rank, parameters, slices, states);
@@ -207,7 +185,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
       std::memcpy(sums.data() + 2 * rank, mine, sizeof mine);
     });
     world.all_reduce(*stream, sums.data(), sums.size());
-    agree(world, *stream, names.final_folder, [&] {
+    agree(world, [&] {
       if (rank != 0) return;
       std::vector<FileSum> all(static_cast<std::size_t>(world_size));
       for (std::size_t r = 0; r < all.size(); ++r)

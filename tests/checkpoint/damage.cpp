@@ -71,7 +71,7 @@ BOOST_AUTO_TEST_CASE(a_step_with_a_torn_marker_is_passed_over) {
 }
 
 BOOST_AUTO_TEST_CASE(a_missing_or_truncated_file_is_noticed_before_anything_is_read) {
-  for (const std::string name : {second_file, std::string("checkpoint.h5")}) {
+  for (const std::string& name : {second_file, std::string("checkpoint.h5")}) {
     const TwoSteps steps;
     const auto size = fs::file_size(steps.late / name);
     fs::resize_file(steps.late / name, size - 1);
@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(an_unfinished_save_is_passed_over_and_removed_by_the_next) 
 BOOST_AUTO_TEST_CASE(a_flipped_byte_is_found_wherever_it_is) {
   const TemporaryFolder folder;
   const fs::path step = save(folder.path(), Run{});
-  for (const std::string name : {second_file, std::string("checkpoint.h5")}) {
+  for (const std::string& name : {second_file, std::string("checkpoint.h5")}) {
     const std::size_t size = fs::file_size(step / name);
     int inside_tensors = 0;
     for (std::size_t at = 0; at < size; at += size / 23) {

@@ -180,7 +180,7 @@ BOOST_AUTO_TEST_CASE(damaged_files_are_refused) {
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4],"data_offsets":[16,0]})"), "bytes 16 to 0");
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,16]})"), "16 bytes, which is not [3] of F32");
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]})"), "0 bytes, which is not");
-  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})"), "describes 34");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})"), "describes 70 bytes, the file has 78");
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[2],"data_offsets":[8,16]})"), "a starts at byte");
   const std::string twice = R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]})";
   CHECK_CONTAINS(one(twice), "names a twice");
@@ -212,5 +212,5 @@ BOOST_AUTO_TEST_CASE(a_file_that_shrinks_is_noticed) {
   const auto source = open_hugging_face(folder.path());
   fs::resize_file(folder / "model.safetensors", 5000);
   std::vector<float> out(37 * 12);
-  CHECK_CONTAINS(message_of([&] { source->read("transformer.wte.weight", {0, out.size()}, out.data()); }), "ends at byte 5000");
+  CHECK_CONTAINS(message_of([&] { source->read("transformer.wte.weight", {0, out.size()}, out.data()); }), "ends before byte");
 }

@@ -172,8 +172,7 @@ BOOST_AUTO_TEST_CASE(a_step_is_not_overwritten_once_it_is_complete) {
   const std::string before = read_file(step / "rank-00001-of-00002.h5");
   run_ranks(2, [&](Communicator& world) {  // on every rank
     const std::string message = message_of([&] { save(folder.path(), run, world); });
-    if (world.rank() == 0) CHECK_CONTAINS(message, "is a complete checkpoint already");
-    else CHECK_CONTAINS(message, "rank 0 could not write its part");
+    if (!contains(message, "is a complete checkpoint already")) throw std::runtime_error(message);  // Boost's checks are for one thread
   });
   BOOST_CHECK(read_file(step / "rank-00001-of-00002.h5") == before);
   fs::remove(step / "complete.json");

@@ -1,0 +1,53 @@
+#include "comm/agree.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <tuple>
+#include <vector>
+
+#include "base/narrow.hpp"
+#include "base/program.hpp"
+#include "device/device.hpp"
+
+namespace fsdp {
+
+std::pair<std::string, int> describe_current_exception() {
+  try {
+    throw;
+  } catch (const UserError& error) {
+    return {error.what(), exit_code::wrong_use};
+  } catch (const std::bad_alloc&) {
+    return {"out of memory (the system gave no more) use more ranks, a smaller batch or --checkpoint-activations", exit_code::failed};
+  } catch (const std::exception& error) {
+    return {error.what(), exit_code::failed};
+  } catch (...) {
+    return {"an unknown error", exit_code::failed};
+  }
+}
+
+void agree(Communicator& comm, const std::function<void()>& step) {
+  const auto me = static_cast<std::size_t>(comm.rank());
+  std::vector<std::int64_t> codes(static_cast<std::size_t>(comm.size()), 0);
+  std::string message;
+  try {
+    step();
+  } catch (...) {
+    std::tie(message, codes[me]) = describe_current_exception();
+  }
+  const auto stream = make_cpu_device()->make_stream();
+  comm.all_reduce(*stream, codes.data(), codes.size());
+  const auto first = std::find_if(codes.begin(), codes.end(), [](std::int64_t code) { return code != 0; });
+  if (first == codes.end()) return;
+
+  const int speaker = narrow<int>(first - codes.begin());
+  auto length = static_cast<std::int64_t>(comm.rank() == speaker ? message.size() : 0);
+  comm.all_reduce(*stream, &length, 1);
+  message.resize(static_cast<std::size_t>(length));
+  comm.broadcast(*stream, message.data(), message.size(), speaker);
+  const bool everywhere = std::find(codes.begin(), codes.end(), 0) == codes.end();
+  throw CollectiveError(message, speaker, everywhere, static_cast<int>(*first));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,30 @@
+// One rank's failure becomes the same error of all ranks, so that all of them leave by the same way.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "base/error.hpp"
+#include "comm/communicator.hpp"
+
+namespace fsdp {
+
+/// A failure that all ranks know of and throw at the same place, with the same message. One rank prints it, the job ends in good order.
+struct CollectiveError : UserError {
+  CollectiveError(const std::string& message, int speaker_rank, bool everywhere, int code)
+      : UserError(message), speaker(speaker_rank), all(everywhere), exit_code(code) {}
+  int speaker;    // the lowest rank that failed itself: it prints
+  bool all;       // every rank failed: rank and host say nothing
+  int exit_code;  // 2 if the speaker met a UserError, else 1
+};
+
+/// Runs `step` on this rank and agrees on its success: if it threw on any rank, every rank throws CollectiveError with the message of the
+/// lowest such rank. For whatever may fail on some ranks only: reading files, allocating. `step` itself must not communicate over `comm`.
+/// Collective over comm.
+void agree(Communicator& comm, const std::function<void()>& step);
+
+/// What the exception that is being handled says, and the exit code that it asks for.
+std::pair<std::string, int> describe_current_exception();
+
+}  // namespace fsdp

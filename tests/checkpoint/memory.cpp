@@ -1,0 +1,61 @@
+// Consolidation in constant memory: the program's peak on a checkpoint of 200 MB stays far below it, whatever the format.
+#define BOOST_TEST_MODULE checkpoint.memory
+#include <boost/test/unit_test.hpp>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "checkpoint/support.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+/// The most memory that the program had in use at once, in bytes.
+std::size_t peak_of(std::vector<std::string> arguments) {
+  const auto& suite = boost::unit_test::framework::master_test_suite();
+  BOOST_REQUIRE_MESSAGE(suite.argc > 1, "needs the path of fsdp-consolidate");
+  arguments.insert(arguments.begin(), suite.argv[suite.argc - 1]);
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  const pid_t child = vfork();  // fork() would count this process's memory as the child's
+  if (child == 0) {
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  rusage usage{};
+  BOOST_REQUIRE(wait4(child, &status, 0, &usage) == child);
+  BOOST_REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_peak_does_not_grow_with_the_model) {
+  const TemporaryFolder folder;
+  Run small;
+  small.world_size = 3;
+  save(folder / "small", small);
+  Run large = small;
+  large.config.width = 768;
+  large.config.heads = large.config.kv_heads = 12;
+  large.config.head_size = 64;
+  large.config.ffn_width = 3072;
+  large.config.vocab_size = 41003;
+  large.config.layers = 3;
+  const std::size_t bytes = parameter_count(large.config) * 4;
+  BOOST_REQUIRE(bytes > 200'000'000);
+  save(folder / "large", large);
+  const auto peak = [&](const std::string& name, const std::string& format) {
+    return peak_of({(folder / name).string(), (folder / (name + format)).string(), "--format", format, "--verify"});
+  };
+  for (const std::string& format : {std::string("hdf5"), std::string("safetensors")}) {
+    const std::size_t base = peak("small", format), all = peak("large", format);
+    BOOST_TEST_MESSAGE(format << ": peak " << base << " bytes for a small model, " << all << " for one of " << bytes);
+    BOOST_TEST(all < base + 64'000'000);  // two pieces of 16 MiB, buffers of HDF5
+  }
+}

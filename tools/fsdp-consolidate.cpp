@@ -1,0 +1,86 @@
+// A sharded checkpoint to one HDF5 file or a Hugging Face folder. One process, constant memory: it runs on a login node.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/options.hpp"
+#include "base/program.hpp"
+#include "base/progress.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/tensor_source.hpp"
+#include "h5/h5.hpp"
+#include "train/options.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+struct ConsolidateOptions {
+  std::filesystem::path checkpoint, out;
+  ConsolidatedFormat format = ConsolidatedFormat::hdf5;
+  bool verify = false;
+};
+
+OptionTable consolidate_option_table(ConsolidateOptions& o) {
+  OptionTable table("fsdp-consolidate", "CHECKPOINT OUT [options]",
+                    "Makes one whole model from the rank files of a checkpoint. Needs no MPI launcher, and a few tens of MB of memory whatever "
+                    "the size of the model.");
+  table.group("Input");
+  table.path("checkpoint", "CHECKPOINT", o.checkpoint, "A step folder, or a save folder: then its latest complete step.").positional().required();
+  table.group("Output");
+  table.path("out", "OUT", o.out, "The file (hdf5) or folder (safetensors) to make. It must not exist.").positional().required();
+  table.choice<ConsolidatedFormat>("format", o.format,
+                                   {{"hdf5", ConsolidatedFormat::hdf5}, {"safetensors", ConsolidatedFormat::safetensors}},
+                                   "hdf5: one file, a dataset per parameter under its Hugging Face name. safetensors: a Hugging Face folder, "
+                                   "config.json and model.safetensors.");
+  table.flag("verify", o.verify, "Compare the checkpoint's checksums before, and read the result back and compare it after.");
+  return table;
+}
+
+/// Runs `work` with a progress report on stderr that begins with `what`.
+template <class Work>
+void with_progress(const std::string& what, Work&& work) {
+  ProgressBar bar(what, ProgressBar::Unit::bytes);
+  double total = 0;
+  work([&](std::size_t done, std::size_t all) {
+    total = static_cast<double>(all);
+    bar.update(static_cast<double>(done), total);
+  });
+  bar.finish(total);
+}
+
+int run(int argc, char** argv) {
+  ConsolidateOptions options;
+  OptionTable table = consolidate_option_table(options);
+  if (const auto text = answer(table, table.parse(argc, argv))) {
+    fmt::print("{}", *text);
+    return exit_code::done;
+  }
+  if (options.checkpoint.empty() || options.out.empty())
+    throw UserError("CHECKPOINT and OUT are needed (what to read, and where to write) see fsdp-consolidate --help");
+
+  std::vector<std::string> warnings;
+  const auto reader = open_checkpoint(options.checkpoint, &warnings);
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+  if (options.verify) {
+    const int files = reader->header().world_size + 1;
+    with_progress("checksums", [&](const ByteProgress& progress) { reader->verify(0, 1, progress); });
+    fmt::print("{}: {} files verified\n", reader->description(), files);
+  }
+  with_progress("consolidating", [&](const ByteProgress& progress) { consolidate(*reader, options.out, options.format, progress); });
+  if (options.verify) {
+    const auto result = open_tensor_source(options.out);
+    with_progress("verifying", [&](const ByteProgress& progress) { compare_sources(*reader, *result, progress); });
+  }
+  std::size_t elements = 0;
+  for (const std::string& name : reader->names()) elements += numel(reader->shape(name));
+  fmt::print("{}: {} parameters of {}, update {}{}\n", options.out.string(), format_count(static_cast<double>(elements)),
+             reader->description(), reader->header().progress.update, options.verify ? ", verified" : "");
+  return exit_code::done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(argc, argv, run); }
