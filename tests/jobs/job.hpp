@@ -1,0 +1,88 @@
+// Runs the programs as a user does, under mpirun, and reads what they say.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+namespace fsdp::test {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int code = -1;       // exit code of the launcher
+  std::string output;  // stdout and stderr
+  bool says(std::string_view text) const { return output.find(text) != std::string::npos; }
+  std::size_t times_said(std::string_view text) const {
+    std::size_t n = 0;
+    for (std::size_t at = output.find(text); at != std::string::npos; at = output.find(text, at + 1)) ++n;
+    return n;
+  }
+};
+
+/// A folder of its own for each test case, emptied first.
+inline fs::path fresh_folder() {
+  const fs::path folder = fs::temp_directory_path() / ("fsdp-jobs-" + std::to_string(getpid())) / boost::unit_test::framework::current_test_case().p_name.get();
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  return folder;
+}
+
+/// Starts `command` (words) in `folder`, calls `meanwhile` with its process id, waits.
+inline Outcome run(const fs::path& folder, const std::vector<std::string>& command, const std::function<void(pid_t)>& meanwhile = {}) {
+  const fs::path log = folder / "output.txt";
+  const pid_t child = fork();
+  BOOST_REQUIRE(child >= 0);
+  if (child == 0) {
+    if (chdir(folder.c_str()) != 0 || !std::freopen(log.c_str(), "w", stdout) || dup2(fileno(stdout), 2) < 0) _exit(126);
+    std::vector<char*> words;
+    for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+    words.push_back(nullptr);
+    execvp(words[0], words.data());
+    _exit(127);
+  }
+  if (meanwhile) meanwhile(child);
+  int status = 0;
+  BOOST_REQUIRE(waitpid(child, &status, 0) == child);
+  std::ifstream file(log);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), {std::istreambuf_iterator<char>(file), {}}};
+}
+
+/// The launcher's words for `np` ranks, then the program and its arguments.
+inline std::vector<std::string> mpirun(int np, const std::string& program, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {FSDP_MPIEXEC, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", std::to_string(np),
+                                      std::string(FSDP_BIN) + "/" + program};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+/// Lines of a metrics file, all or those of one type.
+inline std::vector<json> metrics(const fs::path& file, const std::string& type = "") {
+  std::vector<json> lines;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const json parsed = json::parse(line, nullptr, false);
+    if (!parsed.is_discarded() && (type.empty() || parsed["type"] == type)) lines.push_back(parsed);
+  }
+  return lines;
+}
+
+/// Waits until `done`, at most a minute.
+inline void wait_until(const std::function<bool()>& done) {
+  for (int i = 0; i < 1200 && !done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,124 @@
+// What users get wrong: one clear message, a non-zero exit code, no hang, the last good checkpoint as it was.
+#define BOOST_TEST_MODULE jobs.mistakes
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+const std::string tokens = (golden_folder("gpt2-tied") / "train.bin").string();
+
+std::vector<std::string> plus(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const std::vector<std::string> model = {"--arch", "gpt2", "--vocab-size", "211", "--decoder-layers", "2", "--decoder-embed-dim", "24",
+                                        "--decoder-attention-heads", "3", "--tokens-per-sample", "16", "--batch-size", "2", "--max-update", "2"};
+
+/// On 3 ranks: exit code 2 and one message that says all of `texts`.
+void expect_mistake(const fs::path& folder, const std::vector<std::string>& words, const std::vector<std::string>& texts,
+                    const std::string& program = "fsdp-train") {
+  const Outcome outcome = run(folder, mpirun(3, program, words));
+  BOOST_TEST_CONTEXT(outcome.output) {
+    BOOST_TEST(outcome.code == 2);
+    for (const std::string& text : texts) BOOST_TEST(outcome.says(text), text);
+    BOOST_TEST(outcome.times_said(program + ": ") == 1u);
+  }
+}
+
+void copy_part(const fs::path& from, const fs::path& to, std::size_t bytes) {
+  std::ifstream in(from, std::ios::binary);
+  std::string content(bytes, ' ');
+  in.read(content.data(), static_cast<std::streamsize>(bytes));
+  std::ofstream(to, std::ios::binary).write(content.data(), in.gcount());
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(options_that_are_not) {
+  const auto folder = fresh_folder();
+  expect_mistake(folder, plus({tokens, "--batchsize", "3"}, model), {"--batchsize", "did you mean --batch-size?"});
+  expect_mistake(folder, plus({tokens, "--lr", "fast"}, model), {"--lr", "fast"});
+  expect_mistake(folder, plus({tokens, "--sharding-strategy", "fulll"}, model), {"--sharding-strategy", "full"});
+  expect_mistake(folder, plus({tokens, "--total-batch-size", "7"}, model), {"--total-batch-size", "7"});
+  expect_mistake(folder, {tokens, "--arch", "gtp2", "--max-update", "2"}, {"gtp2", "did you mean", "gpt2"});
+  expect_mistake(folder, plus({tokens, "--config", "none.cfg"}, model), {"none.cfg"});
+}
+
+BOOST_AUTO_TEST_CASE(data_that_is_not) {
+  const auto folder = fresh_folder();
+  std::ofstream(folder / "empty.bin") << "";
+  std::ofstream(folder / "text.bin") << std::string(5000, 'x');
+  copy_part(tokens, folder / "truncated.bin", 9000);
+  copy_part(tokens, folder / "header.bin", 100);
+  expect_mistake(folder, plus({"none.bin"}, model), {"none.bin"});
+  expect_mistake(folder, plus({"empty.bin"}, model), {"empty.bin", "empty"});
+  expect_mistake(folder, plus({"text.bin"}, model), {"text.bin"});
+  expect_mistake(folder, plus({"truncated.bin"}, model), {"truncated.bin"});
+  expect_mistake(folder, plus({"header.bin"}, model), {"header.bin"});
+  expect_mistake(folder, plus({tokens, "--valid", "none.bin"}, model), {"none.bin"});
+}
+
+BOOST_AUTO_TEST_CASE(models_that_are_not) {
+  const auto folder = fresh_folder();
+  // Tokens of the golden runs reach 210.
+  expect_mistake(folder, {tokens, "--arch", "gpt2", "--vocab-size", "100", "--decoder-layers", "1", "--decoder-embed-dim", "24", "--decoder-attention-heads",
+                          "3", "--tokens-per-sample", "16", "--max-update", "2"}, {"100", "vocab"});
+  expect_mistake(folder, {tokens, "--arch", "gpt2", "--decoder-embed-dim", "25", "--decoder-attention-heads", "3", "--max-update", "2"}, {"3", "25", "--decoder-"});
+  expect_mistake(folder, plus({tokens, "--tokens-per-sample", "4096"}, {"--arch", "gpt2", "--max-update", "2"}), {"4096", "1024"});
+  expect_mistake(folder, {tokens, "--model", "none", "--max-update", "2", "--tokens-per-sample", "16"}, {"none"});
+  const auto golden = golden_folder("gpt2-tied");
+  for (const std::size_t bytes : {0u, 5u, 300u, 200000u}) {
+    fs::remove_all(folder / "broken");
+    fs::create_directory(folder / "broken");
+    fs::copy(golden / "config.json", folder / "broken");
+    copy_part(golden / "model.safetensors", folder / "broken" / "model.safetensors", bytes);
+    expect_mistake(folder, {tokens, "--model", "broken", "--max-update", "2", "--tokens-per-sample", "16"}, {"model.safetensors"});
+  }
+  std::ofstream(folder / "broken" / "config.json") << "{\"model_type\": \"bert\"}";
+  expect_mistake(folder, {tokens, "--model", "broken", "--max-update", "2", "--tokens-per-sample", "16"}, {"bert"});
+}
+
+BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
+  const auto folder = fresh_folder();
+  const Outcome first = run(folder, mpirun(3, "fsdp-train", plus({tokens, "--save-dir", "saves"}, model)));
+  BOOST_TEST_REQUIRE(first.code == 0, first.output);
+  const fs::path step = folder / "saves" / "step-00000002";
+  BOOST_TEST_REQUIRE(fs::exists(step));
+  // Another model.
+  expect_mistake(folder, {tokens, "--save-dir", "saves", "--arch", "gpt2", "--vocab-size", "211", "--decoder-layers", "3", "--decoder-embed-dim", "24",
+                          "--decoder-attention-heads", "3", "--tokens-per-sample", "16", "--max-update", "4"}, {"another model", "n_layer"});
+  // Going on from a copy that lost something; the original is still good.
+  const auto damage = [&](const std::string& name, const std::function<void(const fs::path&)>& what) {
+    fs::remove_all(folder / name);
+    fs::copy(step, folder / name, fs::copy_options::recursive);
+    what(folder / name);
+    expect_mistake(folder, plus({tokens, "--save-dir", "new", "--restore", name, "--max-update", "4"}, std::vector<std::string>(model.begin(), model.end() - 2)), {name});
+    expect_mistake(folder, {name, tokens, "--tokens-per-sample", "16"}, {name}, "fsdp-evaluate");
+  };
+  damage("no-marker", [](const fs::path& f) { fs::remove(f / "complete.json"); });
+  damage("no-rank-1", [](const fs::path& f) { fs::remove(f / "rank-00001-of-00003.h5"); });
+  damage("truncated", [](const fs::path& f) { fs::resize_file(f / "rank-00002-of-00003.h5", fs::file_size(f / "rank-00002-of-00003.h5") / 2); });
+  damage("no-index", [](const fs::path& f) { fs::remove(f / "checkpoint.h5"); });
+  const Outcome good = run(folder, mpirun(2, "fsdp-evaluate", {"saves", tokens, "--tokens-per-sample", "16"}));
+  BOOST_TEST(good.code == 0, good.output);
+}
+
+BOOST_AUTO_TEST_CASE(a_flipped_byte_is_found) {
+  const auto folder = fresh_folder();
+  BOOST_TEST_REQUIRE(run(folder, mpirun(3, "fsdp-train", plus({tokens, "--save-dir", "saves"}, model))).code == 0);
+  const fs::path file = folder / "saves" / "step-00000002" / "rank-00001-of-00003.h5";
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
+  bytes.seekg(middle);
+  const char byte = static_cast<char>(bytes.get());
+  bytes.seekp(middle);
+  bytes.put(static_cast<char>(byte ^ 1));
+  bytes.close();
+  expect_mistake(folder, plus({tokens, "--save-dir", "saves", "--max-update", "4"}, std::vector<std::string>(model.begin(), model.end() - 2)),
+                 {"rank-00001-of-00003.h5"});
+}
