@@ -25,16 +25,21 @@ struct ConsolidateOptions {
 
 OptionTable consolidate_option_table(ConsolidateOptions& o) {
   OptionTable table("fsdp-consolidate", "CHECKPOINT OUT [options]",
-                    "Makes one whole model from the rank files of a checkpoint. Needs no MPI launcher, and a few tens of MB of memory whatever "
+                    "Makes one whole model from the rank files of a checkpoint. Needs no MPI launcher, and a few tens of MB of "
+                    "memory whatever "
                     "the size of the model.");
   table.group("Input");
-  table.path("checkpoint", "CHECKPOINT", o.checkpoint, "A step folder, or a save folder: then its latest complete step.").positional().required();
+  table.path("checkpoint", "CHECKPOINT", o.checkpoint, "A step folder, or a save folder: then its latest complete step.")
+      .positional()
+      .required();
   table.group("Output");
-  table.path("out", "OUT", o.out, "The file (hdf5) or folder (safetensors) to make. It must not exist.").positional().required();
-  table.choice<ConsolidatedFormat>("format", o.format,
-                                   {{"hdf5", ConsolidatedFormat::hdf5}, {"safetensors", ConsolidatedFormat::safetensors}},
-                                   "hdf5: one file, a dataset per parameter under its Hugging Face name. safetensors: a Hugging Face folder, "
-                                   "config.json and model.safetensors.");
+  table.path("out", "OUT", o.out, "The file (hdf5) or folder (safetensors) to make. It must not exist.")
+      .positional()
+      .required();
+  table.choice<ConsolidatedFormat>(
+      "format", o.format, {{"hdf5", ConsolidatedFormat::hdf5}, {"safetensors", ConsolidatedFormat::safetensors}},
+      "hdf5: one file, a dataset per parameter under its Hugging Face name. safetensors: a Hugging Face folder, "
+      "config.json and model.safetensors.");
   table.flag("verify", o.verify, "Compare the checkpoint's checksums before, and read the result back and compare it after.");
   return table;
 }
@@ -69,7 +74,8 @@ int run(int argc, char** argv) {
     with_progress("checksums", [&](const ByteProgress& progress) { reader->verify(0, 1, progress); });
     fmt::print("{}: {} files verified\n", reader->description(), files);
   }
-  with_progress("consolidating", [&](const ByteProgress& progress) { consolidate(*reader, options.out, options.format, progress); });
+  with_progress("consolidating",
+                [&](const ByteProgress& progress) { consolidate(*reader, options.out, options.format, progress); });
   if (options.verify) {
     const auto result = open_tensor_source(options.out);
     with_progress("verifying", [&](const ByteProgress& progress) { compare_sources(*reader, *result, progress); });

@@ -1,5 +1,5 @@
-// Sharded checkpoints: one HDF5 file per rank, an index whose virtual datasets show every whole parameter, a marker last. The format
-// is docs/checkpoint-format.md.
+// Sharded checkpoints: one HDF5 file per rank, an index whose virtual datasets show every whole parameter, a marker last. The
+// format is docs/checkpoint-format.md.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ struct Progress {
 struct CheckpointHeader {
   TransformerConfig config;
   Progress progress;
-  std::string strategy;      // "full"
-  int world_size = 1;        // ranks that wrote; each rank file holds the slices that its rank owns exactly once
-  int shards = 1;            // size of the shard axis
+  std::string strategy;  // "full"
+  int world_size = 1;    // ranks that wrote; each rank file holds the slices that its rank owns exactly once
+  int shards = 1;        // size of the shard axis
   WrapPolicy wrap;
   std::string optimizer;     // "adamw"
   std::string options_json;  // all options of the run, for inspection
@@ -44,14 +44,15 @@ struct ShardState {
   std::span<float> values;
 };
 
-/// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, fsync, barrier; rank 0 the
-/// index, rename, marker last, barrier. On return it is durable, or every rank has thrown the same CollectiveError and the temporary
-/// folder is gone; earlier checkpoints are as they were. A step that exists is replaced only if it is not complete, else UserError.
-/// Removes what earlier runs left under temporary names. `shard` is this rank's index on the shard axis, `replica` on the replicate
-/// axis (rank = replica * shards + shard); each replica writes its part of the shard. `states` has "parameters" first. Returns the
-/// folder.
-std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout, int shard,
-                                      int replica, std::span<const ShardState> states, Communicator& world);
+/// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, fsync, barrier; rank 0
+/// the index, rename, marker last, barrier. On return it is durable, or every rank has thrown the same CollectiveError and the
+/// temporary folder is gone; earlier checkpoints are as they were. A step that exists is replaced only if it is not complete,
+/// else UserError. Removes what earlier runs left under temporary names. `shard` is this rank's index on the shard axis,
+/// `replica` on the replicate axis (rank = replica * shards + shard); each replica writes its part of the shard. `states` has
+/// "parameters" first. Returns the folder.
+std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
+                                      const Layout& layout, int shard, int replica, std::span<const ShardState> states,
+                                      Communicator& world);
 
 /// Called now and then with bytes done and bytes in all.
 using ByteProgress = std::function<void(std::size_t, std::size_t)>;
@@ -66,13 +67,13 @@ class CheckpointReader : public TensorSource {
   virtual const std::vector<std::string>& states() const = 0;
   /// Elements [range) of a parameter's state `state` ("parameters", "exp_avg", ...).
   virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
-  /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws UserError
-  /// naming the first bad one, and in it the first bad tensor.
+  /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws
+  /// UserError naming the first bad one, and in it the first bad tensor.
   virtual void verify(int part, int parts, const ByteProgress& progress = nullptr) const = 0;
 };
 
-/// Fills `states` (each total_shard_numel() floats of shard `shard` under `layout`) from a checkpoint written at any world size and
-/// strategy. Padding is zero. Not collective.
+/// Fills `states` (each total_shard_numel() floats of shard `shard` under `layout`) from a checkpoint written at any world size
+/// and strategy. Padding is zero. Not collective.
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states);
 /// The same for parameters alone from any source. Throws UserError naming a tensor that is missing or has another shape.
@@ -80,14 +81,16 @@ void load_parameters(const TensorSource& source, const std::vector<Parameter>& p
                      std::span<float> values);
 
 /// The latest complete step in a save folder, if there is one; incomplete ones are named in `warnings`.
-std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir, std::vector<std::string>* warnings = nullptr);
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir,
+                                                       std::vector<std::string>* warnings = nullptr);
 
 /// `path` is a step folder, or a save folder: then its latest complete step. Throws UserError.
-std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path, std::vector<std::string>* warnings = nullptr);
+std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path,
+                                                  std::vector<std::string>* warnings = nullptr);
 
 enum class ConsolidatedFormat { hdf5, safetensors };
-/// One process, no MPI: streams every whole parameter from `source` into one HDF5 file (OUT) or a Hugging Face folder (OUT/), in constant
-/// memory, under a temporary name until whole and on the disk. Throws UserError if OUT exists.
+/// One process, no MPI: streams every whole parameter from `source` into one HDF5 file (OUT) or a Hugging Face folder (OUT/),
+/// in constant memory, under a temporary name until whole and on the disk. Throws UserError if OUT exists.
 void consolidate(const CheckpointReader& source, const std::filesystem::path& out, ConsolidatedFormat format,
                  const ByteProgress& progress = nullptr);
 /// Compares all tensors of two sources bit by bit, in constant memory. Throws UserError naming the first that differs.

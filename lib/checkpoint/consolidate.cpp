@@ -82,7 +82,8 @@ class ConsolidatedFile final : public TensorSource {
     try {
       stored::check_kind(file_, path.string(), stored::model_kind);
       const auto config = nlohmann::json::parse(file_.read_text("config"), nullptr, /*allow_exceptions=*/false);
-      if (config.is_discarded()) throw UserError(format("{} is damaged (its configuration is not JSON) consolidate again", path.string()));
+      if (config.is_discarded())
+        throw UserError(format("{} is damaged (its configuration is not JSON) consolidate again", path.string()));
       config_ = config_from_json(config);
       config_.validate();
     } catch (const CallError& error) {
@@ -111,7 +112,8 @@ class ConsolidatedFile final : public TensorSource {
     throw UserError(format("{} is damaged ({}) consolidate again, or copy it again", path_.string(), error.what()));
   }
   h5::Dataset find(const std::string& name) const {
-    if (!file_.has(name)) throw UserError(format("{} has no tensor {} (its model is another one) check the path", path_.string(), name));
+    if (!file_.has(name))
+      throw UserError(format("{} has no tensor {} (its model is another one) check the path", path_.string(), name));
     return file_.dataset(name);
   }
 
@@ -123,9 +125,11 @@ class ConsolidatedFile final : public TensorSource {
 
 }  // namespace
 
-void consolidate(const CheckpointReader& source, const fs::path& out, ConsolidatedFormat format_, const ByteProgress& progress) {
+void consolidate(const CheckpointReader& source, const fs::path& out, ConsolidatedFormat format_,
+                 const ByteProgress& progress) {
   const fs::path target = out.has_filename() ? out : out.parent_path();  // without a final slash
-  if (fs::exists(target)) throw UserError(format("{} exists (it is not overwritten) remove it, or choose another name", target.string()));
+  if (fs::exists(target))
+    throw UserError(format("{} exists (it is not overwritten) remove it, or choose another name", target.string()));
   fs::path temporary = target;
   temporary += ".tmp";
   try {
@@ -133,14 +137,17 @@ void consolidate(const CheckpointReader& source, const fs::path& out, Consolidat
     fs::create_directories(parent);
     fs::remove_all(temporary);
     require_free_space(parent, Total(source).all);
-    if (format_ == ConsolidatedFormat::hdf5) write_hdf5(source, temporary, progress);
-    else write_safetensors(source, temporary, progress);
+    if (format_ == ConsolidatedFormat::hdf5)
+      write_hdf5(source, temporary, progress);
+    else
+      write_safetensors(source, temporary, progress);
     rename_durably(temporary, target);
   } catch (const std::exception& error) {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
     if (dynamic_cast<const CallError*>(&error) || dynamic_cast<const fs::filesystem_error*>(&error))
-      throw UserError(format("{} could not be written ({}) free some space, or choose another place", target.string(), error.what()));
+      throw UserError(
+          format("{} could not be written ({}) free some space, or choose another place", target.string(), error.what()));
     throw;
   }
 }
@@ -149,12 +156,14 @@ void compare_sources(const TensorSource& expected, const TensorSource& found, co
   Total total(expected);
   std::vector<float> a(std::min(piece_elements, total.all / sizeof(float))), b(a.size());
   const auto differ = [&](const std::string& name, const std::string& how) {
-    throw UserError(format("{} of {} differs from that of {} ({}) make it again", name, found.description(), expected.description(), how));
+    throw UserError(
+        format("{} of {} differs from that of {} ({}) make it again", name, found.description(), expected.description(), how));
   };
   for (const std::string& name : expected.names()) {
     const Shape shape = expected.shape(name);
     if (!found.has(name)) differ(name, "it is not there");
-    if (found.shape(name) != shape) differ(name, format("its shape is {}, not {}", to_string(found.shape(name)), to_string(shape)));
+    if (found.shape(name) != shape)
+      differ(name, format("its shape is {}, not {}", to_string(found.shape(name)), to_string(shape)));
     in_pieces(numel(shape), total, progress, [&](Range range) {
       expected.read(name, range, a.data());
       found.read(name, range, b.data());

@@ -1,5 +1,6 @@
 // A Hugging Face folder as a source of tensors. Checkpoints on the Hub name GPT-2's tensors without "transformer."; some carry
-// buffers that are computed, not learned. Any other tensor that the model has no place for is an error: ignoring it would change results.
+// buffers that are computed, not learned. Any other tensor that the model has no place for is an error: ignoring it would
+// change results.
 #include <atomic>
 #include <map>
 #include <set>
@@ -31,15 +32,17 @@ class HuggingFaceFolder final : public TensorSource {
         if (name.empty() && wanted.contains(prefix + tensor.name)) name = prefix + tensor.name;
       if (name.empty()) {
         if (is_buffer(tensor.name) || (config_.tied_embeddings && tensor.name == "lm_head.weight")) continue;
-        throw UserError(format("{} holds {} {}, which the model of {} does not have (leaving it out would change results) correct config.json "
-                               "or use another model",
-                               file_.path().string(), tensor.name, to_string(tensor.shape), (folder / "config.json").string()));
+        throw UserError(format(
+            "{} holds {} {}, which the model of {} does not have (leaving it out would change results) correct config.json "
+            "or use another model",
+            file_.path().string(), tensor.name, to_string(tensor.shape), (folder / "config.json").string()));
       }
       if (tensor.dtype != "F32")
-        throw UserError(format("{} holds {} in {} (only F32 is read) convert the model to float32", file_.path().string(), tensor.name,
-                               tensor.dtype));
+        throw UserError(format("{} holds {} in {} (only F32 is read) convert the model to float32", file_.path().string(),
+                               tensor.name, tensor.dtype));
       if (!tensors_.emplace(name, &tensor).second)
-        throw UserError(format("{} holds {} under two names (which one counts is unknown) remove one", file_.path().string(), name));
+        throw UserError(
+            format("{} holds {} under two names (which one counts is unknown) remove one", file_.path().string(), name));
     }
   }
 
@@ -62,7 +65,8 @@ class HuggingFaceFolder final : public TensorSource {
   const StoredTensor& find(const std::string& name) const {
     const auto found = tensors_.find(name);
     if (found == tensors_.end())
-      throw UserError(format("{} has no tensor {} (the model of its config.json needs it) use the whole model", file_.path().string(), name));
+      throw UserError(format("{} has no tensor {} (the model of its config.json needs it) use the whole model",
+                             file_.path().string(), name));
     return *found->second;
   }
 
@@ -79,13 +83,15 @@ std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& fol
   const auto there = [&](const char* name) { return std::filesystem::exists(folder / name); };
   if (!there("model.safetensors")) {
     if (there("model.safetensors.index.json"))
-      throw UserError(format("{} holds its model in several files (only a single model.safetensors is read) save it with a larger shard size",
-                             folder.string()));
+      throw UserError(format(
+          "{} holds its model in several files (only a single model.safetensors is read) save it with a larger shard size",
+          folder.string()));
     throw UserError(format("{} has no model.safetensors (the weights are read from there){} check the path", folder.string(),
                            there("pytorch_model.bin") ? " save its pytorch_model.bin as safetensors, or" : ""));
   }
   if (!there("config.json"))
-    throw UserError(format("{} has no config.json (it says what the model is) copy it from where the weights are from", folder.string()));
+    throw UserError(
+        format("{} has no config.json (it says what the model is) copy it from where the weights are from", folder.string()));
   return std::make_unique<HuggingFaceFolder>(folder);
 }
 

@@ -11,7 +11,8 @@ namespace {
 
 /// Calls read(parameter, range, out) for every slice of the shard.
 template <class Read>
-void fill_shard(const std::vector<Parameter>& parameters, const Layout& layout, int shard, std::span<float> values, Read&& read) {
+void fill_shard(const std::vector<Parameter>& parameters, const Layout& layout, int shard, std::span<float> values,
+                Read&& read) {
   expect(values.size() == layout.total_shard_numel(), "a state covers the shard");
   std::fill(values.begin(), values.end(), 0.0f);  // padding
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
@@ -22,12 +23,12 @@ void fill_shard(const std::vector<Parameter>& parameters, const Layout& layout, 
 void check_shapes(const TensorSource& source, const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
     if (!source.has(parameter.name))
-      throw UserError(format("{} has no tensor {} (the model needs it) check the model options, or use another source", source.description(),
-                             parameter.name));
+      throw UserError(format("{} has no tensor {} (the model needs it) check the model options, or use another source",
+                             source.description(), parameter.name));
     const Shape found = source.shape(parameter.name);
     if (found != parameter.shape)
-      throw UserError(format("{} of {} has shape {} (the model needs {}) check the model options, or use another source", parameter.name,
-                             source.description(), to_string(found), to_string(parameter.shape)));
+      throw UserError(format("{} of {} has shape {} (the model needs {}) check the model options, or use another source",
+                             parameter.name, source.description(), to_string(found), to_string(parameter.shape)));
   }
 }
 

@@ -1,5 +1,5 @@
-// Reading a sharded checkpoint: which rank file holds which elements follows from the header alone, so a read opens only the files that
-// have a part of it, and reads only that part.
+// Reading a sharded checkpoint: which rank file holds which elements follows from the header alone, so a read opens only the
+// files that have a part of it, and reads only that part.
 #include <algorithm>
 #include <atomic>
 #include <list>
@@ -48,7 +48,8 @@ class ShardedCheckpoint final : public CheckpointReader {
       for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, header.world_size))
         tensors_[slice.parameter].parts.push_back({slice.range, rank});
     for (Tensor& tensor : tensors_)
-      std::sort(tensor.parts.begin(), tensor.parts.end(), [](const Part& a, const Part& b) { return a.range.begin < b.range.begin; });
+      std::sort(tensor.parts.begin(), tensor.parts.end(),
+                [](const Part& a, const Part& b) { return a.range.begin < b.range.begin; });
   }
 
   const CheckpointHeader& header() const override { return index_.header; }
@@ -70,8 +71,8 @@ class ShardedCheckpoint final : public CheckpointReader {
 
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end())
-      throw UserError(format("{} has no {} (it holds {}) use another checkpoint, or start with a fresh optimizer", description(), state,
-                             fmt::join(index_.states, ", ")));
+      throw UserError(format("{} has no {} (it holds {}) use another checkpoint, or start with a fresh optimizer",
+                             description(), state, fmt::join(index_.states, ", ")));
     const Tensor& tensor = find(name);
     expect(range.begin <= range.end && range.end <= numel(tensor.shape), "a range lies outside its tensor");
     const std::lock_guard lock(mutex_);
@@ -185,14 +186,18 @@ class ShardedCheckpoint final : public CheckpointReader {
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> CheckpointReader::open(const fs::path& folder) { return std::make_unique<ShardedCheckpoint>(folder); }
+std::unique_ptr<CheckpointReader> CheckpointReader::open(const fs::path& folder) {
+  return std::make_unique<ShardedCheckpoint>(folder);
+}
 
 std::optional<fs::path> latest_checkpoint(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::error_code error;
   std::vector<std::pair<std::uint64_t, fs::path>> steps;
-  for (auto entry = fs::directory_iterator(save_dir, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+  for (auto entry = fs::directory_iterator(save_dir, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
     const fs::path& path = entry->path();
-    if (const auto update = stored::update_of_step_name(path.filename().string())) steps.emplace_back(*update, path);
+    if (const auto update = stored::update_of_step_name(path.filename().string()))
+      steps.emplace_back(*update, path);
     else if (warnings && path.extension() == ".tmp" && stored::update_of_step_name(path.stem().string()))
       warnings->push_back(format("{} was never finished (the run ended while it was saved); it is not used", path.string()));
   }

@@ -58,7 +58,8 @@ StoredTensor read_entry(const std::filesystem::path& path, const std::string& na
   if (const auto size = element_bytes(tensor.dtype)) {
     std::optional<std::uint64_t> bytes = *size;
     for (const std::size_t extent : tensor.shape) bytes = bytes ? product(*bytes, extent) : bytes;
-    if (bytes != tensor.bytes) fail(format("has {} bytes, which is not {} of {}", tensor.bytes, to_string(tensor.shape), tensor.dtype));
+    if (bytes != tensor.bytes)
+      fail(format("has {} bytes, which is not {} of {}", tensor.bytes, to_string(tensor.shape), tensor.dtype));
   }
   return tensor;
 }
@@ -94,25 +95,29 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   });
   std::uint64_t at = data_start;
   for (const StoredTensor& tensor : tensors_) {
-    if (tensor.offset != at) damaged(path, format("{} starts at byte {}, not {}, where the one before it ends", tensor.name, tensor.offset, at));
+    if (tensor.offset != at)
+      damaged(path, format("{} starts at byte {}, not {}, where the one before it ends", tensor.name, tensor.offset, at));
     at += tensor.bytes;
   }
   if (at != file_.size()) damaged(path, format("its header describes {} bytes, the file has {}", at, file_.size()));
 }
 
 const StoredTensor* SafetensorsFile::find(const std::string& name) const {
-  const auto found = std::find_if(tensors_.begin(), tensors_.end(), [&](const StoredTensor& tensor) { return tensor.name == name; });
+  const auto found =
+      std::find_if(tensors_.begin(), tensors_.end(), [&](const StoredTensor& tensor) { return tensor.name == name; });
   return found == tensors_.end() ? nullptr : &*found;
 }
 
 void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) const {
   if (tensor.dtype != "F32")
-    throw UserError(format("{} of {} has type {} (only F32 is read) convert the model to float32", tensor.name, path().string(), tensor.dtype));
+    throw UserError(format("{} of {} has type {} (only F32 is read) convert the model to float32", tensor.name, path().string(),
+                           tensor.dtype));
   expect(range.begin <= range.end && range.end <= tensor.bytes / sizeof(float), "a range lies outside its tensor");
   file_.read(tensor.offset + range.begin * sizeof(float), out, range.size() * sizeof(float));
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const std::vector<std::pair<std::string, Shape>>& tensors)
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
+                                     const std::vector<std::pair<std::string, Shape>>& tensors)
     : output_(std::make_shared<h5::Output>(path.string())) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};  // transformers asks for it

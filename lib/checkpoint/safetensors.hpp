@@ -1,5 +1,5 @@
-// The safetensors format (github.com/huggingface/safetensors, "Format"): the length of a JSON header, the header, then the tensors' bytes
-// without gaps. Reading is strict: what does not describe the file's every byte is refused.
+// The safetensors format (github.com/huggingface/safetensors, "Format"): the length of a JSON header, the header, then the
+// tensors' bytes without gaps. Reading is strict: what does not describe the file's every byte is refused.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The write protocol of docs/checkpoint-format.md. Every step that can fail on one rank alone is run through agree(), so that all ranks
-// go on or all throw the same.
+// The write protocol of docs/checkpoint-format.md. Every step that can fail on one rank alone is run through agree(), so that
+// all ranks go on or all throw the same.
 #include <cstring>
 #include <random>
 
@@ -18,10 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* temporary_suffix = ".tmp";
-constexpr const char* remedy = "free some space, raise the quota, or choose another --save-dir; earlier checkpoints are as they were";
+constexpr const char* remedy =
+    "free some space, raise the quota, or choose another --save-dir; earlier checkpoints are as they were";
 
 [[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
-  throw UserError(format("{}, {}, could not be written ({}) {}", what.string(), format_bytes(static_cast<double>(bytes)), error.what(), remedy));
+  throw UserError(format("{}, {}, could not be written ({}) {}", what.string(), format_bytes(static_cast<double>(bytes)),
+                         error.what(), remedy));
 }
 
 /// Runs `work`; what fails while it writes `what` becomes something that the user can mend.
@@ -65,9 +67,10 @@ void remove_left_over(const fs::path& save_dir) {
 void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) {
   fs::create_directories(save_dir);
   if (is_complete(names.final_folder))
-    throw UserError(format("{} is a complete checkpoint already (it is not overwritten) choose another --save-dir, continue from it with "
-                           "--restore latest, or remove it",
-                           names.final_folder.string()));
+    throw UserError(
+        format("{} is a complete checkpoint already (it is not overwritten) choose another --save-dir, continue from it with "
+               "--restore latest, or remove it",
+               names.final_folder.string()));
   remove_left_over(save_dir);
   require_free_space(save_dir, bytes);
   fs::create_directory(names.temporary_folder);
@@ -83,8 +86,9 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
                         const std::vector<Parameter>& parameters, const std::vector<stored::WrittenSlice>& slices,
                         std::span<const ShardState> states) {
   if (!fs::is_directory(path.parent_path()))
-    throw UserError(format("{} is not there on this rank (rank 0 has just made it) choose a --save-dir on a file system that all nodes share",
-                           path.parent_path().string()));
+    throw UserError(format(
+        "{} is not there on this rank (rank 0 has just made it) choose a --save-dir on a file system that all nodes share",
+        path.parent_path().string()));
   h5::File file = h5::File::create(path);
   file.write_text("format", stored::rank_kind);
   file.write_integer("format_version", stored::version);
@@ -107,7 +111,8 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   return sum_file(path);
 }
 
-void write_index(const fs::path& path, const stored::Index& index, const std::vector<Parameter>& parameters, const Layout& layout) {
+void write_index(const fs::path& path, const stored::Index& index, const std::vector<Parameter>& parameters,
+                 const Layout& layout) {
   std::vector<std::vector<h5::VirtualPart>> parts(parameters.size());
   for (int rank = 0; rank < index.header.world_size; ++rank)
     for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, index.header.world_size))
@@ -145,8 +150,9 @@ void complete(const Names& names, const stored::Index& index, const std::vector<
 
 }  // namespace
 
-std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout, int shard,
-                                      int replica, std::span<const ShardState> states, Communicator& world) {
+std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
+                                      const Layout& layout, int shard, int replica, std::span<const ShardState> states,
+                                      Communicator& world) {
   const int rank = world.rank(), world_size = world.size();
   expect(header.world_size == world_size && header.shards == layout.shards() && world_size % header.shards == 0 &&
              rank == replica * header.shards + shard,

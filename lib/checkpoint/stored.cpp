@@ -62,8 +62,8 @@ void check_kind(const h5::Node& node, const std::string& name, const std::string
     throw UserError(format("{} is not what it should be (its format is \"{}\", not \"{}\") check the path", name, found, kind));
   const std::uint64_t found_version = node.read_integer("format_version");
   if (found_version != version)
-    throw UserError(format("{} has format version {} (this program knows {}) use the program that wrote it", name, found_version,
-                                 version));
+    throw UserError(
+        format("{} has format version {} (this program knows {}) use the program that wrote it", name, found_version, version));
 }
 
 void write_index_attributes(h5::Node& node, const Index& index) {
@@ -96,15 +96,17 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   const std::uint64_t blocks_per_unit = node.read_integer("blocks_per_unit");
   if (world_size < 1 || world_size > 99999999 || shards < 1 || world_size % shards != 0 || blocks_per_unit < 1 ||
       node.read_integer("flat_alignment") != flat_alignment)
-    throw UserError(format("{} describes a layout that cannot be ({} ranks, {} shards, {} blocks per unit) use another checkpoint",
-                                 name, world_size, shards, blocks_per_unit));
+    throw UserError(
+        format("{} describes a layout that cannot be ({} ranks, {} shards, {} blocks per unit) use another checkpoint", name,
+               world_size, shards, blocks_per_unit));
   header.world_size = static_cast<int>(world_size);
   header.shards = static_cast<int>(shards);
   header.wrap.blocks_per_unit = blocks_per_unit;
   header.optimizer = node.read_text("optimizer");
   header.options_json = node.read_text("options");
   const json config = json::parse(node.read_text("config"), nullptr, /*allow_exceptions=*/false);
-  if (config.is_discarded()) throw UserError(format("{} holds no model configuration (it is not JSON) use another checkpoint", name));
+  if (config.is_discarded())
+    throw UserError(format("{} holds no model configuration (it is not JSON) use another checkpoint", name));
   header.config = config_from_json(config);
   header.config.validate();
   const std::string states = node.read_text("states");
@@ -134,8 +136,7 @@ Marker read_complete(const std::filesystem::path& folder) {
   };
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) fail("there is no such folder");
-  if (!std::filesystem::exists(folder / marker_name, error))
-    fail(format("it has no {}, which is written last", marker_name));
+  if (!std::filesystem::exists(folder / marker_name, error)) fail(format("it has no {}, which is written last", marker_name));
   const json text = json::parse(read_text_file(folder / marker_name), nullptr, /*allow_exceptions=*/false);
   Marker marker;
   try {  // nlohmann's own checks of every access

@@ -64,7 +64,8 @@ struct Marker {
   std::vector<File> files;
 };
 std::string marker_text(const Marker& marker);
-/// Throws UserError that says why `folder` is not a complete checkpoint: no marker, a bad one, a file missing or of another size.
+/// Throws UserError that says why `folder` is not a complete checkpoint: no marker, a bad one, a file missing or of another
+/// size.
 Marker read_complete(const std::filesystem::path& folder);
 
 }  // namespace fsdp::stored

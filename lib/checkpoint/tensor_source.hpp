@@ -1,5 +1,5 @@
-// Whole parameters by name and element range, wherever they are stored: a Hugging Face folder, a sharded checkpoint, a consolidated
-// file. Whoever loads asks for the ranges that it owns and gets no more.
+// Whole parameters by name and element range, wherever they are stored: a Hugging Face folder, a sharded checkpoint, a
+// consolidated file. Whoever loads asks for the ranges that it owns and gets no more.
 #pragma once
 
 #include <cstddef>
@@ -30,11 +30,13 @@ class TensorSource {
   virtual std::string description() const = 0;
 };
 
-/// Opens whatever `path` is: a Hugging Face folder, a step folder, a save folder (its latest complete step; incomplete ones are named in
-/// `warnings`) or a consolidated HDF5 file. Throws UserError that says what was expected and found.
-std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path, std::vector<std::string>* warnings = nullptr);
+/// Opens whatever `path` is: a Hugging Face folder, a step folder, a save folder (its latest complete step; incomplete ones are
+/// named in `warnings`) or a consolidated HDF5 file. Throws UserError that says what was expected and found.
+std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path,
+                                                 std::vector<std::string>* warnings = nullptr);
 
-/// A Hugging Face folder: config.json and one model.safetensors with fp32 tensors, with or without their "transformer." or "model.".
+/// A Hugging Face folder: config.json and one model.safetensors with fp32 tensors, with or without their "transformer." or
+/// "model.".
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder);
 /// One HDF5 file with whole parameters, as consolidate() writes it.
 std::unique_ptr<TensorSource> open_consolidated(const std::filesystem::path& file);

@@ -10,7 +10,8 @@
 
 namespace fsdp {
 
-/// A failure that all ranks know of and throw at the same place, with the same message. One rank prints it, the job ends in good order.
+/// A failure that all ranks know of and throw at the same place, with the same message. One rank prints it, the job ends in
+/// good order.
 struct CollectiveError : UserError {
   CollectiveError(const std::string& message, int speaker_rank, bool everywhere, int code)
       : UserError(message), speaker(speaker_rank), all(everywhere), exit_code(code) {}
@@ -19,9 +20,9 @@ struct CollectiveError : UserError {
   int exit_code;  // 2 if the speaker met a UserError, else 1
 };
 
-/// Runs `step` on this rank and agrees on its success: if it threw on any rank, every rank throws CollectiveError with the message of the
-/// lowest such rank. For whatever may fail on some ranks only: reading files, allocating. `step` itself must not communicate over `comm`.
-/// Collective over comm.
+/// Runs `step` on this rank and agrees on its success: if it threw on any rank, every rank throws CollectiveError with the
+/// message of the lowest such rank. For whatever may fail on some ranks only: reading files, allocating. `step` itself must not
+/// communicate over `comm`. Collective over comm.
 void agree(Communicator& comm, const std::function<void()>& step);
 
 /// What the exception that is being handled says, and the exit code that it asks for.

@@ -73,8 +73,8 @@ Handle text_type() {
   return type;
 }
 
-/// No locks: some shared file systems refuse them, nobody writes to a file that has its final name, and only its own rank to one
-/// that has not. Objects still open when a file closes are a bug that is told (SEMI).
+/// No locks: some shared file systems refuse them, nobody writes to a file that has its final name, and only its own rank to
+/// one that has not. Objects still open when a file closes are a bug that is told (SEMI).
 Handle file_access() {
   Handle access = property_list(H5P_FILE_ACCESS);
   check_h5(H5Pset_fclose_degree(access.id(), H5F_CLOSE_SEMI), "H5Pset_fclose_degree", "");
@@ -86,11 +86,12 @@ Handle file_access() {
 
 void select(const Handle& space, const Hyperslab& box, const std::string& what) {
   const std::vector<hsize_t> start(box.start.begin(), box.start.end()), count(box.count.begin(), box.count.end());
-  check_h5(H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr), "H5Sselect_hyperslab", what);
+  check_h5(H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr), "H5Sselect_hyperslab",
+           what);
 }
 
-void write_attribute(std::int64_t node, const std::string& name, std::int64_t file_type, std::int64_t memory_type, const Handle& space,
-                     const void* value, const std::string& what) {
+void write_attribute(std::int64_t node, const std::string& name, std::int64_t file_type, std::int64_t memory_type,
+                     const Handle& space, const void* value, const std::string& what) {
   const Handle attribute(check_h5(H5Acreate2(node, name.c_str(), file_type, space.id(), H5P_DEFAULT, H5P_DEFAULT), "H5Acreate2",
                                   format("{} of {}", name, what)),
                          H5Aclose, "H5Aclose");
@@ -118,7 +119,8 @@ OpenAttribute open_attribute(std::int64_t node, const std::string& name, H5T_cla
 /// Of exactly one element.
 OpenAttribute open_scalar(std::int64_t node, const std::string& name, H5T_class_t kind, const std::string& node_name) {
   OpenAttribute result = open_attribute(node, name, kind, node_name);
-  if (result.count != 1) throw CallError("H5Aopen " + result.what, format("the attribute has {} elements, not one", result.count));
+  if (result.count != 1)
+    throw CallError("H5Aopen " + result.what, format("the attribute has {} elements, not one", result.count));
   return result;
 }
 
@@ -228,7 +230,8 @@ void Dataset::write(Range range, const float* values) {
   for (const Hyperslab& box : hyperslabs(shape_, range)) {
     select(space, box, what_);
     const Handle memory = dataspace({numel(box.count)});
-    check_h5(H5Dwrite(handle_.id(), H5T_NATIVE_FLOAT, memory.id(), space.id(), H5P_DEFAULT, values + box.offset), "H5Dwrite", what_);
+    check_h5(H5Dwrite(handle_.id(), H5T_NATIVE_FLOAT, memory.id(), space.id(), H5P_DEFAULT, values + box.offset), "H5Dwrite",
+             what_);
     output_->check();
   }
 }
@@ -250,7 +253,8 @@ File File::create(const std::filesystem::path& path) {
   auto output = std::make_shared<Output>(path.string());
   const Handle access = file_access();
   use_output(access.id(), *output);
-  Handle file(check_h5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()), "H5Fcreate", path.string()), H5Fclose, "H5Fclose");
+  Handle file(check_h5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()), "H5Fcreate", path.string()), H5Fclose,
+              "H5Fclose");
   return {std::move(file), path, std::move(output)};
 }
 
@@ -265,12 +269,14 @@ File File::open(const std::filesystem::path& path) {
   if (!std::filesystem::is_regular_file(path, error))
     throw UserError(format("{} is not a file (it does not exist, or is a folder) check the path", path.string()));
   if (!looks_like_hdf5(path))
-    throw UserError(format("{} is not an HDF5 file (it does not begin as one) check the path, or copy the file again", path.string()));
+    throw UserError(
+        format("{} is not an HDF5 file (it does not begin as one) check the path, or copy the file again", path.string()));
   const Lock lock;
   const Handle access = file_access();  // closing it would clear the error stack
   const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id());
   if (id < 0)
-    throw UserError(format("{} cannot be opened ({}) copy the file again, or use another checkpoint", path.string(), error_stack()));
+    throw UserError(
+        format("{} cannot be opened ({}) copy the file again, or use another checkpoint", path.string(), error_stack()));
   return {{id, H5Fclose, "H5Fclose"}, path, nullptr};
 }
 
@@ -280,11 +286,13 @@ Dataset File::create_dataset(const std::string& name, const Shape& shape) {
   const Handle space = dataspace({shape.begin(), shape.end()});
   const Handle links = property_list(H5P_LINK_CREATE), creation = property_list(H5P_DATASET_CREATE);
   check_h5(H5Pset_create_intermediate_group(links.id(), 1), "H5Pset_create_intermediate_group", what);
-  check_h5(H5Pset_fill_time(creation.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time", what);  // every element is written once, by us
+  check_h5(H5Pset_fill_time(creation.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time",
+           what);  // every element is written once, by us
   return {{check_h5(H5Dcreate2(handle_.id(), name.c_str(), H5T_IEEE_F32LE, space.id(), links.id(), creation.id(), H5P_DEFAULT),
                     "H5Dcreate2", what),
            H5Dclose, "H5Dclose"},
-          what, output_};
+          what,
+          output_};
 }
 
 void File::create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts) {
@@ -300,20 +308,23 @@ void File::create_virtual_dataset(const std::string& name, const Shape& shape, s
     for (const Hyperslab& box : hyperslabs(shape, part.range)) {
       select(space, box, what);
       select(source, {{box.offset}, {numel(box.count)}}, what);
-      check_h5(H5Pset_virtual(creation.id(), space.id(), part.file.c_str(), part.dataset.c_str(), source.id()), "H5Pset_virtual", what);
+      check_h5(H5Pset_virtual(creation.id(), space.id(), part.file.c_str(), part.dataset.c_str(), source.id()),
+               "H5Pset_virtual", what);
     }
   }
   check_h5(H5Sselect_all(space.id()), "H5Sselect_all", what);
-  Handle(check_h5(H5Dcreate2(handle_.id(), name.c_str(), H5T_IEEE_F32LE, space.id(), links.id(), creation.id(), H5P_DEFAULT), "H5Dcreate2",
-                  what),
+  Handle(check_h5(H5Dcreate2(handle_.id(), name.c_str(), H5T_IEEE_F32LE, space.id(), links.id(), creation.id(), H5P_DEFAULT),
+                  "H5Dcreate2", what),
          H5Dclose, "H5Dclose")
       .close(what);
 }
 
 bool File::has(const std::string& name) const {
   const Lock lock;
-  for (std::size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {  // H5Lexists fails where a group on the way is missing
-    if (check_h5(H5Lexists(handle_.id(), name.substr(0, end).c_str(), H5P_DEFAULT), "H5Lexists", format("{} of {}", name, what_)) == 0)
+  for (std::size_t end = name.find('/', 1);;
+       end = name.find('/', end + 1)) {  // H5Lexists fails where a group on the way is missing
+    if (check_h5(H5Lexists(handle_.id(), name.substr(0, end).c_str(), H5P_DEFAULT), "H5Lexists",
+                 format("{} of {}", name, what_)) == 0)
       return false;
     if (end == std::string::npos) return true;
   }
@@ -327,8 +338,9 @@ Dataset File::dataset(const std::string& name) const {
 
 std::vector<std::string> File::dataset_names(const std::string& group) const {
   const Lock lock;
-  const Handle opened(check_h5(H5Gopen2(handle_.id(), group.c_str(), H5P_DEFAULT), "H5Gopen2", format("{} of {}", group, what_)), H5Gclose,
-                      "H5Gclose");
+  const Handle opened(
+      check_h5(H5Gopen2(handle_.id(), group.c_str(), H5P_DEFAULT), "H5Gopen2", format("{} of {}", group, what_)), H5Gclose,
+      "H5Gclose");
   std::vector<std::string> names;
   check_h5(H5Literate(opened.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_dataset, &names), "H5Literate", what_);
   return names;

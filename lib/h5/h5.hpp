@@ -1,7 +1,8 @@
 // RAII over the HDF5 C API: files of fp32 datasets, virtual datasets over other files, attributes. hdf5.h stays in h5.cpp.
 //
 // Errors. A failed call throws CallError with the call, its object and HDF5's own error stack; HDF5 prints nothing itself.
-// Destructors close without throwing. After writing, call File::close(), which does throw: buffered bytes may reach the disk only then.
+// Destructors close without throwing. After writing, call File::close(), which does throw: buffered bytes may reach the disk
+// only then.
 //
 // Threads. HDF5 is not thread-safe everywhere (it is a build option), while logical ranks can be threads of one process: every
 // call here holds one process-wide mutex. Objects may be used from any thread, one at a time each.
@@ -30,7 +31,10 @@ class Handle {
   Handle() = default;
   Handle(std::int64_t id, Close closer, const char* close_name) noexcept : id_(id), close_(closer), close_name_(close_name) {}
   Handle(Handle&& other) noexcept { swap(other); }
-  Handle& operator=(Handle&& other) noexcept { swap(other); return *this; }
+  Handle& operator=(Handle&& other) noexcept {
+    swap(other);
+    return *this;
+  }
   ~Handle();
 
   std::int64_t id() const { return id_; }

@@ -14,7 +14,8 @@
 
 namespace fsdp::h5 {
 
-Output::Output(std::string path) : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+Output::Output(std::string path)
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
   check_errno(fd_ >= 0, "create " + path_);
 }
 

@@ -1,6 +1,6 @@
-// How HDF5's bytes get to the disk. HDF5 1.10 does not survive a write that fails (a full disk): objects that it cannot flush stay open, and
-// it loops or crashes when they are closed again. So it writes through a file driver of ours that never fails: the first error is
-// kept, what follows is dropped, and the owner of the file asks for the error and throws it.
+// How HDF5's bytes get to the disk. HDF5 1.10 does not survive a write that fails (a full disk): objects that it cannot flush
+// stay open, and it loops or crashes when they are closed again. So it writes through a file driver of ours that never fails:
+// the first error is kept, what follows is dropped, and the owner of the file asks for the error and throws it.
 #pragma once
 
 #include <cstdint>

@@ -127,8 +127,10 @@ BOOST_AUTO_TEST_CASE(parts_of_a_verification_cover_all_files) {
     const auto reader = CheckpointReader::open(step);
     flip(step / names[i], 3000);
     for (int part = 0; part < 3; ++part) {
-      if (part == static_cast<int>(i % 3)) CHECK_CONTAINS(message_of([&] { reader->verify(part, 3); }), names[i]);
-      else reader->verify(part, 3);
+      if (part == static_cast<int>(i % 3))
+        CHECK_CONTAINS(message_of([&] { reader->verify(part, 3); }), names[i]);
+      else
+        reader->verify(part, 3);
     }
     flip(step / names[i], 3000);
   }

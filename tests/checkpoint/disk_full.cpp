@@ -1,4 +1,5 @@
-// One rank's disk is full, played by a limit on the size of its files: every rank throws, nothing is left over, what was there stays.
+// One rank's disk is full, played by a limit on the size of its files: every rank throws, nothing is left over, what was there
+// stays.
 #define BOOST_TEST_MODULE checkpoint.disk_full
 #include "mpi_main.hpp"
 
@@ -79,7 +80,6 @@ BOOST_AUTO_TEST_CASE(one_full_disk_fails_every_rank_and_harms_nothing) {
   BOOST_TEST(save(folder.path(), run, world()) == folder.path() / "step-00000200");  // there is space again
   CheckpointReader::open(folder.path() / "step-00000200")->verify(world().rank(), world().size());
 }
-
 
 BOOST_AUTO_TEST_CASE(a_save_folder_that_cannot_be_made_fails_every_rank) {
   const SharedFolder folder;

@@ -107,7 +107,9 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_read_back) {
 
 BOOST_AUTO_TEST_CASE(names_may_lack_their_prefix) {
   const TemporaryFolder folder;
-  const auto bare = [](const std::string& name) { return name.substr(name.starts_with("transformer.") ? 12 : name.starts_with("model.") ? 6 : 0); };
+  const auto bare = [](const std::string& name) {
+    return name.substr(name.starts_with("transformer.") ? 12 : name.starts_with("model.") ? 6 : 0);
+  };
   write_folder(folder / "gpt2", gpt2_config(), bare);
   BOOST_TEST(SafetensorsFile(folder / "gpt2" / "model.safetensors").find("wte.weight"));
   check_model(*open_hugging_face(folder / "gpt2"), gpt2_config());
@@ -148,11 +150,13 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
 
 BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
   const TemporaryFolder folder;
-  write_folder(folder / "a", gpt2_config(), [](const std::string& name) { return name == "transformer.h.1.ln_1.bias" ? "" : name; });
+  write_folder(folder / "a", gpt2_config(),
+               [](const std::string& name) { return name == "transformer.h.1.ln_1.bias" ? "" : name; });
   const auto parameters = list_parameters(gpt2_config()).parameters;
   const Layout layout(parameters, {}, 1);
   std::vector<float> values(layout.total_shard_numel());
-  const std::string missing = message_of([&] { load_parameters(*open_hugging_face(folder / "a"), parameters, layout, 0, values); });
+  const std::string missing =
+      message_of([&] { load_parameters(*open_hugging_face(folder / "a"), parameters, layout, 0, values); });
   CHECK_CONTAINS(missing, "has no tensor transformer.h.1.ln_1.bias");
   write_folder(folder / "b", gpt2_config(), same_name);
   TransformerConfig wider = gpt2_config();
@@ -160,7 +164,8 @@ BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
   const auto others = list_parameters(wider).parameters;
   const Layout other_layout(others, {}, 1);
   std::vector<float> other_values(other_layout.total_shard_numel());
-  const std::string shape = message_of([&] { load_parameters(*open_hugging_face(folder / "b"), others, other_layout, 0, other_values); });
+  const std::string shape =
+      message_of([&] { load_parameters(*open_hugging_face(folder / "b"), others, other_layout, 0, other_values); });
   CHECK_CONTAINS(shape, "transformer.h.0.mlp.c_fc.weight");
   CHECK_CONTAINS(shape, "has shape [12, 29] (the model needs [12, 31])");
 }
@@ -182,9 +187,11 @@ BOOST_AUTO_TEST_CASE(damaged_files_are_refused) {
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]})"), "0 bytes, which is not");
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})"), "describes 70 bytes, the file has 78");
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[2],"data_offsets":[8,16]})"), "a starts at byte");
-  const std::string twice = R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]})";
+  const std::string twice =
+      R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]})";
   CHECK_CONTAINS(one(twice), "names a twice");
-  const std::string overlap = R"({"dtype":"F32","shape":[3],"data_offsets":[0,12]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]})";
+  const std::string overlap =
+      R"({"dtype":"F32","shape":[3],"data_offsets":[0,12]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]})";
   CHECK_CONTAINS(one(overlap), "b starts at byte");
 }
 

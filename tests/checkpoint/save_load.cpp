@@ -103,7 +103,10 @@ BOOST_AUTO_TEST_CASE(the_header_comes_back) {
   BOOST_CHECK(reader->states() == state_names);
   CHECK_CONTAINS(reader->description(), "step-123456789 (3 ranks)");
   std::vector<float> one(1);
-  CHECK_CONTAINS(message_of([&] { reader->read_state("momentum", "model.norm.weight", {0, 1}, one.data()); }), "has no momentum");
+  CHECK_CONTAINS(message_of([&] {
+                   reader->read_state("momentum", "model.norm.weight", {0, 1}, one.data());
+                 }),
+                 "has no momentum");
   CHECK_CONTAINS(message_of([&] { reader->read("lm_tail.weight", {0, 1}, one.data()); }), "has no tensor lm_tail.weight");
 }
 
@@ -111,7 +114,8 @@ BOOST_AUTO_TEST_CASE(a_step_folder_has_exactly_these_files) {
   const TemporaryFolder folder;
   const fs::path step = save(folder.path(), Run{});
   BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"step-00000100"}));
-  BOOST_CHECK((list(step) == std::vector<std::string>{"checkpoint.h5", "complete.json", "rank-00000-of-00002.h5", "rank-00001-of-00002.h5"}));
+  BOOST_CHECK((list(step) ==
+               std::vector<std::string>{"checkpoint.h5", "complete.json", "rank-00000-of-00002.h5", "rank-00001-of-00002.h5"}));
 }
 
 BOOST_AUTO_TEST_CASE(the_index_shows_whole_parameters_even_after_a_move) {
@@ -147,7 +151,8 @@ BOOST_AUTO_TEST_CASE(h5dump_reads_the_index) {
   const TemporaryFolder folder;
   const Run run{gpt2_config(), "full", 3, 1, 1};
   const fs::path step = save(folder.path(), run);
-  const std::string dump = run_command("cd / && h5dump -d /transformer.wte.weight " + (step / "checkpoint.h5").string() + " 2>&1", status);
+  const std::string dump =
+      run_command("cd / && h5dump -d /transformer.wte.weight " + (step / "checkpoint.h5").string() + " 2>&1", status);
   BOOST_TEST(status == 0);
   CHECK_CONTAINS(dump, "( 37, 12 )");
   // "(0,0): 1.5, 2.5, ..." : all numbers after the colons of the DATA block.
@@ -172,7 +177,8 @@ BOOST_AUTO_TEST_CASE(a_step_is_not_overwritten_once_it_is_complete) {
   const std::string before = read_file(step / "rank-00001-of-00002.h5");
   run_ranks(2, [&](Communicator& world) {  // on every rank
     const std::string message = message_of([&] { save(folder.path(), run, world); });
-    if (!contains(message, "is a complete checkpoint already")) throw std::runtime_error(message);  // Boost's checks are for one thread
+    if (!contains(message, "is a complete checkpoint already"))
+      throw std::runtime_error(message);  // Boost's checks are for one thread
   });
   BOOST_CHECK(read_file(step / "rank-00001-of-00002.h5") == before);
   fs::remove(step / "complete.json");

@@ -68,7 +68,8 @@ inline std::vector<float> shard_values(const Layout& layout, int shard, std::siz
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
     for (const Slice& slice : layout.slices(unit, shard))
       for (std::size_t i = 0; i < slice.range.size(); ++i)
-        values[layout.shard_offset(unit) + slice.shard_offset + i] = element(state, slice.parameter, slice.range.begin + i, update);
+        values[layout.shard_offset(unit) + slice.shard_offset + i] =
+            element(state, slice.parameter, slice.range.begin + i, update);
   return values;
 }
 

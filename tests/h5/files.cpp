@@ -1,4 +1,5 @@
-// The HDF5 wrappers: what is written is read back, virtual datasets show other files, and every failure says what failed and why.
+// The HDF5 wrappers: what is written is read back, virtual datasets show other files, and every failure says what failed and
+// why.
 #define BOOST_TEST_MODULE h5.files
 #include <boost/test/unit_test.hpp>
 
@@ -34,7 +35,8 @@ BOOST_AUTO_TEST_CASE(datasets_in_groups_are_written_and_read_by_flat_ranges) {
     h5::File file = h5::File::create(folder / "a.h5");
     {
       h5::Dataset dataset = file.create_dataset("exp_avg/some.name", shape);
-      for (const Range range : {Range{0, 1}, Range{1, 38}, Range{38, 60}, Range{60, 105}}) dataset.write(range, values.data() + range.begin);
+      for (const Range range : {Range{0, 1}, Range{1, 38}, Range{38, 60}, Range{60, 105}})
+        dataset.write(range, values.data() + range.begin);
       file.create_dataset("other", {4}).write({0, 4}, values.data());
     }
     file.close();
@@ -92,8 +94,9 @@ BOOST_AUTO_TEST_CASE(a_virtual_dataset_shows_parts_of_other_files_even_after_a_m
   std::vector<h5::VirtualPart> parts;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const std::string name = "part" + std::to_string(i) + ".h5";
-    h5::File::create(folder / "before" / name).create_dataset("g/x", {ranges[i].size()}).write({0, ranges[i].size()},
-                                                                                             values.data() + ranges[i].begin);
+    h5::File::create(folder / "before" / name)
+        .create_dataset("g/x", {ranges[i].size()})
+        .write({0, ranges[i].size()}, values.data() + ranges[i].begin);
     parts.push_back({ranges[i], name, "g/x"});
   }
   h5::File::create(folder / "before" / "index.h5").create_virtual_dataset("some/x", shape, parts);
