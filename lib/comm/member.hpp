@@ -1,5 +1,4 @@
-// What every backend's communicator has: a place in the group, and a count of what it sends. How much a collective sends does not depend on
-// the backend, so it is computed here: the threads backend counts what the same algorithm would put on a wire.
+// What every backend's communicator has: a place in the group, shares of it, and a count of what it sends.
 #pragma once
 
 #include <algorithm>
@@ -39,11 +38,6 @@ class GroupMember : public Communicator {
     ++traffic_.calls[static_cast<std::size_t>(kind)];
     traffic_.bytes_sent[static_cast<std::size_t>(kind)] += bytes;
   }
-  /// This rank's share goes to all others.
-  std::size_t gather_elements(std::size_t total) const { return (ranks() - 1) * share_of(total, me()).size(); }
-  /// Everything but this rank's share goes to its owner.
-  std::size_t reduce_elements(std::size_t total) const { return total - share_of(total, me()).size(); }
-
   int relative_to(int root) const { return (rank_ - root + size_) % size_; }
 
   void expect_usable(const Stream& stream) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
@@ -77,13 +78,13 @@ void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole,
   std::byte* mine = static_cast<std::byte*>(whole) + me() * bytes;
   if (shard != mine && bytes != 0) std::memcpy(mine, shard, bytes);
   gather_shares(static_cast<std::byte*>(whole), ranks() * shard_count, size_of(type));
-  count(Collective::all_gather, size_of(type) * gather_elements(ranks() * shard_count));
+  count(Collective::all_gather, std::exchange(sent_, 0));
 }
 
 void MpiCommunicator::reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) {
   expect_ready(stream);
   reduce_shares(whole, ranks() * shard_count, shard, into);
-  count(Collective::reduce_scatter, sizeof(float) * reduce_elements(ranks() * shard_count));
+  count(Collective::reduce_scatter, std::exchange(sent_, 0));
 }
 
 void MpiCommunicator::all_reduce(Stream& stream, float* data, std::size_t n) { sum_everywhere(stream, data, n); }
@@ -109,7 +110,7 @@ void MpiCommunicator::broadcast(Stream& stream, void* data, std::size_t bytes, i
     for (int k = children - 1; k >= 0; --k) send(begin, part.size(), rank_at(place + (1 << k)), requests_[0]);
     wait(requests_[0]);
   }
-  count(Collective::broadcast, static_cast<std::size_t>(children) * bytes);
+  count(Collective::broadcast, std::exchange(sent_, 0));
 }
 
 void MpiCommunicator::barrier() {
@@ -142,6 +143,7 @@ void MpiCommunicator::send(const void* data, std::size_t bytes, int to, Requests
   MPI_Request& request = requests.all[requests.used];
   FSDP_CHECK_MPI(MPI_Isend(data, narrow<int>(bytes), MPI_BYTE, to, 0, comm_, &request));
   ++requests.used;
+  sent_ += bytes;
 }
 
 void MpiCommunicator::receive(void* data, std::size_t bytes, int from, Requests& requests) {
@@ -217,7 +219,7 @@ void MpiCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   const std::size_t begin = share_of(n, me()).begin;
   reduce_shares(data, n, data + begin, Into::overwrite);
   gather_shares(reinterpret_cast<std::byte*>(data), n, sizeof(T));
-  count(Collective::all_reduce, sizeof(T) * (reduce_elements(n) + gather_elements(n)));
+  count(Collective::all_reduce, std::exchange(sent_, 0));
 }
 
 }  // namespace fsdp

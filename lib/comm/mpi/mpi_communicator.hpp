@@ -65,6 +65,7 @@ class MpiCommunicator final : public GroupMember {
   std::size_t staged_piece_bytes_;  // longest message of a reduction, a multiple of 8
   bool broken_ = false;
   int uncaught_at_start_;
+  std::size_t sent_ = 0;  // bytes, by the collective that is under way
   Buffer staging_;  // two sets of a piece from each other rank
   std::array<Requests, 2> requests_;
   std::vector<const void*> inputs_;

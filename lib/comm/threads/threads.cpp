@@ -24,7 +24,7 @@ struct Job {
   bool aborted = false;
 };
 
-// What the ranks of one group share.
+// What the ranks of one group share. They read each other's memory; Traffic counts what the MPI backend would send.
 struct Group {
   // What one rank shows to the others during one collective.
   struct Slot {
@@ -92,7 +92,7 @@ class ThreadCommunicator final : public GroupMember {
     publish(whole, total);
     sum_shares(total, shard, into);
     group_->leave();
-    count(Collective::reduce_scatter, sizeof(float) * reduce_elements(total));
+    count(Collective::reduce_scatter, sizeof(float) * (total - shard_count));
   }
 
   void all_reduce(Stream& stream, float* data, std::size_t n) override { sum_everywhere(stream, data, n); }
@@ -177,7 +177,9 @@ class ThreadCommunicator final : public GroupMember {
         std::copy_n(static_cast<const T*>(group_->slots[r].data) + part.begin, part.size(), data + part.begin);
     }
     group_->leave();
-    count(Collective::all_reduce, sizeof(T) * (reduce_elements(n) + gather_elements(n)));
+    // The others' shares to their owners, then mine to the others.
+    const std::size_t mine = share_of(n, me()).size();
+    count(Collective::all_reduce, sizeof(T) * (n - mine + (ranks() - 1) * mine));
   }
 
   std::shared_ptr<Group> group_;
