@@ -1,6 +1,6 @@
-// main() of a Boost.Test program that runs under mpirun (fsdp_add_test ... NP): include it in place of <boost/test/unit_test.hpp>, once.
-// A failed check on any rank makes every rank exit with 1. A test case that ends early on one rank would leave the others in a collective:
-// then the job is ended at once, after Boost has said why.
+// main() of a Boost.Test program that runs under mpirun (fsdp_add_test ... NP): include it in place of
+// <boost/test/unit_test.hpp>, once. A failed check on any rank makes every rank exit with 1. A test case that ends early on one
+// rank would leave the others in a collective: then the job is ended at once, after Boost has said why.
 #pragma once
 
 #define BOOST_TEST_NO_MAIN

@@ -5,9 +5,9 @@
 // stride 1, 2, 4, ...: ((0+1)+(2+3))+(4+...). So all-reduce and reduce-scatter give the same bits, whatever the backend, the
 // chunking or the timing.
 //
-// Errors. A rank that throws out of a collective, or between collectives, must not leave the others waiting: whoever unwinds calls
-// abort(), and then ends. Threads: every rank's collectives throw GroupAborted from then on, those that wait too. MPI: this rank's do;
-// the other processes are ended by MpiSession::abort_job, which main() calls after it has printed the error.
+// Errors. A rank that throws out of a collective, or between collectives, must not leave the others waiting: whoever unwinds
+// calls abort(), and then ends. Threads: every rank's collectives throw GroupAborted from then on, those that wait too. MPI:
+// this rank's do; the other processes are ended by MpiSession::abort_job, which main() calls after it has printed the error.
 #pragma once
 
 #include <array>
@@ -51,8 +51,8 @@ class Communicator {
   /// whole = concatenation by rank of each rank's shard; whole holds size() * shard_count elements. In place if shard is
   /// whole + rank() * shard_count. Sends (size-1) * shard_count elements per rank.
   virtual void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) = 0;
-  /// shard (overwritten or added to) = canonical sum over ranks of their whole[rank() * shard_count ...]; shard must not overlap
-  /// whole, which is left unspecified-but-unread afterwards. fp32. Sends (size-1) * shard_count elements per rank.
+  /// shard (overwritten or added to) = canonical sum over ranks of their whole[rank() * shard_count ...]; shard must not
+  /// overlap whole, which is left unspecified-but-unread afterwards. fp32. Sends (size-1) * shard_count elements per rank.
   virtual void reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) = 0;
   /// data = canonical sum over ranks, on every rank. Sends 2 (size-1)/size * count elements per rank (up to rounding).
   virtual void all_reduce(Stream& stream, float* data, std::size_t count) = 0;

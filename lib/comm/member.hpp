@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-/// Binomial tree of a broadcast, ranks counted from the root: who sends to `relative_rank`, and to how many it sends. Its children are
-/// relative_rank + 2^k for k = children-1, ..., 0; children that are not below `size` are not counted.
+/// Binomial tree of a broadcast, ranks counted from the root: who sends to `relative_rank`, and to how many it sends. Its
+/// children are relative_rank + 2^k for k = children-1, ..., 0; children that are not below `size` are not counted.
 inline int tree_parent(int relative_rank) { return relative_rank & (relative_rank - 1); }
 inline int tree_children(int relative_rank, int size) {
   int children = 0;

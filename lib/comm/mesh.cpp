@@ -5,7 +5,8 @@
 namespace fsdp {
 
 Mesh make_mesh(Communicator& world, int shard_size, int replicate_size) {
-  expect(shard_size > 0 && replicate_size > 0 && shard_size * replicate_size == world.size(), "a mesh has as many places as ranks");
+  expect(shard_size > 0 && replicate_size > 0 && shard_size * replicate_size == world.size(),
+         "a mesh has as many places as ranks");
   const int replica = world.rank() / shard_size, shard = world.rank() % shard_size;
   Mesh mesh;
   mesh.shard = world.split(replica, shard);

@@ -1,4 +1,5 @@
-// Ranks as a grid: shard axis x replicate axis. The ranks of one shard group are consecutive, so that they share a node where they can.
+// Ranks as a grid: shard axis x replicate axis. The ranks of one shard group are consecutive, so that they share a node where
+// they can.
 #pragma once
 
 #include <memory>
@@ -12,8 +13,8 @@ struct Mesh {
   std::unique_ptr<Communicator> replicate;  // ranks that hold the same part
 };
 
-/// World rank r is rank r % shard_size of shard group r / shard_size, and rank r / shard_size of its replicate group. Collective over
-/// world; shard_size * replicate_size must be its size.
+/// World rank r is rank r % shard_size of shard group r / shard_size, and rank r / shard_size of its replicate group.
+/// Collective over world; shard_size * replicate_size must be its size.
 Mesh make_mesh(Communicator& world, int shard_size, int replicate_size);
 
 }  // namespace fsdp

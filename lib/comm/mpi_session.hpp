@@ -9,9 +9,10 @@
 
 namespace fsdp {
 
-/// Initialises MPI (thread level FUNNELED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing the job from
-/// inside. Its destructor finalises MPI, except while an exception unwinds: then other ranks may never reach the matching call,
-/// and main() ends the job with abort_job(). One per process; the only process-wide state here, because it is MPI's own.
+/// Initialises MPI (thread level FUNNELED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
+/// the job from inside. Its destructor finalises MPI, except while an exception unwinds: then other ranks may never reach the
+/// matching call, and main() ends the job with abort_job(). One per process; the only process-wide state here, because it is
+/// MPI's own.
 class MpiSession {
  public:
   MpiSession(int& argc, char**& argv);

@@ -19,8 +19,8 @@ void add(const T* a, const T* b, T* out, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
 }
 
-// The sum of `inputs` at [begin, begin + n), n <= block: in `scratch`, or where the only input lies. The left subtree is the largest
-// power of two below the number of inputs, which is what pairing at stride 1, 2, 4, ... gives.
+// The sum of `inputs` at [begin, begin + n), n <= block: in `scratch`, or where the only input lies. The left subtree is the
+// largest power of two below the number of inputs, which is what pairing at stride 1, 2, 4, ... gives.
 template <class T>
 const T* block_sum(std::span<const void* const> inputs, std::size_t begin, std::size_t n, T* scratch) {
   if (inputs.size() == 1) return static_cast<const T*>(inputs[0]) + begin;

@@ -1,5 +1,5 @@
-// Every collective against the same result computed alone: each rank makes all ranks' data from one seed. The checks throw, instead of using
-// Boost.Test, because they run on several threads at once.
+// Every collective against the same result computed alone: each rank makes all ranks' data from one seed. The checks throw,
+// instead of using Boost.Test, because they run on several threads at once.
 #pragma once
 
 #include <cmath>
@@ -77,7 +77,9 @@ inline void check_all_gather(Communicator& comm, Stream& stream, std::size_t cou
   const std::string what = format("all_gather of {} x {}{}", count, name_of(type), in_place ? " in place" : "");
   const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
   const std::size_t bytes = count * size_of(type);
-  const auto byte_of = [](std::size_t rank, std::size_t i) { return static_cast<unsigned char>(element<std::int64_t>(static_cast<int>(rank), i)); };
+  const auto byte_of = [](std::size_t rank, std::size_t i) {
+    return static_cast<unsigned char>(element<std::int64_t>(static_cast<int>(rank), i));
+  };
   std::vector<unsigned char> shard(bytes), whole(ranks * bytes + guard, 0x5a);
   for (std::size_t i = 0; i < bytes; ++i) shard[i] = byte_of(me, i);
   if (in_place) std::copy(shard.begin(), shard.end(), whole.begin() + static_cast<std::ptrdiff_t>(me * bytes));

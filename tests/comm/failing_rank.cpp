@@ -1,5 +1,5 @@
-// One rank fails while the others wait for it in a collective: `kill` by SIGKILL, `throw` by an exception as main() handles it, `unwind` by
-// one that passes the session's and the communicator's destructors on its way. failing_rank.sh runs it.
+// One rank fails while the others wait for it in a collective: `kill` by SIGKILL, `throw` by an exception as main() handles it,
+// `unwind` by one that passes the session's and the communicator's destructors on its way. failing_rank.sh runs it.
 #include <csignal>
 #include <cstdio>
 #include <cstring>

@@ -1,4 +1,5 @@
-// The MPI backend: the same checks as the threads backend passes, so that both give the same bits; pieces of any length; errors.
+// The MPI backend: the same checks as the threads backend passes, so that both give the same bits; pieces of any length;
+// errors.
 #define BOOST_TEST_MODULE comm.mpi
 #include "mpi_main.hpp"
 
@@ -69,11 +70,12 @@ BOOST_AUTO_TEST_CASE(failed_calls_say_what_failed) {
   MPI_Comm comm = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
   // The session's error handler, inherited: without it MPI would end the job here.
-  BOOST_CHECK_EXCEPTION(FSDP_CHECK_MPI(MPI_Send(&nobody, 1, MPI_INT, world().size(), 0, comm)), CallError, [](const CallError& e) {
-    const std::string text = e.what();
-    return text.find("MPI_Send(&nobody, 1") != std::string::npos && text.find("MPI_ERR_RANK") != std::string::npos &&
-           text.find("tests/comm/mpi.cpp:") != std::string::npos;
-  });
+  BOOST_CHECK_EXCEPTION(
+      FSDP_CHECK_MPI(MPI_Send(&nobody, 1, MPI_INT, world().size(), 0, comm)), CallError, [](const CallError& e) {
+        const std::string text = e.what();
+        return text.find("MPI_Send(&nobody, 1") != std::string::npos && text.find("MPI_ERR_RANK") != std::string::npos &&
+               text.find("tests/comm/mpi.cpp:") != std::string::npos;
+      });
   FSDP_CHECK_MPI(MPI_Comm_free(&comm));
   BOOST_CHECK_THROW(session().world(0), InternalError);
   BOOST_CHECK_THROW(session().world(std::size_t{1} << 31), InternalError);

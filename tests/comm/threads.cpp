@@ -116,7 +116,8 @@ BOOST_AUTO_TEST_CASE(a_failing_rank_ends_all) {
         }
       }
     };
-    BOOST_CHECK_EXCEPTION(run_ranks(6, body), UserError, [](const UserError& e) { return std::string(e.what()) == "rank two"; });
+    BOOST_CHECK_EXCEPTION(run_ranks(6, body), UserError,
+                          [](const UserError& e) { return std::string(e.what()) == "rank two"; });
     BOOST_TEST(consequences == 4);
   }
 }

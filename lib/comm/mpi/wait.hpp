@@ -7,9 +7,9 @@
 
 namespace fsdp {
 
-/// Returns once all requests are complete. Polls for a moment, since most messages are near, then gives its core to whoever wants it between
-/// two polls. Sleeping instead gained nothing more (two and four ranks on two cores, idle and busy, 3 MB collectives between
-/// computations), cost 0.1 ms per small collective, and stops messages under way.
+/// Returns once all requests are complete. Polls for a moment, since most messages are near, then gives its core to whoever
+/// wants it between two polls. Sleeping instead gained nothing more (two and four ranks on two cores, idle and busy, 3 MB
+/// collectives between computations), cost 0.1 ms per small collective, and stops messages under way.
 void wait_all(std::span<MPI_Request> requests);
 
 }  // namespace fsdp

@@ -34,11 +34,12 @@ struct Group {
     std::shared_ptr<Group> made;
   };
 
-  Group(std::shared_ptr<Job> job_, std::vector<int> nodes_) : job(std::move(job_)), nodes(std::move(nodes_)), slots(nodes.size()) {}
+  Group(std::shared_ptr<Job> job_, std::vector<int> nodes_)
+      : job(std::move(job_)), nodes(std::move(nodes_)), slots(nodes.size()) {}
 
-  // A collective is enter(), work on each other's memory, leave(). Either all ranks come out of enter() or all throw: whether the last
-  // one arrived before the abort is decided under the mutex. leave() waits for all even after an abort, since nobody can fail in
-  // between: so a rank that throws never frees memory that another still reads.
+  // A collective is enter(), work on each other's memory, leave(). Either all ranks come out of enter() or all throw: whether
+  // the last one arrived before the abort is decided under the mutex. leave() waits for all even after an abort, since nobody
+  // can fail in between: so a rank that throws never frees memory that another still reads.
   void enter() { wait_for_all(true); }
   void leave() { wait_for_all(false); }
 
@@ -144,7 +145,8 @@ class ThreadCommunicator final : public GroupMember {
   }
 
  private:
-  // Shows this rank's buffer, waits for the others', and checks that all ranks are in the same call: all see the same, so all throw.
+  // Shows this rank's buffer, waits for the others', and checks that all ranks are in the same call: all see the same, so all
+  // throw.
   void publish(const void* data, std::size_t n) {
     auto& slots = group_->slots;
     slots[me()].data = data;
@@ -167,8 +169,8 @@ class ThreadCommunicator final : public GroupMember {
   void sum_everywhere(Stream& stream, T* data, std::size_t n) {
     expect_usable(stream);
     publish(data, n);
-    // A rank writes its own share of its own buffer, which nobody else reads before leave(), and then the other shares, which nobody reads
-    // any more.
+    // A rank writes its own share of its own buffer, which nobody else reads before leave(), and then the other shares, which
+    // nobody reads any more.
     sum_shares(n, data + share_of(n, me()).begin, Into::overwrite);
     group_->leave();
     for (std::size_t r = 0; r < ranks(); ++r) {

@@ -8,9 +8,9 @@
 
 namespace fsdp {
 
-/// Runs `body` once per rank, each on a thread of its own with its own communicator, and returns when all are done. If some rank
-/// throws, the others' collectives throw GroupAborted, and the exception of the lowest rank that failed by itself is rethrown here.
-/// `ranks_per_node` consecutive ranks count as one node for split_by_node(); 0: all.
+/// Runs `body` once per rank, each on a thread of its own with its own communicator, and returns when all are done. If some
+/// rank throws, the others' collectives throw GroupAborted, and the exception of the lowest rank that failed by itself is
+/// rethrown here. `ranks_per_node` consecutive ranks count as one node for split_by_node(); 0: all.
 void run_ranks(int size, const std::function<void(Communicator&)>& body, int ranks_per_node = 0);
 
 /// A group of one.
