@@ -14,6 +14,10 @@
 
 namespace fsdp::h5 {
 
+namespace {
+constexpr std::size_t piece_bytes = std::size_t{16} << 20;
+}
+
 Output::Output(std::string path)
     : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
   check_errno(fd_ >= 0, "create " + path_);
@@ -32,11 +36,13 @@ void Output::write(std::uint64_t offset, const void* data, std::size_t bytes) no
   size_ = std::max(size_, offset + bytes);
   const char* from = static_cast<const char*>(data);
   while (bytes > 0 && error_.empty()) {
-    const ssize_t n = ::pwrite(fd_, from, bytes, static_cast<off_t>(offset));
+    const ssize_t n = ::pwrite(fd_, from, std::min(bytes, piece_bytes), static_cast<off_t>(offset));
     if (n < 0) {
       if (errno != EINTR) failed("pwrite", bytes, offset);
       continue;
     }
+    // The disk starts on this piece while the next is copied, instead of waiting for fsync(). Only a hint: its result does not matter.
+    if (n >= ssize_t{1} << 20) ::sync_file_range(fd_, static_cast<off_t>(offset), n, SYNC_FILE_RANGE_WRITE);
     from += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
   }
 }
