@@ -22,11 +22,12 @@ constexpr const char* remedy =
     "free some space, raise the quota, or choose another --save-dir; earlier checkpoints are as they were";
 
 [[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
-  throw UserError(format("{}, {}, could not be written ({}) {}", what.string(), format_bytes(static_cast<double>(bytes)),
-                         error.what(), remedy));
+  throw UserError(format("{} with {} of tensors could not be written ({}) {}", what.string(),
+                         format_bytes(static_cast<double>(bytes)), error.what(), remedy));
 }
 
-/// Runs `work`; what fails while it writes `what` becomes something that the user can mend.
+/// Runs `work`; what fails while it writes `what`, which is or describes `bytes` of tensors, becomes something that the user
+/// can mend.
 template <class Work>
 auto writing(const fs::path& what, std::uint64_t bytes, Work&& work) {
   try {
@@ -165,6 +166,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
   const Names names(save_dir, header.progress.update);
   const std::vector<Parameter> parameters = list_parameters(header.config).parameters;
   const auto slices = stored::written_slices(layout, rank, world_size);
+  std::uint64_t all_bytes = 0;
+  for (const Parameter& parameter : parameters) all_bytes += numel(parameter.shape) * sizeof(float) * states.size();
 
   stored::Index index{header, {}, 0};
   for (const ShardState& state : states) index.states.push_back(state.name);
@@ -177,9 +180,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
   try {
     agree(world, [&] {
       if (rank != 0) return;
-      std::uint64_t bytes = 0;
-      for (const Parameter& parameter : parameters) bytes += numel(parameter.shape) * sizeof(float) * states.size();
-      writing(names.temporary_folder, bytes, [&] { prepare(save_dir, names, bytes); });
+      writing(names.temporary_folder, all_bytes, [&] { prepare(save_dir, names, all_bytes); });
     });
     std::vector<std::int64_t> sums(2 * static_cast<std::size_t>(world_size));  // bytes and checksum of each rank's file
     agree(world, [&] {
@@ -196,7 +197,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
       std::vector<FileSum> all(static_cast<std::size_t>(world_size));
       for (std::size_t r = 0; r < all.size(); ++r)
         all[r] = {static_cast<std::uint64_t>(sums[2 * r]), static_cast<std::uint64_t>(sums[2 * r + 1])};
-      writing(names.final_folder, 0, [&] { complete(names, index, parameters, layout, all); });
+      writing(names.final_folder, all_bytes, [&] { complete(names, index, parameters, layout, all); });
     });
   } catch (const std::exception&) {
     // All ranks have closed their files by now, or the job is ending.
