@@ -41,7 +41,8 @@ void Output::write(std::uint64_t offset, const void* data, std::size_t bytes) no
       if (errno != EINTR) failed("pwrite", bytes, offset);
       continue;
     }
-    // The disk starts on this piece while the next is copied, instead of waiting for fsync(). Only a hint: its result does not matter.
+    // The disk starts on this piece while the next is copied, instead of waiting for fsync(). Only a hint: its result does not
+    // matter.
     if (n >= ssize_t{1} << 20) ::sync_file_range(fd_, static_cast<off_t>(offset), n, SYNC_FILE_RANGE_WRITE);
     from += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
   }
