@@ -4,10 +4,12 @@
 #include "base/program.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
+#include "train/signals.hpp"
 #include "train/train.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;
+  hold_signals();  // before any thread is there
   return run_mpi_program(argc, argv, [](MpiSession&, Communicator& world, int count, char** words) {
     TrainCommand command;
     agree(world, [&] { command = parse_train_command(count, words, world.size()); });

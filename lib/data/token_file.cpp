@@ -14,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "tensor/shape.hpp"
 
 namespace fsdp {
 
@@ -98,16 +99,30 @@ TokenFile::~TokenFile() {
   if (map_ != nullptr) ::munmap(map_, map_bytes_);
 }
 
+void TokenFile::refuse_token(std::size_t position, std::size_t vocab_size) const {
+  throw UserError(format("token {} at position {} of '{}' is outside the vocabulary of {} (the file was made with another tokenizer, or the "
+                         "model is another one); tokenize again or set --vocab-size",
+                         tokens_[position], position, path_.string(), vocab_size));
+}
+
+void TokenFile::check_vocabulary(std::size_t vocab_size, std::size_t part, std::size_t parts) const {
+  const Range mine = share(tokens(), parts, part);
+  constexpr std::size_t piece = std::size_t{1} << 21;
+  for (std::size_t begin = mine.begin; begin < mine.end; begin += piece) {
+    const auto tokens = tokens_.subspan(begin, std::min(piece, mine.end - begin));
+    const auto largest = std::max_element(tokens.begin(), tokens.end());
+    if (*largest >= vocab_size) refuse_token(begin + static_cast<std::size_t>(largest - tokens.begin()), vocab_size);
+    ::madvise(map_, map_bytes_, MADV_DONTNEED);  // the file's pages are not memory of the run
+  }
+}
+
 void TokenFile::read(std::size_t k, std::size_t T, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const {
   const std::size_t begin = std::min(k * T, tokens());
   const std::size_t present = std::min(T + 1, tokens() - begin);
   const std::uint16_t* const from = tokens_.data() + begin;
   const std::size_t targets_present = present == 0 ? 0 : present - 1;
   for (std::size_t t = 0; t < present; ++t) {
-    if (from[t] >= vocab_size) [[unlikely]]
-      throw UserError(format("token {} at position {} of '{}' is outside the vocabulary of {} (the file was made with another tokenizer, or the "
-                             "model is another one) tokenize again or set --vocab-size",
-                             from[t], begin + t, path_.string(), vocab_size));
+    if (from[t] >= vocab_size) [[unlikely]] refuse_token(begin + t, vocab_size);
     if (t < targets_present) inputs[t] = from[t];
     if (t > 0) targets[t - 1] = from[t];
   }

@@ -25,9 +25,14 @@ class TokenFile {
   /// Copies sequence k: inputs[T], targets[T]. Past the end of the file inputs are 0 and targets -1, which do not count. Throws UserError
   /// if a token is not below vocab_size, with its position and value.
   void read(std::size_t k, std::size_t T, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const;
+  /// Throws UserError if some token of part `part` of `parts` is not below vocab_size: ranks share the file, so that a wrong one is found
+  /// before training, and once.
+  void check_vocabulary(std::size_t vocab_size, std::size_t part, std::size_t parts) const;
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  [[noreturn]] void refuse_token(std::size_t position, std::size_t vocab_size) const;
+
   std::filesystem::path path_;
   void* map_ = nullptr;
   std::size_t map_bytes_ = 0;

@@ -14,18 +14,24 @@ Mesh make_mesh_for(const Placement& placement, Communicator& world) {
   return make_mesh(world, shape.shard, shape.replicate);
 }
 
-ShardingOptions checked(ShardingOptions options, const TransformerConfig& config) {
-  if (options.batch.T > config.max_positions)
-    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower --tokens-per-sample", options.batch.T,
-                           config.max_positions));
+ShardingOptions completed(ShardingOptions options, const TransformerConfig& config) {
+  check_sharding(config, options);
   if (options.plan.training) options.plan.optimizer_states = adamw_states;
   return options;
 }
 
 }  // namespace
 
+void check_sharding(const TransformerConfig& config, const ShardingOptions& options) {
+  config.validate();
+  find_placement(options.strategy);
+  if (options.batch.T > config.max_positions)
+    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower --tokens-per-sample", options.batch.T,
+                           config.max_positions));
+}
+
 ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world)
-    : options_(checked(options, config)), placement_(find_placement(options.strategy)), world_(world), model_(std::move(config)),
+    : options_(completed(options, config)), placement_(find_placement(options.strategy)), world_(world), model_(std::move(config)),
       mesh_(make_mesh_for(placement_, world)), layout_(model_.parameters(), options_.wrap, mesh_.shard->size()),
       plan_(build_plan(layout_, placement_, model_sizes(model_, options_.batch), options_.plan)) {}
 

@@ -23,6 +23,9 @@ struct ShardingOptions {
   AdamWOptions adamw = {};
 };
 
+/// Throws UserError if the two do not go together, the same on every rank.
+void check_sharding(const TransformerConfig& config, const ShardingOptions& options);
+
 class ShardedModel {
  public:
   /// Computes layout and plan; allocates nothing. Collective over world, which must outlive this. Throws UserError.

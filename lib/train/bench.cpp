@@ -52,7 +52,8 @@ double gemm_peak(Device& device, Stream& stream, Communicator& world) {
 }
 
 std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device, Stream& stream) {
-  const TransformerConfig config = arch_config(options.arch);
+  TransformerConfig config;
+  agree(world, [&] { config = arch_config(options.arch); });
   const std::size_t R = options.batch_size * options.tokens_per_sample, C = config.width, F = config.ffn_width;
   const double peak = gemm_peak(device, stream, world);
   double cores = share.cores;
@@ -81,11 +82,11 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
 
 std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
   const std::size_t B = options.batch_size, T = options.tokens_per_sample, K = options.update_freq;
-  ShardedModel sharded(arch_config(options.arch),
-                       {.strategy = options.sharding_strategy,
-                        .batch = {B, T},
-                        .plan = {.micro_batches = K, .checkpoint_activations = options.checkpoint_activations}},
-                       world);
+  const ShardingOptions sharding = {.strategy = options.sharding_strategy,
+                                    .batch = {B, T},
+                                    .plan = {.micro_batches = K, .checkpoint_activations = options.checkpoint_activations}};
+  agree(world, [&] { check_sharding(arch_config(options.arch), sharding); });
+  ShardedModel sharded(arch_config(options.arch), sharding, world);
   agree(world, [&] { sharded.allocate(device); });
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);

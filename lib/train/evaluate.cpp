@@ -46,13 +46,16 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   agree(world, [&] {
     source = open_tensor_source(options.model);
     file.emplace(options.data);
+    file->check_vocabulary(source->config().vocab_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
   });
   const TransformerConfig config = source->config();
   const std::size_t T = options.tokens_per_sample > 0 ? options.tokens_per_sample : std::min<std::size_t>(config.max_positions, 1024);
   std::optional<ValidBatches> batches;
   agree(world, [&] { batches.emplace(*file, BatchCut{options.batch_size, T, 1, world.rank(), world.size()}, config.vocab_size); });
 
-  ShardedModel sharded(config, {.batch = {options.batch_size, T}, .plan = {.training = false}}, world);
+  const ShardingOptions sharding = {.batch = {options.batch_size, T}, .plan = {.training = false}};
+  agree(world, [&] { check_sharding(config, sharding); });
+  ShardedModel sharded(config, sharding, world);
   agree(world, [&] {
     Executor& executor = sharded.allocate(*device);
     load_parameters(*source, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());

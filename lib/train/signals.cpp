@@ -2,10 +2,10 @@
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <csignal>
-#include <mutex>
+#include <ctime>
 #include <system_error>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -16,50 +16,43 @@ namespace {
 
 // Signals belong to the process, and so do these; several watches (logical ranks of one process) read the same counts.
 std::atomic<int> stops{0}, saves{0}, last_stop{0};
-static_assert(std::atomic<int>::is_always_lock_free, "a signal handler must not lock");
 
-void on_stop(int signal) {
-  last_stop = signal;
-  ++stops;
+constexpr std::array<std::pair<int, const char*>, 3> stop_signals = {{{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGUSR1, "SIGUSR1"}}};
+
+sigset_t watched() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const auto& [signal, name] : stop_signals) sigaddset(&set, signal);
+  sigaddset(&set, SIGUSR2);
+  return set;
 }
-void on_save(int) { ++saves; }
 
-struct Watched {
-  int signal;
-  const char* name;
-  void (*handler)(int);
-  int flags;
-};
-// A second Ctrl-C finds the default again and ends the process at once.
-constexpr std::array<Watched, 4> watched = {{{SIGTERM, "SIGTERM", on_stop, SA_RESTART},
-                                             {SIGINT, "SIGINT", on_stop, SA_RESTART | static_cast<int>(SA_RESETHAND)},
-                                             {SIGUSR1, "SIGUSR1", on_stop, SA_RESTART},
-                                             {SIGUSR2, "SIGUSR2", on_save, SA_RESTART}}};
-
-std::mutex watches_mutex;
-int watches = 0;
-std::array<struct sigaction, watched.size()> before;
+/// Takes what has come in for this process or thread since the last time.
+void take_pending() {
+  const sigset_t set = watched();
+  const timespec now{0, 0};
+  for (int signal; (signal = sigtimedwait(&set, nullptr, &now)) > 0;) {
+    if (signal == SIGUSR2) {
+      ++saves;
+    } else {
+      last_stop = signal;
+      ++stops;
+    }
+  }
+}
 
 }  // namespace
 
-SignalWatch::SignalWatch(std::filesystem::path save_dir, bool looks_at_files) : save_dir_(std::move(save_dir)), looks_at_files_(looks_at_files) {
-  const std::lock_guard lock(watches_mutex);
-  if (watches++ == 0)
-    for (std::size_t i = 0; i < watched.size(); ++i) {
-      struct sigaction action {};
-      action.sa_handler = watched[i].handler;
-      action.sa_flags = watched[i].flags;
-      sigemptyset(&action.sa_mask);
-      check_errno(sigaction(watched[i].signal, &action, &before[i]) == 0, "sigaction");
-    }
-  stops_at_start_ = stops;
-  saves_seen_ = saves;
+void hold_signals() {
+  const sigset_t set = watched();
+  const int error = pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  expect(error == 0, "signals can be held");
 }
 
-SignalWatch::~SignalWatch() {
-  const std::lock_guard lock(watches_mutex);
-  if (--watches == 0)
-    for (std::size_t i = 0; i < watched.size(); ++i) sigaction(watched[i].signal, &before[i], nullptr);
+SignalWatch::SignalWatch(std::filesystem::path save_dir, bool looks_at_files) : save_dir_(std::move(save_dir)), looks_at_files_(looks_at_files) {
+  hold_signals();
+  stops_at_start_ = stops;
+  saves_seen_ = saves;
 }
 
 bool SignalWatch::look_for(const char* name) {
@@ -73,6 +66,7 @@ Requests SignalWatch::poll() {
     stop_file_ = stop_file_ || look_for("stop");
     save_file_ = look_for("save");
   }
+  take_pending();
   Requests requests;
   requests.stop = stops != stops_at_start_ || stop_file_;
   const int now = saves;
@@ -83,8 +77,8 @@ Requests SignalWatch::poll() {
 
 std::string SignalWatch::stop_reason() const {
   if (stops != stops_at_start_)
-    for (const Watched& signal : watched)
-      if (signal.signal == last_stop) return signal.name;
+    for (const auto& [signal, name] : stop_signals)
+      if (signal == last_stop) return name;
   return stop_file_ ? format("the file {}", (save_dir_ / "stop").string()) : "another rank";
 }
 

@@ -95,7 +95,7 @@ class Run {
     if (const auto per_core = noted_peak_per_core()) peak_flops_ = *per_core * cores;
     agree(world, [&] { metrics_.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, world.rank() == 0); });
     agree(world, [&] { origin_ = find_origin(options); });
-    agree(world, [&] { Transformer check(origin_.config); });
+    agree(world, [&] { check_sharding(origin_.config, sharding_options(options)); });
     sharded_.emplace(origin_.config, sharding_options(options), world);
     cut_ = {options.batch_size, options.tokens_per_sample, options.update_freq, world.rank(), world.size()};
     for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
@@ -127,10 +127,13 @@ class Run {
   void prepare() {
     const std::size_t vocabulary = sharded_->model().config().vocab_size;
     agree(world_, [&] {
+      const auto rank = static_cast<std::size_t>(world_.rank()), ranks = static_cast<std::size_t>(world_.size());
       train_file_.emplace(options_.data);
+      train_file_->check_vocabulary(vocabulary, rank, ranks);
       train_batches_.emplace(*train_file_, cut_, vocabulary);
       if (options_.valid.empty()) return;
       valid_file_.emplace(options_.valid);
+      valid_file_->check_vocabulary(vocabulary, rank, ranks);
       valid_batches_.emplace(*valid_file_, cut_, vocabulary);
     });
     agree(world_, [&] { sharded_->allocate(*device_); });

@@ -44,6 +44,7 @@ inline fs::path fresh_folder() {
 /// Starts `command` (words) in `folder`, calls `meanwhile` with its process id, waits.
 inline Outcome run(const fs::path& folder, const std::vector<std::string>& command, const std::function<void(pid_t)>& meanwhile = {}) {
   const fs::path log = folder / "output.txt";
+  std::fflush(nullptr);  // or the child writes again what is buffered
   const pid_t child = fork();
   BOOST_REQUIRE(child >= 0);
   if (child == 0) {

@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(options_that_are_not) {
   const auto folder = fresh_folder();
   expect_mistake(folder, plus({tokens, "--batchsize", "3"}, model), {"--batchsize", "did you mean --batch-size?"});
   expect_mistake(folder, plus({tokens, "--lr", "fast"}, model), {"--lr", "fast"});
-  expect_mistake(folder, plus({tokens, "--sharding-strategy", "fulll"}, model), {"--sharding-strategy", "full"});
+  expect_mistake(folder, plus({tokens, "--sharding-strategy", "fulll"}, model), {"fulll", "full, none"});
   expect_mistake(folder, plus({tokens, "--total-batch-size", "7"}, model), {"--total-batch-size", "7"});
   expect_mistake(folder, {tokens, "--arch", "gtp2", "--max-update", "2"}, {"gtp2", "did you mean", "gpt2"});
   expect_mistake(folder, plus({tokens, "--config", "none.cfg"}, model), {"none.cfg"});
