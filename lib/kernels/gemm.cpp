@@ -1,5 +1,5 @@
-// GEMM on oneDNN: dnnl_sgemm, or a cached matmul primitive for the shapes where that is faster. Which one is a function of the shape
-// alone, so that a result does not depend on timing. Measured with oneDNN 2.6.3 on one AVX-512 core (Cascade Lake, peak about 150
+// GEMM on oneDNN: dnnl_sgemm, or on one thread a cached matmul primitive for the shapes where that is faster. Which one is a function
+// of the shape, so that a result does not depend on timing. Measured with oneDNN 2.6.3 on one AVX-512 core (Cascade Lake, peak about 150
 // GFLOP/s), sgemm against matmul:
 //   out[1024,3072] = x[1024,768] w[768,3072]        101-119 against  45    plain right-hand sides of 2304 or 3072 columns
 //   out[1024,768] = x[1024,3072] w[768,3072]^T      123     against 120
@@ -21,19 +21,19 @@
 #include "base/error.hpp"
 #include "base/narrow.hpp"
 #include "base/timer.hpp"
-#include "kernels/gemm.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fsdp::kernels {
 
 namespace {
 
-/// The measurements above as a rule. Small products go to sgemm, which has no look-up.
+/// The measurements above as a rule. Small products go to sgemm, which has no look-up; so do products on several threads, for which
+/// matmul takes up to 60 MB of scratch, and nothing was measured.
 bool matmul_is_faster(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, std::size_t lda, std::size_t ldb,
                       std::size_t ldo) {
   // With rows further apart than their length matmul falls to a slow implementation.
   const bool dense = lda == (trans_a == Trans::yes ? m : k) && ldb == (trans_b == Trans::yes ? k : n) && ldo == n;
-  if (!dense || m < 128 || n < 128 || k < 128) return false;
+  if (!dense || m < 128 || n < 128 || k < 128 || (!omp_in_parallel() && omp_get_max_threads() > 1)) return false;
   if (trans_a == Trans::no && trans_b == Trans::yes) return n <= 256 || (m <= 256 && n <= 1024);
   if (trans_a == Trans::yes && trans_b == Trans::no) return m >= 768 && m <= 1024 && n <= 1024;
   return false;
@@ -47,7 +47,7 @@ struct Matmul {
 };
 
 struct MatmulCache {
-  using Key = std::array<std::int64_t, 7>;  // trans_a, trans_b, m, n, k, write, threads
+  using Key = std::array<std::int64_t, 6>;  // trans_a, trans_b, m, n, k, write
   static constexpr std::size_t most = 256;  // shapes of one model are a dozen; a caller with ever new ones must not fill memory
 
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -59,7 +59,7 @@ struct MatmulCache {
     const auto found = primitives.find(key);
     if (found != primitives.end()) return found->second;
     if (primitives.size() == most) primitives.clear();
-    const auto [trans_a, trans_b, m, n, k, write, threads] = key;
+    const auto [trans_a, trans_b, m, n, k, write] = key;
     using Desc = dnnl::memory::desc;
     using Dims = dnnl::memory::dims;
     constexpr auto f32 = dnnl::memory::data_type::f32;
@@ -82,10 +82,8 @@ void matmul(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::siz
             Write write) {
   thread_local MatmulCache cache;
   try {
-    // A primitive is made for a number of threads: one inside a parallel region.
-    const std::int64_t threads = omp_in_parallel() ? 1 : omp_get_max_threads();
     const Matmul& found = cache.find({static_cast<std::int64_t>(trans_a), static_cast<std::int64_t>(trans_b), narrow<std::int64_t>(m),
-                                      narrow<std::int64_t>(n), narrow<std::int64_t>(k), static_cast<std::int64_t>(write), threads});
+                                      narrow<std::int64_t>(n), narrow<std::int64_t>(k), static_cast<std::int64_t>(write)});
     if (cache.scratchpad.size() < found.scratchpad.get_size()) cache.scratchpad.resize(found.scratchpad.get_size());
     auto memory = [&](const dnnl::memory::desc& desc, const void* data) {
       return dnnl::memory(desc, cache.engine, const_cast<void*>(data));
@@ -101,22 +99,17 @@ void matmul(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::siz
 
 }  // namespace
 
-void untimed_gemm(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a, std::size_t lda, const float* b,
-                  std::size_t ldb, float* out, std::size_t ldo, Write write) {
+void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a, std::size_t lda,
+          const float* b, std::size_t ldb, float* out, std::size_t ldo, Write write) {
+  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
   if (m == 0 || n == 0) return;
+  const AddTime timed(stream.times.gemm);
   if (matmul_is_faster(trans_a, trans_b, m, n, k, lda, ldb, ldo)) return matmul(trans_a, trans_b, m, n, k, a, b, out, write);
   const dnnl_status_t status =
       dnnl_sgemm(trans_a == Trans::yes ? 'T' : 'N', trans_b == Trans::yes ? 'T' : 'N', narrow<dnnl_dim_t>(m), narrow<dnnl_dim_t>(n),
                  narrow<dnnl_dim_t>(k), 1.0f, a, narrow<dnnl_dim_t>(lda), b, narrow<dnnl_dim_t>(ldb), write == Write::add ? 1.0f : 0.0f,
                  out, narrow<dnnl_dim_t>(ldo));
   if (status != dnnl_success) throw CallError("dnnl_sgemm", "status " + std::to_string(static_cast<int>(status)));
-}
-
-void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a, std::size_t lda,
-          const float* b, std::size_t ldb, float* out, std::size_t ldo, Write write) {
-  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
-  const AddTime timed(stream.times.gemm);
-  untimed_gemm(trans_a, trans_b, m, n, k, a, lda, b, ldb, out, ldo, write);
 }
 
 const char* gemm_description() {

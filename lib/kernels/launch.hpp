@@ -19,6 +19,10 @@ CpuLevel cpu_level();
 template <int level, class Body>
 void run_rows(const Body& body, std::size_t rows);
 
+/// The same with a part of the scratch for each thread; for the bodies of rows/attention.hpp.
+template <int level, class Body>
+void run_attention(const Body& body, std::size_t rows, float* scratch, std::size_t scratch_per_thread);
+
 template <class Body>
 void launch(Stream& stream, const Body& body, std::size_t rows) {
   expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");

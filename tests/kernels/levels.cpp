@@ -3,8 +3,11 @@
 // product and a sum. Each level must also compute in code of its own: see the script symbols.cmake beside this file.
 #define BOOST_TEST_MODULE kernels.levels
 #include "kernels/launch.hpp"
+#include "kernels/rows/attention.hpp"
 #include "kernels/rows/bodies.hpp"
 #include "support.hpp"
+
+#include <omp.h>
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -74,11 +77,30 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
     out.resize(R * C + R);
     return k::CrossEntropy{out.data() + R * C, out.data(), targets.data(), C, 1.0f};
   });
-  compare("softmax", R, tolerance, [](Floats& out) {
-    out = a;
-    out.resize(R * C + R);
-    return k::SoftmaxForward{out.data(), out.data() + R * C, 100, 109, C, 0.5f};
-  });
+}
+
+BOOST_AUTO_TEST_CASE(attention_within_rounding) {
+  const k::AttentionShape shape{1, 70, 2, 1, 24, 48, 24};
+  const Floats q = random_floats(70 * 48, 1), key = random_floats(70 * 24, 2), value = random_floats(70 * 24, 3), d_out = random_floats(70 * 48, 4);
+  const std::size_t per_thread = k::AttentionScratch{shape.T, shape.D}.per_thread();
+  std::vector<Floats> results;
+  auto add = [&](auto forward, auto backward) {
+    Floats scratch(per_thread), lse(2 * 70), all(4 * 70 * 48);  // out, dq, dk and dv
+    float *out = all.data(), *dq = out + 70 * 48, *dk = dq + 70 * 48, *dv = dk + 70 * 24;
+    forward(k::AttentionForward{out, lse.data(), q.data(), key.data(), value.data(), shape}, scratch.data());
+    backward(k::AttentionBackward{dq, dk, dv, d_out.data(), out, lse.data(), q.data(), key.data(), value.data(), shape}, scratch.data());
+    results.push_back(all);
+  };
+  omp_set_num_threads(1);
+  auto run = [&]<int level>(std::integral_constant<int, level>) {
+    add([&](const k::AttentionForward& body, float* scratch) { k::run_attention<level>(body, 2, scratch, per_thread); },
+        [&](const k::AttentionBackward& body, float* scratch) { k::run_attention<level>(body, 1, scratch, per_thread); });
+  };
+  run(std::integral_constant<int, 2>{});
+  if (__builtin_cpu_supports("x86-64-v3")) run(std::integral_constant<int, 3>{});
+  if (__builtin_cpu_supports("x86-64-v4")) run(std::integral_constant<int, 4>{});
+  for (const Floats& other : results) BOOST_TEST(relative_error(other, widen(results[0])) < 1e-6);
+  BOOST_TEST(relative_error(results[0], Doubles(results[0].size())) > 0);
 }
 
 BOOST_AUTO_TEST_CASE(to_the_bit) {

@@ -8,7 +8,6 @@
 #include "kernels/rows/optimizer.hpp"
 #include "kernels/rows/pointwise.hpp"
 #include "kernels/rows/rope.hpp"
-#include "kernels/rows/softmax.hpp"
 #include "kernels/rows/squares.hpp"
 
 #define FSDP_ROW_BODIES(X)   \
@@ -32,10 +31,6 @@
   X(RmsNormBackward)         \
   X(RmsNormForward)          \
   X(RopeBody)                \
-  X(RowDot)                  \
-  X(SoftmaxBackward)         \
-  X(SoftmaxForward)          \
-  X(SoftmaxRecompute)        \
   X(Squares)                 \
   X(SwigluBackward)          \
   X(SwigluForward)

@@ -3,8 +3,10 @@
 // header were compiled here out of line, the linker could take this copy for the whole program, and a machine without AVX-512
 // would stop at it. The test kernels.levels looks for such names.
 #include <immintrin.h>
+#include <omp.h>
 
 #include "kernels/launch.hpp"
+#include "kernels/rows/attention.hpp"
 #include "kernels/rows/bodies.hpp"
 
 namespace fsdp::kernels {
@@ -42,6 +44,15 @@ void run_rows(const Body& body, std::size_t rows) {
     for (std::size_t r = 0; r < rows; ++r) body(CpuLanes<level>{}, r);
   }
 }
+
+template <int level, class Body>
+void run_attention(const Body& body, std::size_t rows, float* scratch, std::size_t scratch_per_thread) {
+#pragma omp parallel for schedule(static)
+  for (std::size_t r = 0; r < rows; ++r)
+    body(CpuLanes<level>{}, r, scratch + static_cast<std::size_t>(omp_get_thread_num()) * scratch_per_thread);
+}
+template void run_attention<FSDP_CPU_LEVEL>(const AttentionForward&, std::size_t, float*, std::size_t);
+template void run_attention<FSDP_CPU_LEVEL>(const AttentionBackward&, std::size_t, float*, std::size_t);
 
 #define FSDP_INSTANTIATE(...) template void run_rows<FSDP_CPU_LEVEL, __VA_ARGS__>(const __VA_ARGS__&, std::size_t);
 FSDP_ROW_BODIES(FSDP_INSTANTIATE)

@@ -1,0 +1,284 @@
+// Causal attention on the CPU, one sequence and head (or key head) per "row". Queries are taken in blocks of 48 and their scores are held
+// transposed, [key][query]: the softmax then runs along registers without sums across them, and only the block's queries have
+// to be transposed, not the keys. No product touches keys after the block's last query. The backward pass makes the
+// probabilities anew from the forward pass's lse (Dao, "FlashAttention-2", 2023, section 3.1), with delta_i = sum(dO_i O_i).
+#pragma once
+
+#include "kernels/kernels.hpp"
+#include "kernels/rows/lanes.hpp"
+#include "kernels/rows/small_gemm.hpp"
+
+namespace fsdp::kernels {
+
+/// How one thread's scratch is laid out. Rows of D floats are padded to whole registers, and arrays to whole tiles.
+struct AttentionScratch {
+  static constexpr std::size_t block = 48;    // queries at a time: divisible by every tile's rows and by 16
+  static constexpr std::size_t overhang = 12;  // rows that the last tile of an array may reach beyond it
+  static constexpr std::size_t aligned(std::size_t n) { return (n + 15) / 16 * 16; }
+
+  std::size_t T, D;
+  std::size_t width() const { return aligned(D); }
+  std::size_t rows() const { return (T + overhang) * width(); }                // an array of T rows
+  std::size_t block_rows() const { return (block + overhang) * width(); }      // an array of one row per query of a block
+  std::size_t block_columns() const { return aligned((D + overhang) * block); }  // the same transposed
+  std::size_t scores() const { return (T + overhang) * block; }
+  std::size_t panel() const { return (block + overhang) * block; }
+  /// Floats of one thread, both passes.
+  std::size_t per_thread() const {
+    const std::size_t forward = 2 * rows() + block_rows() + block_columns() + scores();
+    const std::size_t backward = 4 * rows() + 3 * block_rows() + 2 * block_columns() + 2 * panel();
+    return forward > backward ? forward : backward;
+  }
+};
+
+#if !defined(__CUDACC__)
+
+namespace attention_parts {
+
+constexpr std::size_t block = AttentionScratch::block;
+
+/// Asks for row r + 12 of rows that lie pages apart, where the hardware does not foresee them; `write` 1 to store there. Up to 64 of D.
+template <int write>
+FSDP_INLINE void foresee(const float* rows, std::size_t stride, std::size_t r, std::size_t count, std::size_t D) {
+  if (r + 12 >= count) return;
+  const float* row = rows + (r + 12) * stride;
+  for (std::size_t d = 0; d < D && d < 64; d += 16) __builtin_prefetch(row + d, write);
+}
+
+/// Copies `rows` rows of D floats into rows of `width`, the rest of which becomes 0.
+template <class Lanes>
+FSDP_INLINE void pack(Lanes lanes, float* to, std::size_t width, const float* from, std::size_t stride, std::size_t rows, std::size_t D) {
+  for (std::size_t r = 0; r < rows; ++r) {
+    float* out = to + r * width;
+    const float* in = from + r * stride;
+    foresee<0>(from, stride, r, rows, D);
+    lanes.each(D, [=](std::size_t d) FSDP_LANE { out[d] = in[d]; });
+    for (std::size_t d = D; d < width; ++d) out[d] = 0;
+  }
+}
+
+template <class Lanes>
+FSDP_INLINE void unpack(Lanes lanes, float* to, std::size_t stride, const float* from, std::size_t width, std::size_t rows, std::size_t D) {
+  for (std::size_t r = 0; r < rows; ++r) {
+    float* out = to + r * stride;
+    const float* in = from + r * width;
+    foresee<1>(to, stride, r, rows, D);
+    lanes.each(D, [=](std::size_t d) FSDP_LANE { out[d] = in[d]; });
+  }
+}
+
+/// to[d][block] = scale * from[query][width] for 48 queries, in squares of four by four.
+FSDP_INLINE void transpose(float* to, const float* from, std::size_t width, std::size_t D, float scale) {
+  const __m128 factor = _mm_set1_ps(scale);
+  for (std::size_t d = 0; d < D; d += 4)
+    for (std::size_t j = 0; j < block; j += 4) {
+      const float* in = from + j * width + d;
+      __m128 a = _mm_loadu_ps(in), b = _mm_loadu_ps(in + width), c = _mm_loadu_ps(in + 2 * width), e = _mm_loadu_ps(in + 3 * width);
+      _MM_TRANSPOSE4_PS(a, b, c, e);
+      float* out = to + d * block + j;
+      _mm_storeu_ps(out, _mm_mul_ps(a, factor));
+      _mm_storeu_ps(out + block, _mm_mul_ps(b, factor));
+      _mm_storeu_ps(out + 2 * block, _mm_mul_ps(c, factor));
+      _mm_storeu_ps(out + 3 * block, _mm_mul_ps(e, factor));
+    }
+}
+
+/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and the `queries` queries from `query` on; what lies above the
+/// diagonal is left out in steps of 16.
+template <int level>
+FSDP_INLINE void scores(float* out, const float* left, std::size_t width, const float* right, std::size_t D, std::size_t first,
+                        std::size_t end, std::size_t query, std::size_t queries) {
+  const std::size_t below = end < query ? end : query;
+  if (below > first) small_gemm<level>(below - first, queries, D, {left + first * width, width, 1}, right, block, out, block, false);
+  for (std::size_t key = first > query ? first : query; key < end; key += 16) {
+    const std::size_t skip = (key - query) / 16 * 16, count = end - key < 16 ? end - key : 16;
+    small_gemm<level>(count, queries - skip, D, {left + key * width, width, 1}, right + skip, block, out + (key - first) * block + skip,
+                      block, false);
+  }
+}
+
+/// For 16 queries from `query` on, a column of scores[key][query] with rows of `block`: scores -> exp(score - top), 0 after the diagonal,
+/// for keys [0, end). top: the largest score, total: the sum.
+FSDP_INLINE void softmax(float* scores, std::size_t query, std::size_t end, float* top, float* total) {
+  const std::size_t last = query + 16 < end ? query + 16 : end;  // keys [query, last) are on the diagonal
+  float largest[16], sum[16];
+  for (std::size_t j = 0; j < 16; ++j) {
+    largest[j] = -__builtin_huge_valf();
+    sum[j] = 0;
+  }
+  for (std::size_t key = 0; key < query; ++key) {
+    const float* p = scores + key * block;
+#pragma omp simd
+    for (std::size_t j = 0; j < 16; ++j) largest[j] = p[j] > largest[j] ? p[j] : largest[j];
+  }
+  for (std::size_t key = query; key < last; ++key) {
+    const float* p = scores + key * block;
+    for (std::size_t j = key - query; j < 16; ++j) largest[j] = p[j] > largest[j] ? p[j] : largest[j];
+  }
+  for (std::size_t key = 0; key < query; ++key) {
+    float* p = scores + key * block;
+#pragma omp simd
+    for (std::size_t j = 0; j < 16; ++j) {
+      const float e = exp(p[j] - largest[j]);
+      p[j] = e;
+      sum[j] += e;
+    }
+  }
+  for (std::size_t key = query; key < last; ++key) {
+    float* p = scores + key * block;
+    const std::int32_t begin = static_cast<std::int32_t>(key - query);
+#pragma omp simd
+    for (std::int32_t j = 0; j < 16; ++j) {
+      const float e = j >= begin ? exp(p[j] - largest[j]) : 0.0f;
+      p[j] = e;
+      sum[j] += e;
+    }
+  }
+  for (std::size_t key = last; key < end; ++key)
+    for (std::size_t j = 0; j < 16; ++j) scores[key * block + j] = 0;
+  for (std::size_t j = 0; j < 16; ++j) {
+    top[j] = largest[j];
+    total[j] = sum[j];
+  }
+}
+
+/// For 16 queries from `query` on and keys [from, end), whose rows begin at scores: scores -> probabilities, and the gradients of the
+/// probabilities -> those of the scores.
+FSDP_INLINE void softmax_backward(float* scores, float* gradients, std::size_t query, std::size_t from, std::size_t end, const float* lse,
+                                  const float* delta, float scale) {
+  float shift[16], mean[16];
+  for (std::size_t j = 0; j < 16; ++j) {
+    shift[j] = lse[j];
+    mean[j] = delta[j];
+  }
+  for (std::size_t key = from; key < end; ++key) {
+    float *p = scores + (key - from) * block, *d = gradients + (key - from) * block;
+    const std::int32_t begin = key < query ? 0 : key < query + 16 ? static_cast<std::int32_t>(key - query) : 16;
+    if (begin == 0) {
+#pragma omp simd
+      for (std::int32_t j = 0; j < 16; ++j) {
+        const float e = exp(p[j] - shift[j]);
+        p[j] = e;
+        d[j] = e * (d[j] - mean[j]) * scale;
+      }
+    } else {
+#pragma omp simd
+      for (std::int32_t j = 0; j < 16; ++j) {
+        const float e = exp(p[j] - shift[j]), slope = e * (d[j] - mean[j]) * scale;
+        p[j] = j >= begin ? e : 0.0f;
+        d[j] = j >= begin ? slope : 0.0f;
+      }
+    }
+  }
+}
+
+}  // namespace attention_parts
+
+/// Row (b, h) of B * H. `scratch`: per_thread() floats for this thread.
+struct AttentionForward {
+  float *out, *lse;
+  const float *q, *k, *v;
+  AttentionShape shape;
+
+  template <int level>
+  FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
+    using namespace attention_parts;
+    const AttentionShape s = shape;
+    const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T;
+    const AttentionScratch size{T, D};
+    const std::size_t width = size.width(), kv_offset = b * T * s.kv_stride + h / (s.H / s.K) * D;
+    float* keys = scratch;
+    float* values = keys + size.rows();
+    float* queries = values + size.rows();
+    float* transposed = queries + size.block_rows();
+    float* probabilities = transposed + size.block_columns();
+    pack(lanes, keys, width, k + kv_offset, s.kv_stride, T, D);
+    pack(lanes, values, width, v + kv_offset, s.kv_stride, T, D);
+
+    for (std::size_t first = 0; first < T; first += block) {
+      const std::size_t rows = T - first < block ? T - first : block, end = first + rows, columns = AttentionScratch::aligned(rows);
+      pack(lanes, queries, width, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, D);
+      for (std::size_t i = rows * width; i < columns * width; ++i) queries[i] = 0;
+      transpose(transposed, queries, width, D, 1.0f / __builtin_sqrtf(static_cast<float>(D)));
+      scores<level>(probabilities, keys, width, transposed, D, 0, end, first, columns);
+
+      float top[block], total[block];
+      for (std::size_t j = 0; j < columns; j += 16) softmax(probabilities + j, first + j, end, top + j, total + j);
+      small_gemm<level>(rows, D, end, {probabilities, 1, block}, values, width, queries, width, false);
+      for (std::size_t j = 0; j < rows; ++j) {
+        float* to = out + ((b * T + first + j) * s.H + h) * D;
+        foresee<1>(to - j * s.H * D, s.H * D, j, rows, D);
+        const float* from = queries + j * width;
+        const float inverse = 1.0f / total[j];
+        lanes.each(D, [=](std::size_t d) FSDP_LANE { to[d] = from[d] * inverse; });
+        lse[row * T + first + j] = top[j] + log(total[j]);
+      }
+    }
+  }
+};
+
+/// Row (b, kv) of B * K: all query heads of a key head, in order, so that dk and dv have one writer and one order of sums.
+struct AttentionBackward {
+  float *dq, *dk, *dv;
+  const float *d_out, *out, *lse, *q, *k, *v;
+  AttentionShape shape;
+
+  template <int level>
+  FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
+    using namespace attention_parts;
+    const AttentionShape s = shape;
+    const std::size_t b = row / s.K, kv = row % s.K, D = s.D, T = s.T, group = s.H / s.K;
+    const AttentionScratch size{T, D};
+    const std::size_t width = size.width(), kv_offset = b * T * s.kv_stride + kv * D;
+    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(D));
+    float* keys = scratch;
+    float* values = keys + size.rows();
+    float* d_keys = values + size.rows();
+    float* d_values = d_keys + size.rows();
+    float* queries = d_values + size.rows();
+    float* d_outs = queries + size.block_rows();
+    float* d_queries = d_outs + size.block_rows();
+    float* queries_transposed = d_queries + size.block_rows();
+    float* d_outs_transposed = queries_transposed + size.block_columns();
+    float* probabilities = d_outs_transposed + size.block_columns();
+    float* d_scores = probabilities + size.panel();
+    pack(lanes, keys, width, k + kv_offset, s.kv_stride, T, D);
+    pack(lanes, values, width, v + kv_offset, s.kv_stride, T, D);
+    lanes.each(2 * size.rows(), [=](std::size_t i) FSDP_LANE { d_keys[i] = 0; });
+
+    for (std::size_t h = kv * group; h < (kv + 1) * group; ++h)
+      for (std::size_t first = 0; first < T; first += block) {
+        const std::size_t rows = T - first < block ? T - first : block, end = first + rows, columns = AttentionScratch::aligned(rows);
+        const std::size_t q_offset = (b * T + first) * s.q_stride + h * D, out_offset = ((b * T + first) * s.H + h) * D;
+        pack(lanes, queries, width, q + q_offset, s.q_stride, rows, D);
+        pack(lanes, d_outs, width, d_out + out_offset, s.H * D, rows, D);
+        for (std::size_t i = rows * width; i < columns * width; ++i) queries[i] = d_outs[i] = 0;
+        transpose(queries_transposed, queries, width, D, scale);
+        transpose(d_outs_transposed, d_outs, width, D, 1.0f);
+        float delta[block] = {}, shift[block] = {};
+        for (std::size_t j = 0; j < rows; ++j) {
+          const float *x = d_outs + j * width, *y = out + out_offset + j * s.H * D;
+          foresee<0>(out + out_offset, s.H * D, j, rows, D);
+          delta[j] = lanes.sum(D, [=](std::size_t d) FSDP_LANE { return x[d] * y[d]; });
+          shift[j] = lse[(b * s.H + h) * T + first + j];
+        }
+        for (std::size_t from = 0; from < end; from += block) {
+          const std::size_t count = end - from < block ? end - from : block;
+          scores<level>(probabilities, keys, width, queries_transposed, D, from, from + count, first, columns);
+          scores<level>(d_scores, values, width, d_outs_transposed, D, from, from + count, first, columns);
+          for (std::size_t j = 0; j < columns; j += 16)
+            softmax_backward(probabilities + j, d_scores + j, first + j, from, from + count, shift + j, delta + j, scale);
+          small_gemm<level>(count, D, rows, {probabilities, block, 1}, d_outs, width, d_values + from * width, width, true);
+          small_gemm<level>(count, D, rows, {d_scores, block, 1}, queries, width, d_keys + from * width, width, true);
+          small_gemm<level>(rows, D, count, {d_scores, 1, block}, keys + from * width, width, d_queries, width, from > 0);
+        }
+        unpack(lanes, dq + q_offset, s.q_stride, d_queries, width, rows, D);
+      }
+    unpack(lanes, dk + kv_offset, s.kv_stride, d_keys, width, T, D);
+    unpack(lanes, dv + kv_offset, s.kv_stride, d_values, width, T, D);
+  }
+};
+
+#endif
+
+}  // namespace fsdp::kernels

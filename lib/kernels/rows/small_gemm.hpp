@@ -1,0 +1,129 @@
+// Products of small matrices that lie packed in the cache, for attention on the CPU: what oneDNN's sgemm reaches half of the peak on,
+// because each call packs its operands anew. One tile of the result is held in registers.
+#pragma once
+
+#include <cstddef>
+
+#if !defined(__CUDACC__)
+#include <immintrin.h>
+
+#include "kernels/math.hpp"
+
+namespace fsdp::kernels {
+
+/// A register of floats. Defined in the translation units that are compiled for its level.
+template <int level>
+struct Simd;
+
+#if defined(__AVX512F__)
+template <>
+struct Simd<4> {
+  using Vector = __m512;
+  static constexpr int width = 16, registers = 32;
+  FSDP_INLINE static Vector zero() { return _mm512_setzero_ps(); }
+  FSDP_INLINE static Vector load(const float* p) { return _mm512_loadu_ps(p); }
+  FSDP_INLINE static Vector all(float x) { return _mm512_set1_ps(x); }
+  FSDP_INLINE static void store(float* p, Vector x) { _mm512_storeu_ps(p, x); }
+  FSDP_INLINE static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+};
+#endif
+#if defined(__AVX2__) && defined(__FMA__)
+template <>
+struct Simd<3> {
+  using Vector = __m256;
+  static constexpr int width = 8, registers = 16;
+  FSDP_INLINE static Vector zero() { return _mm256_setzero_ps(); }
+  FSDP_INLINE static Vector load(const float* p) { return _mm256_loadu_ps(p); }
+  FSDP_INLINE static Vector all(float x) { return _mm256_set1_ps(x); }
+  FSDP_INLINE static void store(float* p, Vector x) { _mm256_storeu_ps(p, x); }
+  FSDP_INLINE static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+};
+#endif
+template <>
+struct Simd<2> {
+  using Vector = __m128;
+  static constexpr int width = 4, registers = 16;
+  FSDP_INLINE static Vector zero() { return _mm_setzero_ps(); }
+  FSDP_INLINE static Vector load(const float* p) { return _mm_loadu_ps(p); }
+  FSDP_INLINE static Vector all(float x) { return _mm_set1_ps(x); }
+  FSDP_INLINE static void store(float* p, Vector x) { _mm_storeu_ps(p, x); }
+  FSDP_INLINE static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm_add_ps(_mm_mul_ps(a, b), c); }
+};
+
+/// The left operand a[m, k] of a product: element (i, l) at data[i * row + l * step], so that it may be transposed.
+struct LeftOperand {
+  const float* data;
+  std::size_t row, step;
+};
+
+/// out[rows, vectors * width] (=, +=) a[rows, depth] b[depth, vectors * width].
+template <int level, int rows, int vectors>
+FSDP_INLINE void gemm_tile(std::size_t depth, LeftOperand a, const float* b, std::size_t ldb, float* out, std::size_t ldo, bool add) {
+  using S = Simd<level>;
+  typename S::Vector total[rows][vectors];
+#pragma GCC unroll 24
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v)
+      total[r][v] = add ? S::load(out + static_cast<std::size_t>(r) * ldo + static_cast<std::size_t>(v * S::width)) : S::zero();
+  for (std::size_t l = 0; l < depth; ++l) {
+    typename S::Vector right[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) right[v] = S::load(b + l * ldb + static_cast<std::size_t>(v * S::width));
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; ++r) {
+      const typename S::Vector left = S::all(a.data[static_cast<std::size_t>(r) * a.row + l * a.step]);
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) total[r][v] = S::multiply_add(left, right[v], total[r][v]);
+    }
+  }
+#pragma GCC unroll 24
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) S::store(out + static_cast<std::size_t>(r) * ldo + static_cast<std::size_t>(v * S::width), total[r][v]);
+}
+
+/// Rows of a tile: as many as leave registers for the right operand and one broadcast. All divide 48.
+template <int level, int vectors>
+inline constexpr int tile_rows = Simd<level>::registers == 32 ? (vectors == 4 ? 6 : vectors == 3 ? 8 : 12) : (vectors == 1 ? 12 : 6);
+/// Columns of a tile, in registers.
+template <int level>
+inline constexpr int most_vectors = Simd<level>::registers == 32 ? 4 : 2;
+
+/// One strip of `vectors` registers of columns.
+template <int level, int vectors>
+FSDP_INLINE void gemm_strip(std::size_t m, std::size_t depth, LeftOperand a, const float* b, std::size_t ldb, float* out, std::size_t ldo,
+                            bool add) {
+  constexpr int rows = tile_rows<level, vectors>;
+  for (std::size_t i = 0; i < m; i += rows)
+    gemm_tile<level, rows, vectors>(depth, {a.data + i * a.row, a.row, a.step}, b, ldb, out + i * ldo, ldo, add);
+}
+
+/// out[m, n] (=, +=) a[m, depth] b[depth, n]. m is rounded up to whole tiles, of at most 12 rows, and n to whole registers, of at most 16
+/// floats: a, b and out must have room, and what lies there only reaches the rounding.
+template <int level>
+__attribute__((noinline)) void small_gemm(std::size_t m, std::size_t n, std::size_t depth, LeftOperand a, const float* b, std::size_t ldb,
+                                          float* out, std::size_t ldo, bool add) {
+  constexpr std::size_t width = Simd<level>::width, most = most_vectors<level>;
+  constexpr std::size_t slab = 64;  // of depth, so that a strip of b stays in the first-level cache from tile to tile
+  for (std::size_t l = 0; l < depth; l += slab) {
+    const std::size_t d = depth - l < slab ? depth - l : slab;
+    const LeftOperand left = {a.data + l * a.step, a.row, a.step};
+    const bool again = add || l > 0;
+    for (std::size_t j = 0; j < n; j += most * width) {
+      const std::size_t vectors = (n - j + width - 1) / width;
+      const float* right = b + l * ldb + j;
+      if (most == 4 && vectors >= 4)
+        gemm_strip<level, most>(m, d, left, right, ldb, out + j, ldo, again);
+      else if (most == 4 && vectors == 3)
+        gemm_strip<level, most == 4 ? 3 : 1>(m, d, left, right, ldb, out + j, ldo, again);
+      else if (vectors >= 2)
+        gemm_strip<level, 2>(m, d, left, right, ldb, out + j, ldo, again);
+      else
+        gemm_strip<level, 1>(m, d, left, right, ldb, out + j, ldo, again);
+    }
+  }
+}
+
+}  // namespace fsdp::kernels
+#endif
