@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(forward_and_backward) {
     std::size_t T, H, K, D, pad;
   };
   for (const auto [T, H, K, D, pad] : std::vector<Case>{{1, 2, 2, 8, 0}, {5, 3, 1, 10, 0}, {63, 2, 2, 8, 3}, {64, 4, 2, 10, 0}, {65, 2, 1, 64, 0},
-                                                        {100, 6, 2, 8, 5}, {129, 2, 2, 64, 64}, {200, 1, 1, 33, 0}}) {
+                                                        {100, 6, 2, 8, 5}, {129, 2, 2, 64, 64}, {200, 1, 1, 33, 0}, {64, 3, 3, 16, 0}, {64, 3, 3, 16, 96}, {97, 2, 2, 32, 0}, {50, 2, 2, 48, 0}, {40, 1, 1, 80, 0}, {60, 1, 1, 128, 0}}) {
     BOOST_TEST_CONTEXT("T " << T << ", H " << H << ", K " << K << ", D " << D) {
       const AttentionShape s{2, T, H, K, D, H * D + pad, K * D + 2 * pad};
       const Run r = run(s);
