@@ -21,10 +21,28 @@ namespace fsdp::kernels {
 
 /// a * b + c: one rounding where the instruction set has it, two in the x86-64-v2 variant.
 FSDP_INLINE float multiply_add(float a, float b, float c) {
-#if defined(__FMA__) || defined(__CUDA_ARCH__)
+#if defined(__CUDACC__)
+  return ::fmaf(a, b, c);
+#elif defined(__FMA__)
   return __builtin_fmaf(a, b, c);
 #else
   return a * b + c;
+#endif
+}
+
+FSDP_INLINE float square_root(float x) {
+#if defined(__CUDACC__)
+  return ::sqrtf(x);
+#else
+  return __builtin_sqrtf(x);
+#endif
+}
+
+FSDP_INLINE double floor(double x) {
+#if defined(__CUDACC__)
+  return ::floor(x);
+#else
+  return __builtin_floor(x);
 #endif
 }
 

@@ -199,7 +199,7 @@ struct AttentionForward {
       const std::size_t rows = T - first < block ? T - first : block, end = first + rows, columns = AttentionScratch::aligned(rows);
       pack(lanes, queries, width, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, D);
       for (std::size_t i = rows * width; i < columns * width; ++i) queries[i] = 0;
-      transpose(transposed, queries, width, D, 1.0f / __builtin_sqrtf(static_cast<float>(D)));
+      transpose(transposed, queries, width, D, 1.0f / square_root(static_cast<float>(D)));
       scores<level>(probabilities, keys, width, transposed, D, 0, end, first, columns);
 
       float top[block], total[block];
@@ -230,7 +230,7 @@ struct AttentionBackward {
     const std::size_t b = row / s.K, kv = row % s.K, D = s.D, T = s.T, group = s.H / s.K;
     const AttentionScratch size{T, D};
     const std::size_t width = size.width(), kv_offset = b * T * s.kv_stride + kv * D;
-    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(D));
+    const float scale = 1.0f / square_root(static_cast<float>(D));
     float* keys = scratch;
     float* values = keys + size.rows();
     float* d_keys = values + size.rows();

@@ -20,7 +20,7 @@ struct NormalFill {
   FSDP_INLINE static void pair(std::uint32_t radius_word, std::uint32_t angle_word, float& first, float& second) {
     // Uniform in (0, 1]: the word's conversion rounds, 0 becomes 2^-33.
     const float uniform = (static_cast<float>(static_cast<std::int32_t>(radius_word >> 1)) + 0.25f) * 0x1p-31f;
-    const float radius = __builtin_sqrtf(-2.0f * log(uniform));
+    const float radius = square_root(-2.0f * log(uniform));
     const SinCos angle = sincos_turn(angle_word);
     first = radius * angle.cos;
     second = radius * angle.sin;

@@ -22,7 +22,7 @@ struct LayerNormForward {
     const float count = static_cast<float>(C);
     const float mean = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return in[c]; }) / count;
     const float variance = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return (in[c] - mean) * (in[c] - mean); }) / count;
-    const float rstd = 1.0f / __builtin_sqrtf(variance + eps);
+    const float rstd = 1.0f / square_root(variance + eps);
     lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = (in[c] - mean) * rstd * g[c] + b[c]; });
     lanes.once([=]() FSDP_LANE {
       stat[0] = mean;
@@ -44,7 +44,7 @@ struct RmsNormForward {
     float* stat = stats + r;
     const float* g = gain;
     const float mean_square = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return in[c] * in[c]; }) / static_cast<float>(C);
-    const float rstd = 1.0f / __builtin_sqrtf(mean_square + eps);
+    const float rstd = 1.0f / square_root(mean_square + eps);
     lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = in[c] * rstd * g[c]; });
     lanes.once([=]() FSDP_LANE { *stat = rstd; });
   }

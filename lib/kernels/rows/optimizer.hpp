@@ -26,7 +26,7 @@ struct AdamWBody {
       const float v1 = k.beta2 * vs[i] + k.one_minus_beta2 * g * g;
       ms[i] = m1;
       vs[i] = v1;
-      ps[i] = ps[i] * k.decay - k.step_size * m1 / (__builtin_sqrtf(v1) * k.inverse_sqrt_correction2 + k.eps);
+      ps[i] = ps[i] * k.decay - k.step_size * m1 / (square_root(v1) * k.inverse_sqrt_correction2 + k.eps);
     });
   }
 };

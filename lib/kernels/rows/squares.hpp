@@ -50,11 +50,11 @@ struct Squares {
       const double value = static_cast<double>(in[i]);
       return magnitude(in[i]) < infinity ? value * value * scale : 0.0;
     };
-    auto next = [](double s) FSDP_LANE { return (s - __builtin_floor(s)) * 0x1p32; };
+    auto next = [](double s) FSDP_LANE { return (s - floor(s)) * 0x1p32; };
     const Several<double, 3> d = lanes.sums(
-        count, [=](std::size_t i) FSDP_LANE { return __builtin_floor(first(i)); },
-        [=](std::size_t i) FSDP_LANE { return __builtin_floor(next(first(i))); },
-        [=](std::size_t i) FSDP_LANE { return __builtin_floor(next(next(first(i)))); });
+        count, [=](std::size_t i) FSDP_LANE { return floor(first(i)); },
+        [=](std::size_t i) FSDP_LANE { return floor(next(first(i))); },
+        [=](std::size_t i) FSDP_LANE { return floor(next(next(first(i)))); });
     lanes.once([=]() FSDP_LANE {
       to->tops[digit] += 1;
       to->digits[digit] += static_cast<std::int64_t>(d.value[0]);

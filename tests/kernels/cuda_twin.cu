@@ -1,0 +1,162 @@
+// Every row body on the GPU beside the same body on the CPU. A case is one array of floats that holds inputs and outputs: both devices
+// get a copy, run the body on it, and the whole arrays are compared. Exits 77 where there is no device.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "device/device.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/rows/bodies.hpp"
+#include "kernels/rows/cuda.hpp"
+
+using namespace fsdp;
+namespace k = fsdp::kernels;
+
+namespace {
+
+int failures = 0;
+
+void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  std::printf("%s: %s\n", what, cudaGetErrorString(status));
+  std::exit(1);
+}
+
+/// A copy of `host` on the device.
+template <class T>
+class DeviceCopy {
+ public:
+  explicit DeviceCopy(const std::vector<T>& host) : size_(host.size()) {
+    check(cudaMalloc(&data_, size_ * sizeof(T)), "cudaMalloc");
+    check(cudaMemcpy(data_, host.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+  ~DeviceCopy() { cudaFree(data_); }
+  DeviceCopy(const DeviceCopy&) = delete;
+  DeviceCopy& operator=(const DeviceCopy&) = delete;
+  T* data() const { return data_; }
+  std::vector<T> fetch() const {
+    std::vector<T> host(size_);
+    check(cudaMemcpy(host.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return host;
+  }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_;
+};
+
+Stream& cpu() {
+  static const std::unique_ptr<Stream> stream = make_cpu_device()->make_stream();
+  return *stream;
+}
+
+/// Numbers in (-2, 2).
+std::vector<float> numbers(std::size_t n) {
+  std::vector<float> x(n);
+  std::uint32_t state = 1;
+  for (float& value : x) {
+    state = state * 1664525u + 1013904223u;
+    value = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-30f;
+  }
+  return x;
+}
+
+/// make(floats, tokens) gives the body with its pointers; `n` floats. `tolerance` is relative to the largest value.
+template <class Make>
+void compare(const char* name, std::size_t n, std::size_t rows, float tolerance, Make make) {
+  const std::vector<float> start = numbers(n);
+  std::vector<std::int32_t> tokens(64);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = i % 7 == 3 ? 2 : static_cast<std::int32_t>(i * 5 % 11);
+
+  std::vector<float> host = start;
+  k::launch(cpu(), make(host.data(), tokens.data()), rows);
+  const DeviceCopy<float> device(start);
+  const DeviceCopy<std::int32_t> device_tokens(tokens);
+  check(k::run_rows_cuda(nullptr, make(device.data(), device_tokens.data()), rows), name);
+  check(cudaDeviceSynchronize(), name);
+  const std::vector<float> got = device.fetch();
+
+  double error = 0, size = 0;
+  bool finite = true;
+  for (std::size_t i = 0; i < n; ++i) {
+    finite = finite && std::isfinite(got[i]);
+    error = std::max(error, std::abs(static_cast<double>(got[i]) - host[i]));
+    size = std::max(size, std::abs(static_cast<double>(host[i])));
+  }
+  const bool ran = host != start;
+  const bool ok = finite && ran && error <= tolerance * size;
+  std::printf("%-24s relative difference %.1e, allowed %.1e%s\n", name, error / size, static_cast<double>(tolerance), ok ? "" : "  FAILED");
+  failures += !ok;
+}
+
+}  // namespace
+
+int main() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::puts("skipped: no CUDA device");
+    return 77;
+  }
+  // More columns than threads of a block and no multiple of a warp; sums in another order, so a few roundings apart.
+  constexpr std::size_t R = 37, C = 613, n = R * C;
+  constexpr float rounding = 2e-6f;
+  using F = float*;
+  using I = std::int32_t*;
+  for (const bool add : {false, true}) {
+    compare("layer norm backward", 3 * n + 2 * R + C + 6 * C, 3, rounding, [=](F x, I) {
+      return k::LayerNormBackward{x, x + 3 * n + 2 * R + C, x + n, x + 2 * n, x + 3 * n, x + 3 * n + 2 * R, R, C, 3, add};
+    });
+    compare("rms norm backward", 3 * n + R + C + 3 * C, 3, rounding, [=](F x, I) {
+      return k::RmsNormBackward{x, x + 3 * n + R + C, x + n, x + 2 * n, x + 3 * n, x + 3 * n + R, R, C, 3, add};
+    });
+    compare("column finish", C + 3 * C, 2, rounding, [=](F x, I) { return k::ColumnFinish{x, x + C, C, C, 3, add}; });
+    compare("position backward", 8 * C + 4 * 5 * C, 8, rounding, [=](F x, I) { return k::PositionBackward{x, x + 8 * C, 4, 5, C, add}; });
+  }
+  compare("layer norm", 2 * n + 2 * R + 2 * C, R, rounding, [](F x, I) {
+    return k::LayerNormForward{x, x + 2 * n, x + n, x + 2 * n + 2 * R, x + 2 * n + 2 * R + C, C, 1e-5f};
+  });
+  compare("rms norm", 2 * n + R + C, R, rounding, [](F x, I) { return k::RmsNormForward{x, x + 2 * n, x + n, x + 2 * n + R, C, 1e-5f}; });
+  compare("column sum", 3 * C + n, 3, rounding, [](F x, I) { return k::ColumnSum{x, x + 3 * C, R, C, C, 3}; });
+  compare("embedding", n + 16 * C, 30, 0, [](F x, I t) { return k::EmbeddingForward{x, t, x + n, x + n + 11 * C, 5, C}; });
+  compare("embedding backward", 11 * C + n, 3, 0, [](F x, I t) { return k::EmbeddingBackward{x, x + 11 * C, t, R, C}; });
+  compare("add bias", n + C, R, 0, [](F x, I) { return k::AddBias{x, x + n, C}; });
+  compare("add residual", 2 * n + C, R, 0, [](F x, I) { return k::AddResidual{x, x, x + n, x + 2 * n, C}; });
+  compare("gelu", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::tanh>{x, x + n, x + 2 * n, C}; });
+  compare("gelu erf", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::erf>{x, x + n, x + 2 * n, C}; });
+  const std::size_t blocks = (n + k::flat_block - 1) / k::flat_block;
+  compare("gelu backward", 3 * n, blocks, rounding, [](F x, I) { return k::GeluBackward<k::Gelu::tanh>{x, x + n, x + 2 * n, n}; });
+  compare("gelu erf backward", 3 * n, blocks, rounding, [](F x, I) { return k::GeluBackward<k::Gelu::erf>{x, x + n, x + 2 * n, n}; });
+  compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward{x, x + n, x + 2 * n, n}; });
+  compare("swiglu backward", 5 * n, blocks, rounding, [](F x, I) {
+    return k::SwigluBackward{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n};
+  });
+  compare("fill", n, blocks, 0, [](F x, I) { return k::Fill{x, n - 3, 1.5f}; });
+  compare("rope", 10 * 256 + 5 * 64, 10, rounding, [](F x, I) { return k::RopeBody{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });
+  for (const float scale : {0.0f, 0.5f})
+    compare("cross entropy", R + n, 11, rounding, [=](F x, I t) { return k::CrossEntropy{x, x + R, t, C, scale}; });
+  compare("adamw", 4 * n, blocks, rounding, [](F x, I) {
+    // beta2 = 0: v becomes the gradient's square, whatever its sign was.
+    return k::AdamWBody{x, x + n, x + 2 * n, x + 3 * n, n, 0.99f, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f, 0.5f};
+  });
+  const std::size_t counters = (6 + n + 3) / 4 - 6 / 4;
+  compare("normal numbers", n, (counters + 255) / 256, 0, [](F x, I) { return k::NormalFill{x, n, 6, 3, 4, 0.5f, 0.02f}; });
+
+  // Exact sums: all integers must agree.
+  std::vector<float> x = numbers(n);
+  for (std::size_t i = 0; i < n; ++i) x[i] = std::ldexp(x[i], static_cast<int>(i % 200) - 100);
+  x[5] = INFINITY;
+  std::vector<k::ExactSum> host(3);
+  k::launch(cpu(), k::Squares{host.data(), x.data(), n, 3}, 3);
+  const DeviceCopy<float> device_x(x);
+  const DeviceCopy<k::ExactSum> device(std::vector<k::ExactSum>(3));
+  check(k::run_rows_cuda(nullptr, k::Squares{device.data(), device_x.data(), n, 3}, 3), "squares");
+  const std::vector<k::ExactSum> got = device.fetch();
+  const bool same = std::memcmp(got.data(), host.data(), 3 * sizeof(k::ExactSum)) == 0;
+  std::printf("%-24s %s\n", "squares", same ? "same integers" : "FAILED");
+  failures += !same;
+  return failures > 0;
+}
