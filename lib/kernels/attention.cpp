@@ -16,9 +16,12 @@ void launch_attention(Stream& stream, const Body& body, std::size_t rows, float*
   const AddTime timed(stream.times.attention);
   const std::size_t per_thread = AttentionScratch{body.shape.T, body.shape.D}.per_thread();
   switch (cpu_level()) {
-    case CpuLevel::v4: return run_attention<4>(body, rows, scratch, per_thread);
-    case CpuLevel::v3: return run_attention<3>(body, rows, scratch, per_thread);
-    case CpuLevel::v2: return run_attention<2>(body, rows, scratch, per_thread);
+    case CpuLevel::v4:
+      return run_attention<4>(body, rows, scratch, per_thread);
+    case CpuLevel::v3:
+      return run_attention<3>(body, rows, scratch, per_thread);
+    case CpuLevel::v2:
+      return run_attention<2>(body, rows, scratch, per_thread);
   }
 }
 
@@ -28,8 +31,8 @@ std::size_t attention_scratch(const AttentionShape& shape) {
   return static_cast<std::size_t>(omp_get_max_threads()) * AttentionScratch{shape.T, shape.D}.per_thread();
 }
 
-void attention_forward(Stream& stream, float* out, float* lse, const float* q, const float* k, const float* v, const AttentionShape& shape,
-                       float* scratch) {
+void attention_forward(Stream& stream, float* out, float* lse, const float* q, const float* k, const float* v,
+                       const AttentionShape& shape, float* scratch) {
   launch_attention(stream, AttentionForward{out, lse, q, k, v, shape}, shape.B * shape.H, scratch);
 }
 

@@ -43,11 +43,10 @@ double ExactSum::value() const {
   low &= mask;
   high += middle >> 32;
   middle &= mask;
-  // high is below 2^95 (fewer than 2^63 squares); the lowest digit is at least 32 bits below what rounding looks at once high is
-  // beyond 2^60, so one sticky bit stands for it then.
+  // high is below 2^95 (fewer than 2^63 squares); the lowest digit is at least 32 bits below what rounding looks at once high
+  // is beyond 2^60, so one sticky bit stands for it then.
   const int exponent = 32 * static_cast<int>(top) - 320;
-  if (high < (__int128{1} << 60))
-    return std::ldexp(static_cast<double>((high << 64) | (middle << 32) | low), exponent - 64);
+  if (high < (__int128{1} << 60)) return std::ldexp(static_cast<double>((high << 64) | (middle << 32) | low), exponent - 64);
   return std::ldexp(static_cast<double>((high << 32) | middle | (low != 0 ? 1 : 0)), exponent - 32);
 }
 

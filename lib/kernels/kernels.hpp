@@ -1,4 +1,5 @@
-// The operations of a transformer on plain pointers. Row-major, fp32; every size is in elements. Letters as in docs/glossary.md:
+// The operations of a transformer on plain pointers. Row-major, fp32; every size is in elements. Letters as in
+// docs/glossary.md:
 //   B sequences, T tokens per sequence, R = B*T rows, C width, H query heads, K key/value heads, D head size, F inner width,
 //   V vocabulary.
 // `stream` says where: each call is done, or queued, on its device. No call allocates, except what oneDNN's gemm does inside.
@@ -19,33 +20,35 @@ enum class Write { overwrite, add };
 enum class Trans { no, yes };
 /// out[m,n] (=, +=) op(a)[m,k] op(b)[k,n]; a is [m,k] or, transposed, [k,m]; b is [k,n] or [n,k]. lda, ldb, ldo: elements from
 /// one stored row to the next (at least its length).
-void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a, std::size_t lda,
-          const float* b, std::size_t ldb, float* out, std::size_t ldo, Write write);
+void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a,
+          std::size_t lda, const float* b, std::size_t ldb, float* out, std::size_t ldo, Write write);
 /// Names what gemm() runs on: "oneDNN 2.6.3, avx512_core".
 const char* gemm_description();
 
 // --- embedding.cpp -----------------------------------------------------------------------------------------------------
 /// x[r,:] = token_table[tokens[r],:] (+ position_table[r mod T,:] unless that is null).
-void embedding_forward(Stream& stream, float* x, const std::int32_t* tokens, const float* token_table, const float* position_table,
-                       std::size_t B, std::size_t T, std::size_t C);
+void embedding_forward(Stream& stream, float* x, const std::int32_t* tokens, const float* token_table,
+                       const float* position_table, std::size_t B, std::size_t T, std::size_t C);
 /// d_token_table[V,C] += or = scatter of dx by token; rows are added in order of r. `write` overwrite zeroes the table first.
-void embedding_backward(Stream& stream, float* d_token_table, const float* dx, const std::int32_t* tokens, std::size_t R, std::size_t C,
-                        std::size_t V, Write write);
+void embedding_backward(Stream& stream, float* d_token_table, const float* dx, const std::int32_t* tokens, std::size_t R,
+                        std::size_t C, std::size_t V, Write write);
 /// d_position_table[0..T,C] (=, +=) sum over B of dx. Rows T.. up to P, the table's rows, are zeroed when overwriting.
 void position_backward(Stream& stream, float* d_position_table, const float* dx, std::size_t B, std::size_t T, std::size_t C,
                        std::size_t P, Write write);
 
 // --- norm.cpp ----------------------------------------------------------------------------------------------------------
 /// LayerNorm: y = (x - mean) * rstd * gain + bias. stats[R,2] = {mean, rstd}.
-void layer_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, const float* bias, std::size_t R,
-                        std::size_t C, float eps);
+void layer_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, const float* bias,
+                        std::size_t R, std::size_t C, float eps);
 /// dx[R,C] (=, +=); d_gain[C], d_bias[C] (=, +=) by `write_parameters`. `scratch`: norm_scratch(C) floats.
-void layer_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters, const float* dy,
-                         const float* x, const float* stats, const float* gain, std::size_t R, std::size_t C, float* scratch);
+void layer_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
+                         const float* dy, const float* x, const float* stats, const float* gain, std::size_t R, std::size_t C,
+                         float* scratch);
 /// RMSNorm (Zhang and Sennrich 2019): y = x * rstd * gain. stats[R] = {rstd}.
-void rms_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, std::size_t R, std::size_t C, float eps);
-void rms_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, Write write_parameters, const float* dy, const float* x,
-                       const float* stats, const float* gain, std::size_t R, std::size_t C, float* scratch);
+void rms_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, std::size_t R, std::size_t C,
+                      float eps);
+void rms_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, Write write_parameters, const float* dy,
+                       const float* x, const float* stats, const float* gain, std::size_t R, std::size_t C, float* scratch);
 /// Floats of scratch for the partial sums of a norm's or bias's parameter gradients.
 std::size_t column_sum_scratch(std::size_t C);
 
@@ -53,10 +56,11 @@ std::size_t column_sum_scratch(std::size_t C);
 /// x[r,:] += bias, in place.
 void add_bias(Stream& stream, float* x, const float* bias, std::size_t R, std::size_t C);
 /// d_bias[C] (=, +=) column sums of dy[R,C] (rows `stride` elements apart). `scratch`: column_sum_scratch(C) floats.
-void bias_backward(Stream& stream, float* d_bias, const float* dy, std::size_t R, std::size_t C, std::size_t stride, Write write,
-                   float* scratch);
+void bias_backward(Stream& stream, float* d_bias, const float* dy, std::size_t R, std::size_t C, std::size_t stride,
+                   Write write, float* scratch);
 /// y = x + branch (+ bias unless null): the residual connection. y may be x.
-void add_residual(Stream& stream, float* y, const float* x, const float* branch, const float* bias, std::size_t R, std::size_t C);
+void add_residual(Stream& stream, float* y, const float* x, const float* branch, const float* bias, std::size_t R,
+                  std::size_t C);
 /// tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) ("gelu_new"); erf: 0.5 x (1 + erf(x/sqrt 2)) ("gelu").
 enum class Gelu { tanh, erf };
 /// pre = pre + bias (unless null), stored back for the backward pass; out = gelu(pre).
@@ -66,26 +70,28 @@ void gelu_backward(Stream& stream, Gelu form, float* d_pre, const float* d_out, 
 /// SwiGLU (Shazeer 2020): out = silu(gate) * up; each [R,F].
 void swiglu_forward(Stream& stream, float* out, const float* gate, const float* up, std::size_t n);
 /// d_gate, d_up from d_out; either may be d_out.
-void swiglu_backward(Stream& stream, float* d_gate, float* d_up, const float* d_out, const float* gate, const float* up, std::size_t n);
+void swiglu_backward(Stream& stream, float* d_gate, float* d_up, const float* d_out, const float* gate, const float* up,
+                     std::size_t n);
 /// Zeros.
 void fill_zero(Stream& stream, float* x, std::size_t n);
 
 // --- rope.cpp ----------------------------------------------------------------------------------------------------------
-/// Rotary positions (Su et al. 2021) in Hugging Face's split-half form, in place on `heads` heads of D at the front of each row of
-/// x (rows `stride` apart): (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), table cos_sin[T,D] = D/2 cosines then D/2 sines.
+/// Rotary positions (Su et al. 2021) in Hugging Face's split-half form, in place on `heads` heads of D at the front of each row
+/// of x (rows `stride` apart): (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), table cos_sin[T,D] = D/2 cosines then D/2 sines.
 /// `inverse` rotates back: the backward pass.
 void rope(Stream& stream, float* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t stride,
           const float* cos_sin, bool inverse);
 
 // --- attention.cpp -----------------------------------------------------------------------------------------------------
-/// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v. q[B,T,H,D], k and v[B,T,K,D] are given with the
-/// elements from one token to the next (q_stride, kv_stride), so that they may be parts of a fused matrix. lse[B,H,T] receives the
-/// log of each row's sum of exponents. Works in blocks of query rows: no T x T matrix is held. scratch: attention_scratch().
+/// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v. q[B,T,H,D], k and v[B,T,K,D] are given
+/// with the elements from one token to the next (q_stride, kv_stride), so that they may be parts of a fused matrix. lse[B,H,T]
+/// receives the log of each row's sum of exponents. Works in blocks of query rows: no T x T matrix is held. scratch:
+/// attention_scratch().
 struct AttentionShape {
   std::size_t B, T, H, K, D, q_stride, kv_stride;
 };
-void attention_forward(Stream& stream, float* out, float* lse, const float* q, const float* k, const float* v, const AttentionShape& shape,
-                       float* scratch);
+void attention_forward(Stream& stream, float* out, float* lse, const float* q, const float* k, const float* v,
+                       const AttentionShape& shape, float* scratch);
 /// dq, dk, dv have the strides of q, k, v and are overwritten. `out`, `lse` are the forward pass's.
 void attention_backward(Stream& stream, float* dq, float* dk, float* dv, const float* d_out, const float* out, const float* lse,
                         const float* q, const float* k, const float* v, const AttentionShape& shape, float* scratch);
@@ -107,14 +113,15 @@ struct AdamWStep {
   double bias_correction1, bias_correction2;  // 1 - beta^t
   double gradient_scale;                      // clipping
 };
-/// Loshchilov and Hutter 2019, Algorithm 2, as torch.optim.AdamW computes it: p -= lr wd p; m, v; p -= lr/bc1 m / (sqrt(v)/sqrt(bc2) + eps).
+/// Loshchilov and Hutter 2019, Algorithm 2, as torch.optim.AdamW computes it: p -= lr wd p; m, v; p -= lr/bc1 m /
+/// (sqrt(v)/sqrt(bc2) + eps).
 void adamw(Stream& stream, float* parameter, float* m, float* v, const float* gradient, std::size_t n, const AdamWStep& step);
 
 // --- initial.cpp -------------------------------------------------------------------------------------------------------
 /// x[i] = mean + stddev * z(global_begin + i), z standard normal by Box and Muller from philox(counter = index/4, key = (seed,
 /// tensor)): any part of a tensor can be made alone.
-void fill_normal(Stream& stream, float* x, std::size_t n, std::size_t global_begin, std::uint32_t seed, std::uint32_t tensor, float mean,
-                 float stddev);
+void fill_normal(Stream& stream, float* x, std::size_t n, std::size_t global_begin, std::uint32_t seed, std::uint32_t tensor,
+                 float mean, float stddev);
 void fill_constant(Stream& stream, float* x, std::size_t n, float value);
 
 }  // namespace fsdp::kernels

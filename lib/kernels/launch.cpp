@@ -20,7 +20,8 @@ CpuLevel choose_level() {
   if (level == CpuLevel::v2 && name != "v2")
     throw UserError("FSDP_CPU_LEVEL=" + std::string(name) + " is unknown (there are v2, v3 and v4); correct or unset it");
   if (level > best)
-    throw UserError("FSDP_CPU_LEVEL=" + std::string(name) + " is not possible (this processor has no such instructions); unset it");
+    throw UserError("FSDP_CPU_LEVEL=" + std::string(name) +
+                    " is not possible (this processor has no such instructions); unset it");
   return level;
 }
 

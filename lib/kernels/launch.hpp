@@ -1,4 +1,5 @@
-// Runs a row body: on the CPU as an OpenMP loop over rows, in the variant for this machine's instruction set. Private to kernels/.
+// Runs a row body: on the CPU as an OpenMP loop over rows, in the variant for this machine's instruction set. Private to
+// kernels/.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,8 @@ enum class CpuLevel { v2 = 2, v3 = 3, v4 = 4 };
 /// The best that this processor has; FSDP_CPU_LEVEL=v2, v3 or v4 in the environment asks for less. Throws UserError.
 CpuLevel cpu_level();
 
-/// body(lanes, row) for row in [0, rows), each row by one thread. Inside a parallel region: by the calling thread alone. Instantiated
-/// in rows/cpu.cpp for the bodies of rows/bodies.hpp.
+/// body(lanes, row) for row in [0, rows), each row by one thread. Inside a parallel region: by the calling thread alone.
+/// Instantiated in rows/cpu.cpp for the bodies of rows/bodies.hpp.
 template <int level, class Body>
 void run_rows(const Body& body, std::size_t rows);
 
@@ -28,9 +29,12 @@ void launch(Stream& stream, const Body& body, std::size_t rows) {
   expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
   if (rows == 0) return;
   switch (cpu_level()) {
-    case CpuLevel::v4: return run_rows<4>(body, rows);
-    case CpuLevel::v3: return run_rows<3>(body, rows);
-    case CpuLevel::v2: return run_rows<2>(body, rows);
+    case CpuLevel::v4:
+      return run_rows<4>(body, rows);
+    case CpuLevel::v3:
+      return run_rows<3>(body, rows);
+    case CpuLevel::v2:
+      return run_rows<2>(body, rows);
   }
 }
 

@@ -1,6 +1,6 @@
-// exp, tanh, erf, log and the sine of a turn in single precision: one implementation for the CPU and for CUDA, free of branches and
-// calls, so that a loop over it becomes vector code. The polynomials are Chebyshev fits made for the intervals stated. Errors
-// below are the largest found by tests/kernels/math.cpp, in units in the last place (ulp) of the exact result.
+// exp, tanh, erf, log and the sine of a turn in single precision: one implementation for the CPU and for CUDA, free of branches
+// and calls, so that a loop over it becomes vector code. The polynomials are Chebyshev fits made for the intervals stated.
+// Errors below are the largest found by tests/kernels/math.cpp, in units in the last place (ulp) of the exact result.
 #pragma once
 
 #include <cstdint>
@@ -119,8 +119,8 @@ FSDP_INLINE float erf(float x) {
   return x < 0 ? -t : t;
 }
 
-/// Natural logarithm of a positive normal number, error below 0.9 ulp, with plain products and sums (no fused ones): the same bits on
-/// every instruction set.
+/// Natural logarithm of a positive normal number, error below 0.9 ulp, with plain products and sums (no fused ones): the same
+/// bits on every instruction set.
 FSDP_INLINE float log(float x) {
   // x = 2^n m with m in [sqrt 1/2, sqrt 2): the offset moves the cut of the mantissa there.
   const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x) - 0x3f3504f3u;
@@ -139,15 +139,15 @@ FSDP_INLINE float log(float x) {
   return (f + tail) + n * 0.693359375f;
 }
 
-/// Sine and cosine of 2 pi word / 2^32, absolute error below 1.1e-7: the argument is reduced exactly, in integers. No fused products, as
-/// in log().
+/// Sine and cosine of 2 pi word / 2^32, absolute error below 1.1e-7: the argument is reduced exactly, in integers. No fused
+/// products, as in log().
 struct SinCos {
   float sin, cos;
 };
 
 FSDP_INLINE SinCos sincos_turn(std::uint32_t word) {
-  const std::uint32_t quarter = (word + 0x20000000u) >> 30;                                            // nearest quarter turn
-  const float y = static_cast<float>(static_cast<std::int32_t>(word - (quarter << 30))) * 0x1p-30f;     // in quarter turns, +-1/2
+  const std::uint32_t quarter = (word + 0x20000000u) >> 30;                                          // nearest quarter turn
+  const float y = static_cast<float>(static_cast<std::int32_t>(word - (quarter << 30))) * 0x1p-30f;  // in quarter turns, +-1/2
   const float z = y * y;
   float s = 1.5820630356e-04f;
   s = s * z + -4.6812662567e-03f;

@@ -13,7 +13,8 @@ namespace {
 constexpr std::size_t most_partitions = 32;
 std::size_t partitions_of(std::size_t R) { return std::clamp<std::size_t>(R / 16, 1, most_partitions); }
 
-void finish(Stream& stream, float* out, const float* scratch, std::size_t C, std::size_t stride, std::size_t partitions, Write write) {
+void finish(Stream& stream, float* out, const float* scratch, std::size_t C, std::size_t stride, std::size_t partitions,
+            Write write) {
   launch(stream, ColumnFinish{out, scratch, C, stride, partitions, write == Write::add},
          (C + ColumnFinish::block - 1) / ColumnFinish::block);
 }
@@ -22,32 +23,34 @@ void finish(Stream& stream, float* out, const float* scratch, std::size_t C, std
 
 std::size_t column_sum_scratch(std::size_t C) { return 2 * most_partitions * C; }
 
-void layer_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, const float* bias, std::size_t R,
-                        std::size_t C, float eps) {
+void layer_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, const float* bias,
+                        std::size_t R, std::size_t C, float eps) {
   launch(stream, LayerNormForward{y, stats, x, gain, bias, C, eps}, R);
 }
 
-void layer_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters, const float* dy,
-                         const float* x, const float* stats, const float* gain, std::size_t R, std::size_t C, float* scratch) {
+void layer_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
+                         const float* dy, const float* x, const float* stats, const float* gain, std::size_t R, std::size_t C,
+                         float* scratch) {
   const std::size_t partitions = partitions_of(R);
   launch(stream, LayerNormBackward{dx, scratch, dy, x, stats, gain, R, C, partitions, write_dx == Write::add}, partitions);
   finish(stream, d_gain, scratch, C, 2 * C, partitions, write_parameters);
   finish(stream, d_bias, scratch + C, C, 2 * C, partitions, write_parameters);
 }
 
-void rms_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, std::size_t R, std::size_t C, float eps) {
+void rms_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, std::size_t R, std::size_t C,
+                      float eps) {
   launch(stream, RmsNormForward{y, stats, x, gain, C, eps}, R);
 }
 
-void rms_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, Write write_parameters, const float* dy, const float* x,
-                       const float* stats, const float* gain, std::size_t R, std::size_t C, float* scratch) {
+void rms_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, Write write_parameters, const float* dy,
+                       const float* x, const float* stats, const float* gain, std::size_t R, std::size_t C, float* scratch) {
   const std::size_t partitions = partitions_of(R);
   launch(stream, RmsNormBackward{dx, scratch, dy, x, stats, gain, R, C, partitions, write_dx == Write::add}, partitions);
   finish(stream, d_gain, scratch, C, C, partitions, write_parameters);
 }
 
-void bias_backward(Stream& stream, float* d_bias, const float* dy, std::size_t R, std::size_t C, std::size_t stride, Write write,
-                   float* scratch) {
+void bias_backward(Stream& stream, float* d_bias, const float* dy, std::size_t R, std::size_t C, std::size_t stride,
+                   Write write, float* scratch) {
   const std::size_t partitions = partitions_of(R);
   launch(stream, ColumnSum{scratch, dy, R, C, stride, partitions}, partitions);
   finish(stream, d_bias, scratch, C, C, partitions, write);

@@ -10,9 +10,12 @@ std::size_t blocks(std::size_t n) { return (n + flat_block - 1) / flat_block; }
 
 }  // namespace
 
-void add_bias(Stream& stream, float* x, const float* bias, std::size_t R, std::size_t C) { launch(stream, AddBias{x, bias, C}, R); }
+void add_bias(Stream& stream, float* x, const float* bias, std::size_t R, std::size_t C) {
+  launch(stream, AddBias{x, bias, C}, R);
+}
 
-void add_residual(Stream& stream, float* y, const float* x, const float* branch, const float* bias, std::size_t R, std::size_t C) {
+void add_residual(Stream& stream, float* y, const float* x, const float* branch, const float* bias, std::size_t R,
+                  std::size_t C) {
   launch(stream, AddResidual{y, x, branch, bias, C}, R);
 }
 
@@ -34,7 +37,8 @@ void swiglu_forward(Stream& stream, float* out, const float* gate, const float* 
   launch(stream, SwigluForward{out, gate, up, n}, blocks(n));
 }
 
-void swiglu_backward(Stream& stream, float* d_gate, float* d_up, const float* d_out, const float* gate, const float* up, std::size_t n) {
+void swiglu_backward(Stream& stream, float* d_gate, float* d_up, const float* d_out, const float* gate, const float* up,
+                     std::size_t n) {
   launch(stream, SwigluBackward{d_gate, d_up, d_out, gate, up, n}, blocks(n));
 }
 

@@ -46,7 +46,8 @@ struct Gradients {
   Doubles dq, dk, dv;
 };
 
-Gradients attention_gradients(const Doubles& d_out, const Doubles& q, const Doubles& k, const Doubles& v, const AttentionShape& s) {
+Gradients attention_gradients(const Doubles& d_out, const Doubles& q, const Doubles& k, const Doubles& v,
+                              const AttentionShape& s) {
   const Reference forward = attention(q, k, v, s);
   Gradients g{Doubles(q.size()), Doubles(k.size()), Doubles(v.size())};
   const double scale = 1 / std::sqrt(static_cast<double>(s.D));
@@ -83,15 +84,19 @@ constexpr float mark = 55.0f;
 
 Run run(const AttentionShape& s) {
   CpuStream stream;
-  Run r{random_floats(s.B * s.T * s.q_stride, 1, 2.0f), random_floats(s.B * s.T * s.kv_stride, 2, 2.0f),
-        random_floats(s.B * s.T * s.kv_stride, 3),      random_floats(s.B * s.T * s.H * s.D, 4),
-        Floats(s.B * s.T * s.H * s.D, mark),            Floats(s.B * s.H * s.T, mark),
-        Floats(s.B * s.T * s.q_stride, mark),           Floats(s.B * s.T * s.kv_stride, mark),
+  Run r{random_floats(s.B * s.T * s.q_stride, 1, 2.0f),
+        random_floats(s.B * s.T * s.kv_stride, 2, 2.0f),
+        random_floats(s.B * s.T * s.kv_stride, 3),
+        random_floats(s.B * s.T * s.H * s.D, 4),
+        Floats(s.B * s.T * s.H * s.D, mark),
+        Floats(s.B * s.H * s.T, mark),
+        Floats(s.B * s.T * s.q_stride, mark),
+        Floats(s.B * s.T * s.kv_stride, mark),
         Floats(s.B * s.T * s.kv_stride, mark)};
   Floats scratch(kernels::attention_scratch(s), std::numeric_limits<float>::quiet_NaN());
   kernels::attention_forward(stream, r.out.data(), r.lse.data(), r.q.data(), r.k.data(), r.v.data(), s, scratch.data());
-  kernels::attention_backward(stream, r.dq.data(), r.dk.data(), r.dv.data(), r.d_out.data(), r.out.data(), r.lse.data(), r.q.data(),
-                              r.k.data(), r.v.data(), s, scratch.data());
+  kernels::attention_backward(stream, r.dq.data(), r.dk.data(), r.dv.data(), r.d_out.data(), r.out.data(), r.lse.data(),
+                              r.q.data(), r.k.data(), r.v.data(), s, scratch.data());
   return r;
 }
 
@@ -99,7 +104,6 @@ void check_marks(const Floats& x, std::size_t width, std::size_t stride) {
   for (std::size_t i = 0; i < x.size(); ++i)
     if (i % stride >= width) BOOST_REQUIRE_EQUAL(x[i], mark);
 }
-
 
 }  // namespace
 
@@ -120,8 +124,20 @@ BOOST_AUTO_TEST_CASE(forward_and_backward) {
   struct Case {
     std::size_t T, H, K, D, pad;
   };
-  for (const auto [T, H, K, D, pad] : std::vector<Case>{{1, 2, 2, 8, 0}, {5, 3, 1, 10, 0}, {63, 2, 2, 8, 3}, {64, 4, 2, 10, 0}, {65, 2, 1, 64, 0},
-                                                        {100, 6, 2, 8, 5}, {129, 2, 2, 64, 64}, {200, 1, 1, 33, 0}, {64, 3, 3, 16, 0}, {64, 3, 3, 16, 96}, {97, 2, 2, 32, 0}, {50, 2, 2, 48, 0}, {40, 1, 1, 80, 0}, {60, 1, 1, 128, 0}}) {
+  for (const auto [T, H, K, D, pad] : std::vector<Case>{{1, 2, 2, 8, 0},
+                                                        {5, 3, 1, 10, 0},
+                                                        {63, 2, 2, 8, 3},
+                                                        {64, 4, 2, 10, 0},
+                                                        {65, 2, 1, 64, 0},
+                                                        {100, 6, 2, 8, 5},
+                                                        {129, 2, 2, 64, 64},
+                                                        {200, 1, 1, 33, 0},
+                                                        {64, 3, 3, 16, 0},
+                                                        {64, 3, 3, 16, 96},
+                                                        {97, 2, 2, 32, 0},
+                                                        {50, 2, 2, 48, 0},
+                                                        {40, 1, 1, 80, 0},
+                                                        {60, 1, 1, 128, 0}}) {
     BOOST_TEST_CONTEXT("T " << T << ", H " << H << ", K " << K << ", D " << D) {
       const AttentionShape s{2, T, H, K, D, H * D + pad, K * D + 2 * pad};
       const Run r = run(s);
@@ -153,9 +169,10 @@ BOOST_AUTO_TEST_CASE(parts_of_a_fused_matrix) {
   CpuStream stream;
   const Floats qkv = random_floats(B * T * 3 * C, 9), d_out = random_floats(B * T * C, 4);
   Floats out(B * T * C), lse(B * H * T), d_qkv(B * T * 3 * C, mark), scratch(kernels::attention_scratch(fused));
-  kernels::attention_forward(stream, out.data(), lse.data(), qkv.data(), qkv.data() + C, qkv.data() + 2 * C, fused, scratch.data());
-  kernels::attention_backward(stream, d_qkv.data(), d_qkv.data() + C, d_qkv.data() + 2 * C, d_out.data(), out.data(), lse.data(),
-                              qkv.data(), qkv.data() + C, qkv.data() + 2 * C, fused, scratch.data());
+  kernels::attention_forward(stream, out.data(), lse.data(), qkv.data(), qkv.data() + C, qkv.data() + 2 * C, fused,
+                             scratch.data());
+  kernels::attention_backward(stream, d_qkv.data(), d_qkv.data() + C, d_qkv.data() + 2 * C, d_out.data(), out.data(),
+                              lse.data(), qkv.data(), qkv.data() + C, qkv.data() + 2 * C, fused, scratch.data());
   auto part = [&](const Floats& x, std::size_t which) {
     Doubles own;
     for (std::size_t r = 0; r < B * T; ++r)

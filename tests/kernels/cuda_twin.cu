@@ -1,5 +1,5 @@
-// Every row body on the GPU beside the same body on the CPU. A case is one array of floats that holds inputs and outputs: both devices
-// get a copy, run the body on it, and the whole arrays are compared. Exits 77 where there is no device.
+// Every row body on the GPU beside the same body on the CPU. A case is one array of floats that holds inputs and outputs: both
+// devices get a copy, run the body on it, and the whole arrays are compared. Exits 77 where there is no device.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -89,7 +89,8 @@ void compare(const char* name, std::size_t n, std::size_t rows, float tolerance,
   }
   const bool ran = host != start;
   const bool ok = finite && ran && error <= tolerance * size;
-  std::printf("%-24s relative difference %.1e, allowed %.1e%s\n", name, error / size, static_cast<double>(tolerance), ok ? "" : "  FAILED");
+  std::printf("%-24s relative difference %.1e, allowed %.1e%s\n", name, error / size, static_cast<double>(tolerance),
+              ok ? "" : "  FAILED");
   failures += !ok;
 }
 
@@ -114,12 +115,13 @@ int main() {
       return k::RmsNormBackward{x, x + 3 * n + R + C, x + n, x + 2 * n, x + 3 * n, x + 3 * n + R, R, C, 3, add};
     });
     compare("column finish", C + 3 * C, 2, rounding, [=](F x, I) { return k::ColumnFinish{x, x + C, C, C, 3, add}; });
-    compare("position backward", 8 * C + 4 * 5 * C, 8, rounding, [=](F x, I) { return k::PositionBackward{x, x + 8 * C, 4, 5, C, add}; });
+    compare("position backward", 8 * C + 4 * 5 * C, 8, rounding,
+            [=](F x, I) { return k::PositionBackward{x, x + 8 * C, 4, 5, C, add}; });
   }
-  compare("layer norm", 2 * n + 2 * R + 2 * C, R, rounding, [](F x, I) {
-    return k::LayerNormForward{x, x + 2 * n, x + n, x + 2 * n + 2 * R, x + 2 * n + 2 * R + C, C, 1e-5f};
-  });
-  compare("rms norm", 2 * n + R + C, R, rounding, [](F x, I) { return k::RmsNormForward{x, x + 2 * n, x + n, x + 2 * n + R, C, 1e-5f}; });
+  compare("layer norm", 2 * n + 2 * R + 2 * C, R, rounding,
+          [](F x, I) { return k::LayerNormForward{x, x + 2 * n, x + n, x + 2 * n + 2 * R, x + 2 * n + 2 * R + C, C, 1e-5f}; });
+  compare("rms norm", 2 * n + R + C, R, rounding,
+          [](F x, I) { return k::RmsNormForward{x, x + 2 * n, x + n, x + 2 * n + R, C, 1e-5f}; });
   compare("column sum", 3 * C + n, 3, rounding, [](F x, I) { return k::ColumnSum{x, x + 3 * C, R, C, C, 3}; });
   compare("embedding", n + 16 * C, 30, 0, [](F x, I t) { return k::EmbeddingForward{x, t, x + n, x + n + 11 * C, 5, C}; });
   compare("embedding backward", 11 * C + n, 3, 0, [](F x, I t) { return k::EmbeddingBackward{x, x + 11 * C, t, R, C}; });
@@ -128,12 +130,15 @@ int main() {
   compare("gelu", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::tanh>{x, x + n, x + 2 * n, C}; });
   compare("gelu erf", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::erf>{x, x + n, x + 2 * n, C}; });
   const std::size_t blocks = (n + k::flat_block - 1) / k::flat_block;
-  compare("gelu backward", 3 * n, blocks, rounding, [](F x, I) { return k::GeluBackward<k::Gelu::tanh>{x, x + n, x + 2 * n, n}; });
-  compare("gelu erf backward", 3 * n, blocks, rounding, [](F x, I) { return k::GeluBackward<k::Gelu::erf>{x, x + n, x + 2 * n, n}; });
-  compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward{x, x + n, x + 2 * n, n}; });
-  compare("swiglu backward", 5 * n, blocks, rounding, [](F x, I) {
-    return k::SwigluBackward{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n};
+  compare("gelu backward", 3 * n, blocks, rounding, [](F x, I) {
+    return k::GeluBackward<k::Gelu::tanh>{x, x + n, x + 2 * n, n};
   });
+  compare("gelu erf backward", 3 * n, blocks, rounding, [](F x, I) {
+    return k::GeluBackward<k::Gelu::erf>{x, x + n, x + 2 * n, n};
+  });
+  compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward{x, x + n, x + 2 * n, n}; });
+  compare("swiglu backward", 5 * n, blocks, rounding,
+          [](F x, I) { return k::SwigluBackward{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });
   compare("fill", n, blocks, 0, [](F x, I) { return k::Fill{x, n - 3, 1.5f}; });
   compare("rope", 10 * 256 + 5 * 64, 10, rounding, [](F x, I) { return k::RopeBody{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });
   for (const float scale : {0.0f, 0.5f})

@@ -23,7 +23,8 @@ double whole_value(const Floats& x) {
   return sum.value();
 }
 
-/// Cuts x at random places, adds the parts as `ranks` ranks would, some of them to the same sum, and the ranks' sums as rows of integers.
+/// Cuts x at random places, adds the parts as `ranks` ranks would, some of them to the same sum, and the ranks' sums as rows of
+/// integers.
 double parted_value(const Floats& x, std::size_t ranks, std::mt19937& random) {
   CpuStream stream;
   std::vector<ExactSum> sums(ranks);
@@ -68,7 +69,7 @@ BOOST_AUTO_TEST_CASE(any_partition_and_order_gives_the_same_bits) {
                                      spread(20000, 3, -149, -120),  // denormals
                                      spread(20000, 4, -149, 127),
                                      spread(4097, 5, -20, 20),
-                                     Floats(10000, 16777215.0f),   // 24-bit significands: squares of 48 bits across digits
+                                     Floats(10000, 16777215.0f),  // 24-bit significands: squares of 48 bits across digits
                                      Floats(3, std::numeric_limits<float>::max()),
                                      Floats(5, std::numeric_limits<float>::denorm_min())};
   for (Floats x : cases) {

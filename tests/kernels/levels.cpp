@@ -36,7 +36,8 @@ void compare(const char* name, std::size_t rows, double tolerance, const Make& m
 }
 
 constexpr std::size_t R = 9, C = 211;
-const Floats a = random_floats(R * C, 1, 3.0f), b = random_floats(R * C, 2), gain = random_floats(C, 3), bias = random_floats(C, 4);
+const Floats a = random_floats(R * C, 1, 3.0f), b = random_floats(R * C, 2), gain = random_floats(C, 3),
+             bias = random_floats(C, 4);
 const Floats stats = random_floats(2 * R, 5);
 const std::vector<std::int32_t> targets = {3, -1, 210, 0, 7, 100, 5, 5, 9};
 
@@ -81,14 +82,16 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
 
 BOOST_AUTO_TEST_CASE(attention_within_rounding) {
   const k::AttentionShape shape{1, 70, 2, 1, 24, 48, 24};
-  const Floats q = random_floats(70 * 48, 1), key = random_floats(70 * 24, 2), value = random_floats(70 * 24, 3), d_out = random_floats(70 * 48, 4);
+  const Floats q = random_floats(70 * 48, 1), key = random_floats(70 * 24, 2), value = random_floats(70 * 24, 3),
+               d_out = random_floats(70 * 48, 4);
   const std::size_t per_thread = k::AttentionScratch{shape.T, shape.D}.per_thread();
   std::vector<Floats> results;
   auto add = [&](auto forward, auto backward) {
     Floats scratch(per_thread), lse(2 * 70), all(4 * 70 * 48);  // out, dq, dk and dv
     float *out = all.data(), *dq = out + 70 * 48, *dk = dq + 70 * 48, *dv = dk + 70 * 24;
     forward(k::AttentionForward{out, lse.data(), q.data(), key.data(), value.data(), shape}, scratch.data());
-    backward(k::AttentionBackward{dq, dk, dv, d_out.data(), out, lse.data(), q.data(), key.data(), value.data(), shape}, scratch.data());
+    backward(k::AttentionBackward{dq, dk, dv, d_out.data(), out, lse.data(), q.data(), key.data(), value.data(), shape},
+             scratch.data());
     results.push_back(all);
   };
   omp_set_num_threads(1);

@@ -1,5 +1,5 @@
-// The elementary functions against libm in double: the bounds are those stated in lib/kernels/math.hpp. Built twice, without fused
-// products as in the x86-64-v2 kernels and with them.
+// The elementary functions against libm in double: the bounds are those stated in lib/kernels/math.hpp. Built twice, without
+// fused products as in the x86-64-v2 kernels and with them.
 #define BOOST_TEST_MODULE kernels.math
 #include "kernels/math.hpp"
 
@@ -29,7 +29,8 @@ double ulps(float got, double want) {
 template <class F, class Exact>
 double largest_error(F f, Exact exact, float begin, float end, std::uint32_t step) {
   double worst = 0;
-  for (std::uint32_t bits = __builtin_bit_cast(std::uint32_t, begin); bits <= __builtin_bit_cast(std::uint32_t, end); bits += step)
+  for (std::uint32_t bits = __builtin_bit_cast(std::uint32_t, begin); bits <= __builtin_bit_cast(std::uint32_t, end);
+       bits += step)
     for (const float x : {__builtin_bit_cast(float, bits), -__builtin_bit_cast(float, bits)})
       worst = std::max(worst, ulps(f(x), exact(static_cast<double>(x))));
   return worst;
@@ -38,7 +39,8 @@ double largest_error(F f, Exact exact, float begin, float end, std::uint32_t ste
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(exponential) {
-  const double error = largest_error([](float x) { return k::exp(x); }, [](double x) { return std::exp(x); }, 1e-30f, 86.9f, 397);
+  const double error =
+      largest_error([](float x) { return k::exp(x); }, [](double x) { return std::exp(x); }, 1e-30f, 86.9f, 397);
   BOOST_TEST_MESSAGE("exp: " << error << " ulp");
   BOOST_TEST(error < 1.1);
   BOOST_TEST(k::exp(0.0f) == 1.0f);
@@ -51,13 +53,15 @@ BOOST_AUTO_TEST_CASE(exponential) {
 }
 
 BOOST_AUTO_TEST_CASE(exponential_minus_one) {
-  const double error = largest_error([](float x) { return k::expm1(x); }, [](double x) { return std::expm1(x); }, 1e-30f, 86.0f, 397);
+  const double error =
+      largest_error([](float x) { return k::expm1(x); }, [](double x) { return std::expm1(x); }, 1e-30f, 86.0f, 397);
   BOOST_TEST_MESSAGE("expm1: " << error << " ulp");
   BOOST_TEST(error < 1.7);
 }
 
 BOOST_AUTO_TEST_CASE(hyperbolic_tangent) {
-  const double error = largest_error([](float x) { return k::tanh(x); }, [](double x) { return std::tanh(x); }, 1e-30f, 1e10f, 397);
+  const double error =
+      largest_error([](float x) { return k::tanh(x); }, [](double x) { return std::tanh(x); }, 1e-30f, 1e10f, 397);
   BOOST_TEST_MESSAGE("tanh: " << error << " ulp");
   BOOST_TEST(error < 2.4);
   BOOST_TEST(std::isnan(k::tanh(NAN)));
@@ -73,7 +77,8 @@ BOOST_AUTO_TEST_CASE(logistic) {
 }
 
 BOOST_AUTO_TEST_CASE(error_function) {
-  const double error = largest_error([](float x) { return k::erf(x); }, [](double x) { return std::erf(x); }, 1e-30f, 1e10f, 397);
+  const double error =
+      largest_error([](float x) { return k::erf(x); }, [](double x) { return std::erf(x); }, 1e-30f, 1e10f, 397);
   BOOST_TEST_MESSAGE("erf: " << error << " ulp");
   BOOST_TEST(error < 3.1);
   BOOST_TEST(std::isnan(k::erf(NAN)));

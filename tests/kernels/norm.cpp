@@ -57,16 +57,16 @@ BOOST_AUTO_TEST_CASE(layer_norm_forward_and_backward) {
       const Doubles dG = numeric_gradient([&](const Doubles& at) { return dot(layer_norm(X, at, B, R, C), dY); }, G);
       const Doubles dB = numeric_gradient([&](const Doubles& at) { return dot(layer_norm(X, G, at, R, C), dY); }, B);
       Floats dx(R * C, 99.0f), d_gain(C, 99.0f), d_bias(C, 99.0f), scratch(kernels::column_sum_scratch(C), 99.0f);
-      kernels::layer_norm_backward(stream, dx.data(), Write::overwrite, d_gain.data(), d_bias.data(), Write::overwrite, dy.data(), x.data(),
-                                   stats.data(), gain.data(), R, C, scratch.data());
+      kernels::layer_norm_backward(stream, dx.data(), Write::overwrite, d_gain.data(), d_bias.data(), Write::overwrite,
+                                   dy.data(), x.data(), stats.data(), gain.data(), R, C, scratch.data());
       if (C > 1) BOOST_TEST(relative_error(dx, dX) < 3 * tolerance);  // with C = 1 the gradient is 0
       BOOST_TEST(relative_error(d_gain, dG) < (C > 1 ? 3 * tolerance : 1e-5));
       BOOST_TEST(relative_error(d_bias, dB) < tolerance);
 
       const Floats before_x = random_floats(R * C, 5), before_gain = random_floats(C, 6), before_bias = random_floats(C, 7);
       Floats dx2 = before_x, d_gain2 = before_gain, d_bias2 = before_bias;
-      kernels::layer_norm_backward(stream, dx2.data(), Write::add, d_gain2.data(), d_bias2.data(), Write::add, dy.data(), x.data(),
-                                   stats.data(), gain.data(), R, C, scratch.data());
+      kernels::layer_norm_backward(stream, dx2.data(), Write::add, d_gain2.data(), d_bias2.data(), Write::add, dy.data(),
+                                   x.data(), stats.data(), gain.data(), R, C, scratch.data());
       BOOST_TEST(relative_error(dx2, added(widen(dx), before_x)) < 1e-6);
       BOOST_TEST(relative_error(d_gain2, added(widen(d_gain), before_gain)) < 1e-6);
       BOOST_TEST(relative_error(d_bias2, added(widen(d_bias), before_bias)) < 1e-6);
@@ -87,15 +87,15 @@ BOOST_AUTO_TEST_CASE(rms_norm_forward_and_backward) {
       const Doubles dX = numeric_gradient([&](const Doubles& at) { return dot(rms_norm(at, G, R, C), dY); }, X);
       const Doubles dG = numeric_gradient([&](const Doubles& at) { return dot(rms_norm(X, at, R, C), dY); }, G);
       Floats dx(R * C, 99.0f), d_gain(C, 99.0f), scratch(kernels::column_sum_scratch(C), 99.0f);
-      kernels::rms_norm_backward(stream, dx.data(), Write::overwrite, d_gain.data(), Write::overwrite, dy.data(), x.data(), stats.data(),
-                                 gain.data(), R, C, scratch.data());
+      kernels::rms_norm_backward(stream, dx.data(), Write::overwrite, d_gain.data(), Write::overwrite, dy.data(), x.data(),
+                                 stats.data(), gain.data(), R, C, scratch.data());
       if (C > 1) BOOST_TEST(relative_error(dx, dX) < 3 * tolerance);  // with C = 1 only eps keeps the gradient from being 0
       BOOST_TEST(relative_error(d_gain, dG) < 3 * tolerance);
 
       const Floats before_x = random_floats(R * C, 5), before_gain = random_floats(C, 6);
       Floats dx2 = before_x, d_gain2 = before_gain;
-      kernels::rms_norm_backward(stream, dx2.data(), Write::add, d_gain2.data(), Write::add, dy.data(), x.data(), stats.data(), gain.data(),
-                                 R, C, scratch.data());
+      kernels::rms_norm_backward(stream, dx2.data(), Write::add, d_gain2.data(), Write::add, dy.data(), x.data(), stats.data(),
+                                 gain.data(), R, C, scratch.data());
       BOOST_TEST(relative_error(dx2, added(widen(dx), before_x)) < 1e-6);
       BOOST_TEST(relative_error(d_gain2, added(widen(d_gain), before_gain)) < 1e-6);
     }

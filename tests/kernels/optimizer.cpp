@@ -13,8 +13,13 @@ BOOST_AUTO_TEST_CASE(ten_steps_of_adamw) {
   Doubles P = widen(start), M(n), V(n);
   for (int t = 1; t <= 10; ++t) {
     const Floats g = random_floats(n, static_cast<std::uint32_t>(100 + t), 0.1f);
-    const kernels::AdamWStep step{.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1,
-                                  .bias_correction1 = 1 - std::pow(0.9, t), .bias_correction2 = 1 - std::pow(0.999, t),
+    const kernels::AdamWStep step{.learning_rate = 1e-2,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.999,
+                                  .eps = 1e-8,
+                                  .weight_decay = 0.1,
+                                  .bias_correction1 = 1 - std::pow(0.9, t),
+                                  .bias_correction2 = 1 - std::pow(0.999, t),
                                   .gradient_scale = 0.5};
     kernels::adamw(stream, p.data(), m.data(), v.data(), g.data(), n, step);
     for (std::size_t i = 0; i < n; ++i) {
@@ -22,7 +27,8 @@ BOOST_AUTO_TEST_CASE(ten_steps_of_adamw) {
       P[i] -= step.learning_rate * step.weight_decay * P[i];
       M[i] = 0.9 * M[i] + 0.1 * gradient;
       V[i] = 0.999 * V[i] + 0.001 * gradient * gradient;
-      P[i] -= step.learning_rate / step.bias_correction1 * M[i] / (std::sqrt(V[i]) / std::sqrt(step.bias_correction2) + step.eps);
+      P[i] -=
+          step.learning_rate / step.bias_correction1 * M[i] / (std::sqrt(V[i]) / std::sqrt(step.bias_correction2) + step.eps);
     }
   }
   // fp32 roundings of ten updates, each at most one unit in the last place of a parameter near 1.
@@ -35,8 +41,14 @@ BOOST_AUTO_TEST_CASE(denormals_are_flushed_inside_and_the_mode_is_restored) {
   CpuStream stream;
   const std::size_t n = 5000;
   Floats p(n, 1.0f), m(n, 1e-38f), v(n, 1e-38f), g(n);
-  const kernels::AdamWStep step{.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0,
-                                .bias_correction1 = 1, .bias_correction2 = 1, .gradient_scale = 1};
+  const kernels::AdamWStep step{.learning_rate = 1e-3,
+                                .beta1 = 0.9,
+                                .beta2 = 0.99,
+                                .eps = 1e-8,
+                                .weight_decay = 0,
+                                .bias_correction1 = 1,
+                                .bias_correction2 = 1,
+                                .gradient_scale = 1};
   kernels::adamw(stream, p.data(), m.data(), v.data(), g.data(), n, step);
   BOOST_TEST(m[0] == 0.0f);
   BOOST_TEST(v[n - 1] == 0.0f);

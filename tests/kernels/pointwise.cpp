@@ -21,7 +21,9 @@ double gelu(Gelu form, double x) {
 double silu(double x) { return x / (1 + std::exp(-x)); }
 
 template <class F>
-double slope(F f, double x) { return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5; }
+double slope(F f, double x) {
+  return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5;
+}
 
 /// Values from tiny to where every activation is flat.
 Floats wide_floats(std::size_t n, std::uint32_t seed) {
@@ -90,7 +92,11 @@ BOOST_AUTO_TEST_CASE(fills) {
   CpuStream stream;
   Floats x(9001, 1.0f);
   kernels::fill_zero(stream, x.data(), 9000);
-  BOOST_TEST((x == [] { Floats want(9001); want[9000] = 1.0f; return want; }()));
+  BOOST_TEST((x == [] {
+    Floats want(9001);
+    want[9000] = 1.0f;
+    return want;
+  }()));
   kernels::fill_constant(stream, x.data() + 1, 4999, 2.5f);
   BOOST_TEST(x[0] == 0.0f);
   BOOST_TEST(x[1] == 2.5f);

@@ -1,5 +1,5 @@
-// What the kernel tests share: plain vectors, a stream, comparison with references in double, and gradients by central differences
-// of those references.
+// What the kernel tests share: plain vectors, a stream, comparison with references in double, and gradients by central
+// differences of those references.
 #pragma once
 
 #include <boost/test/unit_test.hpp>

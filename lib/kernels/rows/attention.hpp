@@ -1,7 +1,8 @@
-// Causal attention on the CPU, one sequence and head (or key head) per "row". Queries are taken in blocks of 48 and their scores are held
-// transposed, [key][query]: the softmax then runs along registers without sums across them, and only the block's queries have
-// to be transposed, not the keys. No product touches keys after the block's last query. The backward pass makes the
-// probabilities anew from the forward pass's lse (Dao, "FlashAttention-2", 2023, section 3.1), with delta_i = sum(dO_i O_i).
+// Causal attention on the CPU, one sequence and head (or key head) per "row". Queries are taken in blocks of 48 and their
+// scores are held transposed, [key][query]: the softmax then runs along registers without sums across them, and only the
+// block's queries have to be transposed, not the keys. No product touches keys after the block's last query. The backward pass
+// makes the probabilities anew from the forward pass's lse (Dao, "FlashAttention-2", 2023, section 3.1), with delta_i =
+// sum(dO_i O_i).
 #pragma once
 
 #include "kernels/kernels.hpp"
@@ -12,14 +13,14 @@ namespace fsdp::kernels {
 
 /// How one thread's scratch is laid out. Rows of D floats are padded to whole registers, and arrays to whole tiles.
 struct AttentionScratch {
-  static constexpr std::size_t block = 48;    // queries at a time: divisible by every tile's rows and by 16
+  static constexpr std::size_t block = 48;     // queries at a time: divisible by every tile's rows and by 16
   static constexpr std::size_t overhang = 12;  // rows that the last tile of an array may reach beyond it
   static constexpr std::size_t aligned(std::size_t n) { return (n + 15) / 16 * 16; }
 
   std::size_t T, D;
   std::size_t width() const { return aligned(D); }
-  std::size_t rows() const { return (T + overhang) * width(); }                // an array of T rows
-  std::size_t block_rows() const { return (block + overhang) * width(); }      // an array of one row per query of a block
+  std::size_t rows() const { return (T + overhang) * width(); }                  // an array of T rows
+  std::size_t block_rows() const { return (block + overhang) * width(); }        // an array of one row per query of a block
   std::size_t block_columns() const { return aligned((D + overhang) * block); }  // the same transposed
   std::size_t scores() const { return (T + overhang) * block; }
   std::size_t panel() const { return (block + overhang) * block; }
@@ -37,7 +38,8 @@ namespace attention_parts {
 
 constexpr std::size_t block = AttentionScratch::block;
 
-/// Asks for row r + 12 of rows that lie pages apart, where the hardware does not foresee them; `write` 1 to store there. Up to 64 of D.
+/// Asks for row r + 12 of rows that lie pages apart, where the hardware does not foresee them; `write` 1 to store there. Up to
+/// 64 of D.
 template <int write>
 FSDP_INLINE void foresee(const float* rows, std::size_t stride, std::size_t r, std::size_t count, std::size_t D) {
   if (r + 12 >= count) return;
@@ -47,7 +49,8 @@ FSDP_INLINE void foresee(const float* rows, std::size_t stride, std::size_t r, s
 
 /// Copies `rows` rows of D floats into rows of `width`, the rest of which becomes 0.
 template <class Lanes>
-FSDP_INLINE void pack(Lanes lanes, float* to, std::size_t width, const float* from, std::size_t stride, std::size_t rows, std::size_t D) {
+FSDP_INLINE void pack(Lanes lanes, float* to, std::size_t width, const float* from, std::size_t stride, std::size_t rows,
+                      std::size_t D) {
   for (std::size_t r = 0; r < rows; ++r) {
     float* out = to + r * width;
     const float* in = from + r * stride;
@@ -58,7 +61,8 @@ FSDP_INLINE void pack(Lanes lanes, float* to, std::size_t width, const float* fr
 }
 
 template <class Lanes>
-FSDP_INLINE void unpack(Lanes lanes, float* to, std::size_t stride, const float* from, std::size_t width, std::size_t rows, std::size_t D) {
+FSDP_INLINE void unpack(Lanes lanes, float* to, std::size_t stride, const float* from, std::size_t width, std::size_t rows,
+                        std::size_t D) {
   for (std::size_t r = 0; r < rows; ++r) {
     float* out = to + r * stride;
     const float* in = from + r * width;
@@ -73,7 +77,8 @@ FSDP_INLINE void transpose(float* to, const float* from, std::size_t width, std:
   for (std::size_t d = 0; d < D; d += 4)
     for (std::size_t j = 0; j < block; j += 4) {
       const float* in = from + j * width + d;
-      __m128 a = _mm_loadu_ps(in), b = _mm_loadu_ps(in + width), c = _mm_loadu_ps(in + 2 * width), e = _mm_loadu_ps(in + 3 * width);
+      __m128 a = _mm_loadu_ps(in), b = _mm_loadu_ps(in + width), c = _mm_loadu_ps(in + 2 * width),
+             e = _mm_loadu_ps(in + 3 * width);
       _MM_TRANSPOSE4_PS(a, b, c, e);
       float* out = to + d * block + j;
       _mm_storeu_ps(out, _mm_mul_ps(a, factor));
@@ -83,22 +88,23 @@ FSDP_INLINE void transpose(float* to, const float* from, std::size_t width, std:
     }
 }
 
-/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and the `queries` queries from `query` on; what lies above the
-/// diagonal is left out in steps of 16.
+/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and the `queries` queries from `query` on; what lies
+/// above the diagonal is left out in steps of 16.
 template <int level>
 FSDP_INLINE void scores(float* out, const float* left, std::size_t width, const float* right, std::size_t D, std::size_t first,
                         std::size_t end, std::size_t query, std::size_t queries) {
   const std::size_t below = end < query ? end : query;
-  if (below > first) small_gemm<level>(below - first, queries, D, {left + first * width, width, 1}, right, block, out, block, false);
+  if (below > first)
+    small_gemm<level>(below - first, queries, D, {left + first * width, width, 1}, right, block, out, block, false);
   for (std::size_t key = first > query ? first : query; key < end; key += 16) {
     const std::size_t skip = (key - query) / 16 * 16, count = end - key < 16 ? end - key : 16;
-    small_gemm<level>(count, queries - skip, D, {left + key * width, width, 1}, right + skip, block, out + (key - first) * block + skip,
-                      block, false);
+    small_gemm<level>(count, queries - skip, D, {left + key * width, width, 1}, right + skip, block,
+                      out + (key - first) * block + skip, block, false);
   }
 }
 
-/// For 16 queries from `query` on, a column of scores[key][query] with rows of `block`: scores -> exp(score - top), 0 after the diagonal,
-/// for keys [0, end). top: the largest score, total: the sum.
+/// For 16 queries from `query` on, a column of scores[key][query] with rows of `block`: scores -> exp(score - top), 0 after the
+/// diagonal, for keys [0, end). top: the largest score, total: the sum.
 FSDP_INLINE void softmax(float* scores, std::size_t query, std::size_t end, float* top, float* total) {
   const std::size_t last = query + 16 < end ? query + 16 : end;  // keys [query, last) are on the diagonal
   float largest[16], sum[16];
@@ -142,10 +148,10 @@ FSDP_INLINE void softmax(float* scores, std::size_t query, std::size_t end, floa
   }
 }
 
-/// For 16 queries from `query` on and keys [from, end), whose rows begin at scores: scores -> probabilities, and the gradients of the
-/// probabilities -> those of the scores.
-FSDP_INLINE void softmax_backward(float* scores, float* gradients, std::size_t query, std::size_t from, std::size_t end, const float* lse,
-                                  const float* delta, float scale) {
+/// For 16 queries from `query` on and keys [from, end), whose rows begin at scores: scores -> probabilities, and the gradients
+/// of the probabilities -> those of the scores.
+FSDP_INLINE void softmax_backward(float* scores, float* gradients, std::size_t query, std::size_t from, std::size_t end,
+                                  const float* lse, const float* delta, float scale) {
   float shift[16], mean[16];
   for (std::size_t j = 0; j < 16; ++j) {
     shift[j] = lse[j];
@@ -196,7 +202,8 @@ struct AttentionForward {
     pack(lanes, values, width, v + kv_offset, s.kv_stride, T, D);
 
     for (std::size_t first = 0; first < T; first += block) {
-      const std::size_t rows = T - first < block ? T - first : block, end = first + rows, columns = AttentionScratch::aligned(rows);
+      const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
+                        columns = AttentionScratch::aligned(rows);
       pack(lanes, queries, width, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, D);
       for (std::size_t i = rows * width; i < columns * width; ++i) queries[i] = 0;
       transpose(transposed, queries, width, D, 1.0f / square_root(static_cast<float>(D)));
@@ -248,7 +255,8 @@ struct AttentionBackward {
 
     for (std::size_t h = kv * group; h < (kv + 1) * group; ++h)
       for (std::size_t first = 0; first < T; first += block) {
-        const std::size_t rows = T - first < block ? T - first : block, end = first + rows, columns = AttentionScratch::aligned(rows);
+        const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
+                          columns = AttentionScratch::aligned(rows);
         const std::size_t q_offset = (b * T + first) * s.q_stride + h * D, out_offset = ((b * T + first) * s.H + h) * D;
         pack(lanes, queries, width, q + q_offset, s.q_stride, rows, D);
         pack(lanes, d_outs, width, d_out + out_offset, s.H * D, rows, D);

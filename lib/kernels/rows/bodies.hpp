@@ -10,27 +10,27 @@
 #include "kernels/rows/rope.hpp"
 #include "kernels/rows/squares.hpp"
 
-#define FSDP_ROW_BODIES(X)   \
-  X(AdamWBody)               \
-  X(AddBias)                 \
-  X(AddResidual)             \
-  X(BiasGelu<Gelu::erf>)     \
-  X(BiasGelu<Gelu::tanh>)    \
-  X(ColumnFinish)            \
-  X(ColumnSum)               \
-  X(CrossEntropy)            \
-  X(EmbeddingBackward)       \
-  X(EmbeddingForward)        \
-  X(Fill)                    \
-  X(GeluBackward<Gelu::erf>) \
-  X(GeluBackward<Gelu::tanh>)\
-  X(LayerNormBackward)       \
-  X(LayerNormForward)        \
-  X(NormalFill)              \
-  X(PositionBackward)        \
-  X(RmsNormBackward)         \
-  X(RmsNormForward)          \
-  X(RopeBody)                \
-  X(Squares)                 \
-  X(SwigluBackward)          \
+#define FSDP_ROW_BODIES(X)    \
+  X(AdamWBody)                \
+  X(AddBias)                  \
+  X(AddResidual)              \
+  X(BiasGelu<Gelu::erf>)      \
+  X(BiasGelu<Gelu::tanh>)     \
+  X(ColumnFinish)             \
+  X(ColumnSum)                \
+  X(CrossEntropy)             \
+  X(EmbeddingBackward)        \
+  X(EmbeddingForward)         \
+  X(Fill)                     \
+  X(GeluBackward<Gelu::erf>)  \
+  X(GeluBackward<Gelu::tanh>) \
+  X(LayerNormBackward)        \
+  X(LayerNormForward)         \
+  X(NormalFill)               \
+  X(PositionBackward)         \
+  X(RmsNormBackward)          \
+  X(RmsNormForward)           \
+  X(RopeBody)                 \
+  X(Squares)                  \
+  X(SwigluBackward)           \
   X(SwigluForward)

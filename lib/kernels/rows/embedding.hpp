@@ -26,7 +26,8 @@ struct EmbeddingForward {
   }
 };
 
-/// "Row" = one block of columns, which walks all R rows in order: no two blocks write the same element, and the sum's order is r's.
+/// "Row" = one block of columns, which walks all R rows in order: no two blocks write the same element, and the sum's order is
+/// r's.
 struct EmbeddingBackward {
   static constexpr std::size_t block = 256;
   float* d_table;

@@ -1,5 +1,5 @@
-// What a row body is written over. A body is a plain struct with `template <class Lanes> void operator()(Lanes, row) const`; `lanes`
-// walks the elements of that row:
+// What a row body is written over. A body is a plain struct with `template <class Lanes> void operator()(Lanes, row) const`;
+// `lanes` walks the elements of that row:
 //   each(n, f)  calls f(i) for i in [0, n), in any order;
 //   sum(n, f)   the sum of f(i), in an order that depends on n alone (float, double or integer);
 //   sums(n, f, g[, h])  two or three sums in one walk (the compiler finds what f and g have in common);
@@ -24,8 +24,8 @@ struct Several {
 
 #if !defined(__CUDACC__)
 
-/// `level`: 2, 3, 4 for x86-64-v2, -v3, -v4. It makes the names of all instantiations differ, so that the linker never merges code
-/// of two instruction sets.
+/// `level`: 2, 3, 4 for x86-64-v2, -v3, -v4. It makes the names of all instantiations differ, so that the linker never merges
+/// code of two instruction sets.
 template <int level>
 struct CpuLanes {
   // Independent partial sums: enough for two AVX-512 registers, and the same number on every level, hence the same order.
@@ -112,7 +112,9 @@ struct CpuLanes {
   }
 
   template <class F>
-  FSDP_INLINE static void once(F f) { f(); }
+  FSDP_INLINE static void once(F f) {
+    f();
+  }
   FSDP_INLINE static void sync() {}
 
  private:

@@ -1,5 +1,6 @@
-// Row bodies of the norms and of sums over rows. Sums over rows are made in two steps: partition p of P adds its share of the rows
-// to a row of scratch, then ColumnFinish adds the P rows in order. P depends on R alone, so the result does not depend on threads.
+// Row bodies of the norms and of sums over rows. Sums over rows are made in two steps: partition p of P adds its share of the
+// rows to a row of scratch, then ColumnFinish adds the P rows in order. P depends on R alone, so the result does not depend on
+// threads.
 #pragma once
 
 #include "kernels/kernels.hpp"

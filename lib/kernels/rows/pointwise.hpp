@@ -123,7 +123,8 @@ struct SwigluBackward {
     const float *d = d_out + begin, *g = gate + begin, *u = up + begin;
     lanes.each(count, [=](std::size_t i) FSDP_LANE {
       const float s = sigmoid(g[i]), silu = g[i] * s, slope = s + silu * (1.0f - s);
-      const float d_gate_i = d[i] * u[i] * slope, d_up_i = d[i] * silu;  // both before either is stored: one may overwrite d_out
+      const float d_gate_i = d[i] * u[i] * slope,
+                  d_up_i = d[i] * silu;  // both before either is stored: one may overwrite d_out
       dg[i] = d_gate_i;
       du[i] = d_up_i;
     });

@@ -1,5 +1,5 @@
-// Products of small matrices that lie packed in the cache, for attention on the CPU: what oneDNN's sgemm reaches half of the peak on,
-// because each call packs its operands anew. One tile of the result is held in registers.
+// Products of small matrices that lie packed in the cache, for attention on the CPU: what oneDNN's sgemm reaches half of the
+// peak on, because each call packs its operands anew. One tile of the result is held in registers.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,8 @@ struct LeftOperand {
 
 /// out[rows, vectors * width] (=, +=) a[rows, depth] b[depth, vectors * width].
 template <int level, int rows, int vectors>
-FSDP_INLINE void gemm_tile(std::size_t depth, LeftOperand a, const float* b, std::size_t ldb, float* out, std::size_t ldo, bool add) {
+FSDP_INLINE void gemm_tile(std::size_t depth, LeftOperand a, const float* b, std::size_t ldb, float* out, std::size_t ldo,
+                           bool add) {
   using S = Simd<level>;
   typename S::Vector total[rows][vectors];
 #pragma GCC unroll 24
@@ -80,30 +81,34 @@ FSDP_INLINE void gemm_tile(std::size_t depth, LeftOperand a, const float* b, std
 #pragma GCC unroll 24
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) S::store(out + static_cast<std::size_t>(r) * ldo + static_cast<std::size_t>(v * S::width), total[r][v]);
+    for (int v = 0; v < vectors; ++v)
+      S::store(out + static_cast<std::size_t>(r) * ldo + static_cast<std::size_t>(v * S::width), total[r][v]);
 }
 
 /// Rows of a tile: as many as leave registers for the right operand and one broadcast. All divide 48.
 template <int level, int vectors>
-inline constexpr int tile_rows = Simd<level>::registers == 32 ? (vectors == 4 ? 6 : vectors == 3 ? 8 : 12) : (vectors == 1 ? 12 : 6);
+inline constexpr int tile_rows = Simd<level>::registers == 32 ? (vectors == 4   ? 6
+                                                                 : vectors == 3 ? 8
+                                                                                : 12)
+                                                              : (vectors == 1 ? 12 : 6);
 /// Columns of a tile, in registers.
 template <int level>
 inline constexpr int most_vectors = Simd<level>::registers == 32 ? 4 : 2;
 
 /// One strip of `vectors` registers of columns.
 template <int level, int vectors>
-FSDP_INLINE void gemm_strip(std::size_t m, std::size_t depth, LeftOperand a, const float* b, std::size_t ldb, float* out, std::size_t ldo,
-                            bool add) {
+FSDP_INLINE void gemm_strip(std::size_t m, std::size_t depth, LeftOperand a, const float* b, std::size_t ldb, float* out,
+                            std::size_t ldo, bool add) {
   constexpr int rows = tile_rows<level, vectors>;
   for (std::size_t i = 0; i < m; i += rows)
     gemm_tile<level, rows, vectors>(depth, {a.data + i * a.row, a.row, a.step}, b, ldb, out + i * ldo, ldo, add);
 }
 
-/// out[m, n] (=, +=) a[m, depth] b[depth, n]. m is rounded up to whole tiles, of at most 12 rows, and n to whole registers, of at most 16
-/// floats: a, b and out must have room, and what lies there only reaches the rounding.
+/// out[m, n] (=, +=) a[m, depth] b[depth, n]. m is rounded up to whole tiles, of at most 12 rows, and n to whole registers, of
+/// at most 16 floats: a, b and out must have room, and what lies there only reaches the rounding.
 template <int level>
-__attribute__((noinline)) void small_gemm(std::size_t m, std::size_t n, std::size_t depth, LeftOperand a, const float* b, std::size_t ldb,
-                                          float* out, std::size_t ldo, bool add) {
+__attribute__((noinline)) void small_gemm(std::size_t m, std::size_t n, std::size_t depth, LeftOperand a, const float* b,
+                                          std::size_t ldb, float* out, std::size_t ldo, bool add) {
   constexpr std::size_t width = Simd<level>::width, most = most_vectors<level>;
   constexpr std::size_t slab = 64;  // of depth, so that a strip of b stays in the first-level cache from tile to tile
   for (std::size_t l = 0; l < depth; l += slab) {

@@ -1,4 +1,5 @@
-// Body of the exact sum of squares: see exact_sum.hpp. All arithmetic is exact, so that order and instruction set do not matter.
+// Body of the exact sum of squares: see exact_sum.hpp. All arithmetic is exact, so that order and instruction set do not
+// matter.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ struct Squares {
     constexpr std::int32_t infinity = 0x7f800000;
     std::int32_t top = lanes.max(count, std::int32_t{0}, [=](std::size_t i) FSDP_LANE { return magnitude(in[i]); });
     if (top >= infinity) {
-      const std::int32_t non_finite = lanes.sum(count, [=](std::size_t i) FSDP_LANE { return magnitude(in[i]) < infinity ? 0 : 1; });
+      const std::int32_t non_finite =
+          lanes.sum(count, [=](std::size_t i) FSDP_LANE { return magnitude(in[i]) < infinity ? 0 : 1; });
       top = lanes.max(count, std::int32_t{0}, [=](std::size_t i) FSDP_LANE {
         const std::int32_t bits = magnitude(in[i]);
         return bits < infinity ? bits : 0;
