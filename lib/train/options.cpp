@@ -59,7 +59,7 @@ OptionTable train_option_table(TrainOptions& o) {
   table.integer("tokens-per-sample", "T", o.tokens_per_sample, {1}, "Tokens per sequence.").alias("block-size");
 
   table.group("Model");
-  table.text("arch", "NAME", o.arch, "Model by name; --list-archs shows them.").unset("as --model, or as the checkpoint that is resumed");
+  table.text("arch", "NAME", o.arch, "Model by name; --list-archs shows them. Learned positions are as many as --tokens-per-sample, where the model has more.").unset("as --model, or as the checkpoint that is resumed");
   table.flag("list-archs", o.list_archs, "Print the names that --arch knows and exit.").command_line_only();
   table.path("model", "DIR", o.model, "Hugging Face folder with config.json and model.safetensors.").unset("as --arch");
   table.choice<InitFrom>("init", o.init, {{"random", InitFrom::random}, {"pretrained", InitFrom::pretrained}}, "Where the first weights come from.")

@@ -59,7 +59,12 @@ Origin find_origin(const TrainOptions& options) {
   const bool named = !options.arch.empty() || !options.model.empty();
   if (!named && !origin.checkpoint)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model", options.save_dir.string()));
-  if (!options.arch.empty()) origin.config = with_overrides(arch_config(options.arch), options);
+  if (!options.arch.empty()) {
+    origin.config = with_overrides(arch_config(options.arch), options);
+    // As in fairseq: learned positions are as many as can be trained.
+    if (origin.config.family == Family::gpt2)
+      origin.config.max_positions = std::min(origin.config.max_positions, options.tokens_per_sample);
+  }
   if (!options.model.empty()) origin.config = with_overrides(read_config(options.model), options);
   if (!named) origin.config = origin.checkpoint->header().config;
   if (origin.checkpoint) require_same_model(origin.config, *origin.checkpoint);
