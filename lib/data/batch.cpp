@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "data/permutation.hpp"
 
 namespace fsdp {
 
@@ -11,7 +12,8 @@ void check_cut(const BatchCut& cut) {
 }
 }  // namespace
 
-TrainBatches::TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size) : file_(file), cut_(cut), vocab_size_(vocab_size) {
+TrainBatches::TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size, std::optional<std::uint64_t> shuffle_seed)
+    : file_(file), cut_(cut), vocab_size_(vocab_size), shuffle_seed_(shuffle_seed) {
   check_cut(cut);
   if (file.sequences(cut.T) == 0)
     throw UserError(format("'{}' holds no whole sequence ({} tokens, a sequence of {} needs {}) use more text or a smaller --tokens-per-sample",
@@ -21,8 +23,12 @@ TrainBatches::TrainBatches(const TokenFile& file, BatchCut cut, std::size_t voca
 void TrainBatches::read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const {
   const auto& [B, T, K, rank, ranks] = cut_;
   const std::uint64_t first = position + (static_cast<std::size_t>(rank) * K + micro) * B;
-  for (std::size_t b = 0; b < B; ++b)
-    file_.read((first + b) % file_.sequences(T), T, vocab_size_, inputs + b * T, targets + b * T);
+  const std::uint64_t n = file_.sequences(T);
+  for (std::size_t b = 0; b < B; ++b) {
+    const std::uint64_t s = first + b;
+    const std::uint64_t sequence = shuffle_seed_ ? permuted(s % n, n, *shuffle_seed_, s / n) : s % n;
+    file_.read(sequence, T, vocab_size_, inputs + b * T, targets + b * T);
+  }
 }
 
 ValidBatches::ValidBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size) : file_(file), cut_(cut), vocab_size_(vocab_size) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "data/token_file.hpp"
 
@@ -17,11 +18,12 @@ struct BatchCut {
   std::size_t tokens_per_update() const { return sequences_per_update() * T; }
 };
 
-/// The training data. Sequence s of the run is sequence s mod file.sequences(T): after the last one the data starts again.
+/// The training data. Sequence s of the run is sequence s mod file.sequences(T): after the last one the data starts again. Shuffled, each pass
+/// over the data is in an order of its own, which depends on (seed, pass) alone (permutation.hpp).
 class TrainBatches {
  public:
   /// Throws UserError if the file holds no whole sequence. The file must outlive this.
-  TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size);
+  TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size, std::optional<std::uint64_t> shuffle_seed = {});
   /// This rank's micro-batch `micro` (0 .. K-1) of the update that starts after `position` consumed sequences: inputs[B T], targets[B T].
   /// Throws UserError for a token outside the vocabulary. Does not allocate.
   void read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
@@ -31,6 +33,7 @@ class TrainBatches {
   const TokenFile& file_;
   BatchCut cut_;
   std::size_t vocab_size_;
+  std::optional<std::uint64_t> shuffle_seed_;
 };
 
 /// Validation data: every target of the file once (also those of the last, shorter sequence), in the same number of batches on every rank.

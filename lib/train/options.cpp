@@ -57,6 +57,7 @@ OptionTable train_option_table(TrainOptions& o) {
   table.path("data", "DATA", o.data, "Token file to train on, as fsdp-tokenize writes it (llm.c's format, 16-bit tokens).").positional().required();
   table.path("valid", "FILE", o.valid, "Token file to validate on.").unset("no validation");
   table.integer("tokens-per-sample", "T", o.tokens_per_sample, {1}, "Tokens per sequence.").alias("block-size");
+  table.flag("shuffle", o.shuffle, "Read the sequences in an order that --seed and the pass over the data give, instead of the file's.");
 
   table.group("Model");
   table.text("arch", "NAME", o.arch, "Model by name; --list-archs shows them. Learned positions are as many as --tokens-per-sample, where the model has more.").unset("as --model, or as the checkpoint that is resumed");

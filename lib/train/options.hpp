@@ -22,6 +22,7 @@ struct TrainOptions {
   // data
   std::filesystem::path data, valid;  // valid is empty: no validation
   std::size_t tokens_per_sample = 1024;  // T
+  bool shuffle = false;
   // model: one of arch and model, or neither where a checkpoint is resumed, which has its own configuration
   std::string arch;
   std::filesystem::path model;

@@ -135,7 +135,7 @@ class Run {
       const auto rank = static_cast<std::size_t>(world_.rank()), ranks = static_cast<std::size_t>(world_.size());
       train_file_.emplace(options_.data);
       train_file_->check_vocabulary(vocabulary, rank, ranks);
-      train_batches_.emplace(*train_file_, cut_, vocabulary);
+      train_batches_.emplace(*train_file_, cut_, vocabulary, options_.shuffle ? std::optional<std::uint64_t>(options_.seed) : std::nullopt);
       if (options_.valid.empty()) return;
       valid_file_.emplace(options_.valid);
       valid_file_->check_vocabulary(vocabulary, rank, ranks);
