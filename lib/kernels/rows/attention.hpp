@@ -47,27 +47,31 @@ FSDP_INLINE void foresee(const float* rows, std::size_t stride, std::size_t r, s
   for (std::size_t d = 0; d < D && d < 64; d += 16) __builtin_prefetch(row + d, write);
 }
 
-/// Copies `rows` rows of D floats into rows of `width`, the rest of which becomes 0.
-template <class Lanes>
-FSDP_INLINE void pack(Lanes lanes, float* to, std::size_t width, const float* from, std::size_t stride, std::size_t rows,
-                      std::size_t D) {
+/// to[d] = from[d] * factor.
+FSDP_INLINE void copy_row(float* to, const float* from, std::size_t D, float factor) {
+  std::size_t d = 0;
+  for (; d + 16 <= D; d += 16) {
+#pragma omp simd
+    for (std::size_t i = 0; i < 16; ++i) to[d + i] = from[d + i] * factor;
+  }
+  for (; d < D; ++d) to[d] = from[d] * factor;
+}
+
+/// Copies `rows` rows of D floats into rows of `width`, the rest of which becomes 0. `foreseen` rows will be wanted in the end.
+FSDP_INLINE void pack(float* to, std::size_t width, const float* from, std::size_t stride, std::size_t rows,
+                      std::size_t foreseen, std::size_t D) {
   for (std::size_t r = 0; r < rows; ++r) {
-    float* out = to + r * width;
-    const float* in = from + r * stride;
-    foresee<0>(from, stride, r, rows, D);
-    lanes.each(D, [=](std::size_t d) FSDP_LANE { out[d] = in[d]; });
-    for (std::size_t d = D; d < width; ++d) out[d] = 0;
+    foresee<0>(from, stride, r, foreseen, D);
+    copy_row(to + r * width, from + r * stride, D, 1.0f);
+    for (std::size_t d = D; d < width; ++d) to[r * width + d] = 0;
   }
 }
 
-template <class Lanes>
-FSDP_INLINE void unpack(Lanes lanes, float* to, std::size_t stride, const float* from, std::size_t width, std::size_t rows,
-                        std::size_t D) {
+FSDP_INLINE void unpack(float* to, std::size_t stride, const float* from, std::size_t width, std::size_t rows,
+                        std::size_t foreseen, std::size_t D) {
   for (std::size_t r = 0; r < rows; ++r) {
-    float* out = to + r * stride;
-    const float* in = from + r * width;
-    foresee<1>(to, stride, r, rows, D);
-    lanes.each(D, [=](std::size_t d) FSDP_LANE { out[d] = in[d]; });
+    foresee<1>(to, stride, r, foreseen, D);
+    copy_row(to + r * stride, from + r * width, D, 1.0f);
   }
 }
 
@@ -187,7 +191,7 @@ struct AttentionForward {
   AttentionShape shape;
 
   template <int level>
-  FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
+  FSDP_INLINE void operator()(CpuLanes<level>, std::size_t row, float* scratch) const {
     using namespace attention_parts;
     const AttentionShape s = shape;
     const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T;
@@ -198,13 +202,13 @@ struct AttentionForward {
     float* queries = values + size.rows();
     float* transposed = queries + size.block_rows();
     float* probabilities = transposed + size.block_columns();
-    pack(lanes, keys, width, k + kv_offset, s.kv_stride, T, D);
-    pack(lanes, values, width, v + kv_offset, s.kv_stride, T, D);
+    pack(keys, width, k + kv_offset, s.kv_stride, T, T, D);
+    pack(values, width, v + kv_offset, s.kv_stride, T, T, D);
 
     for (std::size_t first = 0; first < T; first += block) {
       const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
                         columns = AttentionScratch::aligned(rows);
-      pack(lanes, queries, width, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, D);
+      pack(queries, width, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, T - first, D);
       for (std::size_t i = rows * width; i < columns * width; ++i) queries[i] = 0;
       transpose(transposed, queries, width, D, 1.0f / square_root(static_cast<float>(D)));
       scores<level>(probabilities, keys, width, transposed, D, 0, end, first, columns);
@@ -214,10 +218,9 @@ struct AttentionForward {
       small_gemm<level>(rows, D, end, {probabilities, 1, block}, values, width, queries, width, false);
       for (std::size_t j = 0; j < rows; ++j) {
         float* to = out + ((b * T + first + j) * s.H + h) * D;
-        foresee<1>(to - j * s.H * D, s.H * D, j, rows, D);
+        foresee<1>(to - j * s.H * D, s.H * D, j, T - first, D);
         const float* from = queries + j * width;
-        const float inverse = 1.0f / total[j];
-        lanes.each(D, [=](std::size_t d) FSDP_LANE { to[d] = from[d] * inverse; });
+        copy_row(to, from, D, 1.0f / total[j]);
         lse[row * T + first + j] = top[j] + log(total[j]);
       }
     }
@@ -249,8 +252,8 @@ struct AttentionBackward {
     float* d_outs_transposed = queries_transposed + size.block_columns();
     float* probabilities = d_outs_transposed + size.block_columns();
     float* d_scores = probabilities + size.panel();
-    pack(lanes, keys, width, k + kv_offset, s.kv_stride, T, D);
-    pack(lanes, values, width, v + kv_offset, s.kv_stride, T, D);
+    pack(keys, width, k + kv_offset, s.kv_stride, T, T, D);
+    pack(values, width, v + kv_offset, s.kv_stride, T, T, D);
     lanes.each(2 * size.rows(), [=](std::size_t i) FSDP_LANE { d_keys[i] = 0; });
 
     for (std::size_t h = kv * group; h < (kv + 1) * group; ++h)
@@ -258,15 +261,15 @@ struct AttentionBackward {
         const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
                           columns = AttentionScratch::aligned(rows);
         const std::size_t q_offset = (b * T + first) * s.q_stride + h * D, out_offset = ((b * T + first) * s.H + h) * D;
-        pack(lanes, queries, width, q + q_offset, s.q_stride, rows, D);
-        pack(lanes, d_outs, width, d_out + out_offset, s.H * D, rows, D);
+        pack(queries, width, q + q_offset, s.q_stride, rows, T - first, D);
+        pack(d_outs, width, d_out + out_offset, s.H * D, rows, T - first, D);
         for (std::size_t i = rows * width; i < columns * width; ++i) queries[i] = d_outs[i] = 0;
         transpose(queries_transposed, queries, width, D, scale);
         transpose(d_outs_transposed, d_outs, width, D, 1.0f);
         float delta[block] = {}, shift[block] = {};
         for (std::size_t j = 0; j < rows; ++j) {
           const float *x = d_outs + j * width, *y = out + out_offset + j * s.H * D;
-          foresee<0>(out + out_offset, s.H * D, j, rows, D);
+          foresee<0>(out + out_offset, s.H * D, j, T - first, D);
           delta[j] = lanes.sum(D, [=](std::size_t d) FSDP_LANE { return x[d] * y[d]; });
           shift[j] = lse[(b * s.H + h) * T + first + j];
         }
@@ -280,10 +283,10 @@ struct AttentionBackward {
           small_gemm<level>(count, D, rows, {d_scores, block, 1}, queries, width, d_keys + from * width, width, true);
           small_gemm<level>(rows, D, count, {d_scores, 1, block}, keys + from * width, width, d_queries, width, from > 0);
         }
-        unpack(lanes, dq + q_offset, s.q_stride, d_queries, width, rows, D);
+        unpack(dq + q_offset, s.q_stride, d_queries, width, rows, T - first, D);
       }
-    unpack(lanes, dk + kv_offset, s.kv_stride, d_keys, width, T, D);
-    unpack(lanes, dv + kv_offset, s.kv_stride, d_values, width, T, D);
+    unpack(dk + kv_offset, s.kv_stride, d_keys, width, T, T, D);
+    unpack(dv + kv_offset, s.kv_stride, d_values, width, T, T, D);
   }
 };
 
