@@ -3,8 +3,9 @@
 #include <array>
 #include <atomic>
 #include <csignal>
-#include <ctime>
+#include <mutex>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
@@ -15,7 +16,7 @@ namespace fsdp {
 namespace {
 
 // Signals belong to the process, and so do these; several watches (logical ranks of one process) read the same counts.
-std::atomic<int> stops{0}, saves{0}, last_stop{0};
+std::atomic<int> stops{0}, saves{0}, last_stop{0};  // written by the thread that takes signals
 
 constexpr std::array<std::pair<int, const char*>, 3> stop_signals = {{{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGUSR1, "SIGUSR1"}}};
 
@@ -27,14 +28,27 @@ sigset_t watched() {
   return set;
 }
 
-/// Takes what has come in for this process or thread since the last time.
-void take_pending() {
+std::atomic<int> watches{0};
+
+/// Ends the process as if the signal had never been held.
+void act_by_default(int signal) {
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  raise(signal);
+}
+
+/// Takes the signals of the process, one at a time, for as long as it lives.
+void wait_for_signals() {
   const sigset_t set = watched();
-  const timespec now{0, 0};
-  for (int signal; (signal = sigtimedwait(&set, nullptr, &now)) > 0;) {
+  bool interrupted = false;
+  for (int signal; sigwait(&set, &signal) == 0;) {
+    if (watches == 0 || (signal == SIGINT && interrupted)) act_by_default(signal);
     if (signal == SIGUSR2) {
       ++saves;
     } else {
+      interrupted = interrupted || signal == SIGINT;
       last_stop = signal;
       ++stops;
     }
@@ -47,13 +61,17 @@ void hold_signals() {
   const sigset_t set = watched();
   const int error = pthread_sigmask(SIG_BLOCK, &set, nullptr);
   expect(error == 0, "signals can be held");
+  static std::once_flag once;
+  std::call_once(once, [] { std::thread(wait_for_signals).detach(); });
 }
 
-SignalWatch::SignalWatch(std::filesystem::path save_dir, bool looks_at_files) : save_dir_(std::move(save_dir)), looks_at_files_(looks_at_files) {
+SignalWatch::SignalWatch(std::filesystem::path save_dir, bool looks_at_files)
+    : save_dir_(std::move(save_dir)), looks_at_files_(looks_at_files), stops_at_start_(stops), saves_seen_(saves) {
+  ++watches;
   hold_signals();
-  stops_at_start_ = stops;
-  saves_seen_ = saves;
 }
+
+SignalWatch::~SignalWatch() { --watches; }
 
 bool SignalWatch::look_for(const char* name) {
   std::error_code ignored;  // an unreadable folder shows when saving
@@ -66,7 +84,6 @@ Requests SignalWatch::poll() {
     stop_file_ = stop_file_ || look_for("stop");
     save_file_ = look_for("save");
   }
-  take_pending();
   Requests requests;
   requests.stop = stops != stops_at_start_ || stop_file_;
   const int now = saves;

@@ -15,17 +15,17 @@ struct Requests {
   std::int64_t stop = 0, save = 0;
 };
 
-/// Holds the four signals back in this thread and in those that it starts from now on: call it first in main(). They are then taken
-/// at poll(), and no handler runs in the midst of a computation: oneDNN 2.6.3's AVX-512 code corrupts the heap when one does on its thread
-/// (seen within seconds at 2 kHz).
+/// Holds the four signals back in this thread and in those that it starts from now on, and starts one thread that takes them: call it first
+/// in main(). So no handler runs in the midst of a computation: oneDNN 2.6.3's AVX-512 code corrupts the heap when one does on its thread
+/// (seen within seconds at 2 kHz). While there is no SignalWatch, and at the second SIGINT, the process ends as without all this.
 void hold_signals();
 
 class SignalWatch {
  public:
-  /// Holds the signals of the calling thread. What came in before counts too. Only a rank that `looks_at_files` (rank 0) looks for the
-  /// files, at most once a second.
+  /// Only a rank that `looks_at_files` (rank 0) looks for the files, at most once a second.
   SignalWatch(std::filesystem::path save_dir, bool looks_at_files);
   SignalWatch(const SignalWatch&) = delete;
+  ~SignalWatch();
 
   /// Stop stays set once requested; save is set once per request.
   Requests poll();
@@ -40,8 +40,8 @@ class SignalWatch {
 
   std::filesystem::path save_dir_;
   bool looks_at_files_;
+  int stops_at_start_, saves_seen_;
   bool stop_file_ = false, save_file_ = false;
-  int saves_seen_ = 0, stops_at_start_ = 0;
   double next_look_s_ = 0;
   Timer timer_;
 };
