@@ -146,7 +146,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       for (const Range gap : layout_.units()[unit].gaps) kernels::fill_zero(s, at(op.reads[0]) + gap.begin, gap.size());
       return mesh_.shard->reduce_scatter(s, at(op.reads[0]), at(op.writes[0]), layout_.shard_numel(unit),
                                          op.accumulate ? Into::add : Into::overwrite);
-    case OperationKind::all_reduce: return mesh_.replicate->all_reduce(s, at(op.writes[0]), layout_.units()[unit].padded_numel);
+    case OperationKind::all_reduce: return mesh_.replicate->all_reduce(s, at(op.writes[0]), layout_.shard_numel(unit));
     case OperationKind::gradient_norm: return reduce_norm(scalars);
     case OperationKind::optimizer:
       if (!result_.finite()) return;  // the same decision on every rank

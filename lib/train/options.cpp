@@ -122,7 +122,7 @@ OptionTable train_option_table(TrainOptions& o) {
   table.choice<std::string>("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
                             "Device to compute on. This program has no CUDA device: auto is cpu.");
   table.choice<std::string>("comm", o.comm, {{"auto", "auto"}, {"mpi", "mpi"}}, "How ranks communicate: auto is mpi.");
-  table.integer("seed", "N", o.seed, {0}, "Seed of the random initial weights.");
+  table.integer("seed", "N", o.seed, {0, 4294967295.0}, "Seed of the random initial weights and of --shuffle.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0}, "Validate every N updates; 0: at the end only.");

@@ -69,7 +69,25 @@ Origin find_origin(const TrainOptions& options) {
   if (!named) origin.config = origin.checkpoint->header().config;
   if (origin.checkpoint) require_same_model(origin.config, *origin.checkpoint);
   else if (options.init == InitFrom::pretrained) origin.pretrained = open_hugging_face(options.model);
+  // The run would come to a step that is there already, and its work since the save before would be lost.
+  const std::uint64_t start = origin.checkpoint ? origin.checkpoint->header().progress.update : 0;
+  if (const auto newest = latest_checkpoint(options.save_dir))
+    if (const std::uint64_t there = CheckpointReader::open(*newest)->header().progress.update; there > start)
+      throw UserError(format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; choose another "
+                             "--save-dir or move them away",
+                             options.save_dir.string(), there, start));
   return origin;
+}
+
+/// A shared file system may show one rank a checkpoint that another one does not see yet. Collective.
+void require_same_origin(const Origin& origin, Communicator& world, Stream& stream) {
+  std::vector<std::int64_t> updates(static_cast<std::size_t>(world.size()));
+  updates[static_cast<std::size_t>(world.rank())] =
+      origin.checkpoint ? static_cast<std::int64_t>(origin.checkpoint->header().progress.update) : -1;
+  world.all_reduce(stream, updates.data(), updates.size());
+  if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
+    throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step, or another run writes there); start again", 0,
+                          true, exit_code::failed);
 }
 
 ShardingOptions sharding_options(const TrainOptions& options) {
@@ -100,6 +118,7 @@ class Run {
     if (const auto per_core = noted_peak_per_core()) peak_flops_ = *per_core * cores;
     agree(world, [&] { metrics_.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, world.rank() == 0); });
     agree(world, [&] { origin_ = find_origin(options); });
+    require_same_origin(origin_, world, *stream_);
     agree(world, [&] { check_sharding(origin_.config, sharding_options(options)); });
     sharded_.emplace(origin_.config, sharding_options(options), world);
     cut_ = {options.batch_size, options.tokens_per_sample, options.update_freq, world.rank(), world.size()};
@@ -131,11 +150,13 @@ class Run {
   /// Memory, data, weights: after it the loop can run.
   void prepare() {
     const std::size_t vocabulary = sharded_->model().config().vocab_size;
+    // The order of the data goes on as it began.
+    const std::uint64_t seed = origin_.checkpoint ? origin_.checkpoint->header().progress.seed : options_.seed;
     agree(world_, [&] {
       const auto rank = static_cast<std::size_t>(world_.rank()), ranks = static_cast<std::size_t>(world_.size());
       train_file_.emplace(options_.data);
       train_file_->check_vocabulary(vocabulary, rank, ranks);
-      train_batches_.emplace(*train_file_, cut_, vocabulary, options_.shuffle ? std::optional<std::uint64_t>(options_.seed) : std::nullopt);
+      train_batches_.emplace(*train_file_, cut_, vocabulary, options_.shuffle ? std::optional(seed) : std::nullopt);
       if (options_.valid.empty()) return;
       valid_file_.emplace(options_.valid);
       valid_file_->check_vocabulary(vocabulary, rank, ranks);
@@ -325,20 +346,20 @@ int train(const TrainOptions& options, Communicator& world) {
   while (!run.done()) {
     run.step();
 
-    if (every(options.validate_interval_updates, run.update()) && !run.done()) run.validate();
     const Requests requests = agreed_requests(watch, world, *stream);
     if (every(options.save_interval_updates, run.update()) || requests.save > 0 || requests.stop > 0) run.save();
     if (requests.save > 0) watch.honoured_save();
+    if (requests.stop > 0) watch.honoured_stop();
     if (requests.stop > 0 && !run.done()) {
       run.stopped(watch.stop_reason());
-      watch.honoured_stop();
       run.finish("stopped on request; the same command continues");
       world.barrier();
       return exit_code::stopped;
     }
+    if (every(options.validate_interval_updates, run.update()) && !run.done()) run.validate();
   }
-  run.validate();
   run.save();
+  run.validate();
   run.finish("done; fsdp-evaluate, fsdp-generate and fsdp-consolidate read " + options.save_dir.string());
   world.barrier();
   return exit_code::done;
