@@ -18,7 +18,7 @@ int run_program(int argc, char** argv, const std::function<int(int argc, char** 
   try {
     const int code = body(argc, argv);
     // A full disk or a closed pipe shows only here.
-    if (std::fflush(stdout) != 0) return report("cannot write to standard output", exit_code::failed);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout)) return report("cannot write to standard output", exit_code::failed);
     return code;
   } catch (const UserError& error) {
     return report(error.what(), exit_code::wrong_use);

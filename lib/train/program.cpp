@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/format.hpp"
+#include "base/program.hpp"
 
 namespace fsdp {
 
@@ -28,6 +29,10 @@ int run_mpi_program(int argc, char** argv,
       } catch (const CollectiveError& error) {
         if (session.rank() == error.speaker) print(error.all ? "" : where, error.what());
         code = error.exit_code;
+      }
+      if (code == exit_code::done && (std::fflush(stdout) != 0 || std::ferror(stdout))) {
+        print(where, "cannot write to standard output (the disk is full or the reader is gone); send it elsewhere");
+        code = exit_code::failed;
       }
       // mpirun ends the others as soon as one rank exits with an error: nobody may leave before all have printed and saved.
       std::fflush(nullptr);
