@@ -132,7 +132,7 @@ void TokenFile::read(std::size_t k, std::size_t T, std::size_t vocab_size, std::
 
 void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
   std::error_code none;
-  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))
+  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none) && !std::filesystem::is_directory(path, none))
     throw UserError(format("cannot write '{}' (it is there and not a plain file); choose another name", path.string()));
   if (!std::in_range<std::int32_t>(tokens.size()))
     throw UserError(format("{} tokens do not fit into one token file (its header counts to 2147483647) split the text", tokens.size()));
