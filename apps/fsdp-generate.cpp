@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
     OptionTable table = generate_option_table(options);
     const auto text = answer(table, table.parse(count, words));
     if (!text)
-      generate(options, [](std::string_view piece) { std::fwrite(piece.data(), 1, piece.size(), stdout), std::fflush(stdout); });
+      generate(options,
+               [](std::string_view piece) { std::fwrite(piece.data(), 1, piece.size(), stdout), std::fflush(stdout); });
     else
       std::fputs(text->c_str(), stdout);
     return exit_code::done;

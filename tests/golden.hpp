@@ -55,6 +55,8 @@ inline std::vector<std::int32_t> read_tokens(const std::filesystem::path& path) 
   return {tokens.begin(), tokens.end()};
 }
 
-inline std::filesystem::path golden_folder(const std::string& name) { return std::filesystem::path(FSDP_TEST_DATA) / "golden" / name; }
+inline std::filesystem::path golden_folder(const std::string& name) {
+  return std::filesystem::path(FSDP_TEST_DATA) / "golden" / name;
+}
 
 }  // namespace fsdp::test

@@ -1,5 +1,5 @@
-// Text to token files. The tokens of `bytes` are the UTF-8 bytes themselves: a vocabulary of 256 that needs no file. The texts are joined in
-// the order given; the held-out part is their tail, so that nothing of it is seen in training.
+// Text to token files. The tokens of `bytes` are the UTF-8 bytes themselves: a vocabulary of 256 that needs no file. The texts
+// are joined in the order given; the held-out part is their tail, so that nothing of it is seen in training.
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -28,7 +28,8 @@ struct TokenizeOptions {
 
 OptionTable tokenize_option_table(TokenizeOptions& o) {
   OptionTable table("fsdp-tokenize", "TEXT... --out FILE [options]",
-                    "Makes token files for fsdp-train from texts, in llm.c's format. Several texts are joined in the order given, with nothing between "
+                    "Makes token files for fsdp-train from texts, in llm.c's format. Several texts are joined in the order "
+                    "given, with nothing between "
                     "them.");
   table.group("Input");
   table.list("text", "TEXT", o.texts, "Files to read; '-' is standard input.").positional().required();
@@ -36,9 +37,10 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
                             "bytes: every UTF-8 byte is a token, 0 to 255. Train with --vocab-size 256.");
   table.group("Output");
   table.path("out", "FILE", o.out, "Token file to write.").required();
-  table.path("valid-out", "FILE", o.valid_out, "Token file for a held-out part: the tail of the text.").unset("nothing is held out");
-  table.number("valid-fraction", "PART", o.valid_fraction, "Part of the text that is held out with --valid-out.", "between 0 and 1",
-               [](double x) { return x > 0 && x < 1; });
+  table.path("valid-out", "FILE", o.valid_out, "Token file for a held-out part: the tail of the text.")
+      .unset("nothing is held out");
+  table.number("valid-fraction", "PART", o.valid_fraction, "Part of the text that is held out with --valid-out.",
+               "between 0 and 1", [](double x) { return x > 0 && x < 1; });
   return table;
 }
 
@@ -52,7 +54,8 @@ void append_bytes(const std::string& path, std::vector<std::uint16_t>& tokens) {
   if (file == nullptr) throw fail(std::strerror(errno));
   const std::size_t before = tokens.size();
   std::vector<unsigned char> piece(std::size_t{1} << 20);
-  while (const std::size_t got = std::fread(piece.data(), 1, piece.size(), file)) tokens.insert(tokens.end(), piece.data(), piece.data() + got);
+  while (const std::size_t got = std::fread(piece.data(), 1, piece.size(), file))
+    tokens.insert(tokens.end(), piece.data(), piece.data() + got);
   if (std::ferror(file)) throw fail(std::strerror(errno));
   if (tokens.size() == before) throw fail("it is empty");
 }
@@ -67,7 +70,8 @@ std::size_t start_of_tail(const std::vector<std::uint16_t>& tokens, double fract
 
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   std::error_code none;
-  return std::filesystem::equivalent(a, b, none) || std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
+  return std::filesystem::equivalent(a, b, none) ||
+         std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
 }
 
 int tokenize(int argc, char** argv) {
@@ -77,7 +81,8 @@ int tokenize(int argc, char** argv) {
     fmt::print("{}", *text);
     return exit_code::done;
   }
-  if (options.texts.empty()) throw UserError("no text (there is nothing to tokenize) give at least one file, or - for standard input");
+  if (options.texts.empty())
+    throw UserError("no text (there is nothing to tokenize) give at least one file, or - for standard input");
   if (options.out.empty()) throw UserError("no --out (there is nowhere to write to) give --out FILE");
   if (table.given("valid-fraction") && options.valid_out.empty())
     throw UserError("--valid-fraction without --valid-out (nothing is held out) give --valid-out FILE too");
@@ -100,9 +105,10 @@ int tokenize(int argc, char** argv) {
   const std::span<const std::uint16_t> all(tokens);
   const std::size_t cut = options.valid_out.empty() ? tokens.size() : start_of_tail(tokens, options.valid_fraction);
   if (!options.valid_out.empty() && (cut < 2 || tokens.size() - cut < 2))
-    throw UserError(format("{} bytes cannot be divided into {:g} and the rest (each part needs at least two tokens) use more text or another "
-                           "--valid-fraction",
-                           tokens.size(), options.valid_fraction));
+    throw UserError(format(
+        "{} bytes cannot be divided into {:g} and the rest (each part needs at least two tokens) use more text or another "
+        "--valid-fraction",
+        tokens.size(), options.valid_fraction));
   write_token_file(options.out, all.first(cut));
   fmt::print("{}: {} tokens (vocabulary 256)\n", options.out.string(), cut);
   if (!options.valid_out.empty()) {

@@ -30,7 +30,8 @@ struct InternalError : std::logic_error {
 
 /// Checks what must hold if this program is right. Cheap; always on.
 inline void expect(bool ok, std::string_view what, std::source_location where = std::source_location::current()) {
-  if (!ok) [[unlikely]] fail_expectation(what, where);
+  if (!ok) [[unlikely]]
+    fail_expectation(what, where);
 }
 
 /// Throws CallError with errno's text if `ok` is false. `what` names the call and its object, as in "open /data/x.bin".

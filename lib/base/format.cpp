@@ -13,9 +13,7 @@ namespace fsdp {
 
 namespace {
 
-std::string three_digits(double value) {
-  return format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
-}
+std::string three_digits(double value) { return format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0); }
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -28,7 +26,8 @@ std::pair<double, std::string> number_and_unit(std::string_view text, std::strin
   double value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (code != std::errc() || !std::isfinite(value) || value < 0)
-    throw UserError(format("'{}' is not a {} (it must start with a number, 0 or more); write for example {}", text, kind, example));
+    throw UserError(
+        format("'{}' is not a {} (it must start with a number, 0 or more); write for example {}", text, kind, example));
   std::string_view unit(end, text.data() + text.size());
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
   return {value, lower(unit)};
@@ -72,14 +71,15 @@ std::size_t parse_size(std::string_view text) {
   }
   const double size = value * factor;
   if (size > 9e18 || size != std::floor(size))
-    throw UserError(format("'{}' is not a size (it must be a whole number below 9e18); write for example 1024, 64M or 2GiB", text));
+    throw UserError(
+        format("'{}' is not a size (it must be a whole number below 9e18); write for example 1024, 64M or 2GiB", text));
   return static_cast<std::size_t>(size);
 }
 
 double parse_duration(std::string_view text) {
   const auto [value, unit] = number_and_unit(text, "duration", "90s, 30min or 2h");
-  static constexpr std::pair<std::string_view, double> units[] = {{"", 1},       {"s", 1},    {"sec", 1}, {"ms", 1e-3},
-                                                                  {"m", 60},     {"min", 60}, {"h", 3600}, {"d", 86400}};
+  static constexpr std::pair<std::string_view, double> units[] = {{"", 1},   {"s", 1},    {"sec", 1},  {"ms", 1e-3},
+                                                                  {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86400}};
   for (const auto& [name, factor] : units)
     if (unit == name) return value * factor;
   throw UserError(format("'{}' is not a duration (unknown unit '{}'); use s, min, h or d", text, unit));

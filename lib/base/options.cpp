@@ -139,9 +139,12 @@ Option& OptionTable::flag(std::string name, bool& field, std::string help) {
   Option& option = add(std::move(name), "", std::move(help), "true or false, or nothing for true");
   option.flag_ = true;
   option.set_ = [&field](const std::string& text) {
-    if (text == "true" || text == "yes" || text == "on" || text == "1") field = true;
-    else if (text == "false" || text == "no" || text == "off" || text == "0") field = false;
-    else throw UserError("not a yes or no");
+    if (text == "true" || text == "yes" || text == "on" || text == "1")
+      field = true;
+    else if (text == "false" || text == "no" || text == "off" || text == "0")
+      field = false;
+    else
+      throw UserError("not a yes or no");
   };
   option.print_ = [&field] { return std::string(field ? "true" : "false"); };
   return finish(option);
@@ -205,7 +208,8 @@ Option& OptionTable::duration(std::string name, std::string argument, double& fi
 
 Option& OptionTable::number(std::string name, std::string argument, double& field, std::string help, std::string accepts,
                             std::function<bool(double)> ok) {
-  Option& option = add(std::move(name), std::move(argument), std::move(help), accepts.empty() ? "a number" : "a number, " + accepts);
+  Option& option =
+      add(std::move(name), std::move(argument), std::move(help), accepts.empty() ? "a number" : "a number, " + accepts);
   option.set_ = [&field, ok = std::move(ok)](const std::string& text) {
     const double value = parse_finite(text);
     if (ok && !ok(value)) throw UserError("out of range");
@@ -215,8 +219,8 @@ Option& OptionTable::number(std::string name, std::string argument, double& fiel
   return finish(option);
 }
 
-Option& OptionTable::pair(std::string name, std::string argument, std::array<double, 2>& field, std::string help, std::string accepts,
-                          std::function<bool(double)> ok) {
+Option& OptionTable::pair(std::string name, std::string argument, std::array<double, 2>& field, std::string help,
+                          std::string accepts, std::function<bool(double)> ok) {
   Option& option = add(std::move(name), std::move(argument), std::move(help),
                        "two numbers" + (accepts.empty() ? "" : ", each " + accepts) + ", as in \"(0.9,0.98)\"");
   option.set_ = [&field, ok = std::move(ok)](const std::string& text) {
@@ -316,7 +320,11 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
   };
   std::vector<po::option> parsed;
   try {
-    parsed = po::command_line_parser(arguments).options(description).style(allow_long | long_allow_adjacent | long_allow_next).run().options;
+    parsed = po::command_line_parser(arguments)
+                 .options(description)
+                 .style(allow_long | long_allow_adjacent | long_allow_next)
+                 .run()
+                 .options;
   } catch (const po::unknown_option& error) {
     const std::string name = bare(error.get_option_name());
     throw UserError(format("unknown option --{} {}", name, unknown(name)));
@@ -331,8 +339,9 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
   std::size_t next = 0;
   const auto take = [&](const std::string& text) {
     if (next == positional.size())
-      throw UserError(format("unexpected argument '{}' ({}) see {} --help", text,
-                             positional.empty() ? "only options are expected" : "there are more arguments than the program takes", program_));
+      throw UserError(format(
+          "unexpected argument '{}' ({}) see {} --help", text,
+          positional.empty() ? "only options are expected" : "there are more arguments than the program takes", program_));
     given.push_back({positional[next], "'" + text + "'", text, "", true});
     if (!positional[next]->list_) ++next;
   };
@@ -374,7 +383,8 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
       if (name.starts_with("--")) name = name.substr(2);
       Option* row = find(name);
       if (row == nullptr) throw UserError(format("{}unknown option {} {}", where, name, unknown(name)));
-      if (row->command_line_only_) throw UserError(format("{}{} in a file (it works on the command line only) remove this line", where, name));
+      if (row->command_line_only_)
+        throw UserError(format("{}{} in a file (it works on the command line only) remove this line", where, name));
       given.push_back({row, name, option.value.empty() ? "" : option.value.front(), where});
     }
   }
@@ -404,7 +414,8 @@ void OptionTable::apply(const std::vector<Given>& all) {
       option.set_(given.value);
     } catch (const UserError& why) {
       const std::string name = given.positional ? option.argument_ : given.typed;
-      throw UserError(format("{}{} '{}' is not accepted ({}) give {}", given.where, name, given.value, why.what(), option.accepts_));
+      throw UserError(
+          format("{}{} '{}' is not accepted ({}) give {}", given.where, name, given.value, why.what(), option.accepts_));
     }
   }
 }
@@ -437,7 +448,8 @@ std::string OptionTable::help() const {
       if (row.group_ != title) out += format("\n{}:\n", title = row.group_);
       std::string left = format("  {}--{}{}", row.positional_ ? row.argument_ + ", " : "", row.name_,
                                 row.argument_.empty() ? "" : " " + row.argument_);
-      left += left.size() + 2 > help_column ? "\n" + std::string(help_column, ' ') : std::string(help_column - left.size(), ' ');
+      left +=
+          left.size() + 2 > help_column ? "\n" + std::string(help_column, ' ') : std::string(help_column - left.size(), ' ');
       std::string right = row.help_;
       if (const std::string text = row.default_text(); !text.empty()) right += format(" [{}]", text);
       for (const std::string& alias : row.aliases_) right += format(" [also --{}]", alias);

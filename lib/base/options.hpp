@@ -1,8 +1,9 @@
-// One table per program is the only source of its options: names, aliases, groups, defaults, help, checks, echo and documentation. An
-// option is bound to a field of a plain struct; whatever the field holds when it is bound is the default.
+// One table per program is the only source of its options: names, aliases, groups, defaults, help, checks, echo and
+// documentation. An option is bound to a field of a plain struct; whatever the field holds when it is bound is the default.
 //
-// `--key value` and `--key=value`; hyphen and underscore are the same; `--config FILE` reads INI lines `key = value` ('#' starts a
-// comment, [sections] only decorate); the command line wins over the file. Unknown and repeated options are errors, with "did you mean".
+// `--key value` and `--key=value`; hyphen and underscore are the same; `--config FILE` reads INI lines `key = value` ('#'
+// starts a comment, [sections] only decorate); the command line wins over the file. Unknown and repeated options are errors,
+// with "did you mean".
 #pragma once
 
 #include <array>
@@ -28,16 +29,31 @@ struct Limits {
 /// One row of the table. The functions add what a plain binding does not say; each returns the row.
 class Option {
  public:
-  Option& alias(std::string name) { aliases_.push_back(std::move(name)); return *this; }
+  Option& alias(std::string name) {
+    aliases_.push_back(std::move(name));
+    return *this;
+  }
   /// May be given without its name: the first positional option takes the first such argument; a list takes all that are left.
-  Option& positional() { positional_ = true; return *this; }
+  Option& positional() {
+    positional_ = true;
+    return *this;
+  }
   /// Says in words what the default means, where the field's first value (0, "") only stands for "not given".
-  Option& unset(std::string meaning) { unset_meaning_ = std::move(meaning); return *this; }
+  Option& unset(std::string meaning) {
+    unset_meaning_ = std::move(meaning);
+    return *this;
+  }
 
   /// A run needs it (which is for the program to check: a configuration may be printed without).
-  Option& required() { unset_meaning_ = "must be given"; return *this; }
+  Option& required() {
+    unset_meaning_ = "must be given";
+    return *this;
+  }
   /// Asks for something instead of a run: not part of a configuration.
-  Option& command_line_only() { command_line_only_ = true; return *this; }
+  Option& command_line_only() {
+    command_line_only_ = true;
+    return *this;
+  }
 
  private:
   friend class OptionTable;
@@ -130,7 +146,10 @@ Option& OptionTable::choice(std::string name, T& field, std::vector<std::pair<st
   Option& option = add(std::move(name), std::move(argument), std::move(help), std::move(accepts));
   option.set_ = [&field, names](const std::string& text) {
     for (const auto& [known, value] : names)
-      if (known == text) { field = value; return; }
+      if (known == text) {
+        field = value;
+        return;
+      }
     throw UserError("no such choice");
   };
   option.print_ = [&field, names] {

@@ -18,7 +18,8 @@ namespace fsdp {
 enum class RandomSite : std::uint32_t { initial_weights = 1, dropout = 2, sample_order = 3, generation = 4 };
 
 /// Four independent uniform 32-bit words for `counter` (any 128 bits) under `key` (any 64 bits).
-FSDP_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
+FSDP_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
+                                                               std::array<std::uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53u} * counter[0];
     const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * counter[2];

@@ -40,9 +40,11 @@ void ProgressBar::draw(double done, double total, std::string_view words) {
   }
   constexpr int cells = 24;
   const int full = static_cast<int>(part * cells);
-  bar_ = format("{} [{}{}] {:3.0f} %  {}", what_, std::string(full, '#'), std::string(cells - full, '.'), std::floor(100 * part), words);
+  bar_ = format("{} [{}{}] {:3.0f} %  {}", what_, std::string(full, '#'), std::string(cells - full, '.'),
+                std::floor(100 * part), words);
   winsize window{};  // a bar longer than the line could not be drawn over
-  if (ioctl(fileno(out_), TIOCGWINSZ, &window) == 0 && window.ws_col > 1) bar_.resize(std::min<std::size_t>(bar_.size(), window.ws_col - 1u));
+  if (ioctl(fileno(out_), TIOCGWINSZ, &window) == 0 && window.ws_col > 1)
+    bar_.resize(std::min<std::size_t>(bar_.size(), window.ws_col - 1u));
   fmt::print(out_, "\r{}\033[K", bar_);  // K: clear what a longer bar left
   std::fflush(out_);
   drawn_ = true;
@@ -57,8 +59,10 @@ void ProgressBar::update(double done, double total, std::string_view text) {
 }
 
 void ProgressBar::line(std::string_view text) {
-  if (drawn_) fmt::print(out_, "\r\033[K{}\n{}", text, bar_);
-  else fmt::print(out_, "{}\n", text);
+  if (drawn_)
+    fmt::print(out_, "\r\033[K{}\n{}", text, bar_);
+  else
+    fmt::print(out_, "{}\n", text);
   std::fflush(out_);
 }
 

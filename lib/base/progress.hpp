@@ -17,8 +17,8 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ~ProgressBar() { clear(); }
 
-  /// `done` of `total` is done. Cheap to call often: a bar is redrawn at most ten times a second, a line printed at each tenth of
-  /// the work and at most once in two seconds.
+  /// `done` of `total` is done. Cheap to call often: a bar is redrawn at most ten times a second, a line printed at each tenth
+  /// of the work and at most once in two seconds.
   void update(double done, double total);
   /// Replaces what follows the bar ("1.2 GiB of 3 GiB, ...") by the caller's own words.
   void update(double done, double total, std::string_view words);
@@ -40,7 +40,7 @@ class ProgressBar {
   std::FILE* out_;
   bool terminal_, drawn_ = false;
   Timer timer_;
-  double first_ = -1;          // `done` at the first update: the rate counts from there
+  double first_ = -1;  // `done` at the first update: the rate counts from there
   double last_draw_s_ = -1e9;
   int last_tenth_ = 0;
   std::string bar_;  // what is on the screen

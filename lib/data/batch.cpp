@@ -8,16 +8,19 @@ namespace fsdp {
 
 namespace {
 void check_cut(const BatchCut& cut) {
-  expect(cut.B > 0 && cut.T > 0 && cut.K > 0 && cut.ranks > 0 && cut.rank >= 0 && cut.rank < cut.ranks, "a batch cannot be cut like this");
+  expect(cut.B > 0 && cut.T > 0 && cut.K > 0 && cut.ranks > 0 && cut.rank >= 0 && cut.rank < cut.ranks,
+         "a batch cannot be cut like this");
 }
 }  // namespace
 
-TrainBatches::TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size, std::optional<std::uint64_t> shuffle_seed)
+TrainBatches::TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size,
+                           std::optional<std::uint64_t> shuffle_seed)
     : file_(file), cut_(cut), vocab_size_(vocab_size), shuffle_seed_(shuffle_seed) {
   check_cut(cut);
   if (file.sequences(cut.T) == 0)
-    throw UserError(format("'{}' holds no whole sequence ({} tokens, a sequence of {} needs {}) use more text or a smaller --tokens-per-sample",
-                           file.path().string(), file.tokens(), cut.T, cut.T + 1));
+    throw UserError(format(
+        "'{}' holds no whole sequence ({} tokens, a sequence of {} needs {}) use more text or a smaller --tokens-per-sample",
+        file.path().string(), file.tokens(), cut.T, cut.T + 1));
 }
 
 void TrainBatches::read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const {
@@ -31,10 +34,12 @@ void TrainBatches::read(std::uint64_t position, std::size_t micro, std::int32_t*
   }
 }
 
-ValidBatches::ValidBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size) : file_(file), cut_(cut), vocab_size_(vocab_size) {
+ValidBatches::ValidBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size)
+    : file_(file), cut_(cut), vocab_size_(vocab_size) {
   check_cut(cut);
   if (file.tokens() < 2)
-    throw UserError(format("'{}' holds nothing to predict ({} tokens, at least 2 are needed) use more text", file.path().string(), file.tokens()));
+    throw UserError(format("'{}' holds nothing to predict ({} tokens, at least 2 are needed) use more text",
+                           file.path().string(), file.tokens()));
   const std::size_t sequences = (targets() + cut.T - 1) / cut.T;
   const std::size_t per_batch = cut.B * static_cast<std::size_t>(cut.ranks);
   batches_ = (sequences + per_batch - 1) / per_batch;

@@ -1,5 +1,6 @@
-// Which sequences a rank reads when: functions of the global position in the data, so that a run resumed at another world size goes on
-// exactly where the last one stopped. Letters: B sequences per micro-batch and rank, T tokens, K micro-batches, G = B K ranks.
+// Which sequences a rank reads when: functions of the global position in the data, so that a run resumed at another world size
+// goes on exactly where the last one stopped. Letters: B sequences per micro-batch and rank, T tokens, K micro-batches, G = B K
+// ranks.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +19,14 @@ struct BatchCut {
   std::size_t tokens_per_update() const { return sequences_per_update() * T; }
 };
 
-/// The training data. Sequence s of the run is sequence s mod file.sequences(T): after the last one the data starts again. Shuffled, each pass
-/// over the data is in an order of its own, which depends on (seed, pass) alone (permutation.hpp).
+/// The training data. Sequence s of the run is sequence s mod file.sequences(T): after the last one the data starts again.
+/// Shuffled, each pass over the data is in an order of its own, which depends on (seed, pass) alone (permutation.hpp).
 class TrainBatches {
  public:
   /// Throws UserError if the file holds no whole sequence. The file must outlive this.
   TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size, std::optional<std::uint64_t> shuffle_seed = {});
-  /// This rank's micro-batch `micro` (0 .. K-1) of the update that starts after `position` consumed sequences: inputs[B T], targets[B T].
-  /// Throws UserError for a token outside the vocabulary. Does not allocate.
+  /// This rank's micro-batch `micro` (0 .. K-1) of the update that starts after `position` consumed sequences: inputs[B T],
+  /// targets[B T]. Throws UserError for a token outside the vocabulary. Does not allocate.
   void read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
   const BatchCut& cut() const { return cut_; }
 
@@ -36,8 +37,8 @@ class TrainBatches {
   std::optional<std::uint64_t> shuffle_seed_;
 };
 
-/// Validation data: every target of the file once (also those of the last, shorter sequence), in the same number of batches on every rank.
-/// What fills up the last ones has target -1, which does not count. K is not used.
+/// Validation data: every target of the file once (also those of the last, shorter sequence), in the same number of batches on
+/// every rank. What fills up the last ones has target -1, which does not count. K is not used.
 class ValidBatches {
  public:
   /// Throws UserError if the file holds no target. The file must outlive this.

@@ -30,7 +30,9 @@ class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
   Descriptor(const Descriptor&) = delete;
-  ~Descriptor() { if (fd_ >= 0) ::close(fd_); }
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
   int get() const { return fd_; }
   /// A write that failed late may show only here.
   bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
@@ -56,7 +58,8 @@ bool write_all(int fd, const void* data, std::size_t bytes) {
 
 TokenFile::TokenFile(const std::filesystem::path& path) : path_(path) {
   const auto reject = [&](const std::string& why) {
-    return UserError(format("'{}' is not a token file that can be used ({}) make one with fsdp-tokenize TEXT... --out FILE.bin", path.string(), why));
+    return UserError(format("'{}' is not a token file that can be used ({}) make one with fsdp-tokenize TEXT... --out FILE.bin",
+                            path.string(), why));
   };
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) throw reject(std::strerror(errno));
@@ -100,9 +103,10 @@ TokenFile::~TokenFile() {
 }
 
 void TokenFile::refuse_token(std::size_t position, std::size_t vocab_size) const {
-  throw UserError(format("token {} at position {} of '{}' is outside the vocabulary of {} (the file was made with another tokenizer, or the "
-                         "model is another one); tokenize again or set --vocab-size",
-                         tokens_[position], position, path_.string(), vocab_size));
+  throw UserError(format(
+      "token {} at position {} of '{}' is outside the vocabulary of {} (the file was made with another tokenizer, or the "
+      "model is another one); tokenize again or set --vocab-size",
+      tokens_[position], position, path_.string(), vocab_size));
 }
 
 void TokenFile::check_vocabulary(std::size_t vocab_size, std::size_t part, std::size_t parts) const {
@@ -122,7 +126,8 @@ void TokenFile::read(std::size_t k, std::size_t T, std::size_t vocab_size, std::
   const std::uint16_t* const from = tokens_.data() + begin;
   const std::size_t targets_present = present == 0 ? 0 : present - 1;
   for (std::size_t t = 0; t < present; ++t) {
-    if (from[t] >= vocab_size) [[unlikely]] refuse_token(begin + t, vocab_size);
+    if (from[t] >= vocab_size) [[unlikely]]
+      refuse_token(begin + t, vocab_size);
     if (t < targets_present) inputs[t] = from[t];
     if (t > 0) targets[t - 1] = from[t];
   }
@@ -132,10 +137,12 @@ void TokenFile::read(std::size_t k, std::size_t T, std::size_t vocab_size, std::
 
 void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
   std::error_code none;
-  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none) && !std::filesystem::is_directory(path, none))
+  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none) &&
+      !std::filesystem::is_directory(path, none))
     throw UserError(format("cannot write '{}' (it is there and not a plain file); choose another name", path.string()));
   if (!std::in_range<std::int32_t>(tokens.size()))
-    throw UserError(format("{} tokens do not fit into one token file (its header counts to 2147483647) split the text", tokens.size()));
+    throw UserError(
+        format("{} tokens do not fit into one token file (its header counts to 2147483647) split the text", tokens.size()));
   Header header{};
   header[0] = magic;
   header[1] = version;
@@ -144,9 +151,11 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::ui
   const std::filesystem::path temporary = path.string() + format(".tmp-{}", ::getpid());
   Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (file.get() < 0)
-    throw UserError(format("cannot write '{}' ({}) give a path in a folder that exists and can be written", path.string(), std::strerror(errno)));
-  const bool whole = write_all(file.get(), header.data(), sizeof(header)) && write_all(file.get(), tokens.data(), tokens.size_bytes()) &&
-                     ::fsync(file.get()) == 0 && file.close() && ::rename(temporary.c_str(), path.c_str()) == 0;
+    throw UserError(format("cannot write '{}' ({}) give a path in a folder that exists and can be written", path.string(),
+                           std::strerror(errno)));
+  const bool whole = write_all(file.get(), header.data(), sizeof(header)) &&
+                     write_all(file.get(), tokens.data(), tokens.size_bytes()) && ::fsync(file.get()) == 0 && file.close() &&
+                     ::rename(temporary.c_str(), path.c_str()) == 0;
   if (!whole) {
     const int code = errno;
     ::unlink(temporary.c_str());

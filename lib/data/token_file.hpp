@@ -1,5 +1,5 @@
-// Token files, and which sequence a rank reads when. llm.c's version 1: 256 little-endian int32 (20240520, 1, token count, zeros), then
-// uint16 tokens.
+// Token files, and which sequence a rank reads when. llm.c's version 1: 256 little-endian int32 (20240520, 1, token count,
+// zeros), then uint16 tokens.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,11 @@ class TokenFile {
   std::size_t tokens() const { return tokens_.size(); }
   /// Whole sequences of length T in the file.
   std::size_t sequences(std::size_t T) const { return tokens() == 0 ? 0 : (tokens() - 1) / T; }
-  /// Copies sequence k: inputs[T], targets[T]. Past the end of the file inputs are 0 and targets -1, which do not count. Throws UserError
-  /// if a token is not below vocab_size, with its position and value.
+  /// Copies sequence k: inputs[T], targets[T]. Past the end of the file inputs are 0 and targets -1, which do not count. Throws
+  /// UserError if a token is not below vocab_size, with its position and value.
   void read(std::size_t k, std::size_t T, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const;
-  /// Throws UserError if some token of part `part` of `parts` is not below vocab_size: ranks share the file, so that a wrong one is found
-  /// before training, and once.
+  /// Throws UserError if some token of part `part` of `parts` is not below vocab_size: ranks share the file, so that a wrong
+  /// one is found before training, and once.
   void check_vocabulary(std::size_t vocab_size, std::size_t part, std::size_t parts) const;
   const std::filesystem::path& path() const { return path_; }
 

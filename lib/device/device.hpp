@@ -17,8 +17,13 @@ class Buffer {
   Buffer(std::byte* data, std::size_t bytes, void (*release)(std::byte*, std::size_t)) noexcept
       : data_(data), bytes_(bytes), release_(release) {}
   Buffer(Buffer&& other) noexcept { swap(other); }
-  Buffer& operator=(Buffer&& other) noexcept { swap(other); return *this; }
-  ~Buffer() { if (data_) release_(data_, bytes_); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Buffer() {
+    if (data_) release_(data_, bytes_);
+  }
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }

@@ -13,9 +13,18 @@ using kernels::Write;
 
 Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
                    Device& device, Mesh& mesh, Communicator& world)
-    : model_(model), layout_(layout), plan_(plan), shape_(shape), optimizer_(optimizer), mesh_(mesh), world_(world),
-      arena_(device.allocate(plan.arena_bytes)), slots_(mesh.shard->allocate(device, plan.slot_bytes)),
-      memory_(plan.buffers.size(), nullptr), weights_(model.parameters().size(), nullptr), gradients_(model.parameters().size(), nullptr) {
+    : model_(model),
+      layout_(layout),
+      plan_(plan),
+      shape_(shape),
+      optimizer_(optimizer),
+      mesh_(mesh),
+      world_(world),
+      arena_(device.allocate(plan.arena_bytes)),
+      slots_(mesh.shard->allocate(device, plan.slot_bytes)),
+      memory_(plan.buffers.size(), nullptr),
+      weights_(model.parameters().size(), nullptr),
+      gradients_(model.parameters().size(), nullptr) {
   for (auto& s : streams_) s = device.make_stream();
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b)
     if (!plan_.buffers[b].transient) bind(static_cast<BufferId>(b));
@@ -78,7 +87,8 @@ void Executor::logits(const BatchReader& read, std::size_t row, float* out) {
   run(plan_.evaluation, read, {}, HeadTask::logits);
 }
 
-void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars, HeadTask head) {
+void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
+                   HeadTask head) {
   for (const Operation& op : operations) {
     for (const BufferId id : op.acquires) bind(id);
     Stream& s = stream(op.stream);
@@ -89,9 +99,13 @@ void Executor::run(const std::vector<Operation>& operations, const BatchReader& 
     switch (op.kind) {
       case OperationKind::all_gather:
       case OperationKind::reduce_scatter:
-      case OperationKind::all_reduce: times_.collectives += seconds; break;
+      case OperationKind::all_reduce:
+        times_.collectives += seconds;
+        break;
       case OperationKind::gradient_norm:
-      case OperationKind::optimizer: times_.optimizer += seconds; break;
+      case OperationKind::optimizer:
+        times_.optimizer += seconds;
+        break;
       default:
         times_.gemm += s.times.gemm;
         times_.attention += s.times.attention;
@@ -118,40 +132,48 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
            reinterpret_cast<std::int32_t*>(at(plan_.targets)));
       return;
     case OperationKind::all_gather:
-      mesh_.shard->all_gather(s, at(op.reads[0]), at(op.writes[0]), layout_.shard_numel(unit), layout_.units()[unit].types.parameter);
+      mesh_.shard->all_gather(s, at(op.reads[0]), at(op.writes[0]), layout_.shard_numel(unit),
+                              layout_.units()[unit].types.parameter);
       for (std::size_t i = 0; i < layout_.units()[unit].parameters.size(); ++i)
         weights_[layout_.units()[unit].parameters[i]] = at(op.writes[0]) + layout_.units()[unit].offsets[i];
       return;
     case OperationKind::release:
       for (const std::size_t p : layout_.units()[unit].parameters) weights_[p] = nullptr;
       return;
-    case OperationKind::embedding_forward: return model_.embedding_forward(context, inputs, at(op.writes[0]));
+    case OperationKind::embedding_forward:
+      return model_.embedding_forward(context, inputs, at(op.writes[0]));
     case OperationKind::block_forward:
     case OperationKind::recompute: {
       const bool forward = op.kind == OperationKind::block_forward;
-      return model_.block_forward(context, block, at(op.reads[1]), at(op.writes[forward ? 0 : 1]), at(op.writes[forward ? 1 : 0]));
+      return model_.block_forward(context, block, at(op.reads[1]), at(op.writes[forward ? 0 : 1]),
+                                  at(op.writes[forward ? 1 : 0]));
     }
     case OperationKind::head:
-      if (task == HeadTask::logits) return model_.head_logits(context, at(op.reads[1]) + logits_row_ * model_.config().width, logits_out_);
-      if (op.unit < 0) loss_sum_ += model_.head_loss(context, at(op.reads[1]), targets);
+      if (task == HeadTask::logits)
+        return model_.head_logits(context, at(op.reads[1]) + logits_row_ * model_.config().width, logits_out_);
+      if (op.unit < 0)
+        loss_sum_ += model_.head_loss(context, at(op.reads[1]), targets);
       else
         loss_sum_ += model_.head_forward_backward(context, at(op.reads[1]), targets, static_cast<float>(1.0 / scalars.tokens),
                                                   at(op.writes[0]), write);
       return;
     case OperationKind::block_backward:
       return model_.block_backward(context, block, at(op.reads[1]), at(op.reads[2]), at(op.reads[3]), write);
-    case OperationKind::embedding_backward: return model_.embedding_backward(context, inputs, at(op.reads[2]), write);
+    case OperationKind::embedding_backward:
+      return model_.embedding_backward(context, inputs, at(op.reads[2]), write);
     case OperationKind::reduce_scatter:
       // Between parameters the slot holds what another unit left there.
       for (const Range gap : layout_.units()[unit].gaps) kernels::fill_zero(s, at(op.reads[0]) + gap.begin, gap.size());
       return mesh_.shard->reduce_scatter(s, at(op.reads[0]), at(op.writes[0]), layout_.shard_numel(unit),
                                          op.accumulate ? Into::add : Into::overwrite);
-    case OperationKind::all_reduce: return mesh_.replicate->all_reduce(s, at(op.writes[0]), layout_.shard_numel(unit));
-    case OperationKind::gradient_norm: return reduce_norm(scalars);
+    case OperationKind::all_reduce:
+      return mesh_.replicate->all_reduce(s, at(op.writes[0]), layout_.shard_numel(unit));
+    case OperationKind::gradient_norm:
+      return reduce_norm(scalars);
     case OperationKind::optimizer:
       if (!result_.finite()) return;  // the same decision on every rank
-      return adamw_update(s, segments_, parameters().data(), optimizer_state(0).data(), optimizer_state(1).data(), gradients().data(),
-                          optimizer_, scalars.update, scalars.learning_rate, gradient_scale_);
+      return adamw_update(s, segments_, parameters().data(), optimizer_state(0).data(), optimizer_state(1).data(),
+                          gradients().data(), optimizer_, scalars.update, scalars.learning_rate, gradient_scale_);
   }
 }
 

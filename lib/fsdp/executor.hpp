@@ -21,15 +21,15 @@ namespace fsdp {
 
 /// What changes from update to update.
 struct UpdateScalars {
-  std::uint64_t update = 1;     // counts from 1
+  std::uint64_t update = 1;  // counts from 1
   double learning_rate = 0;
-  double clip_norm = 0;         // 0: no clipping
-  double tokens = 0;            // targets that count, of the whole update over all ranks
+  double clip_norm = 0;  // 0: no clipping
+  double tokens = 0;     // targets that count, of the whole update over all ranks
 };
 
 struct UpdateResult {
-  double loss = 0;           // mean over the update's tokens on all ranks
-  double gradient_norm = 0;  // before clipping
+  double loss = 0;              // mean over the update's tokens on all ranks
+  double gradient_norm = 0;     // before clipping
   std::int64_t non_finite = 0;  // infinite or NaN elements of the gradient, all ranks together
   bool finite() const { return non_finite == 0 && std::isfinite(loss); }
 };
@@ -46,8 +46,8 @@ using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, 
 class Executor {
  public:
   /// Allocates all memory of the run. Arguments must outlive it. Not collective.
-  Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer, Device& device,
-           Mesh& mesh, Communicator& world);
+  Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
+           Device& device, Mesh& mesh, Communicator& world);
 
   /// This rank's shard of all units in order: Layout::total_shard_numel() floats, valid while this object lives.
   std::span<float> parameters() { return shard(plan_.parameter_shard.front()); }
@@ -57,8 +57,8 @@ class Executor {
   /// Initial weights of this rank's shard, each from (seed, parameter, element). Not collective.
   void initialize_parameters(std::uint64_t seed);
 
-  /// One update. Collective over world. If loss or gradient are not finite, parameters and optimizer state stay as they were: look at
-  /// the result, which is the same on every rank.
+  /// One update. Collective over world. If loss or gradient are not finite, parameters and optimizer state stay as they were:
+  /// look at the result, which is the same on every rank.
   UpdateResult run_update(const BatchReader& read, const UpdateScalars& scalars);
   /// Sum of the loss over one batch per rank, over the targets of this rank that count. Collective over world.
   double evaluate(const BatchReader& read);
@@ -90,9 +90,9 @@ class Executor {
   Communicator& world_;
   std::array<std::unique_ptr<Stream>, stream_count> streams_;
   Arena arena_, slots_;
-  std::vector<std::byte*> memory_;            // of each buffer
-  std::vector<const float*> weights_;         // of each parameter; null unless gathered
-  std::vector<float*> gradients_;             // of each parameter
+  std::vector<std::byte*> memory_;     // of each buffer
+  std::vector<const float*> weights_;  // of each parameter; null unless gathered
+  std::vector<float*> gradients_;      // of each parameter
   std::vector<OptimizerSegment> segments_;
   WorkTimes times_;
 

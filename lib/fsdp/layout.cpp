@@ -19,8 +19,10 @@ std::vector<Unit> wrap(const std::vector<Parameter>& parameters, const WrapPolic
       const std::size_t block = static_cast<std::size_t>(parameters[p].block);
       unit = 1 + block / policy.blocks_per_unit;
       if (unit >= units.size()) units.resize(unit + 1);
-      if (units[unit].name.empty()) units[unit].name = format("block {}", block);
-      else if (policy.blocks_per_unit > 1) units[unit].name = format("blocks {}-{}", (unit - 1) * policy.blocks_per_unit, block);
+      if (units[unit].name.empty())
+        units[unit].name = format("block {}", block);
+      else if (policy.blocks_per_unit > 1)
+        units[unit].name = format("blocks {}-{}", (unit - 1) * policy.blocks_per_unit, block);
     }
     units[unit].parameters.push_back(p);
   }
@@ -29,12 +31,14 @@ std::vector<Unit> wrap(const std::vector<Parameter>& parameters, const WrapPolic
 
 }  // namespace
 
-Layout::Layout(const std::vector<Parameter>& parameters, const WrapPolicy& policy, int shards, UnitTypes types) : shards_(shards) {
+Layout::Layout(const std::vector<Parameter>& parameters, const WrapPolicy& policy, int shards, UnitTypes types)
+    : shards_(shards) {
   expect(shards >= 1 && policy.blocks_per_unit >= 1, "a layout needs at least one shard and one block per unit");
   for (const Parameter& parameter : parameters) {
     numels_.push_back(numel(parameter.shape));
     const std::size_t block = static_cast<std::size_t>(std::max(parameter.block, 0));
-    if (parameter.block >= 0 && block >= unit_of_block_.size()) unit_of_block_.resize(block + 1, 1 + block / policy.blocks_per_unit);
+    if (parameter.block >= 0 && block >= unit_of_block_.size())
+      unit_of_block_.resize(block + 1, 1 + block / policy.blocks_per_unit);
   }
   units_ = wrap(parameters, policy);
   shard_offsets_.push_back(0);
@@ -62,7 +66,8 @@ std::vector<Slice> Layout::slices(std::size_t unit_index, int shard) const {
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const std::size_t offset = unit.offsets[i];
     const Range part = intersect(mine, {offset, offset + numels_[unit.parameters[i]]});
-    if (!part.empty()) result.push_back({unit.parameters[i], {part.begin - offset, part.end - offset}, part.begin - mine.begin});
+    if (!part.empty())
+      result.push_back({unit.parameters[i], {part.begin - offset, part.end - offset}, part.begin - mine.begin});
   }
   return result;
 }

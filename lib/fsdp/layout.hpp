@@ -1,9 +1,9 @@
 // Where every element of every parameter lies: a pure function of (model, wrap policy, number of shards). Every rank, a rank of
 // another world size, and a tool on a login node compute the same layout without asking anyone.
 //
-// A unit's parameters lie one after another in one flat buffer (FlatParameter; Zhao et al. 2023, section 4.2), each starting at a
-// multiple of `alignment` elements; the buffer is padded so that it cuts into equal shards that are aligned too. Shard r of a unit
-// is elements [r, r+1) * shard_numel.
+// A unit's parameters lie one after another in one flat buffer (FlatParameter; Zhao et al. 2023, section 4.2), each starting at
+// a multiple of `alignment` elements; the buffer is padded so that it cuts into equal shards that are aligned too. Shard r of a
+// unit is elements [r, r+1) * shard_numel.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct UnitTypes {
 
 /// A set of parameters that is gathered, released and reduced together.
 struct Unit {
-  std::string name;  // "root", "block 0"
+  std::string name;                     // "root", "block 0"
   std::vector<std::size_t> parameters;  // indices into Transformer::parameters(), in flat order
   std::vector<std::size_t> offsets;     // of each, in elements from the start of the flat buffer
   std::size_t numel = 0;                // elements of parameters, without padding

@@ -12,12 +12,15 @@ namespace {
 
 constexpr Place S = Place::sharded, W = Place::whole;
 
+// clang-format off
 //                                      name    at rest  forward to   gradients between  optimizer
 //                                                       backward     micro-batches      state
 constexpr std::array table = {Placement{"full", S,       S,           S,                 S},
                               Placement{"none", W,       W,           W,                 W}};
+// clang-format on
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> pytorch_names = {{{"FULL_SHARD", "full"}, {"NO_SHARD", "none"}}};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> pytorch_names = {
+    {{"FULL_SHARD", "full"}, {"NO_SHARD", "none"}}};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// The algebra of strategies: which of {parameters, gradients, optimizer state} are sharded, and when. A strategy is a row of this
-// table and nothing else; the plan builder is the only code that reads it.
+// The algebra of strategies: which of {parameters, gradients, optimizer state} are sharded, and when. A strategy is a row of
+// this table and nothing else; the plan builder is the only code that reads it.
 #pragma once
 
 #include <span>
@@ -10,8 +10,8 @@ namespace fsdp {
 
 enum class Place { sharded, whole };
 
-/// Where each kind of state lies over the shard axis of the mesh. (Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023,
-/// "PyTorch FSDP", section 3.2.)
+/// Where each kind of state lies over the shard axis of the mesh. (Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al.
+/// 2023, "PyTorch FSDP", section 3.2.)
 struct Placement {
   std::string_view name;
   Place parameters_at_rest;

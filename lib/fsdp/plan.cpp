@@ -10,26 +10,40 @@ namespace fsdp {
 
 std::string_view name_of(OperationKind kind) {
   switch (kind) {
-    case OperationKind::read_batch: return "read batch";
-    case OperationKind::all_gather: return "all-gather";
-    case OperationKind::release: return "release";
-    case OperationKind::embedding_forward: return "forward embedding";
-    case OperationKind::block_forward: return "forward";
-    case OperationKind::head: return "head and loss";
-    case OperationKind::recompute: return "recompute";
-    case OperationKind::block_backward: return "backward";
-    case OperationKind::embedding_backward: return "backward embedding";
-    case OperationKind::reduce_scatter: return "reduce-scatter";
-    case OperationKind::all_reduce: return "all-reduce";
-    case OperationKind::gradient_norm: return "gradient norm";
-    case OperationKind::optimizer: return "optimizer";
+    case OperationKind::read_batch:
+      return "read batch";
+    case OperationKind::all_gather:
+      return "all-gather";
+    case OperationKind::release:
+      return "release";
+    case OperationKind::embedding_forward:
+      return "forward embedding";
+    case OperationKind::block_forward:
+      return "forward";
+    case OperationKind::head:
+      return "head and loss";
+    case OperationKind::recompute:
+      return "recompute";
+    case OperationKind::block_backward:
+      return "backward";
+    case OperationKind::embedding_backward:
+      return "backward embedding";
+    case OperationKind::reduce_scatter:
+      return "reduce-scatter";
+    case OperationKind::all_reduce:
+      return "all-reduce";
+    case OperationKind::gradient_norm:
+      return "gradient norm";
+    case OperationKind::optimizer:
+      return "optimizer";
   }
   fail_expectation("unknown kind of operation", std::source_location::current());
 }
 
 std::string_view name_of(BufferRole role) {
   static constexpr std::array<std::string_view, role_count> names = {
-      "parameters", "gradients", "optimizer state", "gathered parameters", "unreduced gradients", "activations", "scratch", "batch, tables"};
+      "parameters",          "gradients",   "optimizer state", "gathered parameters",
+      "unreduced gradients", "activations", "scratch",         "batch, tables"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -45,7 +59,8 @@ ModelSizes model_sizes(const Transformer& model, BatchShape shape) {
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout) {
   const auto names = [&](const std::vector<BufferId>& ids) {
     std::string text;
-    for (const BufferId id : ids) text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(id)].name);
+    for (const BufferId id : ids)
+      text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(id)].name);
     return text;
   };
   static constexpr std::array<std::string_view, stream_count> streams = {"compute", "gather", "reduce"};
@@ -53,12 +68,13 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Operation& op = operations[i];
     std::string what(name_of(op.kind));
-    if (op.block >= 0) what += format(" block {}", op.block);
+    if (op.block >= 0)
+      what += format(" block {}", op.block);
     else if (op.unit >= 0 && op.kind != OperationKind::head && op.kind != OperationKind::embedding_backward)
       what += " " + layout.units()[static_cast<std::size_t>(op.unit)].name;
     if (op.accumulate) what += ", add";
-    rows.push_back({format("{}", i), std::string(streams[static_cast<std::size_t>(op.stream)]), what, names(op.reads), names(op.writes),
-                    format("{}", fmt::join(op.waits, " "))});
+    rows.push_back({format("{}", i), std::string(streams[static_cast<std::size_t>(op.stream)]), what, names(op.reads),
+                    names(op.writes), format("{}", fmt::join(op.waits, " "))});
   }
   std::array<std::size_t, 6> widths{};
   for (const auto& row : rows)

@@ -19,10 +19,14 @@ constexpr std::size_t arena_alignment = 64;  // bytes
 class Builder {
  public:
   Builder(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options)
-      : layout_(layout), options_(options), sizes_(sizes), units_(static_cast<int>(layout.units().size())),
+      : layout_(layout),
+        options_(options),
+        sizes_(sizes),
+        units_(static_cast<int>(layout.units().size())),
         gathers_(placement.parameters_at_rest == Place::sharded),
         scatters_(placement.gradients_between_micro_batches == Place::sharded) {
-    expect(options.micro_batches >= 1 && options.parameter_slots >= 2 && options.gradient_slots >= 1, "a plan needs two slots and a batch");
+    expect(options.micro_batches >= 1 && options.parameter_slots >= 2 && options.gradient_slots >= 1,
+           "a plan needs two slots and a batch");
     expect(gathers_ == (placement.parameters_forward_to_backward == Place::sharded) && scatters_ == gathers_ &&
                (placement.optimizer_state == Place::sharded) == gathers_,
            "this row of the placement table is not built yet");
@@ -68,21 +72,26 @@ class Builder {
   }
 
   void add_buffers() {
-    for (int u = 0; u < units_; ++u) plan_.parameter_shard.push_back(add("shard " + unit_name(u), BufferRole::parameters, shard_bytes(u, DType::f32)));
-    plan_.whole_parameters = gathers_ ? add_slots("P", BufferRole::gathered_parameters, options_.parameter_slots) : plan_.parameter_shard;
+    for (int u = 0; u < units_; ++u)
+      plan_.parameter_shard.push_back(add("shard " + unit_name(u), BufferRole::parameters, shard_bytes(u, DType::f32)));
+    plan_.whole_parameters =
+        gathers_ ? add_slots("P", BufferRole::gathered_parameters, options_.parameter_slots) : plan_.parameter_shard;
     if (options_.training) {
       for (int u = 0; u < units_; ++u)
         plan_.gradient_shard.push_back(add("gradient " + unit_name(u), BufferRole::gradients, shard_bytes(u, DType::f32)));
-      plan_.whole_gradients = scatters_ ? add_slots("Q", BufferRole::unreduced_gradients, options_.gradient_slots) : plan_.gradient_shard;
+      plan_.whole_gradients =
+          scatters_ ? add_slots("Q", BufferRole::unreduced_gradients, options_.gradient_slots) : plan_.gradient_shard;
       for (const std::string& name : options_.optimizer_states)
-        plan_.optimizer_state.push_back(add(name, BufferRole::optimizer_state, layout_.total_shard_numel() * size_of(DType::f32)));
+        plan_.optimizer_state.push_back(
+            add(name, BufferRole::optimizer_state, layout_.total_shard_numel() * size_of(DType::f32)));
     }
     plan_.inputs = add("inputs", BufferRole::batch, sizes_.batch);
     plan_.targets = add("targets", BufferRole::batch, sizes_.batch);
     plan_.tables = add("tables", BufferRole::batch, sizes_.tables);
     plan_.scratch = add("scratch", BufferRole::scratch, sizes_.scratch);
     const int blocks = static_cast<int>(sizes_.blocks);
-    for (int b = 0; b <= (options_.training ? blocks : 1); ++b) x_.push_back(add(format("x{}", b), BufferRole::activations, sizes_.activation, true));
+    for (int b = 0; b <= (options_.training ? blocks : 1); ++b)
+      x_.push_back(add(format("x{}", b), BufferRole::activations, sizes_.activation, true));
     const bool keep = options_.training && !options_.checkpoint_activations;
     for (int b = 0; b < (keep ? blocks : 1); ++b)
       saved_.push_back(add(keep ? format("saved{}", b) : std::string("saved"), BufferRole::activations, sizes_.saved, true));
@@ -101,12 +110,16 @@ class Builder {
 
   void emit_gather(std::vector<Operation>& list, int unit) {
     if (!gathers_ || unit >= units_ || unit < 0) return;
-    emit(list, {.kind = all_gather, .stream = StreamId::gather, .unit = unit,
-                .reads = {plan_.parameter_shard[static_cast<std::size_t>(unit)]}, .writes = {weights(unit)}});
+    emit(list, {.kind = all_gather,
+                .stream = StreamId::gather,
+                .unit = unit,
+                .reads = {plan_.parameter_shard[static_cast<std::size_t>(unit)]},
+                .writes = {weights(unit)}});
   }
 
   void emit_release(std::vector<Operation>& list, int unit) {
-    if (gathers_) emit(list, {.kind = release, .stream = StreamId::compute, .unit = unit, .reads = {weights(unit)}, .writes = {}});
+    if (gathers_)
+      emit(list, {.kind = release, .stream = StreamId::compute, .unit = unit, .reads = {weights(unit)}, .writes = {}});
   }
 
   /// From the batch to the input of the head. The last unit stays gathered: backward needs it first.
@@ -120,7 +133,10 @@ class Builder {
       const bool first_of_unit = b == 0 || unit_of(b) != unit_of(b - 1);
       if (first_of_unit && b > 0) emit_release(list, unit_of(b - 1));
       if (first_of_unit) emit_gather(list, unit_of(b) + 1);  // prefetch of one
-      emit(list, {.kind = block_forward, .stream = StreamId::compute, .block = b, .reads = {weights(unit_of(b)), x(b)},
+      emit(list, {.kind = block_forward,
+                  .stream = StreamId::compute,
+                  .block = b,
+                  .reads = {weights(unit_of(b)), x(b)},
                   .writes = {x(b + 1), training ? saved(b) : saved(0), plan_.scratch}});
     }
     if (!training && units_ > 1) emit_release(list, units_ - 1);
@@ -133,23 +149,39 @@ class Builder {
     const bool adds = m > 0;
     const bool local_adds = adds && !scatters_;  // whole gradients are summed here, sharded ones by the reduction
     emit_forward(list, true);
-    emit(list, {.kind = head, .stream = StreamId::compute, .unit = 0, .accumulate = local_adds,
-                .reads = {weights(0), x_.back(), plan_.targets}, .writes = {dx_, gradients(0), plan_.scratch}});
+    emit(list, {.kind = head,
+                .stream = StreamId::compute,
+                .unit = 0,
+                .accumulate = local_adds,
+                .reads = {weights(0), x_.back(), plan_.targets},
+                .writes = {dx_, gradients(0), plan_.scratch}});
     for (int b = blocks - 1; b >= 0; --b) {
       const int unit = unit_of(b);
       if (b == blocks - 1 || unit != unit_of(b + 1)) emit_gather(list, unit > 1 ? unit - 1 : -1);  // prefetch of one
       if (options_.checkpoint_activations && b + 1 < blocks)  // what the last block saved still lies there
-        emit(list, {.kind = recompute, .stream = StreamId::compute, .block = b, .reads = {weights(unit), x_[static_cast<std::size_t>(b)]},
+        emit(list, {.kind = recompute,
+                    .stream = StreamId::compute,
+                    .block = b,
+                    .reads = {weights(unit), x_[static_cast<std::size_t>(b)]},
                     .writes = {saved(b), x_[static_cast<std::size_t>(b) + 1], plan_.scratch}});
-      emit(list, {.kind = block_backward, .stream = StreamId::compute, .unit = unit, .block = b, .accumulate = local_adds,
-                  .reads = {weights(unit), x_[static_cast<std::size_t>(b)], saved(b), dx_}, .writes = {dx_, gradients(unit), plan_.scratch}});
+      emit(list, {.kind = block_backward,
+                  .stream = StreamId::compute,
+                  .unit = unit,
+                  .block = b,
+                  .accumulate = local_adds,
+                  .reads = {weights(unit), x_[static_cast<std::size_t>(b)], saved(b), dx_},
+                  .writes = {dx_, gradients(unit), plan_.scratch}});
       if (b == 0 || unit_of(b - 1) != unit) {
         emit_release(list, unit);
         emit_reduce(unit, adds);
       }
     }
-    emit(list, {.kind = embedding_backward, .stream = StreamId::compute, .unit = 0, .accumulate = local_adds,
-                .reads = {weights(0), plan_.inputs, dx_}, .writes = {gradients(0)}});
+    emit(list, {.kind = embedding_backward,
+                .stream = StreamId::compute,
+                .unit = 0,
+                .accumulate = local_adds,
+                .reads = {weights(0), plan_.inputs, dx_},
+                .writes = {gradients(0)}});
     emit_release(list, 0);
     emit_reduce(0, adds);
   }
@@ -157,7 +189,12 @@ class Builder {
   void emit_reduce(int unit, bool adds) {
     const BufferId whole = gradients(unit), shard = plan_.gradient_shard[static_cast<std::size_t>(unit)];
     if (scatters_)
-      emit(plan_.update, {.kind = reduce_scatter, .stream = StreamId::reduce, .unit = unit, .accumulate = adds, .reads = {whole}, .writes = {shard}});
+      emit(plan_.update, {.kind = reduce_scatter,
+                          .stream = StreamId::reduce,
+                          .unit = unit,
+                          .accumulate = adds,
+                          .reads = {whole},
+                          .writes = {shard}});
     else if (micro_batch_ + 1 == static_cast<int>(options_.micro_batches))
       emit(plan_.update, {.kind = all_reduce, .stream = StreamId::reduce, .unit = unit, .reads = {whole}, .writes = {shard}});
   }
@@ -165,20 +202,25 @@ class Builder {
   void emit_optimizer() {
     emit(plan_.update, {.kind = gradient_norm, .stream = StreamId::reduce, .reads = plan_.gradient_shard, .writes = {}});
     norm_ = static_cast<int>(plan_.update.size()) - 1;
-    Operation& op = emit(plan_.update, {.kind = optimizer, .stream = StreamId::compute, .reads = plan_.gradient_shard, .writes = plan_.parameter_shard});
+    Operation& op =
+        emit(plan_.update,
+             {.kind = optimizer, .stream = StreamId::compute, .reads = plan_.gradient_shard, .writes = plan_.parameter_shard});
     op.writes.insert(op.writes.end(), plan_.optimizer_state.begin(), plan_.optimizer_state.end());
   }
 
   void emit_evaluation() {
     micro_batch_ = 0;
     emit_forward(plan_.evaluation, false);
-    emit(plan_.evaluation, {.kind = head, .stream = StreamId::compute,
-                            .reads = {weights(0), x_[sizes_.blocks % 2], plan_.targets}, .writes = {plan_.scratch}});
+    emit(plan_.evaluation, {.kind = head,
+                            .stream = StreamId::compute,
+                            .reads = {weights(0), x_[sizes_.blocks % 2], plan_.targets},
+                            .writes = {plan_.scratch}});
     emit_release(plan_.evaluation, 0);
   }
 
-  /// An operation waits for the last writer of what it reads, and for the last writer and all later readers of what it writes, where those are
-  /// on another stream and are not already known to be done: `seen[s][t]` is the last operation of stream t that stream s knows of.
+  /// An operation waits for the last writer of what it reads, and for the last writer and all later readers of what it writes,
+  /// where those are on another stream and are not already known to be done: `seen[s][t]` is the last operation of stream t
+  /// that stream s knows of.
   void derive_waits(std::vector<Operation>& list) const {
     std::array<std::array<int, stream_count>, stream_count> seen;
     for (auto& row : seen) row.fill(-1);
@@ -200,7 +242,8 @@ class Builder {
         const std::size_t theirs = static_cast<std::size_t>(list[static_cast<std::size_t>(c)].stream);
         if (theirs == mine || seen[mine][theirs] >= c) continue;
         op.waits.push_back(c);
-        for (std::size_t t = 0; t < stream_count; ++t) seen[mine][t] = std::max(seen[mine][t], known_at[static_cast<std::size_t>(c)][t]);
+        for (std::size_t t = 0; t < stream_count; ++t)
+          seen[mine][t] = std::max(seen[mine][t], known_at[static_cast<std::size_t>(c)][t]);
       }
       std::sort(op.waits.begin(), op.waits.end());
       seen[mine][mine] = i;
@@ -219,15 +262,17 @@ class Builder {
     for (std::size_t i = 0; i < list.size(); ++i)
       for (const auto* ids : {&list[i].reads, &list[i].writes})
         for (const BufferId b : *ids)
-          if (plan_.buffers[static_cast<std::size_t>(b)].transient) uses.try_emplace({list[i].micro_batch, b}, i, i).first->second.second = i;
+          if (plan_.buffers[static_cast<std::size_t>(b)].transient)
+            uses.try_emplace({list[i].micro_batch, b}, i, i).first->second.second = i;
     for (const auto& [key, use] : uses) {
       list[use.first].acquires.push_back(key.second);
       list[use.second].frees.push_back(key.second);
     }
   }
 
-  /// Buffers of the whole run one after another; above them transient ones, each at the lowest place that is free while it lives in the
-  /// first micro-batch (all micro-batches use them alike). Evaluation uses a subset of buffers that are alive together in an update.
+  /// Buffers of the whole run one after another; above them transient ones, each at the lowest place that is free while it
+  /// lives in the first micro-batch (all micro-batches use them alike). Evaluation uses a subset of buffers that are alive
+  /// together in an update.
   void place_buffers() {
     std::size_t used = 0, slots = 0;
     for (PlanBuffer& buffer : plan_.buffers)
@@ -248,9 +293,10 @@ class Builder {
           if (buffer.offset + buffer.bytes <= neighbour.offset) break;
           buffer.offset = std::max(buffer.offset, neighbour.offset + neighbour.bytes);
         }
-        live.insert(std::find_if(live.begin(), live.end(),
-                                 [&](BufferId other) { return plan_.buffers[static_cast<std::size_t>(other)].offset > buffer.offset; }),
-                    id);
+        live.insert(
+            std::find_if(live.begin(), live.end(),
+                         [&](BufferId other) { return plan_.buffers[static_cast<std::size_t>(other)].offset > buffer.offset; }),
+            id);
         live_bytes += buffer.bytes;
         top = std::max(top, buffer.offset + buffer.bytes);
       }

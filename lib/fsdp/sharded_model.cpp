@@ -26,13 +26,17 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
   config.validate();
   find_placement(options.strategy);
   if (options.batch.T > config.max_positions)
-    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower --tokens-per-sample", options.batch.T,
-                           config.max_positions));
+    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower --tokens-per-sample",
+                           options.batch.T, config.max_positions));
 }
 
 ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world)
-    : options_(completed(options, config)), placement_(find_placement(options.strategy)), world_(world), model_(std::move(config)),
-      mesh_(make_mesh_for(placement_, world)), layout_(model_.parameters(), options_.wrap, mesh_.shard->size()),
+    : options_(completed(options, config)),
+      placement_(find_placement(options.strategy)),
+      world_(world),
+      model_(std::move(config)),
+      mesh_(make_mesh_for(placement_, world)),
+      layout_(model_.parameters(), options_.wrap, mesh_.shard->size()),
       plan_(build_plan(layout_, placement_, model_sizes(model_, options_.batch), options_.plan)) {}
 
 Executor& ShardedModel::allocate(Device& device) {

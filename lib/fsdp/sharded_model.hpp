@@ -1,5 +1,5 @@
-// A model, its layout over the ranks, the plan of its steps, and, once allocated, the executor that runs them: what training, evaluation,
-// generation and benchmarks have in common.
+// A model, its layout over the ranks, the plan of its steps, and, once allocated, the executor that runs them: what training,
+// evaluation, generation and benchmarks have in common.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@ namespace fsdp {
 struct ShardingOptions {
   std::string strategy = "full";
   WrapPolicy wrap = {};
-  BatchShape batch;   // of one micro-batch on one rank
-  PlanOptions plan;   // optimizer_states is filled in here
+  BatchShape batch;  // of one micro-batch on one rank
+  PlanOptions plan;  // optimizer_states is filled in here
   AdamWOptions adamw = {};
 };
 

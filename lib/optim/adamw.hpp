@@ -24,9 +24,10 @@ struct OptimizerSegment {
 /// State buffers beside the parameters, each as long as the shard; names as in PyTorch's state dict.
 inline const std::vector<std::string> adamw_states = {"exp_avg", "exp_avg_sq"};
 
-/// One update of all segments; `update` counts from 1, gradients are multiplied by gradient_scale first. Pointers are to the start of the
-/// rank's shard of each kind, fp32.
-void adamw_update(Stream& stream, std::span<const OptimizerSegment> segments, float* parameters, float* exp_avg, float* exp_avg_sq,
-                  const float* gradients, const AdamWOptions& options, std::uint64_t update, double learning_rate, double gradient_scale);
+/// One update of all segments; `update` counts from 1, gradients are multiplied by gradient_scale first. Pointers are to the
+/// start of the rank's shard of each kind, fp32.
+void adamw_update(Stream& stream, std::span<const OptimizerSegment> segments, float* parameters, float* exp_avg,
+                  float* exp_avg_sq, const float* gradients, const AdamWOptions& options, std::uint64_t update,
+                  double learning_rate, double gradient_scale);
 
 }  // namespace fsdp

@@ -25,9 +25,10 @@ double median(std::vector<double> values) {
 }
 
 /// FLOP/s of one product, all ranks running it at once: the median of repetitions that fill about `seconds`.
-double gemm_rate(Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a, kernels::Trans trans_b, std::size_t m, std::size_t n,
-                 std::size_t k, double seconds) {
-  const Buffer a = device.allocate(m * k * sizeof(float)), b = device.allocate(k * n * sizeof(float)), out = device.allocate(m * n * sizeof(float));
+double gemm_rate(Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a, kernels::Trans trans_b,
+                 std::size_t m, std::size_t n, std::size_t k, double seconds) {
+  const Buffer a = device.allocate(m * k * sizeof(float)), b = device.allocate(k * n * sizeof(float)),
+               out = device.allocate(m * n * sizeof(float));
   const auto pointer = [](const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); };
   kernels::fill_normal(stream, pointer(a), m * k, 0, 1, 0, 0, 1);
   kernels::fill_normal(stream, pointer(b), k * n, 0, 1, 1, 0, 1);
@@ -51,7 +52,8 @@ double gemm_peak(Device& device, Stream& stream, Communicator& world) {
   return rate;
 }
 
-std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device, Stream& stream) {
+std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device,
+                       Stream& stream) {
   TransformerConfig config;
   agree(world, [&] { config = arch_config(options.arch); });
   const std::size_t R = options.batch_size * options.tokens_per_sample, C = config.width, F = config.ffn_width;
@@ -65,16 +67,19 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
     std::size_t m, n, k;
   };
   using enum kernels::Trans;
-  const std::array rows = {Row{"up, forward", no, no, R, F, C},   Row{"up, dX", no, yes, R, C, F},      Row{"up, dW", yes, no, C, F, R},
-                           Row{"down, forward", no, no, R, C, F}, Row{"down, dX", no, yes, R, F, C},    Row{"down, dW", yes, no, F, C, R},
+  const std::array rows = {Row{"up, forward", no, no, R, F, C},      Row{"up, dX", no, yes, R, C, F},
+                           Row{"up, dW", yes, no, C, F, R},          Row{"down, forward", no, no, R, C, F},
+                           Row{"down, dX", no, yes, R, F, C},        Row{"down, dW", yes, no, F, C, R},
                            Row{"head, forward", no, yes, R, 4096, C}};
   nlohmann::json json = {{"peak_gflops", peak / 1e9}, {"ranks", world.size()}, {"gemm", kernels::gemm_description()}};
-  std::string text = format("{}; {} ranks at once; peak: 1024 x 1024 x 1024, {:.0f} GFLOP/s together\n{:<16} {:>6} {:>6} {:>6} {:>10} {:>8}\n",
-                            kernels::gemm_description(), world.size(), peak / 1e9, options.arch, "m", "n", "k", "GFLOP/s", "of peak");
+  std::string text =
+      format("{}; {} ranks at once; peak: 1024 x 1024 x 1024, {:.0f} GFLOP/s together\n{:<16} {:>6} {:>6} {:>6} {:>10} {:>8}\n",
+             kernels::gemm_description(), world.size(), peak / 1e9, options.arch, "m", "n", "k", "GFLOP/s", "of peak");
   for (const Row& row : rows) {
     double rate = gemm_rate(device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3);
     world.all_reduce(stream, &rate, 1);
-    text += format("{:<16} {:>6} {:>6} {:>6} {:>10.0f} {:>7.0f}%\n", row.name, row.m, row.n, row.k, rate / 1e9, 100 * rate / peak);
+    text +=
+        format("{:<16} {:>6} {:>6} {:>6} {:>10.0f} {:>7.0f}%\n", row.name, row.m, row.n, row.k, rate / 1e9, 100 * rate / peak);
     json["products"].push_back({{"name", row.name}, {"m", row.m}, {"n", row.n}, {"k", row.k}, {"gflops", rate / 1e9}});
   }
   return options.json ? json.dump() + "\n" : text;
@@ -95,7 +100,9 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   const std::size_t V = sharded.model().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
   const auto random_tokens = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
     for (std::size_t i = 0; i < B * T; ++i) {
-      const auto words = philox({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(micro), static_cast<std::uint32_t>(world.rank()), 0}, {1, 0});
+      const auto words = philox(
+          {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(micro), static_cast<std::uint32_t>(world.rank()), 0},
+          {1, 0});
       inputs[i] = static_cast<std::int32_t>(words[0] % V);
       targets[i] = static_cast<std::int32_t>(words[1] % V);
     }
@@ -105,24 +112,37 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     if (step == 3) executor.reset_times();
     world.barrier();
     const Timer timer;
-    executor.run_update(random_tokens, {.update = step, .learning_rate = 1e-4, .clip_norm = 1.0, .tokens = static_cast<double>(tokens)});
+    executor.run_update(random_tokens,
+                        {.update = step, .learning_rate = 1e-4, .clip_norm = 1.0, .tokens = static_cast<double>(tokens)});
     world.barrier();
     if (step > 2) seconds.push_back(timer.seconds());
   }
   const double step_s = median(seconds), rate = static_cast<double>(tokens) / step_s;
   const double of_peak = sharded.model().flops_per_token(T) * rate / peak;
   const WorkTimes& times = executor.times();  // of this rank
-  const std::array<std::pair<const char*, double>, 5> parts = {{{"GEMM", times.gemm}, {"attention", times.attention}, {"other kernels", times.other_kernels},
-                                                               {"collectives", times.collectives}, {"optimizer", times.optimizer}}};
-  nlohmann::json json = {{"arch", options.arch}, {"ranks", world.size()}, {"strategy", options.sharding_strategy}, {"tokens_per_second", rate},
-                         {"ms", step_s * 1e3}, {"min_ms", *std::min_element(seconds.begin(), seconds.end()) * 1e3}, {"of_gemm_peak", of_peak},
-                         {"gemm_peak_gflops", peak / 1e9}, {"mem_peak_bytes", executor.peak_bytes()}};
-  std::string text = format("{}, {} ranks, {}, batch {} x {} x {} per rank{}\n{:.0f} tokens/s, {:.0f} ms per update (median of {}), {:.0f}% of the "
-                            "GEMM peak of {:.0f} GFLOP/s\nwhere the time of rank 0 goes:\n",
-                            options.arch, world.size(), options.sharding_strategy, B, T, K,
-                            options.checkpoint_activations ? ", blocks recomputed" : "", rate, step_s * 1e3, seconds.size(), 100 * of_peak, peak / 1e9);
+  const std::array<std::pair<const char*, double>, 5> parts = {{{"GEMM", times.gemm},
+                                                                {"attention", times.attention},
+                                                                {"other kernels", times.other_kernels},
+                                                                {"collectives", times.collectives},
+                                                                {"optimizer", times.optimizer}}};
+  nlohmann::json json = {{"arch", options.arch},
+                         {"ranks", world.size()},
+                         {"strategy", options.sharding_strategy},
+                         {"tokens_per_second", rate},
+                         {"ms", step_s * 1e3},
+                         {"min_ms", *std::min_element(seconds.begin(), seconds.end()) * 1e3},
+                         {"of_gemm_peak", of_peak},
+                         {"gemm_peak_gflops", peak / 1e9},
+                         {"mem_peak_bytes", executor.peak_bytes()}};
+  std::string text = format(
+      "{}, {} ranks, {}, batch {} x {} x {} per rank{}\n{:.0f} tokens/s, {:.0f} ms per update (median of {}), {:.0f}% of the "
+      "GEMM peak of {:.0f} GFLOP/s\nwhere the time of rank 0 goes:\n",
+      options.arch, world.size(), options.sharding_strategy, B, T, K,
+      options.checkpoint_activations ? ", blocks recomputed" : "", rate, step_s * 1e3, seconds.size(), 100 * of_peak,
+      peak / 1e9);
   for (const auto& [name, part] : parts) {
-    text += format("  {:<14} {:>7.0f} ms {:>5.1f}%\n", name, 1e3 * part / static_cast<double>(seconds.size()), 100 * part / times.total());
+    text += format("  {:<14} {:>7.0f} ms {:>5.1f}%\n", name, 1e3 * part / static_cast<double>(seconds.size()),
+                   100 * part / times.total());
     json["share"][name] = part / times.total();
   }
   return options.json ? json.dump() + "\n" : text;
@@ -133,7 +153,8 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
 OptionTable bench_option_table(BenchOptions& options) {
   OptionTable table("fsdp-bench", "gemm|step [options]", "Measures this machine and this program, as ratios of one run.");
   table.group("What");
-  table.text("what", "gemm|step", options.what, "gemm: the products of a model's layers; step: whole updates on random tokens").positional();
+  table.text("what", "gemm|step", options.what, "gemm: the products of a model's layers; step: whole updates on random tokens")
+      .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs");
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank per micro-batch");
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {1, 1e9}, "tokens per sequence").alias("block-size");
@@ -142,7 +163,8 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.flag("checkpoint-activations", options.checkpoint_activations, "recompute each block in the backward pass");
   table.group("How");
   table.integer("steps", "N", options.steps, {1, 1e6}, "updates that count, after two that do not");
-  table.integer("threads", "N", options.threads, {0, 1e4}, "threads per rank").unset("OMP_NUM_THREADS, or this rank's share of the cores");
+  table.integer("threads", "N", options.threads, {0, 1e4}, "threads per rank")
+      .unset("OMP_NUM_THREADS, or this rank's share of the cores");
   table.flag("json", options.json, "print one JSON object");
   return table;
 }
@@ -154,7 +176,8 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   kernels::set_threads(share.threads);
   if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);
-  throw CollectiveError(format("'{}' is not a measurement (gemm and step are); see fsdp-bench --help", options.what), 0, true, 2);
+  throw CollectiveError(format("'{}' is not a measurement (gemm and step are); see fsdp-bench --help", options.what), 0, true,
+                        2);
 }
 
 }  // namespace fsdp

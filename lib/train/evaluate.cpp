@@ -20,13 +20,17 @@ namespace fsdp {
 OptionTable evaluate_option_table(EvaluateOptions& options) {
   OptionTable table("fsdp-evaluate", "MODEL DATA [options]", "Loss, perplexity and bits per token of a model on a token file.");
   table.group("What");
-  table.path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file").positional();
+  table
+      .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
+      .positional();
   table.path("data", "FILE", options.data, "token file").positional();
   table.group("How");
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank at a time");
-  table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence").alias("block-size").unset(
-      "the model's longest sequence, at most 1024");
-  table.integer("threads", "N", options.threads, {0, 1e4}, "threads per rank").unset("OMP_NUM_THREADS, or this rank's share of the cores");
+  table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
+      .alias("block-size")
+      .unset("the model's longest sequence, at most 1024");
+  table.integer("threads", "N", options.threads, {0, 1e4}, "threads per rank")
+      .unset("OMP_NUM_THREADS, or this rank's share of the cores");
   table.flag("json", options.json, "print one JSON object");
   return table;
 }
@@ -46,12 +50,16 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   agree(world, [&] {
     source = open_tensor_source(options.model);
     file.emplace(options.data);
-    file->check_vocabulary(source->config().vocab_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
+    file->check_vocabulary(source->config().vocab_size, static_cast<std::size_t>(world.rank()),
+                           static_cast<std::size_t>(world.size()));
   });
   const TransformerConfig config = source->config();
-  const std::size_t T = options.tokens_per_sample > 0 ? options.tokens_per_sample : std::min<std::size_t>(config.max_positions, 1024);
+  const std::size_t T =
+      options.tokens_per_sample > 0 ? options.tokens_per_sample : std::min<std::size_t>(config.max_positions, 1024);
   std::optional<ValidBatches> batches;
-  agree(world, [&] { batches.emplace(*file, BatchCut{options.batch_size, T, 1, world.rank(), world.size()}, config.vocab_size); });
+  agree(world, [&] {
+    batches.emplace(*file, BatchCut{options.batch_size, T, 1, world.rank(), world.size()}, config.vocab_size);
+  });
 
   const ShardingOptions sharding = {.batch = {options.batch_size, T}, .plan = {.training = false}};
   agree(world, [&] { check_sharding(config, sharding); });
@@ -64,19 +72,21 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   const Timer timer;
   double sum = 0;
   for (std::size_t b = 0; b < batches->batches(); ++b)
-    sum += sharded.executor().evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) { batches->read(b, inputs, targets); });
+    sum += sharded.executor().evaluate(
+        [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) { batches->read(b, inputs, targets); });
   world.all_reduce(*stream, &sum, 1);
   const double loss = sum / static_cast<double>(batches->targets()), seconds = timer.seconds();
   const double bits = loss / std::numbers::ln2;
   const bool bytes = config.vocab_size == 256;  // each token is a byte
   if (options.json) {
-    nlohmann::json json = {{"loss", loss}, {"ppl", std::exp(loss)}, {"bits_per_token", bits}, {"tokens", batches->targets()},
-                           {"seconds", seconds}, {"model", source->description()}};
+    nlohmann::json json = {{"loss", loss},           {"ppl", std::exp(loss)},
+                           {"bits_per_token", bits}, {"tokens", batches->targets()},
+                           {"seconds", seconds},     {"model", source->description()}};
     if (bytes) json["bits_per_byte"] = bits;
     return json.dump() + "\n";
   }
-  return format("{}\nloss {:.17g}  ppl {:.6g}  bits per {} {:.6g}  ({} tokens, {})\n", source->description(), loss, std::exp(loss),
-                bytes ? "byte" : "token", bits, batches->targets(), format_duration(seconds));
+  return format("{}\nloss {:.17g}  ppl {:.6g}  bits per {} {:.6g}  ({} tokens, {})\n", source->description(), loss,
+                std::exp(loss), bytes ? "byte" : "token", bits, batches->targets(), format_duration(seconds));
 }
 
 }  // namespace fsdp

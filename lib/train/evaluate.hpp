@@ -23,8 +23,8 @@ OptionTable evaluate_option_table(EvaluateOptions& options);
 /// Throws UserError if MODEL or DATA is not given.
 void require_complete(const EvaluateOptions& options);
 
-/// The result as text, or as one JSON object. Every target of the file counts once. Collective over world; each rank holds a shard of the
-/// model, whole units only while they are used.
+/// The result as text, or as one JSON object. Every target of the file counts once. Collective over world; each rank holds a
+/// shard of the model, whole units only while they are used.
 std::string evaluate(const EvaluateOptions& options, Communicator& world);
 
 }  // namespace fsdp

@@ -19,18 +19,21 @@ namespace fsdp {
 OptionTable generate_option_table(GenerateOptions& options) {
   OptionTable table("fsdp-generate", "MODEL [options]", "Samples text from a model whose tokens are bytes.");
   table.group("What");
-  table.path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file").positional();
+  table
+      .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
+      .positional();
   table.text("prompt", "TEXT", options.prompt, "text to go on from").unset("a line break");
   table.integer("max-new-tokens", "N", options.max_new_tokens, {1, 1e9}, "tokens to add");
   table.group("Sampling");
   table.number("temperature", "X", options.temperature, "divides the logits; 0 always takes the likeliest token", "0 or more",
                [](double x) { return x >= 0; });
   table.integer("top-k", "K", options.top_k, {0, 1e9}, "only the K likeliest tokens; 0 means all");
-  table.number("top-p", "P", options.top_p, "only the likeliest tokens that together have this probability", "above 0, at most 1",
-               [](double x) { return x > 0 && x <= 1; });
+  table.number("top-p", "P", options.top_p, "only the likeliest tokens that together have this probability",
+               "above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
   table.integer("seed", "N", options.seed, {0, 4294967295.0}, "the same seed gives the same text");
   table.group("Run");
-  table.integer("threads", "N", options.threads, {0, 1e4}, "threads").unset("OMP_NUM_THREADS, or all cores that this process may use");
+  table.integer("threads", "N", options.threads, {0, 1e4}, "threads")
+      .unset("OMP_NUM_THREADS, or all cores that this process may use");
   return table;
 }
 
@@ -57,8 +60,9 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   const auto source = open_tensor_source(options.model);
   const TransformerConfig config = source->config();
   if (config.vocab_size != 256)
-    throw UserError(format("{} has {} tokens and its text needs its tokenizer; only models whose 256 tokens are bytes can be sampled",
-                           source->description(), config.vocab_size));
+    throw UserError(
+        format("{} has {} tokens and its text needs its tokenizer; only models whose 256 tokens are bytes can be sampled",
+               source->description(), config.vocab_size));
   const std::string prompt = options.prompt.empty() ? "\n" : options.prompt;
   std::vector<std::int32_t> tokens;
   for (const char c : prompt) tokens.push_back(static_cast<unsigned char>(c));

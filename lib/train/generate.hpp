@@ -28,8 +28,9 @@ OptionTable generate_option_table(GenerateOptions& options);
 /// Hands the prompt and then each new piece of text to `out`. The same options give the same text. Throws UserError.
 void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& out);
 
-/// The token drawn from logits[V] with `uniform` in [0, 1): logits / temperature, of these the top_k largest (0: all), of these the fewest
-/// whose probabilities reach top_p (Holtzman et al. 2020). Temperature 0 takes the largest. Ties go to the lower token.
+/// The token drawn from logits[V] with `uniform` in [0, 1): logits / temperature, of these the top_k largest (0: all), of these
+/// the fewest whose probabilities reach top_p (Holtzman et al. 2020). Temperature 0 takes the largest. Ties go to the lower
+/// token.
 std::size_t sample_token(std::span<const float> logits, double temperature, std::size_t top_k, double top_p, double uniform);
 
 }  // namespace fsdp

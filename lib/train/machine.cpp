@@ -26,7 +26,8 @@ std::filesystem::path note_of_this_host() {
   gethostname(host, sizeof host - 1);
   const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
   if (cache == nullptr && home == nullptr) return {};
-  return (cache ? std::filesystem::path(cache) : std::filesystem::path(home) / ".cache") / "fsdp" / format("gemm-peak-{}.json", host);
+  return (cache ? std::filesystem::path(cache) : std::filesystem::path(home) / ".cache") / "fsdp" /
+         format("gemm-peak-{}.json", host);
 }
 
 }  // namespace

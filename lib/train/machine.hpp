@@ -14,11 +14,12 @@ struct CpuShare {
   double cores = 1;  // that they keep busy: fewer than threads where ranks share cores
 };
 
-/// Threads are `wanted` if that is not 0, else OMP_NUM_THREADS if that is set, else this rank's part of the cores that it may run on (a core
-/// that n ranks may use counts 1/n), at least 1. Collective over the ranks of a node.
+/// Threads are `wanted` if that is not 0, else OMP_NUM_THREADS if that is set, else this rank's part of the cores that it may
+/// run on (a core that n ranks may use counts 1/n), at least 1. Collective over the ranks of a node.
 CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted);
 
-/// FLOP/s of one core of this host as `fsdp-bench gemm` has measured and noted it ($XDG_CACHE_HOME/fsdp, or ~/.cache/fsdp); none until then.
+/// FLOP/s of one core of this host as `fsdp-bench gemm` has measured and noted it ($XDG_CACHE_HOME/fsdp, or ~/.cache/fsdp);
+/// none until then.
 std::optional<double> noted_peak_per_core();
 /// Notes it. A note that cannot be written is none: MFU stays null.
 void note_peak_per_core(double flops);

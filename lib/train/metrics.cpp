@@ -26,8 +26,8 @@ bool ends_in_mid_line(const std::filesystem::path& path) {
 }  // namespace
 
 std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s) {
-  std::string line = format("step {}/{}  loss {:.4f}  gnorm {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s", m.step, max_step, m.loss, m.gradient_norm,
-                            m.learning_rate, m.ms, format_count(m.tokens_per_second));
+  std::string line = format("step {}/{}  loss {:.4f}  gnorm {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s", m.step, max_step, m.loss,
+                            m.gradient_norm, m.learning_rate, m.ms, format_count(m.tokens_per_second));
   if (m.mfu) line += format("  mfu {:.1f} %", 100 * *m.mfu);
   if (m.step < max_step) line += format("  eta {}", format_duration(eta_s));
   return line;
@@ -39,8 +39,8 @@ Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bo
   const bool mid_line = ends_in_mid_line(file);
   file_.open(file, std::ios::app);
   if (!file_)
-    throw UserError(format("cannot write --log-file '{}' ({}) give a path in a folder that exists and can be written", file.string(),
-                           std::strerror(errno)));
+    throw UserError(format("cannot write --log-file '{}' ({}) give a path in a folder that exists and can be written",
+                           file.string(), std::strerror(errno)));
   if (mid_line) file_ << '\n';
 }
 
@@ -100,8 +100,8 @@ void Metrics::train(const TrainMetrics& m) {
 void Metrics::valid(const ValidMetrics& m) {
   if (!active_) return;
   write({{"type", "valid"}, {"step", m.step}, {"loss", m.loss}, {"ppl", std::exp(m.loss)}, {"tokens", m.tokens}, {"ms", m.ms}});
-  bar_.line(format("valid {}  loss {:.4f}  ppl {:.2f}  {} tokens  {:.0f} ms", m.step, m.loss, std::exp(m.loss), format_count(static_cast<double>(m.tokens)),
-                   m.ms));
+  bar_.line(format("valid {}  loss {:.4f}  ppl {:.2f}  {} tokens  {:.0f} ms", m.step, m.loss, std::exp(m.loss),
+                   format_count(static_cast<double>(m.tokens)), m.ms));
 }
 
 void Metrics::save(std::uint64_t step, const std::filesystem::path& folder, double ms) {

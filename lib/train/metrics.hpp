@@ -27,12 +27,12 @@ struct StartMetrics {
 struct TrainMetrics {
   std::uint64_t step = 0;
   double loss = 0, learning_rate = 0, gradient_norm = 0;
-  std::uint64_t tokens = 0;         // so far
-  double tokens_per_second = 0;     // all ranks
-  double ms = 0;                    // of this update
-  std::optional<double> mfu;        // null until the device's peak is known
+  std::uint64_t tokens = 0;      // so far
+  double tokens_per_second = 0;  // all ranks
+  double ms = 0;                 // of this update
+  std::optional<double> mfu;     // null until the device's peak is known
   double comm_exposed_ms = 0;
-  std::size_t mem_peak_bytes = 0;   // most of all ranks
+  std::size_t mem_peak_bytes = 0;  // most of all ranks
 };
 
 struct ValidMetrics {
@@ -52,8 +52,9 @@ struct EndMetrics {
 /// Numbers are written with enough digits to read back exactly; numbers that are not finite as null.
 class Metrics {
  public:
-  /// Appends to `file`, flushed line by line; an empty path writes none. `log_interval`: every how many updates a line is printed (the file
-  /// has them all). Throws UserError if the file cannot be opened. An inactive writer (ranks other than 0) does nothing.
+  /// Appends to `file`, flushed line by line; an empty path writes none. `log_interval`: every how many updates a line is
+  /// printed (the file has them all). Throws UserError if the file cannot be opened. An inactive writer (ranks other than 0)
+  /// does nothing.
   Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr);
 
   void start(const StartMetrics& m);

@@ -54,16 +54,25 @@ OptionTable train_option_table(TrainOptions& o) {
   const auto not_negative = [](double x) { return x >= 0; };
 
   table.group("Data");
-  table.path("data", "DATA", o.data, "Token file to train on, as fsdp-tokenize writes it (llm.c's format, 16-bit tokens).").positional().required();
+  table.path("data", "DATA", o.data, "Token file to train on, as fsdp-tokenize writes it (llm.c's format, 16-bit tokens).")
+      .positional()
+      .required();
   table.path("valid", "FILE", o.valid, "Token file to validate on.").unset("no validation");
   table.integer("tokens-per-sample", "T", o.tokens_per_sample, {1}, "Tokens per sequence.").alias("block-size");
-  table.flag("shuffle", o.shuffle, "Read the sequences in an order that --seed and the pass over the data give, instead of the file's.");
+  table.flag("shuffle", o.shuffle,
+             "Read the sequences in an order that --seed and the pass over the data give, instead of the file's.");
 
   table.group("Model");
-  table.text("arch", "NAME", o.arch, "Model by name; --list-archs shows them. Learned positions are as many as --tokens-per-sample, where the model has more.").unset("as --model, or as the checkpoint that is resumed");
+  table
+      .text("arch", "NAME", o.arch,
+            "Model by name; --list-archs shows them. Learned positions are as many as --tokens-per-sample, where the model has "
+            "more.")
+      .unset("as --model, or as the checkpoint that is resumed");
   table.flag("list-archs", o.list_archs, "Print the names that --arch knows and exit.").command_line_only();
   table.path("model", "DIR", o.model, "Hugging Face folder with config.json and model.safetensors.").unset("as --arch");
-  table.choice<InitFrom>("init", o.init, {{"random", InitFrom::random}, {"pretrained", InitFrom::pretrained}}, "Where the first weights come from.")
+  table
+      .choice<InitFrom>("init", o.init, {{"random", InitFrom::random}, {"pretrained", InitFrom::pretrained}},
+                        "Where the first weights come from.")
       .unset("pretrained with --model, random with --arch");
   const auto override_option = [&](const char* name, const char* letter, std::size_t& field, const char* help) {
     table.integer(name, letter, field, {1}, help).unset("as the model says");
@@ -80,41 +89,52 @@ OptionTable train_option_table(TrainOptions& o) {
   table.integer("update-freq", "K", o.update_freq, {1}, "Micro-batches per update.")
       .alias("gradient-accumulation-steps")
       .unset("1, or what --total-batch-size asks for");
-  table.integer("total-batch-size", "G", o.total_batch_size, {1}, "Sequences per update over all ranks; must equal B x K x ranks.")
+  table
+      .integer("total-batch-size", "G", o.total_batch_size, {1},
+               "Sequences per update over all ranks; must equal B x K x ranks.")
       .unset("B x K x ranks");
 
   table.group("Optimizer");
-  table.choice<std::string>("optimizer", o.optimizer, {{"adamw", "adamw"}}, "Optimizer; weight decay applies to tensors of two or more dimensions.");
+  table.choice<std::string>("optimizer", o.optimizer, {{"adamw", "adamw"}},
+                            "Optimizer; weight decay applies to tensors of two or more dimensions.");
   table.number("lr", "RATE", o.lr, "Learning rate after the warm-up.", "0 or more", not_negative);
   table.pair("adam-betas", "\"(B1,B2)\"", o.adam_betas, "Decay rates of the first and second moment.", "from 0 to below 1",
              [](double x) { return x >= 0 && x < 1; });
-  table.number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment.", "above 0", [](double x) { return x > 0; });
+  table.number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment.", "above 0",
+               [](double x) { return x > 0; });
   table.number("weight-decay", "DECAY", o.weight_decay, "Decoupled weight decay.", "0 or more", not_negative);
-  table.number("clip-norm", "NORM", o.clip_norm, "Scale gradients down to this norm; 0: do not clip.", "0 or more", not_negative);
+  table.number("clip-norm", "NORM", o.clip_norm, "Scale gradients down to this norm; 0: do not clip.", "0 or more",
+               not_negative);
   table.choice<Decay>("lr-scheduler", o.lr_scheduler,
                       {{"fixed", Decay::fixed}, {"polynomial_decay", Decay::polynomial}, {"cosine", Decay::cosine}},
                       "Learning rate after the warm-up: constant, or from --lr to --end-learning-rate at --total-num-update.");
   table.integer("warmup-updates", "W", o.warmup_updates, {0}, "Updates in which the rate rises from 0 to --lr.");
   table.integer("total-num-update", "U", o.total_num_update, {1}, "Update at which the decay ends.").unset("--max-update");
-  table.number("end-learning-rate", "RATE", o.end_learning_rate, "Learning rate at the end of the decay.", "0 or more", not_negative);
+  table.number("end-learning-rate", "RATE", o.end_learning_rate, "Learning rate at the end of the decay.", "0 or more",
+               not_negative);
   table.number("power", "P", o.power, "Power of polynomial_decay.", "above 0", [](double x) { return x > 0; });
   table.integer("max-update", "N", o.max_update, {1}, "Updates in all, those of a resumed run included.").required();
 
   table.group("Sharding");
   table.text("sharding-strategy", joined_placements("|"), o.sharding_strategy,
-             "What is sharded over the ranks: full (parameters, gradients and optimizer state) or none. PyTorch's FULL_SHARD and NO_SHARD are "
+             "What is sharded over the ranks: full (parameters, gradients and optimizer state) or none. PyTorch's FULL_SHARD "
+             "and NO_SHARD are "
              "the same.");
   table.choice<std::string>("wrap-policy", o.wrap_policy, {{"transformer", "transformer"}},
                             "What is gathered together: --wrap-layers blocks; embedding, final norm and head.");
   table.integer("wrap-layers", "N", o.wrap_layers, {1}, "Blocks per unit.");
 
   table.group("Memory");
-  table.flag("checkpoint-activations", o.checkpoint_activations, "Keep the blocks' inputs only and compute the rest again in backward.")
+  table
+      .flag("checkpoint-activations", o.checkpoint_activations,
+            "Keep the blocks' inputs only and compute the rest again in backward.")
       .alias("gradient-checkpointing");
 
   table.group("Checkpoint");
-  table.path("save-dir", "DIR", o.save_dir, "Folder of checkpoints. A file 'save' in it asks for one, a file 'stop' for one and the end.");
-  table.integer("save-interval-updates", "N", o.save_interval_updates, {0}, "Save every N updates; 0: at the end and on request only.");
+  table.path("save-dir", "DIR", o.save_dir,
+             "Folder of checkpoints. A file 'save' in it asks for one, a file 'stop' for one and the end.");
+  table.integer("save-interval-updates", "N", o.save_interval_updates, {0},
+                "Save every N updates; 0: at the end and on request only.");
   table.text("restore", "latest|none|PATH", o.restore,
              "Continue from the latest complete checkpoint in --save-dir, from none, or from the one at PATH.");
 
@@ -125,9 +145,11 @@ OptionTable train_option_table(TrainOptions& o) {
   table.integer("seed", "N", o.seed, {0, 4294967295.0}, "Seed of the random initial weights and of --shuffle.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
-  table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0}, "Validate every N updates; 0: at the end only.");
+  table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
+                "Validate every N updates; 0: at the end only.");
   table.flag("dry-run", o.dry_run, "Print the memory plan and the schedule of a step, and do not train.");
-  table.integer("threads", "N", o.threads, {0, 4096}, "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores.");
+  table.integer("threads", "N", o.threads, {0, 4096},
+                "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores.");
   return table;
 }
 
@@ -140,16 +162,20 @@ void resolve(TrainOptions& o, int world_size) {
     throw UserError("--arch and --model are both given (each decides the model) give one of them");
   const bool chosen = !o.arch.empty() || !o.model.empty();
   if (!o.arch.empty()) arch_config(o.arch);  // unknown names are told now
-  if (o.init == InitFrom::automatic) o.init = o.model.empty() ? InitFrom::random : InitFrom::pretrained;
+  if (o.init == InitFrom::automatic)
+    o.init = o.model.empty() ? InitFrom::random : InitFrom::pretrained;
   else if (o.init == InitFrom::pretrained && o.model.empty())
     throw UserError("--init pretrained needs --model (an --arch has no weights) give --model DIR, or --init random");
   if (const auto given = overrides_of(o); !given.empty()) {
     if (!chosen)
-      throw UserError(format("--{} changes nothing (a checkpoint that is resumed has its own configuration) give --arch or --model too, or leave it out",
-                             given.front().first));
+      throw UserError(
+          format("--{} changes nothing (a checkpoint that is resumed has its own configuration) give --arch or --model too, or "
+                 "leave it out",
+                 given.front().first));
     if (o.init == InitFrom::pretrained)
-      throw UserError(format("--{} does not go with pretrained weights (their shapes are fixed) leave it out, or add --init random",
-                             given.front().first));
+      throw UserError(
+          format("--{} does not go with pretrained weights (their shapes are fixed) leave it out, or add --init random",
+                 given.front().first));
   }
 
   // Batch: G = B K ranks.
@@ -157,14 +183,16 @@ void resolve(TrainOptions& o, int world_size) {
   if (o.total_batch_size != 0) {
     if (o.update_freq == 0) {
       if (o.total_batch_size % per_step != 0)
-        throw UserError(format("--total-batch-size {} is not a multiple of --batch-size {} x {} ranks = {} (every rank does the same number of "
-                               "micro-batches) choose another batch size or number of ranks",
-                               o.total_batch_size, o.batch_size, ranks, per_step));
+        throw UserError(format(
+            "--total-batch-size {} is not a multiple of --batch-size {} x {} ranks = {} (every rank does the same number of "
+            "micro-batches) choose another batch size or number of ranks",
+            o.total_batch_size, o.batch_size, ranks, per_step));
       o.update_freq = o.total_batch_size / per_step;
     } else if (o.update_freq * per_step != o.total_batch_size) {
-      throw UserError(format("--total-batch-size {} is not --batch-size {} x --update-freq {} x {} ranks = {} (they must agree) leave out "
-                             "--update-freq or --total-batch-size, or change one of them",
-                             o.total_batch_size, o.batch_size, o.update_freq, ranks, o.update_freq * per_step));
+      throw UserError(
+          format("--total-batch-size {} is not --batch-size {} x --update-freq {} x {} ranks = {} (they must agree) leave out "
+                 "--update-freq or --total-batch-size, or change one of them",
+                 o.total_batch_size, o.batch_size, o.update_freq, ranks, o.update_freq * per_step));
     }
   }
   if (o.update_freq == 0) o.update_freq = 1;
@@ -173,9 +201,11 @@ void resolve(TrainOptions& o, int world_size) {
   // Schedule.
   if (o.total_num_update == 0) o.total_num_update = o.max_update;
   if (o.lr_scheduler != Decay::fixed && o.total_num_update != 0 && o.warmup_updates > o.total_num_update)
-    throw UserError(format("--warmup-updates {} is more than --total-num-update {} (the decay would end before it starts) lower the one or raise the "
-                           "other",
-                           o.warmup_updates, o.total_num_update));
+    throw UserError(
+        format("--warmup-updates {} is more than --total-num-update {} (the decay would end before it starts) lower the one or "
+               "raise the "
+               "other",
+               o.warmup_updates, o.total_num_update));
 
   // Sharding and run.
   o.sharding_strategy = find_placement(o.sharding_strategy).name;
@@ -185,22 +215,29 @@ void resolve(TrainOptions& o, int world_size) {
 
 void require_complete(const TrainOptions& o) {
   if (o.data.empty() && !o.dry_run)
-    throw UserError("no data (the first argument is the token file to train on) give one, as made by fsdp-tokenize TEXT... --out train.bin");
+    throw UserError(
+        "no data (the first argument is the token file to train on) give one, as made by fsdp-tokenize TEXT... --out "
+        "train.bin");
   if (o.arch.empty() && o.model.empty() && o.restore == "none")
-    throw UserError("no model (--restore none leaves nothing to take it from) give --arch NAME, see --list-archs, or --model DIR");
-  if (o.max_update == 0 && !o.dry_run)
-    throw UserError("no end (nothing says how many updates to do) give --max-update N");
+    throw UserError(
+        "no model (--restore none leaves nothing to take it from) give --arch NAME, see --list-archs, or --model DIR");
+  if (o.max_update == 0 && !o.dry_run) throw UserError("no end (nothing says how many updates to do) give --max-update N");
   if (o.valid.empty() && o.validate_interval_updates != 0)
     throw UserError("--validate-interval-updates has no data (there is no --valid) give --valid FILE or leave it out");
 }
 
 std::optional<std::string> answer(const OptionTable& table, Request request) {
   switch (request) {
-    case Request::help: return table.help();
-    case Request::markdown: return table.markdown();
-    case Request::version: return full_version_text(table.program());
-    case Request::print_config: return table.config();
-    case Request::run: break;
+    case Request::help:
+      return table.help();
+    case Request::markdown:
+      return table.markdown();
+    case Request::version:
+      return full_version_text(table.program());
+    case Request::print_config:
+      return table.config();
+    case Request::run:
+      break;
   }
   return {};
 }
@@ -214,8 +251,10 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
   if (command.options.list_archs && !command.answer) command.answer = list_of_archs();
   if (command.answer) return command;
   resolve(command.options, world_size);
-  if (print_config) command.answer = table.config();
-  else require_complete(command.options);
+  if (print_config)
+    command.answer = table.config();
+  else
+    require_complete(command.options);
   return command;
 }
 
@@ -229,29 +268,30 @@ nlohmann::json to_json(const TrainOptions& options) {
   for (const auto& [name, value] : train_option_table(copy).values()) {
     // Numbers and truth values as such, all else as text.
     const auto parsed = nlohmann::json::parse(value, nullptr, false);
-    out[name] = value.empty()                                      ? nlohmann::json()
-                : parsed.is_number() || parsed.is_boolean() ? parsed
-                                                                   : nlohmann::json(value);
+    out[name] = value.empty() ? nlohmann::json() : parsed.is_number() || parsed.is_boolean() ? parsed : nlohmann::json(value);
   }
   return out;
 }
 
 TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& o) {
   const TransformerConfig before = config;
-  const auto set = [](std::size_t& field, std::size_t value) { if (value != 0) field = value; };
+  const auto set = [](std::size_t& field, std::size_t value) {
+    if (value != 0) field = value;
+  };
   set(config.layers, o.decoder_layers);
   set(config.width, o.decoder_embed_dim);
   set(config.heads, o.decoder_attention_heads);
   set(config.vocab_size, o.vocab_size);
-  // What followed from these still does, unless it is given itself: an inner width of 4 C, as many key/value heads as query heads, heads
-  // that share the width.
+  // What followed from these still does, unless it is given itself: an inner width of 4 C, as many key/value heads as query
+  // heads, heads that share the width.
   if (config.family == Family::gpt2 && before.ffn_width == 4 * before.width) config.ffn_width = 4 * config.width;
   if (before.kv_heads == before.heads) config.kv_heads = config.heads;
   if (before.head_size * before.heads == before.width) {
     if (config.width % config.heads != 0)
-      throw UserError(format("{} attention heads do not divide the width {} (each head takes an equal part) change --decoder-attention-heads or "
-                             "--decoder-embed-dim",
-                             config.heads, config.width));
+      throw UserError(format(
+          "{} attention heads do not divide the width {} (each head takes an equal part) change --decoder-attention-heads or "
+          "--decoder-embed-dim",
+          config.heads, config.width));
     config.head_size = config.width / config.heads;
   }
   set(config.ffn_width, o.decoder_ffn_embed_dim);
@@ -261,13 +301,12 @@ TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& o
 }
 
 std::string full_version_text(std::string_view program) {
-  return version_text(
-      program,
-      {{"MPI", MpiSession::library_version().c_str()},  // Open MPI counts the final NUL
-       {"HDF5", h5::library_version()},
-       {"GEMM", kernels::gemm_description()},
-       {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
-       {"CUDA", "off (no CUDA device in this program)"}});
+  return version_text(program, {{"MPI", MpiSession::library_version().c_str()},  // Open MPI counts the final NUL
+                                {"HDF5", h5::library_version()},
+                                {"GEMM", kernels::gemm_description()},
+                                {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                                                NLOHMANN_JSON_VERSION_PATCH)},
+                                {"CUDA", "off (no CUDA device in this program)"}});
 }
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// All options of fsdp-train: the struct that the rest of the program reads, and the table that fills it. Names come from fairseq, PyTorch,
-// Hugging Face and llm.c.
+// All options of fsdp-train: the struct that the rest of the program reads, and the table that fills it. Names come from
+// fairseq, PyTorch, Hugging Face and llm.c.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ enum class InitFrom { automatic, random, pretrained };
 
 struct TrainOptions {
   // data
-  std::filesystem::path data, valid;  // valid is empty: no validation
+  std::filesystem::path data, valid;     // valid is empty: no validation
   std::size_t tokens_per_sample = 1024;  // T
   bool shuffle = false;
   // model: one of arch and model, or neither where a checkpoint is resumed, which has its own configuration
@@ -29,8 +29,8 @@ struct TrainOptions {
   bool list_archs = false;
   InitFrom init = InitFrom::automatic;  // random or pretrained once resolved; random if neither arch nor model is given
   // overrides of the model's configuration; 0: as the model says
-  std::size_t decoder_layers = 0, decoder_embed_dim = 0, decoder_ffn_embed_dim = 0, decoder_attention_heads = 0, decoder_kv_heads = 0,
-              vocab_size = 0;
+  std::size_t decoder_layers = 0, decoder_embed_dim = 0, decoder_ffn_embed_dim = 0, decoder_attention_heads = 0,
+              decoder_kv_heads = 0, vocab_size = 0;
   // batch
   std::size_t batch_size = 1;        // B: sequences per rank per micro-batch
   std::size_t update_freq = 0;       // K: micro-batches per update; at least 1 once resolved
@@ -70,16 +70,17 @@ struct TrainOptions {
 /// The table over `options`.
 OptionTable train_option_table(TrainOptions& options);
 
-/// Fills in what follows from other options (update_freq, total_batch_size, init, total_num_update) and checks what options say together.
-/// Throws UserError; the same on every rank.
+/// Fills in what follows from other options (update_freq, total_batch_size, init, total_num_update) and checks what options say
+/// together. Throws UserError; the same on every rank.
 void resolve(TrainOptions& options, int world_size);
 /// Checks that nothing is missing for a run: data, a model or a checkpoint to restore, a number of updates. Throws UserError.
 void require_complete(const TrainOptions& options);
 
 /// A parsed command line.
 struct TrainCommand {
-  TrainOptions options;              // resolved and complete, unless there is an answer
-  std::optional<std::string> answer;  // text to print on stdout instead of training: help, version, configuration, list of models
+  TrainOptions options;  // resolved and complete, unless there is an answer
+  std::optional<std::string>
+      answer;  // text to print on stdout instead of training: help, version, configuration, list of models
 };
 /// parse, resolve and require_complete. Throws UserError: the same on every rank, unless a rank cannot read the --config file.
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size);

@@ -18,7 +18,8 @@ namespace {
 // Signals belong to the process, and so do these; several watches (logical ranks of one process) read the same counts.
 std::atomic<int> stops{0}, saves{0}, last_stop{0};  // written by the thread that takes signals
 
-constexpr std::array<std::pair<int, const char*>, 3> stop_signals = {{{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGUSR1, "SIGUSR1"}}};
+constexpr std::array<std::pair<int, const char*>, 3> stop_signals = {
+    {{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGUSR1, "SIGUSR1"}}};
 
 sigset_t watched() {
   sigset_t set;

@@ -1,5 +1,6 @@
-// Requests from outside while training: SIGTERM, SIGINT or SIGUSR1 or a file `stop` in the save folder: save and stop. SIGUSR2 or a file `save`:
-// save and go on. A request may reach one rank only: the loop sums the flags over all ranks before anyone acts.
+// Requests from outside while training: SIGTERM, SIGINT or SIGUSR1 or a file `stop` in the save folder: save and stop. SIGUSR2
+// or a file `save`: save and go on. A request may reach one rank only: the loop sums the flags over all ranks before anyone
+// acts.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,10 @@ struct Requests {
   std::int64_t stop = 0, save = 0;
 };
 
-/// Holds the four signals back in this thread and in those that it starts from now on, and starts one thread that takes them: call it first
-/// in main(). So no handler runs in the midst of a computation: oneDNN 2.6.3's AVX-512 code corrupts the heap when one does on its thread
-/// (seen within seconds at 2 kHz). While there is no SignalWatch, and at the second SIGINT, the process ends as without all this.
+/// Holds the four signals back in this thread and in those that it starts from now on, and starts one thread that takes them:
+/// call it first in main(). So no handler runs in the midst of a computation: oneDNN 2.6.3's AVX-512 code corrupts the heap
+/// when one does on its thread (seen within seconds at 2 kHz). While there is no SignalWatch, and at the second SIGINT, the
+/// process ends as without all this.
 void hold_signals();
 
 class SignalWatch {

@@ -43,22 +43,25 @@ void require_same_model(const TransformerConfig& wanted, const CheckpointReader&
       differences += format("{}{}: {} asked for, {} there", differences.empty() ? "" : "; ", key, value.dump(),
                             b.contains(key) ? b[key].dump() : "nothing");
   if (!(wanted == checkpoint.header().config))
-    throw UserError(format("{} holds another model ({}); choose another --save-dir, ask for the same model, or start anew with --restore none",
-                           checkpoint.description(), differences));
+    throw UserError(format(
+        "{} holds another model ({}); choose another --save-dir, ask for the same model, or start anew with --restore none",
+        checkpoint.description(), differences));
 }
 
 /// Reads files only; may differ by rank until agreed upon.
 Origin find_origin(const TrainOptions& options) {
   Origin origin;
   if (options.restore == "latest") {
-    if (const auto folder = latest_checkpoint(options.save_dir, &origin.warnings)) origin.checkpoint = CheckpointReader::open(*folder);
+    if (const auto folder = latest_checkpoint(options.save_dir, &origin.warnings))
+      origin.checkpoint = CheckpointReader::open(*folder);
   } else if (options.restore != "none") {
     const auto folder = latest_checkpoint(options.restore, &origin.warnings);
     origin.checkpoint = CheckpointReader::open(folder.value_or(options.restore));
   }
   const bool named = !options.arch.empty() || !options.model.empty();
   if (!named && !origin.checkpoint)
-    throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model", options.save_dir.string()));
+    throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model",
+                           options.save_dir.string()));
   if (!options.arch.empty()) {
     origin.config = with_overrides(arch_config(options.arch), options);
     // As in fairseq: learned positions are as many as can be trained.
@@ -67,15 +70,18 @@ Origin find_origin(const TrainOptions& options) {
   }
   if (!options.model.empty()) origin.config = with_overrides(read_config(options.model), options);
   if (!named) origin.config = origin.checkpoint->header().config;
-  if (origin.checkpoint) require_same_model(origin.config, *origin.checkpoint);
-  else if (options.init == InitFrom::pretrained) origin.pretrained = open_hugging_face(options.model);
+  if (origin.checkpoint)
+    require_same_model(origin.config, *origin.checkpoint);
+  else if (options.init == InitFrom::pretrained)
+    origin.pretrained = open_hugging_face(options.model);
   // The run would come to a step that is there already, and its work since the save before would be lost.
   const std::uint64_t start = origin.checkpoint ? origin.checkpoint->header().progress.update : 0;
   if (const auto newest = latest_checkpoint(options.save_dir))
     if (const std::uint64_t there = CheckpointReader::open(*newest)->header().progress.update; there > start)
-      throw UserError(format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; choose another "
-                             "--save-dir or move them away",
-                             options.save_dir.string(), there, start));
+      throw UserError(format(
+          "{} holds later steps than the run would start from ({} against {}), and they are not overwritten; choose another "
+          "--save-dir or move them away",
+          options.save_dir.string(), there, start));
   return origin;
 }
 
@@ -86,22 +92,26 @@ void require_same_origin(const Origin& origin, Communicator& world, Stream& stre
       origin.checkpoint ? static_cast<std::int64_t>(origin.checkpoint->header().progress.update) : -1;
   world.all_reduce(stream, updates.data(), updates.size());
   if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
-    throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step, or another run writes there); start again", 0,
-                          true, exit_code::failed);
+    throw CollectiveError(
+        "the ranks see different latest checkpoints (the file system is not in step, or another run writes there); start again",
+        0, true, exit_code::failed);
 }
 
 ShardingOptions sharding_options(const TrainOptions& options) {
   return {.strategy = options.sharding_strategy,
           .wrap = {options.wrap_layers},
           .batch = {options.batch_size, options.tokens_per_sample},
-          .plan = {.training = true, .micro_batches = options.update_freq, .checkpoint_activations = options.checkpoint_activations},
+          .plan = {.training = true,
+                   .micro_batches = options.update_freq,
+                   .checkpoint_activations = options.checkpoint_activations},
           .adamw = {options.adam_betas[0], options.adam_betas[1], options.adam_eps, options.weight_decay}};
 }
 
 /// Brings in oneDNN's code, so that it does not count as memory of the run, and returns what the process has used so far.
 std::size_t start_up(Stream& stream) {
   std::array<float, 3 * 64> x{};
-  kernels::gemm(stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8, kernels::Write::overwrite);
+  kernels::gemm(stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
+                kernels::Write::overwrite);
   return process_peak_bytes();
 }
 
@@ -109,14 +119,20 @@ std::size_t start_up(Stream& stream) {
 class Run {
  public:
   Run(const TrainOptions& options, Communicator& world)
-      : options_(options), world_(world), device_(make_cpu_device()), stream_(device_->make_stream()), start_bytes_(start_up(*stream_)) {
+      : options_(options),
+        world_(world),
+        device_(make_cpu_device()),
+        stream_(device_->make_stream()),
+        start_bytes_(start_up(*stream_)) {
     const CpuShare share = share_of_rank(*world.split_by_node(), *stream_, options.threads);
     threads_ = share.threads;
     kernels::set_threads(threads_);
     double cores = share.cores;
     world.all_reduce(*stream_, &cores, 1);
     if (const auto per_core = noted_peak_per_core()) peak_flops_ = *per_core * cores;
-    agree(world, [&] { metrics_.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, world.rank() == 0); });
+    agree(world, [&] {
+      metrics_.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, world.rank() == 0);
+    });
     agree(world, [&] { origin_ = find_origin(options); });
     require_same_origin(origin_, world, *stream_);
     agree(world, [&] { check_sharding(origin_.config, sharding_options(options)); });
@@ -128,11 +144,12 @@ class Run {
   void announce() {
     const Plan& plan = sharded_->plan();
     const Transformer& model = sharded_->model();
-    metrics_->say(format("fsdp {}: {}, {} thread{} per rank, {}, {}", version_string(), device_->description(), threads_, threads_ == 1 ? "" : "s",
-                         kernels::gemm_description(), world_.description()));
-    metrics_->say(format("model: {} parameters, {} blocks, width {}; strategy {} over {} rank{}; {} sequences of {} tokens per update",
-                         format_count(static_cast<double>(model.parameter_count())), model.blocks(), model.config().width,
-                         sharded_->placement().name, world_.size(), world_.size() == 1 ? "" : "s", cut_.sequences_per_update(), cut_.T));
+    metrics_->say(format("fsdp {}: {}, {} thread{} per rank, {}, {}", version_string(), device_->description(), threads_,
+                         threads_ == 1 ? "" : "s", kernels::gemm_description(), world_.description()));
+    metrics_->say(
+        format("model: {} parameters, {} blocks, width {}; strategy {} over {} rank{}; {} sequences of {} tokens per update",
+               format_count(static_cast<double>(model.parameter_count())), model.blocks(), model.config().width,
+               sharded_->placement().name, world_.size(), world_.size() == 1 ? "" : "s", cut_.sequences_per_update(), cut_.T));
     metrics_->say("memory plan per rank:\n" + describe_memory(plan) + overheads());
   }
 
@@ -142,9 +159,10 @@ class Run {
     const Layout& layout = sharded_->layout();
     std::printf("units:\n");
     for (const Unit& unit : layout.units())
-      std::printf("  %-12s %zu tensors, %zu elements, %zu with padding\n", unit.name.c_str(), unit.parameters.size(), unit.numel, unit.padded_numel);
-    std::printf("memory plan per rank:\n%s%soperations of one update:\n%s", describe_memory(sharded_->plan()).c_str(), overheads().c_str(),
-                describe_operations(sharded_->plan(), sharded_->plan().update, layout).c_str());
+      std::printf("  %-12s %zu tensors, %zu elements, %zu with padding\n", unit.name.c_str(), unit.parameters.size(),
+                  unit.numel, unit.padded_numel);
+    std::printf("memory plan per rank:\n%s%soperations of one update:\n%s", describe_memory(sharded_->plan()).c_str(),
+                overheads().c_str(), describe_operations(sharded_->plan(), sharded_->plan().update, layout).c_str());
   }
 
   /// Memory, data, weights: after it the loop can run.
@@ -191,15 +209,17 @@ class Run {
     Executor& executor = sharded_->executor();
     executor.reset_times();
     const double rate = learning_rate(schedule_of(options_), progress_.update + 1);
-    const UpdateResult result = executor.run_update(
-        [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) { train_batches_->read(progress_.sequences, micro, inputs, targets); },
-        {.update = progress_.update + 1,
-         .learning_rate = rate,
-         .clip_norm = options_.clip_norm,
-         .tokens = static_cast<double>(cut_.tokens_per_update())});
+    const UpdateResult result =
+        executor.run_update([&](std::size_t micro, std::int32_t* inputs,
+                                std::int32_t* targets) { train_batches_->read(progress_.sequences, micro, inputs, targets); },
+                            {.update = progress_.update + 1,
+                             .learning_rate = rate,
+                             .clip_norm = options_.clip_norm,
+                             .tokens = static_cast<double>(cut_.tokens_per_update())});
     if (!result.finite())
       throw CollectiveError(
-          format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient), and the weights were left as they are; lower "
+          format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient), and the weights were left as "
+                 "they are; lower "
                  "--lr, lengthen --warmup-updates or set --clip-norm, and start again: the last complete checkpoint is used",
                  progress_.update + 1, result.loss, result.non_finite),
           0, true, exit_code::failed);
@@ -227,15 +247,17 @@ class Run {
       sum += sharded_->executor().evaluate(
           [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) { valid_batches_->read(b, inputs, targets); });
     world_.all_reduce(*stream_, &sum, 1);
-    metrics_->valid({progress_.update, sum / static_cast<double>(valid_batches_->targets()), valid_batches_->targets(), timer.seconds() * 1e3});
+    metrics_->valid({progress_.update, sum / static_cast<double>(valid_batches_->targets()), valid_batches_->targets(),
+                     timer.seconds() * 1e3});
   }
 
   void save() {
     if (last_save_ == progress_.update) return;
     const Timer timer;
     Executor& executor = sharded_->executor();
-    const std::vector<ShardState> states = {
-        {"parameters", executor.parameters()}, {adamw_states[0], executor.optimizer_state(0)}, {adamw_states[1], executor.optimizer_state(1)}};
+    const std::vector<ShardState> states = {{"parameters", executor.parameters()},
+                                            {adamw_states[0], executor.optimizer_state(0)},
+                                            {adamw_states[1], executor.optimizer_state(1)}};
     const CheckpointHeader header = {.config = sharded_->model().config(),
                                      .progress = progress_,
                                      .strategy = std::string(sharded_->placement().name),
@@ -245,25 +267,29 @@ class Run {
                                      .optimizer = options_.optimizer,
                                      .options_json = options_json_.dump(),
                                      .version = version_string()};
-    const auto folder = save_checkpoint(options_.save_dir, header, sharded_->layout(), sharded_->shard(), sharded_->replica(), states, world_);
+    const auto folder =
+        save_checkpoint(options_.save_dir, header, sharded_->layout(), sharded_->shard(), sharded_->replica(), states, world_);
     last_save_ = progress_.update;
     metrics_->save(progress_.update, folder, timer.seconds() * 1e3);
   }
 
   void stopped(const std::string& reason) { metrics_->stop(progress_.update, reason); }
   void already_done() {
-    metrics_->say(format("nothing to do: {} of {} updates are done; raise --max-update to go on", progress_.update, options_.max_update));
+    metrics_->say(
+        format("nothing to do: {} of {} updates are done; raise --max-update to go on", progress_.update, options_.max_update));
   }
 
   /// The closing lines: how it went, and planned beside measured memory.
   void finish(const std::string& next) {
     const std::size_t measured = max_over_ranks(world_, *stream_, sharded_->executor().peak_bytes());
     const std::size_t process = max_over_ranks(world_, *stream_, process_peak_bytes() - start_bytes_);
-    metrics_->say(format("memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above",
-                         format_bytes(static_cast<double>(sharded_->plan().peak_bytes)), format_bytes(static_cast<double>(measured)),
-                         format_bytes(static_cast<double>(process)),
-                         format_bytes(static_cast<double>(sharded_->plan().peak_bytes + overhead_bytes()))));
-    metrics_->end({progress_.update, progress_.tokens, static_cast<double>(progress_.tokens - start_tokens_) / since_start_.seconds(), measured, next});
+    metrics_->say(
+        format("memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above",
+               format_bytes(static_cast<double>(sharded_->plan().peak_bytes)), format_bytes(static_cast<double>(measured)),
+               format_bytes(static_cast<double>(process)),
+               format_bytes(static_cast<double>(sharded_->plan().peak_bytes + overhead_bytes()))));
+    metrics_->end({progress_.update, progress_.tokens,
+                   static_cast<double>(progress_.tokens - start_tokens_) / since_start_.seconds(), measured, next});
   }
 
  private:
@@ -272,8 +298,9 @@ class Run {
     const auto& parameters = sharded_->model().parameters();
     if (origin_.checkpoint) {
       origin_.checkpoint->verify(world_.rank(), world_.size());
-      const std::vector<ShardState> states = {
-          {"parameters", executor.parameters()}, {adamw_states[0], executor.optimizer_state(0)}, {adamw_states[1], executor.optimizer_state(1)}};
+      const std::vector<ShardState> states = {{"parameters", executor.parameters()},
+                                              {adamw_states[0], executor.optimizer_state(0)},
+                                              {adamw_states[1], executor.optimizer_state(1)}};
       load_states(*origin_.checkpoint, parameters, sharded_->layout(), sharded_->shard(), states);
       progress_ = origin_.checkpoint->header().progress;
     } else if (origin_.pretrained) {

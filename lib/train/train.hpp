@@ -6,8 +6,8 @@
 
 namespace fsdp {
 
-/// Trains as `options` say (resolved, complete) and returns the exit code: 0 done, 75 stopped on request with everything saved. Collective
-/// over world. Throws CollectiveError for what stops all ranks, anything else for what befell this one.
+/// Trains as `options` say (resolved, complete) and returns the exit code: 0 done, 75 stopped on request with everything saved.
+/// Collective over world. Throws CollectiveError for what stops all ranks, anything else for what befell this one.
 int train(const TrainOptions& options, Communicator& world);
 
 }  // namespace fsdp

@@ -39,7 +39,8 @@ OptionTable make_table(Fields& f) {
   table.integer("offset", "N", f.offset, {-5, 5}, "Offset.");
   table.size("memory", "SIZE", f.memory, "Memory.");
   table.number("rate", "R", f.rate, "Rate.", "0 or more", [](double x) { return x >= 0; });
-  table.pair("adam-betas", "\"(B1,B2)\"", f.betas, "Decay rates.", "from 0 to below 1", [](double x) { return x >= 0 && x < 1; });
+  table.pair("adam-betas", "\"(B1,B2)\"", f.betas, "Decay rates.", "from 0 to below 1",
+             [](double x) { return x >= 0 && x < 1; });
   table.duration("every", "TIME", f.every_s, "Interval.");
   table.flag("dry-run", f.dry_run, "Do nothing.");
   table.choice<Colour>("colour", f.colour, {{"red", Colour::red}, {"RED", Colour::red}, {"green", Colour::green}}, "Colour.");
@@ -68,8 +69,8 @@ std::string error(std::vector<const char*> arguments) {
 
 BOOST_AUTO_TEST_CASE(every_kind_of_value_is_read) {
   const auto [f, request] =
-      parse({"train.bin", "--batch-size=7", "--memory", "2GiB", "--rate", "1e-3", "--adam-betas", "(0.9, 0.98)", "--every", "30min", "--dry-run",
-             "--colour", "green", "--save-dir", "out", "--names", "a, b,c", "--offset", "-3"});
+      parse({"train.bin", "--batch-size=7", "--memory", "2GiB", "--rate", "1e-3", "--adam-betas", "(0.9, 0.98)", "--every",
+             "30min", "--dry-run", "--colour", "green", "--save-dir", "out", "--names", "a, b,c", "--offset", "-3"});
   BOOST_CHECK(request == Request::run);
   BOOST_TEST(f.data == "train.bin");
   BOOST_TEST(f.batch == 7u);
@@ -129,7 +130,8 @@ BOOST_AUTO_TEST_CASE(repeated_options_are_errors) {
 }
 
 BOOST_AUTO_TEST_CASE(bad_values_name_the_option_the_value_and_what_is_accepted) {
-  CHECK_CONTAINS(error({"--batch-size", "3x"}), "--batch-size '3x' is not accepted (not a whole number) give a whole number, 1 or more");
+  CHECK_CONTAINS(error({"--batch-size", "3x"}),
+                 "--batch-size '3x' is not accepted (not a whole number) give a whole number, 1 or more");
   CHECK_CONTAINS(error({"--batch-size", "0"}), "'0' is not accepted (out of range)");
   CHECK_CONTAINS(error({"--batch-size", "-4"}), "'-4' is not accepted (out of range)");
   CHECK_CONTAINS(error({"--batch-size", "99999999999999999999"}), "is not accepted");
@@ -152,7 +154,9 @@ BOOST_AUTO_TEST_CASE(bad_values_name_the_option_the_value_and_what_is_accepted) 
 BOOST_AUTO_TEST_CASE(a_file_is_read_and_the_command_line_wins) {
   const TemporaryFolder folder;
   const std::string file = (folder / "run.ini").string();
-  write_file(file, "# a comment\n[decoration]\ndata = train.bin\n batch_size=5   # five\n\nrate = 0.25\ndry-run = true\nadam-betas = (0.8,0.9)\n");
+  write_file(file,
+             "# a comment\n[decoration]\ndata = train.bin\n batch_size=5   # five\n\nrate = 0.25\ndry-run = true\nadam-betas = "
+             "(0.8,0.9)\n");
   const auto f = parse({"--rate", "0.75", "--config", file.c_str(), "--dry-run=no"}).fields;
   BOOST_TEST(f.data == "train.bin");
   BOOST_TEST(f.batch == 5u);
@@ -184,8 +188,8 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_reads_back_as_the_same) {
   const std::string first = (folder / "a.ini").string();
   Fields f;
   auto table = make_table(f);
-  const char* argv[] = {"fsdp-x",  "d.bin", "--rate", "0.1", "--adam-betas", "0.3,0.70000000000000007", "--every", "90min", "--colour",
-                        "RED", "--print-config"};
+  const char* argv[] = {"fsdp-x",  "d.bin", "--rate",   "0.1", "--adam-betas",  "0.3,0.70000000000000007",
+                        "--every", "90min", "--colour", "RED", "--print-config"};
   BOOST_CHECK(table.parse(static_cast<int>(std::size(argv)), argv) == Request::print_config);
   write_file(first, table.config());
   CHECK_CONTAINS(table.config(), "\n# total-batch-size = (as it comes)\n");

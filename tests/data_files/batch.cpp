@@ -27,7 +27,8 @@ struct CountingFile {
 };
 
 /// The sequences that all ranks read in one update, in order of rank and micro-batch.
-std::vector<std::size_t> sequences_read(const TokenFile& file, std::size_t T, std::size_t B, std::size_t K, int ranks, std::uint64_t position) {
+std::vector<std::size_t> sequences_read(const TokenFile& file, std::size_t T, std::size_t B, std::size_t K, int ranks,
+                                        std::uint64_t position) {
   std::vector<std::size_t> read;
   for (int rank = 0; rank < ranks; ++rank) {
     const TrainBatches batches(file, {B, T, K, rank, ranks}, 65536);

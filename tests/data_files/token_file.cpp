@@ -42,7 +42,7 @@ BOOST_AUTO_TEST_CASE(what_is_written_reads_back) {
   TokenFile opened(path);
   const TokenFile file(std::move(opened));  // moves keep the map
   BOOST_TEST(file.tokens() == 24u);
-  BOOST_TEST(file.sequences(7) == 3u);   // 23 targets
+  BOOST_TEST(file.sequences(7) == 3u);  // 23 targets
   BOOST_TEST(file.sequences(23) == 1u);
   BOOST_TEST(file.sequences(24) == 0u);
   std::vector<std::int32_t> inputs(7), targets(7);
@@ -99,7 +99,8 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
 
 BOOST_AUTO_TEST_CASE(a_failed_write_leaves_nothing) {
   const TemporaryFolder folder;
-  CHECK_CONTAINS(message_of([&] { write_token_file(folder / "no/such/folder.bin", counting(3)); }), "folder.bin' (No such file");
+  CHECK_CONTAINS(message_of([&] { write_token_file(folder / "no/such/folder.bin", counting(3)); }),
+                 "folder.bin' (No such file");
   std::filesystem::create_directory(folder / "taken");
   write_file(folder / "taken/x", "");
   message_of<CallError>([&] { write_token_file(folder / "taken", counting(3)); });  // rename onto a folder fails

@@ -1,5 +1,5 @@
-// After the first update nothing of ours is allocated: operator new is counted, libfsdp's calls included. (What oneDNN's gemm packs comes from malloc; the
-// memory plan lists it.)
+// After the first update nothing of ours is allocated: operator new is counted, libfsdp's calls included. (What oneDNN's gemm
+// packs comes from malloc; the memory plan lists it.)
 #define BOOST_TEST_MODULE fsdp.allocations
 #include <boost/test/unit_test.hpp>
 
@@ -20,14 +20,18 @@ BOOST_AUTO_TEST_CASE(updates_do_not_allocate) {
         kernels::set_threads(1);
         const auto device = make_cpu_device();
         const std::size_t before = test::large_allocations();
-        ShardedModel sharded(config, {.strategy = strategy, .batch = {3, 64}, .plan = {.micro_batches = 2, .checkpoint_activations = recompute}}, world);
+        ShardedModel sharded(
+            config, {.strategy = strategy, .batch = {3, 64}, .plan = {.micro_batches = 2, .checkpoint_activations = recompute}},
+            world);
         BOOST_TEST(test::large_allocations() > before);  // the counter sees what libfsdp allocates
         Executor& executor = sharded.allocate(*device);
         executor.initialize_parameters(7);
         const BatchReader read = [](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
           for (std::int32_t i = 0; i < 3 * 64; ++i) inputs[i] = i * 7 % 5000, targets[i] = i * 11 % 5000;
         };
-        const auto update = [&](std::uint64_t u) { executor.run_update(read, {.update = u, .learning_rate = 1e-3, .clip_norm = 1, .tokens = 2 * 2 * 3 * 64}); };
+        const auto update = [&](std::uint64_t u) {
+          executor.run_update(read, {.update = u, .learning_rate = 1e-3, .clip_norm = 1, .tokens = 2 * 2 * 3 * 64});
+        };
         update(1);
         executor.evaluate(read);
         world.barrier();

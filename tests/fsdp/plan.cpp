@@ -13,7 +13,8 @@ namespace {
 
 TransformerConfig tiny(std::size_t layers) {
   TransformerConfig config;
-  config.vocab_size = 33, config.max_positions = 8, config.width = 12, config.layers = layers, config.heads = config.kv_heads = 3;
+  config.vocab_size = 33, config.max_positions = 8, config.width = 12, config.layers = layers,
+  config.heads = config.kv_heads = 3;
   config.head_size = 4, config.ffn_width = 20;
   return config;
 }
@@ -42,7 +43,9 @@ std::size_t count(const std::vector<Operation>& list, OperationKind kind) {
 /// Walks a list and holds every stage to weights that are there, every slot to one unit at a time.
 void check_gathers(const Built& b, const std::vector<Operation>& list) {
   std::map<BufferId, int> holds;  // slot -> unit
-  const auto in = [&](const std::vector<BufferId>& ids, BufferId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
+  const auto in = [&](const std::vector<BufferId>& ids, BufferId id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
   for (const Operation& op : list) {
     if (op.kind == OperationKind::all_gather) {
       BOOST_TEST(!holds.contains(op.writes[0]));  // the unit before was released
@@ -55,9 +58,11 @@ void check_gathers(const Built& b, const std::vector<Operation>& list) {
       BOOST_TEST_REQUIRE(holds.contains(slot));
       BOOST_TEST(holds[slot] == unit);
     }
-    if (op.kind == OperationKind::head || op.kind == OperationKind::embedding_forward || op.kind == OperationKind::embedding_backward)
+    if (op.kind == OperationKind::head || op.kind == OperationKind::embedding_forward ||
+        op.kind == OperationKind::embedding_backward)
       BOOST_TEST(holds.contains(b.plan.whole_parameters[0]));
-    if (op.kind == OperationKind::release) BOOST_TEST(holds.erase(b.plan.whole_parameters[static_cast<std::size_t>(op.unit)]) == 1u);
+    if (op.kind == OperationKind::release)
+      BOOST_TEST(holds.erase(b.plan.whole_parameters[static_cast<std::size_t>(op.unit)]) == 1u);
   }
   BOOST_TEST(holds.empty());  // every gathered unit is released
 }
@@ -68,20 +73,27 @@ BOOST_AUTO_TEST_CASE(two_blocks_full_recomputed) {
   const Built b = build("full", 2, 4, {.checkpoint_activations = true});
   const std::string text = describe_operations(b.plan, b.plan.update, b.layout);
   const std::string expected =
-      "   #  stream   operation               reads                                            writes                                     waits\n"
+      "   #  stream   operation               reads                                            writes                          "
+      "           waits\n"
       "   0  compute  read batch                                                               inputs targets\n";
   BOOST_TEST(text.substr(0, 20) == expected.substr(0, 20));
   std::vector<std::string> order;
   for (const Operation& op : b.plan.update) {
     std::string what(name_of(op.kind));
-    if (op.block >= 0) what += " " + std::to_string(op.block);
-    else if (op.unit >= 0) what += " u" + std::to_string(op.unit);
+    if (op.block >= 0)
+      what += " " + std::to_string(op.block);
+    else if (op.unit >= 0)
+      what += " u" + std::to_string(op.unit);
     order.push_back(what);
   }
-  const std::vector<std::string> wanted = {
-      "read batch", "all-gather u0", "all-gather u1", "forward embedding", "all-gather u2", "forward 0", "release u1", "forward 1",
-      "head and loss u0", "all-gather u1", "backward 1", "release u2", "reduce-scatter u2", "recompute 0", "backward 0", "release u1",
-      "reduce-scatter u1", "backward embedding u0", "release u0", "reduce-scatter u0", "gradient norm", "optimizer"};
+  const std::vector<std::string> wanted = {"read batch",        "all-gather u0",     "all-gather u1",
+                                           "forward embedding", "all-gather u2",     "forward 0",
+                                           "release u1",        "forward 1",         "head and loss u0",
+                                           "all-gather u1",     "backward 1",        "release u2",
+                                           "reduce-scatter u2", "recompute 0",       "backward 0",
+                                           "release u1",        "reduce-scatter u1", "backward embedding u0",
+                                           "release u0",        "reduce-scatter u0", "gradient norm",
+                                           "optimizer"};
   BOOST_TEST(order == wanted, boost::test_tools::per_element());
   // The forward pass of the embedding waits for the root's gather, a block for its own, the optimizer for the norm.
   BOOST_TEST(b.plan.update[3].waits == std::vector<int>{1}, boost::test_tools::per_element());
@@ -99,7 +111,8 @@ BOOST_AUTO_TEST_CASE(full_gathers_each_block_twice_and_none_never) {
         const Built full = build("full", layers, 3, {.micro_batches = micro}, per_unit);
         check_gathers(full, full.plan.update);
         check_gathers(full, full.plan.evaluation);
-        BOOST_TEST(count(full.plan.update, OperationKind::all_gather) == micro * (2 * units));  // the last unit once, the root once
+        BOOST_TEST(count(full.plan.update, OperationKind::all_gather) ==
+                   micro * (2 * units));  // the last unit once, the root once
         BOOST_TEST(count(full.plan.update, OperationKind::reduce_scatter) == micro * (units + 1));
         const Built none = build("none", layers, 3, {.micro_batches = micro}, per_unit);
         BOOST_TEST(count(none.plan.update, OperationKind::all_gather) == 0u);
@@ -136,8 +149,10 @@ BOOST_AUTO_TEST_CASE(live_buffers_never_overlap) {
               for (BufferId id : *ids) BOOST_TEST((std::find(live.begin(), live.end(), id) != live.end()));
             for (BufferId id : op.frees) live.erase(std::find(live.begin(), live.end(), id));
           }
-          if (list == &b.plan.update) BOOST_TEST(peak == b.plan.peak_bytes);
-          else BOOST_TEST(peak <= b.plan.peak_bytes);
+          if (list == &b.plan.update)
+            BOOST_TEST(peak == b.plan.peak_bytes);
+          else
+            BOOST_TEST(peak <= b.plan.peak_bytes);
         }
       }
 }
@@ -155,5 +170,6 @@ BOOST_AUTO_TEST_CASE(evaluation_alone_has_no_gradients) {
   const Built b = build("full", 3, 2, {.training = false});
   BOOST_TEST(b.plan.update.empty());
   for (const PlanBuffer& buffer : b.plan.buffers)
-    BOOST_TEST((buffer.role != BufferRole::gradients && buffer.role != BufferRole::optimizer_state && buffer.role != BufferRole::unreduced_gradients));
+    BOOST_TEST((buffer.role != BufferRole::gradients && buffer.role != BufferRole::optimizer_state &&
+                buffer.role != BufferRole::unreduced_gradients));
 }

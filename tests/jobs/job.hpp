@@ -35,14 +35,16 @@ struct Outcome {
 
 /// A folder of its own for each test case, emptied first.
 inline fs::path fresh_folder() {
-  const fs::path folder = fs::temp_directory_path() / ("fsdp-jobs-" + std::to_string(getpid())) / boost::unit_test::framework::current_test_case().p_name.get();
+  const fs::path folder = fs::temp_directory_path() / ("fsdp-jobs-" + std::to_string(getpid())) /
+                          boost::unit_test::framework::current_test_case().p_name.get();
   fs::remove_all(folder);
   fs::create_directories(folder);
   return folder;
 }
 
 /// Starts `command` (words) in `folder`, calls `meanwhile` with its process id, waits.
-inline Outcome run(const fs::path& folder, const std::vector<std::string>& command, const std::function<void(pid_t)>& meanwhile = {}) {
+inline Outcome run(const fs::path& folder, const std::vector<std::string>& command,
+                   const std::function<void(pid_t)>& meanwhile = {}) {
   const fs::path log = folder / "output.txt";
   std::fflush(nullptr);  // or the child writes again what is buffered
   const pid_t child = fork();
@@ -64,7 +66,13 @@ inline Outcome run(const fs::path& folder, const std::vector<std::string>& comma
 
 /// The launcher's words for `np` ranks, then the program and its arguments.
 inline std::vector<std::string> mpirun(int np, const std::string& program, const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = {FSDP_MPIEXEC, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", std::to_string(np),
+  std::vector<std::string> command = {FSDP_MPIEXEC,
+                                      "--allow-run-as-root",
+                                      "--oversubscribe",
+                                      "--bind-to",
+                                      "none",
+                                      "-np",
+                                      std::to_string(np),
                                       std::string(FSDP_BIN) + "/" + program};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;

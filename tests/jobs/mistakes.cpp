@@ -16,8 +16,22 @@ std::vector<std::string> plus(std::vector<std::string> words, const std::vector<
   return words;
 }
 
-const std::vector<std::string> model = {"--arch", "gpt2", "--vocab-size", "211", "--decoder-layers", "2", "--decoder-embed-dim", "24",
-                                        "--decoder-attention-heads", "3", "--tokens-per-sample", "16", "--batch-size", "2", "--max-update", "2"};
+const std::vector<std::string> model = {"--arch",
+                                        "gpt2",
+                                        "--vocab-size",
+                                        "211",
+                                        "--decoder-layers",
+                                        "2",
+                                        "--decoder-embed-dim",
+                                        "24",
+                                        "--decoder-attention-heads",
+                                        "3",
+                                        "--tokens-per-sample",
+                                        "16",
+                                        "--batch-size",
+                                        "2",
+                                        "--max-update",
+                                        "2"};
 
 /// On 3 ranks: exit code 2 and one message that says all of `texts`.
 void expect_mistake(const fs::path& folder, const std::vector<std::string>& words, const std::vector<std::string>& texts,
@@ -66,10 +80,15 @@ BOOST_AUTO_TEST_CASE(data_that_is_not) {
 BOOST_AUTO_TEST_CASE(models_that_are_not) {
   const auto folder = fresh_folder();
   // Tokens of the golden runs reach 210.
-  expect_mistake(folder, {tokens, "--arch", "gpt2", "--vocab-size", "100", "--decoder-layers", "1", "--decoder-embed-dim", "24", "--decoder-attention-heads",
-                          "3", "--tokens-per-sample", "16", "--max-update", "2"}, {"100", "vocab"});
-  expect_mistake(folder, {tokens, "--arch", "gpt2", "--decoder-embed-dim", "25", "--decoder-attention-heads", "3", "--max-update", "2"}, {"3", "25", "--decoder-"});
-  expect_mistake(folder, plus({tokens, "--tokens-per-sample", "4096"}, {"--arch", "gpt2", "--max-update", "2"}), {"4096", "1024"});
+  expect_mistake(folder,
+                 {tokens, "--arch", "gpt2", "--vocab-size", "100", "--decoder-layers", "1", "--decoder-embed-dim", "24",
+                  "--decoder-attention-heads", "3", "--tokens-per-sample", "16", "--max-update", "2"},
+                 {"100", "vocab"});
+  expect_mistake(folder,
+                 {tokens, "--arch", "gpt2", "--decoder-embed-dim", "25", "--decoder-attention-heads", "3", "--max-update", "2"},
+                 {"3", "25", "--decoder-"});
+  expect_mistake(folder, plus({tokens, "--tokens-per-sample", "4096"}, {"--arch", "gpt2", "--max-update", "2"}),
+                 {"4096", "1024"});
   expect_mistake(folder, {tokens, "--model", "none", "--max-update", "2", "--tokens-per-sample", "16"}, {"none"});
   const auto golden = golden_folder("gpt2-tied");
   for (const std::size_t bytes : {0u, 5u, 300u, 200000u}) {
@@ -77,7 +96,8 @@ BOOST_AUTO_TEST_CASE(models_that_are_not) {
     fs::create_directory(folder / "broken");
     fs::copy(golden / "config.json", folder / "broken");
     copy_part(golden / "model.safetensors", folder / "broken" / "model.safetensors", bytes);
-    expect_mistake(folder, {tokens, "--model", "broken", "--max-update", "2", "--tokens-per-sample", "16"}, {"model.safetensors"});
+    expect_mistake(folder, {tokens, "--model", "broken", "--max-update", "2", "--tokens-per-sample", "16"},
+                   {"model.safetensors"});
   }
   std::ofstream(folder / "broken" / "config.json") << "{\"model_type\": \"bert\"}";
   expect_mistake(folder, {tokens, "--model", "broken", "--max-update", "2", "--tokens-per-sample", "16"}, {"bert"});
@@ -90,19 +110,27 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   const fs::path step = folder / "saves" / "step-00000002";
   BOOST_TEST_REQUIRE(fs::exists(step));
   // Another model.
-  expect_mistake(folder, {tokens, "--save-dir", "saves", "--arch", "gpt2", "--vocab-size", "211", "--decoder-layers", "3", "--decoder-embed-dim", "24",
-                          "--decoder-attention-heads", "3", "--tokens-per-sample", "16", "--max-update", "4"}, {"another model", "n_layer"});
+  expect_mistake(
+      folder,
+      {tokens, "--save-dir", "saves", "--arch", "gpt2", "--vocab-size", "211", "--decoder-layers", "3", "--decoder-embed-dim",
+       "24", "--decoder-attention-heads", "3", "--tokens-per-sample", "16", "--max-update", "4"},
+      {"another model", "n_layer"});
   // Going on from a copy that lost something; the original is still good.
   const auto damage = [&](const std::string& name, const std::function<void(const fs::path&)>& what) {
     fs::remove_all(folder / name);
     fs::copy(step, folder / name, fs::copy_options::recursive);
     what(folder / name);
-    expect_mistake(folder, plus({tokens, "--save-dir", "new", "--restore", name, "--max-update", "4"}, std::vector<std::string>(model.begin(), model.end() - 2)), {name});
+    expect_mistake(folder,
+                   plus({tokens, "--save-dir", "new", "--restore", name, "--max-update", "4"},
+                        std::vector<std::string>(model.begin(), model.end() - 2)),
+                   {name});
     expect_mistake(folder, {name, tokens, "--tokens-per-sample", "16"}, {name}, "fsdp-evaluate");
   };
   damage("no-marker", [](const fs::path& f) { fs::remove(f / "complete.json"); });
   damage("no-rank-1", [](const fs::path& f) { fs::remove(f / "rank-00001-of-00003.h5"); });
-  damage("truncated", [](const fs::path& f) { fs::resize_file(f / "rank-00002-of-00003.h5", fs::file_size(f / "rank-00002-of-00003.h5") / 2); });
+  damage("truncated", [](const fs::path& f) {
+    fs::resize_file(f / "rank-00002-of-00003.h5", fs::file_size(f / "rank-00002-of-00003.h5") / 2);
+  });
   damage("no-index", [](const fs::path& f) { fs::remove(f / "checkpoint.h5"); });
   const Outcome good = run(folder, mpirun(2, "fsdp-evaluate", {"saves", tokens, "--tokens-per-sample", "16"}));
   BOOST_TEST(good.code == 0, good.output);
@@ -119,6 +147,8 @@ BOOST_AUTO_TEST_CASE(a_flipped_byte_is_found) {
   bytes.seekp(middle);
   bytes.put(static_cast<char>(byte ^ 1));
   bytes.close();
-  expect_mistake(folder, plus({tokens, "--save-dir", "saves", "--max-update", "4"}, std::vector<std::string>(model.begin(), model.end() - 2)),
-                 {"rank-00001-of-00003.h5"});
+  expect_mistake(
+      folder,
+      plus({tokens, "--save-dir", "saves", "--max-update", "4"}, std::vector<std::string>(model.begin(), model.end() - 2)),
+      {"rank-00001-of-00003.h5"});
 }

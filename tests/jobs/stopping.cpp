@@ -13,11 +13,39 @@ namespace {
 
 /// A run of `updates` out of 40, 12 sequences each, whatever the number of ranks.
 std::vector<std::string> options(int np, int updates, const std::string& save_dir, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> words = {(golden_folder("gpt2-tied") / "train.bin").string(), "--arch", "gpt2", "--vocab-size", "211", "--decoder-layers", "3",
-                                    "--decoder-embed-dim", "48", "--decoder-attention-heads", "4", "--tokens-per-sample", "32", "--batch-size",
-                                    std::to_string(12 / np), "--total-batch-size", "12", "--lr", "3e-3", "--lr-scheduler", "cosine",
-                                    "--warmup-updates", "5", "--total-num-update", "40", "--max-update", std::to_string(updates), "--clip-norm", "1",
-                                    "--save-dir", save_dir, "--log-file", save_dir + ".jsonl"};
+  std::vector<std::string> words = {(golden_folder("gpt2-tied") / "train.bin").string(),
+                                    "--arch",
+                                    "gpt2",
+                                    "--vocab-size",
+                                    "211",
+                                    "--decoder-layers",
+                                    "3",
+                                    "--decoder-embed-dim",
+                                    "48",
+                                    "--decoder-attention-heads",
+                                    "4",
+                                    "--tokens-per-sample",
+                                    "32",
+                                    "--batch-size",
+                                    std::to_string(12 / np),
+                                    "--total-batch-size",
+                                    "12",
+                                    "--lr",
+                                    "3e-3",
+                                    "--lr-scheduler",
+                                    "cosine",
+                                    "--warmup-updates",
+                                    "5",
+                                    "--total-num-update",
+                                    "40",
+                                    "--max-update",
+                                    std::to_string(updates),
+                                    "--clip-norm",
+                                    "1",
+                                    "--save-dir",
+                                    save_dir,
+                                    "--log-file",
+                                    save_dir + ".jsonl"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -30,7 +58,9 @@ std::vector<double> losses(const fs::path& folder, const std::string& save_dir) 
 
 void expect_code(const Outcome& outcome, int code) { BOOST_TEST_REQUIRE(outcome.code == code, outcome.output); }
 
-std::size_t steps_done(const fs::path& folder, const std::string& save_dir) { return metrics(folder / (save_dir + ".jsonl"), "train").size(); }
+std::size_t steps_done(const fs::path& folder, const std::string& save_dir) {
+  return metrics(folder / (save_dir + ".jsonl"), "train").size();
+}
 
 /// The ranks of the job that `launcher` runs.
 std::vector<pid_t> ranks_of(pid_t launcher) {
@@ -104,15 +134,17 @@ BOOST_AUTO_TEST_CASE(sigusr2_saves_and_goes_on_and_files_do_the_same) {
 BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job_and_leaves_the_last_save) {
   const auto folder = fresh_folder();
   const auto started = std::chrono::steady_clock::now();
-  const Outcome killed = run(folder, mpirun(4, "fsdp-train", options(4, 100000, "saves", {"--save-interval-updates", "5"})), [&](pid_t launcher) {
-    wait_until([&] { return metrics(folder / "saves.jsonl", "save").size() >= 2; });
-    const auto ranks = ranks_of(launcher);
-    BOOST_TEST_REQUIRE(ranks.size() == 4u);
-    kill(ranks[2], SIGKILL);
-  });
+  const Outcome killed =
+      run(folder, mpirun(4, "fsdp-train", options(4, 100000, "saves", {"--save-interval-updates", "5"})), [&](pid_t launcher) {
+        wait_until([&] { return metrics(folder / "saves.jsonl", "save").size() >= 2; });
+        const auto ranks = ranks_of(launcher);
+        BOOST_TEST_REQUIRE(ranks.size() == 4u);
+        kill(ranks[2], SIGKILL);
+      });
   BOOST_TEST(killed.code != 0);
   BOOST_TEST(std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count() < 60);
-  const Outcome resumed = run(folder, mpirun(2, "fsdp-train", options(2, static_cast<int>(steps_done(folder, "saves")) + 20, "saves")));
+  const Outcome resumed =
+      run(folder, mpirun(2, "fsdp-train", options(2, static_cast<int>(steps_done(folder, "saves")) + 20, "saves")));
   expect_code(resumed, 0);
   BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"].get<int>() >= 10);
 }

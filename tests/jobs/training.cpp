@@ -16,12 +16,40 @@ namespace {
 std::vector<std::string> golden_options(const std::string& name, std::size_t B) {
   const json run = read_json(golden_folder(name) / "run.json");
   const auto text = [&](const char* key) { return run[key].dump(); };
-  return {"--data", (golden_folder(name) / "train.bin").string(), "--model", golden_folder(name).string(),
-          "--tokens-per-sample", text("tokens_per_sample"), "--batch-size", std::to_string(B), "--total-batch-size", text("global_batch"),
-          "--lr", text("lr"), "--end-learning-rate", text("end_lr"), "--lr-scheduler", "polynomial_decay", "--power", text("power"),
-          "--warmup-updates", text("warmup"), "--max-update", text("updates"),
-          "--adam-betas", "(" + run["betas"][0].dump() + "," + run["betas"][1].dump() + ")", "--adam-eps", text("eps"),
-          "--weight-decay", text("weight_decay"), "--clip-norm", text("clip_norm"), "--log-file", "metrics.jsonl", "--save-dir", "saves"};
+  return {"--data",
+          (golden_folder(name) / "train.bin").string(),
+          "--model",
+          golden_folder(name).string(),
+          "--tokens-per-sample",
+          text("tokens_per_sample"),
+          "--batch-size",
+          std::to_string(B),
+          "--total-batch-size",
+          text("global_batch"),
+          "--lr",
+          text("lr"),
+          "--end-learning-rate",
+          text("end_lr"),
+          "--lr-scheduler",
+          "polynomial_decay",
+          "--power",
+          text("power"),
+          "--warmup-updates",
+          text("warmup"),
+          "--max-update",
+          text("updates"),
+          "--adam-betas",
+          "(" + run["betas"][0].dump() + "," + run["betas"][1].dump() + ")",
+          "--adam-eps",
+          text("eps"),
+          "--weight-decay",
+          text("weight_decay"),
+          "--clip-norm",
+          text("clip_norm"),
+          "--log-file",
+          "metrics.jsonl",
+          "--save-dir",
+          "saves"};
 }
 
 std::vector<json> train(const std::string& name, int np, std::size_t B, const std::vector<std::string>& more) {
@@ -50,10 +78,12 @@ void compare_with_pytorch(const std::string& name) {
       BOOST_TEST(std::abs(full[u]["loss"].get<double>() - run["steps"][u]["loss"].get<double>()) < 5e-6);
       BOOST_TEST(std::abs(full[u]["gnorm"].get<double>() / run["steps"][u]["gnorm"].get<double>() - 1) < 1e-5);
     }
-    const auto none = train(name, np, 12u / static_cast<std::size_t>(np), {"--sharding-strategy", "NO_SHARD", "--checkpoint-activations"});
+    const auto none =
+        train(name, np, 12u / static_cast<std::size_t>(np), {"--sharding-strategy", "NO_SHARD", "--checkpoint-activations"});
     BOOST_CHECK(curve(full) == curve(none));  // bit for bit
     const auto split = train(name, np, 1, {});
-    for (std::size_t u = 0; u < split.size(); ++u) BOOST_TEST(std::abs(split[u]["loss"].get<double>() - full[u]["loss"].get<double>()) < 5e-6);
+    for (std::size_t u = 0; u < split.size(); ++u)
+      BOOST_TEST(std::abs(split[u]["loss"].get<double>() - full[u]["loss"].get<double>()) < 5e-6);
   }
 }
 
@@ -64,11 +94,30 @@ BOOST_DATA_TEST_CASE(golden_runs_over_mpi, boost::unit_test::data::make(names), 
 BOOST_AUTO_TEST_CASE(memory_is_as_planned) {
   const auto folder = fresh_folder();
   for (const char* strategy : {"full", "none"}) {
-    const Outcome outcome =
-        run(folder, mpirun(2, "fsdp-train", {(golden_folder("llama-gqa") / "train.bin").string(), "--arch", "gpt2", "--decoder-layers", "6",
-                                             "--decoder-embed-dim", "384", "--decoder-attention-heads", "6", "--vocab-size", "2000",
-                                             "--tokens-per-sample", "256", "--batch-size", "4", "--max-update", "3", "--sharding-strategy", strategy,
-                                             "--log-file", "metrics.jsonl", "--save-dir", std::string("saves-") + strategy}));
+    const Outcome outcome = run(folder, mpirun(2, "fsdp-train",
+                                               {(golden_folder("llama-gqa") / "train.bin").string(),
+                                                "--arch",
+                                                "gpt2",
+                                                "--decoder-layers",
+                                                "6",
+                                                "--decoder-embed-dim",
+                                                "384",
+                                                "--decoder-attention-heads",
+                                                "6",
+                                                "--vocab-size",
+                                                "2000",
+                                                "--tokens-per-sample",
+                                                "256",
+                                                "--batch-size",
+                                                "4",
+                                                "--max-update",
+                                                "3",
+                                                "--sharding-strategy",
+                                                strategy,
+                                                "--log-file",
+                                                "metrics.jsonl",
+                                                "--save-dir",
+                                                std::string("saves-") + strategy}));
     BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
     const double planned = metrics(folder / "metrics.jsonl", "start").back()["plan_peak_bytes"];
     const double measured = metrics(folder / "metrics.jsonl", "end").back()["mem_peak_bytes"];
@@ -100,17 +149,44 @@ BOOST_AUTO_TEST_CASE(what_was_trained_is_evaluated_and_sampled) {
     return outcome;
   };
   tool("fsdp-tokenize", {"text.txt", "--out", "train.bin", "--valid-out", "valid.bin", "--valid-fraction", "0.1"});
-  const Outcome trained = run(folder, mpirun(3, "fsdp-train", {"train.bin", "--valid", "valid.bin", "--arch", "gpt2", "--vocab-size", "256",
-                                             "--decoder-layers", "2", "--decoder-embed-dim", "48", "--decoder-attention-heads", "3",
-                                             "--tokens-per-sample", "64", "--batch-size", "4", "--lr", "1e-2", "--warmup-updates", "10", "--clip-norm", "1",
-                                             "--lr-scheduler", "cosine", "--max-update", "450", "--log-file", "metrics.jsonl"}));
+  const Outcome trained = run(folder, mpirun(3, "fsdp-train",
+                                             {"train.bin",
+                                              "--valid",
+                                              "valid.bin",
+                                              "--arch",
+                                              "gpt2",
+                                              "--vocab-size",
+                                              "256",
+                                              "--decoder-layers",
+                                              "2",
+                                              "--decoder-embed-dim",
+                                              "48",
+                                              "--decoder-attention-heads",
+                                              "3",
+                                              "--tokens-per-sample",
+                                              "64",
+                                              "--batch-size",
+                                              "4",
+                                              "--lr",
+                                              "1e-2",
+                                              "--warmup-updates",
+                                              "10",
+                                              "--clip-norm",
+                                              "1",
+                                              "--lr-scheduler",
+                                              "cosine",
+                                              "--max-update",
+                                              "450",
+                                              "--log-file",
+                                              "metrics.jsonl"}));
   BOOST_TEST_REQUIRE(trained.code == 0, trained.output);
   const double valid = metrics(folder / "metrics.jsonl", "valid").back()["loss"];
   BOOST_TEST(valid < 0.5);
   tool("fsdp-consolidate", {"checkpoints", "model.h5", "--format", "hdf5"});
   tool("fsdp-consolidate", {"checkpoints", "model", "--format", "safetensors"});
   const auto loss = [&](int np, const std::string& model) {
-    const Outcome outcome = run(folder, mpirun(np, "fsdp-evaluate", {model, "valid.bin", "--tokens-per-sample", "64", "--batch-size", "4", "--json"}));
+    const Outcome outcome = run(
+        folder, mpirun(np, "fsdp-evaluate", {model, "valid.bin", "--tokens-per-sample", "64", "--batch-size", "4", "--json"}));
     BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
     return json::parse(outcome.output)["loss"].get<double>();
   };
@@ -119,7 +195,8 @@ BOOST_AUTO_TEST_CASE(what_was_trained_is_evaluated_and_sampled) {
   BOOST_TEST(loss(3, "model.h5") == sharded);
   BOOST_TEST(loss(3, "model") == sharded);
   BOOST_TEST(std::abs(loss(2, "model") - sharded) < 1e-6);
-  const Outcome sample = tool("fsdp-generate", {"model", "--prompt", "all work", "--max-new-tokens", "60", "--temperature", "0"});
+  const Outcome sample =
+      tool("fsdp-generate", {"model", "--prompt", "all work", "--max-new-tokens", "60", "--temperature", "0"});
   BOOST_TEST(sample.says("all work and no play makes jack a dull boy\nall work"));
   BOOST_TEST(tool("fsdp-generate", {"checkpoints", "--prompt", "all", "--seed", "4"}).output ==
              tool("fsdp-generate", {"model.h5", "--prompt", "all", "--seed", "4"}).output);

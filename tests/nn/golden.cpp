@@ -21,9 +21,7 @@ namespace {
 
 struct Golden {
   explicit Golden(const std::string& name)
-      : folder(golden_folder(name)),
-        run(read_config(folder)),
-        record(read_json(folder / "run.json")) {
+      : folder(golden_folder(name)), run(read_config(folder)), record(read_json(folder / "run.json")) {
     const auto initial = read_tensors(folder / "model.safetensors");
     BOOST_TEST(initial.size() == run.weights.size());
     for (std::size_t p = 0; p < run.weights.size(); ++p) {

@@ -36,8 +36,8 @@ BOOST_AUTO_TEST_CASE(polynomial) {
 BOOST_AUTO_TEST_CASE(cosine) {
   const Schedule s{Decay::cosine, 1.0, 7, 25, 0.1, 1};
   BOOST_TEST(learning_rate(s, 7) == 1.0);
-  BOOST_TEST(learning_rate(s, 16) == 0.55, tt::tolerance(1e-12));                                    // half of the way
-  BOOST_TEST(learning_rate(s, 13) == 0.1 + 0.9 * 0.75, tt::tolerance(1e-12));                         // a third: (1 + cos 60)/2
+  BOOST_TEST(learning_rate(s, 16) == 0.55, tt::tolerance(1e-12));              // half of the way
+  BOOST_TEST(learning_rate(s, 13) == 0.1 + 0.9 * 0.75, tt::tolerance(1e-12));  // a third: (1 + cos 60)/2
   BOOST_TEST(learning_rate(s, 25) == 0.1);
   BOOST_TEST(learning_rate(s, 26) == 0.1);
   for (std::uint64_t u = 8; u <= 25; ++u) BOOST_TEST(learning_rate(s, u) < learning_rate(s, u - 1));

@@ -26,4 +26,5 @@ inline bool contains(const std::string& text, const std::string& part) { return 
 }  // namespace fsdp::test
 
 /// Checks that `text` contains `part`, and shows both if not.
-#define CHECK_CONTAINS(text, part) BOOST_CHECK_MESSAGE(fsdp::test::contains(text, part), "'" << (text) << "' lacks '" << (part) << "'")
+#define CHECK_CONTAINS(text, part) \
+  BOOST_CHECK_MESSAGE(fsdp::test::contains(text, part), "'" << (text) << "' lacks '" << (part) << "'")

@@ -14,7 +14,9 @@ using namespace fsdp::test;
 
 namespace {
 
-void tokenize(const std::string& arguments) { BOOST_TEST_REQUIRE(std::system((FSDP_TOKENIZE " " + arguments + " > /dev/null").c_str()) == 0); }
+void tokenize(const std::string& arguments) {
+  BOOST_TEST_REQUIRE(std::system((FSDP_TOKENIZE " " + arguments + " > /dev/null").c_str()) == 0);
+}
 
 std::string text_of(const std::filesystem::path& path) {
   const TokenFile file(path);

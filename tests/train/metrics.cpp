@@ -58,16 +58,17 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
   BOOST_TEST(lines[0].at("options").at("data") == "a \"quoted\" name");
   BOOST_TEST(lines[0].at("parameters") == 124439808u);
   const auto& train = lines[1];
-  for (const char* field : {"step", "loss", "ppl", "lr", "gnorm", "tokens", "wps", "ms", "mfu", "loss_scale", "comm_exposed_ms", "mem_peak_bytes"})
+  for (const char* field :
+       {"step", "loss", "ppl", "lr", "gnorm", "tokens", "wps", "ms", "mfu", "loss_scale", "comm_exposed_ms", "mem_peak_bytes"})
     BOOST_TEST(train.contains(field), field);
   BOOST_TEST(train.at("loss").get<double>() == std::nextafter(2.3412, 3));  // to the last bit
   BOOST_TEST(train.at("gnorm").get<double>() == static_cast<double>(0.1f));
   BOOST_TEST(train.at("mfu").is_null());
 
   const std::string text = read_file(folder / "err");
-  CHECK_CONTAINS(text, "step 11/13 ");   // the first of the run
+  CHECK_CONTAINS(text, "step 11/13 ");  // the first of the run
   CHECK_CONTAINS(text, "step 12/13  loss 2.3412  gnorm 0.100  lr 1.90e-03  412 ms  9.93 k tok/s  eta 412 ms\n");
-  CHECK_CONTAINS(text, "step 13/13 ");   // the last
+  CHECK_CONTAINS(text, "step 13/13 ");  // the last
   CHECK_CONTAINS(text, "stopping after step 13 (SIGUSR1)");
   CHECK_CONTAINS(text, "continue with the same command\n");
 }

@@ -49,8 +49,9 @@ BOOST_AUTO_TEST_CASE(defaults_are_pytorchs) {
 }
 
 BOOST_AUTO_TEST_CASE(names_from_elsewhere) {
-  const auto o = options({"--block-size", "64", "--batch_size_per_device=2", "--gradient-accumulation-steps", "3", "--gradient-checkpointing",
-                          "--sharding-strategy", "NO_SHARD", "--lr-scheduler", "polynomial_decay", "--adam-betas", "(0.9,0.98)"});
+  const auto o = options({"--block-size", "64", "--batch_size_per_device=2", "--gradient-accumulation-steps", "3",
+                          "--gradient-checkpointing", "--sharding-strategy", "NO_SHARD", "--lr-scheduler", "polynomial_decay",
+                          "--adam-betas", "(0.9,0.98)"});
   BOOST_TEST(o.tokens_per_sample == 64u);
   BOOST_TEST(o.batch_size == 2u);
   BOOST_TEST(o.update_freq == 3u);
@@ -68,7 +69,8 @@ BOOST_AUTO_TEST_CASE(the_total_batch_size_decides_or_agrees) {
   BOOST_TEST(options({"--batch-size", "2", "--update-freq", "4", "--total-batch-size", "24"}, 3).update_freq == 4u);
   CHECK_CONTAINS(error({"--batch-size", "2", "--update-freq", "4", "--total-batch-size", "20"}, 3),
                  "--total-batch-size 20 is not --batch-size 2 x --update-freq 4 x 3 ranks = 24");
-  CHECK_CONTAINS(error({"--batch-size", "2", "--total-batch-size", "20"}, 3), "20 is not a multiple of --batch-size 2 x 3 ranks = 6");
+  CHECK_CONTAINS(error({"--batch-size", "2", "--total-batch-size", "20"}, 3),
+                 "20 is not a multiple of --batch-size 2 x 3 ranks = 6");
 }
 
 BOOST_AUTO_TEST_CASE(the_model_is_chosen_once) {
@@ -82,15 +84,21 @@ BOOST_AUTO_TEST_CASE(the_model_is_chosen_once) {
 }
 
 BOOST_AUTO_TEST_CASE(overrides_apply_where_nothing_is_fixed) {
-  CHECK_CONTAINS(message_of([] { parse({"d.bin", "--model", "dir", "--vocab-size", "7", "--max-update", "1"}); }),
+  CHECK_CONTAINS(message_of([] {
+                   parse({"d.bin", "--model", "dir", "--vocab-size", "7", "--max-update", "1"});
+                 }),
                  "--vocab-size does not go with pretrained weights");
-  CHECK_CONTAINS(message_of([] { parse({"d.bin", "--decoder-layers", "7", "--max-update", "1"}); }), "--decoder-layers changes nothing");
+  CHECK_CONTAINS(message_of([] {
+                   parse({"d.bin", "--decoder-layers", "7", "--max-update", "1"});
+                 }),
+                 "--decoder-layers changes nothing");
   BOOST_CHECK_NO_THROW(parse({"d.bin", "--model", "dir", "--vocab-size", "7", "--init", "random", "--max-update", "1"}));
   CHECK_CONTAINS(error({"--decoder-layers", "0"}), "--decoder-layers '0' is not accepted");
 }
 
 BOOST_AUTO_TEST_CASE(overrides_carry_what_follows_from_them) {
-  auto o = options({"--decoder-embed-dim", "96", "--decoder-attention-heads", "6", "--decoder-layers", "3", "--vocab-size", "211"});
+  auto o =
+      options({"--decoder-embed-dim", "96", "--decoder-attention-heads", "6", "--decoder-layers", "3", "--vocab-size", "211"});
   const auto gpt = with_overrides(arch_config("gpt2"), o);
   BOOST_TEST(gpt.width == 96u);
   BOOST_TEST(gpt.ffn_width == 384u);
@@ -113,7 +121,8 @@ BOOST_AUTO_TEST_CASE(overrides_carry_what_follows_from_them) {
 }
 
 BOOST_AUTO_TEST_CASE(schedules_must_fit) {
-  CHECK_CONTAINS(error({"--lr-scheduler", "cosine", "--warmup-updates", "101"}), "--warmup-updates 101 is more than --total-num-update 100");
+  CHECK_CONTAINS(error({"--lr-scheduler", "cosine", "--warmup-updates", "101"}),
+                 "--warmup-updates 101 is more than --total-num-update 100");
   BOOST_TEST(options({"--warmup-updates", "101"}).warmup_updates == 101u);  // a fixed rate has no end
   BOOST_TEST(options({"--total-num-update", "400"}).total_num_update == 400u);
   CHECK_CONTAINS(error({"--lr", "-1"}), "--lr '-1'");
@@ -145,8 +154,8 @@ BOOST_AUTO_TEST_CASE(answers_instead_of_a_run) {
 BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_run_of_its_own) {
   const TemporaryFolder folder;
   const std::string file = (folder / "run.ini").string();
-  const std::vector<const char*> arguments = {"d.bin", "--arch",       "gpt2",   "--total-batch-size", "24",
-                                              "--lr",  "0.0003", "--max-update", "7", "--print-config"};
+  const std::vector<const char*> arguments = {"d.bin",  "--arch",       "gpt2", "--total-batch-size", "24", "--lr",
+                                              "0.0003", "--max-update", "7",    "--print-config"};
   const std::string printed = *parse(arguments, 4).answer;
   CHECK_CONTAINS(printed, "\nupdate-freq = 6\n");
   CHECK_CONTAINS(printed, "\ntotal-num-update = 7\n");

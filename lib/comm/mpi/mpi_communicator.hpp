@@ -1,6 +1,6 @@
 // Collectives between processes, made of point-to-point messages. MPI_Reduce_scatter leaves the order of sums to the library
-// and took 1.7 to 4 times as long (Open MPI 4.1, two and four ranks of one node, 3 and 64 MiB), and every blocking collective keeps a
-// core busy while it waits.
+// and took 1.7 to 4 times as long (Open MPI 4.1, two and four ranks of one node, 3 and 64 MiB), and every blocking collective
+// keeps a core busy while it waits.
 //
 // Every rank exchanges with every other rank at once. That is one latency per collective and sends no byte more than must be
 // sent. Sums need all contributions of a piece at once to add them in canonical order: a reduction goes piece by piece through

@@ -31,10 +31,11 @@ class CpuDevice final : public Device {
     if (bytes == 0) return {};
     void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED)
-      throw UserError(format("{} of memory could not be had (the machine has {} in all); use more ranks, a smaller --batch-size or "
-                             "--checkpoint-activations",
-                             format_bytes(static_cast<double>(bytes)),
-                             format_bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)))));
+      throw UserError(
+          format("{} of memory could not be had (the machine has {} in all); use more ranks, a smaller --batch-size or "
+                 "--checkpoint-activations",
+                 format_bytes(static_cast<double>(bytes)),
+                 format_bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)))));
     return Buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t n) { munmap(p, n); });
   }
 
