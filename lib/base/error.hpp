@@ -1,5 +1,6 @@
-// The three kinds of failure, and nothing else:
-//   UserError   something the user can mend: "<problem> (<why>) <what to do>". Printed once, no stack; exit code 2.
+// The kinds of failure, and nothing else:
+//   UserError   wrong use, which the user can mend: "<problem> (<why>) <what to do>". Printed once, no stack; exit code 2.
+//   RunError    the same form, but the command is right: a full disk, a damaged checkpoint, a folder in use. Exit code 1.
 //   CallError   a call to MPI, HDF5, oneDNN or the system failed: API, text, file:line. Exit code 1.
 //   expect()    a bug of ours: throws InternalError with file:line. Exit code 1.
 #pragma once
@@ -14,6 +15,11 @@ namespace fsdp {
 /// A mistake that the user can mend. The message says what is wrong, why that is a problem, and what to do.
 struct UserError : std::runtime_error {
   using std::runtime_error::runtime_error;
+};
+
+/// A failure that is not in the command: the same command works once its cause is removed.
+struct RunError : UserError {
+  using UserError::UserError;
 };
 
 /// A failed call of a library or of the operating system.

@@ -488,6 +488,8 @@ std::string OptionTable::config() const {
     const std::string value = row.print_();
     if (row.is_unset())
       out += format("# {} = {}\n", row.name_, row.unset_meaning_.empty() ? "" : format("({})", row.unset_meaning_));
+    else if (value != row.default_ && !given(row.name_))
+      out += format("# {} = {} (follows from the others)\n", row.name_, value);
     else if (value.find('#') != std::string::npos)
       out += format("# {}: give '{}' on the command line ('#' starts a comment here)\n", row.name_, value);
     else

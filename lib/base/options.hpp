@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
 
 namespace fsdp {
 
@@ -112,7 +113,8 @@ class OptionTable {
   std::string help() const;
   /// The same as Markdown tables, for docs/options.md.
   std::string markdown() const;
-  /// All present values in the form that --config reads back; what is not given is a comment.
+  /// All present values in the form that --config reads back. What is not given, or follows from other options (it was not
+  /// given and is not its default any more), is a comment.
   std::string config() const;
   /// (name, present value) of every row, in order of the table.
   std::vector<std::pair<std::string, std::string>> values() const;
@@ -150,7 +152,10 @@ Option& OptionTable::choice(std::string name, T& field, std::vector<std::pair<st
         field = value;
         return;
       }
-    throw UserError("no such choice");
+    std::vector<std::string> all;
+    for (const auto& [known, value] : names) all.push_back(known);
+    const std::string near = nearest(text, all);
+    throw UserError(near.empty() ? "no such choice" : "no such choice; did you mean " + near + "?");
   };
   option.print_ = [&field, names] {
     for (const auto& [known, value] : names)

@@ -9,6 +9,10 @@
 
 namespace fsdp {
 
+void print_warnings(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+}
+
 int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body) {
   const auto report = [&](const char* message, int code) {
     std::fflush(stdout);
@@ -20,6 +24,8 @@ int run_program(int argc, char** argv, const std::function<int(int argc, char** 
     // A full disk or a closed pipe shows only here.
     if (std::fflush(stdout) != 0 || std::ferror(stdout)) return report("cannot write to standard output", exit_code::failed);
     return code;
+  } catch (const RunError& error) {
+    return report(error.what(), exit_code::failed);
   } catch (const UserError& error) {
     return report(error.what(), exit_code::wrong_use);
   } catch (const std::bad_alloc&) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace fsdp {
 
@@ -11,8 +13,11 @@ inline constexpr int done = 0, failed = 1, wrong_use = 2;
 inline constexpr int stopped = 75;  // on request, everything saved: the same command continues
 }  // namespace exit_code
 
-/// Runs `body` and returns its value. An exception is printed once to stderr as "fsdp-x: <message>"; UserError gives 2, any
-/// other 1.
+/// "warning: ..." on stderr, a line each.
+void print_warnings(const std::vector<std::string>& warnings);
+
+/// Runs `body` and returns its value. An exception is printed once to stderr as "fsdp-x: <message>"; UserError gives 2
+/// (RunError 1), any other 1.
 int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body);
 
 }  // namespace fsdp

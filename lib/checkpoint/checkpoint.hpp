@@ -13,16 +13,16 @@
 
 #include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
+#include "data/position.hpp"
 #include "fsdp/layout.hpp"
 
 namespace fsdp {
 
 /// Where training stands.
 struct Progress {
-  std::uint64_t update = 0;     // updates done
-  std::uint64_t sequences = 0;  // sequences consumed: the position in the data
-  std::uint64_t tokens = 0;
-  std::uint64_t seed = 0;
+  std::uint64_t update = 0;  // updates done
+  std::uint64_t tokens = 0;  // trained on
+  DataPosition data;
 };
 
 /// What a checkpoint says of itself, whatever reads it.
@@ -68,7 +68,7 @@ class CheckpointReader : public TensorSource {
   /// Elements [range) of a parameter's state `state` ("parameters", "exp_avg", ...).
   virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
   /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws
-  /// UserError naming the first bad one, and in it the first bad tensor.
+  /// RunError naming the first bad one, and in it the first bad tensor.
   virtual void verify(int part, int parts, const ByteProgress& progress = nullptr) const = 0;
 };
 

@@ -83,7 +83,7 @@ class ConsolidatedFile final : public TensorSource {
       stored::check_kind(file_, path.string(), stored::model_kind);
       const auto config = nlohmann::json::parse(file_.read_text("config"), nullptr, /*allow_exceptions=*/false);
       if (config.is_discarded())
-        throw UserError(format("{} is damaged (its configuration is not JSON) consolidate again", path.string()));
+        throw RunError(format("{} is damaged (its configuration is not JSON) consolidate again", path.string()));
       config_ = config_from_json(config);
       config_.validate();
     } catch (const CallError& error) {
@@ -109,7 +109,7 @@ class ConsolidatedFile final : public TensorSource {
 
  private:
   [[noreturn]] void damaged(const CallError& error) const {
-    throw UserError(format("{} is damaged ({}) consolidate again, or copy it again", path_.string(), error.what()));
+    throw RunError(format("{} is damaged ({}) consolidate again, or copy it again", path_.string(), error.what()));
   }
   h5::Dataset find(const std::string& name) const {
     if (!file_.has(name))
@@ -146,7 +146,7 @@ void consolidate(const CheckpointReader& source, const fs::path& out, Consolidat
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
     if (dynamic_cast<const CallError*>(&error) || dynamic_cast<const fs::filesystem_error*>(&error))
-      throw UserError(
+      throw RunError(
           format("{} could not be written ({}) free some space, or choose another place", target.string(), error.what()));
     throw;
   }
@@ -156,7 +156,7 @@ void compare_sources(const TensorSource& expected, const TensorSource& found, co
   Total total(expected);
   std::vector<float> a(std::min(piece_elements, total.all / sizeof(float))), b(a.size());
   const auto differ = [&](const std::string& name, const std::string& how) {
-    throw UserError(
+    throw RunError(
         format("{} of {} differs from that of {} ({}) make it again", name, found.description(), expected.description(), how));
   };
   for (const std::string& name : expected.names()) {

@@ -101,8 +101,8 @@ void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes
   if (::statvfs(folder.c_str(), &info) != 0) return;  // then the writes will tell
   const std::uint64_t free = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
   if (free < bytes)
-    throw UserError(format("{} has {} free ({} are to be written there) free some space or choose another file system",
-                           folder.string(), format_bytes(static_cast<double>(free)), format_bytes(static_cast<double>(bytes))));
+    throw RunError(format("{} has {} free ({} are to be written there) free some space or choose another file system",
+                          folder.string(), format_bytes(static_cast<double>(free)), format_bytes(static_cast<double>(bytes))));
 }
 
 }  // namespace fsdp

@@ -49,7 +49,7 @@ void sync_folder(const std::filesystem::path& folder);
 /// Renames and waits until that is on the disk. Throws CallError.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// Throws UserError if fewer than `bytes` are free to this user where `folder` lies.
+/// Throws RunError if fewer than `bytes` are free to this user where `folder` lies.
 void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes);
 
 }  // namespace fsdp

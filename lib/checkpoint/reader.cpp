@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t open_files = 16;  // at most, of rank files
 
 [[noreturn]] void damaged(const fs::path& path, const std::string& why) {
-  throw UserError(format("{} is damaged ({}) restore it from a copy, or use another step", path.string(), why));
+  throw RunError(format("{} is damaged ({}) restore it from a copy, or use another step", path.string(), why));
 }
 
 class ShardedCheckpoint final : public CheckpointReader {

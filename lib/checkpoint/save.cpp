@@ -22,8 +22,8 @@ constexpr const char* remedy =
     "free some space, raise the quota, or choose another --save-dir; earlier checkpoints are as they were";
 
 [[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
-  throw UserError(format("{} with {} of tensors could not be written ({}) {}", what.string(),
-                         format_bytes(static_cast<double>(bytes)), error.what(), remedy));
+  throw RunError(format("{} with {} of tensors could not be written ({}) {}", what.string(),
+                        format_bytes(static_cast<double>(bytes)), error.what(), remedy));
 }
 
 /// Runs `work`; what fails while it writes `what`, which is or describes `bytes` of tensors, becomes something that the user

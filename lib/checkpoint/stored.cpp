@@ -47,13 +47,19 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
 
 void write_progress(h5::Node& node, const Progress& progress) {
   node.write_integer("update", progress.update);
-  node.write_integer("sequences", progress.sequences);
   node.write_integer("tokens", progress.tokens);
-  node.write_integer("seed", progress.seed);
+  node.write_integer("sequences", progress.data.sequences);
+  node.write_integer("tokens_per_sample", progress.data.tokens_per_sample);
+  node.write_integer("data_tokens", progress.data.data_tokens);
+  node.write_integer("shuffled", progress.data.shuffled);
+  node.write_integer("seed", progress.data.seed);
 }
 
 Progress read_progress(const h5::Node& node) {
-  return {node.read_integer("update"), node.read_integer("sequences"), node.read_integer("tokens"), node.read_integer("seed")};
+  return {node.read_integer("update"),
+          node.read_integer("tokens"),
+          {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
+           node.read_integer("shuffled") != 0, node.read_integer("seed")}};
 }
 
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind) {
@@ -132,7 +138,7 @@ std::string marker_text(const Marker& marker) {
 
 Marker read_complete(const std::filesystem::path& folder) {
   const auto fail = [&](const std::string& why) {
-    throw UserError(format("{} is not a complete checkpoint ({}) use another step", folder.string(), why));
+    throw RunError(format("{} is not a complete checkpoint ({}) use another step", folder.string(), why));
   };
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) fail("there is no such folder");

@@ -17,7 +17,7 @@ struct CollectiveError : UserError {
       : UserError(message), speaker(speaker_rank), all(everywhere), exit_code(code) {}
   int speaker;    // the lowest rank that failed itself: it prints
   bool all;       // every rank failed: rank and host say nothing
-  int exit_code;  // 2 if the speaker met a UserError, else 1
+  int exit_code;  // 2 if the speaker met a UserError (RunError: 1), else 1
 };
 
 /// Runs `step` on this rank and agrees on its success: if it threw on any rank, every rank throws CollectiveError with the

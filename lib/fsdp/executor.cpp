@@ -143,11 +143,9 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::embedding_forward:
       return model_.embedding_forward(context, inputs, at(op.writes[0]));
     case OperationKind::block_forward:
-    case OperationKind::recompute: {
-      const bool forward = op.kind == OperationKind::block_forward;
-      return model_.block_forward(context, block, at(op.reads[1]), at(op.writes[forward ? 0 : 1]),
-                                  at(op.writes[forward ? 1 : 0]));
-    }
+      return model_.block_forward(context, block, at(op.reads[1]), at(op.writes[0]), at(op.writes[1]));
+    case OperationKind::recompute:
+      return model_.block_forward(context, block, at(op.reads[1]), nullptr, at(op.writes[0]));
     case OperationKind::head:
       if (task == HeadTask::logits)
         return model_.head_logits(context, at(op.reads[1]) + logits_row_ * model_.config().width, logits_out_);

@@ -26,15 +26,22 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 2> pytorch_n
 
 std::span<const Placement> placements() { return table; }
 
+std::vector<std::pair<std::string, std::string>> placement_names() {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const Placement& row : table) names.emplace_back(row.name, row.name);
+  names.insert(names.end(), pytorch_names.begin(), pytorch_names.end());
+  return names;
+}
+
 const Placement& find_placement(std::string_view name) {
-  for (const auto& [theirs, ours] : pytorch_names)
-    if (name == theirs) name = ours;
-  std::string names;
-  for (const Placement& row : table) {
-    if (row.name == name) return row;
-    names += format("{}{}", names.empty() ? "" : ", ", row.name);
+  std::vector<std::string> known;
+  for (const auto& [theirs, ours] : placement_names()) {
+    if (name == theirs)
+      for (const Placement& row : table)
+        if (row.name == ours) return row;
+    known.push_back(theirs);
   }
-  throw UserError(format("there is no sharding strategy '{}'; choose one of {}", name, names));
+  throw UserError(format("there is no sharding strategy '{}' (known are {}) choose one of them", name, fmt::join(known, ", ")));
 }
 
 MeshShape mesh_shape(const Placement& placement, int world_size) {

@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace fsdp {
 
@@ -22,6 +24,8 @@ struct Placement {
 
 /// The rows in use: "full" and "none".
 std::span<const Placement> placements();
+/// Every name that is accepted, ours first, with our name for it.
+std::vector<std::pair<std::string, std::string>> placement_names();
 /// By our name or PyTorch's (FULL_SHARD, NO_SHARD). Throws UserError with the names there are.
 const Placement& find_placement(std::string_view name);
 

@@ -163,7 +163,7 @@ class Builder {
                     .stream = StreamId::compute,
                     .block = b,
                     .reads = {weights(unit), x_[static_cast<std::size_t>(b)]},
-                    .writes = {saved(b), x_[static_cast<std::size_t>(b) + 1], plan_.scratch}});
+                    .writes = {saved(b), plan_.scratch}});
       emit(list, {.kind = block_backward,
                   .stream = StreamId::compute,
                   .unit = unit,

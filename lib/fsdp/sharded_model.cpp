@@ -9,6 +9,9 @@ namespace fsdp {
 
 namespace {
 
+/// Above it, a plan would be slow to make and large itself.
+constexpr std::size_t most_block_passes = std::size_t{1} << 17;
+
 Mesh make_mesh_for(const Placement& placement, Communicator& world) {
   const MeshShape shape = mesh_shape(placement, world.size());
   return make_mesh(world, shape.shard, shape.replicate);
@@ -25,6 +28,11 @@ ShardingOptions completed(ShardingOptions options, const TransformerConfig& conf
 void check_sharding(const TransformerConfig& config, const ShardingOptions& options) {
   config.validate();
   find_placement(options.strategy);
+  if (options.plan.micro_batches * config.layers > most_block_passes)
+    throw UserError(
+        format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}) lower --update-freq and "
+               "raise --batch-size",
+               options.plan.micro_batches, config.layers, options.plan.micro_batches * config.layers, most_block_passes));
   if (options.batch.T > config.max_positions)
     throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower --tokens-per-sample",
                            options.batch.T, config.max_positions));

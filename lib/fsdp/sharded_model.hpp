@@ -40,7 +40,7 @@ class ShardedModel {
   const Transformer& model() const { return model_; }
   const Layout& layout() const { return layout_; }
   const Plan& plan() const { return plan_; }
-  Mesh& mesh() { return mesh_; }
+  const Mesh& mesh() const { return mesh_; }
   const Placement& placement() const { return placement_; }
   /// This rank's index on the shard axis.
   int shard() const { return mesh_.shard->rank(); }

@@ -112,6 +112,7 @@ void Transformer::block_forward(const StageContext& context, std::size_t block, 
 
   stage.norm_forward(parameters.norm2, saved + at.norm2, saved + at.stats2, mid, R);
   ffn_in_forward(stage, parameters.ffn_in, saved + at.norm2, saved + at.pre, saved + at.activated);
+  if (x_out == nullptr) return;
   stage.linear_forward(parameters.ffn_out, saved + at.activated, x_out, C);
   kernels::add_residual(context.stream, x_out, x_out, mid, stage.weight(parameters.ffn_out.bias), R, C);
 }

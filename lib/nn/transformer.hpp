@@ -59,7 +59,8 @@ class Transformer {
   /// table is tied, head_backward's contribution of the same micro-batch already lies there and is added to.
   void embedding_backward(const StageContext& context, const std::int32_t* tokens, const float* dx, kernels::Write write) const;
 
-  /// x_out[R,C] = block(x_in[R,C]); fills saved[saved_numel()]. x_out must not be x_in.
+  /// x_out[R,C] = block(x_in[R,C]); fills saved[saved_numel()]. x_out must not be x_in. Null: only what is saved is wanted, and the
+  /// last product is not done (recomputation).
   void block_forward(const StageContext& context, std::size_t block, const float* x_in, float* x_out, float* saved) const;
   /// dx[R,C], the gradient of x_out, becomes that of x_in; the block's gradients are written or added to. `saved` may be
   /// overwritten.

@@ -13,6 +13,7 @@
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "train/machine.hpp"
+#include "train/options.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {
@@ -163,8 +164,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.flag("checkpoint-activations", options.checkpoint_activations, "recompute each block in the backward pass");
   table.group("How");
   table.integer("steps", "N", options.steps, {1, 1e6}, "updates that count, after two that do not");
-  table.integer("threads", "N", options.threads, {0, 1e4}, "threads per rank")
-      .unset("OMP_NUM_THREADS, or this rank's share of the cores");
+  add_threads_option(table, options.threads);
   table.flag("json", options.json, "print one JSON object");
   return table;
 }

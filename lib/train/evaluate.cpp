@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
+#include "base/program.hpp"
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/batch.hpp"
@@ -29,8 +30,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
       .alias("block-size")
       .unset("the model's longest sequence, at most 1024");
-  table.integer("threads", "N", options.threads, {0, 1e4}, "threads per rank")
-      .unset("OMP_NUM_THREADS, or this rank's share of the cores");
+  add_threads_option(table, options.threads);
   table.flag("json", options.json, "print one JSON object");
   return table;
 }
@@ -38,6 +38,15 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
 void require_complete(const EvaluateOptions& options) {
   if (options.model.empty() || options.data.empty())
     throw UserError("MODEL and DATA are needed (what to evaluate, and on which token file); see fsdp-evaluate --help");
+}
+
+double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream) {
+  double sum = 0;
+  for (std::size_t b = 0; b < batches.batches(); ++b)
+    sum +=
+        executor.evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) { batches.read(b, inputs, targets); });
+  world.all_reduce(stream, &sum, 1);
+  return sum / static_cast<double>(batches.targets());
 }
 
 std::string evaluate(const EvaluateOptions& options, Communicator& world) {
@@ -48,7 +57,9 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   std::unique_ptr<TensorSource> source;
   std::optional<TokenFile> file;
   agree(world, [&] {
-    source = open_tensor_source(options.model);
+    std::vector<std::string> warnings;
+    source = open_tensor_source(options.model, &warnings);
+    if (world.rank() == 0) print_warnings(warnings);
     file.emplace(options.data);
     file->check_vocabulary(source->config().vocab_size, static_cast<std::size_t>(world.rank()),
                            static_cast<std::size_t>(world.size()));
@@ -70,12 +81,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   });
 
   const Timer timer;
-  double sum = 0;
-  for (std::size_t b = 0; b < batches->batches(); ++b)
-    sum += sharded.executor().evaluate(
-        [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) { batches->read(b, inputs, targets); });
-  world.all_reduce(*stream, &sum, 1);
-  const double loss = sum / static_cast<double>(batches->targets()), seconds = timer.seconds();
+  const double loss = mean_loss(sharded.executor(), *batches, world, *stream), seconds = timer.seconds();
   const double bits = loss / std::numbers::ln2;
   const bool bytes = config.vocab_size == 256;  // each token is a byte
   if (options.json) {

@@ -8,11 +8,13 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/philox.hpp"
+#include "base/program.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/threads/threads.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "train/machine.hpp"
+#include "train/options.hpp"
 
 namespace fsdp {
 
@@ -32,8 +34,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
                "above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
   table.integer("seed", "N", options.seed, {0, 4294967295.0}, "the same seed gives the same text");
   table.group("Run");
-  table.integer("threads", "N", options.threads, {0, 1e4}, "threads")
-      .unset("OMP_NUM_THREADS, or all cores that this process may use");
+  add_threads_option(table, options.threads);
   return table;
 }
 
@@ -57,7 +58,9 @@ std::size_t sample_token(std::span<const float> logits, double temperature, std:
 
 void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& out) {
   if (options.model.empty()) throw UserError("MODEL is needed (whose text to sample); see fsdp-generate --help");
-  const auto source = open_tensor_source(options.model);
+  std::vector<std::string> warnings;
+  const auto source = open_tensor_source(options.model, &warnings);
+  print_warnings(warnings);
   const TransformerConfig config = source->config();
   if (config.vocab_size != 256)
     throw UserError(

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,33 @@ std::size_t process_peak_bytes() {
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
   return 0;
+}
+
+std::size_t available_memory_bytes() {
+  const auto number_in = [](const std::filesystem::path& path) -> std::optional<std::size_t> {
+    std::ifstream file(path);
+    std::size_t value;
+    return file >> value ? std::optional(value) : std::nullopt;  // "max" is none
+  };
+  std::size_t available = std::numeric_limits<std::size_t>::max();
+  std::ifstream memory("/proc/meminfo");
+  for (std::string line; std::getline(memory, line);)
+    if (line.starts_with("MemAvailable:")) available = std::stoull(line.substr(13)) * 1024;
+  // Lines "0::/path" (cgroup v2) and "9:memory:/path" (v1); every group above may have a limit, too.
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const bool v2 = line.starts_with("0::"), v1 = line.find(":memory:") != std::string::npos;
+    if (!v1 && !v2) continue;
+    const std::filesystem::path root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    for (std::filesystem::path group = line.substr(line.rfind(':') + 1); group.has_relative_path();
+         group = group.parent_path()) {
+      const std::filesystem::path folder = root / group.relative_path();
+      const auto limit = number_in(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
+      const auto used = number_in(folder / (v2 ? "memory.current" : "memory.usage_in_bytes"));
+      if (limit && used) available = std::min(available, *limit - std::min(*used, *limit));
+    }
+  }
+  return available;
 }
 
 std::size_t max_over_ranks(Communicator& comm, Stream& stream, std::size_t mine) {

@@ -27,6 +27,10 @@ void note_peak_per_core(double flops);
 /// VmHWM: the most memory that this process has had resident, in bytes.
 std::size_t process_peak_bytes();
 
+/// What processes on this machine may still take: MemAvailable of the system, or what is left below the limit of this process's
+/// control group (Slurm sets one), whichever is less.
+std::size_t available_memory_bytes();
+
 /// The largest of all ranks' values. Collective.
 std::size_t max_over_ranks(Communicator& comm, Stream& stream, std::size_t mine);
 

@@ -17,24 +17,17 @@ namespace fsdp {
 
 namespace {
 
-using Overrides = std::vector<std::pair<const char*, std::size_t>>;
-
-/// The overrides that are given, by option name.
-Overrides overrides_of(const TrainOptions& o) {
-  Overrides given = {{"decoder-layers", o.decoder_layers},
-                     {"decoder-embed-dim", o.decoder_embed_dim},
-                     {"decoder-ffn-embed-dim", o.decoder_ffn_embed_dim},
-                     {"decoder-attention-heads", o.decoder_attention_heads},
-                     {"decoder-kv-heads", o.decoder_kv_heads},
-                     {"vocab-size", o.vocab_size}};
-  std::erase_if(given, [](const auto& override) { return override.second == 0; });
-  return given;
-}
-
-std::string joined_placements(const char* separator) {
-  std::string names;
-  for (const Placement& placement : placements()) names += format("{}{}", names.empty() ? "" : separator, placement.name);
-  return names;
+/// The first override that is given, by option name; else null.
+const char* first_override(const TrainOptions& o) {
+  const std::pair<const char*, std::size_t> all[] = {{"decoder-layers", o.decoder_layers},
+                                                     {"decoder-embed-dim", o.decoder_embed_dim},
+                                                     {"decoder-ffn-embed-dim", o.decoder_ffn_embed_dim},
+                                                     {"decoder-attention-heads", o.decoder_attention_heads},
+                                                     {"decoder-kv-heads", o.decoder_kv_heads},
+                                                     {"vocab-size", o.vocab_size}};
+  for (const auto& [name, value] : all)
+    if (value != 0) return name;
+  return nullptr;
 }
 
 std::string list_of_archs() {
@@ -47,6 +40,11 @@ std::string list_of_archs() {
 
 }  // namespace
 
+Option& add_threads_option(OptionTable& table, std::size_t& threads) {
+  return table.integer("threads", "N", threads, {0, 4096},
+                       "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores.");
+}
+
 OptionTable train_option_table(TrainOptions& o) {
   OptionTable table("fsdp-train", "[DATA] [options]",
                     "Trains a GPT or Llama model with fully sharded data parallelism. Start one process per rank, for example: "
@@ -58,7 +56,7 @@ OptionTable train_option_table(TrainOptions& o) {
       .positional()
       .required();
   table.path("valid", "FILE", o.valid, "Token file to validate on.").unset("no validation");
-  table.integer("tokens-per-sample", "T", o.tokens_per_sample, {1}, "Tokens per sequence.").alias("block-size");
+  table.integer("tokens-per-sample", "T", o.tokens_per_sample, {1, 1e8}, "Tokens per sequence.").alias("block-size");
   table.flag("shuffle", o.shuffle,
              "Read the sequences in an order that --seed and the pass over the data give, instead of the file's.");
 
@@ -74,23 +72,24 @@ OptionTable train_option_table(TrainOptions& o) {
       .choice<InitFrom>("init", o.init, {{"random", InitFrom::random}, {"pretrained", InitFrom::pretrained}},
                         "Where the first weights come from.")
       .unset("pretrained with --model, random with --arch");
-  const auto override_option = [&](const char* name, const char* letter, std::size_t& field, const char* help) {
-    table.integer(name, letter, field, {1}, help).unset("as the model says");
+  const auto override_option = [&](const char* name, const char* letter, std::size_t& field, double most, const char* help) {
+    table.integer(name, letter, field, {1, most}, help).unset("as the model says");
   };
-  override_option("decoder-layers", "L", o.decoder_layers, "Number of blocks.");
-  override_option("decoder-embed-dim", "C", o.decoder_embed_dim, "Width.");
-  override_option("decoder-ffn-embed-dim", "F", o.decoder_ffn_embed_dim, "Inner width of the feed-forward layers.");
-  override_option("decoder-attention-heads", "H", o.decoder_attention_heads, "Query heads.");
-  override_option("decoder-kv-heads", "K", o.decoder_kv_heads, "Key/value heads.");
-  override_option("vocab-size", "V", o.vocab_size, "Size of the vocabulary.");
+  override_option("decoder-layers", "L", o.decoder_layers, 1e4, "Number of blocks.");
+  override_option("decoder-embed-dim", "C", o.decoder_embed_dim, 1e6, "Width.");
+  override_option("decoder-ffn-embed-dim", "F", o.decoder_ffn_embed_dim, 1e7, "Inner width of the feed-forward layers.");
+  override_option("decoder-attention-heads", "H", o.decoder_attention_heads, 1e5, "Query heads.");
+  override_option("decoder-kv-heads", "K", o.decoder_kv_heads, 1e5, "Key/value heads.");
+  override_option("vocab-size", "V", o.vocab_size, 1e8, "Size of the vocabulary.");
 
   table.group("Batch");
-  table.integer("batch-size", "B", o.batch_size, {1}, "Sequences per rank per micro-batch.").alias("batch-size-per-device");
-  table.integer("update-freq", "K", o.update_freq, {1}, "Micro-batches per update.")
+  table.integer("batch-size", "B", o.batch_size, {1, 1e6}, "Sequences per rank per micro-batch.")
+      .alias("batch-size-per-device");
+  table.integer("update-freq", "K", o.update_freq, {1, 1e5}, "Micro-batches per update.")
       .alias("gradient-accumulation-steps")
       .unset("1, or what --total-batch-size asks for");
   table
-      .integer("total-batch-size", "G", o.total_batch_size, {1},
+      .integer("total-batch-size", "G", o.total_batch_size, {1, 1e12},
                "Sequences per update over all ranks; must equal B x K x ranks.")
       .unset("B x K x ranks");
 
@@ -116,13 +115,13 @@ OptionTable train_option_table(TrainOptions& o) {
   table.integer("max-update", "N", o.max_update, {1}, "Updates in all, those of a resumed run included.").required();
 
   table.group("Sharding");
-  table.text("sharding-strategy", joined_placements("|"), o.sharding_strategy,
-             "What is sharded over the ranks: full (parameters, gradients and optimizer state) or none. PyTorch's FULL_SHARD "
-             "and NO_SHARD are "
-             "the same.");
+  table.choice<std::string>(
+      "sharding-strategy", o.sharding_strategy, placement_names(),
+      "What is sharded over the ranks: full (parameters, gradients and optimizer state) or none. PyTorch's "
+      "FULL_SHARD and NO_SHARD are the same.");
   table.choice<std::string>("wrap-policy", o.wrap_policy, {{"transformer", "transformer"}},
                             "What is gathered together: --wrap-layers blocks; embedding, final norm and head.");
-  table.integer("wrap-layers", "N", o.wrap_layers, {1}, "Blocks per unit.");
+  table.integer("wrap-layers", "N", o.wrap_layers, {1, 1e4}, "Blocks per unit.");
 
   table.group("Memory");
   table
@@ -148,8 +147,7 @@ OptionTable train_option_table(TrainOptions& o) {
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
   table.flag("dry-run", o.dry_run, "Print the memory plan and the schedule of a step, and do not train.");
-  table.integer("threads", "N", o.threads, {0, 4096},
-                "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores.");
+  add_threads_option(table, o.threads);
   return table;
 }
 
@@ -166,16 +164,15 @@ void resolve(TrainOptions& o, int world_size) {
     o.init = o.model.empty() ? InitFrom::random : InitFrom::pretrained;
   else if (o.init == InitFrom::pretrained && o.model.empty())
     throw UserError("--init pretrained needs --model (an --arch has no weights) give --model DIR, or --init random");
-  if (const auto given = overrides_of(o); !given.empty()) {
+  if (const char* given = first_override(o)) {
     if (!chosen)
       throw UserError(
           format("--{} changes nothing (a checkpoint that is resumed has its own configuration) give --arch or --model too, or "
                  "leave it out",
-                 given.front().first));
+                 given));
     if (o.init == InitFrom::pretrained)
-      throw UserError(
-          format("--{} does not go with pretrained weights (their shapes are fixed) leave it out, or add --init random",
-                 given.front().first));
+      throw UserError(format(
+          "--{} does not go with pretrained weights (their shapes are fixed) leave it out, or add --init random", given));
   }
 
   // Batch: G = B K ranks.
@@ -207,8 +204,7 @@ void resolve(TrainOptions& o, int world_size) {
                "other",
                o.warmup_updates, o.total_num_update));
 
-  // Sharding and run.
-  o.sharding_strategy = find_placement(o.sharding_strategy).name;
+  // Run.
   if (o.device == "cuda")
     throw UserError("--device cuda is not there (this program was built without a CUDA device) use --device cpu or auto");
 }
@@ -273,31 +269,15 @@ nlohmann::json to_json(const TrainOptions& options) {
   return out;
 }
 
-TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& o) {
-  const TransformerConfig before = config;
-  const auto set = [](std::size_t& field, std::size_t value) {
-    if (value != 0) field = value;
-  };
-  set(config.layers, o.decoder_layers);
-  set(config.width, o.decoder_embed_dim);
-  set(config.heads, o.decoder_attention_heads);
-  set(config.vocab_size, o.vocab_size);
-  // What followed from these still does, unless it is given itself: an inner width of 4 C, as many key/value heads as query
-  // heads, heads that share the width.
-  if (config.family == Family::gpt2 && before.ffn_width == 4 * before.width) config.ffn_width = 4 * config.width;
-  if (before.kv_heads == before.heads) config.kv_heads = config.heads;
-  if (before.head_size * before.heads == before.width) {
-    if (config.width % config.heads != 0)
-      throw UserError(format(
-          "{} attention heads do not divide the width {} (each head takes an equal part) change --decoder-attention-heads or "
-          "--decoder-embed-dim",
-          config.heads, config.width));
-    config.head_size = config.width / config.heads;
-  }
-  set(config.ffn_width, o.decoder_ffn_embed_dim);
-  set(config.kv_heads, o.decoder_kv_heads);
-  config.validate();
-  return config;
+ConfigOverrides overrides_of(const TrainOptions& o) {
+  const auto given = [](std::size_t value) { return value != 0 ? std::optional(value) : std::nullopt; };
+  return {.layers = given(o.decoder_layers),
+          .width = given(o.decoder_embed_dim),
+          .ffn_width = given(o.decoder_ffn_embed_dim),
+          .heads = given(o.decoder_attention_heads),
+          .kv_heads = given(o.decoder_kv_heads),
+          .vocab_size = given(o.vocab_size),
+          .max_positions = {}};
 }
 
 std::string full_version_text(std::string_view program) {

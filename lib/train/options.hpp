@@ -88,8 +88,10 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
 Schedule schedule_of(const TrainOptions& options);
 /// Every option by name, as effective: for the metrics' start line and the checkpoint's header.
 nlohmann::json to_json(const TrainOptions& options);
-/// The configuration with the overrides applied. Throws UserError.
-TransformerConfig with_overrides(TransformerConfig config, const TrainOptions& options);
+/// The sizes of the model that are given.
+ConfigOverrides overrides_of(const TrainOptions& options);
+/// "--threads N", the same in every program that computes.
+Option& add_threads_option(OptionTable& table, std::size_t& threads);
 /// What --version prints: the program, its version, MPI, HDF5, oneDNN, what is off.
 std::string full_version_text(std::string_view program);
 /// The text that answers --help, --version and the like; none for a run.

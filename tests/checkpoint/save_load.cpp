@@ -90,9 +90,8 @@ BOOST_AUTO_TEST_CASE(the_header_comes_back) {
   const CheckpointHeader &found = reader->header(), expected = run.header();
   BOOST_CHECK(found.config == expected.config);
   BOOST_TEST(found.progress.update == expected.progress.update);
-  BOOST_TEST(found.progress.sequences == expected.progress.sequences);
   BOOST_TEST(found.progress.tokens == expected.progress.tokens);
-  BOOST_TEST(found.progress.seed == expected.progress.seed);
+  BOOST_CHECK(found.progress.data == expected.progress.data);
   BOOST_TEST(found.strategy == "none");
   BOOST_TEST(found.world_size == 3);
   BOOST_TEST(found.shards == 1);

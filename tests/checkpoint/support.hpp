@@ -85,7 +85,7 @@ struct Run {
   CheckpointHeader header() const {
     CheckpointHeader header;
     header.config = config;
-    header.progress = {update, update * 12, update * 12 * 11, 42};
+    header.progress = {update, update * 12 * 11, {update * 12, 11, 1000, true, 42}};
     header.strategy = strategy;
     header.world_size = world_size;
     header.shards = mesh().shard;

@@ -33,15 +33,19 @@ const std::vector<std::string> model = {"--arch",
                                         "--max-update",
                                         "2"};
 
-/// On 3 ranks: exit code 2 and one message that says all of `texts`.
-void expect_mistake(const fs::path& folder, const std::vector<std::string>& words, const std::vector<std::string>& texts,
-                    const std::string& program = "fsdp-train") {
+/// On 3 ranks: exit code `code` and one message that says all of `texts`.
+void expect_failure(int code, const fs::path& folder, const std::vector<std::string>& words,
+                    const std::vector<std::string>& texts, const std::string& program = "fsdp-train") {
   const Outcome outcome = run(folder, mpirun(3, program, words));
   BOOST_TEST_CONTEXT(outcome.output) {
-    BOOST_TEST(outcome.code == 2);
+    BOOST_TEST(outcome.code == code);
     for (const std::string& text : texts) BOOST_TEST(outcome.says(text), text);
     BOOST_TEST(outcome.times_said(program + ": ") == 1u);
   }
+}
+
+void expect_mistake(const fs::path& folder, const std::vector<std::string>& words, const std::vector<std::string>& texts) {
+  expect_failure(2, folder, words, texts);
 }
 
 void copy_part(const fs::path& from, const fs::path& to, std::size_t bytes) {
@@ -57,7 +61,12 @@ BOOST_AUTO_TEST_CASE(options_that_are_not) {
   const auto folder = fresh_folder();
   expect_mistake(folder, plus({tokens, "--batchsize", "3"}, model), {"--batchsize", "did you mean --batch-size?"});
   expect_mistake(folder, plus({tokens, "--lr", "fast"}, model), {"--lr", "fast"});
-  expect_mistake(folder, plus({tokens, "--sharding-strategy", "fulll"}, model), {"fulll", "full, none"});
+  expect_mistake(folder, plus({tokens, "--sharding-strategy", "fulll"}, model), {"fulll", "did you mean full?", "full, none"});
+  // Sizes that nobody means are told at once.
+  expect_mistake(folder, plus({tokens, "--update-freq", "100000"}, model), {"--update-freq", "too long"});
+  expect_mistake(folder, plus({tokens, "--decoder-kv-heads", "1000000000000"}, model), {"--decoder-kv-heads", "out of range"});
+  expect_mistake(folder, {tokens, "--arch", "gpt2-xl", "--batch-size", "1000000", "--max-update", "1"},
+                 {"too little memory", "--batch-size"});
   expect_mistake(folder, plus({tokens, "--total-batch-size", "7"}, model), {"--total-batch-size", "7"});
   expect_mistake(folder, {tokens, "--arch", "gtp2", "--max-update", "2"}, {"gtp2", "did you mean", "gpt2"});
   expect_mistake(folder, plus({tokens, "--config", "none.cfg"}, model), {"none.cfg"});
@@ -120,11 +129,12 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
     fs::remove_all(folder / name);
     fs::copy(step, folder / name, fs::copy_options::recursive);
     what(folder / name);
-    expect_mistake(folder,
+    expect_failure(1, folder,
                    plus({tokens, "--save-dir", "new", "--restore", name, "--max-update", "4"},
                         std::vector<std::string>(model.begin(), model.end() - 2)),
                    {name});
-    expect_mistake(folder, {name, tokens, "--tokens-per-sample", "16"}, {name}, "fsdp-evaluate");
+    BOOST_TEST(!fs::exists(folder / "new"));
+    expect_failure(1, folder, {name, tokens, "--tokens-per-sample", "16"}, {name}, "fsdp-evaluate");
   };
   damage("no-marker", [](const fs::path& f) { fs::remove(f / "complete.json"); });
   damage("no-rank-1", [](const fs::path& f) { fs::remove(f / "rank-00001-of-00003.h5"); });
@@ -134,6 +144,27 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   damage("no-index", [](const fs::path& f) { fs::remove(f / "checkpoint.h5"); });
   const Outcome good = run(folder, mpirun(2, "fsdp-evaluate", {"saves", tokens, "--tokens-per-sample", "16"}));
   BOOST_TEST(good.code == 0, good.output);
+}
+
+BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {
+  const auto folder = fresh_folder();
+  std::ofstream(folder / "file") << "x";
+  expect_mistake(folder, plus({tokens, "--save-dir", "file"}, model), {"file", "choose another --save-dir"});
+  expect_mistake(folder, plus({tokens, "--save-dir", "file/below"}, model), {"file/below", "choose another --save-dir"});
+  expect_mistake(folder, plus({tokens, "--restore", "none-there"}, model), {"none-there does not exist"});
+  expect_mistake(folder, plus({tokens, "--restore", "file"}, model), {"file is not a folder"});
+  // A second job in the folder of a running one.
+  std::vector<std::string> words = plus({tokens, "--save-dir", "saves", "--log-file", "log.jsonl"}, model);
+  words.back() = "1000000";
+  const Outcome first = run(folder, mpirun(2, "fsdp-train", words), [&](pid_t job) {
+    wait_until([&] { return metrics(folder / "log.jsonl", "train").size() > 3; });
+    const auto other = folder / "other";
+    fs::create_directory(other);
+    expect_failure(1, other, plus({tokens, "--save-dir", "../saves"}, model), {"saves is in use", "choose another --save-dir"});
+    kill(job, SIGUSR1);
+  });
+  BOOST_TEST(first.code == 75, first.output);
+  BOOST_TEST(!fs::exists(folder / "saves" / "lock"));
 }
 
 BOOST_AUTO_TEST_CASE(a_flipped_byte_is_found) {
@@ -147,8 +178,8 @@ BOOST_AUTO_TEST_CASE(a_flipped_byte_is_found) {
   bytes.seekp(middle);
   bytes.put(static_cast<char>(byte ^ 1));
   bytes.close();
-  expect_mistake(
-      folder,
+  expect_failure(
+      1, folder,
       plus({tokens, "--save-dir", "saves", "--max-update", "4"}, std::vector<std::string>(model.begin(), model.end() - 2)),
       {"rank-00001-of-00003.h5"});
 }

@@ -1,5 +1,6 @@
 // Runs that are stopped, asked to save, killed, and resumed.
 #define BOOST_TEST_MODULE jobs.stopping
+#include <algorithm>
 #include <cmath>
 
 #include <boost/test/unit_test.hpp>
@@ -83,6 +84,10 @@ BOOST_AUTO_TEST_CASE(resuming_changes_no_bit_at_the_same_number_of_ranks) {
     const Outcome again = run(folder, mpirun(3, "fsdp-train", options(3, 12, "parts-" + strategy, more)));
     expect_code(again, 0);
     BOOST_TEST(again.says("nothing to do"));
+    const auto lines = metrics(folder / ("parts-" + strategy + ".jsonl"));
+    BOOST_TEST(lines[lines.size() - 2]["type"] == "start");
+    BOOST_TEST(lines.back()["type"] == "end");
+    BOOST_TEST(lines.back()["step"] == 12);
   }
 }
 
@@ -96,6 +101,21 @@ BOOST_AUTO_TEST_CASE(resuming_at_other_numbers_of_ranks_and_strategies) {
   const auto whole = losses(folder, "whole"), parts = losses(folder, "parts");
   BOOST_TEST_REQUIRE(whole.size() == parts.size());
   for (std::size_t u = 0; u < whole.size(); ++u) BOOST_TEST(std::abs(whole[u] - parts[u]) < 5e-6);
+}
+
+BOOST_AUTO_TEST_CASE(resuming_with_data_cut_another_way_says_where_it_goes_on) {
+  const auto folder = fresh_folder();
+  expect_code(run(folder, mpirun(2, "fsdp-train", options(2, 4, "saves"))), 0);
+  auto words = options(2, 6, "saves");
+  words[std::find(words.begin(), words.end(), "--tokens-per-sample") - words.begin() + 1] = "16";
+  const Outcome shorter = run(folder, mpirun(2, "fsdp-train", words));
+  expect_code(shorter, 0);
+  BOOST_TEST(shorter.times_said("samples of 32 tokens were trained on, now of 16") == 1u);
+  BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"] == 4);
+  words = options(2, 8, "saves", {"--shuffle"});
+  const Outcome shuffled = run(folder, mpirun(2, "fsdp-train", words));
+  expect_code(shuffled, 0);
+  BOOST_TEST(shuffled.times_said("read from the start") == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(sigusr1_to_the_launcher_saves_and_stops) {
@@ -123,6 +143,7 @@ BOOST_AUTO_TEST_CASE(sigusr2_saves_and_goes_on_and_files_do_the_same) {
     wait_until([&] { return metrics(folder / "saves.jsonl", "save").size() == 1; });
     std::ofstream(folder / "saves" / "save") << "";
     wait_until([&] { return metrics(folder / "saves.jsonl", "save").size() == 2; });
+    wait_until([&] { return !fs::exists(folder / "saves" / "save"); });
     BOOST_TEST(!fs::exists(folder / "saves" / "save"));
     std::ofstream(folder / "saves" / "stop") << "";
   });

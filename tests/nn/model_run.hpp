@@ -72,7 +72,7 @@ struct ModelRun {
     for (std::size_t b = model.blocks(); b-- > 0;) {
       if (recompute) {
         saved[b].assign(saved[b].size(), std::nanf(""));
-        model.block_forward(stage, b, x[b].data(), x[b + 1].data(), saved[b].data());
+        model.block_forward(stage, b, x[b].data(), nullptr, saved[b].data());
       }
       model.block_backward(stage, b, x[b].data(), saved[b].data(), dx.data(), write);
     }

@@ -1,0 +1,121 @@
+#include "checkpoint/save_lock.hpp"
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <system_error>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/timer.hpp"
+
+namespace fsdp {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whom a lock file names. All fields empty: nobody, or a file that says nothing.
+struct Owner {
+  std::string host, job;
+  std::int64_t process = 0;
+
+  std::string description() const {
+    return format("process {} on {}{}", process, host, job.empty() ? "" : format(", Slurm job {}", job));
+  }
+};
+
+Owner myself() {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  const char* job = std::getenv("SLURM_JOB_ID");
+  return {host, job ? job : "", getpid()};
+}
+
+Owner read_owner(int fd) {
+  char text[1024];
+  const ssize_t n = ::pread(fd, text, sizeof text, 0);
+  const nlohmann::json json = nlohmann::json::parse(text, text + (n > 0 ? n : 0), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return {};
+  return {json.value("host", ""), json.value("slurm_job", ""), json.value("process", std::int64_t{0})};
+}
+
+/// Whether the path still names this file: its last owner may have removed it in between.
+bool is_file_at(int fd, const fs::path& path) {
+  struct stat opened {
+  }, named{};
+  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+         opened.st_dev == named.st_dev;
+}
+
+[[noreturn]] void cannot_write(const fs::path& folder, const std::string& why) {
+  throw UserError(format("checkpoints cannot be written to {} ({}) choose another --save-dir", folder.string(), why));
+}
+
+}  // namespace
+
+SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_dir), path_(save_dir / "lock") {
+  std::error_code error;
+  made_folder_ = fs::create_directories(folder_, error);
+  if (error || !fs::is_directory(folder_)) cannot_write(folder_, error ? error.message() : "it is not a folder");
+  const Owner me = myself();
+  const Timer timer;
+  try {
+    for (;;) {
+      fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+      if (fd_ < 0) cannot_write(folder_, std::strerror(errno));
+      const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+      const bool busy = !locked && errno == EWOULDBLOCK;  // any other error: a file system without locks
+      const Owner owner = read_owner(fd_);
+      if (busy && timer.seconds() < patience_s) {
+        ::close(fd_);
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        continue;
+      }
+      if (busy)
+        throw RunError(format("{} is in use ({} saves there) wait for its end, or choose another --save-dir", folder_.string(),
+                              owner.host.empty() ? "another run" : owner.description()));
+      if (locked && !is_file_at(fd_, path_)) {
+        ::close(fd_);
+        continue;
+      }
+      const bool left_here = owner.host.empty() || (owner.host == me.host && locked);  // a dead process holds no flock
+      const bool same_job = !owner.job.empty() && owner.job == me.job;
+      if (!left_here && !same_job)
+        throw RunError(format("{} may be in use (by {}) wait for its end; if it is dead, remove {}", folder_.string(),
+                              owner.description(), path_.string()));
+      break;
+    }
+    const std::string text =
+        nlohmann::json{{"host", me.host}, {"process", me.process}, {"slurm_job", me.job}, {"since", std::time(nullptr)}}
+            .dump() +
+        "\n";
+    const bool written =
+        ::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+    if (!written)
+      throw RunError(format("{} could not be written ({}) free some space, or choose another --save-dir", path_.string(),
+                            std::strerror(errno)));
+  } catch (...) {
+    if (fd_ >= 0) ::close(fd_);
+    if (made_folder_) ::rmdir(folder_.c_str());
+    throw;
+  }
+}
+
+SaveLock::~SaveLock() {
+  ::unlink(path_.c_str());
+  ::close(fd_);
+  if (made_folder_) ::rmdir(folder_.c_str());  // only if nothing is in it
+}
+
+}  // namespace fsdp

@@ -1,0 +1,28 @@
+// One run at a time writes to a save folder.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace fsdp {
+
+/// The right to write to a save folder, from construction to destruction: the file `lock` in it, which says who has it, and
+/// flock(2) on that file, which the system gives back when the process dies, however it dies. Rank 0 takes it for its job.
+class SaveLock {
+ public:
+  /// Makes the folder if it is missing. Throws UserError if it cannot be made or written to, RunError naming the owner if
+  /// another run has it. Where the file system has no locks that span hosts, a file left by another host counts as taken,
+  /// unless it is of the same Slurm job, which has been requeued.
+  /// A run that is just being ended is waited for, `patience_s` seconds at most.
+  explicit SaveLock(const std::filesystem::path& save_dir, double patience_s = 5);
+  SaveLock(const SaveLock&) = delete;
+  /// Gives it back, and removes the folder if this made it and nothing was written.
+  ~SaveLock();
+
+ private:
+  std::filesystem::path folder_, path_;
+  bool made_folder_;
+  int fd_ = -1;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,36 @@
+#include "data/position.hpp"
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+DataPosition continue_data(const DataPosition& before, const DataPosition& now, std::string* notice) {
+  expect(before.tokens_per_sample > 0 && now.tokens_per_sample > 0, "a position in data has a cut");
+  const auto say = [&](const std::string& text) {
+    if (notice) *notice = text;
+  };
+  const std::uint64_t T = before.tokens_per_sample, U = now.tokens_per_sample;
+  const bool same_data = before.data_tokens == now.data_tokens, same_order = before.shuffled == now.shuffled;
+  DataPosition position = now;
+  if (same_data && same_order && T == U) {
+    say("");
+    return before;
+  }
+  const std::uint64_t per_pass_before = (before.data_tokens - 1) / T, per_pass_now = (now.data_tokens - 1) / U;
+  if (same_data && !before.shuffled && !now.shuffled && per_pass_before > 0 && per_pass_now > 0) {
+    const std::uint64_t pass = before.sequences / per_pass_before, in_pass = before.sequences % per_pass_before;
+    position.sequences = pass * per_pass_now + in_pass * T / U;
+    say(format("samples of {} tokens were trained on, now of {}: the data go on after as many tokens", T, U));
+    return position;
+  }
+  position.sequences = 0;
+  say(format("{}: they are read from the start",
+             !same_data    ? format("the data are others ({} tokens, {} before)", now.data_tokens, before.data_tokens)
+             : !same_order ? format("the data are {}shuffled now and were {}before", now.shuffled ? "" : "not ",
+                                    now.shuffled ? "not " : "")
+                           : format("shuffled samples of {} tokens were trained on, now of {}", T, U)));
+  return position;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,25 @@
+// Where a run stands in its training data: what a checkpoint keeps of it, and where a run goes on whose data are cut another
+// way.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace fsdp {
+
+struct DataPosition {
+  std::uint64_t sequences = 0;          // consumed so far, of all passes over the data together
+  std::uint64_t tokens_per_sample = 0;  // T
+  std::uint64_t data_tokens = 0;        // of the whole data: by this number they are recognised
+  bool shuffled = false;
+  std::uint64_t seed = 0;  // of the order, if shuffled
+
+  bool operator==(const DataPosition&) const = default;
+};
+
+/// Where a run with data `now` (its `sequences` are ignored) goes on after a run that stopped at `before`. Same data, cut and
+/// order: right after it, with its seed. Same data in file order, cut into other lengths: after the same tokens of the same
+/// pass, to the sequence below. Else at the start. `notice`, if not null, says what changed; empty if nothing did.
+DataPosition continue_data(const DataPosition& before, const DataPosition& now, std::string* notice = nullptr);
+
+}  // namespace fsdp

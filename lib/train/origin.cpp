@@ -1,0 +1,84 @@
+#include "train/origin.hpp"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.hpp"
+#include "base/program.hpp"
+#include "comm/agree.hpp"
+
+namespace fsdp {
+
+namespace {
+
+void require_same_model(const TransformerConfig& wanted, const CheckpointReader& checkpoint) {
+  const nlohmann::json a = config_to_json(wanted), b = config_to_json(checkpoint.header().config);
+  std::string differences;
+  for (const auto& [key, value] : a.items())
+    if (!b.contains(key) || b[key] != value)
+      differences += format("{}{}: {} asked for, {} there", differences.empty() ? "" : "; ", key, value.dump(),
+                            b.contains(key) ? b[key].dump() : "nothing");
+  if (!(wanted == checkpoint.header().config))
+    throw UserError(
+        format("{} holds another model ({}) choose another --save-dir or --restore, or leave out what names the model",
+               checkpoint.description(), differences));
+}
+
+/// The model that the options name.
+TransformerConfig named_config(const TrainOptions& options, const CheckpointReader* checkpoint) {
+  const ConfigOverrides overrides = overrides_of(options);
+  TransformerConfig config =
+      override_config(options.arch.empty() ? read_config(options.model) : arch_config(options.arch), overrides);
+  config.validate();
+  // As in fairseq: learned positions of a new model are as many as can be trained.
+  if (!options.arch.empty() && config.family == Family::gpt2)
+    config.max_positions =
+        std::min(config.max_positions, checkpoint ? checkpoint->config().max_positions : options.tokens_per_sample);
+  return config;
+}
+
+/// Reads files only; may differ by rank.
+Origin look_for_origin(const TrainOptions& options) {
+  Origin origin;
+  if (options.restore == "latest") {
+    if (const auto folder = latest_checkpoint(options.save_dir, &origin.warnings))
+      origin.checkpoint = CheckpointReader::open(*folder);
+  } else if (options.restore != "none") {
+    origin.checkpoint = open_checkpoint(options.restore, &origin.warnings);
+  }
+  const bool named = !options.arch.empty() || !options.model.empty();
+  if (!named && !origin.checkpoint)
+    throw UserError(format("there is nothing to train (no complete checkpoint in {}) name a model with --arch or --model",
+                           options.save_dir.string()));
+  origin.config = named ? named_config(options, origin.checkpoint.get()) : origin.checkpoint->config();
+  if (origin.checkpoint)
+    require_same_model(origin.config, *origin.checkpoint);
+  else if (options.init == InitFrom::pretrained)
+    origin.pretrained = open_hugging_face(options.model);
+  // The run would come to a step that is there already, and its work since the save before would be lost.
+  if (const auto newest = latest_checkpoint(options.save_dir))
+    if (const std::uint64_t there = CheckpointReader::open(*newest)->header().progress.update; there > origin.update())
+      throw UserError(
+          format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; "
+                 "choose another --save-dir or move them away",
+                 options.save_dir.string(), there, origin.update()));
+  return origin;
+}
+
+}  // namespace
+
+Origin find_origin(const TrainOptions& options, Communicator& world, Stream& stream) {
+  Origin origin;
+  agree(world, [&] { origin = look_for_origin(options); });
+  // A shared file system may show one rank a checkpoint that another one does not see yet.
+  std::vector<std::int64_t> updates(static_cast<std::size_t>(world.size()));
+  updates[static_cast<std::size_t>(world.rank())] = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
+  world.all_reduce(stream, updates.data(), updates.size());
+  if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
+    throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step) start again", 0, true,
+                          exit_code::failed);
+  return origin;
+}
+
+}  // namespace fsdp

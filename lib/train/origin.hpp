@@ -1,0 +1,28 @@
+// Where a run begins: from a checkpoint, a pretrained model, or nothing but the seed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/tensor_source.hpp"
+#include "nn/config.hpp"
+#include "train/options.hpp"
+
+namespace fsdp {
+
+struct Origin {
+  TransformerConfig config;
+  std::unique_ptr<CheckpointReader> checkpoint;  // at most one of the two
+  std::unique_ptr<TensorSource> pretrained;
+  std::vector<std::string> warnings;  // checkpoints that were passed over
+
+  std::uint64_t update() const { return checkpoint ? checkpoint->header().progress.update : 0; }
+};
+
+/// Follows --restore, --model, --arch and --init. Collective over world: every rank finds the same, or all throw
+/// CollectiveError (a checkpoint of another model, later steps in the save folder, ranks that see different files).
+Origin find_origin(const TrainOptions& options, Communicator& world, Stream& stream);
+
+}  // namespace fsdp

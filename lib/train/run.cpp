@@ -1,0 +1,270 @@
+#include "train/run.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/format.hpp"
+#include "base/narrow.hpp"
+#include "base/program.hpp"
+#include "base/version.hpp"
+#include "comm/agree.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/threads.hpp"
+#include "train/evaluate.hpp"
+#include "train/machine.hpp"
+
+namespace fsdp {
+
+namespace {
+
+ShardingOptions sharding_options(const TrainOptions& options) {
+  return {.strategy = options.sharding_strategy,
+          .wrap = {options.wrap_layers},
+          .batch = {options.batch_size, options.tokens_per_sample},
+          .plan = {.training = true,
+                   .micro_batches = options.update_freq,
+                   .checkpoint_activations = options.checkpoint_activations},
+          .adamw = {options.adam_betas[0], options.adam_betas[1], options.adam_eps, options.weight_decay}};
+}
+
+/// Brings in oneDNN's code, so that it does not count as memory of the run, and returns what the process has used so far.
+std::size_t start_up(Stream& stream) {
+  std::array<float, 3 * 64> x{};
+  kernels::gemm(stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
+                kernels::Write::overwrite);
+  return process_peak_bytes();
+}
+
+std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
+}  // namespace
+
+Run::Run(const TrainOptions& options, Communicator& world)
+    : options_(options),
+      world_(world),
+      node_(world.split_by_node()),
+      device_(make_cpu_device()),
+      stream_(device_->make_stream()),
+      start_bytes_(start_up(*stream_)),
+      options_json_(to_json(options)) {
+  const CpuShare share = share_of_rank(*node_, *stream_, options.threads);
+  threads_ = share.threads;
+  kernels::set_threads(threads_);
+  double cores = share.cores;
+  world.all_reduce(*stream_, &cores, 1);
+  if (const auto per_core = noted_peak_per_core()) peak_flops_ = *per_core * cores;
+
+  const bool first = world.rank() == 0;
+  agree(world, [&] {
+    metrics_.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, first);
+    if (first && !options.dry_run) save_lock_.emplace(options.save_dir);
+  });
+  origin_ = find_origin(options, world, *stream_);
+  for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
+  if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
+  agree(world, [&] { check_sharding(origin_.config, sharding_options(options)); });
+  sharded_.emplace(origin_.config, sharding_options(options), world);
+  cut_ = {options.batch_size, options.tokens_per_sample, options.update_freq, world.rank(), world.size()};
+}
+
+void Run::print_plan() const {
+  if (world_.rank() != 0) return;
+  const Layout& layout = sharded_->layout();
+  std::printf("units:\n");
+  for (const Unit& unit : layout.units())
+    std::printf("  %-12s %zu tensors, %zu elements, %zu with padding\n", unit.name.c_str(), unit.parameters.size(), unit.numel,
+                unit.padded_numel);
+  std::printf("memory plan per rank:\n%s%soperations of one update:\n%s", describe_memory(sharded_->plan()).c_str(),
+              overheads().c_str(), describe_operations(sharded_->plan(), sharded_->plan().update, layout).c_str());
+}
+
+void Run::announce() {
+  const Plan& plan = sharded_->plan();
+  const Transformer& model = sharded_->model();
+  metrics_->say(format("fsdp {}: {}, {} per rank, {}, {}", version_string(), device_->description(),
+                       plural(static_cast<std::size_t>(threads_), "thread"), kernels::gemm_description(),
+                       world_.description()));
+  metrics_->say(format("model: {} parameters, {} blocks, width {}; strategy {} over {}; {} sequences of {} tokens per update",
+                       format_count(static_cast<double>(model.parameter_count())), model.blocks(), model.config().width,
+                       sharded_->placement().name, plural(static_cast<std::size_t>(world_.size()), "rank"),
+                       cut_.sequences_per_update(), cut_.T));
+  metrics_->say("memory plan per rank:\n" + describe_memory(plan) + overheads());
+  metrics_->start({.version = version_string(),
+                   .world_size = world_.size(),
+                   .strategy = std::string(sharded_->placement().name),
+                   .options = &options_json_,
+                   .parameters = model.parameter_count(),
+                   .plan_peak_bytes = plan.peak_bytes,
+                   .step = progress_.update,
+                   .max_step = options_.max_update});
+}
+
+void Run::prepare() {
+  agree(world_, [&] { open_data(); });
+  require_memory();
+  agree(world_, [&] { sharded_->allocate(*device_); });
+  const Timer timer;
+  agree(world_, [&] { fill_weights(); });
+  if (origin_.checkpoint) metrics_->restore(progress_.update, origin_.checkpoint->description(), timer.seconds() * 1e3);
+  last_save_ = progress_.update;
+  origin_.checkpoint.reset();
+  origin_.pretrained.reset();
+  start_tokens_ = progress_.tokens;
+  since_start_.restart();
+}
+
+/// May fail on this rank alone.
+void Run::open_data() {
+  const std::size_t vocabulary = sharded_->model().config().vocab_size;
+  const auto rank = static_cast<std::size_t>(world_.rank()), ranks = static_cast<std::size_t>(world_.size());
+  train_file_.emplace(options_.data);
+  train_file_->check_vocabulary(vocabulary, rank, ranks);
+  const DataPosition start{0, cut_.T, train_file_->tokens(), options_.shuffle, options_.seed};
+  std::string notice;
+  progress_.data = origin_.checkpoint ? continue_data(progress_.data, start, &notice) : start;
+  if (!notice.empty()) metrics_->say("warning: " + notice);
+  train_batches_.emplace(*train_file_, cut_, vocabulary, options_.shuffle ? std::optional(progress_.data.seed) : std::nullopt);
+  if (options_.valid.empty()) return;
+  valid_file_.emplace(options_.valid);
+  valid_file_->check_vocabulary(vocabulary, rank, ranks);
+  valid_batches_.emplace(*valid_file_, cut_, vocabulary);
+}
+
+/// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
+void Run::require_memory() {
+  const std::size_t mine = sharded_->plan().peak_bytes + staging_bytes() + gemm_bytes();
+  auto together = narrow<std::int64_t>(mine);
+  node_->all_reduce(*stream_, &together, 1);
+  agree(world_, [&] {
+    const std::size_t available = available_memory_bytes();
+    if (static_cast<std::size_t>(together) > available)
+      throw UserError(format(
+          "there is too little memory ({} of {} on this node need {} each by the plan above, {} are available) use more "
+          "nodes, a smaller --batch-size, --checkpoint-activations or --sharding-strategy full",
+          plural(static_cast<std::size_t>(node_->size()), "rank"), plural(static_cast<std::size_t>(world_.size()), "rank"),
+          format_bytes(static_cast<double>(mine)), format_bytes(static_cast<double>(available))));
+  });
+}
+
+std::vector<ShardState> Run::states() {
+  Executor& executor = sharded_->executor();
+  std::vector<ShardState> all = {{"parameters", executor.parameters()}};
+  for (std::size_t i = 0; i < adamw_states.size(); ++i) all.push_back({adamw_states[i], executor.optimizer_state(i)});
+  return all;
+}
+
+/// May fail on this rank alone.
+void Run::fill_weights() {
+  Executor& executor = sharded_->executor();
+  const auto& parameters = sharded_->model().parameters();
+  if (origin_.checkpoint) {
+    origin_.checkpoint->verify(world_.rank(), world_.size());
+    load_states(*origin_.checkpoint, parameters, sharded_->layout(), sharded_->shard(), states());
+  } else if (origin_.pretrained) {
+    load_parameters(*origin_.pretrained, parameters, sharded_->layout(), sharded_->shard(), executor.parameters());
+  } else {
+    executor.initialize_parameters(options_.seed);
+  }
+}
+
+void Run::step() {
+  const Timer timer;
+  Executor& executor = sharded_->executor();
+  executor.reset_times();
+  const double rate = learning_rate(schedule_of(options_), progress_.update + 1);
+  const UpdateResult result = executor.run_update(
+      [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
+        train_batches_->read(progress_.data.sequences, micro, inputs, targets);
+      },
+      {.update = progress_.update + 1,
+       .learning_rate = rate,
+       .clip_norm = options_.clip_norm,
+       .tokens = static_cast<double>(cut_.tokens_per_update())});
+  if (!result.finite())
+    throw CollectiveError(
+        format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient), and the weights were left as "
+               "they are; lower --lr, lengthen --warmup-updates or set --clip-norm, and start again: the last complete "
+               "checkpoint is used",
+               progress_.update + 1, result.loss, result.non_finite),
+        0, true, exit_code::failed);
+  ++progress_.update;
+  progress_.data.sequences += cut_.sequences_per_update();
+  progress_.tokens += cut_.tokens_per_update();
+  const double seconds = timer.seconds(), tokens_per_second = static_cast<double>(cut_.tokens_per_update()) / seconds;
+  metrics_->train({.step = progress_.update,
+                   .loss = result.loss,
+                   .learning_rate = rate,
+                   .gradient_norm = result.gradient_norm,
+                   .tokens = progress_.tokens,
+                   .tokens_per_second = tokens_per_second,
+                   .ms = seconds * 1e3,
+                   .mfu = mfu(tokens_per_second),
+                   .comm_exposed_ms = executor.times().collectives * 1e3,
+                   .mem_peak_bytes = executor.peak_bytes()});
+}
+
+void Run::validate() {
+  if (!valid_batches_) return;
+  const Timer timer;
+  const double loss = mean_loss(sharded_->executor(), *valid_batches_, world_, *stream_);
+  metrics_->valid({progress_.update, loss, valid_batches_->targets(), timer.seconds() * 1e3});
+}
+
+void Run::save() {
+  if (last_save_ == progress_.update) return;
+  const Timer timer;
+  const CheckpointHeader header = {.config = sharded_->model().config(),
+                                   .progress = progress_,
+                                   .strategy = std::string(sharded_->placement().name),
+                                   .world_size = world_.size(),
+                                   .shards = sharded_->layout().shards(),
+                                   .wrap = {options_.wrap_layers},
+                                   .optimizer = options_.optimizer,
+                                   .options_json = options_json_.dump(),
+                                   .version = version_string()};
+  const auto folder =
+      save_checkpoint(options_.save_dir, header, sharded_->layout(), sharded_->shard(), sharded_->replica(), states(), world_);
+  last_save_ = progress_.update;
+  metrics_->save(progress_.update, folder, timer.seconds() * 1e3);
+}
+
+void Run::finish(const std::string& next) {
+  const bool ran = progress_.tokens > start_tokens_;
+  std::size_t measured = 0;
+  if (ran) {
+    measured = max_over_ranks(world_, *stream_, sharded_->executor().peak_bytes());
+    const std::size_t process = max_over_ranks(world_, *stream_, process_peak_bytes() - start_bytes_);
+    const std::size_t planned = sharded_->plan().peak_bytes;
+    metrics_->say(
+        format("memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above",
+               format_bytes(static_cast<double>(planned)), format_bytes(static_cast<double>(measured)),
+               format_bytes(static_cast<double>(process)),
+               format_bytes(static_cast<double>(planned + staging_bytes() + gemm_bytes()))));
+  }
+  const double rate = ran ? static_cast<double>(progress_.tokens - start_tokens_) / since_start_.seconds() : 0;
+  metrics_->end({progress_.update, progress_.tokens, rate, measured, next});
+}
+
+/// Share of what the cores of the job can do, if that has been measured.
+std::optional<double> Run::mfu(double tokens_per_second) const {
+  if (!peak_flops_) return {};
+  return sharded_->model().flops_per_token(cut_.T) * tokens_per_second / *peak_flops_;
+}
+
+std::size_t Run::staging_bytes() const {
+  const Mesh& mesh = sharded_->mesh();
+  return world_.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+}
+
+std::size_t Run::gemm_bytes() const {
+  const TransformerConfig& config = sharded_->model().config();
+  return kernels::gemm_workspace_bytes(cut_.B * cut_.T, std::max({config.ffn_width, 3 * config.width, config.vocab_size}));
+}
+
+std::string Run::overheads() const {
+  return format("  and beside it: {} communication staging, about {} that oneDNN's gemm takes and frees\n",
+                format_bytes(static_cast<double>(staging_bytes())), format_bytes(static_cast<double>(gemm_bytes())));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,78 @@
+// Everything that a training run holds, and the few things that it does. Made before the loop of train.cpp, which only calls
+// it. Every member function that is not const is collective over world.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/save_lock.hpp"
+#include "data/batch.hpp"
+#include "fsdp/sharded_model.hpp"
+#include "train/metrics.hpp"
+#include "train/options.hpp"
+#include "train/origin.hpp"
+
+namespace fsdp {
+
+class Run {
+ public:
+  /// Takes the save folder, finds where to begin, computes layout and plan. Allocates no memory of the plan. Throws
+  /// CollectiveError.
+  Run(const TrainOptions& options, Communicator& world);
+
+  /// What --dry-run prints, to stdout.
+  void print_plan() const;
+  /// What runs here, of which model, with how much memory; the metrics' start line.
+  void announce();
+  /// Memory, data, weights: after it steps can be done.
+  void prepare();
+
+  /// Forward, backward, reduction, optimizer: one update.
+  void step();
+  void validate();
+  /// A checkpoint, unless this update has been saved already.
+  void save();
+
+  bool done() const { return progress_.update >= options_.max_update; }
+  std::uint64_t update() const { return progress_.update; }
+
+  void say_stopping(const std::string& reason) { metrics_->stop(progress_.update, reason); }
+  /// The closing lines: how it went, planned beside measured memory, how to go on.
+  void finish(const std::string& next);
+
+ private:
+  void open_data();
+  void fill_weights();
+  std::vector<ShardState> states();
+  void require_memory();
+  std::optional<double> mfu(double tokens_per_second) const;
+  std::size_t staging_bytes() const;
+  std::size_t gemm_bytes() const;
+  std::string overheads() const;
+
+  const TrainOptions& options_;
+  Communicator& world_;
+  std::unique_ptr<Communicator> node_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  const std::size_t start_bytes_;  // what the process had used before
+  int threads_ = 1;
+  std::optional<double> peak_flops_;
+  std::optional<Metrics> metrics_;
+  std::optional<SaveLock> save_lock_;  // rank 0's
+  Origin origin_;
+  std::optional<ShardedModel> sharded_;
+  BatchCut cut_;
+  std::optional<TokenFile> train_file_, valid_file_;
+  std::optional<TrainBatches> train_batches_;
+  std::optional<ValidBatches> valid_batches_;
+  nlohmann::json options_json_;
+  Progress progress_;
+  std::uint64_t last_save_ = 0, start_tokens_ = 0;
+  Timer since_start_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,113 @@
+// Who may write to a save folder.
+#define BOOST_TEST_MODULE checkpoint.save_lock
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <boost/test/unit_test.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "checkpoint/save_lock.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+void write_owner(const fs::path& folder, const std::string& host, long process, const std::string& job) {
+  fs::create_directories(folder);
+  std::ofstream(folder / "lock") << format(R"({{"host":"{}","process":{},"slurm_job":"{}","since":1}})", host, process, job);
+}
+
+std::string this_host() {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return host;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_second_run_is_refused_and_told_by_whom) {
+  const TemporaryFolder folder;
+  const fs::path saves = folder / "a" / "b";
+  {
+    const SaveLock lock(saves);
+    BOOST_CHECK_THROW(SaveLock(saves, 0), RunError);
+    const std::string message = message_of([&] { SaveLock second(saves, 0.2); });
+    CHECK_CONTAINS(message, "is in use (process");
+    CHECK_CONTAINS(message, std::to_string(getpid()));
+    std::ofstream(saves / "something") << "written";
+  }
+  BOOST_TEST(!fs::exists(saves / "lock"));
+  BOOST_TEST(fs::exists(saves / "something"));
+  SaveLock again(saves);
+}
+
+BOOST_AUTO_TEST_CASE(a_run_that_wrote_nothing_leaves_no_folder) {
+  const TemporaryFolder folder;
+  { SaveLock lock(folder / "new"); }
+  BOOST_TEST(!fs::exists(folder / "new"));
+  fs::create_directory(folder / "old");
+  { SaveLock lock(folder / "old"); }
+  BOOST_TEST(fs::exists(folder / "old"));
+}
+
+BOOST_AUTO_TEST_CASE(a_killed_owner_holds_nothing) {
+  const TemporaryFolder folder;
+  int ready[2];
+  BOOST_REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  BOOST_REQUIRE(child >= 0);
+  if (child == 0) {
+    SaveLock lock(folder.path());
+    (void)!write(ready[1], "x", 1);
+    for (;;) pause();
+  }
+  char byte;
+  BOOST_REQUIRE(read(ready[0], &byte, 1) == 1);
+  BOOST_CHECK_THROW(SaveLock(folder.path(), 0), RunError);
+  std::thread killer([&] {  // dies while the next one waits
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  });
+  SaveLock taken(folder.path());
+  killer.join();
+}
+
+BOOST_AUTO_TEST_CASE(files_that_were_left) {
+  const TemporaryFolder folder;
+  unsetenv("SLURM_JOB_ID");
+  write_owner(folder.path(), this_host(), 1, "");
+  { SaveLock taken(folder.path()); }  // nobody locks the file: its owner is dead, whoever process 1 is now
+  write_owner(folder.path(), "elsewhere", 77, "123");
+  const std::string message = message_of([&] { SaveLock lock(folder.path()); });
+  CHECK_CONTAINS(message, "process 77 on elsewhere, Slurm job 123");
+  CHECK_CONTAINS(message, "remove");
+  BOOST_TEST(fs::exists(folder / "lock"));
+  setenv("SLURM_JOB_ID", "123", 1);
+  { SaveLock requeued(folder.path()); }
+  unsetenv("SLURM_JOB_ID");
+  std::ofstream(folder / "lock") << "{";  // its owner died while it wrote
+  SaveLock taken(folder.path());
+}
+
+BOOST_AUTO_TEST_CASE(folders_that_cannot_be) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "file") << "x";
+  for (const fs::path& path : {folder / "file", folder / "file" / "below", fs::path("/proc/none")}) {
+    BOOST_CHECK_THROW(SaveLock(path, 0), UserError);
+    CHECK_CONTAINS(message_of([&] { SaveLock lock(path); }), "choose another --save-dir");
+  }
+}

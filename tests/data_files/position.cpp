@@ -1,0 +1,42 @@
+// Where a run goes on in its data when something about them changed.
+#define BOOST_TEST_MODULE data.position
+#include <boost/test/unit_test.hpp>
+
+#include "data/position.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+std::string notice;
+DataPosition after(const DataPosition& before, const DataPosition& now) { return continue_data(before, now, &notice); }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(nothing_changed) {
+  const DataPosition before{25, 10, 1001, true, 7};
+  BOOST_CHECK((after(before, {0, 10, 1001, true, 8}) == before));  // in the order that it began with
+  BOOST_TEST(notice == "");
+}
+
+BOOST_AUTO_TEST_CASE(samples_of_another_length_go_on_after_the_same_tokens) {
+  // 1001 tokens: 100 samples of 10, or 40 of 25, a pass.
+  BOOST_TEST(after({25, 10, 1001}, {0, 25, 1001}).sequences == 10u);
+  BOOST_TEST(notice.find("of 10 tokens were trained on, now of 25") != std::string::npos);
+  BOOST_TEST(after({29, 10, 1001}, {0, 25, 1001}).sequences == 11u);    // 290 tokens: in the midst of the twelfth
+  BOOST_TEST(after({325, 10, 1001}, {0, 25, 1001}).sequences == 130u);  // three passes and a quarter
+  BOOST_TEST(after({130, 25, 1001}, {0, 10, 1001}).sequences == 325u);
+  BOOST_TEST(after({25, 10, 1001}, {0, 25, 1001}).tokens_per_sample == 25u);
+}
+
+BOOST_AUTO_TEST_CASE(other_data_or_another_order_start_anew) {
+  BOOST_CHECK((after({25, 10, 1001}, {3, 10, 999}) == DataPosition{0, 10, 999}));
+  BOOST_TEST(notice.find("999 tokens, 1001 before") != std::string::npos);
+  BOOST_CHECK((after({25, 10, 1001, false, 1}, {0, 10, 1001, true, 2}) == DataPosition{0, 10, 1001, true, 2}));
+  BOOST_TEST(notice.find("shuffled now and were not before") != std::string::npos);
+  BOOST_CHECK((after({25, 10, 1001, true, 1}, {0, 10, 1001, false, 2}) == DataPosition{0, 10, 1001, false, 2}));
+  BOOST_CHECK((after({25, 10, 1001, true, 1}, {0, 20, 1001, true, 2}) == DataPosition{0, 20, 1001, true, 2}));
+  BOOST_TEST(notice.find("shuffled samples of 10") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(samples_longer_than_the_data) { BOOST_TEST(after({25, 10, 1001}, {0, 5000, 1001}).sequences == 0u); }
