@@ -28,7 +28,6 @@ class TrainBatches {
   /// This rank's micro-batch `micro` (0 .. K-1) of the update that starts after `position` consumed sequences: inputs[B T],
   /// targets[B T]. Throws UserError for a token outside the vocabulary. Does not allocate.
   void read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
-  const BatchCut& cut() const { return cut_; }
 
  private:
   const TokenFile& file_;

@@ -77,7 +77,6 @@ class Arena {
   /// The piece at [offset, offset + bytes); counts as in use until given back.
   std::byte* acquire(std::size_t offset, std::size_t bytes);
   void give_back(std::size_t bytes);
-  std::size_t bytes() const { return buffer_.bytes(); }
   std::size_t peak_bytes() const { return peak_; }
 
  private:

@@ -281,7 +281,7 @@ ConfigOverrides overrides_of(const TrainOptions& o) {
 }
 
 std::string full_version_text(std::string_view program) {
-  return version_text(program, {{"MPI", MpiSession::library_version().c_str()},  // Open MPI counts the final NUL
+  return version_text(program, {{"MPI", MpiSession::library_version()},
                                 {"HDF5", h5::library_version()},
                                 {"GEMM", kernels::gemm_description()},
                                 {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,

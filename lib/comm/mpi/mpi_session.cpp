@@ -54,7 +54,8 @@ std::string MpiSession::library_version() {
   int length = 0;
   FSDP_CHECK_MPI(MPI_Get_library_version(text, &length));
   const std::string_view version(text, static_cast<std::size_t>(length));
-  return std::string(version.substr(0, version.find('\n')));
+  // Open MPI counts the final NUL.
+  return std::string(version.substr(0, version.find_first_of(std::string_view("\n\0", 2))));
 }
 
 }  // namespace fsdp
