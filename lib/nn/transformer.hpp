@@ -36,6 +36,8 @@ class Transformer {
 
   const TransformerConfig& config() const { return config_; }
   const std::vector<Parameter>& parameters() const { return model_.parameters; }
+  /// Which of them each stage reads; see nn/parameters.hpp.
+  std::vector<std::vector<std::size_t>> parameters_by_stage() const { return fsdp::parameters_by_stage(model_); }
   /// Blocks are numbered 0 .. blocks()-1.
   std::size_t blocks() const { return config_.layers; }
   /// All parameters, tied ones once.
