@@ -26,6 +26,8 @@ std::string_view name_of(OperationKind kind) {
       return "head and loss, forward";
     case OperationKind::recompute:
       return "recompute";
+    case OperationKind::refill:
+      return "refill";
     case OperationKind::block_backward:
       return "backward";
     case OperationKind::embedding_backward:
@@ -55,6 +57,7 @@ ModelSizes model_sizes(const Transformer& model, BatchShape shape) {
   return {model.blocks(),
           shape.rows() * model.config().width * sizeof(float),
           model.saved_numel(shape) * sizeof(float),
+          model.kept_numel(shape) * sizeof(float),
           model.scratch_numel(shape) * sizeof(float),
           shape.rows() * sizeof(std::int32_t),
           model.table_numel(shape.T) * sizeof(float),

@@ -61,7 +61,7 @@ BOOST_AUTO_TEST_CASE(options_that_are_not) {
   const auto folder = fresh_folder();
   expect_mistake(folder, plus({tokens, "--batchsize", "3"}, model), {"--batchsize", "did you mean --batch-size?"});
   expect_mistake(folder, plus({tokens, "--lr", "fast"}, model), {"--lr", "fast"});
-  expect_mistake(folder, plus({tokens, "--sharding-strategy", "fulll"}, model), {"fulll", "did you mean full?", "full, none"});
+  expect_mistake(folder, plus({tokens, "--sharding-strategy", "fulll"}, model), {"fulll", "did you mean full?", "full, grad-op"});
   // Sizes that nobody means are told at once.
   expect_mistake(folder, plus({tokens, "--update-freq", "100000"}, model), {"--update-freq", "too long"});
   expect_mistake(folder, plus({tokens, "--decoder-kv-heads", "1000000000000"}, model), {"--decoder-kv-heads", "out of range"});
