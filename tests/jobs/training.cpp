@@ -1,5 +1,6 @@
 // fsdp-train under mpirun: the golden runs, bit-identity, memory as planned, evaluation of what was trained.
 #define BOOST_TEST_MODULE jobs.training
+#include <algorithm>
 #include <cmath>
 
 #include <boost/test/data/test_case.hpp>
@@ -123,6 +124,29 @@ BOOST_AUTO_TEST_CASE(memory_is_as_planned) {
     BOOST_TEST_MESSAGE(strategy << ": process " << process << " MiB, plan with overheads " << with_overheads << " MiB");
     BOOST_TEST(std::abs(process / with_overheads - 1) < 0.1);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_model_larger_than_a_rank_may_hold_is_trained_and_saved) {
+  // 31 M parameters with gradients and moments: 473 MiB. Each rank may have 322 MiB of data by the operating system's leave, of
+  // which the plan of four sharded ranks is 242.
+  const auto folder = fresh_folder();
+  const auto limited = [&](const std::string& strategy) {
+    auto command = mpirun(
+        4, "fsdp-train",
+        split("--arch gpt2 --decoder-layers 4 --vocab-size 2000 --tokens-per-sample 32 --max-update 1 --save-dir saves-" +
+              strategy + " --sharding-strategy " + strategy));
+    command.push_back((golden_folder("gpt2-tied") / "train.bin").string());
+    const auto program = std::find(command.begin(), command.end(), std::string(FSDP_BIN) + "/fsdp-train");
+    const std::vector<std::string> limit = {"sh", "-c", "ulimit -d 330000 && exec \"$@\"", "sh"};
+    command.insert(program, limit.begin(), limit.end());
+    return run(folder, command);
+  };
+  const Outcome full = limited("full");
+  BOOST_TEST(full.code == 0, full.output);
+  BOOST_TEST(fs::exists(folder / "saves-full" / "step-00000001" / "complete.json"));
+  const Outcome none = limited("none");
+  BOOST_TEST(none.code != 0);
+  BOOST_TEST(none.says("of memory could not be had"), none.output);
 }
 
 BOOST_AUTO_TEST_CASE(what_was_trained_is_evaluated_and_sampled) {
