@@ -139,7 +139,7 @@ struct Plan {
 /// Pure function; throws InternalError if the options contradict each other.
 Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options);
 
-/// The operations as a table: number, stream, operation, reads, writes, waits.
+/// The operations as a table: number, stream, operation, reads, writes, waits. Of more than six buffers two are named.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
 /// Bytes per role, and the sum.
 std::string describe_memory(const Plan& plan);
