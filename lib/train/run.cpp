@@ -174,6 +174,13 @@ void Run::fill_weights() {
   if (origin_.checkpoint) {
     origin_.checkpoint->verify(world_.rank(), world_.size());
     load_states(*origin_.checkpoint, parameters, sharded_->layout(), sharded_->shard(), states());
+    std::size_t fresh = 0;
+    for (const Unit& unit : sharded_->layout().units())
+      for (const std::size_t p : unit.parameters)
+        fresh += unit.trainable && !origin_.checkpoint->has_state(adamw_states[0], parameters[p].name);
+    if (fresh > 0)
+      metrics_->say(
+          format("warning: {} parameter tensors were not trained before; their optimizer state starts at zero", fresh));
   } else if (origin_.pretrained) {
     load_parameters(*origin_.pretrained, parameters, sharded_->layout(), sharded_->shard(), executor.parameters());
   } else {

@@ -101,6 +101,25 @@ BOOST_AUTO_TEST_CASE(resuming_with_data_cut_another_way_says_where_it_goes_on) {
   BOOST_TEST(shuffled.times_said("read from the start") == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(what_is_trained_may_change_from_run_to_run) {
+  const auto folder = fresh_folder();
+  expect_code(run(folder, mpirun(2, "fsdp-train", options(2, 3, "saves", {"--freeze", "h.0.*"}))), 0);
+  const Outcome other = run(folder, mpirun(3, "fsdp-train", options(3, 5, "saves", {"--train-only", "h.*"})));
+  expect_code(other, 0);
+  BOOST_TEST(other.times_said("12 parameter tensors were not trained before") == 1u);
+  // What was frozen throughout has not changed: consolidated at both ends, the embeddings are the same.
+  const auto consolidated = [&](const std::string& step) {
+    expect_code(run(folder, {std::string(FSDP_BIN) + "/fsdp-consolidate", "saves/step-0000000" + step, "model" + step,
+                             "--format", "safetensors"}),
+                0);
+    return read_tensors(folder / ("model" + step) / "model.safetensors");
+  };
+  const auto before = consolidated("3"), after = consolidated("5");
+  BOOST_TEST(before.at("transformer.wte.weight") == after.at("transformer.wte.weight"), boost::test_tools::per_element());
+  BOOST_CHECK(before.at("transformer.h.0.mlp.c_fc.weight") != after.at("transformer.h.0.mlp.c_fc.weight"));
+  BOOST_CHECK(before.at("transformer.h.2.mlp.c_fc.weight") != after.at("transformer.h.2.mlp.c_fc.weight"));
+}
+
 BOOST_AUTO_TEST_CASE(sigusr1_to_the_launcher_saves_and_stops) {
   const auto folder = fresh_folder();
   const auto forever = options(4, 100000, "saves");
