@@ -20,8 +20,11 @@ namespace fsdp {
 
 namespace {
 
-void require(bool ok, const char* call, int code = errno) {
-  if (!ok) throw std::system_error(code, std::system_category(), call);
+[[noreturn]] void fail(const char* call, int code) { throw std::system_error(code, std::system_category(), call); }
+
+// errno is read here, after `ok` has been found.
+void require(bool ok, const char* call) {
+  if (!ok) fail(call, errno);
 }
 
 }  // namespace
@@ -45,7 +48,7 @@ Segment Segment::open(const SegmentHandle& handle) {
   // In another PID namespace, the same number is another process.
   struct stat file;
   require(fstat(found.fd_, &file) == 0, "fstat");
-  require(file.st_dev == handle.device && file.st_ino == handle.inode, "not the file that was shared", ENOENT);
+  if (file.st_dev != handle.device || file.st_ino != handle.inode) fail((path + " is another process's").c_str(), ENOENT);
   found.map();
   return found;
 }
@@ -69,7 +72,7 @@ void Segment::reserve(std::size_t offset, std::size_t bytes) {
     do {
       code = posix_fallocate(fd_, narrow<off_t>(offset + done), narrow<off_t>(std::min(piece, bytes - done)));
     } while (code == EINTR);
-    require(code == 0, "posix_fallocate", code);
+    if (code != 0) fail("posix_fallocate", code);
   }
 }
 
