@@ -63,6 +63,7 @@ Run::Run(const TrainOptions& options, Communicator& world)
   origin_ = find_origin(options, world, *stream_);
   for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
+  start_tokens_ = progress_.tokens;
   agree(world, [&] { check_sharding(origin_.config, sharding_options(options)); });
   sharded_.emplace(origin_.config, sharding_options(options), world);
   cut_ = {options.batch_size, options.tokens_per_sample, options.update_freq, world.rank(), world.size()};
@@ -110,7 +111,6 @@ void Run::prepare() {
   last_save_ = progress_.update;
   origin_.checkpoint.reset();
   origin_.pretrained.reset();
-  start_tokens_ = progress_.tokens;
   since_start_.restart();
 }
 

@@ -84,6 +84,7 @@ BOOST_AUTO_TEST_CASE(resuming_changes_no_bit_at_the_same_number_of_ranks) {
     const Outcome again = run(folder, mpirun(3, "fsdp-train", options(3, 12, "parts-" + strategy, more)));
     expect_code(again, 0);
     BOOST_TEST(again.says("nothing to do"));
+    BOOST_TEST(!again.says("memory per rank:"));  // there was none
     const auto lines = metrics(folder / ("parts-" + strategy + ".jsonl"));
     BOOST_TEST(lines[lines.size() - 2]["type"] == "start");
     BOOST_TEST(lines.back()["type"] == "end");
