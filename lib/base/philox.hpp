@@ -8,8 +8,10 @@
 
 #if defined(__CUDACC__)
 #define FSDP_HOST_DEVICE __host__ __device__
+#define FSDP_UNROLL _Pragma("unroll")
 #else
 #define FSDP_HOST_DEVICE
+#define FSDP_UNROLL _Pragma("GCC unroll 16")  // else a loop around this one does not become vector code
 #endif
 
 namespace fsdp {
@@ -20,6 +22,7 @@ enum class RandomSite : std::uint32_t { initial_weights = 1, dropout = 2, sample
 /// Four independent uniform 32-bit words for `counter` (any 128 bits) under `key` (any 64 bits).
 FSDP_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
                                                                std::array<std::uint32_t, 2> key) {
+  FSDP_UNROLL
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53u} * counter[0];
     const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * counter[2];

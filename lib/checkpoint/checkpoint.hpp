@@ -29,19 +29,20 @@ struct Progress {
 struct CheckpointHeader {
   TransformerConfig config;
   Progress progress;
-  std::string strategy;  // "full"
-  int world_size = 1;    // ranks that wrote; each rank file holds the slices that its rank owns exactly once
-  int shards = 1;        // size of the shard axis
-  WrapPolicy wrap;
-  std::string optimizer;     // "adamw"
-  std::string options_json;  // all options of the run, for inspection
+  std::string strategy;         // "full"
+  int world_size = 1;           // ranks that wrote; each rank file holds the slices that its rank owns exactly once
+  int shards = 1;               // size of the shard axis
+  std::vector<UnitSpec> units;  // with the number of shards and of ranks: the layout
+  std::string optimizer;        // "adamw"
+  std::string options_json;     // all options of the run, for inspection
   std::string version;
 };
 
-/// One kind of state over all of a rank's shard: "parameters", "exp_avg", "exp_avg_sq"; total_shard_numel() floats each.
+/// One kind of state of what a rank owns: "parameters", "exp_avg", "exp_avg_sq"; of each unit shard_numel() floats, or none
+/// (the optimizer's state of units that are not trained).
 struct ShardState {
   std::string name;
-  std::span<float> values;
+  std::vector<std::span<float>> units;
 };
 
 /// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, fsync, barrier; rank 0
@@ -65,6 +66,8 @@ class CheckpointReader : public TensorSource {
   virtual const CheckpointHeader& header() const = 0;
   /// "parameters", "exp_avg", ...
   virtual const std::vector<std::string>& states() const = 0;
+  /// Whether this state of a parameter was saved: the optimizer's is for those that were trained.
+  virtual bool has_state(const std::string& state, const std::string& name) const = 0;
   /// Elements [range) of a parameter's state `state` ("parameters", "exp_avg", ...).
   virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
   /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws
@@ -72,13 +75,13 @@ class CheckpointReader : public TensorSource {
   virtual void verify(int part, int parts, const ByteProgress& progress = nullptr) const = 0;
 };
 
-/// Fills `states` (each total_shard_numel() floats of shard `shard` under `layout`) from a checkpoint written at any world size
-/// and strategy. Padding is zero. Not collective.
+/// Fills `states` of shard `shard` under `layout` from a checkpoint written at any world size and strategy. Padding is zero,
+/// and so is the state of what was not trained when the checkpoint was written. Not collective.
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states);
 /// The same for parameters alone from any source. Throws UserError naming a tensor that is missing or has another shape.
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                     std::span<float> values);
+                     const std::vector<std::span<float>>& units);
 
 /// The latest complete step in a save folder, if there is one; incomplete ones are named in `warnings`.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir,

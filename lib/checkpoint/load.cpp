@@ -9,15 +9,18 @@ namespace fsdp {
 
 namespace {
 
-/// Calls read(parameter, range, out) for every slice of the shard.
+/// Calls read(parameter, range, out) for every slice of the units that have room.
 template <class Read>
-void fill_shard(const std::vector<Parameter>& parameters, const Layout& layout, int shard, std::span<float> values,
-                Read&& read) {
-  expect(values.size() == layout.total_shard_numel(), "a state covers the shard");
-  std::fill(values.begin(), values.end(), 0.0f);  // padding
-  for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
+void fill_shard(const std::vector<Parameter>& parameters, const Layout& layout, int shard,
+                const std::vector<std::span<float>>& units, Read&& read) {
+  expect(units.size() == layout.units().size(), "a state has all units");
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    if (units[unit].empty()) continue;
+    expect(units[unit].size() == layout.shard_numel(unit), "a state covers the shard");
+    std::fill(units[unit].begin(), units[unit].end(), 0.0f);  // padding
     for (const Slice& slice : layout.slices(unit, shard))
-      read(parameters[slice.parameter], slice.range, values.data() + layout.shard_offset(unit) + slice.shard_offset);
+      read(parameters[slice.parameter], slice.range, units[unit].data() + slice.shard_offset);
+  }
 }
 
 void check_shapes(const TensorSource& source, const std::vector<Parameter>& parameters) {
@@ -38,15 +41,18 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
                  std::span<const ShardState> states) {
   check_shapes(reader, parameters);
   for (const ShardState& state : states)
-    fill_shard(parameters, layout, shard, state.values, [&](const Parameter& parameter, Range range, float* out) {
-      reader.read_state(state.name, parameter.name, range, out);
+    fill_shard(parameters, layout, shard, state.units, [&](const Parameter& parameter, Range range, float* out) {
+      const auto& known = reader.states();
+      const bool untrained =
+          std::find(known.begin(), known.end(), state.name) != known.end() && !reader.has_state(state.name, parameter.name);
+      if (!untrained) reader.read_state(state.name, parameter.name, range, out);
     });
 }
 
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                     std::span<float> values) {
+                     const std::vector<std::span<float>>& units) {
   check_shapes(source, parameters);
-  fill_shard(parameters, layout, shard, values,
+  fill_shard(parameters, layout, shard, units,
              [&](const Parameter& parameter, Range range, float* out) { source.read(parameter.name, range, out); });
 }
 

@@ -38,12 +38,14 @@ class ShardedCheckpoint final : public CheckpointReader {
     if (index_.save_id != marker_.save_id || static_cast<std::size_t>(header.world_size) + 1 != marker_.files.size())
       damaged(path, "it is not of the same save as the other files");
     const std::vector<Parameter> parameters = list_parameters(header.config).parameters;
-    const Layout layout(parameters, header.wrap, header.shards);
+    const Layout layout(parameters, header.units, header.shards);
     tensors_.resize(parameters.size());
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-      tensors_[p] = {parameters[p].name, parameters[p].shape, {}};
+      tensors_[p] = {parameters[p].name, parameters[p].shape, true, {}};
       by_name_[parameters[p].name] = p;
     }
+    for (const Unit& unit : layout.units())
+      for (const std::size_t p : unit.parameters) tensors_[p].trained = unit.trainable;
     for (int rank = 0; rank < header.world_size; ++rank)
       for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, header.world_size))
         tensors_[slice.parameter].parts.push_back({slice.range, rank});
@@ -69,11 +71,18 @@ class ShardedCheckpoint final : public CheckpointReader {
     return format("checkpoint {} ({} rank{})", folder_.string(), ranks, ranks == 1 ? "" : "s");
   }
 
+  bool has_state(const std::string& state, const std::string& name) const override {
+    if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end()) return false;
+    return state == "parameters" ? has(name) : has(name) && find(name).trained;
+  }
+
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end())
       throw UserError(format("{} has no {} (it holds {}) use another checkpoint, or start with a fresh optimizer",
                              description(), state, fmt::join(index_.states, ", ")));
     const Tensor& tensor = find(name);
+    if (!has_state(state, name))
+      throw UserError(format("{} has no {} of {} (it was not trained) use another checkpoint", description(), state, name));
     expect(range.begin <= range.end && range.end <= numel(tensor.shape), "a range lies outside its tensor");
     const std::lock_guard lock(mutex_);
     for (const Part& part : tensor.parts) {
@@ -110,6 +119,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   struct Tensor {
     std::string name;
     Shape shape;
+    bool trained;
     std::vector<Part> parts;  // all elements, in order
   };
   struct OpenFile {
@@ -160,7 +170,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     for (const std::string& state : index_.states)
       for (const Tensor& tensor : tensors_)
         for (const Part& part : tensor.parts) {
-          if (part.rank != rank) continue;
+          if (part.rank != rank || !has_state(state, tensor.name)) continue;
           const std::string name = stored::slice_name(state, tensor.name);
           try {
             values.resize(part.range.size());

@@ -77,10 +77,12 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
   fs::create_directory(names.temporary_folder);
 }
 
-std::uint64_t bytes_of(const std::vector<stored::WrittenSlice>& slices, std::size_t states) {
+std::uint64_t bytes_of(const std::vector<stored::WrittenSlice>& slices, std::span<const ShardState> states) {
   std::uint64_t elements = 0;
-  for (const stored::WrittenSlice& slice : slices) elements += slice.range.size();
-  return elements * sizeof(float) * states;
+  for (const ShardState& state : states)
+    for (const stored::WrittenSlice& slice : slices)
+      if (!state.units[slice.unit].empty()) elements += slice.range.size();
+  return elements * sizeof(float);
 }
 
 FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
@@ -99,8 +101,9 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
   for (const ShardState& state : states)
     for (const stored::WrittenSlice& slice : slices) {
+      if (state.units[slice.unit].empty()) continue;
       const Parameter& parameter = parameters[slice.parameter];
-      const float* values = state.values.data() + slice.state_offset;
+      const float* values = state.units[slice.unit].data() + slice.offset;
       h5::Dataset dataset = file.create_dataset(stored::slice_name(state.name, parameter.name), {slice.range.size()});
       dataset.write_integers("shape", std::vector<std::uint64_t>(parameter.shape.begin(), parameter.shape.end()));
       dataset.write_integer("begin", slice.range.begin);
@@ -115,6 +118,9 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
 void write_index(const fs::path& path, const stored::Index& index, const std::vector<Parameter>& parameters,
                  const Layout& layout) {
   std::vector<std::vector<h5::VirtualPart>> parts(parameters.size());
+  std::vector<const Unit*> unit_of(parameters.size());
+  for (const Unit& unit : layout.units())
+    for (const std::size_t p : unit.parameters) unit_of[p] = &unit;
   for (int rank = 0; rank < index.header.world_size; ++rank)
     for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, index.header.world_size))
       parts[slice.parameter].push_back({slice.range, stored::rank_file_name(rank, index.header.world_size), ""});
@@ -122,6 +128,7 @@ void write_index(const fs::path& path, const stored::Index& index, const std::ve
   stored::write_index_attributes(file, index);
   for (const std::string& state : index.states)
     for (std::size_t p = 0; p < parameters.size(); ++p) {
+      if (!stored::is_saved(*unit_of[p], state)) continue;
       for (h5::VirtualPart& part : parts[p]) part.dataset = stored::slice_name(state, parameters[p].name);
       file.create_virtual_dataset(stored::whole_name(state, parameters[p].name), parameters[p].shape, parts[p]);
     }
@@ -159,7 +166,12 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
              rank == replica * header.shards + shard,
          "the header, the layout and the communicator agree");
   expect(!states.empty() && states.front().name == "parameters", "a checkpoint starts with the parameters");
-  for (const ShardState& state : states) expect(state.values.size() == layout.total_shard_numel(), "a state covers the shard");
+  for (const ShardState& state : states) {
+    expect(state.units.size() == layout.units().size(), "a state has all units");
+    for (std::size_t u = 0; u < state.units.size(); ++u)
+      expect(state.units[u].size() == (stored::is_saved(layout.units()[u], state.name) ? layout.shard_numel(u) : 0),
+             "a state covers what is saved of it");
+  }
 
   const auto device = make_cpu_device();
   const auto stream = device->make_stream();
@@ -185,7 +197,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
     std::vector<std::int64_t> sums(2 * static_cast<std::size_t>(world_size));  // bytes and checksum of each rank's file
     agree(world, [&] {
       const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world_size);
-      const FileSum sum = writing(path, bytes_of(slices, states.size()), [&] {
+      const FileSum sum = writing(path, bytes_of(slices, states), [&] {
         return write_rank_file(path, header, index.save_id, rank, parameters, slices, states);
       });
       const std::uint64_t mine[2] = {sum.bytes, sum.checksum};

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "nn/parameters.hpp"
 
 namespace fsdp::stored {
 
@@ -31,19 +32,51 @@ std::string whole_name(const std::string& state, const std::string& parameter) {
 }
 
 std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size) {
-  const int shard = rank % layout.shards(), replica = rank / layout.shards(), replicas = world_size / layout.shards();
   std::vector<WrittenSlice> written;
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
+    const int shards = layout.units()[unit].shards;  // all ranks are replicas of a unit that is not sharded
+    const int shard = rank % shards, replica = rank / shards, replicas = world_size / shards;
     const Range mine = share(layout.shard_numel(unit), static_cast<std::size_t>(replicas), static_cast<std::size_t>(replica));
     for (const Slice& slice : layout.slices(unit, shard)) {
       const Range part = intersect(mine, {slice.shard_offset, slice.shard_offset + slice.range.size()});
       if (part.empty()) continue;
       const std::size_t begin = slice.range.begin + (part.begin - slice.shard_offset);
-      written.push_back({slice.parameter, {begin, begin + part.size()}, layout.shard_offset(unit) + part.begin});
+      written.push_back({unit, slice.parameter, {begin, begin + part.size()}, part.begin});
     }
   }
   return written;
 }
+
+bool is_saved(const Unit& unit, const std::string& state) { return unit.trainable || state == "parameters"; }
+
+namespace {
+
+json units_to_json(const std::vector<UnitSpec>& units) {
+  json all = json::array();
+  for (const UnitSpec& unit : units)
+    all.push_back(
+        {{"name", unit.name}, {"parameters", unit.parameters}, {"trainable", unit.trainable}, {"sharded", unit.sharded}});
+  return all;
+}
+
+/// Nothing if it is not what units_to_json() gives for `parameters` parameters.
+std::vector<UnitSpec> units_from_json(const json& all, std::size_t parameters) {
+  std::vector<UnitSpec> units;
+  std::vector<int> seen(parameters);
+  try {  // nlohmann's own checks of every access
+    for (const json& one : all) {
+      units.push_back({one.at("name"), one.at("parameters"), one.at("trainable"), one.at("sharded")});
+      for (const std::size_t p : units.back().parameters) ++seen.at(p);
+    }
+  } catch (const std::exception&) {
+    return {};
+  }
+  for (const int count : seen)
+    if (count != 1) return {};
+  return units;
+}
+
+}  // namespace
 
 void write_progress(h5::Node& node, const Progress& progress) {
   node.write_integer("update", progress.update);
@@ -82,7 +115,7 @@ void write_index_attributes(h5::Node& node, const Index& index) {
   node.write_text("strategy", header.strategy);
   node.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
   node.write_integer("shards", static_cast<std::uint64_t>(header.shards));
-  node.write_integer("blocks_per_unit", header.wrap.blocks_per_unit);
+  node.write_text("units", units_to_json(header.units).dump());
   node.write_integer("flat_alignment", flat_alignment);
   node.write_text("optimizer", header.optimizer);
   node.write_text("states", format("{}", fmt::join(index.states, " ")));
@@ -99,15 +132,12 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   header.progress = read_progress(node);
   header.strategy = node.read_text("strategy");
   const std::uint64_t world_size = node.read_integer("world_size"), shards = node.read_integer("shards");
-  const std::uint64_t blocks_per_unit = node.read_integer("blocks_per_unit");
-  if (world_size < 1 || world_size > 99999999 || shards < 1 || world_size % shards != 0 || blocks_per_unit < 1 ||
+  if (world_size < 1 || world_size > 99999999 || shards < 1 || world_size % shards != 0 ||
       node.read_integer("flat_alignment") != flat_alignment)
     throw UserError(
-        format("{} describes a layout that cannot be ({} ranks, {} shards, {} blocks per unit) use another checkpoint", name,
-               world_size, shards, blocks_per_unit));
+        format("{} describes a layout that cannot be ({} ranks, {} shards) use another checkpoint", name, world_size, shards));
   header.world_size = static_cast<int>(world_size);
   header.shards = static_cast<int>(shards);
-  header.wrap.blocks_per_unit = blocks_per_unit;
   header.optimizer = node.read_text("optimizer");
   header.options_json = node.read_text("options");
   const json config = json::parse(node.read_text("config"), nullptr, /*allow_exceptions=*/false);
@@ -115,6 +145,10 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
     throw UserError(format("{} holds no model configuration (it is not JSON) use another checkpoint", name));
   header.config = config_from_json(config);
   header.config.validate();
+  header.units = units_from_json(json::parse(node.read_text("units"), nullptr, /*allow_exceptions=*/false),
+                                 list_parameters(header.config).parameters.size());
+  if (header.units.empty())
+    throw UserError(format("{} describes units that do not cover its model once (it is damaged) use another checkpoint", name));
   const std::string states = node.read_text("states");
   for (std::size_t at = 0; at < states.size();) {
     const std::size_t end = std::min(states.find(' ', at), states.size());

@@ -32,13 +32,16 @@ std::string whole_name(const std::string& state, const std::string& parameter);
 
 /// A part of a parameter that one rank writes.
 struct WrittenSlice {
-  std::size_t parameter;     // index
-  Range range;               // elements of the parameter
-  std::size_t state_offset;  // where they lie in the rank's state, in elements
+  std::size_t unit, parameter;  // indices
+  Range range;                  // elements of the parameter
+  std::size_t offset;           // where they lie in the rank's part of the unit, in elements
 };
 /// What `rank` writes: of each unit's shard the replicas take consecutive shares, so that every element is written once, by
 /// ranks that write equally much.
 std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size);
+
+/// The optimizer's state is saved for what is trained.
+bool is_saved(const Unit& unit, const std::string& state);
 
 struct Index {
   CheckpointHeader header;

@@ -29,19 +29,20 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b)
     if (!plan_.buffers[b].transient) bind(static_cast<BufferId>(b));
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
-    const bool at_rest = plan_.whole_parameters[u] == plan_.parameter_shard[u];
     const Unit& unit = layout_.units()[u];
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-      if (at_rest) weights_[unit.parameters[i]] = at(plan_.whole_parameters[u]) + unit.offsets[i];
-      if (!plan_.whole_gradients.empty()) gradients_[unit.parameters[i]] = at(plan_.whole_gradients[u]) + unit.offsets[i];
+      if (plan_.whole_at_rest(u)) weights_[unit.parameters[i]] = at(plan_.whole_parameters[u]) + unit.offsets[i];
+      if (!plan_.gradients.empty() && unit.trainable)
+        gradients_[unit.parameters[i]] = at(plan_.whole_gradients[u]) + unit.offsets[i];
     }
+    auto& segments = segments_.emplace_back();
     for (const Slice& slice : layout_.slices(u, mesh_.shard->rank())) {
-      const std::size_t begin = layout_.shard_offset(u) + slice.shard_offset;
       const bool decayed = model_.parameters()[slice.parameter].decayed;
-      if (!segments_.empty() && segments_.back().decayed == decayed && segments_.back().begin + segments_.back().count == begin)
-        segments_.back().count += slice.range.size();
+      if (!segments.empty() && segments.back().decayed == decayed &&
+          segments.back().begin + segments.back().count == slice.shard_offset)
+        segments.back().count += slice.range.size();
       else
-        segments_.push_back({begin, slice.range.size(), decayed});
+        segments.push_back({slice.shard_offset, slice.range.size(), decayed});
     }
   }
   model_.fill_tables({at(plan_.tables), model_.table_numel(shape_.T)}, shape_.T);
@@ -53,14 +54,35 @@ void Executor::bind(BufferId id) {
   memory_[static_cast<std::size_t>(id)] = (is_slot(buffer.role) ? slots_ : arena_).acquire(buffer.offset, buffer.bytes);
 }
 
-std::span<float> Executor::shard(BufferId first) { return {at(first), layout_.total_shard_numel()}; }
+/// Of parameters that are whole at rest, this rank changes its part.
+float* Executor::owned_parameters(std::size_t unit) const {
+  const bool part = plan_.whole_at_rest(unit) && layout_.units()[unit].shards > 1;
+  const std::size_t offset = part ? static_cast<std::size_t>(mesh_.shard->rank()) * layout_.shard_numel(unit) : 0;
+  return at(plan_.parameters[unit]) + offset;
+}
+
+std::vector<std::span<float>> Executor::parameters() {
+  std::vector<std::span<float>> all;
+  for (std::size_t u = 0; u < layout_.units().size(); ++u) all.emplace_back(owned_parameters(u), layout_.shard_numel(u));
+  return all;
+}
+
+std::vector<std::span<float>> Executor::owned(const std::vector<BufferId>& buffers) const {
+  std::vector<std::span<float>> all;
+  for (std::size_t u = 0; u < buffers.size(); ++u)
+    all.push_back(buffers[u] < 0 ? std::span<float>() : std::span<float>(at(buffers[u]), layout_.shard_numel(u)));
+  return all;
+}
+
+std::vector<std::span<float>> Executor::gradients() { return owned(plan_.gradients); }
+std::vector<std::span<float>> Executor::optimizer_state(std::size_t i) { return owned(plan_.optimizer_state.at(i)); }
 
 void Executor::initialize_parameters(std::uint64_t seed) {
   Stream& s = stream(StreamId::compute);
   for (std::size_t u = 0; u < layout_.units().size(); ++u)
     for (const Slice& slice : layout_.slices(u, mesh_.shard->rank())) {
       const Init& init = model_.parameters()[slice.parameter].init;
-      float* out = at(plan_.parameter_shard[u]) + slice.shard_offset;
+      float* out = owned_parameters(u) + slice.shard_offset;
       if (init.kind == Init::Kind::constant)
         kernels::fill_constant(s, out, slice.range.size(), init.value);
       else
@@ -69,32 +91,34 @@ void Executor::initialize_parameters(std::uint64_t seed) {
     }
 }
 
+void Executor::publish_parameters() { run(plan_.publish, nullptr, {}); }
+
 UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
   loss_sum_ = 0;
-  run(plan_.update, read, scalars, HeadTask::loss);
+  run(plan_.update, read, scalars);
   return result_;
 }
 
 double Executor::evaluate(const BatchReader& read) {
   loss_sum_ = 0;
-  run(plan_.evaluation, read, {}, HeadTask::loss);
+  logits_out_ = nullptr;
+  run(plan_.evaluation, read, {});
   return loss_sum_;
 }
 
 void Executor::logits(const BatchReader& read, std::size_t row, float* out) {
   logits_row_ = row;
   logits_out_ = out;
-  run(plan_.evaluation, read, {}, HeadTask::logits);
+  run(plan_.evaluation, read, {});
 }
 
-void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-                   HeadTask head) {
+void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars) {
   for (const Operation& op : operations) {
     for (const BufferId id : op.acquires) bind(id);
     Stream& s = stream(op.stream);
     s.times = {};
     const Timer timer;
-    run_operation(op, read, scalars, head);
+    run_operation(op, read, scalars);
     const double seconds = timer.seconds();
     switch (op.kind) {
       case OperationKind::all_gather:
@@ -118,60 +142,68 @@ void Executor::run(const std::vector<Operation>& operations, const BatchReader& 
   }
 }
 
-void Executor::run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars, HeadTask task) {
+void Executor::run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars) {
   Stream& s = stream(op.stream);
-  const auto unit = static_cast<std::size_t>(op.unit);
-  const auto block = static_cast<std::size_t>(op.block);
+  const auto u = static_cast<std::size_t>(op.unit), block = static_cast<std::size_t>(op.block);
   const Write write = op.accumulate ? Write::add : Write::overwrite;
   const StageContext context{s, weights_, gradients_, at(plan_.scratch), shape_};
-  const auto* inputs = reinterpret_cast<const std::int32_t*>(at(plan_.inputs));
-  const auto* targets = reinterpret_cast<const std::int32_t*>(at(plan_.targets));
+  const auto tokens = [&](BufferId id) { return reinterpret_cast<std::int32_t*>(at(id)); };
+  const auto in = [&](std::size_t i) { return at(op.reads[i]); };
+  const auto out = [&](std::size_t i) { return at(op.writes[i]); };
   switch (op.kind) {
     case OperationKind::read_batch:
-      read(static_cast<std::size_t>(op.micro_batch), reinterpret_cast<std::int32_t*>(at(plan_.inputs)),
-           reinterpret_cast<std::int32_t*>(at(plan_.targets)));
+      return read(static_cast<std::size_t>(op.micro_batch), tokens(op.writes[0]), tokens(op.writes[1]));
+    case OperationKind::all_gather: {
+      const Unit& unit = layout_.units()[u];
+      float* const whole = at(plan_.whole_parameters[u]);
+      mesh_.shard->all_gather(s, owned_parameters(u), whole, layout_.shard_numel(u), unit.types.parameter);
+      for (std::size_t i = 0; i < unit.parameters.size(); ++i) weights_[unit.parameters[i]] = whole + unit.offsets[i];
       return;
-    case OperationKind::all_gather:
-      mesh_.shard->all_gather(s, at(op.reads[0]), at(op.writes[0]), layout_.shard_numel(unit),
-                              layout_.units()[unit].types.parameter);
-      for (std::size_t i = 0; i < layout_.units()[unit].parameters.size(); ++i)
-        weights_[layout_.units()[unit].parameters[i]] = at(op.writes[0]) + layout_.units()[unit].offsets[i];
-      return;
+    }
     case OperationKind::release:
-      for (const std::size_t p : layout_.units()[unit].parameters) weights_[p] = nullptr;
+      for (const std::size_t p : layout_.units()[u].parameters) weights_[p] = nullptr;
       return;
     case OperationKind::embedding_forward:
-      return model_.embedding_forward(context, inputs, at(op.writes[0]));
+      return model_.embedding_forward(context, tokens(op.reads[0]), out(0));
     case OperationKind::block_forward:
-      return model_.block_forward(context, block, at(op.reads[1]), at(op.writes[0]), at(op.writes[1]));
+      return model_.block_forward(context, block, in(0), out(0), out(1));
     case OperationKind::recompute:
-      return model_.block_forward(context, block, at(op.reads[1]), nullptr, at(op.writes[0]));
+      return model_.block_forward(context, block, in(0), op.writes.size() > 2 ? out(2) : nullptr, out(0));
     case OperationKind::head:
-      if (task == HeadTask::logits)
-        return model_.head_logits(context, at(op.reads[1]) + logits_row_ * model_.config().width, logits_out_);
-      if (op.unit < 0)
-        loss_sum_ += model_.head_loss(context, at(op.reads[1]), targets);
-      else
-        loss_sum_ += model_.head_forward_backward(context, at(op.reads[1]), targets, static_cast<float>(1.0 / scalars.tokens),
-                                                  at(op.writes[0]), write);
+      loss_sum_ += model_.head_forward_backward(context, in(0), tokens(op.reads[1]), static_cast<float>(1.0 / scalars.tokens),
+                                                out(0), write);
+      return;
+    case OperationKind::head_loss:
+      if (logits_out_) return model_.head_logits(context, in(0) + logits_row_ * model_.config().width, logits_out_);
+      loss_sum_ += model_.head_loss(context, in(0), tokens(op.reads[1]));
       return;
     case OperationKind::block_backward:
-      return model_.block_backward(context, block, at(op.reads[1]), at(op.reads[2]), at(op.reads[3]), write);
+      return model_.block_backward(context, block, in(0), in(1), in(2), write);
     case OperationKind::embedding_backward:
-      return model_.embedding_backward(context, inputs, at(op.reads[2]), write);
-    case OperationKind::reduce_scatter:
+      return model_.embedding_backward(context, tokens(op.reads[0]), in(1), write);
+    case OperationKind::clear:
+      return kernels::fill_zero(s, at(plan_.whole_gradients[u]), layout_.units()[u].padded_numel);
+    case OperationKind::reduce_scatter: {
+      float* const whole = at(plan_.whole_gradients[u]);
       // Between parameters the slot holds what another unit left there.
-      for (const Range gap : layout_.units()[unit].gaps) kernels::fill_zero(s, at(op.reads[0]) + gap.begin, gap.size());
-      return mesh_.shard->reduce_scatter(s, at(op.reads[0]), at(op.writes[0]), layout_.shard_numel(unit),
+      for (const Range gap : layout_.units()[u].gaps) kernels::fill_zero(s, whole + gap.begin, gap.size());
+      return mesh_.shard->reduce_scatter(s, whole, at(plan_.gradients[u]), layout_.shard_numel(u),
                                          op.accumulate ? Into::add : Into::overwrite);
-    case OperationKind::all_reduce:
-      return mesh_.replicate->all_reduce(s, at(op.writes[0]), layout_.shard_numel(unit));
+    }
+    case OperationKind::all_reduce: {
+      Communicator& holders = layout_.units()[u].sharded ? *mesh_.replicate : world_;
+      return holders.all_reduce(s, at(plan_.gradients[u]), layout_.shard_numel(u));
+    }
     case OperationKind::gradient_norm:
       return reduce_norm(scalars);
     case OperationKind::optimizer:
       if (!result_.finite()) return;  // the same decision on every rank
-      return adamw_update(s, segments_, parameters().data(), optimizer_state(0).data(), optimizer_state(1).data(),
-                          gradients().data(), optimizer_, scalars.update, scalars.learning_rate, gradient_scale_);
+      for (std::size_t unit = 0; unit < layout_.units().size(); ++unit)
+        if (layout_.units()[unit].trainable)
+          adamw_update(s, segments_[unit], owned_parameters(unit), at(plan_.optimizer_state[0][unit]),
+                       at(plan_.optimizer_state[1][unit]), at(plan_.gradients[unit]), optimizer_, scalars.update,
+                       scalars.learning_rate, gradient_scale_);
+      return;
   }
 }
 
@@ -179,7 +211,9 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
 void Executor::reduce_norm(const UpdateScalars& scalars) {
   Stream& s = stream(StreamId::reduce);
   kernels::ExactSum sum;
-  kernels::add_squares(s, sum, gradients().data(), gradients().size());
+  for (std::size_t u = 0; u < layout_.units().size(); ++u)  // what all ranks hold counts once
+    if (plan_.gradients[u] >= 0 && (layout_.units()[u].sharded || mesh_.shard->rank() == 0))
+      kernels::add_squares(s, sum, at(plan_.gradients[u]), layout_.shard_numel(u));
   sum.normalize();
   static_assert(sizeof(sum) == kernels::ExactSum::words * sizeof(std::int64_t));
   mesh_.shard->all_reduce(s, reinterpret_cast<std::int64_t*>(&sum), kernels::ExactSum::words);

@@ -49,13 +49,16 @@ class Executor {
   Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
            Device& device, Mesh& mesh, Communicator& world);
 
-  /// This rank's shard of all units in order: Layout::total_shard_numel() floats, valid while this object lives.
-  std::span<float> parameters() { return shard(plan_.parameter_shard.front()); }
-  /// The gradient shard of the last update, before clipping (a training plan).
-  std::span<float> gradients() { return shard(plan_.gradient_shard.front()); }
-  std::span<float> optimizer_state(std::size_t i) { return shard(plan_.optimizer_state.at(i)); }
-  /// Initial weights of this rank's shard, each from (seed, parameter, element). Not collective.
+  /// What this rank owns of each unit: Layout::shard_numel() floats, valid while this object lives; empty where the unit has
+  /// none (gradients and optimizer state of units that are not trained). Gradients are those of the last update, before
+  /// clipping. Whoever changes parameters calls publish_parameters() before anything is computed with them.
+  std::vector<std::span<float>> parameters();
+  std::vector<std::span<float>> gradients();
+  std::vector<std::span<float>> optimizer_state(std::size_t i);
+  /// Initial weights of what this rank owns, each from (seed, parameter, element). Not collective.
   void initialize_parameters(std::uint64_t seed);
+  /// Gives the other ranks what they hold a copy of (strategy optim). Collective over world.
+  void publish_parameters();
 
   /// One update. Collective over world. If loss or gradient are not finite, parameters and optimizer state stay as they were:
   /// look at the result, which is the same on every rank.
@@ -72,12 +75,13 @@ class Executor {
   void reset_times();
 
  private:
-  enum class HeadTask { loss, logits };
-  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars, HeadTask head);
-  void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars, HeadTask head);
+  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars);
+  void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
   void bind(BufferId id);
   void reduce_norm(const UpdateScalars& scalars);
-  std::span<float> shard(BufferId first);
+  float* at(Location location) const { return at(location.buffer) + location.offset; }
+  float* owned_parameters(std::size_t unit) const;
+  std::vector<std::span<float>> owned(const std::vector<BufferId>& buffers) const;
   float* at(BufferId id) const { return reinterpret_cast<float*>(memory_[static_cast<std::size_t>(id)]); }
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
 
@@ -90,10 +94,10 @@ class Executor {
   Communicator& world_;
   std::array<std::unique_ptr<Stream>, stream_count> streams_;
   Arena arena_, slots_;
-  std::vector<std::byte*> memory_;     // of each buffer
-  std::vector<const float*> weights_;  // of each parameter; null unless gathered
-  std::vector<float*> gradients_;      // of each parameter
-  std::vector<OptimizerSegment> segments_;
+  std::vector<std::byte*> memory_;                       // of each buffer
+  std::vector<const float*> weights_;                    // of each parameter; null unless gathered
+  std::vector<float*> gradients_;                        // of each parameter
+  std::vector<std::vector<OptimizerSegment>> segments_;  // of each unit
   WorkTimes times_;
 
   // Of the update that runs.
@@ -101,7 +105,7 @@ class Executor {
   UpdateResult result_;
   double gradient_scale_ = 1;
   std::size_t logits_row_ = 0;
-  float* logits_out_ = nullptr;
+  float* logits_out_ = nullptr;  // null: the loss is wanted
 };
 
 }  // namespace fsdp

@@ -1,7 +1,6 @@
 #include "fsdp/placement.hpp"
 
 #include <array>
-#include <utility>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -11,16 +10,24 @@ namespace fsdp {
 namespace {
 
 constexpr Place S = Place::sharded, W = Place::whole;
+using enum ShardAxis;
 
 // clang-format off
-//                                      name    at rest  forward to   gradients between  optimizer
-//                                                       backward     micro-batches      state
-constexpr std::array table = {Placement{"full", S,       S,           S,                 S},
-                              Placement{"none", W,       W,           W,                 W}};
-// clang-format on
+//                                      name              sharded  parameters          gradients      optimizer
+//                                                        over     at rest  forward    between        state
+//                                                                          to         micro-batches
+//                                                                          backward
+constexpr std::array table = {Placement{"full",           world,   S,       S,         S,             S},
+                              Placement{"grad-op",        world,   S,       W,         S,             S},
+                              Placement{"optim",          world,   W,       W,         W,             S},
+                              Placement{"none",           rank,    W,       W,         W,             W},
+                              Placement{"hybrid",         group,   S,       S,         S,             S},
+                              Placement{"hybrid-grad-op", group,   S,       W,         S,             S}};
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> pytorch_names = {
-    {{"FULL_SHARD", "full"}, {"NO_SHARD", "none"}}};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> pytorch_names = {{
+    {"FULL_SHARD", "full"}, {"SHARD_GRAD_OP", "grad-op"}, {"NO_SHARD", "none"},
+    {"HYBRID_SHARD", "hybrid"}, {"_HYBRID_SHARD_ZERO2", "hybrid-grad-op"}}};
+// clang-format on
 
 }  // namespace
 
@@ -44,8 +51,14 @@ const Placement& find_placement(std::string_view name) {
   throw UserError(format("there is no sharding strategy '{}' (known are {}) choose one of them", name, fmt::join(known, ", ")));
 }
 
-MeshShape mesh_shape(const Placement& placement, int world_size) {
-  return placement.optimizer_state == Place::sharded ? MeshShape{world_size, 1} : MeshShape{1, world_size};
+MeshShape mesh_shape(const Placement& placement, int world_size, int group_size) {
+  const int shard = placement.axis == world ? world_size : placement.axis == rank ? 1 : group_size;
+  if (shard < 1 || world_size % shard != 0)
+    throw UserError(
+        format("groups of {} do not divide {} ranks (every group holds one copy of the model) choose another "
+               "--shard-group-size or number of ranks",
+               shard, world_size));
+  return {shard, world_size / shard};
 }
 
 }  // namespace fsdp

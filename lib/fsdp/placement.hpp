@@ -12,27 +12,31 @@ namespace fsdp {
 
 enum class Place { sharded, whole };
 
-/// Where each kind of state lies over the shard axis of the mesh. (Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al.
-/// 2023, "PyTorch FSDP", section 3.2.)
+/// Over which ranks the shard axis of the mesh goes; the replicate axis goes over the rest.
+enum class ShardAxis { world, group, rank };
+
+/// Where each kind of state lies over the shard axis. (Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023, "PyTorch
+/// FSDP", section 3.2.)
 struct Placement {
   std::string_view name;
+  ShardAxis axis;
   Place parameters_at_rest;
   Place parameters_forward_to_backward;
   Place gradients_between_micro_batches;
   Place optimizer_state;
 };
 
-/// The rows in use: "full" and "none".
 std::span<const Placement> placements();
-/// Every name that is accepted, ours first, with our name for it.
+/// Every name that is accepted, ours first, then PyTorch's, with our name for it.
 std::vector<std::pair<std::string, std::string>> placement_names();
-/// By our name or PyTorch's (FULL_SHARD, NO_SHARD). Throws UserError with the names there are.
+/// By one of these names. Throws UserError with the names there are.
 const Placement& find_placement(std::string_view name);
 
-/// World size N as shard axis x replicate axis. `full`: N x 1; `none`: 1 x N.
+/// World size N as shard axis x replicate axis: N x 1, group_size x N / group_size, or 1 x N. Throws UserError if the group
+/// does not divide the ranks.
 struct MeshShape {
   int shard = 1, replicate = 1;
 };
-MeshShape mesh_shape(const Placement& placement, int world_size);
+MeshShape mesh_shape(const Placement& placement, int world_size, int group_size = 1);
 
 }  // namespace fsdp

@@ -22,12 +22,16 @@ std::string_view name_of(OperationKind kind) {
       return "forward";
     case OperationKind::head:
       return "head and loss";
+    case OperationKind::head_loss:
+      return "head and loss, forward";
     case OperationKind::recompute:
       return "recompute";
     case OperationKind::block_backward:
       return "backward";
     case OperationKind::embedding_backward:
       return "backward embedding";
+    case OperationKind::clear:
+      return "clear gradient";
     case OperationKind::reduce_scatter:
       return "reduce-scatter";
     case OperationKind::all_reduce:
@@ -53,7 +57,8 @@ ModelSizes model_sizes(const Transformer& model, BatchShape shape) {
           model.saved_numel(shape) * sizeof(float),
           model.scratch_numel(shape) * sizeof(float),
           shape.rows() * sizeof(std::int32_t),
-          model.table_numel(shape.T) * sizeof(float)};
+          model.table_numel(shape.T) * sizeof(float),
+          model.parameters_by_stage()};
 }
 
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout) {
@@ -70,7 +75,7 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
     std::string what(name_of(op.kind));
     if (op.block >= 0)
       what += format(" block {}", op.block);
-    else if (op.unit >= 0 && op.kind != OperationKind::head && op.kind != OperationKind::embedding_backward)
+    else if (op.unit >= 0)
       what += " " + layout.units()[static_cast<std::size_t>(op.unit)].name;
     if (op.accumulate) what += ", add";
     rows.push_back({format("{}", i), std::string(streams[static_cast<std::size_t>(op.stream)]), what, names(op.reads),

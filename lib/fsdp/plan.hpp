@@ -9,6 +9,7 @@
 
 #include "fsdp/layout.hpp"
 #include "fsdp/placement.hpp"
+#include "nn/transformer.hpp"
 
 namespace fsdp {
 
@@ -21,12 +22,14 @@ enum class OperationKind {
   release,     // the unit's slot may be used again
   embedding_forward,
   block_forward,
-  head,       // final norm, projection, loss; in an update its backward pass as well
+  head,       // final norm, projection, loss, and their backward pass
+  head_loss,  // in evaluation: without the backward pass
   recompute,  // a block's forward pass once more, for what it saves
   block_backward,
   embedding_backward,
-  reduce_scatter,  // a unit's gradient slot -> this rank's gradient shard
-  all_reduce,      // a unit's whole gradient, over the replicas
+  clear,           // a unit's gradient slot, to be added to
+  reduce_scatter,  // a unit's whole gradient -> this rank's gradient shard
+  all_reduce,      // what a rank has of a unit's gradient, over the ranks that have the same
   gradient_norm,
   optimizer,
 };
@@ -64,9 +67,10 @@ struct Operation {
   OperationKind kind;
   StreamId stream;
   int micro_batch = 0;
-  int unit = -1;            // of gathers, releases, reductions; of backward: the unit whose gradient is written
+  int unit = -1;            // of gathers, releases, reductions
   int block = -1;           // of block_forward, recompute, block_backward
   bool accumulate = false;  // add to what is written instead of replacing it
+  // The tensors that the kind needs come first, in the order of the builder; parameters and gradients of units follow.
   std::vector<BufferId> reads, writes;
   std::vector<int> waits = {};                      // derived: indices of earlier operations on other streams
   std::vector<BufferId> acquires = {}, frees = {};  // derived: transient buffers that live from here, until here
@@ -80,31 +84,49 @@ struct ModelSizes {
   std::size_t scratch;
   std::size_t batch;  // inputs and targets
   std::size_t tables;
+  std::vector<std::vector<std::size_t>> stages;  // parameters that each reads: embedding, blocks, head
 };
 ModelSizes model_sizes(const Transformer& model, BatchShape shape);
+
+/// When the next unit of backward is gathered: before the computation of the current one, after it, or when it is needed.
+enum class BackwardPrefetch { pre, post, none };
 
 struct PlanOptions {
   bool training = true;  // else evaluation alone: no gradients, no optimizer
   std::size_t micro_batches = 1;
   bool checkpoint_activations = false;
-  std::size_t parameter_slots = 2;  // gathered units at a time, beside the root: the rate limiter
+  std::size_t checkpoint_every = 1;  // blocks per segment, of which the input alone is kept
+  std::size_t parameter_slots = 2;   // gathered units at a time, beside those that stay: the rate limiter
   std::size_t gradient_slots = 2;
-  std::vector<std::string> optimizer_states = {};  // one buffer each, as long as the parameter shard
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
+  bool forward_prefetch = true;       // gather the next unit before the computation of the current one; else when it is needed
+  bool accumulate_unsharded = false;  // whole gradients between micro-batches, one reduction at the end (PyTorch's no_sync)
+  std::vector<std::string> optimizer_states = {};  // a buffer each per trained unit, as long as its shard
+};
+
+/// A place inside a buffer, in elements.
+struct Location {
+  BufferId buffer = -1;
+  std::size_t offset = 0;
 };
 
 struct Plan {
   std::vector<PlanBuffer> buffers;
   std::vector<Operation> update;      // all micro-batches, then norm and optimizer; empty unless training
   std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers
+  std::vector<Operation> publish;  // after a rank's part of parameters that are whole at rest has changed; the end of `update`
 
-  // Buffers that the executor asks for by what they are. Per unit: its part of the rank's shard, and where its whole
-  // parameters and gradients are found (a slot, or the shard itself where that is whole).
-  std::vector<BufferId> parameter_shard, gradient_shard, whole_parameters, whole_gradients;
-  std::vector<BufferId> optimizer_state;
+  // Per unit: where its parameters lie at rest and, gathered, whole; where this rank's gradient and the whole gradient lie (-1:
+  // not trained). Whole and at rest are the same buffer for units that are not sharded at rest.
+  std::vector<BufferId> parameters, gradients;
+  std::vector<Location> whole_parameters, whole_gradients;
+  std::vector<std::vector<BufferId>> optimizer_state;  // [state][unit]
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1;
 
   std::size_t arena_bytes = 0, slot_bytes = 0;  // to allocate
   std::size_t peak_bytes = 0;                   // most that is in use at one time, both arenas together
+
+  bool whole_at_rest(std::size_t unit) const { return whole_parameters[unit].buffer == parameters[unit]; }
 };
 
 /// Pure function; throws InternalError if the options contradict each other.

@@ -1,4 +1,9 @@
 // The only code that reads the placement table: it turns a strategy into operations and buffers.
+//
+// A micro-batch is a walk over stages: embedding, blocks, head, and back. The walk is written down first, as visits; then each
+// visit becomes an operation, with the gathers that it and its successors need before it, and the releases and reductions that
+// it makes possible behind it. So prefetch, slots, wrap policies, frozen layers and recomputation are all one rule over the
+// visits.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -20,26 +25,33 @@ class Builder {
  public:
   Builder(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options)
       : layout_(layout),
+        row_(placement),
         options_(options),
         sizes_(sizes),
-        units_(static_cast<int>(layout.units().size())),
-        gathers_(placement.parameters_at_rest == Place::sharded),
-        scatters_(placement.gradients_between_micro_batches == Place::sharded) {
-    expect(options.micro_batches >= 1 && options.parameter_slots >= 2 && options.gradient_slots >= 1,
-           "a plan needs two slots and a batch");
-    expect(gathers_ == (placement.parameters_forward_to_backward == Place::sharded) && scatters_ == gathers_ &&
-               (placement.optimizer_state == Place::sharded) == gathers_,
-           "this row of the placement table is not built yet");
+        blocks_(static_cast<int>(sizes.blocks)),
+        gradients_whole_(placement.gradients_between_micro_batches == Place::whole || options.accumulate_unsharded),
+        gathers_in_turn_(placement.parameters_forward_to_backward == Place::sharded) {
+    expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
+               options.checkpoint_every >= 1,
+           "a plan needs slots, a batch and segments");
+    expect(sizes.stages.size() == sizes.blocks + 2, "stages are the embedding, the blocks and the head");
   }
 
   Plan build() {
+    find_uses();
+    find_bundles();
     add_buffers();
     if (options_.training) {
-      for (std::size_t m = 0; m < options_.micro_batches; ++m) emit_micro_batch(static_cast<int>(m));
+      for (std::size_t m = 0; m < options_.micro_batches; ++m) {
+        micro_batch_ = static_cast<int>(m);
+        emit(plan_.update, update_visits());
+      }
       emit_optimizer();
     }
-    emit_evaluation();
-    for (auto* list : {&plan_.update, &plan_.evaluation}) {
+    micro_batch_ = 0;
+    emit(plan_.evaluation, evaluation_visits());
+    emit_publish(plan_.publish);
+    for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.publish}) {
       derive_waits(*list);
       derive_lifetimes(*list);
     }
@@ -48,174 +60,391 @@ class Builder {
   }
 
  private:
+  using List = std::vector<Operation>;
+
+  // Stages: 0 the embedding, 1 + b block b, then the head.
+  int head_stage() const { return blocks_ + 1; }
+  const Unit& unit(int u) const { return layout_.units()[static_cast<std::size_t>(u)]; }
+  int units() const { return static_cast<int>(layout_.units().size()); }
+  template <class T>
+  static auto& at(T& values, int i) {
+    return values[static_cast<std::size_t>(i)];
+  }
+
+  bool sharded_at_rest(int u) const { return unit(u).sharded && row_.parameters_at_rest == Place::sharded; }
+  bool trained(int u) const { return options_.training && unit(u).trainable; }
+  bool scattered(int u) const { return unit(u).sharded && row_.optimizer_state == Place::sharded; }
+  /// Whole gradients that live in a slot, from backward to their reduction.
+  bool gradient_in_slot(int u) const { return trained(u) && scattered(u) && !gradients_whole_; }
+
+  /// Units that go through the slots together, because the same stages use them.
+  struct Bundle {
+    int first, last;         // stages
+    std::vector<int> units;  // all of its units
+    bool in_turn = false;    // takes slots in turn with the others; else it has its own from its first use to its last
+    std::size_t turn = 0;    // among those in turn
+    bool gathered = false;   // while operations are emitted
+  };
+
+  void find_uses() {
+    std::vector<std::vector<int>> stages_of(static_cast<std::size_t>(units()));
+    std::vector<int> unit_of_parameter;
+    for (int u = 0; u < units(); ++u)
+      for (const std::size_t p : unit(u).parameters) {
+        if (p >= unit_of_parameter.size()) unit_of_parameter.resize(p + 1, -1);
+        unit_of_parameter[p] = u;
+      }
+    units_of_stage_.resize(sizes_.stages.size());
+    first_stage_.assign(static_cast<std::size_t>(units()), head_stage());
+    last_stage_.assign(static_cast<std::size_t>(units()), 0);
+    for (int s = 0; s <= head_stage(); ++s) {
+      std::set<int> here;
+      for (const std::size_t p : at(sizes_.stages, s)) here.insert(unit_of_parameter.at(p));
+      for (const int u : here) {
+        at(first_stage_, u) = std::min(at(first_stage_, u), s);
+        at(last_stage_, u) = std::max(at(last_stage_, u), s);
+        if (unit(u).trainable) lowest_trained_ = std::min(lowest_trained_, s);
+        some_gradients_stay_ = some_gradients_stay_ || (trained(u) && !gradient_in_slot(u));
+      }
+      at(units_of_stage_, s).assign(here.begin(), here.end());
+    }
+  }
+
+  void find_bundles() {
+    std::map<std::pair<int, int>, std::vector<int>> by_stages;
+    for (int u = 0; u < units(); ++u) by_stages[{at(first_stage_, u), at(last_stage_, u)}].push_back(u);
+    for (const auto& [stages, members] : by_stages) bundles_.push_back({stages.first, stages.second, members});
+    std::size_t turn = 0;
+    for (Bundle& bundle : bundles_) {
+      const auto overlaps = [&](const Bundle& other) {
+        return &other != &bundle && other.first > 0 && other.last < head_stage() && other.first <= bundle.last &&
+               bundle.first <= other.last;
+      };
+      bundle.in_turn =
+          bundle.first > 0 && bundle.last < head_stage() && std::none_of(bundles_.begin(), bundles_.end(), overlaps);
+      if (bundle.in_turn) bundle.turn = turn++;
+    }
+  }
+
   BufferId add(std::string name, BufferRole role, std::size_t bytes, bool transient = false) {
     plan_.buffers.push_back({std::move(name), role, round_up(bytes, arena_alignment), transient});
     return static_cast<BufferId>(plan_.buffers.size()) - 1;
   }
+  std::size_t shard_bytes(int u) const { return layout_.shard_numel(static_cast<std::size_t>(u)) * size_of(DType::f32); }
 
-  const std::string& unit_name(int u) const { return layout_.units()[static_cast<std::size_t>(u)].name; }
-  std::size_t shard_bytes(int u, DType type) const { return layout_.shard_numel(static_cast<std::size_t>(u)) * size_of(type); }
-
-  /// A slot for the root, and `count` slots that the other units take in turn, each as large as the largest of them.
-  std::vector<BufferId> add_slots(const char* letter, BufferRole role, std::size_t count) {
-    std::size_t largest = 0;
-    const auto bytes = [&](int u) {
-      const Unit& unit = layout_.units()[static_cast<std::size_t>(u)];
-      return unit.padded_numel * size_of(role == BufferRole::gathered_parameters ? unit.types.parameter : unit.types.gradient);
-    };
-    for (int u = 1; u < units_; ++u) largest = std::max(largest, bytes(u));
-    std::vector<BufferId> slots, of_unit = {add(format("{}r", letter), role, bytes(0))};
-    for (std::size_t i = 0; i < std::min(count, static_cast<std::size_t>(units_ - 1)); ++i)
+  /// Room for those units of each bundle that `wanted` picks: `count` slots that bundles take in turn, if they may, and one of
+  /// its own for any other bundle. Fills locations[unit].
+  template <class Wanted>
+  void add_slots(const char* letter, BufferRole role, std::size_t count, bool in_turn, const Wanted& wanted,
+                 std::vector<Location>& locations) {
+    std::size_t turns = 0, largest = 0;
+    std::vector<std::size_t> sizes;
+    for (const Bundle& bundle : bundles_) {
+      std::size_t elements = 0;
+      for (const int u : bundle.units)
+        if (wanted(u)) at(locations, u).offset = std::exchange(elements, elements + unit(u).padded_numel);
+      sizes.push_back(elements * size_of(DType::f32));
+      if (in_turn && bundle.in_turn) turns += 1, largest = std::max(largest, sizes.back());
+    }
+    std::vector<BufferId> slots;
+    for (std::size_t i = 0; i < std::min(count, turns) && largest > 0; ++i)
       slots.push_back(add(format("{}{}", letter, i), role, largest));
-    for (int u = 1; u < units_; ++u) of_unit.push_back(slots[static_cast<std::size_t>(u - 1) % slots.size()]);
-    return of_unit;
+    for (std::size_t i = 0; i < bundles_.size(); ++i) {
+      const Bundle& bundle = bundles_[i];
+      if (sizes[i] == 0) continue;
+      const BufferId slot = in_turn && bundle.in_turn
+                                ? slots[bundle.turn % slots.size()]
+                                : add(format("{} {}", letter, unit(bundle.units.front()).name), role, sizes[i]);
+      for (const int u : bundle.units)
+        if (wanted(u)) at(locations, u).buffer = slot;
+    }
   }
 
   void add_buffers() {
-    for (int u = 0; u < units_; ++u)
-      plan_.parameter_shard.push_back(add("shard " + unit_name(u), BufferRole::parameters, shard_bytes(u, DType::f32)));
-    plan_.whole_parameters =
-        gathers_ ? add_slots("P", BufferRole::gathered_parameters, options_.parameter_slots) : plan_.parameter_shard;
+    const auto n = static_cast<std::size_t>(units());
+    plan_.whole_parameters.resize(n);
+    for (int u = 0; u < units(); ++u) {
+      const std::size_t bytes = sharded_at_rest(u) ? shard_bytes(u) : unit(u).padded_numel * size_of(DType::f32);
+      plan_.parameters.push_back(add((sharded_at_rest(u) ? "shard " : "") + unit(u).name, BufferRole::parameters, bytes));
+      at(plan_.whole_parameters, u) = {plan_.parameters.back(), 0};
+    }
+    add_slots(
+        "P", BufferRole::gathered_parameters, options_.parameter_slots, gathers_in_turn_,
+        [&](int u) { return sharded_at_rest(u); }, plan_.whole_parameters);
     if (options_.training) {
-      for (int u = 0; u < units_; ++u)
-        plan_.gradient_shard.push_back(add("gradient " + unit_name(u), BufferRole::gradients, shard_bytes(u, DType::f32)));
-      plan_.whole_gradients =
-          scatters_ ? add_slots("Q", BufferRole::unreduced_gradients, options_.gradient_slots) : plan_.gradient_shard;
-      for (const std::string& name : options_.optimizer_states)
-        plan_.optimizer_state.push_back(
-            add(name, BufferRole::optimizer_state, layout_.total_shard_numel() * size_of(DType::f32)));
+      plan_.whole_gradients.resize(n);
+      for (int u = 0; u < units(); ++u) {
+        plan_.gradients.push_back(trained(u) ? add("gradient " + unit(u).name, BufferRole::gradients, shard_bytes(u)) : -1);
+        at(plan_.whole_gradients, u) = {plan_.gradients.back(), 0};
+        if (trained(u) && scattered(u) && gradients_whole_)
+          at(plan_.whole_gradients, u).buffer = add("whole gradient " + unit(u).name, BufferRole::unreduced_gradients,
+                                                    unit(u).padded_numel * size_of(DType::f32));
+      }
+      add_slots(
+          "Q", BufferRole::unreduced_gradients, options_.gradient_slots, true, [&](int u) { return gradient_in_slot(u); },
+          plan_.whole_gradients);
+      for (const std::string& name : options_.optimizer_states) {
+        auto& state = plan_.optimizer_state.emplace_back();
+        for (int u = 0; u < units(); ++u)
+          state.push_back(trained(u) ? add(format("{} {}", name, unit(u).name), BufferRole::optimizer_state, shard_bytes(u))
+                                     : -1);
+      }
     }
     plan_.inputs = add("inputs", BufferRole::batch, sizes_.batch);
     plan_.targets = add("targets", BufferRole::batch, sizes_.batch);
     plan_.tables = add("tables", BufferRole::batch, sizes_.tables);
     plan_.scratch = add("scratch", BufferRole::scratch, sizes_.scratch);
-    const int blocks = static_cast<int>(sizes_.blocks);
-    for (int b = 0; b <= (options_.training ? blocks : 1); ++b)
-      x_.push_back(add(format("x{}", b), BufferRole::activations, sizes_.activation, true));
+    const auto activation = [&](std::string name, std::size_t bytes) {
+      return add(std::move(name), BufferRole::activations, bytes, true);
+    };
+    for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b) x_.push_back(activation(format("x{}", b), sizes_.activation));
     const bool keep = options_.training && !options_.checkpoint_activations;
-    for (int b = 0; b < (keep ? blocks : 1); ++b)
-      saved_.push_back(add(keep ? format("saved{}", b) : std::string("saved"), BufferRole::activations, sizes_.saved, true));
-    if (options_.training) dx_ = add("dx", BufferRole::activations, sizes_.activation, true);
+    if (keep)
+      for (int b = 0; b < blocks_; ++b)  // of blocks without backward nothing is kept
+        saved_.push_back(b < first_backward_block() && b > 0 ? saved_.front() : activation(format("saved{}", b), sizes_.saved));
+    else
+      for (int i = 0; i < (options_.training ? segment() : 1); ++i)
+        saved_.push_back(activation(format("saved{}", i), sizes_.saved));
+    if (options_.training) {
+      dx_ = activation("dx", sizes_.activation);
+      if (options_.checkpoint_activations)
+        for (int i = 1; i < segment(); ++i) recomputed_x_.push_back(activation(format("x+{}", i), sizes_.activation));
+    }
   }
 
-  BufferId saved(int block) const { return saved_[saved_.size() == 1 ? 0 : static_cast<std::size_t>(block)]; }
-  int unit_of(int block) const { return static_cast<int>(layout_.unit_of_block(static_cast<std::size_t>(block))); }
-  BufferId weights(int unit) const { return plan_.whole_parameters[static_cast<std::size_t>(unit)]; }
-  BufferId gradients(int unit) const { return plan_.whole_gradients[static_cast<std::size_t>(unit)]; }
+  int segment() const { return std::min(static_cast<int>(options_.checkpoint_every), blocks_); }
+  /// Backward goes down to the lowest stage that is trained.
+  int first_backward_block() const { return std::max(lowest_trained_, 1) - 1; }
+  bool recomputed(int block) const { return options_.checkpoint_activations && block / segment() < (blocks_ - 1) / segment(); }
+  BufferId x(int block) const { return at(x_, block); }
+  BufferId saved(int block) const {
+    return options_.checkpoint_activations ? at(saved_, block % segment()) : at(saved_, block);
+  }
+  /// The input of a block in backward: kept, or made again inside its segment.
+  BufferId x_in_backward(int block) const {
+    return recomputed(block) && block % segment() > 0 ? at(recomputed_x_, block % segment() - 1) : x(block);
+  }
 
-  Operation& emit(std::vector<Operation>& list, Operation op) {
+  /// An operation of the walk, before gathers and reductions are put around it.
+  struct Visit {
+    Operation op;
+    int stage;
+    bool backward = false;  // for the choice of prefetch
+    bool reads_parameters = true;
+    bool writes_gradients = false;
+  };
+
+  /// Whole gradients that stay add up in backward; those in slots add up in their reduction, and are written anew each time.
+  /// Where one operation writes both kinds, it adds to all, and the slots are cleared first.
+  bool adds() const { return micro_batch_ > 0 && some_gradients_stay_; }
+  bool clears(int u) const { return adds() && gradient_in_slot(u); }
+
+  std::vector<Visit> update_visits() const {
+    std::vector<Visit> visits;
+    visits.push_back({{.kind = embedding_forward, .stream = StreamId::compute, .reads = {plan_.inputs}, .writes = {x(0)}}, 0});
+    for (int b = 0; b < blocks_; ++b)
+      visits.push_back({{.kind = block_forward,
+                         .stream = StreamId::compute,
+                         .block = b,
+                         .reads = {x(b)},
+                         .writes = {x(b + 1), saved(b), plan_.scratch}},
+                        b + 1});
+    visits.push_back(
+        {{.kind = head, .stream = StreamId::compute, .reads = {x(blocks_), plan_.targets}, .writes = {dx_, plan_.scratch}},
+         head_stage(),
+         true,
+         true,
+         true});
+    for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
+      if (recomputed(b) && (b + 1) % segment() == 0)
+        for (int r = b + 1 - segment(); r <= b; ++r) {
+          Operation op{.kind = recompute,
+                       .stream = StreamId::compute,
+                       .block = r,
+                       .reads = {x_in_backward(r)},
+                       .writes = {saved(r), plan_.scratch}};
+          if (r < b) op.writes.push_back(x_in_backward(r + 1));
+          visits.push_back({std::move(op), r + 1, true});
+        }
+      visits.push_back({{.kind = block_backward,
+                         .stream = StreamId::compute,
+                         .block = b,
+                         .reads = {x_in_backward(b), saved(b), dx_},
+                         .writes = {dx_, saved(b), plan_.scratch}},
+                        b + 1,
+                        true,
+                        true,
+                        true});
+    }
+    if (lowest_trained_ == 0)
+      visits.push_back({{.kind = embedding_backward, .stream = StreamId::compute, .reads = {plan_.inputs, dx_}, .writes = {}},
+                        0,
+                        true,
+                        false,
+                        true});
+    return visits;
+  }
+
+  std::vector<Visit> evaluation_visits() const {
+    std::vector<Visit> visits;
+    visits.push_back({{.kind = embedding_forward, .stream = StreamId::compute, .reads = {plan_.inputs}, .writes = {x(0)}}, 0});
+    for (int b = 0; b < blocks_; ++b)
+      visits.push_back({{.kind = block_forward,
+                         .stream = StreamId::compute,
+                         .block = b,
+                         .reads = {x(b % 2)},
+                         .writes = {x((b + 1) % 2), saved_.front(), plan_.scratch}},
+                        b + 1});
+    visits.push_back(
+        {{.kind = head_loss, .stream = StreamId::compute, .reads = {x(blocks_ % 2), plan_.targets}, .writes = {plan_.scratch}},
+         head_stage()});
+    return visits;
+  }
+
+  Operation& emit(List& list, Operation op) {
     op.micro_batch = micro_batch_;
     return list.emplace_back(std::move(op));
   }
 
-  void emit_gather(std::vector<Operation>& list, int unit) {
-    if (!gathers_ || unit >= units_ || unit < 0) return;
-    emit(list, {.kind = all_gather,
-                .stream = StreamId::gather,
-                .unit = unit,
-                .reads = {plan_.parameter_shard[static_cast<std::size_t>(unit)]},
-                .writes = {weights(unit)}});
-  }
-
-  void emit_release(std::vector<Operation>& list, int unit) {
-    if (gathers_)
-      emit(list, {.kind = release, .stream = StreamId::compute, .unit = unit, .reads = {weights(unit)}, .writes = {}});
-  }
-
-  /// From the batch to the input of the head. The last unit stays gathered: backward needs it first.
-  void emit_forward(std::vector<Operation>& list, bool training) {
+  void emit(List& list, const std::vector<Visit>& visits) {
     emit(list, {.kind = read_batch, .stream = StreamId::compute, .reads = {}, .writes = {plan_.inputs, plan_.targets}});
-    emit_gather(list, 0);
-    emit_gather(list, 1);
-    const auto x = [&](int b) { return x_[static_cast<std::size_t>(training ? b : b % 2)]; };
-    emit(list, {.kind = embedding_forward, .stream = StreamId::compute, .reads = {weights(0), plan_.inputs}, .writes = {x(0)}});
-    for (int b = 0; b < static_cast<int>(sizes_.blocks); ++b) {
-      const bool first_of_unit = b == 0 || unit_of(b) != unit_of(b - 1);
-      if (first_of_unit && b > 0) emit_release(list, unit_of(b - 1));
-      if (first_of_unit) emit_gather(list, unit_of(b) + 1);  // prefetch of one
-      emit(list, {.kind = block_forward,
-                  .stream = StreamId::compute,
-                  .block = b,
-                  .reads = {weights(unit_of(b)), x(b)},
-                  .writes = {x(b + 1), training ? saved(b) : saved(0), plan_.scratch}});
-    }
-    if (!training && units_ > 1) emit_release(list, units_ - 1);
-  }
-
-  void emit_micro_batch(int m) {
-    micro_batch_ = m;
-    std::vector<Operation>& list = plan_.update;
-    const int blocks = static_cast<int>(sizes_.blocks);
-    const bool adds = m > 0;
-    const bool local_adds = adds && !scatters_;  // whole gradients are summed here, sharded ones by the reduction
-    emit_forward(list, true);
-    emit(list, {.kind = head,
-                .stream = StreamId::compute,
-                .unit = 0,
-                .accumulate = local_adds,
-                .reads = {weights(0), x_.back(), plan_.targets},
-                .writes = {dx_, gradients(0), plan_.scratch}});
-    for (int b = blocks - 1; b >= 0; --b) {
-      const int unit = unit_of(b);
-      if (b == blocks - 1 || unit != unit_of(b + 1)) emit_gather(list, unit > 1 ? unit - 1 : -1);  // prefetch of one
-      if (options_.checkpoint_activations && b + 1 < blocks)  // what the last block saved still lies there
-        emit(list, {.kind = recompute,
-                    .stream = StreamId::compute,
-                    .block = b,
-                    .reads = {weights(unit), x_[static_cast<std::size_t>(b)]},
-                    .writes = {saved(b), plan_.scratch}});
-      emit(list, {.kind = block_backward,
-                  .stream = StreamId::compute,
-                  .unit = unit,
-                  .block = b,
-                  .accumulate = local_adds,
-                  .reads = {weights(unit), x_[static_cast<std::size_t>(b)], saved(b), dx_},
-                  .writes = {dx_, gradients(unit), plan_.scratch}});
-      if (b == 0 || unit_of(b - 1) != unit) {
-        emit_release(list, unit);
-        emit_reduce(unit, adds);
+    for (std::size_t v = 0; v < visits.size(); ++v) {
+      const Visit& visit = visits[v];
+      if (visit.reads_parameters)
+        for (Bundle& bundle : bundles_)
+          if (needs(visit, bundle)) gather(list, bundle);
+      const bool ahead = visit.backward ? options_.backward_prefetch == BackwardPrefetch::pre : options_.forward_prefetch;
+      if (ahead) prefetch(list, visits, v);
+      Operation op = visit.op;
+      for (const int u : at(units_of_stage_, visit.stage)) {
+        if (visit.writes_gradients && clears(u) && at(last_stage_, u) == visit.stage)
+          emit(list, {.kind = clear,
+                      .stream = StreamId::compute,
+                      .unit = u,
+                      .reads = {},
+                      .writes = {at(plan_.whole_gradients, u).buffer}});
+        if (visit.reads_parameters) add_once(op.reads, at(plan_.whole_parameters, u).buffer);
+        if (visit.writes_gradients && trained(u)) add_once(op.writes, at(plan_.whole_gradients, u).buffer);
       }
+      op.accumulate = visit.writes_gradients && adds();
+      emit(list, std::move(op));
+      for (Bundle& bundle : bundles_)
+        if (needs(visit, bundle) && !stays(bundle, visits, v)) release_bundle(list, bundle);
+      if (visit.backward && options_.backward_prefetch == BackwardPrefetch::post) prefetch(list, visits, v);
+      if (visit.writes_gradients)
+        for (const int u : at(units_of_stage_, visit.stage))
+          if (trained(u) && at(first_stage_, u) == visit.stage) reduce(list, u);
     }
-    emit(list, {.kind = embedding_backward,
-                .stream = StreamId::compute,
-                .unit = 0,
-                .accumulate = local_adds,
-                .reads = {weights(0), plan_.inputs, dx_},
-                .writes = {gradients(0)}});
-    emit_release(list, 0);
-    emit_reduce(0, adds);
   }
 
-  void emit_reduce(int unit, bool adds) {
-    const BufferId whole = gradients(unit), shard = plan_.gradient_shard[static_cast<std::size_t>(unit)];
-    if (scatters_)
-      emit(plan_.update, {.kind = reduce_scatter,
-                          .stream = StreamId::reduce,
-                          .unit = unit,
-                          .accumulate = adds,
-                          .reads = {whole},
-                          .writes = {shard}});
-    else if (micro_batch_ + 1 == static_cast<int>(options_.micro_batches))
-      emit(plan_.update, {.kind = all_reduce, .stream = StreamId::reduce, .unit = unit, .reads = {whole}, .writes = {shard}});
+  static void add_once(std::vector<BufferId>& ids, BufferId id) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  }
+
+  bool needs(const Visit& visit, const Bundle& bundle) const {
+    const auto& here = at(units_of_stage_, visit.stage);
+    return visit.reads_parameters && std::any_of(bundle.units.begin(), bundle.units.end(), [&](int u) {
+             return sharded_at_rest(u) && std::find(here.begin(), here.end(), u) != here.end();
+           });
+  }
+
+  /// Whether a bundle is kept after visit v: until its last use, or, where slots are taken in turn, if it is the next of those.
+  bool stays(const Bundle& bundle, const std::vector<Visit>& visits, std::size_t v) const {
+    for (std::size_t next = v + 1; next < visits.size(); ++next) {
+      if (needs(visits[next], bundle)) return true;
+      if (!has_own_slot(bundle))
+        for (const Bundle& other : bundles_)
+          if (!has_own_slot(other) && needs(visits[next], other)) return false;
+    }
+    return false;
+  }
+
+  bool has_own_slot(const Bundle& bundle) const { return !bundle.in_turn || !gathers_in_turn_; }
+
+  bool slot_is_free(const Bundle& bundle) const {
+    if (has_own_slot(bundle)) return true;
+    return std::none_of(bundles_.begin(), bundles_.end(), [&](const Bundle& other) {
+      return other.gathered && !has_own_slot(other) &&
+             other.turn % options_.parameter_slots == bundle.turn % options_.parameter_slots;
+    });
+  }
+
+  void gather(List& list, Bundle& bundle) {
+    if (bundle.gathered) return;
+    expect(slot_is_free(bundle), "a unit is gathered into a slot that another one holds");
+    bundle.gathered = true;
+    for (const int u : bundle.units)
+      if (sharded_at_rest(u))
+        emit(list, {.kind = all_gather,
+                    .stream = StreamId::gather,
+                    .unit = u,
+                    .reads = {at(plan_.parameters, u)},
+                    .writes = {at(plan_.whole_parameters, u).buffer}});
+  }
+
+  /// Gathers what the visits after v need next, as far as slots allow.
+  void prefetch(List& list, const std::vector<Visit>& visits, std::size_t v) {
+    std::vector<const Bundle*> ahead;
+    for (std::size_t next = v + 1; next < visits.size() && visits[next].backward == visits[v].backward; ++next)
+      for (Bundle& bundle : bundles_) {
+        if (!needs(visits[next], bundle) || needs(visits[v], bundle)) continue;
+        if (std::find(ahead.begin(), ahead.end(), &bundle) != ahead.end()) continue;
+        if (ahead.size() + 1 >= options_.parameter_slots || !(bundle.gathered || slot_is_free(bundle))) return;
+        gather(list, bundle);
+        ahead.push_back(&bundle);
+      }
+  }
+
+  void release_bundle(List& list, Bundle& bundle) {
+    bundle.gathered = false;
+    for (const int u : bundle.units)
+      if (sharded_at_rest(u))
+        emit(list, {.kind = release,
+                    .stream = StreamId::compute,
+                    .unit = u,
+                    .reads = {at(plan_.whole_parameters, u).buffer},
+                    .writes = {}});
+  }
+
+  /// The gradient of a unit is whole on this rank for this micro-batch.
+  void reduce(List& list, int u) {
+    const BufferId shard = at(plan_.gradients, u), whole = at(plan_.whole_gradients, u).buffer;
+    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches);
+    if (scattered(u) && (last || !gradients_whole_))
+      emit(list, {.kind = reduce_scatter,
+                  .stream = StreamId::reduce,
+                  .unit = u,
+                  .accumulate = micro_batch_ > 0 && !gradients_whole_,
+                  .reads = {whole},
+                  .writes = {shard}});
+    if (last && (row_.axis != ShardAxis::world || !scattered(u)))
+      emit(list, {.kind = all_reduce, .stream = StreamId::reduce, .unit = u, .reads = {shard}, .writes = {shard}});
   }
 
   void emit_optimizer() {
-    emit(plan_.update, {.kind = gradient_norm, .stream = StreamId::reduce, .reads = plan_.gradient_shard, .writes = {}});
-    norm_ = static_cast<int>(plan_.update.size()) - 1;
-    Operation& op =
-        emit(plan_.update,
-             {.kind = optimizer, .stream = StreamId::compute, .reads = plan_.gradient_shard, .writes = plan_.parameter_shard});
-    op.writes.insert(op.writes.end(), plan_.optimizer_state.begin(), plan_.optimizer_state.end());
+    List& list = plan_.update;
+    std::vector<BufferId> gradients, written;
+    for (int u = 0; u < units(); ++u) {
+      if (!trained(u)) continue;
+      gradients.push_back(at(plan_.gradients, u));
+      written.push_back(at(plan_.parameters, u));
+      for (const auto& state : plan_.optimizer_state) written.push_back(at(state, u));
+    }
+    emit(list, {.kind = gradient_norm, .stream = StreamId::reduce, .reads = gradients, .writes = {}});
+    norm_ = static_cast<int>(list.size()) - 1;
+    emit(list, {.kind = optimizer, .stream = StreamId::compute, .reads = gradients, .writes = written});
+    emit_publish(list);
   }
 
-  void emit_evaluation() {
-    micro_batch_ = 0;
-    emit_forward(plan_.evaluation, false);
-    emit(plan_.evaluation, {.kind = head,
-                            .stream = StreamId::compute,
-                            .reads = {weights(0), x_[sizes_.blocks % 2], plan_.targets},
-                            .writes = {plan_.scratch}});
-    emit_release(plan_.evaluation, 0);
+  /// Parameters that are whole at rest, of which each rank has changed its part.
+  void emit_publish(List& list) {
+    for (int u = 0; u < units(); ++u)
+      if (scattered(u) && !sharded_at_rest(u) && (unit(u).trainable || &list == &plan_.publish))
+        emit(list, {.kind = all_gather,
+                    .stream = StreamId::gather,
+                    .unit = u,
+                    .reads = {at(plan_.parameters, u)},
+                    .writes = {at(plan_.parameters, u)}});
   }
 
   /// An operation waits for the last writer of what it reads, and for the last writer and all later readers of what it writes,
@@ -311,13 +540,20 @@ class Builder {
   }
 
   const Layout& layout_;
+  const Placement& row_;
   const PlanOptions& options_;
   const ModelSizes& sizes_;
-  const int units_;
-  const bool gathers_, scatters_;
+  const int blocks_;
+  const bool gradients_whole_;  // between micro-batches
+  bool some_gradients_stay_ = false;
+  const bool gathers_in_turn_;  // else gathered units stay from forward to backward
   Plan plan_;
   int micro_batch_ = 0, norm_ = -1;
-  std::vector<BufferId> x_, saved_;
+  int lowest_trained_ = 1 << 30;  // stage
+  std::vector<std::vector<int>> units_of_stage_;
+  std::vector<int> first_stage_, last_stage_;  // of each unit
+  std::vector<Bundle> bundles_;                // in order of their first stage
+  std::vector<BufferId> x_, saved_, recomputed_x_;
   BufferId dx_ = -1;
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "fsdp/plan_check.hpp"
 
 namespace fsdp {
 
@@ -12,22 +13,42 @@ namespace {
 /// Above it, a plan would be slow to make and large itself.
 constexpr std::size_t most_block_passes = std::size_t{1} << 17;
 
-Mesh make_mesh_for(const Placement& placement, Communicator& world) {
-  const MeshShape shape = mesh_shape(placement, world.size());
+/// The ranks of a node, as MPI knows them. They must be consecutive and as many on every node, so that groups are. Collective.
+int ranks_of_a_node(Communicator& world) {
+  const auto stream = make_cpu_device()->make_stream();
+  const auto node = world.split_by_node();
+  const std::int64_t size = node->size(), first = world.rank() - node->rank();
+  std::int64_t sizes[2] = {size, 0};
+  world.all_reduce(*stream, sizes, 1);
+  sizes[1] = size * world.size() != sizes[0] || first % size != 0;
+  world.all_reduce(*stream, &sizes[1], 1);
+  if (sizes[1] != 0)
+    throw UserError(
+        "the ranks of a node are no shard group (nodes have unequal numbers of ranks, or ranks are dealt out in turn) give "
+        "--shard-group-size, or start the same number of consecutive ranks on every node");
+  return static_cast<int>(size);
+}
+
+Mesh make_mesh_for(const Placement& placement, int group_size, Communicator& world) {
+  if (placement.axis == ShardAxis::group && group_size == 0) group_size = ranks_of_a_node(world);
+  const MeshShape shape = mesh_shape(placement, world.size(), group_size);
   return make_mesh(world, shape.shard, shape.replicate);
 }
 
-ShardingOptions completed(ShardingOptions options, const TransformerConfig& config) {
-  check_sharding(config, options);
+ShardingOptions completed(ShardingOptions options, const TransformerConfig& config, int world_size) {
+  check_sharding(config, options, world_size);
   if (options.plan.training) options.plan.optimizer_states = adamw_states;
   return options;
 }
 
 }  // namespace
 
-void check_sharding(const TransformerConfig& config, const ShardingOptions& options) {
+void check_sharding(const TransformerConfig& config, const ShardingOptions& options, int world_size) {
   config.validate();
-  find_placement(options.strategy);
+  const Placement& placement = find_placement(options.strategy);
+  if (placement.axis == ShardAxis::group && options.shard_group_size > 0)
+    mesh_shape(placement, world_size, options.shard_group_size);
+  wrap_parameters(list_parameters(config).parameters, options.wrap, options.patterns);
   if (options.plan.micro_batches * config.layers > most_block_passes)
     throw UserError(
         format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}) lower --update-freq and "
@@ -39,13 +60,24 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
 }
 
 ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world)
-    : options_(completed(options, config)),
+    : options_(completed(options, config, world.size())),
       placement_(find_placement(options.strategy)),
       world_(world),
       model_(std::move(config)),
-      mesh_(make_mesh_for(placement_, world)),
-      layout_(model_.parameters(), options_.wrap, mesh_.shard->size()),
-      plan_(build_plan(layout_, placement_, model_sizes(model_, options_.batch), options_.plan)) {}
+      mesh_(make_mesh_for(placement_, options.shard_group_size, world)),
+      layout_(model_.parameters(), wrap_parameters(model_.parameters(), options_.wrap, options_.patterns, &warnings_),
+              mesh_.shard->size()),
+      plan_(build_plan(layout_, placement_, model_sizes(model_, options_.batch), options_.plan)) {
+  check_plan(plan_, layout_, placement_, model_sizes(model_, options_.batch), options_.plan.micro_batches);
+  // Nothing in the plan depends on the rank; what the ranks were told may.
+  const auto stream = make_cpu_device()->make_stream();
+  const auto mine = static_cast<std::int64_t>(collective_fingerprint(plan_, layout_));
+  std::int64_t of_rank_0 = mine;
+  world.broadcast(*stream, &of_rank_0, sizeof of_rank_0, 0);
+  if (!all_agree(world, *stream, mine == of_rank_0))
+    throw UserError(
+        "the ranks have different plans (they were given different options or files) start all of them with the same");
+}
 
 Executor& ShardedModel::allocate(Device& device) {
   return executor_.emplace(model_, layout_, plan_, options_.batch, options_.adamw, device, mesh_, world_);

@@ -17,14 +17,16 @@ namespace fsdp {
 
 struct ShardingOptions {
   std::string strategy = "full";
+  int shard_group_size = 0;  // of the hybrid strategies; 0: the ranks of a node
   WrapPolicy wrap = {};
+  ParameterPatterns patterns = {};
   BatchShape batch;  // of one micro-batch on one rank
   PlanOptions plan;  // optimizer_states is filled in here
   AdamWOptions adamw = {};
 };
 
-/// Throws UserError if the two do not go together, the same on every rank.
-void check_sharding(const TransformerConfig& config, const ShardingOptions& options);
+/// Throws UserError if these do not go together, the same on every rank.
+void check_sharding(const TransformerConfig& config, const ShardingOptions& options, int world_size);
 
 class ShardedModel {
  public:
@@ -41,6 +43,8 @@ class ShardedModel {
   const Layout& layout() const { return layout_; }
   const Plan& plan() const { return plan_; }
   const Mesh& mesh() const { return mesh_; }
+  /// What is allowed but costly.
+  const std::vector<std::string>& warnings() const { return warnings_; }
   const Placement& placement() const { return placement_; }
   /// This rank's index on the shard axis.
   int shard() const { return mesh_.shard->rank(); }
@@ -52,6 +56,7 @@ class ShardedModel {
   Communicator& world_;
   Transformer model_;
   Mesh mesh_;
+  std::vector<std::string> warnings_;
   Layout layout_;
   Plan plan_;
   std::optional<Executor> executor_;

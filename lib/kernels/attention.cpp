@@ -32,13 +32,14 @@ std::size_t attention_scratch(const AttentionShape& shape) {
 }
 
 void attention_forward(Stream& stream, float* out, float* lse, const float* q, const float* k, const float* v,
-                       const AttentionShape& shape, float* scratch) {
-  launch_attention(stream, AttentionForward{out, lse, q, k, v, shape}, shape.B * shape.H, scratch);
+                       const AttentionShape& shape, float* scratch, const DropoutMask& mask) {
+  launch_attention(stream, AttentionForward{out, lse, q, k, v, shape, mask}, shape.B * shape.H, scratch);
 }
 
 void attention_backward(Stream& stream, float* dq, float* dk, float* dv, const float* d_out, const float* out, const float* lse,
-                        const float* q, const float* k, const float* v, const AttentionShape& shape, float* scratch) {
-  launch_attention(stream, AttentionBackward{dq, dk, dv, d_out, out, lse, q, k, v, shape}, shape.B * shape.K, scratch);
+                        const float* q, const float* k, const float* v, const AttentionShape& shape, float* scratch,
+                        const DropoutMask& mask) {
+  launch_attention(stream, AttentionBackward{dq, dk, dv, d_out, out, lse, q, k, v, shape, mask}, shape.B * shape.K, scratch);
 }
 
 }  // namespace fsdp::kernels

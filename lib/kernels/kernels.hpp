@@ -52,15 +52,32 @@ void rms_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain,
 /// Floats of scratch for the partial sums of a norm's or bias's parameter gradients.
 std::size_t column_sum_scratch(std::size_t C);
 
+// --- dropout.cpp -------------------------------------------------------------------------------------------------------
+/// Which elements of a tensor dropout keeps: a function of (seed, site, update, global index) alone, so that backward and
+/// recomputation make the mask anew, and no cut of an update into micro-batches and ranks changes it. Row r of a call is
+/// position r mod T of the update's sequence first_sequence + r / T. The rate is rounded to a multiple of 2^-16.
+struct DropoutMask {
+  std::uint32_t key[2] = {};         // of (seed, site, update)
+  std::uint32_t first_sequence = 0;  // of the update, all ranks and micro-batches counted
+  std::int32_t dropped = 0;          // in 65536 elements; 0: no dropout
+  float scale = 1;                   // of the elements that are kept: 65536 / (65536 - dropped)
+  std::size_t T = 1;
+};
+/// `site`: a number for each place of the model.
+DropoutMask dropout_mask(float rate, std::uint32_t seed, std::uint32_t site, std::uint64_t update, std::uint64_t first_sequence,
+                         std::size_t T);
+/// y[R,C] = x with elements dropped and the others scaled; the gradient passes through the same call. y may be x.
+void dropout(Stream& stream, float* y, const float* x, std::size_t R, std::size_t C, const DropoutMask& mask);
+
 // --- pointwise.cpp -----------------------------------------------------------------------------------------------------
 /// x[r,:] += bias, in place.
 void add_bias(Stream& stream, float* x, const float* bias, std::size_t R, std::size_t C);
 /// d_bias[C] (=, +=) column sums of dy[R,C] (rows `stride` elements apart). `scratch`: column_sum_scratch(C) floats.
 void bias_backward(Stream& stream, float* d_bias, const float* dy, std::size_t R, std::size_t C, std::size_t stride,
                    Write write, float* scratch);
-/// y = x + branch (+ bias unless null): the residual connection. y may be x.
+/// y = x + dropout(branch + bias), bias unless null: the residual connection. y may be x or branch.
 void add_residual(Stream& stream, float* y, const float* x, const float* branch, const float* bias, std::size_t R,
-                  std::size_t C);
+                  std::size_t C, const DropoutMask& mask = {});
 /// tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) ("gelu_new"); erf: 0.5 x (1 + erf(x/sqrt 2)) ("gelu").
 enum class Gelu { tanh, erf };
 /// pre = pre + bias (unless null), stored back for the backward pass; out = gelu(pre).
@@ -86,15 +103,16 @@ void rope(Stream& stream, float* x, std::size_t B, std::size_t T, std::size_t he
 /// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v. q[B,T,H,D], k and v[B,T,K,D] are given
 /// with the elements from one token to the next (q_stride, kv_stride), so that they may be parts of a fused matrix. lse[B,H,T]
 /// receives the log of each row's sum of exponents. Works in blocks of query rows: no T x T matrix is held. scratch:
-/// attention_scratch().
+/// attention_scratch(). `mask` drops probabilities after the softmax, by (sequence, head, query, key); backward takes the same.
 struct AttentionShape {
   std::size_t B, T, H, K, D, q_stride, kv_stride;
 };
 void attention_forward(Stream& stream, float* out, float* lse, const float* q, const float* k, const float* v,
-                       const AttentionShape& shape, float* scratch);
+                       const AttentionShape& shape, float* scratch, const DropoutMask& mask = {});
 /// dq, dk, dv have the strides of q, k, v and are overwritten. `out`, `lse` are the forward pass's.
 void attention_backward(Stream& stream, float* dq, float* dk, float* dv, const float* d_out, const float* out, const float* lse,
-                        const float* q, const float* k, const float* v, const AttentionShape& shape, float* scratch);
+                        const float* q, const float* k, const float* v, const AttentionShape& shape, float* scratch,
+                        const DropoutMask& mask = {});
 /// Floats of scratch that the two need (all threads together).
 std::size_t attention_scratch(const AttentionShape& shape);
 

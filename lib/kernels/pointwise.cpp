@@ -15,8 +15,8 @@ void add_bias(Stream& stream, float* x, const float* bias, std::size_t R, std::s
 }
 
 void add_residual(Stream& stream, float* y, const float* x, const float* branch, const float* bias, std::size_t R,
-                  std::size_t C) {
-  launch(stream, AddResidual{y, x, branch, bias, C}, R);
+                  std::size_t C, const DropoutMask& mask) {
+  launch(stream, AddResidual{y, x, branch, bias, C, mask}, R);
 }
 
 void bias_gelu_forward(Stream& stream, Gelu form, float* out, float* pre, const float* bias, std::size_t R, std::size_t F) {

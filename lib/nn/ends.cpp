@@ -12,12 +12,15 @@ void Transformer::embedding_forward(const StageContext& context, const std::int3
   expect(model_.position_table < 0 || T <= config_.max_positions, "a sequence is no longer than the position table");
   kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), stage.weight(model_.position_table),
                              B, T, config_.width);
+  const kernels::DropoutMask mask = stage.dropout_mask(DropoutSite::embedding, 0);
+  if (mask.dropped) kernels::dropout(context.stream, x, x, stage.R(), config_.width, mask);
 }
 
 void Transformer::embedding_backward(const StageContext& context, const std::int32_t* tokens, const float* dx,
                                      Write write) const {
   const Stage stage(config_, context);
   const auto [B, T] = context.shape;
+  dx = stage.branch_gradient(DropoutSite::embedding, 0, dx);
   if (float* d_table = stage.gradient(model_.token_table))
     kernels::embedding_backward(context.stream, d_table, dx, tokens, stage.R(), config_.width, config_.vocab_size,
                                 config_.tied_embeddings ? Write::add : write);

@@ -93,6 +93,18 @@ class Builder {
 
 }  // namespace
 
+std::vector<std::vector<std::size_t>> parameters_by_stage(const ModelParameters& model) {
+  std::vector<std::vector<std::size_t>> stages(model.blocks.size() + 2);
+  const auto use = [](std::vector<std::size_t>& stage, int index) {
+    if (index >= 0) stage.push_back(static_cast<std::size_t>(index));
+  };
+  for (const int index : {model.token_table, model.position_table}) use(stages.front(), index);
+  for (std::size_t p = 0; p < model.parameters.size(); ++p)
+    if (model.parameters[p].block >= 0) stages[static_cast<std::size_t>(model.parameters[p].block) + 1].push_back(p);
+  for (const int index : {model.final_norm.gain, model.final_norm.bias, model.head}) use(stages.back(), index);
+  return stages;
+}
+
 ModelParameters list_parameters(const TransformerConfig& config) { return Builder(config).build(); }
 
 std::size_t parameter_count(const TransformerConfig& config) {

@@ -59,6 +59,9 @@ struct ModelParameters {
   int head = -1;  // [V, C]; the token table where they are tied
 };
 
+/// Parameters that each stage reads, by index: [0] the embedding, [1 + b] block b, last the head. A tied table is in both ends.
+std::vector<std::vector<std::size_t>> parameters_by_stage(const ModelParameters& model);
+
 /// A pure function of the configuration, which must be valid.
 ModelParameters list_parameters(const TransformerConfig& config);
 /// All elements, tied ones once.

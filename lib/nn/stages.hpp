@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "base/narrow.hpp"
 #include "nn/transformer.hpp"
 
 namespace fsdp::stages {
@@ -33,31 +34,34 @@ inline kernels::AttentionShape attention_shape(const TransformerConfig& c, Batch
   return {shape.B, shape.T, c.heads, c.kv_heads, c.head_size, qkv_width(c), qkv_width(c)};
 }
 
-/// What a block keeps from forward for backward. Backward replaces most of it by gradients as it goes: see block.cpp.
+/// What a block saves from forward for backward: first what is kept, then, from `kept` on, what is cheap to make again.
+/// Backward replaces most of it by gradients as it goes: see block.cpp.
 struct Saved {
-  std::size_t norm1, stats1;   // [R,C], [R,2] at most
   std::size_t qkv;             // [R,(H+2K)D], after bias and rotation
   std::size_t attention, lse;  // [R,HD], [B,H,T]
   std::size_t mid;             // x after attention, [R,C]; backward puts d attention [R,HD] here
-  std::size_t norm2, stats2;   // [R,C], [R,2] at most
   std::size_t pre;             // before the activation: [R,F], or gate and up [2,R,F]
-  std::size_t activated;       // [R,F]
-  std::size_t numel;
+  std::size_t kept;
+  std::size_t norm1, stats1;  // [R,C], [R,2] at most; these and below from `kept`
+  std::size_t norm2, stats2;  // [R,C], [R,2] at most
+  std::size_t activated;      // [R,F]
+  std::size_t cheap;
 
   Saved(const TransformerConfig& c, BatchShape shape) {
     const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
-    Offsets at;
-    norm1 = at.take(R * C);
-    stats1 = at.take(2 * R);
+    Offsets at, again;
     qkv = at.take(R * qkv_width(c));
     attention = at.take(R * attention_width(c));
     lse = at.take(R * c.heads);
     mid = at.take(R * std::max(C, attention_width(c)));
-    norm2 = at.take(R * C);
-    stats2 = at.take(2 * R);
     pre = at.take(R * F * (c.activation == Activation::swiglu ? 2 : 1));
-    activated = at.take(R * F);
-    numel = at.end();
+    kept = at.end();
+    norm1 = again.take(R * C);
+    stats1 = again.take(2 * R);
+    norm2 = again.take(R * C);
+    stats2 = again.take(2 * R);
+    activated = again.take(R * F);
+    cheap = again.end();
   }
 };
 
@@ -77,6 +81,7 @@ struct Scratch {
   std::size_t unwanted;                   // [2,C]: norm gradients that nobody asked for
   std::size_t d_qkv, attention;           // block: [R,(H+2K)D] and what attention needs
   std::size_t d_up;                       // block: [R,F], over d_qkv, which is later
+  std::size_t d_branch;                   // block: [R,C] likewise: dx through the mask of a branch
   std::size_t norm, stats, loss, logits;  // head: [R,C], [R,2], [R], [chunk,V]
   std::size_t numel;
 
@@ -86,17 +91,21 @@ struct Scratch {
     column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)})));
     bias = small.take(qkv_width(c));
     unwanted = small.take(2 * C);
-    Offsets block = small, activation = small, head = small;
+    Offsets block = small, activation = small, branch = small, head = small;
     d_qkv = block.take(R * qkv_width(c));
     attention = block.take(kernels::attention_scratch(attention_shape(c, shape)));
     d_up = activation.take(c.activation == Activation::swiglu ? R * F : 0);
+    d_branch = branch.take(R * C);
     norm = head.take(R * C);
     stats = head.take(2 * R);
     loss = head.take(R);
     logits = head.take(head_chunk_rows(R, c.vocab_size) * c.vocab_size);
-    numel = std::max({block.end(), activation.end(), head.end()});
+    numel = std::max({block.end(), activation.end(), branch.end(), head.end()});
   }
 };
+
+/// Where dropout strikes. A block's number is part of the site.
+enum class DropoutSite : std::uint32_t { embedding, attention_probabilities, attention_out, ffn_out };
 
 /// A stage's tensors, looked up. Weights must be there; gradients are null where nobody wants them.
 class Stage {
@@ -117,6 +126,22 @@ class Stage {
     return found;
   }
   float* gradient(int index) const { return index < 0 ? nullptr : context.gradients[static_cast<std::size_t>(index)]; }
+
+  kernels::DropoutMask dropout_mask(DropoutSite site, std::size_t block) const {
+    const Dropout& dropout = context.dropout;
+    const float rate = site == DropoutSite::attention_probabilities ? dropout.attention : dropout.residual;
+    if (rate == 0) return {};
+    return kernels::dropout_mask(rate, dropout.seed, narrow<std::uint32_t>(4 * block) + static_cast<std::uint32_t>(site),
+                                 dropout.update, dropout.first_sequence, context.shape.T);
+  }
+  /// The gradient of a branch of a block from that of the residual stream: the same unless elements were dropped.
+  const float* branch_gradient(DropoutSite site, std::size_t block, const float* dx) const {
+    const kernels::DropoutMask mask = dropout_mask(site, block);
+    if (!mask.dropped) return dx;
+    float* const d_branch = scratch_at(scratch.d_branch);
+    kernels::dropout(context.stream, d_branch, dx, R(), config.width, mask);
+    return d_branch;
+  }
 
   void norm_forward(const Norm& norm, float* y, float* stats, const float* x, std::size_t rows) const {
     if (config.family == Family::gpt2) {

@@ -19,14 +19,25 @@ struct BatchShape {
   std::size_t rows() const { return B * T; }
 };
 
+/// Dropout of an update, as Hugging Face's GPT-2 places it: `residual` after the embedding and on each branch before it is
+/// added to the residual stream (embd_pdrop, resid_pdrop), `attention` on its probabilities (attn_pdrop). The masks depend on
+/// seed, update and global indices alone: the micro-batch's sequences are the update's first_sequence, first_sequence + 1, ...
+struct Dropout {
+  float residual = 0, attention = 0;  // rates in [0, 1)
+  std::uint32_t seed = 0;
+  std::uint64_t update = 0, first_sequence = 0;
+};
+
 /// What a stage works with. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape; they are
-/// null where the caller has not gathered p, or wants no gradient. `scratch` holds scratch_numel() floats, contents lost.
+/// null where the caller has not gathered p, or wants no gradient. `scratch` holds scratch_numel() floats, contents lost. An
+/// evaluation leaves `dropout` as it is; backward and recomputation take forward's.
 struct StageContext {
   Stream& stream;
   std::span<const float* const> weights;
   std::span<float* const> gradients;
   float* scratch;
   BatchShape shape;
+  Dropout dropout = {};
 };
 
 class Transformer {
@@ -36,6 +47,8 @@ class Transformer {
 
   const TransformerConfig& config() const { return config_; }
   const std::vector<Parameter>& parameters() const { return model_.parameters; }
+  /// Which of them each stage reads; see nn/parameters.hpp.
+  std::vector<std::vector<std::size_t>> parameters_by_stage() const { return fsdp::parameters_by_stage(model_); }
   /// Blocks are numbered 0 .. blocks()-1.
   std::size_t blocks() const { return config_.layers; }
   /// All parameters, tied ones once.
@@ -43,8 +56,10 @@ class Transformer {
   /// FLOPs of training per token: 6N + 6LCT with N counting the head and not the lookups (docs/glossary.md).
   double flops_per_token(std::size_t T) const;
 
-  /// Floats that block_forward keeps for block_backward, beside its input.
+  /// Floats that block_forward saves for block_backward, beside its input, and how many of them, in front, are worth keeping:
+  /// the rest (norms, activation) is cheap, and block_refill makes it again.
   std::size_t saved_numel(BatchShape shape) const;
+  std::size_t kept_numel(BatchShape shape) const;
   /// Floats of scratch that any stage needs.
   std::size_t scratch_numel(BatchShape shape) const;
   /// Floats of tables made once from the configuration (rotary positions) for sequences up to T, and their contents.
@@ -59,13 +74,18 @@ class Transformer {
   /// table is tied, head_backward's contribution of the same micro-batch already lies there and is added to.
   void embedding_backward(const StageContext& context, const std::int32_t* tokens, const float* dx, kernels::Write write) const;
 
-  /// x_out[R,C] = block(x_in[R,C]); fills saved[saved_numel()]. x_out must not be x_in. Null: only what is saved is wanted, and the
-  /// last product is not done (recomputation).
-  void block_forward(const StageContext& context, std::size_t block, const float* x_in, float* x_out, float* saved) const;
-  /// dx[R,C], the gradient of x_out, becomes that of x_in; the block's gradients are written or added to. `saved` may be
+  /// x_out[R,C] = block(x_in[R,C]); fills saved[saved_numel()]. x_out must not be x_in. Null: only what is saved is wanted, and
+  /// the last product is not done (recomputation). `cheap`, here and below: where the cheap part lies if not behind the kept
+  /// one.
+  void block_forward(const StageContext& context, std::size_t block, const float* x_in, float* x_out, float* saved,
+                     float* cheap = nullptr) const;
+  /// The cheap part from x_in and the kept part, with block_forward's bits.
+  void block_refill(const StageContext& context, std::size_t block, const float* x_in, float* saved,
+                    float* cheap = nullptr) const;
+  /// dx[R,C], the gradient of x_out, becomes that of x_in; the block's gradients are written or added to. What is saved may be
   /// overwritten.
   void block_backward(const StageContext& context, std::size_t block, const float* x_in, float* saved, float* dx,
-                      kernels::Write write) const;
+                      kernels::Write write, float* cheap = nullptr) const;
 
   /// Final norm, projection to the vocabulary and cross-entropy, in chunks of rows. Returns the sum over rows of the loss
   /// (targets below 0 do not count). With gradients: dx[R,C] and the head's gradients of (gradient_scale * that sum).

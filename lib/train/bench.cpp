@@ -92,11 +92,12 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   const ShardingOptions sharding = {.strategy = options.sharding_strategy,
                                     .batch = {B, T},
                                     .plan = {.micro_batches = K, .checkpoint_activations = options.checkpoint_activations}};
-  agree(world, [&] { check_sharding(arch_config(options.arch), sharding); });
+  agree(world, [&] { check_sharding(arch_config(options.arch), sharding, world.size()); });
   ShardedModel sharded(arch_config(options.arch), sharding, world);
   agree(world, [&] { sharded.allocate(device); });
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
+  executor.publish_parameters();
   const double peak = gemm_peak(device, stream, world);
 
   const std::size_t V = sharded.model().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
@@ -164,7 +165,8 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank per micro-batch");
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {1, 1e9}, "tokens per sequence").alias("block-size");
   table.integer("update-freq", "K", options.update_freq, {1, 1e6}, "micro-batches per update");
-  table.text("sharding-strategy", "NAME", options.sharding_strategy, "full or none");
+  table.choice<std::string>("sharding-strategy", options.sharding_strategy, placement_names(),
+                            "what is sharded over the ranks");
   table.flag("checkpoint-activations", options.checkpoint_activations, "recompute each block in the backward pass");
   table.group("How");
   table.integer("steps", "N", options.steps, {1, 1e6}, "updates that count, after two that do not");

@@ -73,12 +73,14 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   });
 
   const ShardingOptions sharding = {.batch = {options.batch_size, T}, .plan = {.training = false}};
-  agree(world, [&] { check_sharding(config, sharding); });
+  agree(world, [&] { check_sharding(config, sharding, world.size()); });
   ShardedModel sharded(config, sharding, world);
   agree(world, [&] {
     Executor& executor = sharded.allocate(*device);
     load_parameters(*source, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());
   });
+
+  sharded.executor().publish_parameters();
 
   const Timer timer;
   const double loss = mean_loss(sharded.executor(), *batches, world, *stream), seconds = timer.seconds();

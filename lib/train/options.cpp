@@ -124,19 +124,53 @@ OptionTable train_option_table(TrainOptions& o) {
   table.integer("max-update", "N", o.max_update, {1}, "Updates in all, those of a resumed run included.").required();
 
   table.group("Sharding");
-  table.choice<std::string>(
-      "sharding-strategy", o.sharding_strategy, placement_names(),
-      "What is sharded over the ranks: full (parameters, gradients and optimizer state) or none. PyTorch's "
-      "FULL_SHARD and NO_SHARD are the same.");
-  table.choice<std::string>("wrap-policy", o.wrap_policy, {{"transformer", "transformer"}},
-                            "What is gathered together: --wrap-layers blocks; embedding, final norm and head.");
+  table
+      .choice<std::string>(
+          "sharding-strategy", o.sharding_strategy, placement_names(),
+          "What is sharded over the ranks. full: parameters, gradients, optimizer state (ZeRO-3); grad-op: parameters "
+          "stay gathered from forward to backward (ZeRO-2); optim: the optimizer state alone (ZeRO-1); none: nothing (DDP); "
+          "hybrid, hybrid-grad-op: full and grad-op inside groups that hold a copy each. PyTorch's names mean the same.")
+      .unset("full");
+  table
+      .choice<std::string>("ddp-backend", o.ddp_backend, {{"fully_sharded", "fully_sharded"}, {"pytorch_ddp", "pytorch_ddp"}},
+                           "fairseq's spelling of --sharding-strategy full and none.")
+      .unset("as --sharding-strategy");
+  table.flag("no-reshard-after-forward", o.no_reshard_after_forward,
+             "fairseq's spelling of grad-op for full, of hybrid-grad-op for hybrid.");
+  table.integer("shard-group-size", "N", o.shard_group_size, {1, 1e6}, "Ranks of a group of the hybrid strategies.")
+      .unset("the ranks of a node");
+  using Kind = WrapPolicy::Kind;
+  table.choice<Kind>(
+      "wrap-policy", o.wrap_policy,
+      {{"transformer", Kind::transformer}, {"size", Kind::size}, {"none", Kind::none}, {"custom", Kind::custom}},
+      "What is gathered together. transformer: --wrap-layers blocks; size: modules of --min-num-params (PyTorch's "
+      "size_based_auto_wrap_policy); custom: --wrap-units; none: everything. The rest is the root unit.");
   table.integer("wrap-layers", "N", o.wrap_layers, {1, 1e4}, "Blocks per unit.");
+  table.size("min-num-params", "N", o.min_num_params, "Parameters from which on --wrap-policy size makes a module a unit.");
+  table.list("wrap-units", "PATTERNS", o.wrap_units,
+             "Units of --wrap-policy custom: a shell glob over module names each, as in 'h.[0-3],h.[4-7]'.");
+  table.choice<BackwardPrefetch>(
+      "backward-prefetch", o.backward_prefetch,
+      {{"pre", BackwardPrefetch::pre}, {"post", BackwardPrefetch::post}, {"none", BackwardPrefetch::none}},
+      "When the next unit is gathered in backward: before the computation of the current one, after it, or when it is needed.");
+  table.flag("forward-prefetch", o.forward_prefetch,
+             "Gather the next unit before the computation of the current one in forward; false: when it is needed.");
+  table.integer("limit-all-gathers", "N", o.limit_all_gathers, {1, 1e4},
+                "Gathered units at a time, beside those that stay: slots, of which all but one are filled ahead.");
+  table.flag("accumulate-unsharded", o.accumulate_unsharded,
+             "Add up whole gradients over the micro-batches and reduce once (PyTorch's no_sync): less traffic, more memory.");
+  table.list("ignore-params", "PATTERNS", o.ignore_params, "Parameters to keep whole on every rank: shell globs over names.");
+  table.list("freeze", "PATTERNS", o.freeze, "Parameters not to train: no gradient, no optimizer state. '*' crosses dots.");
+  table.list("train-only", "PATTERNS", o.train_only, "Parameters to train; all others are frozen.");
 
   table.group("Memory");
   table
       .flag("checkpoint-activations", o.checkpoint_activations,
             "Keep the blocks' inputs only and compute the rest again in backward.")
       .alias("gradient-checkpointing");
+
+  table.integer("checkpoint-every", "N", o.checkpoint_every, {1, 1e4},
+                "With --checkpoint-activations: blocks per segment, of which only the first one's input is kept.");
 
   table.group("Checkpoint");
   table.path("save-dir", "DIR", o.save_dir,
@@ -159,6 +193,47 @@ OptionTable train_option_table(TrainOptions& o) {
   add_threads_option(table, o.threads);
   return table;
 }
+
+namespace {
+
+/// One strategy from its spellings, and options that go with some policies only.
+void resolve_sharding(TrainOptions& o) {
+  if (!o.ddp_backend.empty()) {
+    const std::string named = o.ddp_backend == "fully_sharded" ? "full" : "none";
+    if (o.sharding_strategy.empty()) o.sharding_strategy = named;
+    if ((o.sharding_strategy == "none") != (named == "none"))
+      throw UserError(format("--ddp-backend {} contradicts --sharding-strategy {} (each says what is sharded) leave one out",
+                             o.ddp_backend, o.sharding_strategy));
+  }
+  if (o.sharding_strategy.empty()) o.sharding_strategy = "full";
+  if (o.no_reshard_after_forward) {
+    const std::string& s = o.sharding_strategy;
+    if (s == "full" || s == "hybrid")
+      o.sharding_strategy = s == "full" ? "grad-op" : "hybrid-grad-op";
+    else if (s != "grad-op" && s != "hybrid-grad-op")
+      throw UserError(
+          format("--no-reshard-after-forward does not go with --sharding-strategy {} (its parameters are whole "
+                 "always) leave it out, or choose full or hybrid",
+                 s));
+  }
+  const auto needs = [](bool given, const char* option, bool there, const char* other) {
+    if (given && !there)
+      throw UserError(format("--{} changes nothing (it goes with {}) give that, too, or leave it out", option, other));
+  };
+  const bool hybrid = find_placement(o.sharding_strategy).axis == ShardAxis::group;
+  needs(o.shard_group_size != 0, "shard-group-size", hybrid, "--sharding-strategy hybrid or hybrid-grad-op");
+  using Kind = WrapPolicy::Kind;
+  const TrainOptions defaults;
+  needs(o.wrap_layers != defaults.wrap_layers, "wrap-layers", o.wrap_policy == Kind::transformer, "--wrap-policy transformer");
+  needs(o.min_num_params != defaults.min_num_params, "min-num-params", o.wrap_policy == Kind::size, "--wrap-policy size");
+  needs(!o.wrap_units.empty(), "wrap-units", o.wrap_policy == Kind::custom, "--wrap-policy custom");
+  if (o.wrap_policy == Kind::custom && o.wrap_units.empty())
+    throw UserError("--wrap-policy custom has no units (patterns say what they are) give --wrap-units 'PATTERN,...'");
+  needs(o.checkpoint_every != defaults.checkpoint_every, "checkpoint-every", o.checkpoint_activations,
+        "--checkpoint-activations");
+}
+
+}  // namespace
 
 void resolve(TrainOptions& o, int world_size) {
   expect(world_size > 0, "a job has ranks");
@@ -212,6 +287,8 @@ void resolve(TrainOptions& o, int world_size) {
                "raise the "
                "other",
                o.warmup_updates, o.total_num_update));
+
+  resolve_sharding(o);
 
   // Run.
   if (o.device == "cuda")

@@ -7,11 +7,14 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/options.hpp"
 #include "comm/mpi_session.hpp"
+#include "fsdp/plan.hpp"
+#include "fsdp/wrap.hpp"
 #include "nn/config.hpp"
 #include "optim/schedule.hpp"
 
@@ -49,11 +52,22 @@ struct TrainOptions {
   double end_learning_rate = 0, power = 1;
   std::size_t max_update = 0;  // 0 only with dry_run
   // sharding
-  std::string sharding_strategy = "full";  // a name of placements()
-  std::string wrap_policy = "transformer";
-  std::size_t wrap_layers = 1;  // blocks per unit
+  std::string sharding_strategy;  // a name of placements() once resolved; full if nothing else says otherwise
+  std::string ddp_backend;        // fairseq's spelling: "fully_sharded", "pytorch_ddp", or not given
+  bool no_reshard_after_forward = false;
+  std::size_t shard_group_size = 0;  // of the hybrid strategies; 0: the ranks of a node
+  WrapPolicy::Kind wrap_policy = WrapPolicy::Kind::transformer;
+  std::size_t wrap_layers = 1;               // transformer: blocks per unit
+  std::size_t min_num_params = 100'000'000;  // size
+  std::vector<std::string> wrap_units;       // custom
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
+  bool forward_prefetch = true;
+  std::size_t limit_all_gathers = 2;  // slots
+  bool accumulate_unsharded = false;
+  std::vector<std::string> ignore_params, freeze, train_only;  // name patterns
   // memory
   bool checkpoint_activations = false;
+  std::size_t checkpoint_every = 1;  // blocks per segment
   // checkpoint
   std::filesystem::path save_dir = "checkpoints";
   std::size_t save_interval_updates = 0;  // 0: at the end and on request only

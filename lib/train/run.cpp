@@ -18,14 +18,24 @@ namespace fsdp {
 
 namespace {
 
-ShardingOptions sharding_options(const TrainOptions& options) {
-  return {.strategy = options.sharding_strategy,
-          .wrap = {options.wrap_layers},
-          .batch = {options.batch_size, options.tokens_per_sample},
+ShardingOptions sharding_options(const TrainOptions& o) {
+  return {.strategy = o.sharding_strategy,
+          .shard_group_size = static_cast<int>(o.shard_group_size),
+          .wrap = {.blocks_per_unit = o.wrap_layers,
+                   .kind = o.wrap_policy,
+                   .min_num_params = o.min_num_params,
+                   .patterns = o.wrap_units},
+          .patterns = {.freeze = o.freeze, .train_only = o.train_only, .ignore = o.ignore_params},
+          .batch = {o.batch_size, o.tokens_per_sample},
           .plan = {.training = true,
-                   .micro_batches = options.update_freq,
-                   .checkpoint_activations = options.checkpoint_activations},
-          .adamw = {options.adam_betas[0], options.adam_betas[1], options.adam_eps, options.weight_decay}};
+                   .micro_batches = o.update_freq,
+                   .checkpoint_activations = o.checkpoint_activations,
+                   .checkpoint_every = o.checkpoint_every,
+                   .parameter_slots = o.limit_all_gathers,
+                   .backward_prefetch = o.backward_prefetch,
+                   .forward_prefetch = o.forward_prefetch,
+                   .accumulate_unsharded = o.accumulate_unsharded},
+          .adamw = {o.adam_betas[0], o.adam_betas[1], o.adam_eps, o.weight_decay}};
 }
 
 /// Brings in oneDNN's code, so that it does not count as memory of the run, and returns what the process has used so far.
@@ -64,8 +74,9 @@ Run::Run(const TrainOptions& options, Communicator& world)
   for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
   start_tokens_ = progress_.tokens;
-  agree(world, [&] { check_sharding(origin_.config, sharding_options(options)); });
+  agree(world, [&] { check_sharding(origin_.config, sharding_options(options), world.size()); });
   sharded_.emplace(origin_.config, sharding_options(options), world);
+  for (const std::string& warning : sharded_->warnings()) metrics_->say("warning: " + warning);
   cut_ = {options.batch_size, options.tokens_per_sample, options.update_freq, world.rank(), world.size()};
 }
 
@@ -74,8 +85,8 @@ void Run::print_plan() const {
   const Layout& layout = sharded_->layout();
   std::printf("units:\n");
   for (const Unit& unit : layout.units())
-    std::printf("  %-12s %zu tensors, %zu elements, %zu with padding\n", unit.name.c_str(), unit.parameters.size(), unit.numel,
-                unit.padded_numel);
+    std::printf("  %-24s %4zu tensors  %12zu elements  %12zu with padding  %s\n", unit.name.c_str(), unit.parameters.size(),
+                unit.numel, unit.padded_numel, format_bytes(static_cast<double>(unit.padded_numel * sizeof(float))).c_str());
   std::printf("memory plan per rank:\n%s%soperations of one update:\n%s", describe_memory(sharded_->plan()).c_str(),
               overheads().c_str(), describe_operations(sharded_->plan(), sharded_->plan().update, layout).c_str());
 }
@@ -107,6 +118,7 @@ void Run::prepare() {
   agree(world_, [&] { sharded_->allocate(*device_); });
   const Timer timer;
   agree(world_, [&] { fill_weights(); });
+  sharded_->executor().publish_parameters();
   if (origin_.checkpoint) metrics_->restore(progress_.update, origin_.checkpoint->description(), timer.seconds() * 1e3);
   last_save_ = progress_.update;
   origin_.checkpoint.reset();
@@ -219,7 +231,7 @@ void Run::save() {
                                    .strategy = std::string(sharded_->placement().name),
                                    .world_size = world_.size(),
                                    .shards = sharded_->layout().shards(),
-                                   .wrap = {options_.wrap_layers},
+                                   .units = {sharded_->layout().units().begin(), sharded_->layout().units().end()},
                                    .optimizer = options_.optimizer,
                                    .options_json = options_json_.dump(),
                                    .version = version_string()};

@@ -177,8 +177,8 @@ BOOST_AUTO_TEST_CASE(a_model_of_another_size_is_refused) {
   wider.config.vocab_size = 38;
   const auto parameters = list_parameters(wider.config).parameters;
   const Layout layout = wider.layout();
-  std::vector<float> values(layout.total_shard_numel());
-  const std::vector<ShardState> states{{"parameters", values}};
+  UnitValues values = room(layout, 0);
+  const std::vector<ShardState> states{{"parameters", spans(values)}};
   const std::string message = message_of([&] { load_states(*reader, parameters, layout, 0, states); });
   CHECK_CONTAINS(message, "transformer.wte.weight");
   CHECK_CONTAINS(message, "has shape [37, 12] (the model needs [38, 12])");

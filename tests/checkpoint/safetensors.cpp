@@ -78,12 +78,13 @@ BOOST_AUTO_TEST_CASE(golden_models_are_read) {
     CHECK_CONTAINS(source->description(), "Hugging Face folder");
     const auto parameters = list_parameters(source->config()).parameters;
     BOOST_TEST(source->names().size() == parameters.size());
-    const Layout layout(parameters, {}, 3);
+    const Layout layout(parameters, wrap_parameters(parameters, {}), 3);
     std::size_t before = 0;
     for (int shard = 0; shard < 3; ++shard) {
-      std::vector<float> values(layout.total_shard_numel(), std::nanf(""));
-      load_parameters(*source, parameters, layout, shard, values);
-      for (const float value : values) BOOST_REQUIRE(std::abs(value) < 10);
+      UnitValues values = room(layout, std::nanf(""));
+      load_parameters(*source, parameters, layout, shard, spans(values));
+      for (const auto& unit : values)
+        for (const float value : unit) BOOST_REQUIRE(std::abs(value) < 10);
       std::size_t own = 0;
       for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
         for (const Slice& slice : layout.slices(unit, shard)) own += slice.range.size() * 4;
@@ -153,19 +154,19 @@ BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
   write_folder(folder / "a", gpt2_config(),
                [](const std::string& name) { return name == "transformer.h.1.ln_1.bias" ? "" : name; });
   const auto parameters = list_parameters(gpt2_config()).parameters;
-  const Layout layout(parameters, {}, 1);
-  std::vector<float> values(layout.total_shard_numel());
+  const Layout layout(parameters, wrap_parameters(parameters, {}), 1);
+  UnitValues values = room(layout, 0);
   const std::string missing =
-      message_of([&] { load_parameters(*open_hugging_face(folder / "a"), parameters, layout, 0, values); });
+      message_of([&] { load_parameters(*open_hugging_face(folder / "a"), parameters, layout, 0, spans(values)); });
   CHECK_CONTAINS(missing, "has no tensor transformer.h.1.ln_1.bias");
   write_folder(folder / "b", gpt2_config(), same_name);
   TransformerConfig wider = gpt2_config();
   wider.ffn_width = 31;
   const auto others = list_parameters(wider).parameters;
-  const Layout other_layout(others, {}, 1);
-  std::vector<float> other_values(other_layout.total_shard_numel());
+  const Layout other_layout(others, wrap_parameters(others, {}), 1);
+  UnitValues other_values = room(other_layout, 0);
   const std::string shape =
-      message_of([&] { load_parameters(*open_hugging_face(folder / "b"), others, other_layout, 0, other_values); });
+      message_of([&] { load_parameters(*open_hugging_face(folder / "b"), others, other_layout, 0, spans(other_values)); });
   CHECK_CONTAINS(shape, "transformer.h.0.mlp.c_fc.weight");
   CHECK_CONTAINS(shape, "has shape [12, 29] (the model needs [12, 31])");
 }

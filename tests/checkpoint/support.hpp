@@ -62,14 +62,27 @@ inline std::vector<float> whole(std::size_t state, std::size_t parameter, const 
 
 inline constexpr float padding = 777;  // must never be stored, and never be what is loaded
 
-/// A rank's shard of one state.
-inline std::vector<float> shard_values(const Layout& layout, int shard, std::size_t state, std::uint64_t update, float pad) {
-  std::vector<float> values(layout.total_shard_numel(), pad);
+/// One float vector per unit.
+using UnitValues = std::vector<std::vector<float>>;
+
+/// Room for what a rank owns of one state.
+inline UnitValues room(const Layout& layout, float value, bool optimizer_state = false) {
+  UnitValues values;
+  for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
+    values.emplace_back(optimizer_state && !layout.units()[unit].trainable ? 0 : layout.shard_numel(unit), value);
+  return values;
+}
+
+inline std::vector<std::span<float>> spans(UnitValues& values) { return {values.begin(), values.end()}; }
+
+/// What a rank owns of one state.
+inline UnitValues shard_values(const Layout& layout, int shard, std::size_t state, std::uint64_t update, float pad) {
+  UnitValues values = room(layout, pad, state > 0);
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
     for (const Slice& slice : layout.slices(unit, shard))
-      for (std::size_t i = 0; i < slice.range.size(); ++i)
-        values[layout.shard_offset(unit) + slice.shard_offset + i] =
-            element(state, slice.parameter, slice.range.begin + i, update);
+      if (!values[unit].empty())
+        for (std::size_t i = 0; i < slice.range.size(); ++i)
+          values[unit][slice.shard_offset + i] = element(state, slice.parameter, slice.range.begin + i, update);
   return values;
 }
 
@@ -79,9 +92,13 @@ struct Run {
   int world_size = 2;
   std::size_t blocks_per_unit = 1;
   std::uint64_t update = 100;
+  ParameterPatterns patterns = {};
 
-  MeshShape mesh() const { return mesh_shape(find_placement(strategy), world_size); }
-  Layout layout() const { return Layout(list_parameters(config).parameters, {blocks_per_unit}, mesh().shard); }
+  MeshShape mesh() const { return mesh_shape(find_placement(strategy), world_size, 2); }
+  std::vector<UnitSpec> units() const {
+    return wrap_parameters(list_parameters(config).parameters, {.blocks_per_unit = blocks_per_unit}, patterns);
+  }
+  Layout layout() const { return Layout(list_parameters(config).parameters, units(), mesh().shard); }
   CheckpointHeader header() const {
     CheckpointHeader header;
     header.config = config;
@@ -89,7 +106,7 @@ struct Run {
     header.strategy = strategy;
     header.world_size = world_size;
     header.shards = mesh().shard;
-    header.wrap = {blocks_per_unit};
+    header.units = units();
     header.optimizer = "adamw";
     header.options_json = R"({"lr": 0.001})";
     header.version = "test";
@@ -101,10 +118,10 @@ struct Run {
 inline std::filesystem::path save(const std::filesystem::path& save_dir, const Run& run, Communicator& world) {
   const Layout layout = run.layout();
   const int shard = world.rank() % layout.shards(), replica = world.rank() / layout.shards();
-  std::vector<std::vector<float>> values;
+  std::vector<UnitValues> values;
   std::vector<ShardState> states;
   for (std::size_t s = 0; s < state_names.size(); ++s) values.push_back(shard_values(layout, shard, s, run.update, padding));
-  for (std::size_t s = 0; s < state_names.size(); ++s) states.push_back({state_names[s], values[s]});
+  for (std::size_t s = 0; s < state_names.size(); ++s) states.push_back({state_names[s], spans(values[s])});
   return save_checkpoint(save_dir, run.header(), layout, shard, replica, states, world);
 }
 

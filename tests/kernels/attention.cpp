@@ -4,10 +4,12 @@
 #include "support.hpp"
 
 #include <omp.h>
+#include <boost/test/data/test_case.hpp>
 
 using namespace fsdp;
 using namespace fsdp::test;
 using kernels::AttentionShape;
+using kernels::DropoutMask;
 
 namespace {
 
@@ -18,7 +20,24 @@ struct Reference {
   Doubles out, lse;
 };
 
-Reference attention(const Doubles& q, const Doubles& k, const Doubles& v, const AttentionShape& s) {
+/// Dropout's factors [B,H,T,T], made from their definition: counter (key / 8, query, head, sequence), 16 bits per key.
+Doubles explicit_factors(const DropoutMask& mask, const AttentionShape& s) {
+  Doubles factors;
+  for (std::size_t b = 0; b < s.B; ++b)
+    for (std::size_t h = 0; h < s.H; ++h)
+      for (std::size_t t = 0; t < s.T; ++t)
+        for (std::size_t j = 0; j < s.T; ++j) {
+          const std::uint32_t word =
+              philox({static_cast<std::uint32_t>(j / 8), static_cast<std::uint32_t>(t), static_cast<std::uint32_t>(h),
+                      mask.first_sequence + static_cast<std::uint32_t>(b)},
+                     {mask.key[0], mask.key[1]})[j % 8 / 2];
+          const auto bits = static_cast<std::int32_t>(j % 2 ? word >> 16 : word & 0xffff);
+          factors.push_back(bits < mask.dropped ? 0 : static_cast<double>(mask.scale));
+        }
+  return factors;
+}
+
+Reference attention(const Doubles& q, const Doubles& k, const Doubles& v, const AttentionShape& s, const Doubles& factors) {
   Reference result{Doubles(s.B * s.T * s.H * s.D), Doubles(s.B * s.H * s.T)};
   for (std::size_t b = 0; b < s.B; ++b)
     for (std::size_t h = 0; h < s.H; ++h)
@@ -36,7 +55,8 @@ Reference attention(const Doubles& q, const Doubles& k, const Doubles& v, const 
         result.lse[(b * s.H + h) * s.T + t] = std::log(total);
         for (std::size_t j = 0; j <= t; ++j)
           for (std::size_t d = 0; d < s.D; ++d)
-            result.out[((b * s.T + t) * s.H + h) * s.D + d] += p[j] / total * v[(b * s.T + j) * s.kv_stride + group * s.D + d];
+            result.out[((b * s.T + t) * s.H + h) * s.D + d] +=
+                p[j] / total * factors[((b * s.H + h) * s.T + t) * s.T + j] * v[(b * s.T + j) * s.kv_stride + group * s.D + d];
       }
   return result;
 }
@@ -47,8 +67,8 @@ struct Gradients {
 };
 
 Gradients attention_gradients(const Doubles& d_out, const Doubles& q, const Doubles& k, const Doubles& v,
-                              const AttentionShape& s) {
-  const Reference forward = attention(q, k, v, s);
+                              const AttentionShape& s, const Doubles& factors) {
+  const Reference forward = attention(q, k, v, s, factors);
   Gradients g{Doubles(q.size()), Doubles(k.size()), Doubles(v.size())};
   const double scale = 1 / std::sqrt(static_cast<double>(s.D));
   for (std::size_t b = 0; b < s.B; ++b)
@@ -64,11 +84,13 @@ Gradients attention_gradients(const Doubles& d_out, const Doubles& q, const Doub
             score += q[at_q + d] * k[at_k + d];
             dp += d_out[at_out + d] * v[at_k + d];
           }
-          const double p = std::exp(score * scale - forward.lse[(b * s.H + h) * s.T + t]), ds = p * (dp - delta) * scale;
+          const double factor = factors[((b * s.H + h) * s.T + t) * s.T + j];
+          const double p = std::exp(score * scale - forward.lse[(b * s.H + h) * s.T + t]),
+                       ds = p * (factor * dp - delta) * scale;
           for (std::size_t d = 0; d < s.D; ++d) {
             g.dq[at_q + d] += ds * k[at_k + d];
             g.dk[at_k + d] += ds * q[at_q + d];
-            g.dv[at_k + d] += p * d_out[at_out + d];
+            g.dv[at_k + d] += p * factor * d_out[at_out + d];
           }
         }
       }
@@ -82,7 +104,7 @@ struct Run {
 
 constexpr float mark = 55.0f;
 
-Run run(const AttentionShape& s) {
+Run run(const AttentionShape& s, const DropoutMask& mask = {}) {
   CpuStream stream;
   Run r{random_floats(s.B * s.T * s.q_stride, 1, 2.0f),
         random_floats(s.B * s.T * s.kv_stride, 2, 2.0f),
@@ -94,9 +116,9 @@ Run run(const AttentionShape& s) {
         Floats(s.B * s.T * s.kv_stride, mark),
         Floats(s.B * s.T * s.kv_stride, mark)};
   Floats scratch(kernels::attention_scratch(s), std::numeric_limits<float>::quiet_NaN());
-  kernels::attention_forward(stream, r.out.data(), r.lse.data(), r.q.data(), r.k.data(), r.v.data(), s, scratch.data());
+  kernels::attention_forward(stream, r.out.data(), r.lse.data(), r.q.data(), r.k.data(), r.v.data(), s, scratch.data(), mask);
   kernels::attention_backward(stream, r.dq.data(), r.dk.data(), r.dv.data(), r.d_out.data(), r.out.data(), r.lse.data(),
-                              r.q.data(), r.k.data(), r.v.data(), s, scratch.data());
+                              r.q.data(), r.k.data(), r.v.data(), s, scratch.data(), mask);
   return r;
 }
 
@@ -111,16 +133,19 @@ BOOST_AUTO_TEST_CASE(the_reference_gradients_are_those_of_the_reference) {
   const AttentionShape s{2, 5, 4, 2, 3, 4 * 3, 2 * 3 + 1};
   const Doubles q = widen(random_floats(s.B * s.T * s.q_stride, 1)), k = widen(random_floats(s.B * s.T * s.kv_stride, 2));
   const Doubles v = widen(random_floats(s.B * s.T * s.kv_stride, 3)), d_out = widen(random_floats(s.B * s.T * s.H * s.D, 4));
-  const Gradients g = attention_gradients(d_out, q, k, v, s);
-  const Doubles dq = numeric_gradient([&](const Doubles& at) { return dot(attention(at, k, v, s).out, d_out); }, q);
-  const Doubles dk = numeric_gradient([&](const Doubles& at) { return dot(attention(q, at, v, s).out, d_out); }, k);
-  const Doubles dv = numeric_gradient([&](const Doubles& at) { return dot(attention(q, k, at, s).out, d_out); }, v);
-  for (std::size_t i = 0; i < q.size(); ++i) BOOST_REQUIRE_SMALL(g.dq[i] - dq[i], 1e-8);
-  for (std::size_t i = 0; i < k.size(); ++i) BOOST_REQUIRE_SMALL(g.dk[i] - dk[i], 1e-8);
-  for (std::size_t i = 0; i < v.size(); ++i) BOOST_REQUIRE_SMALL(g.dv[i] - dv[i], 1e-8);
+  for (const float rate : {0.0f, 0.3f}) {
+    const Doubles m = explicit_factors(kernels::dropout_mask(rate, 1, 2, 3, 4, s.T), s);
+    const Gradients g = attention_gradients(d_out, q, k, v, s, m);
+    const Doubles dq = numeric_gradient([&](const Doubles& at) { return dot(attention(at, k, v, s, m).out, d_out); }, q);
+    const Doubles dk = numeric_gradient([&](const Doubles& at) { return dot(attention(q, at, v, s, m).out, d_out); }, k);
+    const Doubles dv = numeric_gradient([&](const Doubles& at) { return dot(attention(q, k, at, s, m).out, d_out); }, v);
+    for (std::size_t i = 0; i < q.size(); ++i) BOOST_REQUIRE_SMALL(g.dq[i] - dq[i], 1e-8);
+    for (std::size_t i = 0; i < k.size(); ++i) BOOST_REQUIRE_SMALL(g.dk[i] - dk[i], 1e-8);
+    for (std::size_t i = 0; i < v.size(); ++i) BOOST_REQUIRE_SMALL(g.dv[i] - dv[i], 1e-8);
+  }
 }
 
-BOOST_AUTO_TEST_CASE(forward_and_backward) {
+BOOST_DATA_TEST_CASE(forward_and_backward, boost::unit_test::data::make({0.0f, 0.1f, 0.5f}), rate) {
   struct Case {
     std::size_t T, H, K, D, pad;
   };
@@ -140,10 +165,12 @@ BOOST_AUTO_TEST_CASE(forward_and_backward) {
                                                         {60, 1, 1, 128, 0}}) {
     BOOST_TEST_CONTEXT("T " << T << ", H " << H << ", K " << K << ", D " << D) {
       const AttentionShape s{2, T, H, K, D, H * D + pad, K * D + 2 * pad};
-      const Run r = run(s);
+      const DropoutMask mask = kernels::dropout_mask(rate, 1, 2, 3, 4, T);
+      const Run r = run(s, mask);
+      const Doubles m = explicit_factors(mask, s);
       const Doubles Q = widen(r.q), K_ = widen(r.k), V = widen(r.v);
-      const Reference want = attention(Q, K_, V, s);
-      const Gradients g = attention_gradients(widen(r.d_out), Q, K_, V, s);
+      const Reference want = attention(Q, K_, V, s, m);
+      const Gradients g = attention_gradients(widen(r.d_out), Q, K_, V, s, m);
       BOOST_TEST(relative_error(r.out, want.out) < tolerance);
       BOOST_TEST(relative_error(r.lse, want.lse) < tolerance);
       check_marks(r.dq, H * D, s.q_stride);
@@ -180,7 +207,8 @@ BOOST_AUTO_TEST_CASE(parts_of_a_fused_matrix) {
     return own;
   };
   const AttentionShape dense{B, T, H, H, D, C, C};
-  const Gradients g = attention_gradients(widen(d_out), part(qkv, 0), part(qkv, 1), part(qkv, 2), dense);
+  const Gradients g =
+      attention_gradients(widen(d_out), part(qkv, 0), part(qkv, 1), part(qkv, 2), dense, Doubles(B * H * T * T, 1.0));
   for (std::size_t r = 0; r < B * T; ++r)
     for (std::size_t c = 0; c < C; ++c) {
       BOOST_REQUIRE_SMALL(static_cast<double>(d_qkv[r * 3 * C + c]) - g.dq[r * C + c], 1e-5);
@@ -189,12 +217,36 @@ BOOST_AUTO_TEST_CASE(parts_of_a_fused_matrix) {
     }
 }
 
+// Two sequences at once, or one after the other: attention does not mix them, so that all bits must agree.
+BOOST_AUTO_TEST_CASE(no_cut_of_an_update_changes_a_mask) {
+  const std::size_t T = 70, H = 4, K = 2, D = 16;
+  const AttentionShape both{2, T, H, K, D, H * D, K * D}, one{1, T, H, K, D, H * D, K * D};
+  const Run whole = run(both, kernels::dropout_mask(0.3f, 1, 2, 3, 4, T));
+  CpuStream stream;
+  Floats scratch(kernels::attention_scratch(one));
+  for (std::size_t b = 0; b < 2; ++b) {
+    const DropoutMask mask = kernels::dropout_mask(0.3f, 1, 2, 3, 4 + b, T);
+    const std::size_t q = b * T * H * D, kv = b * T * K * D, lse = b * H * T;
+    Floats out(T * H * D), own_lse(H * T), dq(T * H * D), dk(T * K * D), dv(T * K * D);
+    kernels::attention_forward(stream, out.data(), own_lse.data(), &whole.q[q], &whole.k[kv], &whole.v[kv], one, scratch.data(),
+                               mask);
+    kernels::attention_backward(stream, dq.data(), dk.data(), dv.data(), &whole.d_out[q], out.data(), own_lse.data(),
+                                &whole.q[q], &whole.k[kv], &whole.v[kv], one, scratch.data(), mask);
+    BOOST_TEST(std::equal(out.begin(), out.end(), &whole.out[q]));
+    BOOST_TEST(std::equal(own_lse.begin(), own_lse.end(), &whole.lse[lse]));
+    BOOST_TEST(std::equal(dq.begin(), dq.end(), &whole.dq[q]));
+    BOOST_TEST(std::equal(dk.begin(), dk.end(), &whole.dk[kv]));
+    BOOST_TEST(std::equal(dv.begin(), dv.end(), &whole.dv[kv]));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(threads_change_no_bit) {
   const AttentionShape s{2, 100, 4, 2, 16, 64, 32};
+  const DropoutMask mask = kernels::dropout_mask(0.1f, 1, 2, 3, 4, s.T);
   omp_set_num_threads(1);
-  const Run one = run(s);
+  const Run one = run(s, mask);
   omp_set_num_threads(3);
-  const Run three = run(s);
+  const Run three = run(s, mask);
   omp_set_num_threads(1);
   BOOST_TEST((one.out == three.out && one.lse == three.lse && one.dq == three.dq && one.dk == three.dk && one.dv == three.dv));
 }

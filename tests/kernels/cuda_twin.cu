@@ -126,7 +126,11 @@ int main() {
   compare("embedding", n + 16 * C, 30, 0, [](F x, I t) { return k::EmbeddingForward{x, t, x + n, x + n + 11 * C, 5, C}; });
   compare("embedding backward", 11 * C + n, 3, 0, [](F x, I t) { return k::EmbeddingBackward{x, x + 11 * C, t, R, C}; });
   compare("add bias", n + C, R, 0, [](F x, I) { return k::AddBias{x, x + n, C}; });
-  compare("add residual", 2 * n + C, R, 0, [](F x, I) { return k::AddResidual{x, x, x + n, x + 2 * n, C}; });
+  for (const float rate : {0.0f, 0.2f}) {
+    const k::DropoutMask mask = k::dropout_mask(rate, 1, 2, 3, 4, 5);
+    compare("add residual", 2 * n + C, R, 0, [=](F x, I) { return k::AddResidual{x, x + n, x, x + 2 * n, C, mask}; });
+    if (mask.dropped) compare("dropout", n, R, 0, [=](F x, I) { return k::DropoutBody{x, x, C, mask}; });
+  }
   compare("gelu", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::tanh>{x, x + n, x + 2 * n, C}; });
   compare("gelu erf", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::erf>{x, x + n, x + 2 * n, C}; });
   const std::size_t blocks = (n + k::flat_block - 1) / k::flat_block;

@@ -82,6 +82,7 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
 
 BOOST_AUTO_TEST_CASE(attention_within_rounding) {
   const k::AttentionShape shape{1, 70, 2, 1, 24, 48, 24};
+  const k::DropoutMask mask = k::dropout_mask(0.1f, 1, 2, 3, 4, shape.T);
   const Floats q = random_floats(70 * 48, 1), key = random_floats(70 * 24, 2), value = random_floats(70 * 24, 3),
                d_out = random_floats(70 * 48, 4);
   const std::size_t per_thread = k::AttentionScratch{shape.T, shape.D}.per_thread();
@@ -89,8 +90,8 @@ BOOST_AUTO_TEST_CASE(attention_within_rounding) {
   auto add = [&](auto forward, auto backward) {
     Floats scratch(per_thread), lse(2 * 70), all(4 * 70 * 48);  // out, dq, dk and dv
     float *out = all.data(), *dq = out + 70 * 48, *dk = dq + 70 * 48, *dv = dk + 70 * 24;
-    forward(k::AttentionForward{out, lse.data(), q.data(), key.data(), value.data(), shape}, scratch.data());
-    backward(k::AttentionBackward{dq, dk, dv, d_out.data(), out, lse.data(), q.data(), key.data(), value.data(), shape},
+    forward(k::AttentionForward{out, lse.data(), q.data(), key.data(), value.data(), shape, mask}, scratch.data());
+    backward(k::AttentionBackward{dq, dk, dv, d_out.data(), out, lse.data(), q.data(), key.data(), value.data(), shape, mask},
              scratch.data());
     results.push_back(all);
   };
@@ -110,6 +111,15 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
   compare("normal numbers", 2, 0, [](Floats& out) {
     out.resize(1999);
     return k::NormalFill{out.data(), 1999, 5, 1, 2, 0.0f, 0.02f};
+  });
+  const k::DropoutMask mask = k::dropout_mask(0.2f, 1, 2, 3, 4, 4);
+  compare("dropout", R, 0, [&](Floats& out) {
+    out.resize(R * C);
+    return k::DropoutBody{out.data(), a.data(), C, mask};
+  });
+  compare("add residual, dropout", R, 0, [&](Floats& out) {
+    out.resize(R * C);
+    return k::AddResidual{out.data(), a.data(), b.data(), bias.data(), C, mask};
   });
   compare("column sums", 2, 0, [](Floats& out) {
     out.resize(2 * C);

@@ -45,7 +45,7 @@ BOOST_AUTO_TEST_CASE(bias_and_residual) {
   for (std::size_t i = 0; i < R * C; ++i) {
     BOOST_REQUIRE_EQUAL(with_bias[i], x[i] + bias[i % C]);
     BOOST_REQUIRE_EQUAL(y[i], x[i] + branch[i]);
-    BOOST_REQUIRE_EQUAL(in_place[i], x[i] + (branch[i] + bias[i % C]));
+    BOOST_REQUIRE_EQUAL(in_place[i], branch[i] + (x[i] + bias[i % C]));
   }
 }
 

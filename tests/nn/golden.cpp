@@ -36,13 +36,14 @@ struct Golden {
   }
 
   /// Loss of the update in micro-batches of `sequences`; fills the gradients.
-  double update(std::size_t sequences, bool recompute = false) {
+  double update(std::size_t sequences, test::Keep keep = test::Keep::all) {
     const float scale = 1 / static_cast<float>(kSequences * T);
     double loss = 0;
     for (std::size_t k = 0; k < kSequences; k += sequences) {
       const BatchShape shape{std::min(sequences, kSequences - k), T};
+      run.dropout.first_sequence = k;
       loss += run.loss_and_gradients(&tokens[k * T], &targets[k * T], shape, scale,
-                                     k == 0 ? kernels::Write::overwrite : kernels::Write::add, recompute);
+                                     k == 0 ? kernels::Write::overwrite : kernels::Write::add, keep);
     }
     return loss / static_cast<double>(kSequences * T);
   }
@@ -86,9 +87,11 @@ BOOST_DATA_TEST_CASE(first_update_agrees_with_pytorch, boost::unit_test::data::m
   BOOST_TEST(std::sqrt(squares) == first["gnorm"].get<double>(), boost::test_tools::tolerance(1e-6));
 }
 
-// 12 sequences at once, or as 5 + 5 + 2 with gradients added up.
-BOOST_DATA_TEST_CASE(micro_batches_add_up, boost::unit_test::data::make(kNames), name) {
+// 12 sequences at once, or as 5 + 5 + 2 with gradients added up. Dropout's masks do not see the difference.
+BOOST_DATA_TEST_CASE(micro_batches_add_up, boost::unit_test::data::make(kNames) * boost::unit_test::data::make({0.0f, 0.2f}),
+                     name, rate) {
   Golden whole(name), parts(name);
+  whole.run.dropout = parts.run.dropout = {.residual = rate, .attention = rate, .seed = 3, .update = 7};
   const double loss = whole.update(Golden::kSequences);
   BOOST_TEST(parts.update(5) == loss, boost::test_tools::tolerance(1e-7));
   double worst = 0;
@@ -99,11 +102,17 @@ BOOST_DATA_TEST_CASE(micro_batches_add_up, boost::unit_test::data::make(kNames),
   BOOST_TEST(worst < 1e-6);
 }
 
-BOOST_DATA_TEST_CASE(recomputed_blocks_give_the_same_bits, boost::unit_test::data::make(kNames), name) {
-  Golden kept(name), recomputed(name);
-  BOOST_TEST(kept.update(Golden::kSequences) == recomputed.update(Golden::kSequences, true));
-  for (std::size_t p = 0; p < kept.run.gradients.size(); ++p)
+BOOST_DATA_TEST_CASE(recomputed_blocks_give_the_same_bits,
+                     boost::unit_test::data::make(kNames) * boost::unit_test::data::make({0.0f, 0.2f}), name, rate) {
+  Golden kept(name), recomputed(name), refilled(name);
+  kept.run.dropout = recomputed.run.dropout = refilled.run.dropout = {.residual = rate, .attention = rate};
+  const double loss = kept.update(Golden::kSequences);
+  BOOST_TEST(recomputed.update(Golden::kSequences, Keep::inputs) == loss);
+  BOOST_TEST(refilled.update(Golden::kSequences, Keep::selected) == loss);
+  for (std::size_t p = 0; p < kept.run.gradients.size(); ++p) {
     BOOST_TEST((kept.run.gradients[p] == recomputed.run.gradients[p]), kept.run.model.parameters()[p].name);
+    BOOST_TEST((kept.run.gradients[p] == refilled.run.gradients[p]), kept.run.model.parameters()[p].name);
+  }
 }
 
 BOOST_DATA_TEST_CASE(config_json_survives_in_both_spellings, boost::unit_test::data::make(kNames), name) {

@@ -11,6 +11,9 @@
 
 namespace fsdp::test {
 
+/// What forward leaves for backward: everything, the inputs of the blocks, or also what block_refill cannot make.
+enum class Keep { all, inputs, selected };
+
 struct ModelRun {
   explicit ModelRun(const TransformerConfig& config, std::size_t longest = 64)
       : model(config), stream(make_cpu_device()->make_stream()) {
@@ -41,17 +44,19 @@ struct ModelRun {
       gradient_pointers.push_back(with_gradients && !frozen(p) ? gradients[p].data() : nullptr);
     }
     scratch.assign(model.scratch_numel(shape), std::nanf(""));
-    return {*stream, weight_pointers, gradient_pointers, scratch.data(), shape};
+    return {*stream, weight_pointers, gradient_pointers, scratch.data(), shape, dropout};
   }
 
   /// Runs embedding and blocks; x[L] is the last block's output.
-  void forward(const StageContext& context, const std::int32_t* tokens) {
-    const std::size_t numel = context.shape.rows() * model.config().width;
+  void forward(const StageContext& context, const std::int32_t* tokens, Keep keep = Keep::all) {
+    const std::size_t numel = context.shape.rows() * model.config().width, all = model.saved_numel(context.shape),
+                      kept = model.kept_numel(context.shape);
     x.assign(model.blocks() + 1, std::vector<float>(numel));
-    saved.assign(model.blocks(), std::vector<float>(model.saved_numel(context.shape), std::nanf("")));
+    saved.assign(model.blocks(), std::vector<float>(keep == Keep::selected ? kept : all, std::nanf("")));
+    cheap.assign(keep == Keep::selected ? all - kept : 0, std::nanf(""));
     model.embedding_forward(context, tokens, x[0].data());
     for (std::size_t b = 0; b < model.blocks(); ++b)
-      model.block_forward(context, b, x[b].data(), x[b + 1].data(), saved[b].data());
+      model.block_forward(context, b, x[b].data(), x[b + 1].data(), saved[b].data(), shared_cheap());
   }
 
   /// The sum of the losses.
@@ -61,20 +66,23 @@ struct ModelRun {
     return model.head_loss(stage, x.back().data(), targets);
   }
 
-  /// The sum of the losses; gradients of `scale` times it are written or added. `recompute`: blocks run again before their
-  /// backward.
+  /// The sum of the losses; gradients of `scale` times it are written or added.
   double loss_and_gradients(const std::int32_t* tokens, const std::int32_t* targets, BatchShape shape, float scale,
-                            kernels::Write write, bool recompute = false) {
+                            kernels::Write write, Keep keep = Keep::all) {
     const StageContext stage = context(shape, true);
-    forward(stage, tokens);
+    forward(stage, tokens, keep);
     dx.assign(x[0].size(), std::nanf(""));
     const double loss = model.head_forward_backward(stage, x.back().data(), targets, scale, dx.data(), write);
     for (std::size_t b = model.blocks(); b-- > 0;) {
-      if (recompute) {
+      if (keep == Keep::inputs) {
         saved[b].assign(saved[b].size(), std::nanf(""));
         model.block_forward(stage, b, x[b].data(), nullptr, saved[b].data());
       }
-      model.block_backward(stage, b, x[b].data(), saved[b].data(), dx.data(), write);
+      if (keep == Keep::selected) {
+        cheap.assign(cheap.size(), std::nanf(""));
+        model.block_refill(stage, b, x[b].data(), saved[b].data(), shared_cheap());
+      }
+      model.block_backward(stage, b, x[b].data(), saved[b].data(), dx.data(), write, shared_cheap());
     }
     model.embedding_backward(stage, tokens, dx.data(), write);
     return loss;
@@ -82,11 +90,14 @@ struct ModelRun {
 
   bool frozen(std::size_t p) const { return !trainable.empty() && !trainable[p]; }
 
+  float* shared_cheap() { return cheap.empty() ? nullptr : cheap.data(); }
+
   Transformer model;
+  Dropout dropout;
   std::unique_ptr<Stream> stream;
   std::vector<std::vector<float>> weights, gradients;
   std::vector<bool> trainable;  // empty: all
-  std::vector<float> tables, scratch, dx;
+  std::vector<float> tables, scratch, dx, cheap;
   std::vector<std::vector<float>> x, saved;
   std::vector<const float*> weight_pointers;
   std::vector<float*> gradient_pointers;

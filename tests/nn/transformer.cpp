@@ -70,9 +70,11 @@ struct Batch {
 
 // Derivatives along directions within one parameter each: random halves of the gradient itself, which have much of its length.
 // Fourth-order differences of a loss summed from fp32 terms: what is left is rounding, about 1e-6 / (step * length).
-BOOST_DATA_TEST_CASE(gradients_are_finite_differences, boost::unit_test::data::make(kCases), test_case) {
+BOOST_DATA_TEST_CASE(gradients_are_finite_differences,
+                     boost::unit_test::data::make(kCases) * boost::unit_test::data::make({0.0f, 0.3f}), test_case, rate) {
   test::ModelRun run(test_case.config);
   run.randomize(5, 0.3f);
+  run.dropout = {.residual = rate, .attention = rate, .seed = 1, .update = 2, .first_sequence = 3};
   const Batch batch({3, 7}, test_case.config.vocab_size, 6);
   const float scale = 0.5f;
   run.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, scale, Write::overwrite);
@@ -98,7 +100,7 @@ BOOST_DATA_TEST_CASE(gradients_are_finite_differences, boost::unit_test::data::m
         run.weights[p] = start;
         return scale * loss;
       };
-      const double h = 0.01;
+      const double h = rate > 0 ? 0.005 : 0.01;  // norms of rows that lost much are steep
       const double slope = (8 * (loss_at(h) - loss_at(-h)) - (loss_at(2 * h) - loss_at(-2 * h))) / (12 * h);
       double expected = 0;
       for (std::size_t i = 0; i < direction.size(); ++i) expected += double{gradients[p][i]} * direction[i] / length;
@@ -107,6 +109,53 @@ BOOST_DATA_TEST_CASE(gradients_are_finite_differences, boost::unit_test::data::m
     }
   }
   BOOST_TEST_MESSAGE(test_case.name << ": worst " << worst << " of the tolerance");
+}
+
+// Each rate has a say of its own, and so have seed, update and the place in the update.
+BOOST_DATA_TEST_CASE(dropout_depends_on_what_it_should, boost::unit_test::data::make(kCases), test_case) {
+  test::ModelRun run(test_case.config);
+  run.randomize(5, 0.3f);
+  const Batch batch({3, 7}, test_case.config.vocab_size, 6);
+  const Dropout cases[] = {{},
+                           {.residual = 0.2f},
+                           {.attention = 0.2f},
+                           {.residual = 0.2f, .attention = 0.2f},
+                           {.residual = 0.2f, .attention = 0.2f, .seed = 1},
+                           {.residual = 0.2f, .attention = 0.2f, .update = 1},
+                           {.residual = 0.2f, .attention = 0.2f, .update = std::uint64_t{1} << 32},
+                           {.residual = 0.2f, .attention = 0.2f, .first_sequence = 1}};
+  std::vector<double> losses;
+  for (const Dropout& dropout : cases) {
+    run.dropout = dropout;
+    losses.push_back(run.loss(batch.tokens.data(), batch.targets.data(), batch.shape));
+    BOOST_TEST(losses.back() == run.loss(batch.tokens.data(), batch.targets.data(), batch.shape));
+  }
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) BOOST_TEST(losses[i] != losses[j], i << " and " << j);
+}
+
+// The embedding is the first site: what is kept there is scaled, and no two sites have one mask.
+BOOST_AUTO_TEST_CASE(sites_have_masks_of_their_own) {
+  test::ModelRun run(tiny_gpt2());
+  run.randomize(5, 0.3f);
+  const Batch batch({3, 7}, run.model.config().vocab_size, 6);
+  const StageContext without = run.context(batch.shape, false);
+  std::vector<float> x(batch.shape.rows() * run.model.config().width), dropped(x.size());
+  run.model.embedding_forward(without, batch.tokens.data(), x.data());
+  run.dropout.residual = 0.25f;
+  const StageContext with = run.context(batch.shape, false);
+  run.model.embedding_forward(with, batch.tokens.data(), dropped.data());
+  const stages::Stage stage(run.model.config(), with);
+  std::vector<std::vector<float>> masks;
+  for (const auto site : {stages::DropoutSite::embedding, stages::DropoutSite::attention_out, stages::DropoutSite::ffn_out})
+    for (const std::size_t block : {0, 1}) {
+      masks.emplace_back(x.size(), 1.0f);
+      kernels::dropout(*run.stream, masks.back().data(), masks.back().data(), batch.shape.rows(), run.model.config().width,
+                       stage.dropout_mask(site, block));
+    }
+  for (std::size_t i = 0; i < x.size(); ++i) BOOST_REQUIRE_EQUAL(dropped[i], x[i] * masks[0][i]);
+  for (std::size_t i = 0; i < masks.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) BOOST_TEST((masks[i] != masks[j]));
 }
 
 BOOST_DATA_TEST_CASE(gradients_that_nobody_wants_change_nothing, boost::unit_test::data::make(kCases), test_case) {

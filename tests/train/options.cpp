@@ -132,7 +132,7 @@ BOOST_AUTO_TEST_CASE(schedules_must_fit) {
 
 BOOST_AUTO_TEST_CASE(what_is_not_there_says_so) {
   CHECK_CONTAINS(error({"--device", "cuda"}), "without a CUDA device");
-  CHECK_CONTAINS(error({"--sharding-strategy", "half"}), "full, none");
+  CHECK_CONTAINS(error({"--sharding-strategy", "half"}), "full, grad-op, optim, none, hybrid");
   CHECK_CONTAINS(error({"--optimizer", "sgd"}), "give one of adamw");
   CHECK_CONTAINS(message_of([] { parse({"--arch", "gpt2", "--max-update", "1"}); }), "no data");
   CHECK_CONTAINS(message_of([] { parse({"d.bin", "--arch", "gpt2"}); }), "give --max-update");
@@ -177,4 +177,27 @@ BOOST_AUTO_TEST_CASE(the_echo_holds_numbers_as_numbers) {
   BOOST_TEST(json.at("arch").get<std::string>() == "gpt2");
   BOOST_TEST(json.at("valid").is_null());
   BOOST_TEST(!json.contains("list-archs"));
+}
+
+BOOST_AUTO_TEST_CASE(one_strategy_has_several_spellings) {
+  const auto strategy = [](std::vector<const char*> arguments) { return options(std::move(arguments)).sharding_strategy; };
+  BOOST_TEST(strategy({}) == "full");
+  BOOST_TEST(strategy({"--sharding-strategy", "SHARD_GRAD_OP"}) == "grad-op");
+  BOOST_TEST(strategy({"--sharding-strategy", "_HYBRID_SHARD_ZERO2"}) == "hybrid-grad-op");
+  BOOST_TEST(strategy({"--ddp-backend", "fully_sharded"}) == "full");
+  BOOST_TEST(strategy({"--ddp-backend", "pytorch_ddp"}) == "none");
+  BOOST_TEST(strategy({"--ddp-backend", "fully_sharded", "--no-reshard-after-forward"}) == "grad-op");
+  BOOST_TEST(strategy({"--sharding-strategy", "hybrid", "--no-reshard-after-forward"}) == "hybrid-grad-op");
+  CHECK_CONTAINS(error({"--ddp-backend", "pytorch_ddp", "--sharding-strategy", "full"}), "contradicts");
+  CHECK_CONTAINS(error({"--no-reshard-after-forward", "--sharding-strategy", "none"}), "does not go with");
+}
+
+BOOST_AUTO_TEST_CASE(options_that_would_change_nothing) {
+  CHECK_CONTAINS(error({"--shard-group-size", "2"}), "--shard-group-size changes nothing");
+  CHECK_CONTAINS(error({"--wrap-policy", "none", "--wrap-layers", "2"}), "--wrap-layers changes nothing");
+  CHECK_CONTAINS(error({"--min-num-params", "2M"}), "--min-num-params changes nothing");
+  CHECK_CONTAINS(error({"--wrap-units", "h.*"}), "--wrap-units changes nothing");
+  CHECK_CONTAINS(error({"--wrap-policy", "custom"}), "has no units");
+  CHECK_CONTAINS(error({"--checkpoint-every", "2"}), "--checkpoint-every changes nothing");
+  BOOST_TEST(options({"--wrap-policy", "size", "--min-num-params", "2M"}).min_num_params == 2000000u);
 }

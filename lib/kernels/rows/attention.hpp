@@ -2,10 +2,11 @@
 // scores are held transposed, [key][query]: the softmax then runs along registers without sums across them, and only the
 // block's queries have to be transposed, not the keys. No product touches keys after the block's last query. The backward pass
 // makes the probabilities anew from the forward pass's lse (Dao, "FlashAttention-2", 2023, section 3.1), with delta_i =
-// sum(dO_i O_i).
+// sum(dO_i O_i), which dropout of the probabilities does not change.
 #pragma once
 
 #include "kernels/kernels.hpp"
+#include "kernels/rows/dropout.hpp"
 #include "kernels/rows/lanes.hpp"
 #include "kernels/rows/small_gemm.hpp"
 
@@ -90,6 +91,14 @@ FSDP_INLINE void transpose(float* to, const float* from, std::size_t width, std:
       _mm_storeu_ps(out + 2 * block, _mm_mul_ps(c, factor));
       _mm_storeu_ps(out + 3 * block, _mm_mul_ps(e, factor));
     }
+}
+
+/// Packs the queries of a block, or what has a row for each, with zeros up to `columns` rows, and transposes them.
+FSDP_INLINE void pack_block(float* to, float* transposed, std::size_t width, const float* from, std::size_t stride,
+                            std::size_t rows, std::size_t columns, std::size_t foreseen, std::size_t D, float scale) {
+  pack(to, width, from, stride, rows, foreseen, D);
+  for (std::size_t i = rows * width; i < columns * width; ++i) to[i] = 0;
+  transpose(transposed, to, width, D, scale);
 }
 
 /// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and the `queries` queries from `query` on; what lies
@@ -182,6 +191,27 @@ FSDP_INLINE void softmax_backward(float* scores, float* gradients, std::size_t q
   }
 }
 
+/// Dropout's factors[key][16] for 16 queries from `query` on and keys [from, from + count); `from` is a multiple of 8, and
+/// count is rounded up to one.
+template <class Lanes>
+FSDP_INLINE void dropout_factors(Lanes lanes, float* factors, DropoutMask mask, std::size_t b, std::size_t h, std::size_t query,
+                                 std::size_t from, std::size_t count) {
+  for (std::size_t key = 0; key < count; key += 8)
+    lanes.each(16, [=](std::size_t j) FSDP_LANE {
+      const DropoutFactors eight(mask, (from + key) / 8, query + j, h, b);
+      FSDP_UNROLL
+      for (std::size_t k = 0; k < 8; ++k) factors[(key + k) * 16 + j] = eight[k];
+    });
+}
+
+/// x[key][query] *= factors[key][16] for `count` keys.
+FSDP_INLINE void multiply(float* x, const float* factors, std::size_t count) {
+  for (std::size_t key = 0; key < count; ++key) {
+#pragma omp simd
+    for (std::size_t j = 0; j < 16; ++j) x[key * block + j] *= factors[key * 16 + j];
+  }
+}
+
 }  // namespace attention_parts
 
 /// Row (b, h) of B * H. `scratch`: per_thread() floats for this thread.
@@ -189,9 +219,10 @@ struct AttentionForward {
   float *out, *lse;
   const float *q, *k, *v;
   AttentionShape shape;
+  DropoutMask mask;
 
   template <int level>
-  FSDP_INLINE void operator()(CpuLanes<level>, std::size_t row, float* scratch) const {
+  FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
     using namespace attention_parts;
     const AttentionShape s = shape;
     const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T;
@@ -208,13 +239,20 @@ struct AttentionForward {
     for (std::size_t first = 0; first < T; first += block) {
       const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
                         columns = AttentionScratch::aligned(rows);
-      pack(queries, width, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, T - first, D);
-      for (std::size_t i = rows * width; i < columns * width; ++i) queries[i] = 0;
-      transpose(transposed, queries, width, D, 1.0f / square_root(static_cast<float>(D)));
+      pack_block(queries, transposed, width, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, columns, T - first, D,
+                 1.0f / square_root(static_cast<float>(D)));
       scores<level>(probabilities, keys, width, transposed, D, 0, end, first, columns);
 
-      float top[block], total[block];
-      for (std::size_t j = 0; j < columns; j += 16) softmax(probabilities + j, first + j, end, top + j, total + j);
+      float top[block], total[block], factors[block * 16];
+      for (std::size_t j = 0; j < columns; j += 16) {
+        softmax(probabilities + j, first + j, end, top + j, total + j);
+        if (mask.dropped)
+          for (std::size_t from = 0; from < end; from += block) {
+            const std::size_t count = end - from < block ? end - from : block;
+            dropout_factors(lanes, factors, mask, b, h, first + j, from, count);
+            multiply(probabilities + from * block + j, factors, count);
+          }
+      }
       small_gemm<level>(rows, D, end, {probabilities, 1, block}, values, width, queries, width, false);
       for (std::size_t j = 0; j < rows; ++j) {
         float* to = out + ((b * T + first + j) * s.H + h) * D;
@@ -232,6 +270,7 @@ struct AttentionBackward {
   float *dq, *dk, *dv;
   const float *d_out, *out, *lse, *q, *k, *v;
   AttentionShape shape;
+  DropoutMask mask;
 
   template <int level>
   FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
@@ -261,12 +300,9 @@ struct AttentionBackward {
         const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
                           columns = AttentionScratch::aligned(rows);
         const std::size_t q_offset = (b * T + first) * s.q_stride + h * D, out_offset = ((b * T + first) * s.H + h) * D;
-        pack(queries, width, q + q_offset, s.q_stride, rows, T - first, D);
-        pack(d_outs, width, d_out + out_offset, s.H * D, rows, T - first, D);
-        for (std::size_t i = rows * width; i < columns * width; ++i) queries[i] = d_outs[i] = 0;
-        transpose(queries_transposed, queries, width, D, scale);
-        transpose(d_outs_transposed, d_outs, width, D, 1.0f);
-        float delta[block] = {}, shift[block] = {};
+        pack_block(queries, queries_transposed, width, q + q_offset, s.q_stride, rows, columns, T - first, D, scale);
+        pack_block(d_outs, d_outs_transposed, width, d_out + out_offset, s.H * D, rows, columns, T - first, D, 1.0f);
+        float delta[block] = {}, shift[block] = {}, factors[block * 16];
         for (std::size_t j = 0; j < rows; ++j) {
           const float *x = d_outs + j * width, *y = out + out_offset + j * s.H * D;
           foresee<0>(out + out_offset, s.H * D, j, T - first, D);
@@ -277,8 +313,14 @@ struct AttentionBackward {
           const std::size_t count = end - from < block ? end - from : block;
           scores<level>(probabilities, keys, width, queries_transposed, D, from, from + count, first, columns);
           scores<level>(d_scores, values, width, d_outs_transposed, D, from, from + count, first, columns);
-          for (std::size_t j = 0; j < columns; j += 16)
+          for (std::size_t j = 0; j < columns; j += 16) {
+            if (mask.dropped) {
+              dropout_factors(lanes, factors, mask, b, h, first + j, from, count);
+              multiply(d_scores + j, factors, count);
+            }
             softmax_backward(probabilities + j, d_scores + j, first + j, from, from + count, shift + j, delta + j, scale);
+            if (mask.dropped) multiply(probabilities + j, factors, count);
+          }
           small_gemm<level>(count, D, rows, {probabilities, block, 1}, d_outs, width, d_values + from * width, width, true);
           small_gemm<level>(count, D, rows, {d_scores, block, 1}, queries, width, d_keys + from * width, width, true);
           small_gemm<level>(rows, D, count, {d_scores, 1, block}, keys + from * width, width, d_queries, width, from > 0);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/rows/cross_entropy.hpp"
+#include "kernels/rows/dropout.hpp"
 #include "kernels/rows/embedding.hpp"
 #include "kernels/rows/initial.hpp"
 #include "kernels/rows/norm.hpp"
@@ -19,6 +20,7 @@
   X(ColumnFinish)             \
   X(ColumnSum)                \
   X(CrossEntropy)             \
+  X(DropoutBody)              \
   X(EmbeddingBackward)        \
   X(EmbeddingForward)         \
   X(Fill)                     \

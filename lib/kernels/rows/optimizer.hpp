@@ -16,17 +16,13 @@ struct AdamWBody {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    const std::size_t begin = b * flat_block, count = n - begin < flat_block ? n - begin : flat_block;
-    float *ps = parameter + begin, *ms = m + begin, *vs = v + begin;
-    const float* gs = gradient + begin;
-    const AdamWBody k = *this;
-    lanes.each(count, [=](std::size_t i) FSDP_LANE {
-      const float g = gs[i] * k.gradient_scale;
-      const float m1 = k.beta1 * ms[i] + k.one_minus_beta1 * g;
-      const float v1 = k.beta2 * vs[i] + k.one_minus_beta2 * g * g;
-      ms[i] = m1;
-      vs[i] = v1;
-      ps[i] = ps[i] * k.decay - k.step_size * m1 / (square_root(v1) * k.inverse_sqrt_correction2 + k.eps);
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
+      const float g = k.gradient[i] * k.gradient_scale;
+      const float m1 = k.beta1 * k.m[i] + k.one_minus_beta1 * g;
+      const float v1 = k.beta2 * k.v[i] + k.one_minus_beta2 * g * g;
+      k.m[i] = m1;
+      k.v[i] = v1;
+      k.parameter[i] = k.parameter[i] * k.decay - k.step_size * m1 / (square_root(v1) * k.inverse_sqrt_correction2 + k.eps);
     });
   }
 };

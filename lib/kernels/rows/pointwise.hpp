@@ -2,12 +2,20 @@
 #pragma once
 
 #include "kernels/kernels.hpp"
+#include "kernels/rows/dropout.hpp"
 #include "kernels/rows/lanes.hpp"
 
 namespace fsdp::kernels {
 
 /// Elements per "row" of a flat array: 16 kB, a share of the first-level cache.
 inline constexpr std::size_t flat_block = 4096;
+
+/// f(i) for the elements i of "row" b of an array of n.
+template <class Lanes, class F>
+FSDP_INLINE void each_of_block(Lanes lanes, std::size_t b, std::size_t n, F f) {
+  const std::size_t begin = b * flat_block;
+  lanes.each(n - begin < flat_block ? n - begin : flat_block, [=](std::size_t i) FSDP_LANE { f(begin + i); });
+}
 
 struct AddBias {
   float* x;
@@ -26,15 +34,20 @@ struct AddResidual {
   float* y;
   const float *x, *branch, *bias;
   std::size_t C;
+  DropoutMask mask;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     float* out = y + r * C;
     const float *a = x + r * C, *d = branch + r * C, *b = bias;
-    if (b)
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = a[c] + (d[c] + b[c]); });
+    if (mask.dropped && b)
+      each_with_dropout(lanes, mask, r, C, [=](std::size_t c, float m) FSDP_LANE { out[c] = a[c] + (d[c] + b[c]) * m; });
+    else if (mask.dropped)
+      each_with_dropout(lanes, mask, r, C, [=](std::size_t c, float m) FSDP_LANE { out[c] = a[c] + d[c] * m; });
+    else if (b)
+      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = d[c] + (a[c] + b[c]); });
     else
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = a[c] + d[c]; });
+      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = d[c] + a[c]; });
   }
 };
 
@@ -90,10 +103,7 @@ struct GeluBackward {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    const std::size_t begin = b * flat_block, count = n - begin < flat_block ? n - begin : flat_block;
-    float* to = d_pre + begin;
-    const float *d = d_out + begin, *x = pre + begin;
-    lanes.each(count, [=](std::size_t i) FSDP_LANE { to[i] = d[i] * gelu_slope<form>(x[i]); });
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.d_pre[i] = k.d_out[i] * gelu_slope<form>(k.pre[i]); });
   }
 };
 
@@ -104,10 +114,7 @@ struct SwigluForward {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    const std::size_t begin = b * flat_block, count = n - begin < flat_block ? n - begin : flat_block;
-    float* to = out + begin;
-    const float *g = gate + begin, *u = up + begin;
-    lanes.each(count, [=](std::size_t i) FSDP_LANE { to[i] = g[i] * sigmoid(g[i]) * u[i]; });
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.out[i] = k.gate[i] * sigmoid(k.gate[i]) * k.up[i]; });
   }
 };
 
@@ -118,15 +125,12 @@ struct SwigluBackward {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    const std::size_t begin = b * flat_block, count = n - begin < flat_block ? n - begin : flat_block;
-    float *dg = d_gate + begin, *du = d_up + begin;
-    const float *d = d_out + begin, *g = gate + begin, *u = up + begin;
-    lanes.each(count, [=](std::size_t i) FSDP_LANE {
-      const float s = sigmoid(g[i]), silu = g[i] * s, slope = s + silu * (1.0f - s);
-      const float d_gate_i = d[i] * u[i] * slope,
-                  d_up_i = d[i] * silu;  // both before either is stored: one may overwrite d_out
-      dg[i] = d_gate_i;
-      du[i] = d_up_i;
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
+      const float s = sigmoid(k.gate[i]), silu = k.gate[i] * s, slope = s + silu * (1.0f - s);
+      const float d_gate_i = k.d_out[i] * k.up[i] * slope,
+                  d_up_i = k.d_out[i] * silu;  // both before either is stored: one may overwrite d_out
+      k.d_gate[i] = d_gate_i;
+      k.d_up[i] = d_up_i;
     });
   }
 };
@@ -138,10 +142,7 @@ struct Fill {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    const std::size_t begin = b * flat_block, count = n - begin < flat_block ? n - begin : flat_block;
-    float* to = x + begin;
-    const float with = value;
-    lanes.each(count, [=](std::size_t i) FSDP_LANE { to[i] = with; });
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.x[i] = k.value; });
   }
 };
 

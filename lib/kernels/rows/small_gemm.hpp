@@ -11,43 +11,28 @@
 
 namespace fsdp::kernels {
 
-/// A register of floats. Defined in the translation units that are compiled for its level.
+/// A register of floats. A level's registers are used only in the translation unit that is compiled for it.
 template <int level>
-struct Simd;
+struct Simd {
+  static constexpr int width = level == 4 ? 16 : level == 3 ? 8 : 4, registers = level == 4 ? 32 : 16;
+  typedef float Vector __attribute__((vector_size(width * sizeof(float))));
 
-#if defined(__AVX512F__)
-template <>
-struct Simd<4> {
-  using Vector = __m512;
-  static constexpr int width = 16, registers = 32;
-  FSDP_INLINE static Vector zero() { return _mm512_setzero_ps(); }
-  FSDP_INLINE static Vector load(const float* p) { return _mm512_loadu_ps(p); }
-  FSDP_INLINE static Vector all(float x) { return _mm512_set1_ps(x); }
-  FSDP_INLINE static void store(float* p, Vector x) { _mm512_storeu_ps(p, x); }
-  FSDP_INLINE static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
-};
-#endif
-#if defined(__AVX2__) && defined(__FMA__)
-template <>
-struct Simd<3> {
-  using Vector = __m256;
-  static constexpr int width = 8, registers = 16;
-  FSDP_INLINE static Vector zero() { return _mm256_setzero_ps(); }
-  FSDP_INLINE static Vector load(const float* p) { return _mm256_loadu_ps(p); }
-  FSDP_INLINE static Vector all(float x) { return _mm256_set1_ps(x); }
-  FSDP_INLINE static void store(float* p, Vector x) { _mm256_storeu_ps(p, x); }
-  FSDP_INLINE static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
-};
-#endif
-template <>
-struct Simd<2> {
-  using Vector = __m128;
-  static constexpr int width = 4, registers = 16;
-  FSDP_INLINE static Vector zero() { return _mm_setzero_ps(); }
-  FSDP_INLINE static Vector load(const float* p) { return _mm_loadu_ps(p); }
-  FSDP_INLINE static Vector all(float x) { return _mm_set1_ps(x); }
-  FSDP_INLINE static void store(float* p, Vector x) { _mm_storeu_ps(p, x); }
-  FSDP_INLINE static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm_add_ps(_mm_mul_ps(a, b), c); }
+  FSDP_INLINE static Vector load(const float* p) {
+    Vector x;
+    __builtin_memcpy(&x, p, sizeof(x));
+    return x;
+  }
+  FSDP_INLINE static void store(float* p, Vector x) { __builtin_memcpy(p, &x, sizeof(x)); }
+  FSDP_INLINE static Vector all(float x) { return x - Vector{}; }
+  template <class V>  // a template, so that only the level's own branch is looked at
+  FSDP_INLINE static V multiply_add(V a, V b, V c) {
+    if constexpr (level == 4)
+      return _mm512_fmadd_ps(a, b, c);
+    else if constexpr (level == 3)
+      return _mm256_fmadd_ps(a, b, c);
+    else
+      return a * b + c;
+  }
 };
 
 /// The left operand a[m, k] of a product: element (i, l) at data[i * row + l * step], so that it may be transposed.
@@ -66,7 +51,8 @@ FSDP_INLINE void gemm_tile(std::size_t depth, LeftOperand a, const float* b, std
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v)
-      total[r][v] = add ? S::load(out + static_cast<std::size_t>(r) * ldo + static_cast<std::size_t>(v * S::width)) : S::zero();
+      total[r][v] = add ? S::load(out + static_cast<std::size_t>(r) * ldo + static_cast<std::size_t>(v * S::width))
+                        : typename S::Vector{};
   for (std::size_t l = 0; l < depth; ++l) {
     typename S::Vector right[vectors];
 #pragma GCC unroll 4

@@ -1,0 +1,321 @@
+#include "fsdp/plan_check.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+using enum OperationKind;
+using List = std::vector<Operation>;
+
+class Checker {
+ public:
+  Checker(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
+          std::size_t micro_batches)
+      : plan_(plan), layout_(layout), placement_(placement), micro_batches_(micro_batches) {
+    std::map<std::size_t, std::size_t> unit_of;
+    for (std::size_t u = 0; u < layout.units().size(); ++u)
+      for (const std::size_t p : layout.units()[u].parameters) unit_of[p] = u;
+    for (const auto& stage : sizes.stages) {
+      std::set<std::size_t>& units = stage_units_.emplace_back();
+      for (const std::size_t p : stage) units.insert(unit_of.at(p));
+    }
+  }
+
+  void check() {
+    for (const List* list : {&plan_.update, &plan_.evaluation, &plan_.publish}) {
+      if (list->empty()) continue;
+      list_ = list;
+      check_order();
+      check_gathers();
+      check_memory();
+    }
+    if (!plan_.update.empty()) list_ = &plan_.update, check_gradients();
+  }
+
+ private:
+  [[noreturn]] void fail(std::size_t i, const std::string& why) const {
+    const Operation& op = (*list_)[i];
+    throw InternalError(format("the plan is not sound: operation {} ({}{}{}) {}", i, name_of(op.kind),
+                               op.unit >= 0 ? " " + layout_.units()[static_cast<std::size_t>(op.unit)].name : "",
+                               op.block >= 0 ? format(" block {}", op.block) : "", why));
+  }
+  const PlanBuffer& buffer(BufferId id) const { return plan_.buffers[static_cast<std::size_t>(id)]; }
+
+  /// The stage whose parameters an operation reads or whose gradients it writes; none: -1.
+  int stage_of(const Operation& op) const {
+    switch (op.kind) {
+      case embedding_forward:
+      case embedding_backward:
+        return 0;
+      case block_forward:
+      case recompute:
+      case block_backward:
+        return op.block + 1;
+      case head:
+      case head_loss:
+        return static_cast<int>(stage_units_.size()) - 1;
+      default:
+        return -1;
+    }
+  }
+
+  void check_order() const {
+    // known[i][s]: the last operation of stream s that happens before operation i, or i itself.
+    std::vector<std::array<int, stream_count>> known(list_->size());
+    std::array<int, stream_count> last;
+    last.fill(-1);
+    std::vector<int> writer(plan_.buffers.size(), -1);
+    std::vector<std::vector<int>> readers(plan_.buffers.size());
+    for (std::size_t i = 0; i < list_->size(); ++i) {
+      const Operation& op = (*list_)[i];
+      const auto stream = static_cast<std::size_t>(op.stream);
+      known[i].fill(-1);
+      const auto learn = [&](int earlier) {
+        if (earlier < 0) return;
+        if (earlier >= static_cast<int>(i)) fail(i, "waits for what comes later");
+        for (std::size_t s = 0; s < stream_count; ++s)
+          known[i][s] = std::max(known[i][s], known[static_cast<std::size_t>(earlier)][s]);
+      };
+      learn(last[stream]);
+      for (const int wait : op.waits) learn(wait);
+      known[i][stream] = static_cast<int>(i);
+      const auto is_after = [&](int earlier) {
+        return known[i][static_cast<std::size_t>((*list_)[static_cast<std::size_t>(earlier)].stream)] >= earlier;
+      };
+      for (const BufferId id : op.reads) {
+        const int from = writer[static_cast<std::size_t>(id)];
+        if (from < 0 && !is_there_before(id)) fail(i, format("reads {}, which nothing has written", buffer(id).name));
+        if (from >= 0 && !is_after(from))
+          fail(i, format("reads {} and does not wait for operation {}, which writes it", buffer(id).name, from));
+      }
+      for (const BufferId id : op.writes) {
+        const int from = writer[static_cast<std::size_t>(id)];
+        if (from >= 0 && !is_after(from))
+          fail(i, format("writes {} and does not wait for operation {}, which writes it before", buffer(id).name, from));
+        for (const int reader : readers[static_cast<std::size_t>(id)])
+          if (!is_after(reader))
+            fail(i, format("writes {} and does not wait for operation {}, which reads it", buffer(id).name, reader));
+      }
+      if (op.kind == optimizer && !(i > 0 && (*list_)[i - 1].kind == gradient_norm && is_after(static_cast<int>(i) - 1)))
+        fail(i, "does not wait for the gradient norm");
+      for (const BufferId id : op.reads) readers[static_cast<std::size_t>(id)].push_back(static_cast<int>(i));
+      for (const BufferId id : op.writes) {
+        writer[static_cast<std::size_t>(id)] = static_cast<int>(i);
+        readers[static_cast<std::size_t>(id)].clear();
+      }
+      last[stream] = static_cast<int>(i);
+    }
+  }
+
+  /// What is filled before the list runs.
+  bool is_there_before(BufferId id) const {
+    const BufferRole role = buffer(id).role;
+    return role == BufferRole::parameters || role == BufferRole::optimizer_state;
+  }
+
+  bool overlap(std::size_t a, std::size_t b, const std::vector<Location>& where) const {
+    const auto &x = where[a], &y = where[b];
+    return x.buffer == y.buffer && x.offset < y.offset + layout_.units()[b].padded_numel &&
+           y.offset < x.offset + layout_.units()[a].padded_numel;
+  }
+
+  void check_gathers() const {
+    std::set<std::size_t> gathered;
+    for (std::size_t i = 0; i < list_->size(); ++i) {
+      const Operation& op = (*list_)[i];
+      const auto u = static_cast<std::size_t>(op.unit);
+      if (op.kind == all_gather && !plan_.whole_at_rest(u)) {
+        for (const std::size_t other : gathered)
+          if (overlap(u, other, plan_.whole_parameters))
+            fail(i, format("overwrites {}, which is not released", layout_.units()[other].name));
+        gathered.insert(u);
+      }
+      if (op.kind == release && gathered.erase(u) == 0) fail(i, "releases what is not gathered");
+      if (op.kind == embedding_backward) continue;  // reads no parameters
+      if (const int stage = stage_of(op); stage >= 0)
+        for (const std::size_t needed : stage_units_[static_cast<std::size_t>(stage)])
+          if (!plan_.whole_at_rest(needed) && !gathered.contains(needed))
+            fail(i, format("needs {}, which is not gathered", layout_.units()[needed].name));
+    }
+    if (!gathered.empty())
+      fail(list_->size() - 1, format("is the last, and {} is still gathered", layout_.units()[*gathered.begin()].name));
+  }
+
+  using Contribution = std::pair<int, int>;  // micro-batch, stage
+
+  void check_gradients() const {
+    struct State {
+      std::set<Contribution> whole, shard;  // what the buffers hold
+      int cleared_for = -1;                 // micro-batch
+      bool reduced = false;                 // over the ranks that have the same part
+    };
+    std::vector<State> states(layout_.units().size());
+    for (std::size_t i = 0; i < list_->size(); ++i) {
+      const Operation& op = (*list_)[i];
+      const auto u = static_cast<std::size_t>(op.unit);
+      switch (op.kind) {
+        case clear:
+          if (!states[u].whole.empty()) fail(i, "clears gradients that are not reduced");
+          states[u].cleared_for = op.micro_batch;
+          break;
+        case head:
+        case block_backward:
+        case embedding_backward: {
+          const int stage = stage_of(op);
+          for (const std::size_t unit : stage_units_[static_cast<std::size_t>(stage)])
+            if (layout_.units()[unit].trainable) contribute(i, op, stage, unit, states);
+          break;
+        }
+        case reduce_scatter: {
+          State& state = states[u];
+          if (state.whole.empty()) fail(i, "reduces nothing");
+          if (op.accumulate == state.shard.empty())
+            fail(i, op.accumulate ? "adds to a gradient that is not there" : "overwrites a gradient that is reduced already");
+          for (const Contribution& one : state.whole)
+            if (!state.shard.insert(one).second) fail(i, "counts a micro-batch twice");
+          require_whole_micro_batches(i, u, state.shard);
+          state.whole.clear();
+          break;
+        }
+        case all_reduce:
+          if (states[u].reduced) fail(i, "sums over the ranks twice");
+          require_all(i, u, held(u, states[u].whole, states[u].shard));
+          states[u].reduced = true;
+          break;
+        case gradient_norm:
+          for (std::size_t unit = 0; unit < states.size(); ++unit) {
+            if (!layout_.units()[unit].trainable) continue;
+            require_all(i, unit, held(unit, states[unit].whole, states[unit].shard));
+            if (states[unit].reduced != is_replicated(unit))
+              fail(i, format("finds the gradient of {} {}", layout_.units()[unit].name,
+                             states[unit].reduced ? "summed over ranks that have other parts" : "not summed over all ranks"));
+          }
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  bool is_scattered(std::size_t u) const { return layout_.units()[u].sharded && placement_.optimizer_state == Place::sharded; }
+  bool is_replicated(std::size_t u) const { return placement_.axis != ShardAxis::world || !is_scattered(u); }
+  const std::set<Contribution>& held(std::size_t u, const std::set<Contribution>& whole,
+                                     const std::set<Contribution>& shard) const {
+    return is_scattered(u) ? shard : whole;
+  }
+
+  template <class States>
+  void contribute(std::size_t i, const Operation& op, int stage, std::size_t u, States& states) const {
+    auto& state = states[u];
+    const bool in_this_batch = std::any_of(state.whole.begin(), state.whole.end(),
+                                           [&](const Contribution& one) { return one.first == op.micro_batch; });
+    if (!in_this_batch && op.accumulate && state.whole.empty() && state.cleared_for != op.micro_batch)
+      fail(i, format("adds to the gradient of {}, where another unit's may lie", layout_.units()[u].name));
+    if (!in_this_batch && !op.accumulate && !state.whole.empty())
+      fail(i, format("overwrites the gradient of {}, which is not reduced", layout_.units()[u].name));
+    if (!state.whole.insert({op.micro_batch, stage}).second)
+      fail(i, format("counts a micro-batch twice in the gradient of {}", layout_.units()[u].name));
+    for (std::size_t other = 0; other < states.size(); ++other)
+      if (other != u && layout_.units()[other].trainable && !states[other].whole.empty() &&
+          overlap(u, other, plan_.whole_gradients))
+        fail(i, format("overwrites the gradient of {}, which is not reduced", layout_.units()[other].name));
+  }
+
+  std::set<int> stages_of(std::size_t u) const {
+    std::set<int> stages;
+    for (std::size_t s = 0; s < stage_units_.size(); ++s)
+      if (stage_units_[s].contains(u)) stages.insert(static_cast<int>(s));
+    return stages;
+  }
+
+  void require_whole_micro_batches(std::size_t i, std::size_t u, const std::set<Contribution>& have) const {
+    std::map<int, std::size_t> counts;
+    for (const auto& [m, stage] : have) ++counts[m];
+    for (const auto& [m, n] : counts)
+      if (n != stages_of(u).size()) fail(i, format("comes before all of micro-batch {} is in it", m));
+  }
+
+  void require_all(std::size_t i, std::size_t u, const std::set<Contribution>& have) const {
+    for (std::size_t m = 0; m < micro_batches_; ++m)
+      for (const int stage : stages_of(u))
+        if (!have.contains({static_cast<int>(m), stage}))
+          fail(i, format("misses micro-batch {} of stage {} in the gradient of {}", m, stage, layout_.units()[u].name));
+  }
+
+  /// All micro-batches use memory like the first.
+  void check_memory() const {
+    std::set<BufferId> live;
+    std::size_t bytes = 0, peak = 0;
+    const auto overlaps = [&](BufferId a, BufferId b) {
+      const PlanBuffer &x = buffer(a), &y = buffer(b);
+      return is_slot(x.role) == is_slot(y.role) && x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
+    };
+    const auto enter = [&](std::size_t i, BufferId id) {
+      const PlanBuffer& one = buffer(id);
+      if (one.bytes == 0) return;
+      if (one.offset + one.bytes > (is_slot(one.role) ? plan_.slot_bytes : plan_.arena_bytes))
+        fail(i, format("uses {}, which lies outside the arena", one.name));
+      for (const BufferId other : live)
+        if (overlaps(id, other)) fail(i, format("uses {} where {} lies", one.name, buffer(other).name));
+      live.insert(id);
+      bytes += one.bytes;
+    };
+    for (std::size_t id = 0; id < plan_.buffers.size(); ++id)
+      if (!plan_.buffers[id].transient) enter(0, static_cast<BufferId>(id));
+    peak = bytes;
+    for (std::size_t i = 0; i < list_->size() && (*list_)[i].micro_batch == 0; ++i) {
+      const Operation& op = (*list_)[i];
+      for (const BufferId id : op.acquires) enter(i, id);
+      peak = std::max(peak, bytes);
+      for (const auto* ids : {&op.reads, &op.writes})
+        for (const BufferId id : *ids)
+          if (!live.contains(id)) fail(i, format("uses {}, which is not alive", buffer(id).name));
+      for (const BufferId id : op.frees) live.erase(id), bytes -= buffer(id).bytes;
+    }
+    const bool is_main = list_ == (plan_.update.empty() ? &plan_.evaluation : &plan_.update);
+    if (is_main ? peak != plan_.peak_bytes : peak > plan_.peak_bytes)
+      fail(0, format("starts a list whose peak is {} bytes where {} are planned", peak, plan_.peak_bytes));
+  }
+
+  const Plan& plan_;
+  const Layout& layout_;
+  const Placement& placement_;
+  const std::size_t micro_batches_;
+  std::vector<std::set<std::size_t>> stage_units_;
+  const List* list_ = nullptr;
+};
+
+}  // namespace
+
+void check_plan(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
+                std::size_t micro_batches) {
+  Checker(plan, layout, placement, sizes, micro_batches).check();
+}
+
+std::uint64_t collective_fingerprint(const Plan& plan, const Layout& layout) {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a, 64 bits
+  const auto mix = [&](std::uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (value >> (8 * byte) & 0xff)) * 1099511628211u;
+  };
+  for (const List* list : {&plan.update, &plan.evaluation, &plan.publish}) {
+    for (const Operation& op : *list)
+      if (op.kind == all_gather || op.kind == reduce_scatter || op.kind == all_reduce || op.kind == gradient_norm) {
+        mix(static_cast<std::uint64_t>(op.kind));
+        mix(static_cast<std::uint64_t>(op.unit));
+        if (op.unit >= 0) mix(layout.units()[static_cast<std::size_t>(op.unit)].padded_numel);
+      }
+    mix(list->size());
+  }
+  return hash;
+}
+
+}  // namespace fsdp

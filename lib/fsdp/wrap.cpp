@@ -1,0 +1,215 @@
+#include "fsdp/wrap.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <fnmatch.h>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// A module: its name, the parameters of its own, and its children in order.
+struct Module {
+  std::string name;  // "transformer.h.0.attn"
+  std::vector<std::size_t> own;
+  std::vector<Module> children;
+
+  /// A list of modules is no module that could be wrapped (torch.nn.ModuleList).
+  bool is_list() const {
+    return !children.empty() && std::all_of(children.begin(), children.end(), [&](const Module& child) {
+      const std::string last = child.name.substr(name.empty() ? 0 : name.size() + 1);
+      return std::all_of(last.begin(), last.end(), [](char c) { return c >= '0' && c <= '9'; });
+    });
+  }
+};
+
+/// The tree that the dotted names spell; the last part of a name is the parameter itself.
+Module module_tree(const std::vector<Parameter>& parameters) {
+  Module root;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const std::string& name = parameters[p].name;
+    Module* at = &root;
+    for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+      const std::string child = name.substr(0, dot);
+      auto found = std::find_if(at->children.begin(), at->children.end(), [&](const Module& m) { return m.name == child; });
+      if (found == at->children.end()) found = at->children.insert(at->children.end(), Module{child, {}, {}});
+      at = &*found;
+    }
+    at->own.push_back(p);
+  }
+  return root;
+}
+
+/// unit_of[p]: the unit's name, "" for the root.
+using Assignment = std::vector<std::string>;
+
+/// PyTorch's recursion (torch/distributed/fsdp/wrap.py, _recursive_wrap with size_based_auto_wrap_policy): a module that is
+/// large is entered; what its children did not take is wrapped if it is large still. Returns how many elements were wrapped.
+std::size_t wrap_by_size(const Module& module, const std::vector<Parameter>& parameters, std::size_t least, bool is_root,
+                         Assignment& unit_of) {
+  const std::function<std::size_t(const Module&)> count = [&](const Module& m) {
+    std::size_t n = 0;
+    for (const std::size_t p : m.own) n += numel(parameters[p].shape);
+    for (const Module& child : m.children) n += count(child);
+    return n;
+  };
+  const std::size_t all = count(module);
+  if (all < least) return 0;
+  std::size_t wrapped = 0;
+  for (const Module& child : module.children) wrapped += wrap_by_size(child, parameters, least, false, unit_of);
+  if (is_root || module.is_list() || all - wrapped < least) return wrapped;
+  const std::function<void(const Module&)> take = [&](const Module& m) {
+    for (const std::size_t p : m.own)
+      if (unit_of[p].empty()) unit_of[p] = module.name;
+    for (const Module& child : m.children) take(child);
+  };
+  take(module);
+  return all;
+}
+
+/// Names of all modules from the root down.
+void list_modules(const Module& module, std::vector<std::string>& names) {
+  if (!module.name.empty() && !module.is_list()) names.push_back(module.name);
+  for (const Module& child : module.children) list_modules(child, names);
+}
+
+bool is_inside(std::string_view parameter, std::string_view module) {
+  return parameter.size() > module.size() && parameter.starts_with(module) && parameter[module.size()] == '.';
+}
+
+void wrap_by_patterns(const std::vector<Parameter>& parameters, const std::vector<std::string>& patterns, Assignment& unit_of) {
+  std::vector<std::string> modules;
+  list_modules(module_tree(parameters), modules);
+  for (const std::string& pattern : patterns) {
+    bool found = false;
+    for (const std::string& module : modules) {
+      if (!matches(pattern, module)) continue;
+      found = true;
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
+        if (!is_inside(parameters[p].name, module) || unit_of[p] == pattern) continue;
+        if (!unit_of[p].empty())
+          throw UserError(format("--wrap-units '{}' and '{}' overlap (both take {}) let each module match one of them",
+                                 unit_of[p], pattern, parameters[p].name));
+        unit_of[p] = pattern;
+      }
+    }
+    if (!found)
+      throw UserError(
+          format("--wrap-units '{}' matches no module (this model has {}, ...) correct the pattern", pattern,
+                 fmt::join(modules.begin(), modules.begin() + std::min<std::ptrdiff_t>(4, std::ssize(modules)), ", ")));
+  }
+}
+
+std::string block_range(std::size_t first, std::size_t last) {
+  return first == last ? format("block {}", first) : format("blocks {}-{}", first, last);
+}
+
+Assignment assign(const std::vector<Parameter>& parameters, const WrapPolicy& policy) {
+  Assignment unit_of(parameters.size());
+  std::size_t blocks = 0;
+  for (const Parameter& p : parameters) blocks = std::max(blocks, static_cast<std::size_t>(p.block + 1));
+  switch (policy.kind) {
+    case WrapPolicy::Kind::none:
+      break;
+    case WrapPolicy::Kind::transformer:
+      expect(policy.blocks_per_unit > 0, "a unit has blocks");
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
+        if (parameters[p].block < 0) continue;
+        const std::size_t first =
+            static_cast<std::size_t>(parameters[p].block) / policy.blocks_per_unit * policy.blocks_per_unit;
+        unit_of[p] = block_range(first, std::min(first + policy.blocks_per_unit, blocks) - 1);
+      }
+      break;
+    case WrapPolicy::Kind::size:
+      wrap_by_size(module_tree(parameters), parameters, policy.min_num_params, true, unit_of);
+      break;
+    case WrapPolicy::Kind::custom:
+      if (policy.unit_of)
+        for (std::size_t p = 0; p < parameters.size(); ++p) unit_of[p] = policy.unit_of(parameters[p]);
+      else
+        wrap_by_patterns(parameters, policy.patterns, unit_of);
+  }
+  return unit_of;
+}
+
+/// Which parameters a list of patterns names.
+std::vector<bool> named_by(const std::vector<std::string>& patterns, const char* option,
+                           const std::vector<Parameter>& parameters) {
+  std::vector<bool> named(parameters.size());
+  for (const std::string& pattern : patterns) {
+    bool found = false;
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      if (matches(pattern, parameters[p].name)) named[p] = found = true;
+    if (!found)
+      throw UserError(format("--{} '{}' matches no parameter (the first are {}, {}) correct the pattern; '*' crosses dots",
+                             option, pattern, parameters.front().name,
+                             parameters[std::min<std::size_t>(2, parameters.size() - 1)].name));
+  }
+  return named;
+}
+
+void warn_of_cost(const std::vector<Parameter>& parameters, const Assignment& unit_of, const WrapPolicy& policy,
+                  std::vector<std::string>& warnings) {
+  if (policy.kind != WrapPolicy::Kind::size) return;
+  std::map<std::string, std::size_t> sizes;
+  std::size_t all = 0;
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    sizes[unit_of[p]] += numel(parameters[p].shape), all += numel(parameters[p].shape);
+  const auto largest =
+      std::max_element(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (2 * largest->second > all)
+    warnings.push_back(
+        format("--wrap-policy size with --min-num-params {} puts {} of {} parameters into one unit: {} are gathered at once, "
+               "and little is left to overlap; lower --min-num-params",
+               policy.min_num_params, format_count(static_cast<double>(largest->second)),
+               format_count(static_cast<double>(all)), format_bytes(4.0 * static_cast<double>(largest->second))));
+}
+
+}  // namespace
+
+bool matches(std::string_view pattern, std::string_view name) {
+  const std::string glob(pattern);
+  const auto fits = [&](std::string_view text) { return fnmatch(glob.c_str(), std::string(text).c_str(), 0) == 0; };
+  if (fits(name)) return true;
+  for (const std::string_view prefix : {"transformer.", "model."})
+    if (name.starts_with(prefix) && fits(name.substr(prefix.size()))) return true;
+  return false;
+}
+
+std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, const WrapPolicy& policy,
+                                      const ParameterPatterns& patterns, std::vector<std::string>* warnings) {
+  const Assignment unit_of = assign(parameters, policy);
+  if (warnings) warn_of_cost(parameters, unit_of, policy, *warnings);
+  const std::vector<bool> frozen = named_by(patterns.freeze, "freeze", parameters),
+                          trained = named_by(patterns.train_only, "train-only", parameters),
+                          ignored = named_by(patterns.ignore, "ignore-params", parameters);
+  std::vector<UnitSpec> units;
+  const auto add_unit = [&](const std::string& name) {
+    for (const bool sharded : {true, false})
+      for (const bool trainable : {true, false}) {
+        UnitSpec unit{format("{}{}{}", name.empty() ? "root" : name, trainable ? "" : ", frozen", sharded ? "" : ", ignored"),
+                      {},
+                      trainable,
+                      sharded};
+        for (std::size_t p = 0; p < parameters.size(); ++p) {
+          const bool trains = !frozen[p] && (patterns.train_only.empty() || trained[p]);
+          if (unit_of[p] == name && trains == trainable && ignored[p] != sharded) unit.parameters.push_back(p);
+        }
+        if (!unit.parameters.empty()) units.push_back(std::move(unit));
+      }
+  };
+  add_unit("");
+  std::vector<std::string> seen;
+  for (const std::string& name : unit_of)
+    if (!name.empty() && std::find(seen.begin(), seen.end(), name) == seen.end()) add_unit(seen.emplace_back(name));
+  if (std::none_of(units.begin(), units.end(), [](const UnitSpec& unit) { return unit.trainable; }))
+    throw UserError("every parameter is frozen (there is nothing to train) narrow --freeze or widen --train-only");
+  return units;
+}
+
+}  // namespace fsdp
