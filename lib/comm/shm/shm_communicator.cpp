@@ -31,7 +31,7 @@ struct Window {
   static constexpr std::size_t header_bytes = 4096;
 
   std::vector<Segment> segments;  // by rank
-  bool in_use = true;             // by this rank
+  bool in_use = true;             // by this rank's user; the memory stays until the next allocate()
 
   std::byte* data(std::size_t rank) const { return segments[rank].data() + header_bytes; }
   std::size_t bytes(std::size_t rank) const { return segments[rank].bytes() - header_bytes; }
@@ -259,7 +259,7 @@ void ShmCommunicator::enter(Call call, const void* data, std::size_t bytes, std:
   Shown& mine = place_->shown(me(), turn_);
   mine = {call, ranks() == 1 ? nobody_else_reads : not_shared, 0, n};
   for (std::size_t w = 0; w < windows_.size() && bytes != 0; ++w) {
-    if (!windows_[w] || !windows_[w]->in_use) continue;
+    if (!windows_[w]) continue;
     const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(windows_[w]->data(me())),
                          at = reinterpret_cast<std::uintptr_t>(data);
     if (at < begin || at + bytes > begin + windows_[w]->bytes(me())) continue;
