@@ -147,7 +147,7 @@ void MeetingPlace::give_up(std::uint32_t round, Call call) {
 }
 
 void MeetingPlace::meet(Call call) {
-  constexpr double spin_s = 20e-6, yield_s = 200e-6;
+  constexpr double spin_s = 2e-6, yield_s = 200e-6;
   constexpr long sleep_ns = 50'000'000;
   throw_if_over();
   Head& h = head();

@@ -1,7 +1,7 @@
 // The memory through which the ranks of one group meet: a barrier, what each rank shows to the others, and a staging area of
 // each rank.
 //
-// Whoever waits spins for some microseconds, then gives its core away between looks, then sleeps (futex) until the last rank
+// Whoever waits spins for two microseconds, then gives its core away between looks, then sleeps (futex) until the last rank
 // comes: ranks often share cores, and a rank that waits for long must cost nothing.
 #pragma once
 
