@@ -146,7 +146,9 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   Stream& s = stream(op.stream);
   const auto u = static_cast<std::size_t>(op.unit), block = static_cast<std::size_t>(op.block);
   const Write write = op.accumulate ? Write::add : Write::overwrite;
-  const StageContext context{s, weights_, gradients_, at(plan_.scratch), shape_};
+  StageContext context{s, weights_, gradients_, at(plan_.scratch), shape_, scalars.dropout};
+  context.dropout.first_sequence += static_cast<std::uint64_t>(op.micro_batch) * shape_.B;
+  float* const cheap = plan_.cheap < 0 ? nullptr : at(plan_.cheap);
   const auto tokens = [&](BufferId id) { return reinterpret_cast<std::int32_t*>(at(id)); };
   const auto in = [&](std::size_t i) { return at(op.reads[i]); };
   const auto out = [&](std::size_t i) { return at(op.writes[i]); };
@@ -166,9 +168,11 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::embedding_forward:
       return model_.embedding_forward(context, tokens(op.reads[0]), out(0));
     case OperationKind::block_forward:
-      return model_.block_forward(context, block, in(0), out(0), out(1));
+      return model_.block_forward(context, block, in(0), out(0), out(1), cheap);
     case OperationKind::recompute:
       return model_.block_forward(context, block, in(0), op.writes.size() > 2 ? out(2) : nullptr, out(0));
+    case OperationKind::refill:
+      return model_.block_refill(context, block, in(0), in(1), cheap);
     case OperationKind::head:
       loss_sum_ += model_.head_forward_backward(context, in(0), tokens(op.reads[1]), static_cast<float>(1.0 / scalars.tokens),
                                                 out(0), write);
@@ -178,7 +182,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       loss_sum_ += model_.head_loss(context, in(0), tokens(op.reads[1]));
       return;
     case OperationKind::block_backward:
-      return model_.block_backward(context, block, in(0), in(1), in(2), write);
+      return model_.block_backward(context, block, in(0), in(1), in(2), write, cheap);
     case OperationKind::embedding_backward:
       return model_.embedding_backward(context, tokens(op.reads[0]), in(1), write);
     case OperationKind::clear:

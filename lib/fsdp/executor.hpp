@@ -24,6 +24,7 @@ struct UpdateScalars {
   std::uint64_t update = 1;  // counts from 1
   double learning_rate = 0;
   double clip_norm = 0;  // 0: no clipping
+  Dropout dropout = {};  // first_sequence: of this rank's first micro-batch
   double tokens = 0;     // targets that count, of the whole update over all ranks
 };
 

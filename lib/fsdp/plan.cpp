@@ -26,6 +26,8 @@ std::string_view name_of(OperationKind kind) {
       return "head and loss, forward";
     case OperationKind::recompute:
       return "recompute";
+    case OperationKind::refill:
+      return "refill";
     case OperationKind::block_backward:
       return "backward";
     case OperationKind::embedding_backward:
@@ -55,6 +57,7 @@ ModelSizes model_sizes(const Transformer& model, BatchShape shape) {
   return {model.blocks(),
           shape.rows() * model.config().width * sizeof(float),
           model.saved_numel(shape) * sizeof(float),
+          model.kept_numel(shape) * sizeof(float),
           model.scratch_numel(shape) * sizeof(float),
           shape.rows() * sizeof(std::int32_t),
           model.table_numel(shape.T) * sizeof(float),
@@ -64,8 +67,10 @@ ModelSizes model_sizes(const Transformer& model, BatchShape shape) {
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout) {
   const auto names = [&](const std::vector<BufferId>& ids) {
     std::string text;
-    for (const BufferId id : ids)
-      text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(id)].name);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i == 2 && ids.size() > 6) return text + format(" ... {}", ids.size());
+      text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(ids[i])].name);
+    }
     return text;
   };
   static constexpr std::array<std::string_view, stream_count> streams = {"compute", "gather", "reduce"};

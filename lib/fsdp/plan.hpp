@@ -25,6 +25,7 @@ enum class OperationKind {
   head,       // final norm, projection, loss, and their backward pass
   head_loss,  // in evaluation: without the backward pass
   recompute,  // a block's forward pass once more, for what it saves
+  refill,     // the cheap part of what a block saves, from the part that was kept
   block_backward,
   embedding_backward,
   clear,           // a unit's gradient slot, to be added to
@@ -81,12 +82,16 @@ struct ModelSizes {
   std::size_t blocks;
   std::size_t activation;  // a residual stream, [R, C]
   std::size_t saved;       // what a block keeps from forward to backward
+  std::size_t kept;        // the part of it that selective checkpointing keeps
   std::size_t scratch;
   std::size_t batch;  // inputs and targets
   std::size_t tables;
   std::vector<std::vector<std::size_t>> stages;  // parameters that each reads: embedding, blocks, head
 };
 ModelSizes model_sizes(const Transformer& model, BatchShape shape);
+
+/// What checkpointing keeps: the inputs of blocks, or what attention and the large products gave.
+enum class CheckpointPolicy { block, selective };
 
 /// When the next unit of backward is gathered: before the computation of the current one, after it, or when it is needed.
 enum class BackwardPrefetch { pre, post, none };
@@ -95,7 +100,8 @@ struct PlanOptions {
   bool training = true;  // else evaluation alone: no gradients, no optimizer
   std::size_t micro_batches = 1;
   bool checkpoint_activations = false;
-  std::size_t checkpoint_every = 1;  // blocks per segment, of which the input alone is kept
+  CheckpointPolicy checkpoint_policy = CheckpointPolicy::block;
+  std::size_t checkpoint_every = 1;  // policy block: blocks per segment, of which the input alone is kept
   std::size_t parameter_slots = 2;   // gathered units at a time, beside those that stay: the rate limiter
   std::size_t gradient_slots = 2;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
@@ -121,6 +127,7 @@ struct Plan {
   std::vector<BufferId> parameters, gradients;
   std::vector<Location> whole_parameters, whole_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [state][unit]
+  BufferId cheap = -1;  // of every block's saved part what selective checkpointing does not keep; else -1
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1;
 
   std::size_t arena_bytes = 0, slot_bytes = 0;  // to allocate
@@ -132,7 +139,7 @@ struct Plan {
 /// Pure function; throws InternalError if the options contradict each other.
 Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options);
 
-/// The operations as a table: number, stream, operation, reads, writes, waits.
+/// The operations as a table: number, stream, operation, reads, writes, waits. Of more than six buffers two are named.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
 /// Bytes per role, and the sum.
 std::string describe_memory(const Plan& plan);

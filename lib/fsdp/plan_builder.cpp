@@ -198,28 +198,31 @@ class Builder {
       return add(std::move(name), BufferRole::activations, bytes, true);
     };
     for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b) x_.push_back(activation(format("x{}", b), sizes_.activation));
-    const bool keep = options_.training && !options_.checkpoint_activations;
+    const bool keep = options_.training && !recomputes();
+    const std::size_t kept = refills() ? sizes_.kept : sizes_.saved;
     if (keep)
       for (int b = 0; b < blocks_; ++b)  // of blocks without backward nothing is kept
-        saved_.push_back(b < first_backward_block() && b > 0 ? saved_.front() : activation(format("saved{}", b), sizes_.saved));
+        saved_.push_back(b < first_backward_block() && b > 0 ? saved_.front() : activation(format("saved{}", b), kept));
     else
-      for (int i = 0; i < (options_.training ? segment() : 1); ++i)
-        saved_.push_back(activation(format("saved{}", i), sizes_.saved));
+      for (int i = 0; i < (options_.training ? segment() : 1); ++i) saved_.push_back(activation(format("saved{}", i), kept));
+    if (refills()) plan_.cheap = activation("cheap", sizes_.saved - kept);
     if (options_.training) {
       dx_ = activation("dx", sizes_.activation);
-      if (options_.checkpoint_activations)
+      if (recomputes())
         for (int i = 1; i < segment(); ++i) recomputed_x_.push_back(activation(format("x+{}", i), sizes_.activation));
     }
   }
 
+  bool recomputes() const { return options_.checkpoint_activations && options_.checkpoint_policy == CheckpointPolicy::block; }
+  bool refills() const {
+    return options_.training && options_.checkpoint_activations && options_.checkpoint_policy == CheckpointPolicy::selective;
+  }
   int segment() const { return std::min(static_cast<int>(options_.checkpoint_every), blocks_); }
   /// Backward goes down to the lowest stage that is trained.
   int first_backward_block() const { return std::max(lowest_trained_, 1) - 1; }
-  bool recomputed(int block) const { return options_.checkpoint_activations && block / segment() < (blocks_ - 1) / segment(); }
+  bool recomputed(int block) const { return recomputes() && block / segment() < (blocks_ - 1) / segment(); }
   BufferId x(int block) const { return at(x_, block); }
-  BufferId saved(int block) const {
-    return options_.checkpoint_activations ? at(saved_, block % segment()) : at(saved_, block);
-  }
+  BufferId saved(int block) const { return recomputes() ? at(saved_, block % segment()) : at(saved_, block); }
   /// The input of a block in backward: kept, or made again inside its segment.
   BufferId x_in_backward(int block) const {
     return recomputed(block) && block % segment() > 0 ? at(recomputed_x_, block % segment() - 1) : x(block);
@@ -239,65 +242,62 @@ class Builder {
   bool adds() const { return micro_batch_ > 0 && some_gradients_stay_; }
   bool clears(int u) const { return adds() && gradient_in_slot(u); }
 
+  /// What a block's stage writes beside its result.
+  std::vector<BufferId> with_scratch(std::vector<BufferId> writes) const {
+    writes.push_back(plan_.scratch);
+    if (plan_.cheap >= 0) writes.push_back(plan_.cheap);
+    return writes;
+  }
+
+  static Operation computation(OperationKind kind, int block, std::vector<BufferId> reads, std::vector<BufferId> writes) {
+    return {.kind = kind, .stream = StreamId::compute, .block = block, .reads = std::move(reads), .writes = std::move(writes)};
+  }
+
   std::vector<Visit> update_visits() const {
     std::vector<Visit> visits;
-    visits.push_back({{.kind = embedding_forward, .stream = StreamId::compute, .reads = {plan_.inputs}, .writes = {x(0)}}, 0});
+    visits.push_back({.op = computation(embedding_forward, -1, {plan_.inputs}, {x(0)}), .stage = 0});
     for (int b = 0; b < blocks_; ++b)
-      visits.push_back({{.kind = block_forward,
-                         .stream = StreamId::compute,
-                         .block = b,
-                         .reads = {x(b)},
-                         .writes = {x(b + 1), saved(b), plan_.scratch}},
-                        b + 1});
-    visits.push_back(
-        {{.kind = head, .stream = StreamId::compute, .reads = {x(blocks_), plan_.targets}, .writes = {dx_, plan_.scratch}},
-         head_stage(),
-         true,
-         true,
-         true});
+      visits.push_back({.op = computation(block_forward, b, {x(b)}, with_scratch({x(b + 1), saved(b)})), .stage = b + 1});
+    visits.push_back({.op = computation(head, -1, {x(blocks_), plan_.targets}, {dx_, plan_.scratch}),
+                      .stage = head_stage(),
+                      .backward = true,
+                      .writes_gradients = true});
     for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
-      if (recomputed(b) && (b + 1) % segment() == 0)
-        for (int r = b + 1 - segment(); r <= b; ++r) {
-          Operation op{.kind = recompute,
-                       .stream = StreamId::compute,
-                       .block = r,
-                       .reads = {x_in_backward(r)},
-                       .writes = {saved(r), plan_.scratch}};
-          if (r < b) op.writes.push_back(x_in_backward(r + 1));
-          visits.push_back({std::move(op), r + 1, true});
-        }
-      visits.push_back({{.kind = block_backward,
-                         .stream = StreamId::compute,
-                         .block = b,
-                         .reads = {x_in_backward(b), saved(b), dx_},
-                         .writes = {dx_, saved(b), plan_.scratch}},
-                        b + 1,
-                        true,
-                        true,
-                        true});
+      if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
+      if (refills() && b + 1 < blocks_)  // of the last block it is all there
+        visits.push_back(
+            {.op = computation(refill, b, {x(b), saved(b)}, {plan_.cheap, plan_.scratch}), .stage = b + 1, .backward = true});
+      visits.push_back({.op = computation(block_backward, b, {x_in_backward(b), saved(b), dx_}, with_scratch({dx_, saved(b)})),
+                        .stage = b + 1,
+                        .backward = true,
+                        .writes_gradients = true});
     }
     if (lowest_trained_ == 0)
-      visits.push_back({{.kind = embedding_backward, .stream = StreamId::compute, .reads = {plan_.inputs, dx_}, .writes = {}},
-                        0,
-                        true,
-                        false,
-                        true});
+      visits.push_back({.op = computation(embedding_backward, -1, {plan_.inputs, dx_}, {plan_.scratch}),
+                        .stage = 0,
+                        .backward = true,
+                        .reads_parameters = false,
+                        .writes_gradients = true});
     return visits;
+  }
+
+  /// The forward passes of a segment once more, whose last output nobody needs.
+  void add_recomputation(std::vector<Visit>& visits, int first, int last) const {
+    for (int b = first; b <= last; ++b) {
+      Operation op = computation(recompute, b, {x_in_backward(b)}, {saved(b), plan_.scratch});
+      if (b < last) op.writes.push_back(x_in_backward(b + 1));
+      visits.push_back({.op = std::move(op), .stage = b + 1, .backward = true});
+    }
   }
 
   std::vector<Visit> evaluation_visits() const {
     std::vector<Visit> visits;
-    visits.push_back({{.kind = embedding_forward, .stream = StreamId::compute, .reads = {plan_.inputs}, .writes = {x(0)}}, 0});
+    visits.push_back({.op = computation(embedding_forward, -1, {plan_.inputs}, {x(0)}), .stage = 0});
     for (int b = 0; b < blocks_; ++b)
-      visits.push_back({{.kind = block_forward,
-                         .stream = StreamId::compute,
-                         .block = b,
-                         .reads = {x(b % 2)},
-                         .writes = {x((b + 1) % 2), saved_.front(), plan_.scratch}},
-                        b + 1});
+      visits.push_back(
+          {.op = computation(block_forward, b, {x(b % 2)}, with_scratch({x((b + 1) % 2), saved_.front()})), .stage = b + 1});
     visits.push_back(
-        {{.kind = head_loss, .stream = StreamId::compute, .reads = {x(blocks_ % 2), plan_.targets}, .writes = {plan_.scratch}},
-         head_stage()});
+        {.op = computation(head_loss, -1, {x(blocks_ % 2), plan_.targets}, {plan_.scratch}), .stage = head_stage()});
     return visits;
   }
 

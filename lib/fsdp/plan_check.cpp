@@ -58,6 +58,7 @@ class Checker {
         return 0;
       case block_forward:
       case recompute:
+      case refill:
       case block_backward:
         return op.block + 1;
       case head:

@@ -20,8 +20,8 @@ struct ShardingOptions {
   int shard_group_size = 0;  // of the hybrid strategies; 0: the ranks of a node
   WrapPolicy wrap = {};
   ParameterPatterns patterns = {};
-  BatchShape batch;  // of one micro-batch on one rank
-  PlanOptions plan;  // optimizer_states is filled in here
+  BatchShape batch = {};  // of one micro-batch on one rank
+  PlanOptions plan = {};  // optimizer_states is filled in here
   AdamWOptions adamw = {};
 };
 

@@ -91,6 +91,11 @@ OptionTable train_option_table(TrainOptions& o) {
   override_option("decoder-kv-heads", "K", o.decoder_kv_heads, 1e5, "Key/value heads.");
   override_option("vocab-size", "V", o.vocab_size, 1e8, "Size of the vocabulary.");
 
+  const auto rate = [](double x) { return x >= 0 && x < 1; };
+  table.number("dropout", "P", o.dropout, "Drop elements of the embeddings and of what attention and feed-forward layers add.",
+               "from 0 to below 1", rate);
+  table.number("attention-dropout", "P", o.attention_dropout, "Drop attention probabilities.", "from 0 to below 1", rate);
+
   table.group("Batch");
   table.integer("batch-size", "B", o.batch_size, {1, 1e6}, "Sequences per rank per micro-batch.")
       .alias("batch-size-per-device");
@@ -169,6 +174,11 @@ OptionTable train_option_table(TrainOptions& o) {
             "Keep the blocks' inputs only and compute the rest again in backward.")
       .alias("gradient-checkpointing");
 
+  table.choice<CheckpointPolicy>(
+      "checkpoint-policy", o.checkpoint_policy,
+      {{"block", CheckpointPolicy::block}, {"selective", CheckpointPolicy::selective}},
+      "With --checkpoint-activations: keep the blocks' inputs alone, or also what attention and the large "
+      "products gave, so that only cheap work is done again.");
   table.integer("checkpoint-every", "N", o.checkpoint_every, {1, 1e4},
                 "With --checkpoint-activations: blocks per segment, of which only the first one's input is kept.");
 
@@ -229,8 +239,11 @@ void resolve_sharding(TrainOptions& o) {
   needs(!o.wrap_units.empty(), "wrap-units", o.wrap_policy == Kind::custom, "--wrap-policy custom");
   if (o.wrap_policy == Kind::custom && o.wrap_units.empty())
     throw UserError("--wrap-policy custom has no units (patterns say what they are) give --wrap-units 'PATTERN,...'");
-  needs(o.checkpoint_every != defaults.checkpoint_every, "checkpoint-every", o.checkpoint_activations,
+  needs(o.checkpoint_policy != defaults.checkpoint_policy, "checkpoint-policy", o.checkpoint_activations,
         "--checkpoint-activations");
+  needs(o.checkpoint_every != defaults.checkpoint_every, "checkpoint-every",
+        o.checkpoint_activations && o.checkpoint_policy == CheckpointPolicy::block,
+        "--checkpoint-activations and --checkpoint-policy block");
 }
 
 }  // namespace

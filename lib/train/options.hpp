@@ -35,6 +35,7 @@ struct TrainOptions {
   // overrides of the model's configuration; 0: as the model says
   std::size_t decoder_layers = 0, decoder_embed_dim = 0, decoder_ffn_embed_dim = 0, decoder_attention_heads = 0,
               decoder_kv_heads = 0, vocab_size = 0;
+  double dropout = 0, attention_dropout = 0;
   // batch
   std::size_t batch_size = 1;        // B: sequences per rank per micro-batch
   std::size_t update_freq = 0;       // K: micro-batches per update; at least 1 once resolved
@@ -67,6 +68,7 @@ struct TrainOptions {
   std::vector<std::string> ignore_params, freeze, train_only;  // name patterns
   // memory
   bool checkpoint_activations = false;
+  CheckpointPolicy checkpoint_policy = CheckpointPolicy::block;
   std::size_t checkpoint_every = 1;  // blocks per segment
   // checkpoint
   std::filesystem::path save_dir = "checkpoints";

@@ -1,6 +1,7 @@
 #include "train/origin.hpp"
 
 #include <algorithm>
+#include <fstream>
 
 #include <nlohmann/json.hpp>
 
@@ -38,6 +39,16 @@ TransformerConfig named_config(const TrainOptions& options, const CheckpointRead
   return config;
 }
 
+/// Rates that the model's folder asks for are for whoever trained it.
+void note_dropout(const TrainOptions& options, std::vector<std::string>& warnings) {
+  if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
+  const nlohmann::json config = nlohmann::json::parse(std::ifstream(options.model / "config.json"), nullptr, false);
+  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout"})
+    if (config.is_object() && config.contains(key) && config[key].is_number() && config[key] > 0)
+      warnings.push_back(format("config.json asks for {} {}, which is not used; --dropout and --attention-dropout set it", key,
+                                config[key].dump()));
+}
+
 /// Reads files only; may differ by rank.
 Origin look_for_origin(const TrainOptions& options) {
   Origin origin;
@@ -51,6 +62,7 @@ Origin look_for_origin(const TrainOptions& options) {
   if (!named && !origin.checkpoint)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}) name a model with --arch or --model",
                            options.save_dir.string()));
+  note_dropout(options, origin.warnings);
   origin.config = named ? named_config(options, origin.checkpoint.get()) : origin.checkpoint->config();
   if (origin.checkpoint)
     require_same_model(origin.config, *origin.checkpoint);

@@ -30,6 +30,7 @@ ShardingOptions sharding_options(const TrainOptions& o) {
           .plan = {.training = true,
                    .micro_batches = o.update_freq,
                    .checkpoint_activations = o.checkpoint_activations,
+                   .checkpoint_policy = o.checkpoint_policy,
                    .checkpoint_every = o.checkpoint_every,
                    .parameter_slots = o.limit_all_gathers,
                    .backward_prefetch = o.backward_prefetch,
@@ -192,6 +193,11 @@ void Run::step() {
       {.update = progress_.update + 1,
        .learning_rate = rate,
        .clip_norm = options_.clip_norm,
+       .dropout = {.residual = static_cast<float>(options_.dropout),
+                   .attention = static_cast<float>(options_.attention_dropout),
+                   .seed = static_cast<std::uint32_t>(options_.seed),
+                   .update = progress_.update + 1,
+                   .first_sequence = static_cast<std::uint64_t>(cut_.rank) * cut_.K * cut_.B},
        .tokens = static_cast<double>(cut_.tokens_per_update())});
   if (!result.finite())
     throw CollectiveError(

@@ -25,7 +25,8 @@ struct Case {
   WrapPolicy wrap = {};
   ParameterPatterns patterns = {};
   PlanOptions plan = {};  // micro_batches is filled in
-  json run = {};          // null: the folder's run.json
+  float dropout = 0;
+  json run = {};  // null: the folder's run.json
 };
 
 struct History {
@@ -90,10 +91,16 @@ History train_golden(const std::string& name, const Case& c) {
           std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(first) + 1, T, targets + s * T);
         }
       };
-      const UpdateResult result = executor.run_update(read, {.update = u,
-                                                             .learning_rate = run["steps"][u - 1]["lr"],
-                                                             .clip_norm = run["clip_norm"],
-                                                             .tokens = static_cast<double>(G * T)});
+      const UpdateResult result = executor.run_update(
+          read, {.update = u,
+                 .learning_rate = run["steps"][u - 1]["lr"],
+                 .clip_norm = run["clip_norm"],
+                 .dropout = {.residual = c.dropout,
+                             .attention = c.dropout,
+                             .seed = 11,
+                             .update = u,
+                             .first_sequence = static_cast<std::uint64_t>(world.rank()) * c.micro_batches * B},
+                 .tokens = static_cast<double>(G * T)});
       expect(result.finite(), "every update is finite");  // Boost.Test is not for several threads
       if (u == 1) collect(history.first_gradients, sharded, executor.gradients());
       if (world.rank() == 0) history.losses.push_back(result.loss), history.norms.push_back(result.gradient_norm);
@@ -154,6 +161,9 @@ void check_that_no_bit_changes(const std::string& name) {
     };
     for (const std::string& strategy : strategies) {
       same(strategy.c_str(), {.strategy = strategy, .group = group_for(ranks)});
+      same("refilled", {.strategy = strategy,
+                        .group = group_for(ranks),
+                        .plan = {.checkpoint_activations = true, .checkpoint_policy = CheckpointPolicy::selective}});
       same("recomputed", {.strategy = strategy, .group = group_for(ranks), .plan = recomputed});
     }
     if (ranks < 3) continue;
@@ -210,6 +220,21 @@ BOOST_DATA_TEST_CASE(with_several_micro_batches_sums_nest_alike, boost::unit_tes
     for (const char* strategy : {"full", "grad-op", "optim", "none", "hybrid", "hybrid-grad-op"})
       BOOST_CHECK_MESSAGE(none == run(strategy, true), strategy);
   }
+}
+
+BOOST_DATA_TEST_CASE(dropout_is_a_function_of_the_data, boost::unit_test::data::make(names), name) {
+  const History one = train_golden(name, {.dropout = 0.1f});
+  BOOST_TEST(one.losses.front() != train_golden(name, {}).losses.front());
+  for (const int ranks : {2, 3, 4})
+    for (const std::size_t micro_batches : {1u, 3u}) {
+      if (12 % (ranks * static_cast<int>(micro_batches)) != 0) continue;
+      const History many = train_golden(name, {.ranks = ranks, .micro_batches = micro_batches, .dropout = 0.1f});
+      for (std::size_t u = 0; u < one.losses.size(); ++u) BOOST_TEST(std::abs(one.losses[u] - many.losses[u]) < 1e-5);
+      const PlanOptions refilled = {.checkpoint_activations = true, .checkpoint_policy = CheckpointPolicy::selective};
+      for (const PlanOptions& plan : {recomputed, refilled})
+        BOOST_CHECK(
+            (many == train_golden(name, {.ranks = ranks, .micro_batches = micro_batches, .plan = plan, .dropout = 0.1f})));
+    }
 }
 
 BOOST_AUTO_TEST_CASE(frozen_runs_of_pytorch_are_reproduced) {

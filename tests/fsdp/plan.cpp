@@ -205,7 +205,7 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
     check_complaint(complaint(strategy, two, [](Plan& p) { forget(p, reduce_scatter, 1); }),
                     strategy == std::string("full") ? "not reduced" : "misses micro-batch 0");
     check_complaint(complaint(strategy, two, [](Plan& p) { forget(p, block_backward, 1); }),
-                    strategy == std::string("full") ? "reduces nothing" : "misses micro-batch 0");
+                    strategy == std::string("full") ? "reduces nothing" : "adds to the gradient");
   }
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, reduce_scatter, 5).accumulate = false; }),
                   "overwrites a gradient that is reduced already");
@@ -248,6 +248,8 @@ BOOST_AUTO_TEST_CASE(every_choice_gives_a_sound_plan) {
                                                  {.kind = WrapPolicy::Kind::custom, .patterns = {"*mlp", "wte"}}}) {
                     PlanOptions options = {.micro_batches = micro,
                                            .checkpoint_activations = recompute,
+                                           .checkpoint_policy = prefetch == BackwardPrefetch::none ? CheckpointPolicy::selective
+                                                                                                   : CheckpointPolicy::block,
                                            .checkpoint_every = slots,
                                            .parameter_slots = slots,
                                            .gradient_slots = slots,

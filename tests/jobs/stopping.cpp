@@ -14,39 +14,14 @@ namespace {
 
 /// A run of `updates` out of 40, 12 sequences each, whatever the number of ranks.
 std::vector<std::string> options(int np, int updates, const std::string& save_dir, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> words = {(golden_folder("gpt2-tied") / "train.bin").string(),
-                                    "--arch",
-                                    "gpt2",
-                                    "--vocab-size",
-                                    "211",
-                                    "--decoder-layers",
-                                    "3",
-                                    "--decoder-embed-dim",
-                                    "48",
-                                    "--decoder-attention-heads",
-                                    "4",
-                                    "--tokens-per-sample",
-                                    "32",
-                                    "--batch-size",
-                                    std::to_string(12 / np),
-                                    "--total-batch-size",
-                                    "12",
-                                    "--lr",
-                                    "3e-3",
-                                    "--lr-scheduler",
-                                    "cosine",
-                                    "--warmup-updates",
-                                    "5",
-                                    "--total-num-update",
-                                    "40",
-                                    "--max-update",
-                                    std::to_string(updates),
-                                    "--clip-norm",
-                                    "1",
-                                    "--save-dir",
-                                    save_dir,
-                                    "--log-file",
-                                    save_dir + ".jsonl"};
+  std::vector<std::string> words = split(
+      "--arch gpt2 --vocab-size 211 --decoder-layers 3 --decoder-embed-dim 48 --decoder-attention-heads 4 --tokens-per-sample "
+      "32 "
+      "--total-batch-size 12 --lr 3e-3 --lr-scheduler cosine --warmup-updates 5 --total-num-update 40 --clip-norm 1 "
+      "--batch-size " +
+      std::to_string(12 / np) + " --max-update " + std::to_string(updates) + " --save-dir " + save_dir + " --log-file " +
+      save_dir + ".jsonl");
+  words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -97,8 +72,16 @@ BOOST_AUTO_TEST_CASE(resuming_at_other_numbers_of_ranks_and_strategies) {
   expect_code(run(folder, mpirun(2, "fsdp-train", options(2, 16, "whole"))), 0);
   expect_code(run(folder, mpirun(4, "fsdp-train", options(4, 4, "parts"))), 0);
   expect_code(run(folder, mpirun(3, "fsdp-train", options(3, 8, "parts", {"--wrap-layers", "2"}))), 0);
-  expect_code(run(folder, mpirun(1, "fsdp-train", options(1, 12, "parts", {"--sharding-strategy", "none"}))), 0);
-  expect_code(run(folder, mpirun(2, "fsdp-train", options(2, 16, "parts"))), 0);
+  expect_code(run(folder, mpirun(1, "fsdp-train", options(1, 10, "parts", {"--sharding-strategy", "none"}))), 0);
+  expect_code(run(folder, mpirun(2, "fsdp-train", options(2, 11, "parts", {"--sharding-strategy", "optim"}))), 0);
+  expect_code(
+      run(folder, mpirun(4, "fsdp-train", options(4, 13, "parts", split("--sharding-strategy hybrid --shard-group-size 2")))),
+      0);
+  expect_code(run(folder, mpirun(3, "fsdp-train", options(3, 14, "parts", split("--wrap-policy size --min-num-params 9k")))),
+              0);
+  expect_code(
+      run(folder, mpirun(2, "fsdp-train", options(2, 16, "parts", split("--sharding-strategy grad-op --ignore-params *ln*")))),
+      0);
   const auto whole = losses(folder, "whole"), parts = losses(folder, "parts");
   BOOST_TEST_REQUIRE(whole.size() == parts.size());
   for (std::size_t u = 0; u < whole.size(); ++u) BOOST_TEST(std::abs(whole[u] - parts[u]) < 5e-6);
