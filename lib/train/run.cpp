@@ -74,6 +74,7 @@ Run::Run(const TrainOptions& options, Communicator& world)
   origin_ = find_origin(options, world, *stream_);
   for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
+  start_tokens_ = progress_.tokens;
   agree(world, [&] { check_sharding(origin_.config, sharding_options(options), world.size()); });
   sharded_.emplace(origin_.config, sharding_options(options), world);
   for (const std::string& warning : sharded_->warnings()) metrics_->say("warning: " + warning);
@@ -123,7 +124,6 @@ void Run::prepare() {
   last_save_ = progress_.update;
   origin_.checkpoint.reset();
   origin_.pretrained.reset();
-  start_tokens_ = progress_.tokens;
   since_start_.restart();
 }
 
@@ -261,11 +261,14 @@ void Run::finish(const std::string& next) {
     measured = max_over_ranks(world_, *stream_, sharded_->executor().peak_bytes());
     const std::size_t process = max_over_ranks(world_, *stream_, process_peak_bytes() - start_bytes_);
     const std::size_t planned = sharded_->plan().peak_bytes;
-    metrics_->say(
-        format("memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above",
-               format_bytes(static_cast<double>(planned)), format_bytes(static_cast<double>(measured)),
-               format_bytes(static_cast<double>(process)),
-               format_bytes(static_cast<double>(planned + staging_bytes() + gemm_bytes()))));
+    metrics_->say(format(
+        "memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above{}",
+        format_bytes(static_cast<double>(planned)), format_bytes(static_cast<double>(measured)),
+        format_bytes(static_cast<double>(process)),
+        format_bytes(static_cast<double>(planned + staging_bytes() + borrowed_bytes() + gemm_bytes())),
+        borrowed_bytes() == 0
+            ? ""
+            : format(" and {} read in neighbours' slots", format_bytes(static_cast<double>(borrowed_bytes())))));
   }
   const double rate = ran ? static_cast<double>(progress_.tokens - start_tokens_) / since_start_.seconds() : 0;
   metrics_->end({progress_.update, progress_.tokens, rate, measured, next});
@@ -279,7 +282,13 @@ std::optional<double> Run::mfu(double tokens_per_second) const {
 
 std::size_t Run::staging_bytes() const {
   const Mesh& mesh = sharded_->mesh();
-  return world_.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+  return world_.staging_bytes() + node_->staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+}
+
+/// What the collectives read in the neighbours' memory, which the system counts here, too.
+std::size_t Run::borrowed_bytes() const {
+  const Mesh& mesh = sharded_->mesh();
+  return mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
 }
 
 std::size_t Run::gemm_bytes() const {

@@ -50,6 +50,7 @@ class Run {
   void require_memory();
   std::optional<double> mfu(double tokens_per_second) const;
   std::size_t staging_bytes() const;
+  std::size_t borrowed_bytes() const;
   std::size_t gemm_bytes() const;
   std::string overheads() const;
 

@@ -59,6 +59,7 @@ BOOST_AUTO_TEST_CASE(resuming_changes_no_bit_at_the_same_number_of_ranks) {
     const Outcome again = run(folder, mpirun(3, "fsdp-train", options(3, 12, "parts-" + strategy, more)));
     expect_code(again, 0);
     BOOST_TEST(again.says("nothing to do"));
+    BOOST_TEST(!again.says("memory per rank:"));  // there was none
     const auto lines = metrics(folder / ("parts-" + strategy + ".jsonl"));
     BOOST_TEST(lines[lines.size() - 2]["type"] == "start");
     BOOST_TEST(lines.back()["type"] == "end");
@@ -170,4 +171,21 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job_and_leaves_the_last_save) {
       run(folder, mpirun(2, "fsdp-train", options(2, static_cast<int>(steps_done(folder, "saves")) + 20, "saves")));
   expect_code(resumed, 0);
   BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"].get<int>() >= 10);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named_and_ends_the_job) {
+  for (const std::string comm : {"shm", "mpi"}) {
+    const auto folder = fresh_folder() / comm;
+    fs::create_directories(folder);
+    const auto words = options(4, 100000, "saves", {"--comm", comm, "--collective-timeout", "2s"});
+    const Outcome outcome = run(folder, mpirun(4, "fsdp-train", words), [&](pid_t launcher) {
+      wait_until([&] { return steps_done(folder, "saves") >= 2; });
+      const auto ranks = ranks_of(launcher);
+      BOOST_TEST_REQUIRE(ranks.size() == 4u);
+      kill(ranks[2], SIGSTOP);
+    });
+    BOOST_TEST(outcome.code == 1, outcome.output);
+    BOOST_TEST(outcome.says("rank 2 on "), outcome.output);
+    BOOST_TEST(outcome.says("within 2.0 s"), outcome.output);
+  }
 }
