@@ -94,7 +94,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
                                     .plan = {.micro_batches = K, .checkpoint_activations = options.checkpoint_activations}};
   agree(world, [&] { check_sharding(arch_config(options.arch), sharding, world.size()); });
   ShardedModel sharded(arch_config(options.arch), sharding, world);
-  agree(world, [&] { sharded.allocate(device); });
+  sharded.allocate(device);
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();

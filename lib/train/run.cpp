@@ -116,7 +116,7 @@ void Run::announce() {
 void Run::prepare() {
   agree(world_, [&] { open_data(); });
   require_memory();
-  agree(world_, [&] { sharded_->allocate(*device_); });
+  sharded_->allocate(*device_);
   const Timer timer;
   agree(world_, [&] { fill_weights(); });
   sharded_->executor().publish_parameters();
