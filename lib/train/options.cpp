@@ -190,6 +190,7 @@ OptionTable train_option_table(TrainOptions& o) {
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
+  add_trace_options(table, o.trace);
   table.flag("dry-run", o.dry_run, "Print the memory plan and the schedule of a step, and do not train.");
   add_threads_option(table, o.threads);
   return table;
