@@ -39,6 +39,11 @@ struct UpdateResult {
 struct WorkTimes {
   double gemm = 0, attention = 0, other_kernels = 0, collectives = 0, optimizer = 0;
   double total() const { return gemm + attention + other_kernels + collectives + optimizer; }
+  WorkTimes& operator+=(const WorkTimes& other) {
+    gemm += other.gemm, attention += other.attention, other_kernels += other.other_kernels;
+    collectives += other.collectives, optimizer += other.optimizer;
+    return *this;
+  }
 };
 
 /// When an operation began and ended on this rank, by now_ns(). A CPU stream has done an operation when its call returns.

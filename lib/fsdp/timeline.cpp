@@ -96,11 +96,10 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
   cuts.push_back(total);
 
   std::string text = format(
-      "timeline of one update, drawn by a rule, not measured: streams run at the same time; the forward pass of a block takes\n"
-      "{} columns, its backward pass {}, embedding, head, norm and optimizer {} each; gathering or reducing {} parameters (a "
-      "block's)\ntakes {}; F forward, f forward again, B backward, E embedding, H head and loss, N gradient norm, O "
-      "optimizer,\n"
-      "G all-gather, R reduce-scatter, A all-reduce\n",
+      "timeline of one update, drawn by a rule, not measured: streams run at the same time; the forward pass of a\n"
+      "block takes {} columns, its backward pass {}, embedding, head, norm and optimizer {} each; gathering or reducing\n"
+      "{} parameters (a block's) takes {}. F forward, f forward again, B backward, E embedding, H head and loss,\n"
+      "N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n",
       forward, 2 * forward, forward, format_count(static_cast<double>(block_numel)), forward);
   constexpr std::array order = {StreamId::gather, StreamId::compute, StreamId::reduce};
   const auto draw = [&](std::size_t begin, const std::size_t end) {

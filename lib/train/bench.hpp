@@ -6,6 +6,7 @@
 
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
+#include "train/trace.hpp"
 
 namespace fsdp {
 
@@ -16,6 +17,8 @@ struct BenchOptions {
   std::string sharding_strategy = "full";
   bool checkpoint_activations = false;
   std::size_t steps = 5;  // counted, after two that are not
+  bool fake_collectives = false, exposed = false;
+  TraceOptions trace;
   std::size_t threads = 0;
   bool json = false;
 };

@@ -296,6 +296,7 @@ void resolve(TrainOptions& o, int world_size) {
   resolve_sharding(o);
 
   // Run.
+  check(o.trace);
   if (o.device == "cuda")
     throw UserError("--device cuda is not there (this program was built without a CUDA device) use --device cpu or auto");
 }

@@ -25,7 +25,12 @@ void add_trace_options(OptionTable& table, TraceOptions& options) {
             "Write when each operation ran, on all ranks and streams, as a trace for https://ui.perfetto.dev (JSON).")
       .unset("no trace");
   table.integer("trace-updates", "N", options.updates, {1, 1000},
-                "With --trace: updates to record, from the second one of this run on.");
+                "With --trace: updates to record. The first ones of a run, in which libraries prepare themselves, are not.");
+}
+
+void check(const TraceOptions& options) {
+  if (options.file.empty() && options.updates != TraceOptions().updates)
+    throw UserError("--trace-updates changes nothing (there is no --trace) give --trace FILE or leave it out");
 }
 
 Recorder::Recorder(const Plan& plan, std::size_t updates)

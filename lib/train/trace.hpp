@@ -26,6 +26,8 @@ struct TraceOptions {
   std::size_t updates = 3;
 };
 void add_trace_options(OptionTable& table, TraceOptions& options);
+/// Throws UserError.
+void check(const TraceOptions& options);
 
 /// This rank's times. Allocates when it is made, and not while updates run.
 class Recorder {
