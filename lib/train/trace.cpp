@@ -136,8 +136,7 @@ std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<O
     if (op.kind == OperationKind::all_gather) {
       for (std::size_t j = i + 1; j < operations.size(); ++j) {
         const Operation& user = operations[j];
-        if (user.stream != StreamId::compute || user.kind == OperationKind::release || !has(user.reads, op.writes.front()))
-          continue;
+        if (user.stream != StreamId::compute || !has(user.reads, op.writes.front())) continue;
         arrows.emplace_back(i, j);
         break;
       }

@@ -134,6 +134,7 @@ const Event* at(const std::vector<Event>& events, std::int64_t time) {
 }
 
 struct Arrow {
+  int rank = 0;
   const Event *from = nullptr, *to = nullptr;
 };
 std::vector<Arrow> arrows_of(const json& file, const std::map<Track, std::vector<Event>>& tracks) {
@@ -143,6 +144,7 @@ std::vector<Arrow> arrows_of(const json& file, const std::map<Track, std::vector
     if (phase != "s" && phase != "f") continue;
     const Event*& side = phase == "s" ? arrows[event["id"]].from : arrows[event["id"]].to;
     BOOST_TEST(!side, "an arrow has two ends");
+    arrows[event["id"]].rank = event["pid"];
     side = at(tracks.at({event["pid"], event["tid"]}), ns(event["ts"]));
     BOOST_TEST(side, "an arrow's end lies in an operation");
     if (phase == "f") BOOST_TEST(event["bp"] == "e");
@@ -192,7 +194,11 @@ BOOST_AUTO_TEST_CASE(tracks_hold_each_operation_once_and_in_order) {
 BOOST_AUTO_TEST_CASE(arrows_lead_from_gathers_to_their_users_and_from_gradients_to_their_reductions) {
   for (const char* strategy : {"full", "grad-op", "none", "hybrid"})
     for (const bool recompute : {false, true}) {
-      const Traced traced = trace(2, strategy, {.micro_batches = 2, .checkpoint_activations = recompute});
+      const Traced traced = trace(2, strategy,
+                                  {.micro_batches = 2,
+                                   .checkpoint_activations = recompute,
+                                   .backward_prefetch = recompute ? BackwardPrefetch::none : BackwardPrefetch::pre,
+                                   .forward_prefetch = recompute});
       const auto tracks = tracks_of(traced.file);
       std::map<const Event*, int> arrows_out, arrows_in;
       for (const Arrow& arrow : arrows_of(traced.file, tracks)) {
@@ -204,10 +210,12 @@ BOOST_AUTO_TEST_CASE(arrows_lead_from_gathers_to_their_users_and_from_gradients_
         const bool gathered = about(*arrow.from, "all-gather");
         const Event &transfer = gathered ? *arrow.from : *arrow.to, &computation = gathered ? *arrow.to : *arrow.from;
         BOOST_TEST((gathered || about(transfer, "reduce")));
-        if (transfer.args["unit"] == "root")
-          BOOST_TEST(about(computation, "embedding"));
-        else
-          BOOST_TEST(about(computation, transfer.args["unit"].get<std::string>()));
+        const std::string unit = transfer.args["unit"];
+        BOOST_TEST(about(computation, unit == "root" ? "embedding" : unit));
+        // No computation of the unit comes before the gather's user or after the reduction's source.
+        for (const Event& other : tracks.at({arrow.rank, 1}))
+          if (other.begin >= arrow.from->end && other.end <= arrow.to->begin && !about(other, "release"))
+            BOOST_TEST(!about(other, unit == "root" ? "embedding" : unit), unit << ": " << other.name);
         BOOST_TEST(!about(computation, "release"));
       }
       // With sharded parameters each gather has an arrow; each reduction has one, and what follows a reduction has none.
