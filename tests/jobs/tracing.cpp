@@ -1,7 +1,7 @@
 // --trace of whole jobs, and what fsdp-bench makes of the same switches.
 #define BOOST_TEST_MODULE jobs.tracing
 #include <map>
-#include <set>
+#include <sstream>
 
 #include <boost/test/unit_test.hpp>
 
@@ -60,6 +60,17 @@ BOOST_AUTO_TEST_CASE(a_job_is_traced) {
       BOOST_TEST(updates.contains(3));
       BOOST_TEST(updates == counts.at({0, track.second}));  // every rank does the same
     }
+    const std::string draw = std::string(FSDP_TEST_DATA) + "/../../tools/trace-svg";
+    const Outcome drawn = run(folder, {draw, "trace.json", "--update", "3", "--ranks", "9"});
+    BOOST_TEST_CONTEXT(drawn.output) {
+      BOOST_TEST(drawn.code == 0);
+      BOOST_TEST(drawn.output.starts_with("<svg"));
+      BOOST_TEST(drawn.output.ends_with("</svg>\n"));
+      BOOST_TEST(drawn.says("update 3, "));
+      BOOST_TEST(drawn.times_said(" gather</text>") == static_cast<std::size_t>(np));
+      BOOST_TEST(drawn.says("<title>backward block 1, "));
+    }
+    BOOST_TEST(run(folder, {draw, "trace.json", "--update", "4"}).code == 2);
     BOOST_TEST(counts.at({0, 2}).at(2) == 2 * (1 + 2 + 1));  // gathers: the root, both blocks, and one of them again
     BOOST_TEST(counts.at({0, 3}).at(2) == 2 * 3 + 1);        // reductions of three units, and the norm
   }
@@ -109,4 +120,38 @@ BOOST_AUTO_TEST_CASE(bench_traces_and_tells_exposed_communication) {
   const Outcome both = run(folder, mpirun(2, "fsdp-bench", {"step", "--fake-collectives", "--exposed"}));
   BOOST_TEST(both.code == 2);
   BOOST_TEST(both.says("--exposed"), both.output);
+}
+
+BOOST_AUTO_TEST_CASE(the_drawings_in_the_documentation_are_what_is_printed) {
+  const auto folder = fresh_folder();
+  std::ifstream file(std::string(FSDP_TEST_DATA) + "/../../docs/schedule.md");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  const std::vector<std::vector<std::string>> choices = {{},
+                                                         {"--limit-all-gathers", "1"},
+                                                         {"--limit-all-gathers", "3"},
+                                                         {"--backward-prefetch", "none", "--forward-prefetch=false"},
+                                                         {"--backward-prefetch", "post"},
+                                                         {"--checkpoint-activations"},
+                                                         {"--sharding-strategy", "optim"},
+                                                         {"--update-freq", "2", "--accumulate-unsharded"}};
+  for (const auto& choice : choices) {
+    std::vector<std::string> words = {"--dry-run", "--restore",
+                                      "none",      "--arch",
+                                      "gpt2",      "--decoder-layers",
+                                      "4",         "--decoder-embed-dim",
+                                      "96",        "--decoder-attention-heads",
+                                      "3",         "--vocab-size",
+                                      "500",       "--tokens-per-sample",
+                                      "32"};
+    words.insert(words.end(), choice.begin(), choice.end());
+    const Outcome outcome = run(folder, mpirun(2, "fsdp-train", words));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    // The rule above the picture is shown once.
+    const std::size_t rule = outcome.output.find("timeline of one update"), picture = outcome.output.find("gather   ", rule);
+    BOOST_TEST_REQUIRE(picture != std::string::npos);
+    std::istringstream lines(outcome.output.substr(choice.empty() ? rule : picture));
+    std::string indented;
+    for (std::string line; std::getline(lines, line);) indented += (line.empty() ? "" : "    " + line) + "\n";
+    BOOST_TEST(page.find(indented) != std::string::npos, "docs/schedule.md lacks\n" + indented);
+  }
 }
