@@ -97,6 +97,7 @@ void Executor::publish_parameters() { run(plan_.publish, nullptr, {}); }
 UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
   loss_sum_ = 0;
   run(plan_.update, read, scalars);
+  record_ = {};
   return result_;
 }
 
@@ -113,14 +114,22 @@ void Executor::logits(const BatchReader& read, std::size_t row, float* out) {
   run(plan_.evaluation, read, {});
 }
 
+void Executor::record(std::span<OperationTime> times) {
+  expect(times.empty() || times.size() == plan_.update.size(), "a time for each operation of the update");
+  record_ = times;
+}
+
 void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars) {
+  OperationTime* time = &operations == &plan_.update && !record_.empty() ? record_.data() : nullptr;
   for (const Operation& op : operations) {
     for (const BufferId id : op.acquires) bind(id);
     Stream& s = stream(op.stream);
     s.times = {};
-    const Timer timer;
+    const std::int64_t begin_ns = now_ns();
     run_operation(op, read, scalars);
-    const double seconds = timer.seconds();
+    const std::int64_t end_ns = now_ns();
+    if (time) *time++ = {begin_ns, end_ns};
+    const double seconds = 1e-9 * static_cast<double>(end_ns - begin_ns);
     switch (op.kind) {
       case OperationKind::all_gather:
       case OperationKind::reduce_scatter:
@@ -159,7 +168,8 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::all_gather: {
       const Unit& unit = layout_.units()[u];
       float* const whole = at(plan_.whole_parameters[u]);
-      mesh_.shard->all_gather(s, owned_parameters(u), whole, layout_.shard_numel(u), unit.types.parameter);
+      if (!fake_collectives_)
+        mesh_.shard->all_gather(s, owned_parameters(u), whole, layout_.shard_numel(u), unit.types.parameter);
       for (std::size_t i = 0; i < unit.parameters.size(); ++i) weights_[unit.parameters[i]] = whole + unit.offsets[i];
       return;
     }
@@ -189,6 +199,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::clear:
       return kernels::fill_zero(s, at(plan_.whole_gradients[u]), layout_.units()[u].padded_numel);
     case OperationKind::reduce_scatter: {
+      if (fake_collectives_) return;
       float* const whole = at(plan_.whole_gradients[u]);
       // Between parameters the slot holds what another unit left there.
       for (const Range gap : layout_.units()[u].gaps) kernels::fill_zero(s, whole + gap.begin, gap.size());
@@ -196,6 +207,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
                                          op.accumulate ? Into::add : Into::overwrite);
     }
     case OperationKind::all_reduce: {
+      if (fake_collectives_) return;
       Communicator& holders = layout_.units()[u].sharded ? *mesh_.replicate : world_;
       return holders.all_reduce(s, at(plan_.gradients[u]), layout_.shard_numel(u));
     }

@@ -7,6 +7,7 @@
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
 #include "comm/mpi_session.hpp"
+#include "train/trace.hpp"
 
 namespace fsdp {
 
@@ -17,6 +18,8 @@ struct BenchOptions {
   std::string sharding_strategy = "full";
   bool checkpoint_activations = false;
   std::size_t steps = 5;  // counted, after two that are not
+  bool fake_collectives = false, exposed = false;
+  TraceOptions trace;
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // of collectives
   CommOptions comm = {.kind = CommKind::automatic};

@@ -199,6 +199,7 @@ OptionTable train_option_table(TrainOptions& o) {
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
+  add_trace_options(table, o.trace);
   table.flag("dry-run", o.dry_run, "Print the memory plan and the schedule of a step, and do not train.");
   add_threads_option(table, o.threads);
   return table;
@@ -304,6 +305,7 @@ void resolve(TrainOptions& o, int world_size) {
   resolve_sharding(o);
 
   // Run.
+  check(o.trace);
   if (o.device == "cuda")
     throw UserError("--device cuda is not there (this program was built without a CUDA device) use --device cpu or auto");
 }

@@ -17,6 +17,7 @@
 #include "fsdp/wrap.hpp"
 #include "nn/config.hpp"
 #include "optim/schedule.hpp"
+#include "train/trace.hpp"
 
 namespace fsdp {
 
@@ -81,6 +82,7 @@ struct TrainOptions {
   std::size_t log_interval = 10;
   std::filesystem::path log_file;             // empty: no metrics file
   std::size_t validate_interval_updates = 0;  // 0: at the end only
+  TraceOptions trace;
   bool dry_run = false;
   std::size_t threads = 0;  // OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores
 };
