@@ -18,6 +18,18 @@ namespace fsdp {
 
 namespace {
 
+/// Brings in oneDNN's code, so that it does not count as memory of the run, and returns what the process has used so far.
+std::size_t start_up(Stream& stream) {
+  std::array<float, 3 * 64> x{};
+  kernels::gemm(stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
+                kernels::Write::overwrite);
+  return process_peak_bytes();
+}
+
+std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
+}  // namespace
+
 ShardingOptions sharding_options(const TrainOptions& o) {
   return {.strategy = o.sharding_strategy,
           .shard_group_size = static_cast<int>(o.shard_group_size),
@@ -39,17 +51,9 @@ ShardingOptions sharding_options(const TrainOptions& o) {
           .adamw = {o.adam_betas[0], o.adam_betas[1], o.adam_eps, o.weight_decay}};
 }
 
-/// Brings in oneDNN's code, so that it does not count as memory of the run, and returns what the process has used so far.
-std::size_t start_up(Stream& stream) {
-  std::array<float, 3 * 64> x{};
-  kernels::gemm(stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
-                kernels::Write::overwrite);
-  return process_peak_bytes();
+std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch) {
+  return kernels::gemm_workspace_bytes(batch.rows(), std::max({config.ffn_width, 3 * config.width, config.vocab_size}));
 }
-
-std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
-
-}  // namespace
 
 Run::Run(const TrainOptions& options, Communicator& world)
     : options_(options),
@@ -275,10 +279,7 @@ std::size_t Run::staging_bytes() const {
   return world_.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
 }
 
-std::size_t Run::gemm_bytes() const {
-  const TransformerConfig& config = sharded_->model().config();
-  return kernels::gemm_workspace_bytes(cut_.B * cut_.T, std::max({config.ffn_width, 3 * config.width, config.vocab_size}));
-}
+std::size_t Run::gemm_bytes() const { return fsdp::gemm_bytes(sharded_->model().config(), {cut_.B, cut_.T}); }
 
 std::string Run::overheads() const {
   return format("  and beside it: {} communication staging, about {} that oneDNN's gemm takes and frees\n",

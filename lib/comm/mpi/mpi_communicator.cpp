@@ -9,6 +9,7 @@
 #include "base/narrow.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/wait.hpp"
+#include "comm/mpi_session.hpp"
 #include "comm/tree_sum.hpp"
 
 namespace fsdp {
@@ -47,6 +48,11 @@ Range piece_of(Range whole, std::size_t piece, std::size_t length) {
 std::size_t pieces_in(std::size_t n, std::size_t length) { return (n + length - 1) / length; }
 
 }  // namespace
+
+std::size_t message_staging_bytes(int ranks) {
+  const auto others = static_cast<std::size_t>(ranks) - 1;
+  return 2 * others * choose_staged_piece(others, longest_staged_piece);
+}
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::size_t piece_bytes)
     : GroupMember(comm_rank(comm), comm_size(comm)),
