@@ -44,7 +44,9 @@ std::string lay_out(const std::vector<Cells>& rows, std::size_t gap) {
   return text;
 }
 
-std::string plural(std::uint64_t n, std::string_view what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+std::string plural(std::uint64_t n, std::string_view one, std::string_view many) {
+  return format("{} {}", n, n == 1 ? one : many);
+}
 
 std::string name_of(const PlanRow& row) { return format("{} {}", row.chosen ? ">" : " ", row.placement->name); }
 
@@ -125,9 +127,9 @@ std::string headline(const PlanTable& table) {
       "{}: {} parameters, {} blocks, width {}, fp32, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update\n",
       train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
       table.model.blocks(), table.model.config().width, train.optimizer,
-      plural(static_cast<std::uint64_t>(cluster.nodes), "node"),
-      plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank"), train.batch_size, train.tokens_per_sample,
-      plural(train.update_freq, "micro-batch").append(train.update_freq == 1 ? "" : "es"));
+      plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
+      plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.batch_size, train.tokens_per_sample,
+      plural(train.update_freq, "micro-batch", "micro-batches"));
 }
 
 std::vector<RuleOfThumb> rules_of_thumb(const PlanTable& table) {
@@ -238,19 +240,18 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   return lay_out(rows, 2) +
          format(
              "\nparameters: fp32, 4 bytes each. They are the slides' \"parameter copy\", which is in their 12x; the 16-bit "
-             "copy that the\n"
-             "  slides and the tutorial count here is not there, as fsdp-train computes in fp32.\n"
+             "copy\n"
+             "  that the slides and the tutorial count here is not there, as fsdp-train computes in fp32.\n"
              "gradients: fp32, where theirs are 16-bit.\n"
-             "optimizer state: AdamW's two moments, 8 bytes; the slides' 12 have the parameter copy in them, the tutorial "
-             "leaves it out.\n"
-             "  Per parameter: slides 2 + 2 + 12 = 16, fsdp-train 4 + 4 + 8 = 16, tutorial 2 + 2 + 8 = 12 (fp32: 4 + 4 + 8 = "
-             "16).\n"
+             "optimizer state: AdamW's two moments, 8 bytes; the slides' 12 have the parameter copy in them, the tutorial has\n"
+             "  no copy. Per parameter: slides 2 + 2 + 12 = 16, fsdp-train 4 + 4 + 8 = 16, tutorial 2 + 2 + 8 = 12.\n"
              "gathered parameters: {}.\n  {}\n"
-             "unreduced gradients: {}.\n  What backward writes before it is reduced; neither rule has it.\n"
+             "unreduced gradients: {}.\n"
+             "  What backward writes, until it is reduced; neither rule has it.\n"
              "activations: what blocks save for backward, at its peak: {}; with recomputation {}.\n"
-             "scratch, batch, tables: of one block at a time, the tokens, rotary positions. message staging: pieces on their "
-             "way in the\n"
-             "  groups that send messages. gemm's panels: what matrix products take and give back.\n",
+             "scratch, batch, tables: of one block at a time, the tokens, rotary positions.\n"
+             "message staging: pieces on their way, in groups that send messages (--comm mpi).\n"
+             "gemm's panels: what matrix products take and give back.\n",
              explain_slots(plan, BufferRole::gathered_parameters),
              in_parts
                  ? "Units take turns in these slots; the tutorial counts the whole model as if all units were gathered at once."
