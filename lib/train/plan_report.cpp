@@ -239,7 +239,11 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   const bool in_parts = row.placement->parameters_forward_to_backward == Place::sharded;
   return lay_out(rows, 2) +
          format(
-             "\nparameters: fp32, 4 bytes each. They are the slides' \"parameter copy\", which is in their 12x; the 16-bit "
+             "\ntutorial: P parameters of b bytes on N ranks: b P / N + b P / N + 8 P / N, and b P gathered; b is 2, in fp32 "
+             "4; with\n"
+             "  SHARD_GRAD_OP b P + b P / N + 8 P / N. slides: 2 P + 2 P + 12 P in fp16 with Adam, sharded as in the ZeRO "
+             "paper.\n"
+             "parameters: fp32, 4 bytes each. They are the slides' \"parameter copy\", which is in their 12x; the 16-bit "
              "copy\n"
              "  that the slides and the tutorial count here is not there, as fsdp-train computes in fp32.\n"
              "gradients: fp32, where theirs are 16-bit.\n"

@@ -60,6 +60,7 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.");
   add_train_options(table, o.train);
   for (const char* name : {"data", "max-update"}) table.row(name).unset("not needed here");
+  table.row("arch").unset("as --model");
   return table;
 }
 
