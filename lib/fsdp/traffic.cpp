@@ -58,11 +58,21 @@ Sent sent_by(const CollectiveUse& use, const Group& group, Range near) {
 }  // namespace
 
 std::vector<CollectiveUse> collectives_of(const std::vector<Operation>& operations, const Layout& layout) {
+  const std::size_t planned = operations.empty() ? 1 : static_cast<std::size_t>(operations.back().micro_batch) + 1;
+  return collectives_of_update(operations, layout, planned);
+}
+
+std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, const Layout& layout,
+                                                 std::size_t micro_batches) {
+  const std::size_t planned = operations.empty() ? 1 : static_cast<std::size_t>(operations.back().micro_batch) + 1;
+  expect(micro_batches == planned || (micro_batches > planned && planned >= 2),
+         "a micro-batch that is not the last is planned");
   std::map<std::tuple<Collective, GroupAxis, std::size_t, std::size_t>, std::uint64_t> calls;
   for (const Operation& op : operations) {
+    const std::uint64_t times = op.micro_batch == 0 ? micro_batches - planned + 1 : 1;
     if (op.kind == OperationKind::gradient_norm) {
-      ++calls[{Collective::all_reduce, GroupAxis::shard, kernels::ExactSum::words, sizeof(std::int64_t)}];
-      ++calls[{Collective::all_reduce, GroupAxis::world, 1, sizeof(double)}];
+      calls[{Collective::all_reduce, GroupAxis::shard, kernels::ExactSum::words, sizeof(std::int64_t)}] += times;
+      calls[{Collective::all_reduce, GroupAxis::world, 1, sizeof(double)}] += times;
     }
     if (op.kind != OperationKind::all_gather && op.kind != OperationKind::reduce_scatter &&
         op.kind != OperationKind::all_reduce)
@@ -70,12 +80,12 @@ std::vector<CollectiveUse> collectives_of(const std::vector<Operation>& operatio
     const Unit& unit = layout.units().at(static_cast<std::size_t>(op.unit));
     const std::size_t count = layout.shard_numel(static_cast<std::size_t>(op.unit));
     if (op.kind == OperationKind::all_gather)
-      ++calls[{Collective::all_gather, GroupAxis::shard, count, size_of(unit.types.parameter)}];
+      calls[{Collective::all_gather, GroupAxis::shard, count, size_of(unit.types.parameter)}] += times;
     else if (op.kind == OperationKind::reduce_scatter)
-      ++calls[{Collective::reduce_scatter, GroupAxis::shard, count, size_of(unit.types.reduce)}];
+      calls[{Collective::reduce_scatter, GroupAxis::shard, count, size_of(unit.types.reduce)}] += times;
     else
-      ++calls[{Collective::all_reduce, unit.sharded ? GroupAxis::replicate : GroupAxis::world, count,
-               size_of(unit.types.reduce)}];
+      calls[{Collective::all_reduce, unit.sharded ? GroupAxis::replicate : GroupAxis::world, count,
+             size_of(unit.types.reduce)}] += times;
   }
   std::vector<CollectiveUse> uses;
   for (const auto& [key, n] : calls)

@@ -36,6 +36,10 @@ struct CollectiveUse {
 };
 /// Those of `operations`, the few of the gradient norm and the loss included.
 std::vector<CollectiveUse> collectives_of(const std::vector<Operation>& operations, const Layout& layout);
+/// Those of an update of `micro_batches`, from the operations of one that may have fewer, but at least two: all micro-batches
+/// but the last are alike.
+std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, const Layout& layout,
+                                                 std::size_t micro_batches);
 
 struct RankTraffic {
   std::array<std::uint64_t, collective_kinds> bytes_sent{};

@@ -270,7 +270,7 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
   static constexpr std::array<const char*, 3> axes = {"shard", "replicate", "world"};
   const std::array<int, 3> sizes = {row.mesh.shard, row.mesh.replicate, table.options.cluster.ranks()};
   std::vector<Cells> rows = {{"  collective", "calls", "axis", "ranks", "bytes each", "rank 0 sends"}};
-  for (const CollectiveUse& use : collectives_of(planned.plan.update, planned.layout)) {
+  for (const CollectiveUse& use : collectives_of_update(planned.plan.update, planned.layout, table.options.train.update_freq)) {
     const auto kind = static_cast<std::size_t>(use.kind), axis = static_cast<std::size_t>(use.axis);
     const std::size_t whole =
         use.count * use.element_bytes * (use.kind == Collective::all_reduce ? 1 : static_cast<std::size_t>(sizes[axis]));
@@ -324,7 +324,7 @@ std::string explain(const PlanTable& table) {
   ShardingOptions options = sharding_options(table.options.train);
   options.strategy = row.placement->name;
   options.plan.checkpoint_activations = false;
-  const ShardedPlan planned = plan_sharding(table.model, options, row.mesh);
+  const ShardedPlan planned = plan_two_micro_batches(table.model, options, row.mesh);
   return format("where the numbers of --sharding-strategy {} come from: shard axis {}, replicate axis {}\n\n",
                 row.placement->name, row.mesh.shard, row.mesh.replicate) +
          explain_units(planned.layout) + explain_exceptions(table, planned.layout) + "\n" +

@@ -28,14 +28,25 @@ ShardingOptions options_of_row(const PlanTableOptions& options, const Placement&
   return sharding_options(train);
 }
 
+}  // namespace
+
+ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
+                                   std::vector<std::string>* warnings) {
+  options.plan.micro_batches = std::min<std::size_t>(options.plan.micro_batches, 2);
+  return plan_sharding(model, options, mesh, warnings);
+}
+
+namespace {
+
 PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
                          std::vector<std::string>* warnings) {
-  const ShardedPlan planned = plan_sharding(model, options, mesh, warnings);
+  const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
   PlanVariant variant;
   variant.memory.by_role = memory_by_role(planned.plan);
   for (const int ranks : {cluster.ranks(), mesh.shard, mesh.replicate}) variant.memory.staging += message_staging_bytes(ranks);
   variant.memory.gemm = gemm_bytes(model.config(), options.batch);
-  variant.traffic = traffic_of_cluster(collectives_of(planned.plan.update, planned.layout), mesh, cluster);
+  variant.traffic =
+      traffic_of_cluster(collectives_of_update(planned.plan.update, planned.layout, options.plan.micro_batches), mesh, cluster);
   return variant;
 }
 

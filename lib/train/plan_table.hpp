@@ -74,6 +74,10 @@ struct PlanTable {
 /// `options` are resolved. Pure but for the reading of config.json. Throws UserError.
 PlanTable make_plan_table(const PlanTableOptions& options);
 
+/// The plan of an update of at most two micro-batches: more of them take no more memory, and all but the last are alike.
+ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
+                                   std::vector<std::string>* warnings = nullptr);
+
 /// The model's states by a rule of thumb that others use, without activations. In bytes; P counts parameters.
 struct RuleOfThumb {
   std::string name;

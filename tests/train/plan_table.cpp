@@ -204,6 +204,8 @@ void check_against_runs(const PlanTableOptions& options) {
 BOOST_AUTO_TEST_CASE(runs_hold_and_send_what_the_table_says) {
   check_against_runs(small("1", "1"));
   check_against_runs(small("2", "2", {"--update-freq", "2"}));
+  check_against_runs(small("2", "2", {"--update-freq", "5"}));
+  check_against_runs(small("2", "1", {"--update-freq", "4", "--accumulate-unsharded", "--ignore-params", "*ln*"}));
   check_against_runs(small("3", "1", {"--batch-size", "2"}));
   check_against_runs(small("2", "2", {"--ignore-params", "*ln*", "--freeze", "*h.0.*", "--limit-all-gathers", "1"}));
   check_against_runs(small("1", "4",
