@@ -278,6 +278,12 @@ Option* OptionTable::find(std::string_view name) {
   return nullptr;
 }
 
+Option& OptionTable::row(std::string_view name) {
+  Option* option = find(name);
+  expect(option != nullptr, "a row that is asked for is there");
+  return *option;
+}
+
 std::string OptionTable::unknown(std::string_view name) const {
   std::vector<std::string> names;
   for (const auto* rows : {&rows_, &help_rows_})

@@ -104,6 +104,9 @@ class OptionTable {
   template <class T>
   Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
 
+  /// The row of this main name, which is there: for a program that shares another one's rows and says more of one.
+  Option& row(std::string_view name);
+
   /// Sets the fields, unless the request is help, version or markdown. Throws UserError.
   Request parse(int argc, const char* const* argv);
   /// Whether the command line or the file gave this option (by its main name).

@@ -115,13 +115,17 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
   return text;
 }
 
-std::string describe_memory(const Plan& plan) {
-  // Activations count at their peak, as the arena holds them; everything else lives for the whole run.
+std::array<std::size_t, role_count> memory_by_role(const Plan& plan) {
   std::array<std::size_t, role_count> bytes{};
   std::size_t fixed = 0;
   for (const PlanBuffer& buffer : plan.buffers)
     if (!buffer.transient) bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes, fixed += buffer.bytes;
   bytes[static_cast<std::size_t>(BufferRole::activations)] += plan.peak_bytes - fixed;
+  return bytes;
+}
+
+std::string describe_memory(const Plan& plan) {
+  const auto bytes = memory_by_role(plan);
   std::string text;
   for (std::size_t role = 0; role < role_count; ++role)
     text += format("  {:<22} {:>10}\n", name_of(static_cast<BufferRole>(role)), format_bytes(static_cast<double>(bytes[role])));

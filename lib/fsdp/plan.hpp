@@ -3,6 +3,7 @@
 // --dry-run prints it, and the memory of the run is computed from it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -145,6 +146,9 @@ std::string_view name_of(StreamId stream);
 /// The operations as a table: number, stream, operation, reads, writes, waits. Of more than three micro-batches the first two
 /// and the last one; of more than six buffers two.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
+/// Bytes per role, indexed by BufferRole. Activations count at their peak, as the arena holds them; everything else lives for
+/// the whole run. They add up to peak_bytes.
+std::array<std::size_t, role_count> memory_by_role(const Plan& plan);
 /// Bytes per role, and the sum.
 std::string describe_memory(const Plan& plan);
 

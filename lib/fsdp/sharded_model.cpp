@@ -38,7 +38,6 @@ Mesh make_mesh_for(const Placement& placement, int group_size, Communicator& wor
 
 ShardingOptions completed(ShardingOptions options, const TransformerConfig& config, int world_size) {
   check_sharding(config, options, world_size);
-  if (options.plan.training) options.plan.optimizer_states = adamw_states;
   return options;
 }
 
@@ -60,19 +59,28 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
                            options.batch.T, config.max_positions));
 }
 
+ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& options, MeshShape mesh,
+                          std::vector<std::string>* warnings) {
+  const Placement& placement = find_placement(options.strategy);
+  const ModelSizes sizes = model_sizes(model, options.batch);
+  PlanOptions plan_options = options.plan;
+  if (plan_options.training) plan_options.optimizer_states = adamw_states;
+  Layout layout(model.parameters(), wrap_parameters(model.parameters(), options.wrap, options.patterns, warnings), mesh.shard);
+  Plan plan = build_plan(layout, placement, sizes, plan_options);
+  check_plan(plan, layout, placement, sizes, plan_options.micro_batches);
+  return {std::move(layout), std::move(plan)};
+}
+
 ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world)
     : options_(completed(options, config, world.size())),
       placement_(find_placement(options.strategy)),
       world_(world),
       model_(std::move(config)),
       mesh_(make_mesh_for(placement_, options.shard_group_size, world)),
-      layout_(model_.parameters(), wrap_parameters(model_.parameters(), options_.wrap, options_.patterns, &warnings_),
-              mesh_.shard->size()),
-      plan_(build_plan(layout_, placement_, model_sizes(model_, options_.batch), options_.plan)) {
-  check_plan(plan_, layout_, placement_, model_sizes(model_, options_.batch), options_.plan.micro_batches);
+      planned_(plan_sharding(model_, options_, {mesh_.shard->size(), mesh_.replicate->size()}, &warnings_)) {
   // Nothing in the plan depends on the rank; what the ranks were told may.
   const auto stream = make_cpu_device()->make_stream();
-  const auto mine = static_cast<std::int64_t>(collective_fingerprint(plan_, layout_));
+  const auto mine = static_cast<std::int64_t>(collective_fingerprint(plan(), layout()));
   std::int64_t of_rank_0 = mine;
   world.broadcast(*stream, &of_rank_0, sizeof of_rank_0, 0);
   if (!all_agree(world, *stream, mine == of_rank_0))
@@ -82,9 +90,9 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
 
 Executor& ShardedModel::allocate(Device& device) {
   Buffer arena;
-  agree(world_, [&] { arena = device.allocate(plan_.arena_bytes); });  // before the collective one below
-  Buffer slots = mesh_.shard->allocate(device, plan_.slot_bytes);
-  return executor_.emplace(model_, layout_, plan_, options_.batch, options_.adamw, device, std::move(arena), std::move(slots),
+  agree(world_, [&] { arena = device.allocate(plan().arena_bytes); });  // before the collective one below
+  Buffer slots = mesh_.shard->allocate(device, plan().slot_bytes);
+  return executor_.emplace(model_, layout(), plan(), options_.batch, options_.adamw, device, std::move(arena), std::move(slots),
                            mesh_, world_);
 }
 

@@ -21,12 +21,22 @@ struct ShardingOptions {
   WrapPolicy wrap = {};
   ParameterPatterns patterns = {};
   BatchShape batch = {};  // of one micro-batch on one rank
-  PlanOptions plan = {};  // optimizer_states is filled in here
+  PlanOptions plan = {};  // optimizer_states is filled in by plan_sharding()
   AdamWOptions adamw = {};
 };
 
 /// Throws UserError if these do not go together, the same on every rank.
 void check_sharding(const TransformerConfig& config, const ShardingOptions& options, int world_size);
+
+/// What a rank does and holds; nothing in it depends on which rank.
+struct ShardedPlan {
+  Layout layout;
+  Plan plan;
+};
+/// A pure function, for a world of mesh.shard x mesh.replicate ranks; options have passed check_sharding(). `warnings` gets
+/// what is allowed but costly.
+ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& options, MeshShape mesh,
+                          std::vector<std::string>* warnings = nullptr);
 
 class ShardedModel {
  public:
@@ -40,8 +50,8 @@ class ShardedModel {
   Executor& executor() { return *executor_; }
 
   const Transformer& model() const { return model_; }
-  const Layout& layout() const { return layout_; }
-  const Plan& plan() const { return plan_; }
+  const Layout& layout() const { return planned_.layout; }
+  const Plan& plan() const { return planned_.plan; }
   const Mesh& mesh() const { return mesh_; }
   /// What is allowed but costly.
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -57,8 +67,7 @@ class ShardedModel {
   Transformer model_;
   Mesh mesh_;
   std::vector<std::string> warnings_;
-  Layout layout_;
-  Plan plan_;
+  ShardedPlan planned_;
   std::optional<Executor> executor_;
 };
 

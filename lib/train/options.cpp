@@ -30,6 +30,8 @@ const char* first_override(const TrainOptions& o) {
   return nullptr;
 }
 
+}  // namespace
+
 std::string list_of_archs() {
   std::size_t width = 0;
   for (const auto& [name, description] : list_archs()) width = std::max(width, name.size());
@@ -37,8 +39,6 @@ std::string list_of_archs() {
   for (const auto& [name, description] : list_archs()) out += format("{:<{}}  {}\n", name, width, description);
   return out;
 }
-
-}  // namespace
 
 Option& add_threads_option(OptionTable& table, std::size_t& threads) {
   return table.integer("threads", "N", threads, {0, 4096},
@@ -58,6 +58,11 @@ OptionTable train_option_table(TrainOptions& o) {
   OptionTable table("fsdp-train", "[DATA] [options]",
                     "Trains a GPT or Llama model with fully sharded data parallelism. Start one process per rank, for example: "
                     "mpirun -np 2 fsdp-train train.bin --arch gpt2 --max-update 100");
+  add_train_options(table, o);
+  return table;
+}
+
+void add_train_options(OptionTable& table, TrainOptions& o) {
   const auto not_negative = [](double x) { return x >= 0; };
 
   table.group("Data");
@@ -202,7 +207,6 @@ OptionTable train_option_table(TrainOptions& o) {
   add_trace_options(table, o.trace);
   table.flag("dry-run", o.dry_run, "Print the memory plan and the schedule of a step, and do not train.");
   add_threads_option(table, o.threads);
-  return table;
 }
 
 namespace {

@@ -89,6 +89,8 @@ struct TrainOptions {
 
 /// The table over `options`.
 OptionTable train_option_table(TrainOptions& options);
+/// Its rows, for a program that takes the same options.
+void add_train_options(OptionTable& table, TrainOptions& options);
 
 /// Fills in what follows from other options (update_freq, total_batch_size, init, total_num_update) and checks what options say
 /// together. Throws UserError; the same on every rank.
@@ -108,6 +110,8 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
 Schedule schedule_of(const TrainOptions& options);
 /// Every option by name, as effective: for the metrics' start line and the checkpoint's header.
 nlohmann::json to_json(const TrainOptions& options);
+/// What --list-archs prints.
+std::string list_of_archs();
 /// The sizes of the model that are given.
 ConfigOverrides overrides_of(const TrainOptions& options);
 /// "--threads N", the same in every program that computes.

@@ -26,19 +26,6 @@ void require_same_model(const TransformerConfig& wanted, const CheckpointReader&
                checkpoint.description(), differences));
 }
 
-/// The model that the options name.
-TransformerConfig named_config(const TrainOptions& options, const CheckpointReader* checkpoint) {
-  const ConfigOverrides overrides = overrides_of(options);
-  TransformerConfig config =
-      override_config(options.arch.empty() ? read_config(options.model) : arch_config(options.arch), overrides);
-  config.validate();
-  // As in fairseq: learned positions of a new model are as many as can be trained.
-  if (!options.arch.empty() && config.family == Family::gpt2)
-    config.max_positions =
-        std::min(config.max_positions, checkpoint ? checkpoint->config().max_positions : options.tokens_per_sample);
-  return config;
-}
-
 /// Rates that the model's folder asks for are for whoever trained it.
 void note_dropout(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
@@ -79,6 +66,18 @@ Origin look_for_origin(const TrainOptions& options) {
 }
 
 }  // namespace
+
+TransformerConfig named_config(const TrainOptions& options, const CheckpointReader* checkpoint) {
+  const ConfigOverrides overrides = overrides_of(options);
+  TransformerConfig config =
+      override_config(options.arch.empty() ? read_config(options.model) : arch_config(options.arch), overrides);
+  config.validate();
+  // As in fairseq: learned positions of a new model are as many as can be trained.
+  if (!options.arch.empty() && config.family == Family::gpt2)
+    config.max_positions =
+        std::min(config.max_positions, checkpoint ? checkpoint->config().max_positions : options.tokens_per_sample);
+  return config;
+}
 
 Origin find_origin(const TrainOptions& options, Communicator& world, Stream& stream) {
   Origin origin;

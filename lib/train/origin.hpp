@@ -21,6 +21,9 @@ struct Origin {
   std::uint64_t update() const { return checkpoint ? checkpoint->header().progress.update : 0; }
 };
 
+/// The model that --arch or --model and the overrides name. `checkpoint` is what the run continues, or null. Throws UserError.
+TransformerConfig named_config(const TrainOptions& options, const CheckpointReader* checkpoint);
+
 /// Follows --restore, --model, --arch and --init. Collective over world: every rank finds the same, or all throw
 /// CollectiveError (a checkpoint of another model, later steps in the save folder, ranks that see different files).
 Origin find_origin(const TrainOptions& options, Communicator& world, Stream& stream);

@@ -19,6 +19,18 @@ namespace fsdp {
 
 namespace {
 
+/// Brings in oneDNN's code, so that it does not count as memory of the run, and returns what the process has used so far.
+std::size_t start_up(Stream& stream) {
+  std::array<float, 3 * 64> x{};
+  kernels::gemm(stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
+                kernels::Write::overwrite);
+  return process_peak_bytes();
+}
+
+std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
+}  // namespace
+
 ShardingOptions sharding_options(const TrainOptions& o) {
   return {.strategy = o.sharding_strategy,
           .shard_group_size = static_cast<int>(o.shard_group_size),
@@ -40,17 +52,9 @@ ShardingOptions sharding_options(const TrainOptions& o) {
           .adamw = {o.adam_betas[0], o.adam_betas[1], o.adam_eps, o.weight_decay}};
 }
 
-/// Brings in oneDNN's code, so that it does not count as memory of the run, and returns what the process has used so far.
-std::size_t start_up(Stream& stream) {
-  std::array<float, 3 * 64> x{};
-  kernels::gemm(stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
-                kernels::Write::overwrite);
-  return process_peak_bytes();
+std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch) {
+  return kernels::gemm_workspace_bytes(batch.rows(), std::max({config.ffn_width, 3 * config.width, config.vocab_size}));
 }
-
-std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
-
-}  // namespace
 
 Run::Run(const TrainOptions& options, Communicator& world)
     : options_(options),
@@ -318,10 +322,7 @@ std::size_t Run::borrowed_bytes() const {
   return mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
 }
 
-std::size_t Run::gemm_bytes() const {
-  const TransformerConfig& config = sharded_->model().config();
-  return kernels::gemm_workspace_bytes(cut_.B * cut_.T, std::max({config.ffn_width, 3 * config.width, config.vocab_size}));
-}
+std::size_t Run::gemm_bytes() const { return fsdp::gemm_bytes(sharded_->model().config(), {cut_.B, cut_.T}); }
 
 std::size_t Run::trace_bytes() const {
   return options_.trace.file.empty() ? 0 : Recorder::bytes(sharded_->plan(), options_.trace.updates);

@@ -18,6 +18,11 @@
 
 namespace fsdp {
 
+/// What the options say of sharding, batch and optimizer. They are resolved.
+ShardingOptions sharding_options(const TrainOptions& options);
+/// About what matrix products take beside the plan, and give back.
+std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch);
+
 class Run {
  public:
   /// Takes the save folder, finds where to begin, computes layout and plan. Allocates no memory of the plan. Throws

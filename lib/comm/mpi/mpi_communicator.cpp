@@ -10,6 +10,7 @@
 #include "base/narrow.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/wait.hpp"
+#include "comm/mpi_session.hpp"
 #include "comm/shm/meeting_place.hpp"
 #include "comm/shm/shm_communicator.hpp"
 #include "comm/tree_sum.hpp"
@@ -55,6 +56,11 @@ std::vector<int> find_world_ranks(MPI_Comm comm, std::size_t ranks) {
 }
 
 }  // namespace
+
+std::size_t message_staging_bytes(int ranks) {
+  const auto others = static_cast<std::size_t>(ranks) - 1;
+  return 2 * others * choose_staged_piece(others, longest_staged_piece);
+}
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> job)
     : GroupMember(comm_rank(comm), comm_size(comm)),

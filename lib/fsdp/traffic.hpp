@@ -1,0 +1,61 @@
+// What the collectives of a list of operations move: counted from the list, as the communicators count it while it runs
+// (Communicator::traffic()), and divided by whether it leaves the sender's node.
+//
+// How bytes go. Ranks are consecutive on nodes. A rank sends each other rank of the group what that one needs, and nothing
+// else: its shard in an all-gather, the other one's share in a reduce-scatter; an all-reduce is both. So do this project's
+// communicators, where messages are sent. A ring (NCCL's, on large buffers) sends as many bytes per rank, but each rank to the
+// next one alone: from a node only one stream per group goes out. Both are given.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "fsdp/layout.hpp"
+#include "fsdp/placement.hpp"
+#include "fsdp/plan.hpp"
+
+namespace fsdp {
+
+struct Cluster {
+  int nodes = 1, ranks_per_node = 1;
+  int ranks() const { return nodes * ranks_per_node; }
+};
+
+enum class GroupAxis { shard, replicate, world };
+
+/// Equal collectives of an update.
+struct CollectiveUse {
+  Collective kind;
+  GroupAxis axis;
+  std::size_t count;  // elements: of a shard in all-gather and reduce-scatter, of the buffer in all-reduce
+  std::size_t element_bytes;
+  std::uint64_t calls;
+};
+/// Those of `operations`, the few of the gradient norm and the loss included.
+std::vector<CollectiveUse> collectives_of(const std::vector<Operation>& operations, const Layout& layout);
+/// Those of an update of `micro_batches`, from the operations of one that may have fewer, but at least two: all micro-batches
+/// but the last are alike.
+std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, const Layout& layout,
+                                                 std::size_t micro_batches);
+
+struct RankTraffic {
+  std::array<std::uint64_t, collective_kinds> bytes_sent{};
+  std::uint64_t within_node = 0, between_nodes = 0;  // of bytes_sent
+  std::uint64_t ring_between_nodes = 0;              // if groups were rings
+  std::uint64_t total() const { return within_node + between_nodes; }
+  bool operator==(const RankTraffic&) const = default;
+};
+RankTraffic traffic_of_rank(const std::vector<CollectiveUse>& uses, MeshShape mesh, Cluster cluster, int rank);
+
+/// Of the rank, or the node, that sends most.
+struct ClusterTraffic {
+  RankTraffic rank;  // each number for itself
+  std::uint64_t out_of_node = 0, ring_out_of_node = 0;
+  bool operator==(const ClusterTraffic&) const = default;
+};
+ClusterTraffic traffic_of_cluster(const std::vector<CollectiveUse>& uses, MeshShape mesh, Cluster cluster);
+
+}  // namespace fsdp
