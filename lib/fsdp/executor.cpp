@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/timer.hpp"
@@ -12,7 +13,7 @@ namespace fsdp {
 using kernels::Write;
 
 Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
-                   Device& device, Mesh& mesh, Communicator& world)
+                   Device& device, Buffer arena, Buffer slots, Mesh& mesh, Communicator& world)
     : model_(model),
       layout_(layout),
       plan_(plan),
@@ -20,8 +21,8 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       optimizer_(optimizer),
       mesh_(mesh),
       world_(world),
-      arena_(device.allocate(plan.arena_bytes)),
-      slots_(mesh.shard->allocate(device, plan.slot_bytes)),
+      arena_(std::move(arena)),
+      slots_(std::move(slots)),
       memory_(plan.buffers.size(), nullptr),
       weights_(model.parameters().size(), nullptr),
       gradients_(model.parameters().size(), nullptr) {

@@ -56,9 +56,10 @@ using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, 
 
 class Executor {
  public:
-  /// Allocates all memory of the run. Arguments must outlive it. Not collective.
+  /// Takes the plan's arenas: `arena` of plan.arena_bytes, and `slots` of plan.slot_bytes, which the shard axis allocated. The
+  /// other arguments must outlive it. Not collective.
   Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
-           Device& device, Mesh& mesh, Communicator& world);
+           Device& device, Buffer arena, Buffer slots, Mesh& mesh, Communicator& world);
 
   /// What this rank owns of each unit: Layout::shard_numel() floats, valid while this object lives; empty where the unit has
   /// none (gradients and optimizer state of units that are not trained). Gradients are those of the last update, before

@@ -82,8 +82,10 @@ std::string title_of(const Operation& op, const Layout& layout) {
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout) {
   const auto names = [&](const std::vector<BufferId>& ids) {
     std::string text;
-    for (const BufferId id : ids)
-      text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(id)].name);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i == 2 && ids.size() > 6) return text + format(" ... {}", ids.size());
+      text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(ids[i])].name);
+    }
     return text;
   };
   const int last = operations.empty() ? 0 : operations.back().micro_batch;

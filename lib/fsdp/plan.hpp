@@ -143,7 +143,7 @@ Plan build_plan(const Layout& layout, const Placement& placement, const ModelSiz
 std::string title_of(const Operation& op, const Layout& layout);
 std::string_view name_of(StreamId stream);
 /// The operations as a table: number, stream, operation, reads, writes, waits. Of more than three micro-batches the first two
-/// and the last one.
+/// and the last one; of more than six buffers two.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
 /// Bytes per role, and the sum.
 std::string describe_memory(const Plan& plan);

@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "comm/agree.hpp"
 #include "fsdp/plan_check.hpp"
 
 namespace fsdp {
@@ -80,7 +81,11 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
 }
 
 Executor& ShardedModel::allocate(Device& device) {
-  return executor_.emplace(model_, layout_, plan_, options_.batch, options_.adamw, device, mesh_, world_);
+  Buffer arena;
+  agree(world_, [&] { arena = device.allocate(plan_.arena_bytes); });  // before the collective one below
+  Buffer slots = mesh_.shard->allocate(device, plan_.slot_bytes);
+  return executor_.emplace(model_, layout_, plan_, options_.batch, options_.adamw, device, std::move(arena), std::move(slots),
+                           mesh_, world_);
 }
 
 }  // namespace fsdp

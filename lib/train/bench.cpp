@@ -14,6 +14,7 @@
 #include "fsdp/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
+#include "train/bench_collectives.hpp"
 #include "train/machine.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
@@ -109,7 +110,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   ShardedModel sharded(arch_config(options.arch), sharding, world);
-  agree(world, [&] { sharded.allocate(device); });
+  sharded.allocate(device);
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();
@@ -201,9 +202,12 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
 }  // namespace
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|step [options]", "Measures this machine and this program, as ratios of one run.");
+  OptionTable table("fsdp-bench", "gemm|step|collectives [options]",
+                    "Measures this machine and this program, as ratios of one run.");
   table.group("What");
-  table.text("what", "gemm|step", options.what, "gemm: the products of a model's layers; step: whole updates on random tokens")
+  table
+      .text("what", "gemm|step|collectives", options.what,
+            "gemm: the products of a model's layers; step: whole updates on random tokens; collectives: ours and MPI's own")
       .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs");
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank per micro-batch");
@@ -220,6 +224,8 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.group("How");
   table.integer("steps", "N", options.steps, {1, 1e6}, "updates that count, after two that do not");
   add_threads_option(table, options.threads);
+  table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
+  add_comm_options(table, options.comm);
   table.flag("json", options.json, "print one JSON object");
   return table;
 }
@@ -231,8 +237,14 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   kernels::set_threads(share.threads);
   if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);
-  throw CollectiveError(format("'{}' is not a measurement (gemm and step are); see fsdp-bench --help", options.what), 0, true,
-                        2);
+  if (options.what == "collectives") {
+    if (options.largest_bytes < 4096 || options.largest_bytes > std::size_t{1} << 32)
+      throw CollectiveError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more) choose one between", 0, true,
+                            2);
+    return bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
+  }
+  throw CollectiveError(
+      format("'{}' is not a measurement (gemm, step and collectives are); see fsdp-bench --help", options.what), 0, true, 2);
 }
 
 }  // namespace fsdp

@@ -76,6 +76,7 @@ Run::Run(const TrainOptions& options, Communicator& world)
   origin_ = find_origin(options, world, *stream_);
   for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
+  start_tokens_ = progress_.tokens;
   agree(world, [&] { check_sharding(origin_.config, sharding_options(options), world.size()); });
   sharded_.emplace(origin_.config, sharding_options(options), world);
   for (const std::string& warning : sharded_->warnings()) metrics_->say("warning: " + warning);
@@ -122,8 +123,8 @@ void Run::announce() {
 void Run::prepare() {
   agree(world_, [&] { open_data(); });
   require_memory();
+  sharded_->allocate(*device_);
   agree(world_, [&] {
-    sharded_->allocate(*device_);
     if (!options_.trace.file.empty()) recorder_.emplace(sharded_->plan(), options_.trace.updates);
   });
   const Timer timer;
@@ -133,7 +134,6 @@ void Run::prepare() {
   last_save_ = progress_.update;
   origin_.checkpoint.reset();
   origin_.pretrained.reset();
-  start_tokens_ = progress_.tokens;
   since_start_.restart();
 }
 
@@ -184,6 +184,13 @@ void Run::fill_weights() {
   if (origin_.checkpoint) {
     origin_.checkpoint->verify(world_.rank(), world_.size());
     load_states(*origin_.checkpoint, parameters, sharded_->layout(), sharded_->shard(), states());
+    std::size_t fresh = 0;
+    for (const Unit& unit : sharded_->layout().units())
+      for (const std::size_t p : unit.parameters)
+        fresh += unit.trainable && !origin_.checkpoint->has_state(adamw_states[0], parameters[p].name);
+    if (fresh > 0)
+      metrics_->say(
+          format("warning: {} parameter tensors were not trained before; their optimizer state starts at zero", fresh));
   } else if (origin_.pretrained) {
     load_parameters(*origin_.pretrained, parameters, sharded_->layout(), sharded_->shard(), executor.parameters());
   } else {
@@ -281,11 +288,14 @@ void Run::finish(const std::string& next) {
     measured = max_over_ranks(world_, *stream_, sharded_->executor().peak_bytes());
     const std::size_t process = max_over_ranks(world_, *stream_, process_peak_bytes() - start_bytes_);
     const std::size_t planned = sharded_->plan().peak_bytes;
-    metrics_->say(
-        format("memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above",
-               format_bytes(static_cast<double>(planned)), format_bytes(static_cast<double>(measured)),
-               format_bytes(static_cast<double>(process)),
-               format_bytes(static_cast<double>(planned + staging_bytes() + gemm_bytes()))));
+    metrics_->say(format(
+        "memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above{}",
+        format_bytes(static_cast<double>(planned)), format_bytes(static_cast<double>(measured)),
+        format_bytes(static_cast<double>(process)),
+        format_bytes(static_cast<double>(planned + staging_bytes() + borrowed_bytes() + gemm_bytes())),
+        borrowed_bytes() == 0
+            ? ""
+            : format(" and {} read in neighbours' slots", format_bytes(static_cast<double>(borrowed_bytes())))));
   }
   const double rate = ran ? static_cast<double>(progress_.tokens - start_tokens_) / since_start_.seconds() : 0;
   metrics_->end({progress_.update, progress_.tokens, rate, measured, next});
@@ -299,7 +309,13 @@ std::optional<double> Run::mfu(double tokens_per_second) const {
 
 std::size_t Run::staging_bytes() const {
   const Mesh& mesh = sharded_->mesh();
-  return world_.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+  return world_.staging_bytes() + node_->staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+}
+
+/// What the collectives read in the neighbours' memory, which the system counts here, too.
+std::size_t Run::borrowed_bytes() const {
+  const Mesh& mesh = sharded_->mesh();
+  return mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
 }
 
 std::size_t Run::gemm_bytes() const {

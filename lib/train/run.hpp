@@ -52,6 +52,7 @@ class Run {
   void write_trace();
   std::optional<double> mfu(double tokens_per_second) const;
   std::size_t staging_bytes() const;
+  std::size_t borrowed_bytes() const;
   std::size_t gemm_bytes() const;
   std::size_t trace_bytes() const;
   std::string overheads() const;
