@@ -124,12 +124,13 @@ std::string headline(const PlanTable& table) {
   const TrainOptions& train = table.options.train;
   const Cluster& cluster = table.options.cluster;
   return format(
-      "{}: {} parameters, {} blocks, width {}, fp32, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update\n",
+      "{}: {} parameters, {} blocks, width {}, fp32, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update; {} "
+      "per rank\n",
       train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
       table.model.blocks(), table.model.config().width, train.optimizer,
       plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
       plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.batch_size, train.tokens_per_sample,
-      plural(train.update_freq, "micro-batch", "micro-batches"));
+      plural(train.update_freq, "micro-batch", "micro-batches"), plural(train.threads, "thread", "threads"));
 }
 
 std::vector<RuleOfThumb> rules_of_thumb(const PlanTable& table) {
@@ -253,7 +254,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
              "unreduced gradients: {}.\n"
              "  What backward writes, until it is reduced; neither rule has it.\n"
              "activations: what blocks save for backward, at its peak: {}; with recomputation {}.\n"
-             "scratch, batch, tables: of one block at a time, the tokens, rotary positions.\n"
+             "scratch, batch, tables: of one block at a time and each of --threads, the tokens, rotary positions.\n"
              "message staging: pieces on their way, in groups that send messages (--comm mpi).\n"
              "gemm's panels: what matrix products take and give back.\n",
              explain_slots(plan, BufferRole::gathered_parameters),

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "comm/mpi_session.hpp"
+#include "kernels/threads.hpp"
 #include "train/origin.hpp"
 #include "train/run.hpp"
 
@@ -37,6 +38,17 @@ ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions opt
 }
 
 namespace {
+
+/// Attention has scratch for each thread, so sizes of the model follow from the number that the run will use.
+class UseThreads {
+ public:
+  explicit UseThreads(int count) : before_(kernels::threads()) { kernels::set_threads(count); }
+  UseThreads(const UseThreads&) = delete;
+  ~UseThreads() { kernels::set_threads(before_); }
+
+ private:
+  int before_;
+};
 
 PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
                          std::vector<std::string>* warnings) {
@@ -72,6 +84,7 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   add_train_options(table, o.train);
   for (const char* name : {"data", "max-update"}) table.row(name).unset("not needed here");
   table.row("arch").unset("as --model");
+  table.row("threads").unset("1 here; scratch grows with it");
   return table;
 }
 
@@ -88,6 +101,8 @@ void resolve(PlanTableOptions& o) {
   const std::size_t group = std::exchange(o.train.shard_group_size, 0);
   resolve(o.train, static_cast<int>(ranks));
   o.train.shard_group_size = group;
+  // The cores of the cluster are not known; a run would take its share of them.
+  if (o.train.threads == 0) o.train.threads = 1;
 }
 
 std::size_t RankMemory::plan_peak() const { return std::accumulate(by_role.begin(), by_role.end(), std::size_t{0}); }
@@ -118,6 +133,7 @@ PlanChoice PlanTable::smallest() const {
 PlanTable make_plan_table(const PlanTableOptions& options) {
   PlanTable table{options, Transformer(named_config(options.train, nullptr)), {}, {}};
   const Cluster cluster = options.cluster;
+  const UseThreads threads(static_cast<int>(options.train.threads));
   for (const Placement& placement : placements()) {
     PlanRow row;
     row.placement = &placement;
