@@ -10,13 +10,15 @@
 int main(int argc, char** argv) {
   using namespace fsdp;
   hold_signals();  // before any thread is there
-  return run_mpi_program(argc, argv, [](MpiSession&, Communicator& world, int count, char** words) {
+  return run_mpi_program(argc, argv, [](MpiSession& session, Communicator& world, int count, char** words) {
     TrainCommand command;
     agree(world, [&] { command = parse_train_command(count, words, world.size()); });
     if (command.answer) {
       if (world.rank() == 0) std::fputs(command.answer->c_str(), stdout);
       return exit_code::done;
     }
-    return train(command.options, world);
+    std::unique_ptr<Communicator> comm;
+    agree(world, [&] { comm = session.world(command.options.comm); });
+    return train(command.options, *comm);
   });
 }

@@ -2,8 +2,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace fsdp {
+
+/// Nanoseconds on this node's monotonic clock, which all of its processes share.
+inline std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 class Timer {
  public:

@@ -1,13 +1,15 @@
-// A group of ranks and its collectives. `mpi/` (processes) and `threads/` (logical ranks of one process) implement it; code
-// above this folder never asks which.
+// A group of ranks and its collectives. `mpi/` (processes), `shm/` (processes of one node) and `threads/` (logical ranks of one
+// process) implement it; code above this folder never asks which.
 //
 // Order of sums. Every reduction adds in one canonical order that depends on the number of ranks alone: adjacent ranks pair at
 // stride 1, 2, 4, ...: ((0+1)+(2+3))+(4+...). So all-reduce and reduce-scatter give the same bits, whatever the backend, the
 // chunking or the timing.
 //
 // Errors. A rank that throws out of a collective, or between collectives, must not leave the others waiting: whoever unwinds
-// calls abort(), and then ends. Threads: every rank's collectives throw GroupAborted from then on, those that wait too. MPI:
-// this rank's do; the other processes are ended by MpiSession::abort_job, which main() calls after it has printed the error.
+// calls abort(), and then ends. Threads and shared memory: every rank's collectives throw GroupAborted from then on, those that
+// wait too. MPI: this rank's do; the other processes are ended by MpiSession::abort_job, which main() calls after it has
+// printed the error. Between processes, a rank that does not arrive within the time that CommOptions gives is named by those
+// that wait: they throw CollectiveTimeout.
 #pragma once
 
 #include <array>
@@ -18,6 +20,7 @@
 #include <string>
 
 #include "base/dtype.hpp"
+#include "base/error.hpp"
 #include "device/device.hpp"
 
 namespace fsdp {
@@ -33,7 +36,12 @@ struct GroupAborted : std::runtime_error {
   GroupAborted() : std::runtime_error("another rank failed, so that this collective cannot be done") {}
 };
 
-/// What one rank put on the wire since construction, by kind of collective.
+/// Thrown by a collective because a rank did not come, and by all later ones: the group is of no use any more.
+struct CollectiveTimeout : RunError {
+  using RunError::RunError;
+};
+
+/// What one rank put on the wire since construction, by kind of collective; within a node, what it would have put there.
 struct Traffic {
   std::array<std::uint64_t, collective_kinds> calls{}, bytes_sent{};
 };
@@ -62,10 +70,15 @@ class Communicator {
   virtual void broadcast(Stream& stream, void* data, std::size_t bytes, int root) = 0;
   virtual void barrier() = 0;
 
-  /// Memory for gathered parameters or gradients, of the kind this backend moves best. Not collective for these backends.
+  /// Memory for gathered parameters or gradients, of the kind this backend moves best: collectives take any memory, and are
+  /// fastest where all ranks pass a buffer that lies in this one. Zeros. Collective, and fails on all ranks or on none: a step
+  /// that may fail on one rank alone comes after it, or is agreed on before. The buffer may outlive the communicator.
   virtual Buffer allocate(Device& device, std::size_t bytes) = 0;
   /// Bytes of staging that this object itself holds (part of the memory plan).
   virtual std::size_t staging_bytes() const = 0;
+  /// About how many bytes of other ranks' buffers the collectives read where they lie. They exist once and are in those ranks'
+  /// plans, but the system counts them as resident in this process, too.
+  virtual std::size_t borrowed_bytes() const { return 0; }
 
   /// The ranks that gave the same color, ordered by key, then by rank here.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;

@@ -19,12 +19,19 @@ inline int tree_children(int relative_rank, int size) {
   return children;
 }
 
+/// Part `piece` of `whole` cut into pieces of `length` elements; empty past the end.
+inline Range piece_of(Range whole, std::size_t piece, std::size_t length) {
+  const std::size_t begin = std::min(whole.end, whole.begin + piece * length);
+  return {begin, std::min(whole.end, begin + length)};
+}
+inline std::size_t pieces_in(std::size_t n, std::size_t length) { return (n + length - 1) / length; }
+
 class GroupMember : public Communicator {
  public:
   int rank() const final { return rank_; }
   int size() const final { return size_; }
   const Traffic& traffic() const final { return traffic_; }
-  Buffer allocate(Device& device, std::size_t bytes) final { return device.allocate(bytes); }
+  Buffer allocate(Device& device, std::size_t bytes) override { return device.allocate(bytes); }
 
  protected:
   GroupMember(int rank, int size) : rank_(rank), size_(size) {}

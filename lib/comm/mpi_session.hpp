@@ -9,6 +9,18 @@
 
 namespace fsdp {
 
+enum class CommKind { automatic, mpi, shm };
+
+/// How the processes of a job communicate.
+struct CommOptions {
+  /// mpi: by messages. shm: groups whose ranks share a node share memory, other groups send messages. automatic: as shm; a
+  /// group that cannot share memory sends messages instead of failing.
+  CommKind kind = CommKind::mpi;
+  double timeout_s = 600;                          // how long a rank is waited for; 0: for ever
+  std::size_t piece_bytes = std::size_t{1} << 30;  // no message is longer; below 2^31
+  int ranks_per_node = 0;                          // for tests: so many consecutive ranks count as a node; 0: as they are
+};
+
 /// Initialises MPI (thread level FUNNELED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
 /// the job from inside. Its destructor finalises MPI, except while an exception unwinds: then other ranks may never reach the
 /// matching call, and main() ends the job with abort_job(). One per process; the only process-wide state here, because it is
@@ -19,8 +31,9 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   ~MpiSession();
 
-  /// All processes of the job. Collective; the session must outlive it. No message is longer than `piece_bytes`, below 2^31.
-  std::unique_ptr<Communicator> world(std::size_t piece_bytes = std::size_t{1} << 30);
+  /// All processes of the job. Collective; the session must outlive it and its splits. With CommKind::shm, RunError on all
+  /// ranks if they share a node and cannot share memory.
+  std::unique_ptr<Communicator> world(const CommOptions& options = {});
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// "node3" or what MPI calls this host.
@@ -35,7 +48,7 @@ class MpiSession {
   int uncaught_at_start_ = 0;
 };
 
-/// Staging that each rank of a group of `ranks` holds to send messages: Communicator::staging_bytes() without a communicator.
-std::size_t message_staging_bytes(int ranks);
+/// Communicator::staging_bytes() of a group of `ranks` that shares memory, or sends messages, without a communicator.
+std::size_t planned_staging_bytes(int ranks, bool share_memory);
 
 }  // namespace fsdp

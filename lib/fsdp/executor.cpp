@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/timer.hpp"
@@ -12,7 +13,7 @@ namespace fsdp {
 using kernels::Write;
 
 Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
-                   Device& device, Mesh& mesh, Communicator& world)
+                   Device& device, Buffer arena, Buffer slots, Mesh& mesh, Communicator& world)
     : model_(model),
       layout_(layout),
       plan_(plan),
@@ -20,8 +21,8 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       optimizer_(optimizer),
       mesh_(mesh),
       world_(world),
-      arena_(device.allocate(plan.arena_bytes)),
-      slots_(mesh.shard->allocate(device, plan.slot_bytes)),
+      arena_(std::move(arena)),
+      slots_(std::move(slots)),
       memory_(plan.buffers.size(), nullptr),
       weights_(model.parameters().size(), nullptr),
       gradients_(model.parameters().size(), nullptr) {
@@ -96,6 +97,7 @@ void Executor::publish_parameters() { run(plan_.publish, nullptr, {}); }
 UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
   loss_sum_ = 0;
   run(plan_.update, read, scalars);
+  record_ = {};
   return result_;
 }
 
@@ -112,14 +114,22 @@ void Executor::logits(const BatchReader& read, std::size_t row, float* out) {
   run(plan_.evaluation, read, {});
 }
 
+void Executor::record(std::span<OperationTime> times) {
+  expect(times.empty() || times.size() == plan_.update.size(), "a time for each operation of the update");
+  record_ = times;
+}
+
 void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars) {
+  OperationTime* time = &operations == &plan_.update && !record_.empty() ? record_.data() : nullptr;
   for (const Operation& op : operations) {
     for (const BufferId id : op.acquires) bind(id);
     Stream& s = stream(op.stream);
     s.times = {};
-    const Timer timer;
+    const std::int64_t begin_ns = now_ns();
     run_operation(op, read, scalars);
-    const double seconds = timer.seconds();
+    const std::int64_t end_ns = now_ns();
+    if (time) *time++ = {begin_ns, end_ns};
+    const double seconds = 1e-9 * static_cast<double>(end_ns - begin_ns);
     switch (op.kind) {
       case OperationKind::all_gather:
       case OperationKind::reduce_scatter:
@@ -158,7 +168,8 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::all_gather: {
       const Unit& unit = layout_.units()[u];
       float* const whole = at(plan_.whole_parameters[u]);
-      mesh_.shard->all_gather(s, owned_parameters(u), whole, layout_.shard_numel(u), unit.types.parameter);
+      if (!fake_collectives_)
+        mesh_.shard->all_gather(s, owned_parameters(u), whole, layout_.shard_numel(u), unit.types.parameter);
       for (std::size_t i = 0; i < unit.parameters.size(); ++i) weights_[unit.parameters[i]] = whole + unit.offsets[i];
       return;
     }
@@ -188,6 +199,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::clear:
       return kernels::fill_zero(s, at(plan_.whole_gradients[u]), layout_.units()[u].padded_numel);
     case OperationKind::reduce_scatter: {
+      if (fake_collectives_) return;
       float* const whole = at(plan_.whole_gradients[u]);
       // Between parameters the slot holds what another unit left there.
       for (const Range gap : layout_.units()[u].gaps) kernels::fill_zero(s, whole + gap.begin, gap.size());
@@ -195,6 +207,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
                                          op.accumulate ? Into::add : Into::overwrite);
     }
     case OperationKind::all_reduce: {
+      if (fake_collectives_) return;
       Communicator& holders = layout_.units()[u].sharded ? *mesh_.replicate : world_;
       return holders.all_reduce(s, at(plan_.gradients[u]), layout_.shard_numel(u));
     }

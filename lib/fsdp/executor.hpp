@@ -39,6 +39,16 @@ struct UpdateResult {
 struct WorkTimes {
   double gemm = 0, attention = 0, other_kernels = 0, collectives = 0, optimizer = 0;
   double total() const { return gemm + attention + other_kernels + collectives + optimizer; }
+  WorkTimes& operator+=(const WorkTimes& other) {
+    gemm += other.gemm, attention += other.attention, other_kernels += other.other_kernels;
+    collectives += other.collectives, optimizer += other.optimizer;
+    return *this;
+  }
+};
+
+/// When an operation began and ended on this rank, by now_ns(). A CPU stream has done an operation when its call returns.
+struct OperationTime {
+  std::int64_t begin_ns = 0, end_ns = 0;
 };
 
 /// Fills inputs[R] and targets[R] of micro-batch `index` of the update.
@@ -46,9 +56,10 @@ using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, 
 
 class Executor {
  public:
-  /// Allocates all memory of the run. Arguments must outlive it. Not collective.
+  /// Takes the plan's arenas: `arena` of plan.arena_bytes, and `slots` of plan.slot_bytes, which the shard axis allocated. The
+  /// other arguments must outlive it. Not collective.
   Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
-           Device& device, Mesh& mesh, Communicator& world);
+           Device& device, Buffer arena, Buffer slots, Mesh& mesh, Communicator& world);
 
   /// What this rank owns of each unit: Layout::shard_numel() floats, valid while this object lives; empty where the unit has
   /// none (gradients and optimizer state of units that are not trained). Gradients are those of the last update, before
@@ -68,6 +79,12 @@ class Executor {
   double evaluate(const BatchReader& read);
   /// logits[V] after position `row` of a batch of one rank. Collective over world.
   void logits(const BatchReader& read, std::size_t row, float* out);
+
+  /// The next update writes here when each of its operations ran: one element for each operation of plan.update, or none.
+  void record(std::span<OperationTime> times);
+  /// From now on gathers and reductions of units move nothing: what is computed is meaningless, the time that it takes is that
+  /// of a step without them. For measurements alone; the same on every rank.
+  void fake_collectives(bool fake) { fake_collectives_ = fake; }
 
   /// Most that was in use at one time, measured.
   std::size_t peak_bytes() const { return arena_.peak_bytes() + slots_.peak_bytes(); }
@@ -100,6 +117,8 @@ class Executor {
   std::vector<float*> gradients_;                        // of each parameter
   std::vector<std::vector<OptimizerSegment>> segments_;  // of each unit
   WorkTimes times_;
+  std::span<OperationTime> record_;  // of the next update
+  bool fake_collectives_ = false;
 
   // Of the update that runs.
   double loss_sum_ = 0;

@@ -64,35 +64,49 @@ ModelSizes model_sizes(const Transformer& model, BatchShape shape) {
           model.parameters_by_stage()};
 }
 
+std::string_view name_of(StreamId stream) {
+  static constexpr std::array<std::string_view, stream_count> names = {"compute", "gather", "reduce"};
+  return names[static_cast<std::size_t>(stream)];
+}
+
+std::string title_of(const Operation& op, const Layout& layout) {
+  std::string title(name_of(op.kind));
+  if (op.block >= 0)
+    title += format(" block {}", op.block);
+  else if (op.unit >= 0)
+    title += " " + layout.units()[static_cast<std::size_t>(op.unit)].name;
+  if (op.accumulate) title += ", add";
+  return title;
+}
+
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout) {
   const auto names = [&](const std::vector<BufferId>& ids) {
     std::string text;
-    for (const BufferId id : ids)
-      text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(id)].name);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i == 2 && ids.size() > 6) return text + format(" ... {}", ids.size());
+      text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(ids[i])].name);
+    }
     return text;
   };
-  static constexpr std::array<std::string_view, stream_count> streams = {"compute", "gather", "reduce"};
-  std::vector<std::array<std::string, 6>> rows = {{"#", "stream", "operation", "reads", "writes", "waits"}};
+  const int last = operations.empty() ? 0 : operations.back().micro_batch;
+  using Row = std::array<std::string, 6>;
+  std::vector<Row> rows = {{"#", "stream", "operation", "reads", "writes", "waits"}};
+  std::vector<int> micro_batches = {-1};  // of each row
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Operation& op = operations[i];
-    std::string what(name_of(op.kind));
-    if (op.block >= 0)
-      what += format(" block {}", op.block);
-    else if (op.unit >= 0)
-      what += " " + layout.units()[static_cast<std::size_t>(op.unit)].name;
-    if (op.accumulate) what += ", add";
-    rows.push_back({format("{}", i), std::string(streams[static_cast<std::size_t>(op.stream)]), what, names(op.reads),
-                    names(op.writes), format("{}", fmt::join(op.waits, " "))});
+    if (last > 2 && op.micro_batch > 1 && op.micro_batch < last) continue;
+    rows.push_back({format("{}", i), std::string(name_of(op.stream)), title_of(op, layout), names(op.reads), names(op.writes),
+                    format("{}", fmt::join(op.waits, " "))});
+    micro_batches.push_back(op.micro_batch);
   }
   std::array<std::size_t, 6> widths{};
-  for (const auto& row : rows)
+  for (const Row& row : rows)
     for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
   std::string text;
-  int micro_batch = -1;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (i > 0 && operations[i - 1].micro_batch != micro_batch && operations.back().micro_batch > 0) {
-      micro_batch = operations[i - 1].micro_batch;
-      text += format("  micro-batch {}\n", micro_batch);
+    if (i > 0 && last > 0 && micro_batches[i] != micro_batches[i - 1]) {
+      if (last > 2 && micro_batches[i] == last) text += format("  (micro-batches 2 to {} are as 1)\n", last - 1);
+      text += format("  micro-batch {}\n", micro_batches[i]);
     }
     std::string line = format("{:>{}}", rows[i][0], widths[0] + 2);
     for (std::size_t c = 1; c < 6; ++c) line += format("  {:<{}}", rows[i][c], widths[c]);

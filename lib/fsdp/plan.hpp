@@ -140,7 +140,11 @@ struct Plan {
 /// Pure function; throws InternalError if the options contradict each other.
 Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options);
 
-/// The operations as a table: number, stream, operation, reads, writes, waits.
+/// "forward block 3", "all-gather root", "reduce-scatter root, add".
+std::string title_of(const Operation& op, const Layout& layout);
+std::string_view name_of(StreamId stream);
+/// The operations as a table: number, stream, operation, reads, writes, waits. Of more than three micro-batches the first two
+/// and the last one; of more than six buffers two.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
 /// Bytes per role, indexed by BufferRole. Activations count at their peak, as the arena holds them; everything else lives for
 /// the whole run. They add up to peak_bytes.

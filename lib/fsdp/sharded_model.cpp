@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "comm/agree.hpp"
 #include "fsdp/plan_check.hpp"
 
 namespace fsdp {
@@ -88,7 +89,11 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
 }
 
 Executor& ShardedModel::allocate(Device& device) {
-  return executor_.emplace(model_, layout(), plan(), options_.batch, options_.adamw, device, mesh_, world_);
+  Buffer arena;
+  agree(world_, [&] { arena = device.allocate(plan().arena_bytes); });  // before the collective one below
+  Buffer slots = mesh_.shard->allocate(device, plan().slot_bytes);
+  return executor_.emplace(model_, layout(), plan(), options_.batch, options_.adamw, device, std::move(arena), std::move(slots),
+                           mesh_, world_);
 }
 
 }  // namespace fsdp

@@ -20,8 +20,8 @@ struct ShardingOptions {
   int shard_group_size = 0;  // of the hybrid strategies; 0: the ranks of a node
   WrapPolicy wrap = {};
   ParameterPatterns patterns = {};
-  BatchShape batch;  // of one micro-batch on one rank
-  PlanOptions plan;  // optimizer_states is filled in by plan_sharding()
+  BatchShape batch = {};  // of one micro-batch on one rank
+  PlanOptions plan = {};  // optimizer_states is filled in by plan_sharding()
   AdamWOptions adamw = {};
 };
 
@@ -44,7 +44,7 @@ class ShardedModel {
   ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world);
   ShardedModel(const ShardedModel&) = delete;
 
-  /// Takes all memory of the run. Not collective. Throws UserError if there is too little.
+  /// Takes all memory of the run. Collective over world; all ranks throw CollectiveError if one has too little.
   Executor& allocate(Device& device);
   /// After allocate().
   Executor& executor() { return *executor_; }

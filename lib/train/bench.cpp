@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <optional>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@
 #include "fsdp/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
+#include "train/bench_collectives.hpp"
 #include "train/machine.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
@@ -86,14 +89,28 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
   return options.json ? json.dump() + "\n" : text;
 }
 
+/// Throws UserError.
+void check_step(const BenchOptions& options) {
+  check(options.trace);
+  if (options.fake_collectives && options.exposed)
+    throw UserError("--fake-collectives and --exposed are both given (--exposed runs both kinds of updates) give one of them");
+  if (options.fake_collectives && !options.trace.file.empty())
+    throw UserError("--trace does not go with --fake-collectives (it would show transfers that are not there) leave out one");
+}
+
 std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
   const std::size_t B = options.batch_size, T = options.tokens_per_sample, K = options.update_freq;
   const ShardingOptions sharding = {.strategy = options.sharding_strategy,
                                     .batch = {B, T},
                                     .plan = {.micro_batches = K, .checkpoint_activations = options.checkpoint_activations}};
-  agree(world, [&] { check_sharding(arch_config(options.arch), sharding, world.size()); });
+  std::optional<TraceFile> trace_file;  // rank 0's
+  agree(world, [&] {
+    check_step(options);
+    check_sharding(arch_config(options.arch), sharding, world.size());
+    if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
+  });
   ShardedModel sharded(arch_config(options.arch), sharding, world);
-  agree(world, [&] { sharded.allocate(device); });
+  sharded.allocate(device);
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();
@@ -109,19 +126,40 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
       targets[i] = static_cast<std::int32_t>(words[1] % V);
     }
   };
-  std::vector<double> seconds;
-  for (std::size_t step = 1; step <= options.steps + 2; ++step) {
-    if (step == 3) executor.reset_times();
+  std::uint64_t updates = 0;
+  const auto update = [&](bool fake) {
+    executor.fake_collectives(fake);
+    executor.reset_times();
     world.barrier();
     const Timer timer;
     executor.run_update(random_tokens,
-                        {.update = step, .learning_rate = 1e-4, .clip_norm = 1.0, .tokens = static_cast<double>(tokens)});
+                        {.update = ++updates, .learning_rate = 1e-4, .clip_norm = 1.0, .tokens = static_cast<double>(tokens)});
     world.barrier();
-    if (step > 2) seconds.push_back(timer.seconds());
+    return timer.seconds();
+  };
+  std::optional<Recorder> recorder;
+  if (!options.trace.file.empty()) recorder.emplace(sharded.plan(), options.trace.updates);
+  std::vector<double> seconds, fake_seconds;
+  WorkTimes times;  // of this rank, in the updates that count
+  for (std::size_t step = 1; step <= options.steps + 2; ++step) {
+    // With and without transfers in turn, the one first and then the other, so that a machine that slows down slows both.
+    const bool fake_first = options.exposed && step % 2 == 0;
+    if (fake_first) fake_seconds.push_back(update(true));
+    if (recorder && step > 1) executor.record(recorder->next(updates + 1));
+    seconds.push_back(update(options.fake_collectives));
+    if (step > 2) times += executor.times();
+    if (options.exposed && !fake_first) fake_seconds.push_back(update(true));
+  }
+  for (auto* list : {&seconds, &fake_seconds})
+    list->erase(list->begin(), list->begin() + std::min<std::ptrdiff_t>(2, std::ssize(*list)));
+  if (recorder) {
+    const std::string problem = write_trace(*recorder, sharded, world, trace_file ? &*trace_file : nullptr);
+    agree(world, [&] {
+      if (!problem.empty()) throw RunError(problem);
+    });
   }
   const double step_s = median(seconds), rate = static_cast<double>(tokens) / step_s;
   const double of_peak = sharded.model().flops_per_token(T) * rate / peak;
-  const WorkTimes& times = executor.times();  // of this rank
   const std::array<std::pair<const char*, double>, 5> parts = {{{"GEMM", times.gemm},
                                                                 {"attention", times.attention},
                                                                 {"other kernels", times.other_kernels},
@@ -137,15 +175,26 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
                          {"gemm_peak_gflops", peak / 1e9},
                          {"mem_peak_bytes", executor.peak_bytes()}};
   std::string text = format(
-      "{}, {} ranks, {}, batch {} x {} x {} per rank{}\n{:.0f} tokens/s, {:.0f} ms per update (median of {}), {:.0f}% of the "
+      "{}, {} ranks, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.0f} ms per update (median of {}), {:.0f}% of the "
       "GEMM peak of {:.0f} GFLOP/s\nwhere the time of rank 0 goes:\n",
       options.arch, world.size(), options.sharding_strategy, B, T, K,
-      options.checkpoint_activations ? ", blocks recomputed" : "", rate, step_s * 1e3, seconds.size(), 100 * of_peak,
-      peak / 1e9);
+      options.checkpoint_activations ? ", blocks recomputed" : "",
+      options.fake_collectives ? ", collectives faked (nothing is transferred, losses mean nothing)" : "", rate, step_s * 1e3,
+      seconds.size(), 100 * of_peak, peak / 1e9);
   for (const auto& [name, part] : parts) {
     text += format("  {:<14} {:>7.0f} ms {:>5.1f}%\n", name, 1e3 * part / static_cast<double>(seconds.size()),
                    100 * part / times.total());
     json["share"][name] = part / times.total();
+  }
+  if (options.fake_collectives) json["fake_collectives"] = true;
+  if (options.exposed) {
+    const double fake_s = median(fake_seconds), exposed_s = step_s - fake_s;
+    text += format(
+        "without transfers, in turn with these: {:.1f} ms per update; exposed communication: {:.1f} ms, {:.1f}% of an update\n",
+        1e3 * fake_s, 1e3 * exposed_s, 100 * exposed_s / step_s);
+    json["fake_ms"] = 1e3 * fake_s;
+    json["exposed_ms"] = 1e3 * exposed_s;
+    json["exposed_share"] = exposed_s / step_s;
   }
   return options.json ? json.dump() + "\n" : text;
 }
@@ -153,9 +202,12 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
 }  // namespace
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|step [options]", "Measures this machine and this program, as ratios of one run.");
+  OptionTable table("fsdp-bench", "gemm|step|collectives [options]",
+                    "Measures this machine and this program, as ratios of one run.");
   table.group("What");
-  table.text("what", "gemm|step", options.what, "gemm: the products of a model's layers; step: whole updates on random tokens")
+  table
+      .text("what", "gemm|step|collectives", options.what,
+            "gemm: the products of a model's layers; step: whole updates on random tokens; collectives: ours and MPI's own")
       .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs");
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank per micro-batch");
@@ -164,9 +216,16 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.choice<std::string>("sharding-strategy", options.sharding_strategy, placement_names(),
                             "what is sharded over the ranks");
   table.flag("checkpoint-activations", options.checkpoint_activations, "recompute each block in the backward pass");
+  table.flag("fake-collectives", options.fake_collectives,
+             "step: leave out every transfer of parameters and gradients; all else is as in the plan. Losses mean nothing.");
+  table.flag("exposed", options.exposed,
+             "step: run updates with and without transfers in turn; the difference is the communication that nothing hides.");
+  add_trace_options(table, options.trace);
   table.group("How");
   table.integer("steps", "N", options.steps, {1, 1e6}, "updates that count, after two that do not");
   add_threads_option(table, options.threads);
+  table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
+  add_comm_options(table, options.comm);
   table.flag("json", options.json, "print one JSON object");
   return table;
 }
@@ -178,8 +237,14 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   kernels::set_threads(share.threads);
   if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);
-  throw CollectiveError(format("'{}' is not a measurement (gemm and step are); see fsdp-bench --help", options.what), 0, true,
-                        2);
+  if (options.what == "collectives") {
+    if (options.largest_bytes < 4096 || options.largest_bytes > std::size_t{1} << 32)
+      throw CollectiveError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more) choose one between", 0, true,
+                            2);
+    return bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
+  }
+  throw CollectiveError(
+      format("'{}' is not a measurement (gemm, step and collectives are); see fsdp-bench --help", options.what), 0, true, 2);
 }
 
 }  // namespace fsdp

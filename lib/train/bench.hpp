@@ -6,23 +6,29 @@
 
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
+#include "comm/mpi_session.hpp"
+#include "train/trace.hpp"
 
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;  // "gemm" or "step"
+  std::string what;  // "gemm", "step" or "collectives"
   std::string arch = "gpt2";
   std::size_t batch_size = 4, tokens_per_sample = 256, update_freq = 1;
   std::string sharding_strategy = "full";
   bool checkpoint_activations = false;
   std::size_t steps = 5;  // counted, after two that are not
+  bool fake_collectives = false, exposed = false;
+  TraceOptions trace;
   std::size_t threads = 0;
+  std::size_t largest_bytes = std::size_t{64} << 20;  // of collectives
+  CommOptions comm = {.kind = CommKind::automatic};
   bool json = false;
 };
 
 OptionTable bench_option_table(BenchOptions& options);
 
-/// The report, as text or as one JSON object. Collective over world.
+/// The report, as text or as one JSON object; world is made by options.comm. Collective over world.
 std::string bench(const BenchOptions& options, Communicator& world);
 
 }  // namespace fsdp

@@ -75,15 +75,14 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   const ShardingOptions sharding = {.batch = {options.batch_size, T}, .plan = {.training = false}};
   agree(world, [&] { check_sharding(config, sharding, world.size()); });
   ShardedModel sharded(config, sharding, world);
+  Executor& executor = sharded.allocate(*device);
   agree(world, [&] {
-    Executor& executor = sharded.allocate(*device);
     load_parameters(*source, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());
   });
-
-  sharded.executor().publish_parameters();
+  executor.publish_parameters();
 
   const Timer timer;
-  const double loss = mean_loss(sharded.executor(), *batches, world, *stream), seconds = timer.seconds();
+  const double loss = mean_loss(executor, *batches, world, *stream), seconds = timer.seconds();
   const double bits = loss / std::numbers::ln2;
   const bool bytes = config.vocab_size == 256;  // each token is a byte
   if (options.json) {

@@ -45,6 +45,15 @@ Option& add_threads_option(OptionTable& table, std::size_t& threads) {
                        "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores.");
 }
 
+void add_comm_options(OptionTable& table, CommOptions& comm) {
+  table.choice<CommKind>(
+      "comm", comm.kind, {{"auto", CommKind::automatic}, {"shm", CommKind::shm}, {"mpi", CommKind::mpi}},
+      "How ranks communicate: shm through shared memory within a node and by MPI between nodes, mpi by MPI alone; auto is shm "
+      "where ranks can share memory.");
+  table.duration("collective-timeout", "TIME", comm.timeout_s,
+                 "End the job when a rank lets the others wait this long in a collective, and name it; 0: wait for ever.");
+}
+
 OptionTable train_option_table(TrainOptions& o) {
   OptionTable table("fsdp-train", "[DATA] [options]",
                     "Trains a GPT or Llama model with fully sharded data parallelism. Start one process per rank, for example: "
@@ -189,12 +198,13 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   table.group("Run");
   table.choice<std::string>("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
                             "Device to compute on. This program has no CUDA device: auto is cpu.");
-  table.choice<std::string>("comm", o.comm, {{"auto", "auto"}, {"mpi", "mpi"}}, "How ranks communicate: auto is mpi.");
+  add_comm_options(table, o.comm);
   table.integer("seed", "N", o.seed, {0, 4294967295.0}, "Seed of the random initial weights and of --shuffle.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
+  add_trace_options(table, o.trace);
   table.flag("dry-run", o.dry_run, "Print the memory plan and the schedule of a step, and do not train.");
   add_threads_option(table, o.threads);
 }
@@ -299,6 +309,7 @@ void resolve(TrainOptions& o, int world_size) {
   resolve_sharding(o);
 
   // Run.
+  check(o.trace);
   if (o.device == "cuda")
     throw UserError("--device cuda is not there (this program was built without a CUDA device) use --device cpu or auto");
 }

@@ -12,10 +12,12 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/options.hpp"
+#include "comm/mpi_session.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/wrap.hpp"
 #include "nn/config.hpp"
 #include "optim/schedule.hpp"
+#include "train/trace.hpp"
 
 namespace fsdp {
 
@@ -74,11 +76,13 @@ struct TrainOptions {
   std::size_t save_interval_updates = 0;  // 0: at the end and on request only
   std::string restore = "latest";         // "latest", "none" or a path
   // run
-  std::string device = "auto", comm = "auto";
+  std::string device = "auto";
+  CommOptions comm = {.kind = CommKind::automatic};
   std::size_t seed = 1;
   std::size_t log_interval = 10;
   std::filesystem::path log_file;             // empty: no metrics file
   std::size_t validate_interval_updates = 0;  // 0: at the end only
+  TraceOptions trace;
   bool dry_run = false;
   std::size_t threads = 0;  // OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores
 };
@@ -112,6 +116,8 @@ std::string list_of_archs();
 ConfigOverrides overrides_of(const TrainOptions& options);
 /// "--threads N", the same in every program that computes.
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
+/// --comm and --collective-timeout.
+void add_comm_options(OptionTable& table, CommOptions& comm);
 /// What --version prints: the program, its version, MPI, HDF5, oneDNN, what is off.
 std::string full_version_text(std::string_view program);
 /// The text that answers --help, --version and the like; none for a run.

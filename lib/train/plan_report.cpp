@@ -54,7 +54,7 @@ std::size_t other_bytes(const RankMemory& m) { return m.of(BufferRole::scratch) 
 
 std::string memory_table(const PlanTable& table) {
   std::vector<Cells> rows = {
-      {"", "", "", "optimizer", "gathered", "unreduced", "message", "", "activ.", "activ.", "total", "total"},
+      {"", "", "", "optimizer", "gathered", "unreduced", "comm.", "", "activ.", "activ.", "total", "total"},
       {"  strategy", "params", "gradients", "state", "slots", "slots", "staging", "other", "kept", "recomp.", "kept",
        "recomp."}};
   for (const PlanRow& row : table.rows) {
@@ -234,7 +234,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({"  unreduced gradients", "-", "-", bytes(m.of(BufferRole::unreduced_gradients))});
   rows.push_back({"  activations, kept", "-", "-", bytes(m.of(BufferRole::activations))});
   rows.push_back({"  scratch, batch, tables", "-", "-", bytes(m.of(BufferRole::scratch) + m.of(BufferRole::batch))});
-  rows.push_back({"  message staging", "-", "-", bytes(m.staging)});
+  rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
   rows.push_back({"  gemm's panels, about", "-", "-", bytes(m.gemm)});
   rows.push_back({"  total", tutorial ? bytes(tutorial->total()) : "-", bytes(slides.total()), bytes(m.total())});
   const bool in_parts = row.placement->parameters_forward_to_backward == Place::sharded;
@@ -255,7 +255,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
              "  What backward writes, until it is reduced; neither rule has it.\n"
              "activations: what blocks save for backward, at its peak: {}; with recomputation {}.\n"
              "scratch, batch, tables: of one block at a time and each of --threads, the tokens, rotary positions.\n"
-             "message staging: pieces on their way, in groups that send messages (--comm mpi).\n"
+             "communication staging: of the world, the node, and the groups of both axes; --comm says which share memory.\n"
              "gemm's panels: what matrix products take and give back.\n",
              explain_slots(plan, BufferRole::gathered_parameters),
              in_parts
@@ -300,7 +300,7 @@ nlohmann::json memory_json(const RankMemory& m) {
           {"scratch", m.of(BufferRole::scratch)},
           {"batch_and_tables", m.of(BufferRole::batch)},
           {"plan_peak", m.plan_peak()},
-          {"message_staging", m.staging},
+          {"communication_staging", m.staging},
           {"gemm_panels", m.gemm},
           {"total", m.total()}};
 }

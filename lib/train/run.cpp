@@ -9,6 +9,7 @@
 #include "base/program.hpp"
 #include "base/version.hpp"
 #include "comm/agree.hpp"
+#include "fsdp/timeline.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "train/evaluate.hpp"
@@ -74,10 +75,12 @@ Run::Run(const TrainOptions& options, Communicator& world)
   agree(world, [&] {
     metrics_.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, first);
     if (first && !options.dry_run) save_lock_.emplace(options.save_dir);
+    if (first && !options.dry_run && !options.trace.file.empty()) trace_file_.emplace(options.trace.file);
   });
   origin_ = find_origin(options, world, *stream_);
   for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
+  start_tokens_ = progress_.tokens;
   agree(world, [&] { check_sharding(origin_.config, sharding_options(options), world.size()); });
   sharded_.emplace(origin_.config, sharding_options(options), world);
   for (const std::string& warning : sharded_->warnings()) metrics_->say("warning: " + warning);
@@ -91,8 +94,13 @@ void Run::print_plan() const {
   for (const Unit& unit : layout.units())
     std::printf("  %-24s %4zu tensors  %12zu elements  %12zu with padding  %s\n", unit.name.c_str(), unit.parameters.size(),
                 unit.numel, unit.padded_numel, format_bytes(static_cast<double>(unit.padded_numel * sizeof(float))).c_str());
-  std::printf("memory plan per rank:\n%s%soperations of one update:\n%s", describe_memory(sharded_->plan()).c_str(),
-              overheads().c_str(), describe_operations(sharded_->plan(), sharded_->plan().update, layout).c_str());
+  const Transformer& model = sharded_->model();
+  const auto stages = model.parameters_by_stage();
+  std::size_t block_numel = 0;
+  for (const std::size_t p : stages[1]) block_numel += numel(model.parameters()[p].shape);
+  std::printf("memory plan per rank:\n%s%soperations of one update:\n%s\n%s", describe_memory(sharded_->plan()).c_str(),
+              overheads().c_str(), describe_operations(sharded_->plan(), sharded_->plan().update, layout).c_str(),
+              draw_timeline(sharded_->plan().update, layout, block_numel).c_str());
 }
 
 void Run::announce() {
@@ -119,7 +127,10 @@ void Run::announce() {
 void Run::prepare() {
   agree(world_, [&] { open_data(); });
   require_memory();
-  agree(world_, [&] { sharded_->allocate(*device_); });
+  sharded_->allocate(*device_);
+  agree(world_, [&] {
+    if (!options_.trace.file.empty()) recorder_.emplace(sharded_->plan(), options_.trace.updates);
+  });
   const Timer timer;
   agree(world_, [&] { fill_weights(); });
   sharded_->executor().publish_parameters();
@@ -127,7 +138,6 @@ void Run::prepare() {
   last_save_ = progress_.update;
   origin_.checkpoint.reset();
   origin_.pretrained.reset();
-  start_tokens_ = progress_.tokens;
   since_start_.restart();
 }
 
@@ -150,7 +160,7 @@ void Run::open_data() {
 
 /// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
 void Run::require_memory() {
-  const std::size_t mine = sharded_->plan().peak_bytes + staging_bytes() + gemm_bytes();
+  const std::size_t mine = sharded_->plan().peak_bytes + staging_bytes() + gemm_bytes() + trace_bytes();
   auto together = narrow<std::int64_t>(mine);
   node_->all_reduce(*stream_, &together, 1);
   agree(world_, [&] {
@@ -178,6 +188,13 @@ void Run::fill_weights() {
   if (origin_.checkpoint) {
     origin_.checkpoint->verify(world_.rank(), world_.size());
     load_states(*origin_.checkpoint, parameters, sharded_->layout(), sharded_->shard(), states());
+    std::size_t fresh = 0;
+    for (const Unit& unit : sharded_->layout().units())
+      for (const std::size_t p : unit.parameters)
+        fresh += unit.trainable && !origin_.checkpoint->has_state(adamw_states[0], parameters[p].name);
+    if (fresh > 0)
+      metrics_->say(
+          format("warning: {} parameter tensors were not trained before; their optimizer state starts at zero", fresh));
   } else if (origin_.pretrained) {
     load_parameters(*origin_.pretrained, parameters, sharded_->layout(), sharded_->shard(), executor.parameters());
   } else {
@@ -189,6 +206,7 @@ void Run::step() {
   const Timer timer;
   Executor& executor = sharded_->executor();
   executor.reset_times();
+  if (recorder_) executor.record(recorder_->next(progress_.update + 1));
   const double rate = learning_rate(schedule_of(options_), progress_.update + 1);
   const UpdateResult result = executor.run_update(
       [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
@@ -224,6 +242,21 @@ void Run::step() {
                    .mfu = mfu(tokens_per_second),
                    .comm_exposed_ms = executor.times().collectives * 1e3,
                    .mem_peak_bytes = executor.peak_bytes()});
+  if (recorder_ && recorder_->full()) write_trace();
+}
+
+/// Training is worth more than its trace: if it cannot be written, a warning says so.
+void Run::write_trace() {
+  const std::string problem = fsdp::write_trace(*recorder_, *sharded_, world_, trace_file_ ? &*trace_file_ : nullptr);
+  if (!problem.empty())
+    metrics_->say("warning: " + problem);
+  else if (recorder_->updates().empty())
+    metrics_->say("warning: the trace is empty (the first update of a run is not recorded, and there was no other)");
+  else
+    metrics_->say(format("trace of {}: {}; open it at https://ui.perfetto.dev", plural(recorder_->updates().size(), "update"),
+                         options_.trace.file.string()));
+  recorder_.reset();
+  trace_file_.reset();
 }
 
 void Run::validate() {
@@ -252,17 +285,21 @@ void Run::save() {
 }
 
 void Run::finish(const std::string& next) {
+  if (recorder_) write_trace();  // of fewer updates than were asked for
   const bool ran = progress_.tokens > start_tokens_;
   std::size_t measured = 0;
   if (ran) {
     measured = max_over_ranks(world_, *stream_, sharded_->executor().peak_bytes());
     const std::size_t process = max_over_ranks(world_, *stream_, process_peak_bytes() - start_bytes_);
     const std::size_t planned = sharded_->plan().peak_bytes;
-    metrics_->say(
-        format("memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above",
-               format_bytes(static_cast<double>(planned)), format_bytes(static_cast<double>(measured)),
-               format_bytes(static_cast<double>(process)),
-               format_bytes(static_cast<double>(planned + staging_bytes() + gemm_bytes()))));
+    metrics_->say(format(
+        "memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above{}",
+        format_bytes(static_cast<double>(planned)), format_bytes(static_cast<double>(measured)),
+        format_bytes(static_cast<double>(process)),
+        format_bytes(static_cast<double>(planned + staging_bytes() + borrowed_bytes() + gemm_bytes())),
+        borrowed_bytes() == 0
+            ? ""
+            : format(" and {} read in neighbours' slots", format_bytes(static_cast<double>(borrowed_bytes())))));
   }
   const double rate = ran ? static_cast<double>(progress_.tokens - start_tokens_) / since_start_.seconds() : 0;
   metrics_->end({progress_.update, progress_.tokens, rate, measured, next});
@@ -276,14 +313,26 @@ std::optional<double> Run::mfu(double tokens_per_second) const {
 
 std::size_t Run::staging_bytes() const {
   const Mesh& mesh = sharded_->mesh();
-  return world_.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+  return world_.staging_bytes() + node_->staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+}
+
+/// What the collectives read in the neighbours' memory, which the system counts here, too.
+std::size_t Run::borrowed_bytes() const {
+  const Mesh& mesh = sharded_->mesh();
+  return mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
 }
 
 std::size_t Run::gemm_bytes() const { return fsdp::gemm_bytes(sharded_->model().config(), {cut_.B, cut_.T}); }
 
+std::size_t Run::trace_bytes() const {
+  return options_.trace.file.empty() ? 0 : Recorder::bytes(sharded_->plan(), options_.trace.updates);
+}
+
 std::string Run::overheads() const {
-  return format("  and beside it: {} communication staging, about {} that oneDNN's gemm takes and frees\n",
-                format_bytes(static_cast<double>(staging_bytes())), format_bytes(static_cast<double>(gemm_bytes())));
+  const std::string trace =
+      trace_bytes() == 0 ? "" : format(", {} of the trace", format_bytes(static_cast<double>(trace_bytes())));
+  return format("  and beside it: {} communication staging, about {} that oneDNN's gemm takes and frees{}\n",
+                format_bytes(static_cast<double>(staging_bytes())), format_bytes(static_cast<double>(gemm_bytes())), trace);
 }
 
 }  // namespace fsdp

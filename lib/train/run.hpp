@@ -14,6 +14,7 @@
 #include "train/metrics.hpp"
 #include "train/options.hpp"
 #include "train/origin.hpp"
+#include "train/trace.hpp"
 
 namespace fsdp {
 
@@ -53,9 +54,12 @@ class Run {
   void fill_weights();
   std::vector<ShardState> states();
   void require_memory();
+  void write_trace();
   std::optional<double> mfu(double tokens_per_second) const;
   std::size_t staging_bytes() const;
+  std::size_t borrowed_bytes() const;
   std::size_t gemm_bytes() const;
+  std::size_t trace_bytes() const;
   std::string overheads() const;
 
   const TrainOptions& options_;
@@ -67,7 +71,9 @@ class Run {
   int threads_ = 1;
   std::optional<double> peak_flops_;
   std::optional<Metrics> metrics_;
-  std::optional<SaveLock> save_lock_;  // rank 0's
+  std::optional<SaveLock> save_lock_;    // rank 0's
+  std::optional<TraceFile> trace_file_;  // rank 0's
+  std::optional<Recorder> recorder_;     // until its updates are written
   Origin origin_;
   std::optional<ShardedModel> sharded_;
   BatchCut cut_;

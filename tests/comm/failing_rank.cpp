@@ -1,5 +1,8 @@
 // One rank fails while the others wait for it in a collective: `kill` by SIGKILL, `throw` by an exception as main() handles it,
-// `unwind` by one that passes the session's and the communicator's destructors on its way. failing_rank.sh runs it.
+// `unwind` by one that passes the session's and the communicator's destructors on its way, `hang` by never coming.
+// failing_rank.sh runs it: failing_rank HOW mpi|shm.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -12,13 +15,15 @@
 using namespace fsdp;
 
 namespace {
-void run(MpiSession& session, std::string_view how) {
-  const auto world = session.world();
+void run(MpiSession& session, std::string_view how, std::string_view comm) {
+  const auto world =
+      session.world({.kind = comm == "shm" ? CommKind::shm : CommKind::mpi, .timeout_s = how == "hang" ? 1.0 : 600.0});
   const auto stream = make_cpu_device()->make_stream();
   std::vector<float> data(1'000'003, 1.0f);
   for (int step = 0;; ++step) {
     if (step == 3 && session.rank() == 1) {
       if (how == "kill") std::raise(SIGKILL);
+      while (how == "hang") pause();
       throw UserError("rank 1 was told to fail");
     }
     world->all_reduce(*stream, data.data(), data.size());
@@ -27,11 +32,11 @@ void run(MpiSession& session, std::string_view how) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view how = argc > 1 ? argv[1] : "";
+  const std::string_view how = argc > 1 ? argv[1] : "", comm = argc > 2 ? argv[2] : "";
   if (how == "unwind") {
     try {
       MpiSession session(argc, argv);
-      run(session, how);
+      run(session, how, comm);
     } catch (const UserError& error) {
       std::fprintf(stderr, "%s\n", error.what());
       return 3;
@@ -39,7 +44,10 @@ int main(int argc, char** argv) {
   }
   MpiSession session(argc, argv);
   try {
-    run(session, how);
+    run(session, how, comm);
+  } catch (const CollectiveTimeout& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    session.abort_job(1);
   } catch (const UserError& error) {
     std::fprintf(stderr, "%s\n", error.what());
     session.abort_job(3);

@@ -23,10 +23,10 @@ BOOST_AUTO_TEST_CASE(collectives_match_a_local_computation) {
 BOOST_AUTO_TEST_CASE(messages_are_cut_into_pieces) {
   const auto stream = make_cpu_device()->make_stream();
   for (const std::size_t piece_bytes : {1, 63, 64, 1000}) {
-    const auto comm = session().world(piece_bytes);
+    const auto comm = session().world({.piece_bytes = piece_bytes});
     for (const std::size_t count : {0, 1, 2, 5, 17, 257}) check_count(*comm, *stream, count);
   }
-  const auto comm = session().world(1000);
+  const auto comm = session().world({.piece_bytes = 1000});
   check_all_gather(*comm, *stream, 10007, DType::f32, true);
   check_reduce_scatter(*comm, *stream, 10007, Into::add);
   check_all_reduce<double>(*comm, *stream, 10007);
@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(groups_split) {
 }
 
 BOOST_AUTO_TEST_CASE(staging_is_small) {
-  BOOST_TEST(world().staging_bytes() == message_staging_bytes(world().size()));
+  BOOST_TEST(world().staging_bytes() == planned_staging_bytes(world().size(), false));
   const std::size_t others = static_cast<std::size_t>(world().size()) - 1;
   BOOST_TEST(world().staging_bytes() <= (std::size_t{4} << 20));
   BOOST_TEST(world().staging_bytes() >= others * 4096);
@@ -78,8 +78,8 @@ BOOST_AUTO_TEST_CASE(failed_calls_say_what_failed) {
                text.find("tests/comm/mpi.cpp:") != std::string::npos;
       });
   FSDP_CHECK_MPI(MPI_Comm_free(&comm));
-  BOOST_CHECK_THROW(session().world(0), InternalError);
-  BOOST_CHECK_THROW(session().world(std::size_t{1} << 31), InternalError);
+  BOOST_CHECK_THROW(session().world({.piece_bytes = 0}), InternalError);
+  BOOST_CHECK_THROW(session().world({.piece_bytes = std::size_t{1} << 31}), InternalError);
 }
 
 BOOST_AUTO_TEST_CASE(an_aborted_group_refuses) {

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -62,6 +64,12 @@ inline Outcome run(const fs::path& folder, const std::vector<std::string>& comma
   BOOST_REQUIRE(waitpid(child, &status, 0) == child);
   std::ifstream file(log);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), {std::istreambuf_iterator<char>(file), {}}};
+}
+
+/// A command line without quotes as words.
+inline std::vector<std::string> split(const std::string& line) {
+  std::istringstream stream(line);
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
 /// The launcher's words for `np` ranks, then the program and its arguments.

@@ -16,22 +16,9 @@ std::vector<std::string> plus(std::vector<std::string> words, const std::vector<
   return words;
 }
 
-const std::vector<std::string> model = {"--arch",
-                                        "gpt2",
-                                        "--vocab-size",
-                                        "211",
-                                        "--decoder-layers",
-                                        "2",
-                                        "--decoder-embed-dim",
-                                        "24",
-                                        "--decoder-attention-heads",
-                                        "3",
-                                        "--tokens-per-sample",
-                                        "16",
-                                        "--batch-size",
-                                        "2",
-                                        "--max-update",
-                                        "2"};
+const std::vector<std::string> model = split(
+    "--arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 24 --decoder-attention-heads 3 --tokens-per-sample 16 "
+    "--batch-size 2 --max-update 2");
 
 /// On 3 ranks: exit code `code` and one message that says all of `texts`.
 void expect_failure(int code, const fs::path& folder, const std::vector<std::string>& words,
@@ -61,7 +48,15 @@ BOOST_AUTO_TEST_CASE(options_that_are_not) {
   const auto folder = fresh_folder();
   expect_mistake(folder, plus({tokens, "--batchsize", "3"}, model), {"--batchsize", "did you mean --batch-size?"});
   expect_mistake(folder, plus({tokens, "--lr", "fast"}, model), {"--lr", "fast"});
-  expect_mistake(folder, plus({tokens, "--sharding-strategy", "fulll"}, model), {"fulll", "did you mean full?", "full, grad-op"});
+  expect_mistake(folder, plus({tokens, "--sharding-strategy", "fulll"}, model),
+                 {"fulll", "did you mean full?", "full, grad-op"});
+  // Strategies and units.
+  expect_mistake(folder, plus({tokens, "--sharding-strategy", "hybrid", "--shard-group-size", "2"}, model),
+                 {"groups of 2", "3 ranks"});
+  expect_mistake(folder, plus({tokens, "--freeze", "h.9.*"}, model), {"--freeze 'h.9.*' matches no parameter"});
+  expect_mistake(folder, plus({tokens, "--train-only", "h.1.*", "--freeze", "h.*"}, model), {"every parameter is frozen"});
+  expect_mistake(folder, plus({tokens, "--wrap-policy", "custom", "--wrap-units", "h.0,h.[01]"}, model), {"overlap"});
+  expect_mistake(folder, plus({tokens, "--ddp-backend", "pytorch_ddp", "--sharding-strategy", "full"}, model), {"contradicts"});
   // Sizes that nobody means are told at once.
   expect_mistake(folder, plus({tokens, "--update-freq", "100000"}, model), {"--update-freq", "too long"});
   expect_mistake(folder, plus({tokens, "--decoder-kv-heads", "1000000000000"}, model), {"--decoder-kv-heads", "out of range"});

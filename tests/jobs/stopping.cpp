@@ -14,39 +14,14 @@ namespace {
 
 /// A run of `updates` out of 40, 12 sequences each, whatever the number of ranks.
 std::vector<std::string> options(int np, int updates, const std::string& save_dir, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> words = {(golden_folder("gpt2-tied") / "train.bin").string(),
-                                    "--arch",
-                                    "gpt2",
-                                    "--vocab-size",
-                                    "211",
-                                    "--decoder-layers",
-                                    "3",
-                                    "--decoder-embed-dim",
-                                    "48",
-                                    "--decoder-attention-heads",
-                                    "4",
-                                    "--tokens-per-sample",
-                                    "32",
-                                    "--batch-size",
-                                    std::to_string(12 / np),
-                                    "--total-batch-size",
-                                    "12",
-                                    "--lr",
-                                    "3e-3",
-                                    "--lr-scheduler",
-                                    "cosine",
-                                    "--warmup-updates",
-                                    "5",
-                                    "--total-num-update",
-                                    "40",
-                                    "--max-update",
-                                    std::to_string(updates),
-                                    "--clip-norm",
-                                    "1",
-                                    "--save-dir",
-                                    save_dir,
-                                    "--log-file",
-                                    save_dir + ".jsonl"};
+  std::vector<std::string> words = split(
+      "--arch gpt2 --vocab-size 211 --decoder-layers 3 --decoder-embed-dim 48 --decoder-attention-heads 4 --tokens-per-sample "
+      "32 "
+      "--total-batch-size 12 --lr 3e-3 --lr-scheduler cosine --warmup-updates 5 --total-num-update 40 --clip-norm 1 "
+      "--batch-size " +
+      std::to_string(12 / np) + " --max-update " + std::to_string(updates) + " --save-dir " + save_dir + " --log-file " +
+      save_dir + ".jsonl");
+  words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -84,6 +59,7 @@ BOOST_AUTO_TEST_CASE(resuming_changes_no_bit_at_the_same_number_of_ranks) {
     const Outcome again = run(folder, mpirun(3, "fsdp-train", options(3, 12, "parts-" + strategy, more)));
     expect_code(again, 0);
     BOOST_TEST(again.says("nothing to do"));
+    BOOST_TEST(!again.says("memory per rank:"));  // there was none
     const auto lines = metrics(folder / ("parts-" + strategy + ".jsonl"));
     BOOST_TEST(lines[lines.size() - 2]["type"] == "start");
     BOOST_TEST(lines.back()["type"] == "end");
@@ -96,8 +72,16 @@ BOOST_AUTO_TEST_CASE(resuming_at_other_numbers_of_ranks_and_strategies) {
   expect_code(run(folder, mpirun(2, "fsdp-train", options(2, 16, "whole"))), 0);
   expect_code(run(folder, mpirun(4, "fsdp-train", options(4, 4, "parts"))), 0);
   expect_code(run(folder, mpirun(3, "fsdp-train", options(3, 8, "parts", {"--wrap-layers", "2"}))), 0);
-  expect_code(run(folder, mpirun(1, "fsdp-train", options(1, 12, "parts", {"--sharding-strategy", "none"}))), 0);
-  expect_code(run(folder, mpirun(2, "fsdp-train", options(2, 16, "parts"))), 0);
+  expect_code(run(folder, mpirun(1, "fsdp-train", options(1, 10, "parts", {"--sharding-strategy", "none"}))), 0);
+  expect_code(run(folder, mpirun(2, "fsdp-train", options(2, 11, "parts", {"--sharding-strategy", "optim"}))), 0);
+  expect_code(
+      run(folder, mpirun(4, "fsdp-train", options(4, 13, "parts", split("--sharding-strategy hybrid --shard-group-size 2")))),
+      0);
+  expect_code(run(folder, mpirun(3, "fsdp-train", options(3, 14, "parts", split("--wrap-policy size --min-num-params 9k")))),
+              0);
+  expect_code(
+      run(folder, mpirun(2, "fsdp-train", options(2, 16, "parts", split("--sharding-strategy grad-op --ignore-params *ln*")))),
+      0);
   const auto whole = losses(folder, "whole"), parts = losses(folder, "parts");
   BOOST_TEST_REQUIRE(whole.size() == parts.size());
   for (std::size_t u = 0; u < whole.size(); ++u) BOOST_TEST(std::abs(whole[u] - parts[u]) < 5e-6);
@@ -116,6 +100,25 @@ BOOST_AUTO_TEST_CASE(resuming_with_data_cut_another_way_says_where_it_goes_on) {
   const Outcome shuffled = run(folder, mpirun(2, "fsdp-train", words));
   expect_code(shuffled, 0);
   BOOST_TEST(shuffled.times_said("read from the start") == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_trained_may_change_from_run_to_run) {
+  const auto folder = fresh_folder();
+  expect_code(run(folder, mpirun(2, "fsdp-train", options(2, 3, "saves", {"--freeze", "h.0.*"}))), 0);
+  const Outcome other = run(folder, mpirun(3, "fsdp-train", options(3, 5, "saves", {"--train-only", "h.*"})));
+  expect_code(other, 0);
+  BOOST_TEST(other.times_said("12 parameter tensors were not trained before") == 1u);
+  // What was frozen throughout has not changed: consolidated at both ends, the embeddings are the same.
+  const auto consolidated = [&](const std::string& step) {
+    expect_code(run(folder, {std::string(FSDP_BIN) + "/fsdp-consolidate", "saves/step-0000000" + step, "model" + step,
+                             "--format", "safetensors"}),
+                0);
+    return read_tensors(folder / ("model" + step) / "model.safetensors");
+  };
+  const auto before = consolidated("3"), after = consolidated("5");
+  BOOST_TEST(before.at("transformer.wte.weight") == after.at("transformer.wte.weight"), boost::test_tools::per_element());
+  BOOST_CHECK(before.at("transformer.h.0.mlp.c_fc.weight") != after.at("transformer.h.0.mlp.c_fc.weight"));
+  BOOST_CHECK(before.at("transformer.h.2.mlp.c_fc.weight") != after.at("transformer.h.2.mlp.c_fc.weight"));
 }
 
 BOOST_AUTO_TEST_CASE(sigusr1_to_the_launcher_saves_and_stops) {
@@ -168,4 +171,21 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job_and_leaves_the_last_save) {
       run(folder, mpirun(2, "fsdp-train", options(2, static_cast<int>(steps_done(folder, "saves")) + 20, "saves")));
   expect_code(resumed, 0);
   BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"].get<int>() >= 10);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named_and_ends_the_job) {
+  for (const std::string comm : {"shm", "mpi"}) {
+    const auto folder = fresh_folder() / comm;
+    fs::create_directories(folder);
+    const auto words = options(4, 100000, "saves", {"--comm", comm, "--collective-timeout", "2s"});
+    const Outcome outcome = run(folder, mpirun(4, "fsdp-train", words), [&](pid_t launcher) {
+      wait_until([&] { return steps_done(folder, "saves") >= 2; });
+      const auto ranks = ranks_of(launcher);
+      BOOST_TEST_REQUIRE(ranks.size() == 4u);
+      kill(ranks[2], SIGSTOP);
+    });
+    BOOST_TEST(outcome.code == 1, outcome.output);
+    BOOST_TEST(outcome.says("rank 2 on "), outcome.output);
+    BOOST_TEST(outcome.says("within 2.0 s"), outcome.output);
+  }
 }

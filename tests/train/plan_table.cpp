@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(one_rank_by_hand) {
   check_states(table, "hybrid-grad-op", 4 * all, 4 * all, 8 * all, 4 * all, 4 * (root + 2 * block));
   for (const PlanRow& row : table.rows) {
     BOOST_TEST(row.keeping.traffic.rank.total() == 0u);
-    BOOST_TEST(row.keeping.memory.staging == 0u);
+    BOOST_TEST(row.keeping.memory.staging <= 4 * 4096u);  // a page for each group of one
     BOOST_TEST(row.chosen == (row.placement->name == "full"));
   }
   // The residual stream before and after each block and its gradient, [8, 16] each, and what blocks save: of all, or of one.

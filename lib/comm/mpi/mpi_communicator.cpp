@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/wait.hpp"
-#include "comm/mpi_session.hpp"
+#include "comm/shm/meeting_place.hpp"
+#include "comm/shm/shm_communicator.hpp"
 #include "comm/tree_sum.hpp"
 
 namespace fsdp {
@@ -39,32 +41,42 @@ int comm_size(MPI_Comm comm) {
   return size;
 }
 
-// Part `piece` of `whole` cut into pieces of `length` elements; empty past the end.
-Range piece_of(Range whole, std::size_t piece, std::size_t length) {
-  const std::size_t begin = std::min(whole.end, whole.begin + piece * length);
-  return {begin, std::min(whole.end, begin + length)};
+// The members of `comm` by their rank in MPI_COMM_WORLD.
+std::vector<int> find_world_ranks(MPI_Comm comm, std::size_t ranks) {
+  std::vector<int> here(ranks), there(ranks);
+  std::iota(here.begin(), here.end(), 0);
+  MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  FSDP_CHECK_MPI(MPI_Comm_group(comm, &group));
+  FSDP_CHECK_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  FSDP_CHECK_MPI(MPI_Group_translate_ranks(group, narrow<int>(ranks), here.data(), world, there.data()));
+  FSDP_CHECK_MPI(MPI_Group_free(&group));
+  FSDP_CHECK_MPI(MPI_Group_free(&world));
+  return there;
 }
-
-std::size_t pieces_in(std::size_t n, std::size_t length) { return (n + length - 1) / length; }
 
 }  // namespace
 
-std::size_t message_staging_bytes(int ranks) {
+std::size_t planned_staging_bytes(int ranks, bool share_memory) {
+  if (share_memory) return MeetingPlace::planned_bytes_per_rank(static_cast<std::size_t>(ranks));
   const auto others = static_cast<std::size_t>(ranks) - 1;
   return 2 * others * choose_staged_piece(others, longest_staged_piece);
 }
 
-MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::size_t piece_bytes)
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> job)
     : GroupMember(comm_rank(comm), comm_size(comm)),
       comm_(comm),
-      piece_bytes_(piece_bytes),
-      staged_piece_bytes_(choose_staged_piece(ranks() - 1, piece_bytes)),
+      job_(std::move(job)),
+      world_ranks_(find_world_ranks(comm, ranks())),
+      piece_bytes_(job_->options.piece_bytes),
+      staged_piece_bytes_(choose_staged_piece(ranks() - 1, piece_bytes_)),
       uncaught_at_start_(std::uncaught_exceptions()),
       inputs_(ranks()) {
-  expect(piece_bytes > 0 && piece_bytes < std::size_t{1} << 31, "MPI counts bytes of a message in int");
   FSDP_CHECK_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
   staging_ = make_cpu_device()->allocate(2 * (ranks() - 1) * staged_piece_bytes_);
-  for (Requests& set : requests_) set.all.resize(2 * ranks());
+  for (Requests& set : requests_) {
+    set.all.resize(2 * ranks());
+    set.peers.resize(2 * ranks());
+  }
 }
 
 MpiCommunicator::~MpiCommunicator() {
@@ -76,10 +88,13 @@ MpiCommunicator::~MpiCommunicator() {
   }
 }
 
-std::string MpiCommunicator::description() const { return format("MPI, {} rank{}", size(), size() == 1 ? "" : "s"); }
+std::string MpiCommunicator::description() const {
+  return format("MPI, {} rank{}{}", size(), size() == 1 ? "" : "s",
+                job_->options.kind == CommKind::mpi || shares_a_node() ? "" : ", shared memory within a node");
+}
 
 void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) {
-  expect_ready(stream);
+  expect_ready(stream, Call::all_gather);
   const std::size_t bytes = shard_count * size_of(type);
   std::byte* mine = static_cast<std::byte*>(whole) + me() * bytes;
   if (shard != mine && bytes != 0) std::memcpy(mine, shard, bytes);
@@ -88,7 +103,7 @@ void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole,
 }
 
 void MpiCommunicator::reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) {
-  expect_ready(stream);
+  expect_ready(stream, Call::reduce_scatter);
   reduce_shares(whole, ranks() * shard_count, shard, into);
   count(Collective::reduce_scatter, std::exchange(sent_, 0));
 }
@@ -100,7 +115,7 @@ void MpiCommunicator::all_reduce(Stream& stream, std::int64_t* data, std::size_t
 }
 
 void MpiCommunicator::broadcast(Stream& stream, void* data, std::size_t bytes, int root) {
-  expect_ready(stream);
+  expect_ready(stream, Call::broadcast);
   expect(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
   const int place = relative_to(root), children = tree_children(place, size());
   const auto rank_at = [&](int relative) { return (relative + root) % size(); };
@@ -120,46 +135,68 @@ void MpiCommunicator::broadcast(Stream& stream, void* data, std::size_t bytes, i
 }
 
 void MpiCommunicator::barrier() {
-  if (broken_) throw GroupAborted();
-  FSDP_CHECK_MPI(MPI_Ibarrier(comm_, &requests_[0].all[requests_[0].used]));
+  begin(Call::barrier);
+  FSDP_CHECK_MPI(MPI_Ibarrier(comm_, &requests_[0].next(-1)));
   ++requests_[0].used;
   wait(requests_[0]);
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
-  if (broken_) throw GroupAborted();
+  begin(Call::split);
   MPI_Comm part = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_split(comm_, color, key, &part));
-  return std::make_unique<MpiCommunicator>(part, piece_bytes_);
+  return share_memory_if_near(std::make_unique<MpiCommunicator>(part, job_));
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split_by_node() {
-  if (broken_) throw GroupAborted();
-  MPI_Comm part = MPI_COMM_NULL;
-  FSDP_CHECK_MPI(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &part));
-  return std::make_unique<MpiCommunicator>(part, piece_bytes_);
+  return split(job_->nodes[static_cast<std::size_t>(world_ranks_[me()])], rank());
 }
 
-void MpiCommunicator::expect_ready(const Stream& stream) const {
+bool MpiCommunicator::shares_a_node() const {
+  const auto node_of = [&](int world_rank) { return job_->nodes[static_cast<std::size_t>(world_rank)]; };
+  return std::all_of(world_ranks_.begin(), world_ranks_.end(),
+                     [&](int world_rank) { return node_of(world_rank) == node_of(world_ranks_[0]); });
+}
+
+// MPI's own split waits without a limit; so does nothing else.
+void MpiCommunicator::begin(Call call) {
   if (broken_) throw GroupAborted();
+  call_ = call;
+}
+
+void MpiCommunicator::expect_ready(const Stream& stream, Call call) {
+  begin(call);
   expect_usable(stream);
 }
 
 void MpiCommunicator::send(const void* data, std::size_t bytes, int to, Requests& requests) {
-  MPI_Request& request = requests.all[requests.used];
+  MPI_Request& request = requests.next(to);
   FSDP_CHECK_MPI(MPI_Isend(data, narrow<int>(bytes), MPI_BYTE, to, 0, comm_, &request));
   ++requests.used;
   sent_ += bytes;
 }
 
 void MpiCommunicator::receive(void* data, std::size_t bytes, int from, Requests& requests) {
-  MPI_Request& request = requests.all[requests.used];
+  MPI_Request& request = requests.next(from);
   FSDP_CHECK_MPI(MPI_Irecv(data, narrow<int>(bytes), MPI_BYTE, from, 0, comm_, &request));
   ++requests.used;
 }
 
 void MpiCommunicator::wait(Requests& requests) {
-  if (requests.used > 0) wait_all({requests.all.data(), requests.used});
+  const double timeout_s = job_->options.timeout_s;
+  if (requests.used > 0 && !wait_all({requests.all.data(), requests.used}, timeout_s)) {
+    broken_ = true;
+    std::string who = "another rank";
+    for (std::size_t i = 0; i < requests.used && requests.peers[i] >= 0; ++i) {
+      int done = 0;
+      FSDP_CHECK_MPI(MPI_Test(&requests.all[i], &done, MPI_STATUS_IGNORE));
+      if (done) continue;
+      const auto missing = static_cast<std::size_t>(world_ranks_[static_cast<std::size_t>(requests.peers[i])]);
+      who = format("rank {} on {}", missing, job_->hosts[missing]);
+      break;
+    }
+    throw not_arrived(who, call_, timeout_s);
+  }
   requests.used = 0;
 }
 
@@ -221,11 +258,24 @@ void MpiCommunicator::gather_shares(std::byte* data, std::size_t total, std::siz
 
 template <class T>
 void MpiCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
-  expect_ready(stream);
+  expect_ready(stream, Call::all_reduce);
   const std::size_t begin = share_of(n, me()).begin;
   reduce_shares(data, n, data + begin, Into::overwrite);
   gather_shares(reinterpret_cast<std::byte*>(data), n, sizeof(T));
   count(Collective::all_reduce, std::exchange(sent_, 0));
+}
+
+std::unique_ptr<Communicator> share_memory_if_near(std::unique_ptr<MpiCommunicator> comm) {
+  const MpiJob& job = comm->job();
+  if (job.options.kind == CommKind::mpi || !comm->shares_a_node()) return comm;
+  const auto world_rank = static_cast<std::size_t>(comm->world_ranks()[static_cast<std::size_t>(comm->rank())]);
+  try {
+    return share_memory(
+        *comm, {.timeout_s = job.options.timeout_s, .host = job.hosts[world_rank], .world_ranks = comm->world_ranks()});
+  } catch (const SharedMemoryUnavailable&) {  // on all ranks
+    if (job.options.kind == CommKind::shm) throw;
+    return comm;
+  }
 }
 
 }  // namespace fsdp

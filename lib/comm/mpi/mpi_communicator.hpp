@@ -11,16 +11,26 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "comm/call.hpp"
 #include "comm/member.hpp"
+#include "comm/mpi_session.hpp"
 
 namespace fsdp {
+
+/// What all groups of a job know.
+struct MpiJob {
+  CommOptions options;
+  std::vector<int> nodes;          // by rank of the job: ranks with the same number share a node
+  std::vector<std::string> hosts;  // by rank of the job
+};
 
 class MpiCommunicator final : public GroupMember {
  public:
   /// Takes over `comm` and frees it, except while an exception unwinds or after abort(): other ranks may not do so then.
-  MpiCommunicator(MPI_Comm comm, std::size_t piece_bytes);
+  MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> job);
   MpiCommunicator(const MpiCommunicator&) = delete;
   ~MpiCommunicator() override;
 
@@ -37,6 +47,10 @@ class MpiCommunicator final : public GroupMember {
 
   std::unique_ptr<Communicator> split(int color, int key) override;
   std::unique_ptr<Communicator> split_by_node() override;
+  bool shares_a_node() const;
+  const MpiJob& job() const { return *job_; }
+  /// Ranks of the job, by rank.
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
   /// Nothing that the other processes notice: MpiSession::abort_job ends them.
   void abort() noexcept override { broken_ = true; }
 
@@ -44,10 +58,16 @@ class MpiCommunicator final : public GroupMember {
   // Messages under way, in an array that is never reallocated.
   struct Requests {
     std::vector<MPI_Request> all;
+    std::vector<int> peers;  // whom each is from or to; -1: all
     std::size_t used = 0;
+    MPI_Request& next(int peer) {
+      peers[used] = peer;
+      return all[used];
+    }
   };
 
-  void expect_ready(const Stream& stream) const;
+  void begin(Call call);
+  void expect_ready(const Stream& stream, Call call);
   void send(const void* data, std::size_t bytes, int to, Requests& requests);
   void receive(void* data, std::size_t bytes, int from, Requests& requests);
   void wait(Requests& requests);
@@ -62,6 +82,9 @@ class MpiCommunicator final : public GroupMember {
   void sum_everywhere(Stream& stream, T* data, std::size_t count);
 
   MPI_Comm comm_;
+  std::shared_ptr<const MpiJob> job_;
+  std::vector<int> world_ranks_;    // by rank
+  Call call_ = Call::barrier;       // under way
   std::size_t piece_bytes_;         // longest message
   std::size_t staged_piece_bytes_;  // longest message of a reduction, a multiple of 8
   bool broken_ = false;
@@ -71,5 +94,8 @@ class MpiCommunicator final : public GroupMember {
   std::array<Requests, 2> requests_;
   std::vector<const void*> inputs_;
 };
+
+/// The same ranks sharing memory, if the job wants that and they are on one node, else `comm` itself. Collective over comm.
+std::unique_ptr<Communicator> share_memory_if_near(std::unique_ptr<MpiCommunicator> comm);
 
 }  // namespace fsdp

@@ -25,10 +25,42 @@ MpiSession::~MpiSession() {
   if (std::uncaught_exceptions() == uncaught_at_start_) MPI_Finalize();
 }
 
-std::unique_ptr<Communicator> MpiSession::world(std::size_t piece_bytes) {
+namespace {
+
+constexpr int host_length = 64;
+
+// Which ranks share a node, and the hosts' names: the same on all ranks.
+void find_nodes(MpiJob& job, const std::string& host, int rank, int size) {
+  const auto ranks = static_cast<std::size_t>(size);
+  int node = rank;
+  if (job.options.ranks_per_node > 0) {
+    node = rank / job.options.ranks_per_node;
+  } else {
+    MPI_Comm neighbours = MPI_COMM_NULL;
+    FSDP_CHECK_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &neighbours));
+    FSDP_CHECK_MPI(MPI_Bcast(&node, 1, MPI_INT, 0, neighbours));
+    FSDP_CHECK_MPI(MPI_Comm_free(&neighbours));
+  }
+  job.nodes.resize(ranks);
+  FSDP_CHECK_MPI(MPI_Allgather(&node, 1, MPI_INT, job.nodes.data(), 1, MPI_INT, MPI_COMM_WORLD));
+
+  std::string mine = host, all(ranks * host_length, '\0');
+  mine.resize(host_length - 1);
+  mine.resize(host_length);
+  FSDP_CHECK_MPI(MPI_Allgather(mine.data(), host_length, MPI_CHAR, all.data(), host_length, MPI_CHAR, MPI_COMM_WORLD));
+  for (std::size_t r = 0; r < ranks; ++r) job.hosts.emplace_back(all.c_str() + r * host_length);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
+  expect(options.piece_bytes > 0 && options.piece_bytes < std::size_t{1} << 31, "MPI counts bytes of a message in int");
+  const auto job = std::make_shared<MpiJob>();
+  job->options = options;
+  find_nodes(*job, host(), rank_, size_);
   MPI_Comm world = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &world));
-  return std::make_unique<MpiCommunicator>(world, piece_bytes);
+  return share_memory_if_near(std::make_unique<MpiCommunicator>(world, job));
 }
 
 std::string MpiSession::host() const {

@@ -8,14 +8,16 @@
 
 namespace fsdp {
 
-void wait_all(std::span<MPI_Request> requests) {
+bool wait_all(std::span<MPI_Request> requests, double timeout_s) {
   constexpr double spin_s = 50e-6;
   const Timer waited;
   while (true) {
     int done = 0;
     FSDP_CHECK_MPI(MPI_Testall(narrow<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE));
-    if (done) return;
-    if (waited.seconds() > spin_s) sched_yield();
+    if (done) return true;
+    const double seconds = waited.seconds();
+    if (timeout_s > 0 && seconds > timeout_s) return false;
+    if (seconds > spin_s) sched_yield();
   }
 }
 

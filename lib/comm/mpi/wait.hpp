@@ -7,9 +7,10 @@
 
 namespace fsdp {
 
-/// Returns once all requests are complete. Polls for a moment, since most messages are near, then gives its core to whoever
-/// wants it between two polls. Sleeping instead gained nothing more (two and four ranks on two cores, idle and busy, 3 MB
-/// collectives between computations), cost 0.1 ms per small collective, and stops messages under way.
-void wait_all(std::span<MPI_Request> requests);
+/// Returns once all requests are complete, or false after `timeout_s` (0: never). Polls for a moment, since most messages are
+/// near, then gives its core to whoever wants it between two polls. Sleeping instead gained nothing more (two and four ranks on
+/// two cores, idle and busy, 3 MB collectives between computations), cost 0.1 ms per small collective, and stops messages under
+/// way.
+bool wait_all(std::span<MPI_Request> requests, double timeout_s);
 
 }  // namespace fsdp

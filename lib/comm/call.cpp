@@ -1,0 +1,22 @@
+#include "comm/call.hpp"
+
+#include <array>
+
+#include "base/format.hpp"
+
+namespace fsdp {
+
+std::string_view name_of(Call call) {
+  constexpr std::array<std::string_view, 7> names = {"all-gather", "reduce-scatter", "all-reduce", "broadcast",
+                                                     "barrier",    "split",          "allocate"};
+  return names[static_cast<std::size_t>(call)];
+}
+
+CollectiveTimeout not_arrived(const std::string& who, Call call, double timeout_s) {
+  return CollectiveTimeout(
+      format("{} has not arrived at {} within {} (it hangs, was stopped, or is busy with something else) see what it does; "
+             "--collective-timeout makes the others wait longer",
+             who, name_of(call), format_duration(timeout_s)));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,19 @@
+// What a rank may wait for another at, and what is said when the other does not come.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "comm/communicator.hpp"
+
+namespace fsdp {
+
+enum class Call : std::uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, barrier, split, allocate };
+/// "reduce-scatter"
+std::string_view name_of(Call call);
+
+/// The error of those who waited; `who` is "rank 3 on node7".
+CollectiveTimeout not_arrived(const std::string& who, Call call, double timeout_s);
+
+}  // namespace fsdp

@@ -1,0 +1,190 @@
+#include "comm/shm/meeting_place.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "base/format.hpp"
+#include "base/timer.hpp"
+
+namespace fsdp {
+
+namespace {
+
+using SharedWord = std::atomic<std::uint32_t>;
+static_assert(SharedWord::is_always_lock_free && sizeof(SharedWord) == 4, "the kernel and other processes see the bare word");
+
+constexpr std::size_t page = 4096;
+
+// Sleeps while `word` is `value`, for at most `nanoseconds`. It may return early.
+void sleep_while(SharedWord& word, std::uint32_t value, long nanoseconds) {
+  const timespec time{0, nanoseconds};
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
+}
+
+void wake_all(SharedWord& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+
+// Whether a job has ended, in one word, since all must give the same reason: 0 no; 1 aborted; else the rank that did not come
+// and the call at which it was missed.
+constexpr std::uint64_t aborted = 1;
+std::uint64_t missed(int world_rank, Call call) {
+  return std::uint64_t{2} | static_cast<std::uint64_t>(call) << 8 | static_cast<std::uint64_t>(world_rank) << 16;
+}
+
+}  // namespace
+
+struct alignas(64) MeetingPlace::Head {
+  SharedWord round;                // how often all have met
+  alignas(64) SharedWord arrived;  // in this round
+  SharedWord sleepers;
+  alignas(64) std::atomic<std::uint64_t> ended;  // the job's, see above; used in the place of the whole job only
+};
+
+struct alignas(64) MeetingPlace::Place {
+  SharedWord arrived;  // the last round that this rank came to, plus one
+  std::array<Shown, 2> shown;
+};
+
+std::vector<Note> agree_on_notes(const Exchange& exchange, Note& mine, const std::string& host,
+                                 const std::function<void()>& step) {
+  mine.problem = {};
+  try {
+    step();
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    std::memcpy(mine.problem.data(), text.data(), std::min(text.size(), mine.problem.size() - 1));
+  }
+  const std::vector<Note> all = exchange(mine);
+  for (const Note& note : all)
+    if (note.problem[0] != '\0')
+      throw SharedMemoryUnavailable(format(
+          "the ranks of a node cannot share memory (rank {} on {}: {}) free memory or use more nodes; --comm mpi shares none",
+          note.world_rank, host, note.problem.data()));
+  return all;
+}
+
+MeetingPlace::MeetingPlace(std::size_t ranks, std::size_t me, const MeetingOptions& options)
+    : ranks_(ranks), me_(me), options_(options), staging_half_bytes_(ranks == 1 ? 0 : options.staging_half_bytes) {
+  expect(options.staging_half_bytes % 64 == 0, "staging areas are aligned");
+}
+
+std::shared_ptr<MeetingPlace> MeetingPlace::make(const Exchange& exchange, const std::vector<std::size_t>& members,
+                                                 std::size_t rank, int world_rank, const MeetingOptions& options,
+                                                 std::shared_ptr<MeetingPlace> job) {
+  const std::shared_ptr<MeetingPlace> made(new MeetingPlace(members.size(), rank, options));
+  Note note;
+  note.world_rank = world_rank;
+  // 1. The first member makes the memory.
+  const std::size_t head_bytes = made->staging_offset();
+  const std::size_t staging_bytes = 2 * made->staging_half_bytes_;
+  const std::vector<Note> makers = agree_on_notes(exchange, note, options.host, [&] {
+    if (rank != 0) return;
+    made->segment_ = Segment::create(made->segment_bytes());
+    made->segment_.reserve(0, head_bytes);
+    new (made->segment_.data()) Head{};
+    for (std::size_t r = 0; r < members.size(); ++r) new (&made->place(r)) Place{};
+    note.segment = made->segment_.handle();
+  });
+  // 2. The others find it; everyone reserves its own part.
+  agree_on_notes(exchange, note, options.host, [&] {
+    if (rank != 0) made->segment_ = Segment::open(makers[members[0]].segment);
+    made->segment_.reserve(head_bytes + rank * staging_bytes, staging_bytes);
+  });
+  made->segment_.close_file();
+  for (const std::size_t member : members) made->world_ranks_.push_back(makers[member].world_rank);
+  made->job_ = std::move(job);
+  return made;
+}
+
+std::size_t MeetingPlace::segment_bytes() const { return staging_offset() + 2 * ranks_ * staging_half_bytes_; }
+
+std::size_t MeetingPlace::planned_bytes_per_rank(std::size_t ranks) {
+  return MeetingPlace(ranks, 0, {}).segment_bytes() / ranks;
+}
+
+MeetingPlace::Head& MeetingPlace::head() const { return *std::launder(reinterpret_cast<Head*>(segment_.data())); }
+
+MeetingPlace::Place& MeetingPlace::place(std::size_t rank) const {
+  return *std::launder(reinterpret_cast<Place*>(segment_.data() + sizeof(Head) + rank * sizeof(Place)));
+}
+
+std::size_t MeetingPlace::staging_offset() const { return (sizeof(Head) + ranks_ * sizeof(Place) + page - 1) / page * page; }
+
+Shown& MeetingPlace::shown(std::size_t rank, std::size_t turn) { return place(rank).shown[turn]; }
+
+std::byte* MeetingPlace::staging(std::size_t rank, std::size_t half) {
+  return segment_.data() + staging_offset() + (2 * rank + half) * staging_half_bytes_;
+}
+
+void MeetingPlace::throw_if_over() const {
+  const std::uint64_t why = (job_ ? *job_ : *this).head().ended.load(std::memory_order_acquire);
+  if (why == 0) return;
+  if (why == aborted) throw GroupAborted();
+  throw not_arrived(format("rank {} on {}", why >> 16, options_.host), static_cast<Call>(why >> 8 & 0xff), options_.timeout_s);
+}
+
+void MeetingPlace::abort() noexcept {
+  std::uint64_t no = 0;
+  Head& whole = (job_ ? *job_ : *this).head();
+  whole.ended.compare_exchange_strong(no, aborted);
+  // Sleepers of this group wake at once, those of other groups of the job at their next look.
+  wake_all(head().round);
+}
+
+// This rank has waited for too long in `round`: unless the round ended just now, nobody waits any more.
+void MeetingPlace::give_up(std::uint32_t round, Call call) {
+  for (std::size_t r = 0; r < ranks_; ++r) {
+    if (place(r).arrived.load(std::memory_order_acquire) == round + 1) continue;
+    std::uint64_t no = 0;
+    (job_ ? *job_ : *this).head().ended.compare_exchange_strong(no, missed(world_ranks_[r], call));
+    wake_all(head().round);
+    return;
+  }
+}
+
+void MeetingPlace::meet(Call call) {
+  constexpr double spin_s = 2e-6, yield_s = 200e-6;
+  constexpr long sleep_ns = 50'000'000;
+  throw_if_over();
+  Head& h = head();
+  const std::uint32_t round = h.round.load(std::memory_order_acquire);  // nobody ends it without this rank
+  place(me_).arrived.store(round + 1, std::memory_order_release);
+  if (h.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
+    h.arrived.store(0, std::memory_order_relaxed);
+    h.round.store(round + 1, std::memory_order_seq_cst);
+    if (h.sleepers.load(std::memory_order_seq_cst) != 0) wake_all(h.round);
+    return;
+  }
+  const auto over = [&] { return h.round.load(std::memory_order_acquire) != round; };
+  const Timer waited;
+  while (!over()) {
+    const double seconds = waited.seconds();
+    if (seconds < spin_s) {
+      for (int i = 0; i < 32 && !over(); ++i) __builtin_ia32_pause();
+      continue;
+    }
+    throw_if_over();
+    if (options_.timeout_s > 0 && seconds > options_.timeout_s) {
+      give_up(round, call);
+    } else if (seconds < yield_s) {
+      sched_yield();
+    } else {
+      // seq_cst on both sides: either the last rank sees the sleeper, or the sleeper sees the new round.
+      h.sleepers.fetch_add(1, std::memory_order_seq_cst);
+      sleep_while(h.round, round, sleep_ns);
+      h.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    }
+  }
+}
+
+}  // namespace fsdp

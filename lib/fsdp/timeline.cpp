@@ -1,0 +1,128 @@
+#include "fsdp/timeline.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+using enum OperationKind;
+
+struct Box {
+  std::string label;
+  std::size_t columns = 0;  // none: it is not drawn and takes no time
+};
+
+/// What tells a unit from its neighbours: "3" of "transformer.h.3", "root".
+std::string short_name(const Unit& unit) {
+  const std::size_t digit = unit.name.find_first_of("0123456789");
+  return digit == std::string::npos ? unit.name : unit.name.substr(digit);
+}
+
+/// The rule. `forward` columns are one unit of time.
+Box box_of(const Operation& op, const Layout& layout, std::size_t block_numel, std::size_t forward) {
+  const auto transfer = [&](char letter, double numel, DType type) -> Box {
+    const double bytes = numel * static_cast<double>(size_of(type)),
+                 block_bytes = static_cast<double>(block_numel * size_of(DType::f32));
+    const auto columns = static_cast<std::size_t>(std::lround(static_cast<double>(forward) * bytes / block_bytes));
+    return {letter + short_name(layout.units()[static_cast<std::size_t>(op.unit)]), std::max<std::size_t>(columns, 3)};
+  };
+  const auto unit = [&]() -> const Unit& { return layout.units()[static_cast<std::size_t>(op.unit)]; };
+  switch (op.kind) {
+    case all_gather:
+      return transfer('G', static_cast<double>(unit().padded_numel), unit().types.parameter);
+    case reduce_scatter:
+      return transfer('R', static_cast<double>(unit().padded_numel), unit().types.reduce);
+    case all_reduce:
+      return transfer('A', 2 * static_cast<double>(layout.shard_numel(static_cast<std::size_t>(op.unit))), unit().types.reduce);
+    case embedding_forward:
+    case embedding_backward:
+      return {"E", forward};
+    case block_forward:
+      return {format("F{}", op.block), forward};
+    case recompute:
+      return {format("f{}", op.block), forward};
+    case block_backward:
+      return {format("B{}", op.block), 2 * forward};
+    case head:
+    case head_loss:
+      return {"H", forward};
+    case gradient_norm:
+      return {"N", forward};
+    case optimizer:
+      return {"O", forward};
+    case read_batch:
+    case release:
+    case refill:
+    case clear:
+      return {};
+  }
+  fail_expectation("unknown kind of operation", std::source_location::current());
+}
+
+}  // namespace
+
+std::string draw_timeline(const std::vector<Operation>& operations, const Layout& layout, std::size_t block_numel,
+                          std::size_t columns) {
+  int blocks = 1, micro_batches = 1;
+  for (const Operation& op : operations)
+    blocks = std::max(blocks, op.block + 1), micro_batches = std::max(micro_batches, op.micro_batch + 1);
+  const std::size_t forward = format("[B{}]", blocks - 1).size();
+
+  // Each stream does its operations one after another, each as soon as those that it waits for are done.
+  std::array<std::string, stream_count> rows;
+  std::vector<std::size_t> ends, cuts;           // cuts: where computations begin
+  std::array<std::size_t, 2> left_out = {0, 0};  // columns of the micro-batches that are not drawn
+  for (const Operation& op : operations) {
+    std::string& row = rows[static_cast<std::size_t>(op.stream)];
+    std::size_t begin = row.size();
+    for (const int w : op.waits) begin = std::max(begin, ends[static_cast<std::size_t>(w)]);
+    const auto [label, width] = box_of(op, layout, block_numel, forward);
+    ends.push_back(begin + width);
+    if (op.kind == read_batch && op.micro_batch == 2) left_out[0] = begin;
+    if (op.kind == read_batch && op.micro_batch + 1 == micro_batches) left_out[1] = begin;
+    if (op.stream == StreamId::compute) cuts.push_back(begin);
+    row.resize(begin, ' ');
+    if (width > 0) row += format("[{:<{}}]", label.substr(0, width - 2), width - 2);
+  }
+  std::size_t total = 0;
+  for (const std::string& row : rows) total = std::max(total, row.size());
+  for (std::string& row : rows) row.resize(total, ' ');
+  cuts.push_back(total);
+
+  std::string text = format(
+      "timeline of one update, drawn by a rule, not measured: streams run at the same time; the forward pass of a\n"
+      "block takes {} columns, its backward pass {}, embedding, head, norm and optimizer {} each; gathering or reducing\n"
+      "{} parameters (a block's) takes {}. F forward, f forward again, B backward, E embedding, H head and loss,\n"
+      "N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n",
+      forward, 2 * forward, forward, format_count(static_cast<double>(block_numel)), forward);
+  constexpr std::array order = {StreamId::gather, StreamId::compute, StreamId::reduce};
+  const auto draw = [&](std::size_t begin, const std::size_t end) {
+    while (begin < end) {  // a band after the other, cut between computations
+      std::size_t next = std::min(end, begin + columns - 9);
+      if (next < end) {
+        const std::size_t cut = *std::prev(std::upper_bound(cuts.begin(), cuts.end(), next));
+        if (cut > begin) next = cut;
+      }
+      text += '\n';
+      for (const StreamId stream : order) {
+        const auto s = static_cast<std::size_t>(stream);
+        const std::string line = format("{:<9}{}", name_of(stream), std::string_view(rows[s]).substr(begin, next - begin));
+        text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+      }
+      begin = next;
+    }
+  };
+  if (micro_batches <= 3) return draw(0, total), text;
+  draw(0, left_out[0]);
+  text += format("\n(micro-batches 2 to {} are as 1)\n", micro_batches - 2);
+  draw(left_out[1], total);
+  return text;
+}
+
+}  // namespace fsdp

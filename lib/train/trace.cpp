@@ -1,0 +1,248 @@
+#include "train/trace.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include <unistd.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/timer.hpp"
+#include "base/version.hpp"
+#include "checkpoint/files.hpp"
+
+namespace fsdp {
+
+using nlohmann::json;
+
+void add_trace_options(OptionTable& table, TraceOptions& options) {
+  table
+      .path("trace", "FILE", options.file,
+            "Write when each operation ran, on all ranks and streams, as a trace for https://ui.perfetto.dev (JSON).")
+      .unset("no trace");
+  table.integer("trace-updates", "N", options.updates, {1, 1000},
+                "With --trace: updates to record. The first ones of a run, in which libraries prepare themselves, are not.");
+}
+
+void check(const TraceOptions& options) {
+  if (options.file.empty() && options.updates != TraceOptions().updates)
+    throw UserError("--trace-updates changes nothing (there is no --trace) give --trace FILE or leave it out");
+}
+
+Recorder::Recorder(const Plan& plan, std::size_t updates)
+    : operations_(plan.update.size()), updates_(updates), times_(operations_ * updates) {
+  numbers_.reserve(updates);
+}
+
+std::span<OperationTime> Recorder::next(std::uint64_t update) {
+  if (!std::exchange(started_, true) || full()) return {};
+  numbers_.push_back(update);
+  return std::span(times_).subspan((numbers_.size() - 1) * operations_, operations_);
+}
+
+TraceFile::TraceFile(const std::filesystem::path& path) : path_(path), temporary_(path.string() + ".tmp") {
+  std::error_code none;
+  const bool replaces = !std::filesystem::exists(path, none) || std::filesystem::is_regular_file(path, none);
+  if (!replaces) errno = std::filesystem::is_directory(path, none) ? EISDIR : EINVAL;
+  file_ = replaces ? std::fopen(temporary_.c_str(), "w") : nullptr;
+  if (!file_)
+    throw UserError(format("cannot write --trace '{}' ({}) give the path of a file in a folder that exists and can be written",
+                           path.string(), std::strerror(errno)));
+  std::fputs("{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [", file_);
+}
+
+TraceFile::~TraceFile() {
+  if (!file_) return;
+  std::fclose(file_);
+  ::unlink(temporary_.c_str());
+}
+
+void TraceFile::add(const json& event) {
+  const std::string line = (std::exchange(empty_, false) ? "\n" : ",\n") + event.dump();
+  std::fwrite(line.data(), 1, line.size(), file_);
+}
+
+void TraceFile::finish(const json& about) {
+  const std::string end = "\n],\n\"otherData\": " + about.dump() + "}\n";
+  std::fwrite(end.data(), 1, end.size(), file_);
+  const bool written = std::fflush(file_) == 0 && std::ferror(file_) == 0 && ::fsync(::fileno(file_)) == 0;
+  const int error = errno;
+  const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
+  try {
+    errno = written ? errno : error;
+    check_errno(written && closed, "write " + temporary_.string());
+    rename_durably(temporary_, path_);
+  } catch (const CallError& failure) {
+    ::unlink(temporary_.c_str());
+    throw RunError(format("the trace was not written ({}) choose another place for --trace", failure.what()));
+  }
+}
+
+ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()>& clock_ns) {
+  constexpr std::size_t rounds = 64;
+  const auto stream = make_cpu_device()->make_stream();
+  std::int64_t with_rank_0 = world.rank() == 0;
+  world.split_by_node()->all_reduce(*stream, &with_rank_0, 1);
+  struct Barrier {
+    std::int64_t entered, left;
+  };
+  std::vector<Barrier> mine(rounds);
+  for (Barrier& barrier : mine) {
+    barrier.entered = clock_ns();
+    world.barrier();
+    barrier.left = clock_ns();
+  }
+  std::vector<Barrier> theirs = mine;
+  world.broadcast(*stream, theirs.data(), rounds * sizeof(Barrier), 0);
+  if (with_rank_0 > 0) return {};
+  std::int64_t least = std::numeric_limits<std::int64_t>::min(), most = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t i = 0; i < rounds; ++i) {
+    least = std::max(least, theirs[i].entered - mine[i].left);
+    most = std::min(most, theirs[i].left - mine[i].entered);
+  }
+  return {least + (most - least) / 2, (most - least + 1) / 2};
+}
+
+namespace {
+
+/// Bytes that each rank sends in an operation; 0 if it is no collective of a unit.
+std::size_t bytes_sent(const Operation& op, const ShardedModel& sharded, int world_size) {
+  if (op.kind != OperationKind::all_gather && op.kind != OperationKind::reduce_scatter && op.kind != OperationKind::all_reduce)
+    return 0;
+  const auto u = static_cast<std::size_t>(op.unit);
+  const Unit& unit = sharded.layout().units()[u];
+  const std::size_t numel = sharded.layout().shard_numel(u);
+  if (op.kind == OperationKind::all_reduce) {
+    const auto ranks = static_cast<std::size_t>(unit.sharded ? sharded.mesh().replicate->size() : world_size);
+    return 2 * (ranks - 1) * numel / ranks * size_of(unit.types.reduce);
+  }
+  return static_cast<std::size_t>(sharded.mesh().shard->size() - 1) * numel *
+         size_of(op.kind == OperationKind::all_gather ? unit.types.parameter : unit.types.reduce);
+}
+
+/// Arrows from operation to operation: from a gather to the first computation that uses what it gathered, and from the last
+/// computation of a gradient to its reduction. Gathers after the optimizer have none: only the next update uses them.
+std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<Operation>& operations) {
+  const auto has = [](const std::vector<BufferId>& ids, BufferId id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+  std::vector<std::pair<std::size_t, std::size_t>> arrows;
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const Operation& op = operations[i];
+    if (op.kind == OperationKind::all_gather) {
+      for (std::size_t j = i + 1; j < operations.size(); ++j) {
+        const Operation& user = operations[j];
+        if (user.stream != StreamId::compute || !has(user.reads, op.writes.front())) continue;
+        arrows.emplace_back(i, j);
+        break;
+      }
+    } else if (op.kind == OperationKind::reduce_scatter || op.kind == OperationKind::all_reduce) {
+      for (std::size_t j = i; j-- > 0;) {
+        if (!has(operations[j].writes, op.reads.front())) continue;
+        if (operations[j].stream == StreamId::compute) arrows.emplace_back(j, i);
+        break;  // what a reduction made is reduced further: the arrow to that one is enough
+      }
+    }
+  }
+  return arrows;
+}
+
+double microseconds(std::int64_t ns) { return static_cast<double>(ns) / 1000; }
+
+/// The events of one rank. `shift_ns` makes its times those since the start of the trace.
+void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, const std::vector<std::uint64_t>& updates,
+              std::int64_t shift_ns, const std::vector<json>& titles, const std::vector<Operation>& operations,
+              const std::vector<std::pair<std::size_t, std::size_t>>& arrows) {
+  const auto about = [&](const char* what, json args) {
+    return json{{"ph", "M"}, {"name", what}, {"pid", rank}, {"args", std::move(args)}};
+  };
+  const auto thread = [](StreamId stream) { return static_cast<int>(stream) + 1; };
+  file.add(about("process_name", {{"name", format("rank {}", rank)}}));
+  file.add(about("process_sort_index", {{"sort_index", rank}}));
+  for (const StreamId stream : {StreamId::compute, StreamId::gather, StreamId::reduce}) {
+    json name = about("thread_name", {{"name", name_of(stream)}}),
+         order = about("thread_sort_index", {{"sort_index", thread(stream)}});
+    name["tid"] = order["tid"] = thread(stream);
+    file.add(name);
+    file.add(order);
+  }
+  for (std::size_t n = 0; n < updates.size(); ++n) {
+    const auto of_update = times.subspan(n * operations.size(), operations.size());
+    const auto base = [&](std::size_t i, const char* phase, std::int64_t ns) {
+      return json{{"ph", phase}, {"pid", rank}, {"tid", thread(operations[i].stream)}, {"ts", microseconds(ns + shift_ns)}};
+    };
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      json event = base(i, "X", of_update[i].begin_ns);
+      event["dur"] = microseconds(of_update[i].end_ns - of_update[i].begin_ns);
+      event.update(titles[i]);
+      event["args"]["update"] = updates[n];
+      file.add(event);
+    }
+    for (std::size_t a = 0; a < arrows.size(); ++a) {
+      const auto [from, to] = arrows[a];
+      // An arrow starts inside its operation, and ends at the one that encloses its end ("bp": "e").
+      json start = base(from, "s", std::max(of_update[from].begin_ns, of_update[from].end_ns - 1)),
+           end = base(to, "f", of_update[to].begin_ns);
+      end["bp"] = "e";
+      for (json* event : {&start, &end}) {
+        (*event)["name"] = (*event)["cat"] = "arrow";
+        (*event)["id"] = format("{}/{}/{}", rank, updates[n], a);
+        file.add(*event);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, Communicator& world, TraceFile* file) {
+  const auto stream = make_cpu_device()->make_stream();
+  const std::vector<Operation>& operations = sharded.plan().update;
+  const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
+  const ClockOffset offset = clock_offset(world, now_ns);
+
+  // Of each rank: offset, its error, when its first operation began, on rank 0's clock.
+  std::vector<std::int64_t> table(3 * ranks, 0);
+  table[3 * me] = offset.ns, table[3 * me + 1] = offset.error_ns;
+  if (!recorder.times().empty()) table[3 * me + 2] = recorder.times().front().begin_ns + offset.ns;
+  world.all_reduce(*stream, table.data(), table.size());
+  std::int64_t start = table[2], error = 0;
+  for (std::size_t r = 0; r < ranks; ++r) start = std::min(start, table[3 * r + 2]), error = std::max(error, table[3 * r + 1]);
+
+  std::vector<json> titles;
+  std::vector<std::pair<std::size_t, std::size_t>> arrows;
+  if (file) {
+    arrows = find_arrows(operations);
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      const Operation& op = operations[i];
+      json args = {{"operation", i}, {"micro_batch", op.micro_batch}};
+      if (op.block >= 0) args["block"] = op.block;
+      if (op.unit >= 0) args["unit"] = sharded.layout().units()[static_cast<std::size_t>(op.unit)].name;
+      if (const std::size_t bytes = bytes_sent(op, sharded, world.size())) args["bytes_sent"] = bytes;
+      titles.push_back({{"name", title_of(op, sharded.layout())}, {"cat", name_of(op.stream)}, {"args", std::move(args)}});
+    }
+  }
+  std::vector<OperationTime> times;  // of one rank at a time
+  for (std::size_t r = 0; r < ranks; ++r) {
+    times.assign(recorder.times().begin(), recorder.times().end());
+    world.broadcast(*stream, times.data(), times.size() * sizeof(OperationTime), static_cast<int>(r));
+    if (file) add_rank(*file, static_cast<int>(r), times, recorder.updates(), table[3 * r] - start, titles, operations, arrows);
+  }
+  if (!file) return "";
+  try {
+    file->finish({{"program", "fsdp " + std::string(version_string())},
+                  {"ranks", ranks},
+                  {"strategy", sharded.placement().name},
+                  {"updates", recorder.updates()},
+                  {"clock_error_us", microseconds(error)}});
+  } catch (const RunError& failure) {
+    return failure.what();
+  }
+  return "";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,319 @@
+// The backend of ranks that share memory: the same checks as the other backends pass, so that all give the same bits; buffers
+// from allocate() and others; nodes; what happens when memory is short or a rank does not come.
+#define BOOST_TEST_MODULE comm.shm
+#include "mpi_main.hpp"
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+
+#include "base/error.hpp"
+#include "base/timer.hpp"
+#include "comm/collective_checks.hpp"
+#include "comm/threads/threads.hpp"
+#include "count_allocations.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+std::unique_ptr<Communicator> shared_world(double timeout_s = 60) {
+  return session().world({.kind = CommKind::shm, .timeout_s = timeout_s});
+}
+
+float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
+
+// All collectives on `whole` (size() * count elements, plus a guard) and `shard`, wherever they lie, in place as the executor
+// does it.
+void check_buffers(Communicator& comm, Stream& stream, float* whole, float* shard, std::size_t count) {
+  const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank()), total = ranks * count;
+  const std::string what = format("{} elements", count);
+  whole[total] = 0.25f;
+  for (int round = 0; round < 3; ++round) {  // the next round overwrites what the last one read
+    for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i + static_cast<std::size_t>(round));
+    comm.reduce_scatter(stream, whole, shard, count, Into::overwrite);
+    for (std::size_t i = 0; i < count; ++i)
+      require_same_bits(shard[i], expected_sum<float>(comm.size(), me * count + i + static_cast<std::size_t>(round)),
+                        "reduce_scatter of " + what, i);
+    for (std::size_t i = 0; i < total; ++i) whole[i] = -1;
+    comm.all_gather(stream, shard, whole, count, DType::f32);
+    for (std::size_t i = 0; i < total; ++i)
+      require_same_bits(whole[i], expected_sum<float>(comm.size(), i + static_cast<std::size_t>(round)),
+                        "all_gather of " + what, i);
+    for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i);
+    comm.all_reduce(stream, whole, total);
+    for (std::size_t i = 0; i < total; ++i)
+      require_same_bits(whole[i], expected_sum<float>(comm.size(), i), "all_reduce of " + what, i);
+    const int root = round % comm.size();
+    if (comm.rank() != root) whole[0] = whole[total - 1] = -1;
+    comm.broadcast(stream, whole, total * sizeof(float), root);
+    for (std::size_t i = 0; i < total; ++i)
+      require_same_bits(whole[i], expected_sum<float>(comm.size(), i), "broadcast of " + what, i);
+  }
+  require(whole[total] == 0.25f, "a collective of " + what + " writes past the end");
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(collectives_match_a_local_computation) {
+  const auto comm = shared_world();
+  BOOST_TEST(comm->description().find("shared memory") != std::string::npos);
+  const auto stream = make_cpu_device()->make_stream();
+  // Above 16 KiB by pieces of half a MiB; 200003 is neither a multiple of a piece nor of the ranks.
+  for (const std::size_t count : {0, 1, 2, 5, 17, 1000, 4096, 4097, 200003}) check_count(*comm, *stream, count);
+  for (int root = 0; root < comm->size(); ++root) check_broadcast(*comm, *stream, 3'000'001, root);
+  check_agreement(*comm, *stream);
+}
+
+BOOST_AUTO_TEST_CASE(buffers_may_lie_anywhere) {
+  const auto comm = shared_world();
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream();
+  const auto ranks = static_cast<std::size_t>(comm->size());
+  const std::size_t most = 150001;
+  Buffer first = comm->allocate(*device, 1000);
+  const Buffer shared = comm->allocate(*device, (ranks * most + 100) * sizeof(float));
+  for (std::size_t i = 0; i < shared.bytes(); i += 4096) BOOST_REQUIRE((shared.data()[i] == std::byte{0}));
+  std::vector<float> own(ranks * most + 100), shard(most);
+  for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{4099}, most}) {
+    // Within a buffer, not at its start; on all ranks, on none, on some.
+    check_buffers(*comm, *stream, floats(shared) + 33, shard.data(), count);
+    check_buffers(*comm, *stream, own.data() + 1, shard.data(), count);
+    check_buffers(*comm, *stream, comm->rank() % 2 == 0 ? floats(shared) + 7 : own.data(), shard.data(), count);
+  }
+  // The shard in shared memory, too.
+  check_buffers(*comm, *stream, own.data(), floats(shared), 4099);
+  BOOST_TEST(comm->borrowed_bytes() <= shared.bytes() + first.bytes() + 2 * 4096);
+  BOOST_TEST((comm->borrowed_bytes() >= (ranks - 1) * shared.bytes() / ranks));
+
+  // Memory that was given back is forgotten, wherever the next piece lies.
+  const std::size_t borrowed = comm->borrowed_bytes();
+  first = Buffer();
+  const Buffer again = comm->allocate(*device, 1000), nothing = comm->allocate(*device, 0);
+  BOOST_TEST(comm->borrowed_bytes() == borrowed);
+  BOOST_TEST((again.data()[999] == std::byte{0}));
+  BOOST_TEST(nothing.bytes() == 0u);
+  check_buffers(*comm, *stream, own.data(), shard.data(), 4099);
+}
+
+BOOST_AUTO_TEST_CASE(a_buffer_may_outlive_its_group) {
+  const auto device = make_cpu_device();
+  auto comm = shared_world();
+  const Buffer buffer = comm->allocate(*device, 100000);
+  comm.reset();
+  buffer.data()[99999] = std::byte{1};
+  BOOST_TEST((buffer.data()[99999] == std::byte{1}));
+}
+
+BOOST_AUTO_TEST_CASE(groups_split) {
+  const auto comm = shared_world();
+  const auto stream = make_cpu_device()->make_stream();
+  check_splits(*comm, *stream);
+  const auto node = comm->split_by_node();
+  BOOST_TEST(node->size() == comm->size());
+  BOOST_TEST(node->description() == comm->description());
+  check_count(*node, *stream, 1000);
+}
+
+BOOST_AUTO_TEST_CASE(groups_across_nodes_send_messages) {
+  const auto stream = make_cpu_device()->make_stream();
+  const auto comm = session().world({.kind = CommKind::shm, .timeout_s = 60, .ranks_per_node = 2});
+  const bool several = comm->size() > 2;
+  BOOST_TEST((comm->description().find("MPI") != std::string::npos) == several);
+  check_count(*comm, *stream, 5000);
+  check_splits(*comm, *stream);
+  std::vector<int> neighbours;
+  for (int r = comm->rank() / 2 * 2; r < std::min(comm->size(), comm->rank() / 2 * 2 + 2); ++r) neighbours.push_back(r);
+  const auto node = comm->split_by_node();
+  BOOST_TEST(node->description().find("shared memory") == 0u);
+  check_group(*node, *comm, *stream, neighbours);
+  // A group of one rank per node.
+  const auto across = comm->split(comm->rank() % 2, 0);
+  BOOST_TEST((across->description().find("MPI") == 0) == (across->size() > 1));
+  check_count(*across, *stream, 5000);
+  // With --comm mpi, nobody shares memory.
+  BOOST_TEST(session().world({.kind = CommKind::mpi})->split_by_node()->description().find("MPI") == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(bits_are_those_of_threads) {
+  const auto comm = shared_world();
+  const auto stream = make_cpu_device()->make_stream();
+  const std::size_t n = 50021, ranks = static_cast<std::size_t>(comm->size());
+  auto ours = elements<float>(comm->rank(), ranks * n);
+  std::vector<float> shard(n, 0.1f);
+  comm->reduce_scatter(*stream, ours.data(), shard.data(), n, Into::add);
+  comm->all_reduce(*stream, ours.data(), ranks * n);
+  run_ranks(comm->size(), [&](Communicator& threads) {
+    auto theirs = elements<float>(threads.rank(), ranks * n);
+    std::vector<float> their_shard(n, 0.1f);
+    threads.reduce_scatter(*stream, theirs.data(), their_shard.data(), n, Into::add);
+    threads.all_reduce(*stream, theirs.data(), ranks * n);
+    if (threads.rank() == comm->rank())
+      require(theirs == ours && their_shard == shard, "shared memory and threads give other bits");
+  });
+}
+
+BOOST_AUTO_TEST_CASE(collectives_do_not_allocate) {
+  const auto comm = shared_world();
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream();
+  const std::size_t n = 100003, ranks = static_cast<std::size_t>(comm->size());
+  const Buffer slot = comm->allocate(*device, ranks * n * sizeof(float));
+  std::vector<float> shard(n, 1.0f);
+  std::vector<double> sums(n);
+  std::int64_t counts[3] = {1, 2, 3};
+  const std::size_t before = allocations();
+  BOOST_REQUIRE(before > 0u);
+  comm->all_gather(*stream, shard.data(), floats(slot), n, DType::f32);
+  comm->reduce_scatter(*stream, floats(slot), shard.data(), n, Into::add);
+  comm->all_reduce(*stream, sums.data(), n);
+  comm->all_reduce(*stream, counts, 3);
+  comm->broadcast(*stream, shard.data(), 4 * n, 0);
+  comm->barrier();
+  const std::size_t after = allocations();
+  BOOST_TEST(after == before);
+}
+
+BOOST_AUTO_TEST_CASE(staging_is_small) {
+  const auto comm = shared_world();
+  BOOST_TEST(comm->staging_bytes() == planned_staging_bytes(comm->size(), true));
+  BOOST_TEST(comm->staging_bytes() <= (std::size_t{2} << 20));
+  if (comm->size() > 1) BOOST_TEST(comm->staging_bytes() >= (std::size_t{1} << 20));
+}
+
+BOOST_AUTO_TEST_CASE(different_counts_are_an_error_on_all_ranks) {
+  if (world().size() == 1) return;
+  for (const std::size_t count : {3, 50000}) {
+    const auto comm = shared_world();
+    const auto stream = make_cpu_device()->make_stream();
+    std::vector<float> data(count);
+    BOOST_CHECK_THROW(comm->all_reduce(*stream, data.data(), comm->rank() == 1 ? count - 1 : count), InternalError);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(short_of_memory_is_an_error_on_all_ranks) {
+  if (world().size() == 1) return;
+  const auto device = make_cpu_device();
+  const auto says = [](std::vector<std::string> texts) {
+    return [texts](const RunError& error) {
+      const std::string message = error.what();
+      for (const std::string& text : texts)
+        if (message.find(text) == std::string::npos) {
+          BOOST_TEST_MESSAGE(message);
+          return false;
+        }
+      return true;
+    };
+  };
+  {  // More than the machine has.
+    const auto comm = shared_world();
+    BOOST_CHECK_EXCEPTION(comm->allocate(*device, std::size_t{1} << 45), RunError,
+                          says({"TiB of shared memory", "available", "--comm mpi"}));
+    const auto stream = device->make_stream();
+    check_count(*comm, *stream, 5000);  // and goes on
+  }
+  // One rank gets no more: the system refuses to make a file longer than this limit.
+  const bool limited = world().rank() == 1;
+  const auto comm = shared_world();
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit low = old;
+  low.rlim_cur = 1 << 16;
+  if (limited) BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &low) == 0);
+  BOOST_CHECK_EXCEPTION(comm->allocate(*device, std::size_t{1} << 20), RunError,
+                        says({"of shared memory", "rank 1 on " + session().host(), "File too large", "--comm mpi"}));
+  // Groups, too, whose memory rank 0 makes: shm says why, automatic sends messages.
+  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &low) == 0);
+  BOOST_CHECK_EXCEPTION(shared_world(), RunError, says({"rank 0 on " + session().host(), "File too large", "--comm mpi"}));
+  const auto fallback = session().world({.kind = CommKind::automatic});
+  BOOST_TEST(fallback->description().find("MPI") == 0u);
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  BOOST_TEST(session().world({.kind = CommKind::automatic})->description().find("shared memory") == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
+  const int size = world().size();
+  if (size == 1) return;
+  const auto stream = make_cpu_device()->make_stream();
+  for (const CommKind kind : {CommKind::shm, CommKind::mpi})
+    for (const bool split : {false, true}) {
+      world().barrier();
+      const auto comm = session().world({.kind = kind, .timeout_s = 0.3});
+      // Split: the last two ranks, backwards; the message counts ranks of the job.
+      const auto part = comm->split(split && comm->rank() < size - 2 ? 1 : 0, -comm->rank());
+      if (split && comm->rank() < size - 2) continue;
+      std::vector<float> data(100000);
+      const auto call = [&] { part->all_reduce(*stream, data.data(), data.size()); };
+      call();
+      if (comm->rank() != size - 1) {
+        const Timer timer;
+        BOOST_CHECK_EXCEPTION(call(), CollectiveTimeout, [&](const CollectiveTimeout& error) {
+          const std::string text = error.what();
+          BOOST_TEST_MESSAGE(text);
+          return text.find(format("rank {} on {} has not arrived at all-reduce within 300 ms", size - 1, session().host())) ==
+                 0;
+        });
+        BOOST_TEST(timer.seconds() >= 0.3);
+        BOOST_TEST(timer.seconds() < 20);
+        BOOST_CHECK_THROW(part->barrier(), std::runtime_error);
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(900));
+        // With shared memory, the late rank learns that it is too late.
+        if (kind == CommKind::shm) BOOST_CHECK_THROW(call(), CollectiveTimeout);
+      }
+    }
+  world().barrier();
+}
+
+BOOST_AUTO_TEST_CASE(abort_wakes_all) {
+  if (world().size() == 1) return;
+  // In the group where they wait, and in one split from it that has lost nobody.
+  for (const bool split : {false, true}) {
+    const auto comm = shared_world();
+    const auto part = comm->split(split ? (comm->rank() == 0 ? 0 : 1) : 0, 0);
+    const auto stream = make_cpu_device()->make_stream();
+    float x = 1;
+    if (comm->rank() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      comm->abort();
+      BOOST_CHECK_THROW(part->barrier(), GroupAborted);
+      BOOST_CHECK_THROW(comm->split(0, 0), GroupAborted);
+    } else {
+      const Timer timer;
+      BOOST_CHECK_THROW(
+          {
+            if (!split || comm->size() == 2) comm->barrier();
+            for (;;) part->all_reduce(*stream, &x, 1);
+          },
+          GroupAborted);
+      BOOST_TEST(timer.seconds() < 20);
+    }
+    world().barrier();
+  }
+}
+
+BOOST_AUTO_TEST_CASE(who_waits_takes_no_core) {
+  if (world().size() == 1) return;
+  const auto comm = shared_world();
+  comm->barrier();
+  if (comm->rank() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    comm->barrier();
+  } else {
+    const auto used_s = [] {
+      rusage usage{};
+      getrusage(RUSAGE_THREAD, &usage);
+      return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+             1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    };
+    const double before = used_s();
+    comm->barrier();
+    BOOST_TEST(used_s() - before < 0.05);
+  }
+}

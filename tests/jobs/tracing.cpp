@@ -1,0 +1,157 @@
+// --trace of whole jobs, and what fsdp-bench makes of the same switches.
+#define BOOST_TEST_MODULE jobs.tracing
+#include <map>
+#include <sstream>
+
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+const std::string tokens = (golden_folder("gpt2-tied") / "train.bin").string();
+
+std::vector<std::string> training(const std::vector<std::string>& more) {
+  std::vector<std::string> words = {tokens, "--arch",
+                                    "gpt2", "--vocab-size",
+                                    "211",  "--decoder-layers",
+                                    "2",    "--decoder-embed-dim",
+                                    "24",   "--decoder-attention-heads",
+                                    "3",    "--tokens-per-sample",
+                                    "16",   "--batch-size",
+                                    "2",    "--max-update",
+                                    "5"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+json read_trace(const fs::path& file) {
+  std::ifstream in(file);
+  return json::parse(in);
+}
+
+/// Events of each (rank, stream), by update.
+std::map<std::pair<int, int>, std::map<int, int>> count_events(const json& trace) {
+  std::map<std::pair<int, int>, std::map<int, int>> counts;
+  for (const json& event : trace["traceEvents"])
+    if (event["ph"] == "X") ++counts[{event["pid"], event["tid"]}][event["args"]["update"]];
+  return counts;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_job_is_traced) {
+  for (const int np : {2, 3}) {
+    const auto folder = fresh_folder();
+    const Outcome outcome = run(
+        folder, mpirun(np, "fsdp-train", training({"--trace", "trace.json", "--trace-updates", "2", "--update-freq", "2"})));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    BOOST_TEST(outcome.times_said("trace of 2 updates: trace.json") == 1u);
+    BOOST_TEST(!fs::exists(folder / "trace.json.tmp"));
+    const json trace = read_trace(folder / "trace.json");
+    const auto counts = count_events(trace);
+    BOOST_TEST(counts.size() == 3 * static_cast<std::size_t>(np));
+    for (const auto& [track, updates] : counts) {
+      BOOST_TEST(updates.size() == 2u);
+      BOOST_TEST(updates.contains(2));
+      BOOST_TEST(updates.contains(3));
+      BOOST_TEST(updates == counts.at({0, track.second}));  // every rank does the same
+    }
+    const std::string draw = std::string(FSDP_TEST_DATA) + "/../../tools/trace-svg";
+    const Outcome drawn = run(folder, {draw, "trace.json", "--update", "3", "--ranks", "9"});
+    BOOST_TEST_CONTEXT(drawn.output) {
+      BOOST_TEST(drawn.code == 0);
+      BOOST_TEST(drawn.output.starts_with("<svg"));
+      BOOST_TEST(drawn.output.ends_with("</svg>\n"));
+      BOOST_TEST(drawn.says("update 3, "));
+      BOOST_TEST(drawn.times_said(" gather</text>") == static_cast<std::size_t>(np));
+      BOOST_TEST(drawn.says("<title>backward block 1, "));
+    }
+    BOOST_TEST(run(folder, {draw, "trace.json", "--update", "4"}).code == 2);
+    BOOST_TEST(counts.at({0, 2}).at(2) == 2 * (1 + 2 + 1));  // gathers: the root, both blocks, and one of them again
+    BOOST_TEST(counts.at({0, 3}).at(2) == 2 * 3 + 1);        // reductions of three units, and the norm
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_run_that_ends_early_writes_what_it_has) {
+  const auto folder = fresh_folder();
+  const Outcome outcome = run(folder, mpirun(2, "fsdp-train", training({"--trace", "trace.json", "--trace-updates", "100"})));
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  BOOST_TEST(read_trace(folder / "trace.json")["otherData"]["updates"] == json({2, 3, 4, 5}));
+  // There is nothing left to do.
+  const Outcome again = run(folder, mpirun(2, "fsdp-train", training({"--trace", "again.json"})));
+  BOOST_TEST(again.code == 0, again.output);
+  BOOST_TEST(!fs::exists(folder / "again.json.tmp"));
+}
+
+BOOST_AUTO_TEST_CASE(paths_that_cannot_be_written_are_told_before_training) {
+  const auto folder = fresh_folder();
+  fs::create_directory(folder / "folder");
+  for (const std::string path : {"none/trace.json", "folder"})
+    for (const bool bench : {false, true}) {
+      const auto words =
+          bench ? mpirun(2, "fsdp-bench", {"step", "--trace", path}) : mpirun(2, "fsdp-train", training({"--trace", path}));
+      const Outcome outcome = run(folder, words);
+      BOOST_TEST_CONTEXT(outcome.output) {
+        BOOST_TEST(outcome.code == 2);
+        BOOST_TEST(outcome.says("cannot write --trace '" + path + "'"));
+        BOOST_TEST(outcome.times_said(bench ? "fsdp-bench: " : "fsdp-train: ") == 1u);
+        BOOST_TEST(!outcome.says("step 1/5"));
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(bench_traces_and_tells_exposed_communication) {
+  const auto folder = fresh_folder();
+  const std::vector<std::string> step = {"step",     "--arch",  "gpt2", "--batch-size", "1",       "--tokens-per-sample",
+                                         "8",        "--steps", "2",    "--json",       "--trace", "trace.json",
+                                         "--exposed"};
+  const Outcome outcome = run(folder, mpirun(2, "fsdp-bench", step));
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  const json report = json::parse(outcome.output);
+  BOOST_TEST(report["exposed_ms"].get<double>() == report["ms"].get<double>() - report["fake_ms"].get<double>(),
+             boost::test_tools::tolerance(1e-6));
+  BOOST_TEST(report["exposed_ms"].get<double>() > 0);  // 124 M parameters gathered and reduced beside eight tokens
+  BOOST_TEST(report["exposed_share"].get<double>() < 1);
+  BOOST_TEST(count_events(read_trace(folder / "trace.json")).at({1, 1}).size() == 2u);
+  const Outcome both = run(folder, mpirun(2, "fsdp-bench", {"step", "--fake-collectives", "--exposed"}));
+  BOOST_TEST(both.code == 2);
+  BOOST_TEST(both.says("--exposed"), both.output);
+}
+
+BOOST_AUTO_TEST_CASE(the_drawings_in_the_documentation_are_what_is_printed) {
+  const auto folder = fresh_folder();
+  std::ifstream file(std::string(FSDP_TEST_DATA) + "/../../docs/schedule.md");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  const std::vector<std::vector<std::string>> choices = {{},
+                                                         {"--limit-all-gathers", "1"},
+                                                         {"--limit-all-gathers", "3"},
+                                                         {"--backward-prefetch", "none", "--forward-prefetch=false"},
+                                                         {"--backward-prefetch", "post"},
+                                                         {"--checkpoint-activations"},
+                                                         {"--sharding-strategy", "optim"},
+                                                         {"--update-freq", "2", "--accumulate-unsharded"}};
+  for (const auto& choice : choices) {
+    std::vector<std::string> words = {"--dry-run", "--restore",
+                                      "none",      "--arch",
+                                      "gpt2",      "--decoder-layers",
+                                      "4",         "--decoder-embed-dim",
+                                      "96",        "--decoder-attention-heads",
+                                      "3",         "--vocab-size",
+                                      "500",       "--tokens-per-sample",
+                                      "32"};
+    words.insert(words.end(), choice.begin(), choice.end());
+    const Outcome outcome = run(folder, mpirun(2, "fsdp-train", words));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    // The rule above the picture is shown once.
+    const std::size_t rule = outcome.output.find("timeline of one update"), picture = outcome.output.find("gather   ", rule);
+    BOOST_TEST_REQUIRE(picture != std::string::npos);
+    std::istringstream lines(outcome.output.substr(choice.empty() ? rule : picture));
+    std::string indented;
+    for (std::string line; std::getline(lines, line);) indented += (line.empty() ? "" : "    " + line) + "\n";
+    BOOST_TEST(page.find(indented) != std::string::npos, "docs/schedule.md lacks\n" + indented);
+  }
+}
