@@ -48,7 +48,7 @@ class MpiSession {
   int uncaught_at_start_ = 0;
 };
 
-/// Staging that each rank of a group of `ranks` holds to send messages: Communicator::staging_bytes() without a communicator.
-std::size_t message_staging_bytes(int ranks);
+/// Communicator::staging_bytes() of a group of `ranks` that shares memory, or sends messages, without a communicator.
+std::size_t planned_staging_bytes(int ranks, bool share_memory);
 
 }  // namespace fsdp

@@ -54,7 +54,7 @@ std::size_t other_bytes(const RankMemory& m) { return m.of(BufferRole::scratch) 
 
 std::string memory_table(const PlanTable& table) {
   std::vector<Cells> rows = {
-      {"", "", "", "optimizer", "gathered", "unreduced", "message", "", "activ.", "activ.", "total", "total"},
+      {"", "", "", "optimizer", "gathered", "unreduced", "comm.", "", "activ.", "activ.", "total", "total"},
       {"  strategy", "params", "gradients", "state", "slots", "slots", "staging", "other", "kept", "recomp.", "kept",
        "recomp."}};
   for (const PlanRow& row : table.rows) {
@@ -124,12 +124,13 @@ std::string headline(const PlanTable& table) {
   const TrainOptions& train = table.options.train;
   const Cluster& cluster = table.options.cluster;
   return format(
-      "{}: {} parameters, {} blocks, width {}, fp32, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update\n",
+      "{}: {} parameters, {} blocks, width {}, fp32, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update; {} "
+      "per rank\n",
       train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
       table.model.blocks(), table.model.config().width, train.optimizer,
       plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
       plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.batch_size, train.tokens_per_sample,
-      plural(train.update_freq, "micro-batch", "micro-batches"));
+      plural(train.update_freq, "micro-batch", "micro-batches"), plural(train.threads, "thread", "threads"));
 }
 
 std::vector<RuleOfThumb> rules_of_thumb(const PlanTable& table) {
@@ -233,7 +234,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({"  unreduced gradients", "-", "-", bytes(m.of(BufferRole::unreduced_gradients))});
   rows.push_back({"  activations, kept", "-", "-", bytes(m.of(BufferRole::activations))});
   rows.push_back({"  scratch, batch, tables", "-", "-", bytes(m.of(BufferRole::scratch) + m.of(BufferRole::batch))});
-  rows.push_back({"  message staging", "-", "-", bytes(m.staging)});
+  rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
   rows.push_back({"  gemm's panels, about", "-", "-", bytes(m.gemm)});
   rows.push_back({"  total", tutorial ? bytes(tutorial->total()) : "-", bytes(slides.total()), bytes(m.total())});
   const bool in_parts = row.placement->parameters_forward_to_backward == Place::sharded;
@@ -253,8 +254,8 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
              "unreduced gradients: {}.\n"
              "  What backward writes, until it is reduced; neither rule has it.\n"
              "activations: what blocks save for backward, at its peak: {}; with recomputation {}.\n"
-             "scratch, batch, tables: of one block at a time, the tokens, rotary positions.\n"
-             "message staging: pieces on their way, in groups that send messages (--comm mpi).\n"
+             "scratch, batch, tables: of one block at a time and each of --threads, the tokens, rotary positions.\n"
+             "communication staging: of the world, the node, and the groups of both axes; --comm says which share memory.\n"
              "gemm's panels: what matrix products take and give back.\n",
              explain_slots(plan, BufferRole::gathered_parameters),
              in_parts
@@ -299,7 +300,7 @@ nlohmann::json memory_json(const RankMemory& m) {
           {"scratch", m.of(BufferRole::scratch)},
           {"batch_and_tables", m.of(BufferRole::batch)},
           {"plan_peak", m.plan_peak()},
-          {"message_staging", m.staging},
+          {"communication_staging", m.staging},
           {"gemm_panels", m.gemm},
           {"total", m.total()}};
 }

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "comm/mpi_session.hpp"
+#include "kernels/threads.hpp"
 #include "train/origin.hpp"
 #include "train/run.hpp"
 
@@ -38,12 +39,35 @@ ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions opt
 
 namespace {
 
+/// Attention has scratch for each thread, so sizes of the model follow from the number that the run will use.
+class UseThreads {
+ public:
+  explicit UseThreads(int count) : before_(kernels::threads()) { kernels::set_threads(count); }
+  UseThreads(const UseThreads&) = delete;
+  ~UseThreads() { kernels::set_threads(before_); }
+
+ private:
+  int before_;
+};
+
+/// Of the groups that a run makes: world, node, shard and replicate axis. Those within a node share memory if they may.
+std::size_t staging_bytes(MeshShape mesh, Cluster cluster, CommKind comm) {
+  const auto of_group = [&](int ranks, bool within_node) {
+    return planned_staging_bytes(ranks, within_node && comm != CommKind::mpi);
+  };
+  const bool one_node = cluster.nodes == 1, some = mesh.shard <= cluster.ranks_per_node,
+             all = one_node || cluster.ranks_per_node % mesh.shard == 0;
+  return of_group(cluster.ranks(), one_node) + of_group(cluster.ranks_per_node, true) +
+         std::max(of_group(mesh.shard, some), of_group(mesh.shard, all)) +  // nodes may cut some groups
+         of_group(mesh.replicate, one_node || mesh.replicate == 1);
+}
+
 PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
-                         std::vector<std::string>* warnings) {
+                         CommKind comm, std::vector<std::string>* warnings) {
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
   PlanVariant variant;
   variant.memory.by_role = memory_by_role(planned.plan);
-  for (const int ranks : {cluster.ranks(), mesh.shard, mesh.replicate}) variant.memory.staging += message_staging_bytes(ranks);
+  variant.memory.staging = staging_bytes(mesh, cluster, comm);
   variant.memory.gemm = gemm_bytes(model.config(), options.batch);
   variant.traffic =
       traffic_of_cluster(collectives_of_update(planned.plan.update, planned.layout, options.plan.micro_batches), mesh, cluster);
@@ -72,6 +96,7 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   add_train_options(table, o.train);
   for (const char* name : {"data", "max-update"}) table.row(name).unset("not needed here");
   table.row("arch").unset("as --model");
+  table.row("threads").unset("1 here; scratch grows with it");
   return table;
 }
 
@@ -88,6 +113,8 @@ void resolve(PlanTableOptions& o) {
   const std::size_t group = std::exchange(o.train.shard_group_size, 0);
   resolve(o.train, static_cast<int>(ranks));
   o.train.shard_group_size = group;
+  // The cores of the cluster are not known; a run would take its share of them.
+  if (o.train.threads == 0) o.train.threads = 1;
 }
 
 std::size_t RankMemory::plan_peak() const { return std::accumulate(by_role.begin(), by_role.end(), std::size_t{0}); }
@@ -118,6 +145,7 @@ PlanChoice PlanTable::smallest() const {
 PlanTable make_plan_table(const PlanTableOptions& options) {
   PlanTable table{options, Transformer(named_config(options.train, nullptr)), {}, {}};
   const Cluster cluster = options.cluster;
+  const UseThreads threads(static_cast<int>(options.train.threads));
   for (const Placement& placement : placements()) {
     PlanRow row;
     row.placement = &placement;
@@ -128,7 +156,7 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
       row.mesh = mesh_shape(placement, cluster.ranks(), sharding.shard_group_size);
       const bool first = table.rows.empty() && !recompute;  // the units are the same for all
       (recompute ? row.recomputing : row.keeping) =
-          plan_variant(table.model, sharding, row.mesh, cluster, first ? &table.warnings : nullptr);
+          plan_variant(table.model, sharding, row.mesh, cluster, options.train.comm.kind, first ? &table.warnings : nullptr);
     }
     table.rows.push_back(row);
   }

@@ -31,7 +31,7 @@ void resolve(PlanTableOptions& options);
 /// What a rank holds, in bytes.
 struct RankMemory {
   std::array<std::size_t, role_count> by_role{};  // of the plan: they add up to its peak
-  std::size_t staging = 0;                        // of the communicators, for messages
+  std::size_t staging = 0;                        // of the communicators
   std::size_t gemm = 0;                           // about what matrix products take and give back
   std::size_t of(BufferRole role) const { return by_role[static_cast<std::size_t>(role)]; }
   std::size_t plan_peak() const;

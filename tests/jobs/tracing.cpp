@@ -114,7 +114,6 @@ BOOST_AUTO_TEST_CASE(bench_traces_and_tells_exposed_communication) {
   const json report = json::parse(outcome.output);
   BOOST_TEST(report["exposed_ms"].get<double>() == report["ms"].get<double>() - report["fake_ms"].get<double>(),
              boost::test_tools::tolerance(1e-6));
-  BOOST_TEST(report["exposed_ms"].get<double>() > 0);  // 124 M parameters gathered and reduced beside eight tokens
   BOOST_TEST(report["exposed_share"].get<double>() < 1);
   BOOST_TEST(count_events(read_trace(folder / "trace.json")).at({1, 1}).size() == 2u);
   const Outcome both = run(folder, mpirun(2, "fsdp-bench", {"step", "--fake-collectives", "--exposed"}));

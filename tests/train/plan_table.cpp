@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(one_rank_by_hand) {
   check_states(table, "hybrid-grad-op", 4 * all, 4 * all, 8 * all, 4 * all, 4 * (root + 2 * block));
   for (const PlanRow& row : table.rows) {
     BOOST_TEST(row.keeping.traffic.rank.total() == 0u);
-    BOOST_TEST(row.keeping.memory.staging == 0u);
+    BOOST_TEST(row.keeping.memory.staging <= 4 * 4096u);  // a page for each group of one
     BOOST_TEST(row.chosen == (row.placement->name == "full"));
   }
   // The residual stream before and after each block and its gradient, [8, 16] each, and what blocks save: of all, or of one.
@@ -156,7 +156,7 @@ std::vector<Measured> run_update(const PlanTableOptions& options, const PlanRow&
   run_ranks(
       options.cluster.ranks(),
       [&](Communicator& world) {
-        kernels::set_threads(1);
+        kernels::set_threads(static_cast<int>(train.threads));
         const auto device = make_cpu_device();
         ShardedModel sharded(named_config(train, nullptr), sharding_options(train), world);
         Executor& executor = sharded.allocate(*device);
@@ -206,7 +206,7 @@ BOOST_AUTO_TEST_CASE(runs_hold_and_send_what_the_table_says) {
   check_against_runs(small("2", "2", {"--update-freq", "2"}));
   check_against_runs(small("2", "2", {"--update-freq", "5"}));
   check_against_runs(small("2", "1", {"--update-freq", "4", "--accumulate-unsharded", "--ignore-params", "*ln*"}));
-  check_against_runs(small("3", "1", {"--batch-size", "2"}));
+  check_against_runs(small("3", "1", {"--batch-size", "2", "--threads", "2"}));
   check_against_runs(small("2", "2", {"--ignore-params", "*ln*", "--freeze", "*h.0.*", "--limit-all-gathers", "1"}));
   check_against_runs(small("1", "4",
                            {"--shard-group-size", "2", "--accumulate-unsharded", "--update-freq", "2",

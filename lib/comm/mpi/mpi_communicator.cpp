@@ -10,7 +10,6 @@
 #include "base/narrow.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/wait.hpp"
-#include "comm/mpi_session.hpp"
 #include "comm/shm/meeting_place.hpp"
 #include "comm/shm/shm_communicator.hpp"
 #include "comm/tree_sum.hpp"
@@ -57,7 +56,8 @@ std::vector<int> find_world_ranks(MPI_Comm comm, std::size_t ranks) {
 
 }  // namespace
 
-std::size_t message_staging_bytes(int ranks) {
+std::size_t planned_staging_bytes(int ranks, bool share_memory) {
+  if (share_memory) return MeetingPlace::planned_bytes_per_rank(static_cast<std::size_t>(ranks));
   const auto others = static_cast<std::size_t>(ranks) - 1;
   return 2 * others * choose_staged_piece(others, longest_staged_piece);
 }

@@ -89,7 +89,7 @@ std::shared_ptr<MeetingPlace> MeetingPlace::make(const Exchange& exchange, const
   const std::size_t staging_bytes = 2 * made->staging_half_bytes_;
   const std::vector<Note> makers = agree_on_notes(exchange, note, options.host, [&] {
     if (rank != 0) return;
-    made->segment_ = Segment::create(head_bytes + members.size() * staging_bytes);
+    made->segment_ = Segment::create(made->segment_bytes());
     made->segment_.reserve(0, head_bytes);
     new (made->segment_.data()) Head{};
     for (std::size_t r = 0; r < members.size(); ++r) new (&made->place(r)) Place{};
@@ -104,6 +104,12 @@ std::shared_ptr<MeetingPlace> MeetingPlace::make(const Exchange& exchange, const
   for (const std::size_t member : members) made->world_ranks_.push_back(makers[member].world_rank);
   made->job_ = std::move(job);
   return made;
+}
+
+std::size_t MeetingPlace::segment_bytes() const { return staging_offset() + 2 * ranks_ * staging_half_bytes_; }
+
+std::size_t MeetingPlace::planned_bytes_per_rank(std::size_t ranks) {
+  return MeetingPlace(ranks, 0, {}).segment_bytes() / ranks;
 }
 
 MeetingPlace::Head& MeetingPlace::head() const { return *std::launder(reinterpret_cast<Head*>(segment_.data())); }

@@ -74,6 +74,8 @@ class MeetingPlace {
   std::size_t staging_half_bytes() const { return staging_half_bytes_; }
   /// This rank's part of the memory.
   std::size_t bytes_per_rank() const { return segment_.bytes() / ranks_; }
+  /// The same of a group that is not there, with the usual staging areas.
+  static std::size_t planned_bytes_per_rank(std::size_t ranks);
 
   const MeetingOptions& options() const { return options_; }
   int world_rank(std::size_t rank) const { return world_ranks_[rank]; }
@@ -85,6 +87,7 @@ class MeetingPlace {
   Head& head() const;
   Place& place(std::size_t rank) const;
   std::size_t staging_offset() const;
+  std::size_t segment_bytes() const;
   void throw_if_over() const;
   void give_up(std::uint32_t round, Call call);
 
