@@ -179,7 +179,9 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
   const std::vector<Parameter> parameters = list_parameters(header.config).parameters;
   const auto slices = stored::written_slices(layout, rank, world_size);
   std::uint64_t all_bytes = 0;
-  for (const Parameter& parameter : parameters) all_bytes += numel(parameter.shape) * sizeof(float) * states.size();
+  for (const ShardState& state : states)
+    for (const Unit& unit : layout.units())
+      if (stored::is_saved(unit, state.name)) all_bytes += unit.numel * sizeof(float);
 
   stored::Index index{header, {}, 0};
   for (const ShardState& state : states) index.states.push_back(state.name);

@@ -1,4 +1,4 @@
-// Token files, and which sequence a rank reads when. llm.c's version 1: 256 little-endian int32 (20240520, 1, token count,
+// Token files. llm.c's version 1: 256 little-endian int32 (20240520, 1, token count,
 // zeros), then uint16 tokens.
 #pragma once
 

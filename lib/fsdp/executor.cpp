@@ -121,6 +121,7 @@ void Executor::record(std::span<OperationTime> times) {
 
 void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars) {
   OperationTime* time = &operations == &plan_.update && !record_.empty() ? record_.data() : nullptr;
+  for (const auto& s : streams_) s->synchronize();  // what plans rely on
   for (const Operation& op : operations) {
     for (const BufferId id : op.acquires) bind(id);
     Stream& s = stream(op.stream);

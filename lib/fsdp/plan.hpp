@@ -117,6 +117,7 @@ struct Location {
   std::size_t offset = 0;
 };
 
+/// All streams are idle when a list of operations begins: waits order operations within a list alone.
 struct Plan {
   std::vector<PlanBuffer> buffers;
   std::vector<Operation> update;      // all micro-batches, then norm and optimizer; empty unless training

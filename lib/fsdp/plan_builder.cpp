@@ -34,6 +34,9 @@ class Builder {
     expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
                options.checkpoint_every >= 1,
            "a plan needs slots, a batch and segments");
+    for (const Unit& unit : layout.units())
+      expect(unit.types.parameter == DType::f32 && unit.types.gradient == DType::f32 && unit.types.reduce == DType::f32,
+             "buffers are planned in fp32");
     expect(sizes.stages.size() == sizes.blocks + 2, "stages are the embedding, the blocks and the head");
   }
 

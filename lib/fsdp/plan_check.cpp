@@ -98,6 +98,11 @@ class Checker {
         if (from >= 0 && !is_after(from))
           fail(i, format("reads {} and does not wait for operation {}, which writes it", buffer(id).name, from));
       }
+      // Transient buffers share memory in issue order, which is the order of one stream alone.
+      for (const auto* ids : {&op.reads, &op.writes})
+        for (const BufferId id : *ids)
+          if (buffer(id).transient && op.stream != StreamId::compute)
+            fail(i, format("uses {}, whose memory others use, on a stream of its own", buffer(id).name));
       for (const BufferId id : op.writes) {
         const int from = writer[static_cast<std::size_t>(id)];
         if (from >= 0 && !is_after(from))

@@ -9,15 +9,15 @@
 
 namespace fsdp {
 
-/// Checks the lists of operations one after another; throws InternalError naming the operation and the rule that it breaks:
-///   order      every read has a write that happens before it (by stream order and waits), every write happens after the
-///   earlier write
-///              and all its readers: so a slot is reused only after its last reader;
-///   gathers    every stage finds its parameters gathered, no gathered unit is overwritten, every gathered unit is released;
-///   gradients  every micro-batch's contribution of every stage to every trained unit counts exactly once, and each unit is
-///   reduced
-///              over all ranks that have a part in it before the norm is taken;
-///   memory     buffers that are alive together do not overlap, lie inside the arena, and add up to the planned peak.
+/// Checks the lists of operations one after another; throws InternalError naming the operation and the rule that it breaks.
+/// - Order: every read has a write that happens before it (by stream order and waits); every write happens after the earlier
+/// write
+///   and all its readers, so that a slot is reused after its last reader only; transient buffers are used by one stream.
+/// - Gathers: every stage finds its parameters gathered, no gathered unit is overwritten, every gathered unit is released.
+/// - Gradients: every micro-batch's contribution of every stage to every trained unit counts exactly once, and each unit is
+///   reduced over all ranks that have a part in it before the norm is taken.
+/// - Memory: buffers that are alive together do not overlap, lie inside the arena, and add up to the planned peak.
+///
 /// Takes milliseconds for a hundred layers.
 void check_plan(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
                 std::size_t micro_batches);

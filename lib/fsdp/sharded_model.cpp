@@ -91,7 +91,8 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
 Executor& ShardedModel::allocate(Device& device) {
   Buffer arena;
   agree(world_, [&] { arena = device.allocate(plan().arena_bytes); });  // before the collective one below
-  Buffer slots = mesh_.shard->allocate(device, plan().slot_bytes);
+  Buffer slots;                                                         // one shard group may fail alone
+  agree(world_, [&] { slots = mesh_.shard->allocate(device, plan().slot_bytes); });
   return executor_.emplace(model_, layout(), plan(), options_.batch, options_.adamw, device, std::move(arena), std::move(slots),
                            mesh_, world_);
 }

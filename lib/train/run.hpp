@@ -1,5 +1,5 @@
 // Everything that a training run holds, and the few things that it does. Made before the loop of train.cpp, which only calls
-// it. Every member function that is not const is collective over world.
+// it. Constructing, preparing, stepping, validating, saving and finishing are collective over world.
 #pragma once
 
 #include <memory>

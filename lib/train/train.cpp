@@ -1,6 +1,10 @@
 #include "train/train.hpp"
 
+#include <nlohmann/json.hpp>
+
+#include "base/format.hpp"
 #include "base/program.hpp"
+#include "comm/agree.hpp"
 #include "train/machine.hpp"
 #include "train/run.hpp"
 #include "train/signals.hpp"
@@ -11,6 +15,24 @@ namespace {
 
 bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && update % interval == 0; }
 
+/// Every rank parses its own command line: they must say the same before anything depends on it. Collective.
+void require_same_options(const TrainOptions& options, Communicator& world, Stream& stream) {
+  const nlohmann::json mine = to_json(options);
+  std::string first = mine.dump();  // rank 0's, after the broadcast
+  std::uint64_t length = first.size();
+  world.broadcast(stream, &length, sizeof length, 0);
+  first.resize(length);
+  world.broadcast(stream, first.data(), length, 0);
+  agree(world, [&] {
+    const nlohmann::json theirs = nlohmann::json::parse(first);
+    for (const auto& [key, value] : mine.items())
+      if (!theirs.contains(key) || theirs[key] != value)
+        throw UserError(
+            format("--{} is {} here and {} on rank 0 (all ranks must be told the same) start all of them with the same options",
+                   key, value.dump(), theirs.contains(key) ? theirs[key].dump() : "unknown"));
+  });
+}
+
 /// The most that any rank has been asked. Collective.
 Requests agreed_requests(SignalWatch& watch, Communicator& world, Stream& stream) {
   const Requests mine = watch.poll();
@@ -20,6 +42,8 @@ Requests agreed_requests(SignalWatch& watch, Communicator& world, Stream& stream
 }  // namespace
 
 int train(const TrainOptions& options, Communicator& world) {
+  const auto stream = make_cpu_device()->make_stream();
+  require_same_options(options, world, *stream);
   SignalWatch watch(options.save_dir, world.rank() == 0);
   Run run(options, world);
   if (options.dry_run) return run.print_plan(), exit_code::done;
@@ -27,7 +51,6 @@ int train(const TrainOptions& options, Communicator& world) {
   if (run.done()) return run.finish("nothing to do: all updates are done; raise --max-update to go on"), exit_code::done;
   run.prepare();
 
-  const auto stream = make_cpu_device()->make_stream();
   std::size_t saves_honoured = 0;
   while (!run.done()) {
     run.step();

@@ -26,8 +26,35 @@ struct Job {
 
 struct Outcome {
   std::vector<double> losses, norms;
-  std::vector<std::vector<float>> weights;  // by parameter
+  std::vector<std::vector<float>> weights, gradients;  // by parameter; gradients of the last update, before clipping
 };
+
+/// What one rank owns, NaN elsewhere.
+using Part = std::vector<std::vector<float>>;
+
+Part part_of(const ShardedModel& sharded, const std::vector<std::span<float>>& owned) {
+  Part part;
+  for (const Parameter& p : sharded.model().parameters()) part.emplace_back(numel(p.shape), std::nanf(""));
+  for (std::size_t unit = 0; unit < owned.size(); ++unit)
+    for (const Slice& slice : sharded.layout().slices(unit, sharded.shard()))
+      if (!owned[unit].empty())
+        std::copy_n(owned[unit].begin() + static_cast<std::ptrdiff_t>(slice.shard_offset), slice.range.size(),
+                    part[slice.parameter].begin() + static_cast<std::ptrdiff_t>(slice.range.begin));
+  return part;
+}
+
+/// The whole from all ranks' parts; who owns the same must have the same bits.
+std::vector<std::vector<float>> merged(const std::vector<Part>& parts) {
+  Part whole = parts.front();
+  for (const Part& part : parts)
+    for (std::size_t p = 0; p < part.size(); ++p)
+      for (std::size_t i = 0; i < part[p].size(); ++i) {
+        if (std::isnan(part[p][i])) continue;
+        expect(std::isnan(whole[p][i]) || whole[p][i] == part[p][i], "ranks that own the same element have the same bits");
+        whole[p][i] = part[p][i];
+      }
+  return whole;
+}
 
 constexpr std::size_t updates = 3;
 
@@ -35,6 +62,7 @@ Outcome train(const Job& job) {
   Outcome outcome;
   const std::size_t B = job.sharding.batch.B, T = job.sharding.batch.T, K = job.sharding.plan.micro_batches,
                     N = static_cast<std::size_t>(job.ranks), V = job.config.vocab_size;
+  std::vector<Part> weights(N), gradients(N);
   run_ranks(job.ranks, [&](Communicator& world) {
     kernels::set_threads(1);
     const auto device = make_cpu_device();
@@ -42,9 +70,6 @@ Outcome train(const Job& job) {
     Executor& executor = sharded.allocate(*device);
     executor.initialize_parameters(5);
     executor.publish_parameters();
-    const auto& parameters = sharded.model().parameters();
-    if (world.rank() == 0)
-      for (const Parameter& p : parameters) outcome.weights.emplace_back(numel(p.shape));
     const std::size_t first = static_cast<std::size_t>(world.rank()) * K * B;
     for (std::uint64_t u = 1; u <= updates; ++u) {
       const auto read = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
@@ -65,13 +90,11 @@ Outcome train(const Job& job) {
       if (world.rank() == 0) outcome.losses.push_back(result.loss), outcome.norms.push_back(result.gradient_norm);
     }
     expect(executor.peak_bytes() == sharded.plan().peak_bytes, "the arena held what was planned");
-    const auto owned = executor.parameters();
-    for (std::size_t unit = 0; unit < owned.size(); ++unit)
-      for (const Slice& slice : sharded.layout().slices(unit, sharded.shard()))
-        std::copy_n(owned[unit].begin() + static_cast<std::ptrdiff_t>(slice.shard_offset), slice.range.size(),
-                    outcome.weights[slice.parameter].begin() + static_cast<std::ptrdiff_t>(slice.range.begin));
-    world.barrier();
+    weights[static_cast<std::size_t>(world.rank())] = part_of(sharded, executor.parameters());
+    gradients[static_cast<std::size_t>(world.rank())] = part_of(sharded, executor.gradients());
   });
+  outcome.weights = merged(weights);
+  outcome.gradients = merged(gradients);
   return outcome;
 }
 
@@ -198,11 +221,17 @@ std::string difference(const Job& job, const Outcome& a, const Outcome& b) {
   }
   const auto parameters = list_parameters(job.config).parameters;
   for (const UnitSpec& unit : wrap_parameters(parameters, {}, job.sharding.patterns))
-    for (const std::size_t p : unit.parameters)
-      for (std::size_t i = 0; i < a.weights[p].size(); ++i)
-        // Three steps of 1e-3; Adam makes steps of noise where the gradient is zero. What is frozen keeps its bits.
-        if (const float d = std::abs(a.weights[p][i] - b.weights[p][i]); !(unit.trainable ? d < 6.1e-3f : d == 0))
-          return format("{}[{}]: {} and {}", parameters[p].name, i, a.weights[p][i], b.weights[p][i]);
+    for (const std::size_t p : unit.parameters) {
+      if (!unit.trainable) {
+        if (a.weights[p] != b.weights[p]) return parameters[p].name + " is frozen and has changed";
+        continue;
+      }
+      float largest = 0;
+      for (const float g : b.gradients[p]) largest = std::max(largest, std::abs(g));
+      for (std::size_t i = 0; i < a.gradients[p].size(); ++i)
+        if (!(std::abs(a.gradients[p][i] - b.gradients[p][i]) <= 2e-3f * largest + 2e-5f))
+          return format("gradient {}[{}]: {} and {}", parameters[p].name, i, a.gradients[p][i], b.gradients[p][i]);
+    }
   return "";
 }
 
