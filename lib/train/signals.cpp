@@ -67,7 +67,7 @@ void hold_signals() {
 }
 
 SignalWatch::SignalWatch(std::filesystem::path save_dir, bool looks_at_files)
-    : save_dir_(std::move(save_dir)), looks_at_files_(looks_at_files), stops_at_start_(stops), saves_seen_(saves) {
+    : save_dir_(std::move(save_dir)), looks_at_files_(looks_at_files), stops_at_start_(stops), saves_at_start_(saves) {
   ++watches;
   hold_signals();
 }
@@ -83,14 +83,10 @@ Requests SignalWatch::poll() {
   if (looks_at_files_ && timer_.seconds() >= next_look_s_) {
     next_look_s_ = timer_.seconds() + 1;
     stop_file_ = stop_file_ || look_for("stop");
-    save_file_ = look_for("save");
+    if (!save_file_ && look_for("save")) save_file_ = true, ++save_files_;
   }
-  Requests requests;
-  requests.stop = stops != stops_at_start_ || stop_file_;
-  const int now = saves;
-  requests.save = now != saves_seen_ || save_file_;
-  saves_seen_ = now;
-  return requests;
+  return {static_cast<std::size_t>(stops - stops_at_start_) + stop_file_,
+          static_cast<std::size_t>(saves - saves_at_start_) + save_files_};
 }
 
 std::string SignalWatch::stop_reason() const {

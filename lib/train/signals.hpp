@@ -11,9 +11,10 @@
 
 namespace fsdp {
 
-/// 1 where this rank has been asked. The loop sums both over ranks; any sum above 0 is a request.
+/// How often this rank has been asked since its watch began. A launcher's signal reaches every rank, but some an update later
+/// than others: the loop takes the largest count of all ranks, and acts when that has grown, so that one signal is one request.
 struct Requests {
-  std::int64_t stop = 0, save = 0;
+  std::size_t stop = 0, save = 0;
 };
 
 /// Holds the four signals back in this thread and in those that it starts from now on, and starts one thread that takes them:
@@ -29,7 +30,7 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   ~SignalWatch();
 
-  /// Stop stays set once requested; save is set once per request.
+  /// Counts that never fall.
   Requests poll();
   /// "SIGUSR1", "the file checkpoints/stop", or "another rank" if this rank has not been asked to stop.
   std::string stop_reason() const;
@@ -42,8 +43,9 @@ class SignalWatch {
 
   std::filesystem::path save_dir_;
   bool looks_at_files_;
-  int stops_at_start_, saves_seen_;
+  int stops_at_start_, saves_at_start_;
   bool stop_file_ = false, save_file_ = false;
+  std::size_t save_files_ = 0;  // seen so far
   double next_look_s_ = 0;
   Timer timer_;
 };

@@ -52,7 +52,7 @@ TraceFile::TraceFile(const std::filesystem::path& path) : path_(path), temporary
   if (!file_)
     throw UserError(format("cannot write --trace '{}' ({}) give the path of a file in a folder that exists and can be written",
                            path.string(), std::strerror(errno)));
-  std::fputs("{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [", file_);
+  put("{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [");
 }
 
 TraceFile::~TraceFile() {
@@ -61,20 +61,19 @@ TraceFile::~TraceFile() {
   ::unlink(temporary_.c_str());
 }
 
-void TraceFile::add(const json& event) {
-  const std::string line = (std::exchange(empty_, false) ? "\n" : ",\n") + event.dump();
-  std::fwrite(line.data(), 1, line.size(), file_);
+void TraceFile::put(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() && error_ == 0) error_ = errno;
 }
 
+void TraceFile::add(const json& event) { put((std::exchange(empty_, false) ? "\n" : ",\n") + event.dump()); }
+
 void TraceFile::finish(const json& about) {
-  const std::string end = "\n],\n\"otherData\": " + about.dump() + "}\n";
-  std::fwrite(end.data(), 1, end.size(), file_);
-  const bool written = std::fflush(file_) == 0 && std::ferror(file_) == 0 && ::fsync(::fileno(file_)) == 0;
-  const int error = errno;
-  const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
+  put("\n],\n\"otherData\": " + about.dump() + "}\n");
+  if ((std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) && error_ == 0) error_ = errno;
+  if (std::fclose(std::exchange(file_, nullptr)) != 0 && error_ == 0) error_ = errno;
   try {
-    errno = written ? errno : error;
-    check_errno(written && closed, "write " + temporary_.string());
+    errno = error_;
+    check_errno(error_ == 0, "write " + temporary_.string());
     rename_durably(temporary_, path_);
   } catch (const CallError& failure) {
     ::unlink(temporary_.c_str());

@@ -65,9 +65,11 @@ class TraceFile {
   void finish(const nlohmann::json& about);
 
  private:
+  void put(const std::string& text);
   std::filesystem::path path_, temporary_;
   std::FILE* file_;
   bool empty_ = true;
+  int error_ = 0;  // errno of the first write that failed
 };
 
 /// What to add to this rank's clock so that it shows rank 0's time, and how far off that can be.

@@ -1,6 +1,7 @@
 #include "train/train.hpp"
 
 #include "base/program.hpp"
+#include "train/machine.hpp"
 #include "train/run.hpp"
 #include "train/signals.hpp"
 
@@ -10,12 +11,10 @@ namespace {
 
 bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && update % interval == 0; }
 
-/// What any rank has been asked since the last call. Collective.
+/// The most that any rank has been asked. Collective.
 Requests agreed_requests(SignalWatch& watch, Communicator& world, Stream& stream) {
-  Requests mine = watch.poll();
-  std::int64_t flags[2] = {mine.stop, mine.save};
-  world.all_reduce(stream, flags, 2);
-  return {flags[0], flags[1]};
+  const Requests mine = watch.poll();
+  return {max_over_ranks(world, stream, mine.stop), max_over_ranks(world, stream, mine.save)};
 }
 
 }  // namespace
@@ -29,12 +28,15 @@ int train(const TrainOptions& options, Communicator& world) {
   run.prepare();
 
   const auto stream = make_cpu_device()->make_stream();
+  std::size_t saves_honoured = 0;
   while (!run.done()) {
     run.step();
 
     const Requests requests = agreed_requests(watch, world, *stream);
-    if (every(options.save_interval_updates, run.update()) || requests.save > 0 || requests.stop > 0) run.save();
-    if (requests.save > 0) watch.honoured_save();
+    const bool save_asked = requests.save > saves_honoured;
+    if (every(options.save_interval_updates, run.update()) || save_asked || requests.stop > 0) run.save();
+    if (save_asked) watch.honoured_save();
+    saves_honoured = requests.save;
     if (requests.stop > 0) watch.honoured_stop();
     if (requests.stop > 0 && !run.done()) {
       run.say_stopping(watch.stop_reason());

@@ -313,6 +313,12 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_written) {
   std::filesystem::remove_all(folder / "gone");
   const std::string message = message_of<RunError>([&] { file.finish({}); });
   CHECK_CONTAINS(message, "the trace was not written");
+  std::filesystem::create_symlink("/dev/full", folder / "full.json.tmp");
+  TraceFile full(folder / "full.json");
+  for (int i = 0; i < 10000; ++i) full.add({{"event", i}});
+  const std::string no_space = message_of<RunError>([&] { full.finish({}); });
+  CHECK_CONTAINS(no_space, "No space left on device");
+  BOOST_TEST(!std::filesystem::exists(folder / "full.json"));
   CHECK_CONTAINS(message_of([] { check(TraceOptions{.file = {}, .updates = 7}); }), "--trace-updates changes nothing");
 }
 
