@@ -72,6 +72,9 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
         format("{} is a complete checkpoint already (it is not overwritten) choose another --save-dir, continue from it with "
                "--restore latest, or remove it",
                names.final_folder.string()));
+  if (fs::exists(names.final_folder / stored::marker_name))
+    throw RunError(format("{} was complete once (it has a marker, and is damaged) move it away, or choose another --save-dir",
+                          names.final_folder.string()));
   remove_left_over(save_dir);
   require_free_space(save_dir, bytes);
   fs::create_directory(names.temporary_folder);

@@ -46,7 +46,13 @@ Owner read_owner(int fd) {
   char text[1024];
   const ssize_t n = ::pread(fd, text, sizeof text, 0);
   const nlohmann::json json = nlohmann::json::parse(text, text + (n > 0 ? n : 0), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return {};
+  const auto is = [&](const char* key, bool (nlohmann::json::*kind)() const noexcept) {
+    return json.contains(key) && (json[key].*kind)();
+  };
+  using Json = nlohmann::json;
+  if (!json.is_object() || !is("host", &Json::is_string) || !is("slurm_job", &Json::is_string) ||
+      !is("process", &Json::is_number_integer))
+    return {};
   return {json.value("host", ""), json.value("slurm_job", ""), json.value("process", std::int64_t{0})};
 }
 

@@ -1,7 +1,10 @@
 #include "checkpoint/stored.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -174,6 +177,9 @@ Marker read_complete(const std::filesystem::path& folder) {
   const auto fail = [&](const std::string& why) {
     throw RunError(format("{} is not a complete checkpoint ({}) use another step", folder.string(), why));
   };
+  // What cannot be read may be whole: that is no reason to use another step, or to write over this one.
+  const std::filesystem::path marker_path = folder / marker_name;
+  check_errno(::access(marker_path.c_str(), R_OK) == 0 || errno == ENOENT || errno == ENOTDIR, "read " + marker_path.string());
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) fail("there is no such folder");
   if (!std::filesystem::exists(folder / marker_name, error)) fail(format("it has no {}, which is written last", marker_name));

@@ -67,8 +67,8 @@ struct Marker {
   std::vector<File> files;
 };
 std::string marker_text(const Marker& marker);
-/// Throws UserError that says why `folder` is not a complete checkpoint: no marker, a bad one, a file missing or of another
-/// size.
+/// Throws RunError that says why `folder` is not a complete checkpoint (no marker, a bad one, a file missing or of another
+/// size), and CallError if there is a marker that cannot be read.
 Marker read_complete(const std::filesystem::path& folder);
 
 }  // namespace fsdp::stored

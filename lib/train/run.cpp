@@ -151,6 +151,8 @@ void Run::open_data() {
   std::string notice;
   progress_.data = origin_.checkpoint ? continue_data(progress_.data, start, &notice) : start;
   if (!notice.empty()) metrics_->say("warning: " + notice);
+  if (options_.shuffle && progress_.data.seed != options_.seed)
+    metrics_->say(format("warning: the data stay in the order of --seed {}, with which they began", progress_.data.seed));
   train_batches_.emplace(*train_file_, cut_, vocabulary, options_.shuffle ? std::optional(progress_.data.seed) : std::nullopt);
   if (options_.valid.empty()) return;
   valid_file_.emplace(options_.valid);

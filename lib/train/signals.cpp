@@ -30,6 +30,7 @@ sigset_t watched() {
 }
 
 std::atomic<int> watches{0};
+std::atomic<int> stops_before{0}, saves_before{0};  // counts when the last watch ended: what came since is for the next one
 
 /// Ends the process as if the signal had never been held.
 void act_by_default(int signal) {
@@ -45,7 +46,9 @@ void wait_for_signals() {
   const sigset_t set = watched();
   bool interrupted = false;
   for (int signal; sigwait(&set, &signal) == 0;) {
-    if (watches == 0 || (signal == SIGINT && interrupted)) act_by_default(signal);
+    // Before there is a watch, launchers' requests wait for it; an interrupt does not.
+    const bool may_wait = watches > 0 || signal == SIGUSR1 || signal == SIGUSR2;
+    if (!may_wait || (signal == SIGINT && interrupted)) act_by_default(signal);
     if (signal == SIGUSR2) {
       ++saves;
     } else {
@@ -67,12 +70,17 @@ void hold_signals() {
 }
 
 SignalWatch::SignalWatch(std::filesystem::path save_dir, bool looks_at_files)
-    : save_dir_(std::move(save_dir)), looks_at_files_(looks_at_files), stops_at_start_(stops), saves_at_start_(saves) {
+    : save_dir_(std::move(save_dir)),
+      looks_at_files_(looks_at_files),
+      stops_at_start_(stops_before),
+      saves_at_start_(saves_before) {
   ++watches;
   hold_signals();
 }
 
-SignalWatch::~SignalWatch() { --watches; }
+SignalWatch::~SignalWatch() {
+  if (--watches == 0) stops_before = stops.load(), saves_before = saves.load();
+}
 
 bool SignalWatch::look_for(const char* name) {
   std::error_code ignored;  // an unreadable folder shows when saving

@@ -19,8 +19,8 @@ struct Requests {
 
 /// Holds the four signals back in this thread and in those that it starts from now on, and starts one thread that takes them:
 /// call it first in main(). So no handler runs in the midst of a computation: oneDNN 2.6.3's AVX-512 code corrupts the heap
-/// when one does on its thread (seen within seconds at 2 kHz). While there is no SignalWatch, and at the second SIGINT, the
-/// process ends as without all this.
+/// when one does on its thread (seen within seconds at 2 kHz). While there is no SignalWatch,
+/// SIGUSR1 and SIGUSR2 wait for one, SIGTERM and SIGINT end the process as without all this; a second SIGINT always does.
 void hold_signals();
 
 class SignalWatch {

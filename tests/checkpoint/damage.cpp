@@ -39,6 +39,17 @@ const std::string second_file = "rank-00001-of-00002.h5";
 
 }  // namespace
 
+BOOST_AUTO_TEST_CASE(a_marker_that_cannot_be_read_is_no_missing_marker) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder.path(), Run{});
+  const std::string before = read_file(step / "rank-00000-of-00002.h5");
+  fs::remove(step / "complete.json");
+  fs::create_symlink("complete.json", step / "complete.json");  // names itself: an error for root, too
+  BOOST_CHECK_THROW(latest_checkpoint(folder.path()), CallError);
+  CHECK_CONTAINS(message_of([&] { save(folder.path(), Run{}); }), "complete.json");
+  BOOST_TEST(read_file(step / "rank-00000-of-00002.h5") == before);
+}
+
 BOOST_AUTO_TEST_CASE(the_latest_complete_step_is_found) {
   const TwoSteps steps;
   std::vector<std::string> warnings;

@@ -99,6 +99,8 @@ BOOST_AUTO_TEST_CASE(files_that_were_left) {
   setenv("SLURM_JOB_ID", "123", 1);
   { SaveLock requeued(folder.path()); }
   unsetenv("SLURM_JOB_ID");
+  std::ofstream(folder / "lock") << R"({"host":5})";
+  { SaveLock nonsense(folder.path()); }
   std::ofstream(folder / "lock") << "{";  // its owner died while it wrote
   SaveLock taken(folder.path());
 }

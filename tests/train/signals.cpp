@@ -29,8 +29,8 @@ void send(int signal, SignalWatch& watch) {
 }  // namespace
 
 // First: a child has one thread, and starts its own to take signals.
-BOOST_AUTO_TEST_CASE(without_a_watch_signals_end_the_process) {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+BOOST_AUTO_TEST_CASE(without_a_watch_interrupts_end_the_process) {
+  for (const int signal : {SIGTERM, SIGINT}) {
     const pid_t child = fork();
     if (child == 0) {
       hold_signals();
@@ -43,6 +43,22 @@ BOOST_AUTO_TEST_CASE(without_a_watch_signals_end_the_process) {
     BOOST_TEST(WIFSIGNALED(status));
     BOOST_TEST(WTERMSIG(status) == signal);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_launchers_request_waits_for_the_first_watch) {
+  const pid_t child = fork();
+  if (child == 0) {
+    hold_signals();
+    kill(getpid(), SIGUSR1);
+    kill(getpid(), SIGUSR2);
+    usleep(200'000);
+    const Requests requests = SignalWatch("/nowhere", true).poll();
+    _exit(requests.stop == 1 && requests.save == 1 ? 7 : 0);
+  }
+  int status = 0;
+  BOOST_TEST_REQUIRE(waitpid(child, &status, 0) == child);
+  BOOST_TEST(WIFEXITED(status));
+  BOOST_TEST(WEXITSTATUS(status) == 7);
 }
 
 BOOST_AUTO_TEST_CASE(signals_that_stop) {
