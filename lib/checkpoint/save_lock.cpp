@@ -17,6 +17,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/system.hpp"
 #include "base/timer.hpp"
 
 namespace fsdp {
@@ -36,10 +37,8 @@ struct Owner {
 };
 
 Owner myself() {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
   const char* job = std::getenv("SLURM_JOB_ID");
-  return {host, job ? job : "", getpid()};
+  return {host_name(), job ? job : "", getpid()};
 }
 
 Owner read_owner(int fd) {

@@ -24,8 +24,8 @@ TrainBatches::TrainBatches(const TokenFile& file, BatchCut cut, std::size_t voca
 }
 
 void TrainBatches::read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const {
-  const auto& [B, T, K, rank, ranks] = cut_;
-  const std::uint64_t first = position + (static_cast<std::size_t>(rank) * K + micro) * B;
+  const std::size_t B = cut_.B, T = cut_.T;
+  const std::uint64_t first = position + cut_.first_sequence(micro);
   const std::uint64_t n = file_.sequences(T);
   for (std::size_t b = 0; b < B; ++b) {
     const std::uint64_t s = first + b;

@@ -36,7 +36,7 @@ Mesh make_mesh_for(const Placement& placement, int group_size, Communicator& wor
   return make_mesh(world, shape.shard, shape.replicate);
 }
 
-ShardingOptions completed(ShardingOptions options, const TransformerConfig& config, int world_size) {
+ShardingOptions checked(ShardingOptions options, const TransformerConfig& config, int world_size) {
   check_sharding(config, options, world_size);
   return options;
 }
@@ -72,7 +72,7 @@ ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& optio
 }
 
 ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world)
-    : options_(completed(options, config, world.size())),
+    : options_(checked(options, config, world.size())),
       placement_(find_placement(options.strategy)),
       world_(world),
       model_(std::move(config)),

@@ -57,9 +57,21 @@ Sent sent_by(const CollectiveUse& use, const Group& group, Range near) {
 
 }  // namespace
 
-std::vector<CollectiveUse> collectives_of(const std::vector<Operation>& operations, const Layout& layout) {
-  const std::size_t planned = operations.empty() ? 1 : static_cast<std::size_t>(operations.back().micro_batch) + 1;
-  return collectives_of_update(operations, layout, planned);
+std::optional<CollectiveUse> collective_of(const Operation& op, const Layout& layout) {
+  if (op.kind != OperationKind::all_gather && op.kind != OperationKind::reduce_scatter && op.kind != OperationKind::all_reduce)
+    return std::nullopt;
+  const auto u = static_cast<std::size_t>(op.unit);
+  const Unit& unit = layout.units().at(u);
+  const std::size_t count = layout.shard_numel(u);
+  switch (op.kind) {
+    case OperationKind::all_gather:
+      return CollectiveUse{Collective::all_gather, GroupAxis::shard, count, size_of(unit.types.parameter), 1};
+    case OperationKind::reduce_scatter:
+      return CollectiveUse{Collective::reduce_scatter, GroupAxis::shard, count, size_of(unit.types.reduce), 1};
+    default:
+      return CollectiveUse{Collective::all_reduce, unit.sharded ? GroupAxis::replicate : GroupAxis::world, count,
+                           size_of(unit.types.reduce), 1};
+  }
 }
 
 std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, const Layout& layout,
@@ -74,18 +86,7 @@ std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& o
       calls[{Collective::all_reduce, GroupAxis::shard, kernels::ExactSum::words, sizeof(std::int64_t)}] += times;
       calls[{Collective::all_reduce, GroupAxis::world, 1, sizeof(double)}] += times;
     }
-    if (op.kind != OperationKind::all_gather && op.kind != OperationKind::reduce_scatter &&
-        op.kind != OperationKind::all_reduce)
-      continue;
-    const Unit& unit = layout.units().at(static_cast<std::size_t>(op.unit));
-    const std::size_t count = layout.shard_numel(static_cast<std::size_t>(op.unit));
-    if (op.kind == OperationKind::all_gather)
-      calls[{Collective::all_gather, GroupAxis::shard, count, size_of(unit.types.parameter)}] += times;
-    else if (op.kind == OperationKind::reduce_scatter)
-      calls[{Collective::reduce_scatter, GroupAxis::shard, count, size_of(unit.types.reduce)}] += times;
-    else
-      calls[{Collective::all_reduce, unit.sharded ? GroupAxis::replicate : GroupAxis::world, count,
-             size_of(unit.types.reduce)}] += times;
+    if (const auto use = collective_of(op, layout)) calls[{use->kind, use->axis, use->count, use->element_bytes}] += times;
   }
   std::vector<CollectiveUse> uses;
   for (const auto& [key, n] : calls)

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -34,10 +35,10 @@ struct CollectiveUse {
   std::size_t element_bytes;
   std::uint64_t calls;
 };
-/// Those of `operations`, the few of the gradient norm and the loss included.
-std::vector<CollectiveUse> collectives_of(const std::vector<Operation>& operations, const Layout& layout);
+/// What an operation on a unit calls, once; nothing if it is no collective of a unit.
+std::optional<CollectiveUse> collective_of(const Operation& op, const Layout& layout);
 /// Those of an update of `micro_batches`, from the operations of one that may have fewer, but at least two: all micro-batches
-/// but the last are alike.
+/// but the last are alike. The few of the gradient norm and the loss are included.
 std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, const Layout& layout,
                                                  std::size_t micro_batches);
 

@@ -1,13 +1,11 @@
 #include "train/machine.hpp"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -16,6 +14,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "base/system.hpp"
 
 namespace fsdp {
 
@@ -23,12 +22,10 @@ namespace {
 
 /// One small file per host, since home folders are shared between hosts.
 std::filesystem::path note_of_this_host() {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
   const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
   if (cache == nullptr && home == nullptr) return {};
   return (cache ? std::filesystem::path(cache) : std::filesystem::path(home) / ".cache") / "fsdp" /
-         format("gemm-peak-{}.json", host);
+         format("gemm-peak-{}.json", host_name());
 }
 
 }  // namespace
@@ -63,45 +60,20 @@ void note_peak_per_core(double flops) {
   std::ofstream(path) << nlohmann::json{{"flops_per_core", flops}}.dump() << "\n";
 }
 
-std::size_t process_peak_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
-  return 0;
-}
-
-std::size_t available_memory_bytes() {
-  const auto number_in = [](const std::filesystem::path& path) -> std::optional<std::size_t> {
-    std::ifstream file(path);
-    std::size_t value;
-    return file >> value ? std::optional(value) : std::nullopt;  // "max" is none
-  };
-  std::size_t available = std::numeric_limits<std::size_t>::max();
-  std::ifstream memory("/proc/meminfo");
-  for (std::string line; std::getline(memory, line);)
-    if (line.starts_with("MemAvailable:")) available = std::stoull(line.substr(13)) * 1024;
-  // Lines "0::/path" (cgroup v2) and "9:memory:/path" (v1); every group above may have a limit, too.
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const bool v2 = line.starts_with("0::"), v1 = line.find(":memory:") != std::string::npos;
-    if (!v1 && !v2) continue;
-    const std::filesystem::path root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    for (std::filesystem::path group = line.substr(line.rfind(':') + 1); group.has_relative_path();
-         group = group.parent_path()) {
-      const std::filesystem::path folder = root / group.relative_path();
-      const auto limit = number_in(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
-      const auto used = number_in(folder / (v2 ? "memory.current" : "memory.usage_in_bytes"));
-      if (limit && used) available = std::min(available, *limit - std::min(*used, *limit));
-    }
+void max_over_ranks(Communicator& comm, Stream& stream, std::span<std::size_t> values) {
+  const auto mine = static_cast<std::size_t>(comm.rank()) * values.size();
+  std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()) * values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) all[mine + i] = narrow<std::int64_t>(values[i]);
+  comm.all_reduce(stream, all.data(), all.size());
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    std::size_t& most = values[k % values.size()];
+    most = std::max(most, static_cast<std::size_t>(all[k]));
   }
-  return available;
 }
 
 std::size_t max_over_ranks(Communicator& comm, Stream& stream, std::size_t mine) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()));
-  all[static_cast<std::size_t>(comm.rank())] = narrow<std::int64_t>(mine);
-  comm.all_reduce(stream, all.data(), all.size());
-  return static_cast<std::size_t>(*std::max_element(all.begin(), all.end()));
+  max_over_ranks(comm, stream, {&mine, 1});
+  return mine;
 }
 
 }  // namespace fsdp

@@ -1,8 +1,9 @@
-// What this process may use of its machine, and what it has used.
+// What a rank may use of its machine.
 #pragma once
 
 #include <cstddef>
 #include <optional>
+#include <span>
 
 #include "comm/communicator.hpp"
 
@@ -24,14 +25,8 @@ std::optional<double> noted_peak_per_core();
 /// Notes it. A note that cannot be written is none: MFU stays null.
 void note_peak_per_core(double flops);
 
-/// VmHWM: the most memory that this process has had resident, in bytes.
-std::size_t process_peak_bytes();
-
-/// What processes on this machine may still take: MemAvailable of the system, or what is left below the limit of this process's
-/// control group (Slurm sets one), whichever is less.
-std::size_t available_memory_bytes();
-
-/// The largest of all ranks' values. Collective.
+/// The largest of all ranks' values, each for itself. Collective.
+void max_over_ranks(Communicator& comm, Stream& stream, std::span<std::size_t> values);
 std::size_t max_over_ranks(Communicator& comm, Stream& stream, std::size_t mine);
 
 }  // namespace fsdp

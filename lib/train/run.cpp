@@ -7,6 +7,7 @@
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "base/program.hpp"
+#include "base/system.hpp"
 #include "base/version.hpp"
 #include "comm/agree.hpp"
 #include "fsdp/timeline.hpp"
@@ -221,7 +222,7 @@ void Run::step() {
                    .attention = static_cast<float>(options_.attention_dropout),
                    .seed = static_cast<std::uint32_t>(options_.seed),
                    .update = progress_.update + 1,
-                   .first_sequence = static_cast<std::uint64_t>(cut_.rank) * cut_.K * cut_.B},
+                   .first_sequence = cut_.first_sequence(0)},
        .tokens = static_cast<double>(cut_.tokens_per_update())});
   if (!result.finite())
     throw CollectiveError(

@@ -14,6 +14,7 @@
 #include "base/timer.hpp"
 #include "base/version.hpp"
 #include "checkpoint/files.hpp"
+#include "fsdp/traffic.hpp"
 
 namespace fsdp {
 
@@ -110,17 +111,16 @@ namespace {
 
 /// Bytes that each rank sends in an operation; 0 if it is no collective of a unit.
 std::size_t bytes_sent(const Operation& op, const ShardedModel& sharded, int world_size) {
-  if (op.kind != OperationKind::all_gather && op.kind != OperationKind::reduce_scatter && op.kind != OperationKind::all_reduce)
-    return 0;
-  const auto u = static_cast<std::size_t>(op.unit);
-  const Unit& unit = sharded.layout().units()[u];
-  const std::size_t numel = sharded.layout().shard_numel(u);
-  if (op.kind == OperationKind::all_reduce) {
-    const auto ranks = static_cast<std::size_t>(unit.sharded ? sharded.mesh().replicate->size() : world_size);
-    return 2 * (ranks - 1) * numel / ranks * size_of(unit.types.reduce);
-  }
-  return static_cast<std::size_t>(sharded.mesh().shard->size() - 1) * numel *
-         size_of(op.kind == OperationKind::all_gather ? unit.types.parameter : unit.types.reduce);
+  const auto use = collective_of(op, sharded.layout());
+  if (!use) return 0;
+  const Mesh& mesh = sharded.mesh();
+  const int members = use->axis == GroupAxis::shard       ? mesh.shard->size()
+                      : use->axis == GroupAxis::replicate ? mesh.replicate->size()
+                                                          : world_size;
+  const auto ranks = static_cast<std::size_t>(members);
+  const std::size_t elements =
+      use->kind == Collective::all_reduce ? 2 * (ranks - 1) * use->count / ranks : (ranks - 1) * use->count;
+  return elements * use->element_bytes;
 }
 
 /// Arrows from operation to operation: from a gather to the first computation that uses what it gathered, and from the last

@@ -36,7 +36,9 @@ void require_same_options(const TrainOptions& options, Communicator& world, Stre
 /// The most that any rank has been asked. Collective.
 Requests agreed_requests(SignalWatch& watch, Communicator& world, Stream& stream) {
   const Requests mine = watch.poll();
-  return {max_over_ranks(world, stream, mine.stop), max_over_ranks(world, stream, mine.save)};
+  std::size_t counts[2] = {mine.stop, mine.save};
+  max_over_ranks(world, stream, counts);
+  return {counts[0], counts[1]};
 }
 
 }  // namespace

@@ -93,11 +93,4 @@ void Segment::swap(Segment& other) noexcept {
   std::swap(fd_, other.fd_);
 }
 
-std::size_t system_memory_available() {
-  std::ifstream memory("/proc/meminfo");
-  for (std::string line; std::getline(memory, line);)
-    if (line.starts_with("MemAvailable:")) return std::stoull(line.substr(13)) * 1024;
-  return std::numeric_limits<std::size_t>::max();
-}
-
 }  // namespace fsdp

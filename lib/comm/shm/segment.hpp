@@ -50,7 +50,4 @@ class Segment {
   int fd_ = -1;
 };
 
-/// The least of what the system says it can still give, in bytes.
-std::size_t system_memory_available();
-
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "base/system.hpp"
 #include "comm/member.hpp"
 #include "comm/shm/meeting_place.hpp"
 #include "comm/tree_sum.hpp"
@@ -323,7 +324,7 @@ Buffer ShmCommunicator::allocate(Device& device, std::size_t bytes) {
     // 1. Each rank makes its own, so that it lies near its cores.
     all = agree_on_notes(tell, note, options.host, [&] {
       // Where reserving it all would not fail but have a process killed.
-      if (const std::size_t available = system_memory_available(); together > available)
+      if (const std::size_t available = available_memory_bytes(); together > available)
         throw std::runtime_error(format("{} available", format_bytes(static_cast<double>(available))));
       mine = Segment::create(Window::header_bytes + bytes);
       mine.reserve(0, mine.bytes());

@@ -1,0 +1,20 @@
+// What the operating system says of this machine and this process.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace fsdp {
+
+/// The name of this host, as gethostname(2) gives it.
+std::string host_name();
+
+/// What processes on this machine may still take: MemAvailable of the system, or what is left below the limit of this process's
+/// control group (Slurm sets one), whichever is less. File caches are given up when memory is asked for and do not count as
+/// used.
+std::size_t available_memory_bytes();
+
+/// VmHWM: the most memory that this process has had resident, in bytes.
+std::size_t process_peak_bytes();
+
+}  // namespace fsdp
