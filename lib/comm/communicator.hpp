@@ -86,7 +86,8 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split_by_node() = 0;
 
   virtual const Traffic& traffic() const = 0;
-  /// Makes the other ranks' collectives throw instead of waiting; never throws itself. Not collective.
+  /// Makes the other ranks' collectives throw instead of waiting, and this rank's, if another thread is in one; never throws
+  /// itself. Not collective.
   virtual void abort() noexcept = 0;
 };
 

@@ -8,13 +8,17 @@
 
 namespace fsdp {
 
+enum class GroupAxis { shard, replicate, world };
+
 struct Mesh {
   std::unique_ptr<Communicator> shard;      // ranks that hold the parts of one copy of the model
   std::unique_ptr<Communicator> replicate;  // ranks that hold the same part
+  Communicator* world = nullptr;            // all of them
+  Communicator& along(GroupAxis axis) const;
 };
 
 /// World rank r is rank r % shard_size of shard group r / shard_size, and rank r / shard_size of its replicate group.
-/// Collective over world; shard_size * replicate_size must be its size.
+/// Collective over world, which must outlive the mesh; shard_size * replicate_size must be its size.
 Mesh make_mesh(Communicator& world, int shard_size, int replicate_size);
 
 }  // namespace fsdp

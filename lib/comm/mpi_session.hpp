@@ -21,7 +21,7 @@ struct CommOptions {
   int ranks_per_node = 0;                          // for tests: so many consecutive ranks count as a node; 0: as they are
 };
 
-/// Initialises MPI (thread level FUNNELED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
+/// Initialises MPI (thread level SERIALIZED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
 /// the job from inside. Its destructor finalises MPI, except while an exception unwinds: then other ranks may never reach the
 /// matching call, and main() ends the job with abort_job(). One per process; the only process-wide state here, because it is
 /// MPI's own.

@@ -7,20 +7,21 @@
 #include "base/error.hpp"
 #include "base/timer.hpp"
 #include "kernels/exact_sum.hpp"
+#include "kernels/threads.hpp"
 
 namespace fsdp {
 
 using kernels::Write;
 
 Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
-                   Device& device, Buffer arena, Buffer slots, Mesh& mesh, Communicator& world)
+                   Device& device, Buffer arena, Buffer slots, Mesh& mesh, ExecutorOptions options)
     : model_(model),
       layout_(layout),
       plan_(plan),
       shape_(shape),
       optimizer_(optimizer),
       mesh_(mesh),
-      world_(world),
+      options_(std::move(options)),
       arena_(std::move(arena)),
       slots_(std::move(slots)),
       memory_(plan.buffers.size(), nullptr),
@@ -32,7 +33,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     const Unit& unit = layout_.units()[u];
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-      if (plan_.whole_at_rest(u)) weights_[unit.parameters[i]] = at(plan_.whole_parameters[u]) + unit.offsets[i];
+      weights_[unit.parameters[i]] = at(plan_.whole_parameters[u]) + unit.offsets[i];
       if (!plan_.gradients.empty() && unit.trainable)
         gradients_[unit.parameters[i]] = at(plan_.whole_gradients[u]) + unit.offsets[i];
     }
@@ -48,6 +49,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
   }
   model_.fill_tables({at(plan_.tables), model_.table_numel(shape_.T)}, shape_.T);
   model_.use_tables(at(plan_.tables));
+  if (options_.comm_thread) comm_thread_ = std::make_unique<Worker>("fsdp-comm");
 }
 
 void Executor::bind(BufferId id) {
@@ -92,26 +94,23 @@ void Executor::initialize_parameters(std::uint64_t seed) {
     }
 }
 
-void Executor::publish_parameters() { run(plan_.publish, nullptr, {}); }
+void Executor::publish_parameters() { run({plan_.publish, nullptr, {}, {}}); }
 
 UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
-  loss_sum_ = 0;
-  run(plan_.update, read, scalars);
-  record_ = {};
-  return result_;
+  run({plan_.update, read, scalars, std::exchange(record_, {})});
+  return {sums().loss / scalars.tokens, std::sqrt(sums().squares.value()), sums().squares.non_finite};
 }
 
 double Executor::evaluate(const BatchReader& read) {
-  loss_sum_ = 0;
   logits_out_ = nullptr;
-  run(plan_.evaluation, read, {});
-  return loss_sum_;
+  run({plan_.evaluation, read, {}, {}});
+  return sums().loss;
 }
 
 void Executor::logits(const BatchReader& read, std::size_t row, float* out) {
   logits_row_ = row;
   logits_out_ = out;
-  run(plan_.evaluation, read, {});
+  run({plan_.evaluation, read, {}, {}});
 }
 
 void Executor::record(std::span<OperationTime> times) {
@@ -119,38 +118,92 @@ void Executor::record(std::span<OperationTime> times) {
   record_ = times;
 }
 
-void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars) {
-  OperationTime* time = &operations == &plan_.update && !record_.empty() ? record_.data() : nullptr;
-  for (const auto& s : streams_) s->synchronize();  // what plans rely on
-  for (const Operation& op : operations) {
+/// Every list begins and ends with all streams idle, which plans rely on.
+void Executor::run(const Pass& pass) {
+  for (const auto& s : streams_) s->synchronize();
+  if (!comm_thread_) {
+    times_ += run_streams(pass, [](StreamId) { return true; });
+    return;
+  }
+  progress_.begin();
+  comm_thread_->start([this, &pass] { run_communication(pass); });
+  std::exception_ptr error;
+  try {
+    times_ += run_streams(pass, [](StreamId s) { return s == StreamId::compute; });
+  } catch (const StreamFailed&) {  // finish() says why
+  } catch (...) {
+    error = std::current_exception();
+    progress_.fail();
+    for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world}) mesh_.along(axis).abort();
+  }
+  try {
+    comm_thread_->finish();
+  } catch (...) {
+    if (!error) throw;
+  }
+  if (error) std::rethrow_exception(error);
+  times_.collectives += communication_times_.collectives;
+}
+
+void Executor::run_communication(const Pass& pass) {
+  kernels::set_threads(1);
+  try {
+    communication_times_ = run_streams(pass, [](StreamId s) { return s != StreamId::compute; });
+  } catch (const StreamFailed&) {  // the other thread knows why
+  } catch (...) {
+    progress_.fail();
+    throw;
+  }
+}
+
+/// Returns the seconds that it took.
+double Executor::wait_for(const Pass& pass, const Operation& op) {
+  const Timer waited;
+  for (const int w : op.waits) progress_.wait(pass.operations[static_cast<std::size_t>(w)].stream, w);
+  return op.waits.empty() ? 0 : waited.seconds();
+}
+
+/// The operations of those streams that are `mine`, in the order of the list.
+template <class Mine>
+WorkTimes Executor::run_streams(const Pass& pass, const Mine& mine) {
+  WorkTimes times;
+  for (std::size_t i = 0; i < pass.operations.size(); ++i) {
+    const Operation& op = pass.operations[i];
+    if (!mine(op.stream)) continue;
+    if (comm_thread_) times.exposed += wait_for(pass, op);
+    if (options_.before_operation) options_.before_operation(op);
     for (const BufferId id : op.acquires) bind(id);
     Stream& s = stream(op.stream);
     s.times = {};
     const std::int64_t begin_ns = now_ns();
-    run_operation(op, read, scalars);
+    run_operation(op, pass.read, pass.scalars);
     const std::int64_t end_ns = now_ns();
-    if (time) *time++ = {begin_ns, end_ns};
+    if (!pass.times.empty()) pass.times[i] = {begin_ns, end_ns};
     const double seconds = 1e-9 * static_cast<double>(end_ns - begin_ns);
     switch (op.kind) {
       case OperationKind::all_gather:
       case OperationKind::reduce_scatter:
       case OperationKind::all_reduce:
-        times_.collectives += seconds;
-        break;
       case OperationKind::gradient_norm:
+        times.exposed += seconds;
+        times.collectives += seconds;
+        break;
+      case OperationKind::add_squares:
       case OperationKind::optimizer:
-        times_.optimizer += seconds;
+        times.optimizer += seconds;
         break;
       default:
-        times_.gemm += s.times.gemm;
-        times_.attention += s.times.attention;
-        times_.other_kernels += seconds - s.times.gemm - s.times.attention;
+        times.gemm += s.times.gemm;
+        times.attention += s.times.attention;
+        times.other_kernels += seconds - s.times.gemm - s.times.attention;
     }
     for (const BufferId id : op.frees) {
       memory_[static_cast<std::size_t>(id)] = nullptr;
       arena_.give_back(plan_.buffers[static_cast<std::size_t>(id)].bytes);
     }
+    if (comm_thread_) progress_.done(op.stream, static_cast<int>(i));
   }
+  return times;
 }
 
 void Executor::run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars) {
@@ -167,15 +220,11 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::read_batch:
       return read(static_cast<std::size_t>(op.micro_batch), tokens(op.writes[0]), tokens(op.writes[1]));
     case OperationKind::all_gather: {
-      const Unit& unit = layout_.units()[u];
-      float* const whole = at(plan_.whole_parameters[u]);
-      if (!fake_collectives_)
-        mesh_.shard->all_gather(s, owned_parameters(u), whole, layout_.shard_numel(u), unit.types.parameter);
-      for (std::size_t i = 0; i < unit.parameters.size(); ++i) weights_[unit.parameters[i]] = whole + unit.offsets[i];
-      return;
+      if (fake_collectives_) return;
+      return mesh_.along(op.group).all_gather(s, owned_parameters(u), at(plan_.whole_parameters[u]), layout_.shard_numel(u),
+                                              layout_.units()[u].types.parameter);
     }
-    case OperationKind::release:
-      for (const std::size_t p : layout_.units()[u].parameters) weights_[p] = nullptr;
+    case OperationKind::release:  // what takes the slot next waits for it
       return;
     case OperationKind::embedding_forward:
       return model_.embedding_forward(context, tokens(op.reads[0]), out(0));
@@ -186,12 +235,13 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::refill:
       return model_.block_refill(context, block, in(0), in(1), cheap);
     case OperationKind::head:
-      loss_sum_ += model_.head_forward_backward(context, in(0), tokens(op.reads[1]), static_cast<float>(1.0 / scalars.tokens),
-                                                out(0), write);
+      if (op.micro_batch == 0) sums() = {};
+      sums().loss += model_.head_forward_backward(context, in(0), tokens(op.reads[1]), static_cast<float>(1.0 / scalars.tokens),
+                                                  out(0), write);
       return;
     case OperationKind::head_loss:
       if (logits_out_) return model_.head_logits(context, in(0) + logits_row_ * model_.config().width, logits_out_);
-      loss_sum_ += model_.head_loss(context, in(0), tokens(op.reads[1]));
+      sums().loss = model_.head_loss(context, in(0), tokens(op.reads[1]));
       return;
     case OperationKind::block_backward:
       return model_.block_backward(context, block, in(0), in(1), in(2), write, cheap);
@@ -204,44 +254,36 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       float* const whole = at(plan_.whole_gradients[u]);
       // Between parameters the slot holds what another unit left there.
       for (const Range gap : layout_.units()[u].gaps) kernels::fill_zero(s, whole + gap.begin, gap.size());
-      return mesh_.shard->reduce_scatter(s, whole, at(plan_.gradients[u]), layout_.shard_numel(u),
-                                         op.accumulate ? Into::add : Into::overwrite);
+      return mesh_.along(op.group).reduce_scatter(s, whole, at(plan_.gradients[u]), layout_.shard_numel(u),
+                                                  op.accumulate ? Into::add : Into::overwrite);
     }
-    case OperationKind::all_reduce: {
+    case OperationKind::all_reduce:
       if (fake_collectives_) return;
-      Communicator& holders = layout_.units()[u].sharded ? *mesh_.replicate : world_;
-      return holders.all_reduce(s, at(plan_.gradients[u]), layout_.shard_numel(u));
-    }
+      return mesh_.along(op.group).all_reduce(s, at(plan_.gradients[u]), layout_.shard_numel(u));
+    case OperationKind::add_squares:
+      if (layout_.units()[u].sharded || mesh_.shard->rank() == 0)  // what all ranks hold counts once
+        kernels::add_squares(s, sums().squares, at(plan_.gradients[u]), layout_.shard_numel(u));
+      return;
     case OperationKind::gradient_norm:
       return reduce_norm(scalars);
     case OperationKind::optimizer:
-      if (!result_.finite()) return;  // the same decision on every rank
-      for (std::size_t unit = 0; unit < layout_.units().size(); ++unit)
-        if (layout_.units()[unit].trainable)
-          adamw_update(s, segments_[unit], owned_parameters(unit), at(plan_.optimizer_state[0][unit]),
-                       at(plan_.optimizer_state[1][unit]), at(plan_.gradients[unit]), optimizer_, scalars.update,
-                       scalars.learning_rate, gradient_scale_);
-      return;
+      if (!sums().finite()) return;  // the same decision on every rank
+      return adamw_update(s, segments_[u], owned_parameters(u), at(plan_.optimizer_state[0][u]),
+                          at(plan_.optimizer_state[1][u]), at(plan_.gradients[u]), optimizer_, scalars.update,
+                          scalars.learning_rate, sums().gradient_scale);
   }
 }
 
-/// Norm, loss and clipping factor of the update, the same bits on every rank: integers and one canonical sum.
+/// Loss, norm and clipping factor of the update, the same bits on every rank: integers and one canonical sum.
 void Executor::reduce_norm(const UpdateScalars& scalars) {
   Stream& s = stream(StreamId::reduce);
-  kernels::ExactSum sum;
-  for (std::size_t u = 0; u < layout_.units().size(); ++u)  // what all ranks hold counts once
-    if (plan_.gradients[u] >= 0 && (layout_.units()[u].sharded || mesh_.shard->rank() == 0))
-      kernels::add_squares(s, sum, at(plan_.gradients[u]), layout_.shard_numel(u));
-  sum.normalize();
-  static_assert(sizeof(sum) == kernels::ExactSum::words * sizeof(std::int64_t));
-  mesh_.shard->all_reduce(s, reinterpret_cast<std::int64_t*>(&sum), kernels::ExactSum::words);
-  world_.all_reduce(s, &loss_sum_, 1);
-  result_.non_finite = sum.non_finite;
-  result_.loss = loss_sum_ / scalars.tokens;
-  result_.gradient_norm = std::sqrt(sum.value());
+  kernels::ExactSum& squares = sums().squares;
+  squares.normalize();
+  mesh_.shard->all_reduce(s, reinterpret_cast<std::int64_t*>(&squares), kernels::ExactSum::words);
+  mesh_.world->all_reduce(s, &sums().loss, 1);
   // As torch.nn.utils.clip_grad_norm_.
-  const double factor = scalars.clip_norm > 0 ? scalars.clip_norm / (result_.gradient_norm + 1e-6) : 1.0;
-  gradient_scale_ = std::min(1.0, factor);
+  const double norm = std::sqrt(squares.value());
+  sums().gradient_scale = scalars.clip_norm > 0 ? std::min(1.0, scalars.clip_norm / (norm + 1e-6)) : 1.0;
 }
 
 void Executor::reset_times() { times_ = {}; }

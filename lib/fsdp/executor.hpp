@@ -1,5 +1,9 @@
 // Runs a plan. It knows neither the strategy nor the family: it binds buffers to memory and calls, operation by operation, the
 // communicator, a stage of the model, or the optimizer.
+//
+// Streams of the CPU run in the order of the list on the thread that calls, or, with a communication thread, those of gathers
+// and reductions on that one, so that they run while the model computes. Then nothing but the waits of the plan keeps the two
+// in order. The numbers are the same.
 #pragma once
 
 #include <array>
@@ -10,10 +14,12 @@
 #include <span>
 #include <vector>
 
+#include "base/worker.hpp"
 #include "comm/mesh.hpp"
 #include "device/device.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/plan.hpp"
+#include "fsdp/stream_progress.hpp"
 #include "nn/transformer.hpp"
 #include "optim/adamw.hpp"
 
@@ -35,13 +41,15 @@ struct UpdateResult {
   bool finite() const { return non_finite == 0 && std::isfinite(loss); }
 };
 
-/// Seconds by kind of work.
+/// Seconds of the calling thread by kind of work. `exposed` is what it spent on communication, or on waiting for it; the
+/// collectives themselves took `collectives`, on whichever thread.
 struct WorkTimes {
-  double gemm = 0, attention = 0, other_kernels = 0, collectives = 0, optimizer = 0;
-  double total() const { return gemm + attention + other_kernels + collectives + optimizer; }
+  double gemm = 0, attention = 0, other_kernels = 0, exposed = 0, optimizer = 0;
+  double collectives = 0;
+  double total() const { return gemm + attention + other_kernels + exposed + optimizer; }
   WorkTimes& operator+=(const WorkTimes& other) {
     gemm += other.gemm, attention += other.attention, other_kernels += other.other_kernels;
-    collectives += other.collectives, optimizer += other.optimizer;
+    exposed += other.exposed, optimizer += other.optimizer, collectives += other.collectives;
     return *this;
   }
 };
@@ -54,12 +62,18 @@ struct OperationTime {
 /// Fills inputs[R] and targets[R] of micro-batch `index` of the update.
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
+struct ExecutorOptions {
+  bool comm_thread = false;
+  /// For tests: called before each operation, by the thread that runs it.
+  std::function<void(const Operation&)> before_operation = {};
+};
+
 class Executor {
  public:
   /// Takes the plan's arenas: `arena` of plan.arena_bytes, and `slots` of plan.slot_bytes, which the shard axis allocated. The
   /// other arguments must outlive it. Not collective.
   Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
-           Device& device, Buffer arena, Buffer slots, Mesh& mesh, Communicator& world);
+           Device& device, Buffer arena, Buffer slots, Mesh& mesh, ExecutorOptions options = {});
 
   /// What this rank owns of each unit: Layout::shard_numel() floats, valid while this object lives; empty where the unit has
   /// none (gradients and optimizer state of units that are not trained). Gradients are those of the last update, before
@@ -93,10 +107,22 @@ class Executor {
   void reset_times();
 
  private:
-  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars);
+  /// What all operations of one list are run with.
+  struct Pass {
+    const std::vector<Operation>& operations;
+    const BatchReader& read;
+    const UpdateScalars& scalars;
+    std::span<OperationTime> times;
+  };
+  void run(const Pass& pass);
+  void run_communication(const Pass& pass);
+  template <class Mine>
+  WorkTimes run_streams(const Pass& pass, const Mine& mine);
+  double wait_for(const Pass& pass, const Operation& op);
   void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
   void bind(BufferId id);
   void reduce_norm(const UpdateScalars& scalars);
+  UpdateSums& sums() { return *reinterpret_cast<UpdateSums*>(at(plan_.sums)); }
   float* at(Location location) const { return at(location.buffer) + location.offset; }
   float* owned_parameters(std::size_t unit) const;
   std::vector<std::span<float>> owned(const std::vector<BufferId>& buffers) const;
@@ -109,23 +135,22 @@ class Executor {
   const BatchShape shape_;
   const AdamWOptions optimizer_;
   Mesh& mesh_;
-  Communicator& world_;
+  const ExecutorOptions options_;
   std::array<std::unique_ptr<Stream>, stream_count> streams_;
   Arena arena_, slots_;
   std::vector<std::byte*> memory_;                       // of each buffer
-  std::vector<const float*> weights_;                    // of each parameter; null unless gathered
+  std::vector<const float*> weights_;                    // of each parameter: where it is when its unit is gathered
   std::vector<float*> gradients_;                        // of each parameter
   std::vector<std::vector<OptimizerSegment>> segments_;  // of each unit
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
   bool fake_collectives_ = false;
-
-  // Of the update that runs.
-  double loss_sum_ = 0;
-  UpdateResult result_;
-  double gradient_scale_ = 1;
   std::size_t logits_row_ = 0;
   float* logits_out_ = nullptr;  // null: the loss is wanted
+
+  StreamProgress progress_;
+  WorkTimes communication_times_;
+  std::unique_ptr<Worker> comm_thread_;  // last: it uses the others
 };
 
 }  // namespace fsdp

@@ -38,6 +38,8 @@ std::string_view name_of(OperationKind kind) {
       return "reduce-scatter";
     case OperationKind::all_reduce:
       return "all-reduce";
+    case OperationKind::add_squares:
+      return "squares";
     case OperationKind::gradient_norm:
       return "gradient norm";
     case OperationKind::optimizer:

@@ -4,12 +4,15 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <vector>
 
+#include "comm/mesh.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/placement.hpp"
+#include "kernels/exact_sum.hpp"
 #include "nn/transformer.hpp"
 
 namespace fsdp {
@@ -32,8 +35,9 @@ enum class OperationKind {
   clear,           // a unit's gradient slot, to be added to
   reduce_scatter,  // a unit's whole gradient -> this rank's gradient shard
   all_reduce,      // what a rank has of a unit's gradient, over the ranks that have the same
-  gradient_norm,
-  optimizer,
+  add_squares,     // of what a rank has of a unit's gradient, to the update's sums
+  gradient_norm,   // the update's sums over all ranks, and what follows from them
+  optimizer,       // of a unit
 };
 std::string_view name_of(OperationKind kind);
 
@@ -69,9 +73,10 @@ struct Operation {
   OperationKind kind;
   StreamId stream;
   int micro_batch = 0;
-  int unit = -1;            // of gathers, releases, reductions
-  int block = -1;           // of block_forward, recompute, block_backward
-  bool accumulate = false;  // add to what is written instead of replacing it
+  int unit = -1;                       // of gathers, releases, reductions, optimizers
+  int block = -1;                      // of block_forward, recompute, block_backward
+  GroupAxis group = GroupAxis::shard;  // of all_gather, reduce_scatter, all_reduce
+  bool accumulate = false;             // add to what is written instead of replacing it
   // The tensors that the kind needs come first, in the order of the builder; parameters and gradients of units follow.
   std::vector<BufferId> reads, writes;
   std::vector<int> waits = {};                      // derived: indices of earlier operations on other streams
@@ -111,6 +116,14 @@ struct PlanOptions {
   std::vector<std::string> optimizer_states = {};  // a buffer each per trained unit, as long as its shard
 };
 
+/// What an update sums up, and what follows: the content of Plan::sums.
+struct UpdateSums {
+  double loss = 0;            // over the micro-batches; from gradient_norm on over all ranks, too
+  kernels::ExactSum squares;  // of the gradient; the same
+  double gradient_scale = 1;  // from gradient_norm on: what clipping multiplies gradients by
+  bool finite() const { return squares.non_finite == 0 && std::isfinite(loss); }
+};
+
 /// A place inside a buffer, in elements.
 struct Location {
   BufferId buffer = -1;
@@ -130,7 +143,7 @@ struct Plan {
   std::vector<Location> whole_parameters, whole_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [state][unit]
   BufferId cheap = -1;  // of every block's saved part what selective checkpointing does not keep; else -1
-  BufferId scratch = -1, inputs = -1, targets = -1, tables = -1;
+  BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
 
   std::size_t arena_bytes = 0, slot_bytes = 0;  // to allocate
   std::size_t peak_bytes = 0;                   // most that is in use at one time, both arenas together

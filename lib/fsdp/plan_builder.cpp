@@ -49,11 +49,11 @@ class Builder {
         micro_batch_ = static_cast<int>(m);
         emit(plan_.update, update_visits());
       }
-      emit_optimizer();
+      emit_updates();
     }
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());
-    emit_publish(plan_.publish);
+    for (int u = 0; u < units(); ++u) publish(plan_.publish, u);
     for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.publish}) {
       derive_waits(*list);
       derive_lifetimes(*list);
@@ -197,6 +197,7 @@ class Builder {
     plan_.targets = add("targets", BufferRole::batch, sizes_.batch);
     plan_.tables = add("tables", BufferRole::batch, sizes_.tables);
     plan_.scratch = add("scratch", BufferRole::scratch, sizes_.scratch);
+    plan_.sums = add("sums", BufferRole::scratch, sizeof(UpdateSums));
     const auto activation = [&](std::string name, std::size_t bytes) {
       return add(std::move(name), BufferRole::activations, bytes, true);
     };
@@ -261,7 +262,7 @@ class Builder {
     visits.push_back({.op = computation(embedding_forward, -1, {plan_.inputs}, {x(0)}), .stage = 0});
     for (int b = 0; b < blocks_; ++b)
       visits.push_back({.op = computation(block_forward, b, {x(b)}, with_scratch({x(b + 1), saved(b)})), .stage = b + 1});
-    visits.push_back({.op = computation(head, -1, {x(blocks_), plan_.targets}, {dx_, plan_.scratch}),
+    visits.push_back({.op = computation(head, -1, {x(blocks_), plan_.targets}, {dx_, plan_.scratch, plan_.sums}),
                       .stage = head_stage(),
                       .backward = true,
                       .writes_gradients = true});
@@ -299,8 +300,8 @@ class Builder {
     for (int b = 0; b < blocks_; ++b)
       visits.push_back(
           {.op = computation(block_forward, b, {x(b % 2)}, with_scratch({x((b + 1) % 2), saved_.front()})), .stage = b + 1});
-    visits.push_back(
-        {.op = computation(head_loss, -1, {x(blocks_ % 2), plan_.targets}, {plan_.scratch}), .stage = head_stage()});
+    visits.push_back({.op = computation(head_loss, -1, {x(blocks_ % 2), plan_.targets}, {plan_.scratch, plan_.sums}),
+                      .stage = head_stage()});
     return visits;
   }
 
@@ -421,33 +422,41 @@ class Builder {
                   .reads = {whole},
                   .writes = {shard}});
     if (last && (row_.axis != ShardAxis::world || !scattered(u)))
-      emit(list, {.kind = all_reduce, .stream = StreamId::reduce, .unit = u, .reads = {shard}, .writes = {shard}});
+      emit(list, {.kind = all_reduce,
+                  .stream = StreamId::reduce,
+                  .unit = u,
+                  .group = unit(u).sharded ? GroupAxis::replicate : GroupAxis::world,
+                  .reads = {shard},
+                  .writes = {shard}});
+    if (last)
+      emit(list, {.kind = add_squares, .stream = StreamId::reduce, .unit = u, .reads = {shard}, .writes = {plan_.sums}});
   }
 
-  void emit_optimizer() {
+  /// Norm and optimizer; each unit's parameters are published while the next one's are updated.
+  void emit_updates() {
     List& list = plan_.update;
-    std::vector<BufferId> gradients, written;
+    emit(list, {.kind = gradient_norm, .stream = StreamId::reduce, .reads = {plan_.sums}, .writes = {plan_.sums}});
     for (int u = 0; u < units(); ++u) {
       if (!trained(u)) continue;
-      gradients.push_back(at(plan_.gradients, u));
-      written.push_back(at(plan_.parameters, u));
+      std::vector<BufferId> written = {at(plan_.parameters, u)};
       for (const auto& state : plan_.optimizer_state) written.push_back(at(state, u));
+      emit(list, {.kind = optimizer,
+                  .stream = StreamId::compute,
+                  .unit = u,
+                  .reads = {plan_.sums, at(plan_.gradients, u)},
+                  .writes = std::move(written)});
+      publish(list, u);
     }
-    emit(list, {.kind = gradient_norm, .stream = StreamId::reduce, .reads = gradients, .writes = {}});
-    norm_ = static_cast<int>(list.size()) - 1;
-    emit(list, {.kind = optimizer, .stream = StreamId::compute, .reads = gradients, .writes = written});
-    emit_publish(list);
   }
 
   /// Parameters that are whole at rest, of which each rank has changed its part.
-  void emit_publish(List& list) {
-    for (int u = 0; u < units(); ++u)
-      if (scattered(u) && !sharded_at_rest(u) && (unit(u).trainable || &list == &plan_.publish))
-        emit(list, {.kind = all_gather,
-                    .stream = StreamId::gather,
-                    .unit = u,
-                    .reads = {at(plan_.parameters, u)},
-                    .writes = {at(plan_.parameters, u)}});
+  void publish(List& list, int u) {
+    if (scattered(u) && !sharded_at_rest(u))
+      emit(list, {.kind = all_gather,
+                  .stream = StreamId::gather,
+                  .unit = u,
+                  .reads = {at(plan_.parameters, u)},
+                  .writes = {at(plan_.parameters, u)}});
   }
 
   /// An operation waits for the last writer of what it reads, and for the last writer and all later readers of what it writes,
@@ -469,7 +478,6 @@ class Builder {
         if (last_writer[static_cast<std::size_t>(b)] >= 0) candidates.insert(last_writer[static_cast<std::size_t>(b)]);
         candidates.insert(readers[static_cast<std::size_t>(b)].begin(), readers[static_cast<std::size_t>(b)].end());
       }
-      if (op.kind == optimizer) candidates.insert(norm_);
       for (const int c : candidates) {
         const std::size_t theirs = static_cast<std::size_t>(list[static_cast<std::size_t>(c)].stream);
         if (theirs == mine || seen[mine][theirs] >= c) continue;
@@ -551,7 +559,7 @@ class Builder {
   bool some_gradients_stay_ = false;
   const bool gathers_in_turn_;  // else gathered units stay from forward to backward
   Plan plan_;
-  int micro_batch_ = 0, norm_ = -1;
+  int micro_batch_ = 0;
   int lowest_trained_ = 1 << 30;  // stage
   std::vector<std::vector<int>> units_of_stage_;
   std::vector<int> first_stage_, last_stage_;  // of each unit

@@ -111,8 +111,6 @@ class Checker {
           if (!is_after(reader))
             fail(i, format("writes {} and does not wait for operation {}, which reads it", buffer(id).name, reader));
       }
-      if (op.kind == optimizer && !(i > 0 && (*list_)[i - 1].kind == gradient_norm && is_after(static_cast<int>(i) - 1)))
-        fail(i, "does not wait for the gradient norm");
       for (const BufferId id : op.reads) readers[static_cast<std::size_t>(id)].push_back(static_cast<int>(i));
       for (const BufferId id : op.writes) {
         writer[static_cast<std::size_t>(id)] = static_cast<int>(i);
@@ -163,7 +161,9 @@ class Checker {
       std::set<Contribution> whole, shard;  // what the buffers hold
       int cleared_for = -1;                 // micro-batch
       bool reduced = false;                 // over the ranks that have the same part
+      bool in_norm = false, updated = false;
     };
+    bool norm_is_known = false;
     std::vector<State> states(layout_.units().size());
     for (std::size_t i = 0; i < list_->size(); ++i) {
       const Operation& op = (*list_)[i];
@@ -197,19 +197,31 @@ class Checker {
           require_all(i, u, held(u, states[u].whole, states[u].shard));
           states[u].reduced = true;
           break;
+        case add_squares:
+          require_all(i, u, held(u, states[u].whole, states[u].shard));
+          if (states[u].reduced != is_replicated(u))
+            fail(i, states[u].reduced ? "finds a gradient summed over ranks that have other parts"
+                                      : "finds a gradient that is not summed over all ranks");
+          if (std::exchange(states[u].in_norm, true)) fail(i, "counts a gradient twice");
+          break;
         case gradient_norm:
-          for (std::size_t unit = 0; unit < states.size(); ++unit) {
-            if (!layout_.units()[unit].trainable) continue;
-            require_all(i, unit, held(unit, states[unit].whole, states[unit].shard));
-            if (states[unit].reduced != is_replicated(unit))
-              fail(i, format("finds the gradient of {} {}", layout_.units()[unit].name,
-                             states[unit].reduced ? "summed over ranks that have other parts" : "not summed over all ranks"));
-          }
+          for (std::size_t unit = 0; unit < states.size(); ++unit)
+            if (layout_.units()[unit].trainable && !states[unit].in_norm)
+              fail(i, format("misses the gradient of {}", layout_.units()[unit].name));
+          if (std::exchange(norm_is_known, true)) fail(i, "sums over the ranks twice");
+          break;
+        case optimizer:
+          if (!norm_is_known) fail(i, "comes before the gradient norm");
+          if (!layout_.units()[u].trainable) fail(i, "changes what is frozen");
+          if (std::exchange(states[u].updated, true)) fail(i, "takes a step twice");
           break;
         default:
           break;
       }
     }
+    for (std::size_t unit = 0; unit < states.size(); ++unit)
+      if (layout_.units()[unit].trainable && !states[unit].updated)
+        fail(list_->size() - 1, format("is the last, and {} is not updated", layout_.units()[unit].name));
   }
 
   bool is_scattered(std::size_t u) const { return layout_.units()[u].sharded && placement_.optimizer_state == Place::sharded; }
@@ -317,6 +329,7 @@ std::uint64_t collective_fingerprint(const Plan& plan, const Layout& layout) {
       if (op.kind == all_gather || op.kind == reduce_scatter || op.kind == all_reduce || op.kind == gradient_norm) {
         mix(static_cast<std::uint64_t>(op.kind));
         mix(static_cast<std::uint64_t>(op.unit));
+        mix(static_cast<std::uint64_t>(op.group));
         if (op.unit >= 0) mix(layout.units()[static_cast<std::size_t>(op.unit)].padded_numel);
       }
     mix(list->size());

@@ -14,8 +14,9 @@ namespace fsdp {
 /// write
 ///   and all its readers, so that a slot is reused after its last reader only; transient buffers are used by one stream.
 /// - Gathers: every stage finds its parameters gathered, no gathered unit is overwritten, every gathered unit is released.
-/// - Gradients: every micro-batch's contribution of every stage to every trained unit counts exactly once, and each unit is
-///   reduced over all ranks that have a part in it before the norm is taken.
+/// - Gradients: every micro-batch's contribution of every stage to every trained unit counts exactly once, each unit is
+///   reduced over all ranks that have a part in it before its squares are taken, the norm has all squares, and every trained
+///   unit is updated once, after it.
 /// - Memory: buffers that are alive together do not overlap, lie inside the arena, and add up to the planned peak.
 ///
 /// Takes milliseconds for a hundred layers.

@@ -88,13 +88,13 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
         "the ranks have different plans (they were given different options or files) start all of them with the same");
 }
 
-Executor& ShardedModel::allocate(Device& device) {
+Executor& ShardedModel::allocate(Device& device, ExecutorOptions options) {
   Buffer arena;
   agree(world_, [&] { arena = device.allocate(plan().arena_bytes); });  // before the collective one below
   Buffer slots;                                                         // one shard group may fail alone
   agree(world_, [&] { slots = mesh_.shard->allocate(device, plan().slot_bytes); });
   return executor_.emplace(model_, layout(), plan(), options_.batch, options_.adamw, device, std::move(arena), std::move(slots),
-                           mesh_, world_);
+                           mesh_, std::move(options));
 }
 
 }  // namespace fsdp

@@ -45,7 +45,7 @@ class ShardedModel {
   ShardedModel(const ShardedModel&) = delete;
 
   /// Takes all memory of the run. Collective over world; all ranks throw CollectiveError if one has too little.
-  Executor& allocate(Device& device);
+  Executor& allocate(Device& device, ExecutorOptions options = {});
   /// After allocate().
   Executor& executor() { return *executor_; }
 

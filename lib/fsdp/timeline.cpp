@@ -55,11 +55,12 @@ Box box_of(const Operation& op, const Layout& layout, std::size_t block_numel, s
     case gradient_norm:
       return {"N", forward};
     case optimizer:
-      return {"O", forward};
+      return {"O", 3};
     case read_batch:
     case release:
     case refill:
     case clear:
+    case add_squares:
       return {};
   }
   fail_expectation("unknown kind of operation", std::source_location::current());
@@ -97,9 +98,9 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
 
   std::string text = format(
       "timeline of one update, drawn by a rule, not measured: streams run at the same time; the forward pass of a\n"
-      "block takes {} columns, its backward pass {}, embedding, head, norm and optimizer {} each; gathering or reducing\n"
-      "{} parameters (a block's) takes {}. F forward, f forward again, B backward, E embedding, H head and loss,\n"
-      "N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n",
+      "block takes {} columns, its backward pass {}, embedding, head and norm {} each, the optimizer of a unit 3;\n"
+      "gathering or reducing {} parameters (a block's) takes {}. F forward, f forward again, B backward,\n"
+      "E embedding, H head and loss, N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n",
       forward, 2 * forward, forward, format_count(static_cast<double>(block_numel)), forward);
   constexpr std::array order = {StreamId::gather, StreamId::compute, StreamId::reduce};
   const auto draw = [&](std::size_t begin, const std::size_t end) {

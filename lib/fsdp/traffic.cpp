@@ -58,19 +58,19 @@ Sent sent_by(const CollectiveUse& use, const Group& group, Range near) {
 }  // namespace
 
 std::optional<CollectiveUse> collective_of(const Operation& op, const Layout& layout) {
-  if (op.kind != OperationKind::all_gather && op.kind != OperationKind::reduce_scatter && op.kind != OperationKind::all_reduce)
-    return std::nullopt;
-  const auto u = static_cast<std::size_t>(op.unit);
-  const Unit& unit = layout.units().at(u);
-  const std::size_t count = layout.shard_numel(u);
+  const auto use = [&](Collective kind, DType type) -> CollectiveUse {
+    return {kind, op.group, layout.shard_numel(static_cast<std::size_t>(op.unit)), size_of(type), 1};
+  };
+  const auto types = [&] { return layout.units().at(static_cast<std::size_t>(op.unit)).types; };
   switch (op.kind) {
     case OperationKind::all_gather:
-      return CollectiveUse{Collective::all_gather, GroupAxis::shard, count, size_of(unit.types.parameter), 1};
+      return use(Collective::all_gather, types().parameter);
     case OperationKind::reduce_scatter:
-      return CollectiveUse{Collective::reduce_scatter, GroupAxis::shard, count, size_of(unit.types.reduce), 1};
+      return use(Collective::reduce_scatter, types().reduce);
+    case OperationKind::all_reduce:
+      return use(Collective::all_reduce, types().reduce);
     default:
-      return CollectiveUse{Collective::all_reduce, unit.sharded ? GroupAxis::replicate : GroupAxis::world, count,
-                           size_of(unit.types.reduce), 1};
+      return std::nullopt;
   }
 }
 

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/communicator.hpp"
+#include "comm/mesh.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/placement.hpp"
 #include "fsdp/plan.hpp"
@@ -24,8 +24,6 @@ struct Cluster {
   int nodes = 1, ranks_per_node = 1;
   int ranks() const { return nodes * ranks_per_node; }
 };
-
-enum class GroupAxis { shard, replicate, world };
 
 /// Equal collectives of an update.
 struct CollectiveUse {

@@ -110,7 +110,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   ShardedModel sharded(arch_config(options.arch), sharding, world);
-  sharded.allocate(device);
+  sharded.allocate(device, {.comm_thread = options.comm_thread});
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();
@@ -160,10 +160,11 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   }
   const double step_s = median(seconds), rate = static_cast<double>(tokens) / step_s;
   const double of_peak = sharded.model().flops_per_token(T) * rate / peak;
+  const char* exposed = options.comm_thread ? "waiting" : "collectives";
   const std::array<std::pair<const char*, double>, 5> parts = {{{"GEMM", times.gemm},
                                                                 {"attention", times.attention},
                                                                 {"other kernels", times.other_kernels},
-                                                                {"collectives", times.collectives},
+                                                                {exposed, times.exposed},
                                                                 {"optimizer", times.optimizer}}};
   nlohmann::json json = {{"arch", options.arch},
                          {"ranks", world.size()},
@@ -185,6 +186,11 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     text += format("  {:<14} {:>7.0f} ms {:>5.1f}%\n", name, 1e3 * part / static_cast<double>(seconds.size()),
                    100 * part / times.total());
     json["share"][name] = part / times.total();
+  }
+  if (options.comm_thread) {
+    const double ms = 1e3 * times.collectives / static_cast<double>(seconds.size());
+    text += format("beside it, on the communication thread: collectives {:.0f} ms\n", ms);
+    json["comm_thread_ms"] = ms;
   }
   if (options.fake_collectives) json["fake_collectives"] = true;
   if (options.exposed) {
@@ -226,6 +232,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   add_threads_option(table, options.threads);
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
+  add_comm_thread_option(table, options.comm_thread);
   table.flag("json", options.json, "print one JSON object");
   return table;
 }
@@ -233,7 +240,7 @@ OptionTable bench_option_table(BenchOptions& options) {
 std::string bench(const BenchOptions& options, Communicator& world) {
   const auto device = make_cpu_device();
   const auto stream = device->make_stream();
-  const CpuShare share = share_of_rank(*world.split_by_node(), *stream, options.threads);
+  const CpuShare share = share_of_rank(*world.split_by_node(), *stream, options.threads, options.comm_thread ? 1 : 0);
   kernels::set_threads(share.threads);
   if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);

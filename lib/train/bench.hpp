@@ -23,6 +23,7 @@ struct BenchOptions {
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // of collectives
   CommOptions comm = {.kind = CommKind::automatic};
+  bool comm_thread = false;
   bool json = false;
 };
 

@@ -30,7 +30,7 @@ std::filesystem::path note_of_this_host() {
 
 }  // namespace
 
-CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted) {
+CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted, int kept_free) {
   cpu_set_t mask;
   CPU_ZERO(&mask);
   check_errno(sched_getaffinity(0, sizeof mask, &mask) == 0, "sched_getaffinity");
@@ -40,7 +40,7 @@ CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted) {
   double cores = 0;
   for (std::size_t cpu = 0; cpu < users.size(); ++cpu)
     if (CPU_ISSET(cpu, &mask)) cores += 1.0 / static_cast<double>(users[cpu]);
-  int threads = std::max(1, static_cast<int>(cores + 1e-9));
+  int threads = std::max(1, static_cast<int>(cores + 1e-9) - kept_free);
   if (const char* value = std::getenv("OMP_NUM_THREADS"); value && std::atoi(value) > 0) threads = std::atoi(value);
   if (wanted > 0) threads = narrow<int>(wanted);
   return {threads, std::min(cores, static_cast<double>(threads))};

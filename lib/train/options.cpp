@@ -54,6 +54,13 @@ void add_comm_options(OptionTable& table, CommOptions& comm) {
                  "End the job when a rank lets the others wait this long in a collective, and name it; 0: wait for ever.");
 }
 
+void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
+  table.flag(
+      "comm-thread", comm_thread,
+      "Gather and reduce on a thread of its own while the model computes, on the CPU. It needs a core: unless --threads or "
+      "OMP_NUM_THREADS say otherwise, the computation leaves it one. Results are the same bits.");
+}
+
 OptionTable train_option_table(TrainOptions& o) {
   OptionTable table("fsdp-train", "[DATA] [options]",
                     "Trains a GPT or Llama model with fully sharded data parallelism. Start one process per rank, for example: "
@@ -199,6 +206,7 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   table.choice<std::string>("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
                             "Device to compute on. This program has no CUDA device: auto is cpu.");
   add_comm_options(table, o.comm);
+  add_comm_thread_option(table, o.comm_thread);
   table.integer("seed", "N", o.seed, {0, 4294967295.0}, "Seed of the random initial weights and of --shuffle.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");

@@ -78,6 +78,7 @@ struct TrainOptions {
   // run
   std::string device = "auto";
   CommOptions comm = {.kind = CommKind::automatic};
+  bool comm_thread = false;
   std::size_t seed = 1;
   std::size_t log_interval = 10;
   std::filesystem::path log_file;             // empty: no metrics file
@@ -118,6 +119,7 @@ ConfigOverrides overrides_of(const TrainOptions& options);
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
 /// --comm and --collective-timeout.
 void add_comm_options(OptionTable& table, CommOptions& comm);
+void add_comm_thread_option(OptionTable& table, bool& comm_thread);
 /// What --version prints: the program, its version, MPI, HDF5, oneDNN, what is off.
 std::string full_version_text(std::string_view program);
 /// The text that answers --help, --version and the like; none for a run.

@@ -65,7 +65,7 @@ Run::Run(const TrainOptions& options, Communicator& world)
       stream_(device_->make_stream()),
       start_bytes_(start_up(*stream_)),
       options_json_(to_json(options)) {
-  const CpuShare share = share_of_rank(*node_, *stream_, options.threads);
+  const CpuShare share = share_of_rank(*node_, *stream_, options.threads, options.comm_thread ? 1 : 0);
   threads_ = share.threads;
   kernels::set_threads(threads_);
   double cores = share.cores;
@@ -107,9 +107,10 @@ void Run::print_plan() const {
 void Run::announce() {
   const Plan& plan = sharded_->plan();
   const Transformer& model = sharded_->model();
-  metrics_->say(format("fsdp {}: {}, {} per rank, {}, {}", version_string(), device_->description(),
-                       plural(static_cast<std::size_t>(threads_), "thread"), kernels::gemm_description(),
-                       world_.description()));
+  metrics_->say(
+      format("fsdp {}: {}, {} per rank, {}, {}", version_string(), device_->description(),
+             plural(static_cast<std::size_t>(threads_), "thread") + (options_.comm_thread ? " and one for communication" : ""),
+             kernels::gemm_description(), world_.description()));
   metrics_->say(format("model: {} parameters, {} blocks, width {}; strategy {} over {}; {} sequences of {} tokens per update",
                        format_count(static_cast<double>(model.parameter_count())), model.blocks(), model.config().width,
                        sharded_->placement().name, plural(static_cast<std::size_t>(world_.size()), "rank"),
@@ -128,7 +129,7 @@ void Run::announce() {
 void Run::prepare() {
   agree(world_, [&] { open_data(); });
   require_memory();
-  sharded_->allocate(*device_);
+  sharded_->allocate(*device_, {.comm_thread = options_.comm_thread});
   agree(world_, [&] {
     if (!options_.trace.file.empty()) recorder_.emplace(sharded_->plan(), options_.trace.updates);
   });
@@ -243,7 +244,7 @@ void Run::step() {
                    .tokens_per_second = tokens_per_second,
                    .ms = seconds * 1e3,
                    .mfu = mfu(tokens_per_second),
-                   .comm_exposed_ms = executor.times().collectives * 1e3,
+                   .comm_exposed_ms = executor.times().exposed * 1e3,
                    .mem_peak_bytes = executor.peak_bytes()});
   if (recorder_ && recorder_->full()) write_trace();
 }

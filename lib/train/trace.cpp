@@ -110,14 +110,10 @@ ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()
 namespace {
 
 /// Bytes that each rank sends in an operation; 0 if it is no collective of a unit.
-std::size_t bytes_sent(const Operation& op, const ShardedModel& sharded, int world_size) {
+std::size_t bytes_sent(const Operation& op, const ShardedModel& sharded) {
   const auto use = collective_of(op, sharded.layout());
   if (!use) return 0;
-  const Mesh& mesh = sharded.mesh();
-  const int members = use->axis == GroupAxis::shard       ? mesh.shard->size()
-                      : use->axis == GroupAxis::replicate ? mesh.replicate->size()
-                                                          : world_size;
-  const auto ranks = static_cast<std::size_t>(members);
+  const auto ranks = static_cast<std::size_t>(sharded.mesh().along(use->axis).size());
   const std::size_t elements =
       use->kind == Collective::all_reduce ? 2 * (ranks - 1) * use->count / ranks : (ranks - 1) * use->count;
   return elements * use->element_bytes;
@@ -221,7 +217,7 @@ std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, C
       json args = {{"operation", i}, {"micro_batch", op.micro_batch}};
       if (op.block >= 0) args["block"] = op.block;
       if (op.unit >= 0) args["unit"] = sharded.layout().units()[static_cast<std::size_t>(op.unit)].name;
-      if (const std::size_t bytes = bytes_sent(op, sharded, world.size())) args["bytes_sent"] = bytes;
+      if (const std::size_t bytes = bytes_sent(op, sharded)) args["bytes_sent"] = bytes;
       titles.push_back({{"name", title_of(op, sharded.layout())}, {"cat", name_of(op.stream)}, {"args", std::move(args)}});
     }
   }

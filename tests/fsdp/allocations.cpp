@@ -16,7 +16,7 @@ BOOST_AUTO_TEST_CASE(updates_do_not_allocate) {
   config.vocab_size = 5000, config.max_positions = 64, config.width = 96, config.layers = 3, config.heads = config.kv_heads = 4;
   config.head_size = 24, config.ffn_width = 300;
   for (const char* strategy : {"full", "grad-op", "optim", "none", "hybrid"})
-    for (const bool recompute : {false, true})
+    for (const bool both : {false, true})  // recomputation and a communication thread
       run_ranks(2, [&](Communicator& world) {
         kernels::set_threads(1);
         const auto device = make_cpu_device();
@@ -25,10 +25,10 @@ BOOST_AUTO_TEST_CASE(updates_do_not_allocate) {
                              {.strategy = strategy,
                               .shard_group_size = 1,
                               .batch = {3, 64},
-                              .plan = {.micro_batches = 2, .checkpoint_activations = recompute}},
+                              .plan = {.micro_batches = 2, .checkpoint_activations = both}},
                              world);
         expect(test::large_allocations() > before, "the counter sees what libfsdp allocates");
-        Executor& executor = sharded.allocate(*device);
+        Executor& executor = sharded.allocate(*device, {.comm_thread = both});
         executor.initialize_parameters(7);
         const BatchReader read = [](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
           for (std::int32_t i = 0; i < 3 * 64; ++i) inputs[i] = i * 7 % 5000, targets[i] = i * 11 % 5000;

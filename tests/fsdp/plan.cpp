@@ -59,17 +59,18 @@ BOOST_AUTO_TEST_CASE(two_blocks_full_recomputed) {
     order.push_back(what);
   }
   const std::vector<std::string> wanted = {
-      "read batch",         "all-gather u0",     "all-gather u1", "forward embedding", "all-gather u2", "forward 0",
-      "release u1",         "forward 1",         "head and loss", "release u0",        "all-gather u1", "backward 1",
-      "release u2",         "reduce-scatter u2", "recompute 0",   "backward 0",        "release u1",    "reduce-scatter u1",
-      "backward embedding", "reduce-scatter u0", "gradient norm", "optimizer"};
+      "read batch",        "all-gather u0",     "all-gather u1",      "forward embedding", "all-gather u2", "forward 0",
+      "release u1",        "forward 1",         "head and loss",      "release u0",        "all-gather u1", "backward 1",
+      "release u2",        "reduce-scatter u2", "squares u2",         "recompute 0",       "backward 0",    "release u1",
+      "reduce-scatter u1", "squares u1",        "backward embedding", "reduce-scatter u0", "squares u0",    "gradient norm",
+      "optimizer u0",      "optimizer u1",      "optimizer u2"};
   BOOST_TEST(order == wanted, boost::test_tools::per_element());
   // The forward pass of the embedding waits for the root's gather, a block for its own, the optimizer for the norm.
   BOOST_TEST(b.plan.update[3].waits == std::vector<int>{1}, boost::test_tools::per_element());
   BOOST_TEST(b.plan.update[5].waits == std::vector<int>{2}, boost::test_tools::per_element());
   BOOST_TEST(b.plan.update[10].waits == std::vector<int>{6}, boost::test_tools::per_element());
   BOOST_TEST(b.plan.update[13].waits == std::vector<int>{11}, boost::test_tools::per_element());
-  BOOST_TEST(b.plan.update.back().waits == std::vector<int>{20}, boost::test_tools::per_element());
+  BOOST_TEST(b.plan.update[24].waits == std::vector<int>{23}, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(full_gathers_each_block_twice_and_none_never) {
@@ -215,6 +216,14 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   check_complaint(complaint("hybrid", two, [](Plan& p) { forget(p, all_reduce, 2); }), "not summed over all ranks");
   check_complaint(complaint("none", two, [](Plan& p) { operation(p, all_reduce, 1).unit = operation(p, all_reduce).unit; }),
                   "twice");
+  // Norm and optimizer.
+  check_complaint(complaint("full", two, [](Plan& p) { forget(p, add_squares, 1); }), "misses the gradient of");
+  check_complaint(complaint("full", two, [](Plan& p) { operation(p, add_squares, 1).unit = operation(p, add_squares).unit; }),
+                  "counts a gradient twice");
+  check_complaint(complaint("full", two, [](Plan& p) { forget(p, gradient_norm); }), "comes before the gradient norm");
+  check_complaint(complaint("full", two, [](Plan& p) { forget(p, optimizer, 3); }), "is not updated");
+  check_complaint(complaint("full", two, [](Plan& p) { operation(p, optimizer, 1).unit = operation(p, optimizer).unit; }),
+                  "takes a step twice");
   // Memory.
   check_complaint(complaint("full", two, [](Plan& p) { p.peak_bytes -= 64; }), "where");
   check_complaint(complaint("full", two, [](Plan& p) { p.buffers[static_cast<std::size_t>(p.scratch)].offset = 0; }), "where");

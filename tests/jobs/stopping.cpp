@@ -174,10 +174,10 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job_and_leaves_the_last_save) {
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named_and_ends_the_job) {
-  for (const std::string comm : {"shm", "mpi"}) {
+  for (const std::string comm : {"shm", "mpi", "shm --comm-thread", "mpi --comm-thread"}) {
     const auto folder = fresh_folder() / comm;
     fs::create_directories(folder);
-    const auto words = options(4, 100000, "saves", {"--comm", comm, "--collective-timeout", "2s"});
+    const auto words = options(4, 100000, "saves", split("--collective-timeout 2s --comm " + comm));
     const Outcome outcome = run(folder, mpirun(4, "fsdp-train", words), [&](pid_t launcher) {
       wait_until([&] { return steps_done(folder, "saves") >= 2; });
       const auto ranks = ranks_of(launcher);

@@ -89,6 +89,10 @@ void compare_with_pytorch(const std::string& name) {
           options.insert(options.end(), {"--shard-group-size", np == 4 ? "2" : "3"});
         BOOST_CHECK_MESSAGE(curve(full) == curve(train(name, np, 12u / static_cast<std::size_t>(np), options)), strategy);
       }
+    if (np == 2 || np == 3)
+      for (const char* comm : {"shm", "mpi"})
+        BOOST_CHECK_MESSAGE(
+            curve(full) == curve(train(name, np, 12u / static_cast<std::size_t>(np), {"--comm-thread", "--comm", comm})), comm);
     const auto split = train(name, np, 1, {});
     for (std::size_t u = 0; u < split.size(); ++u)
       BOOST_TEST(std::abs(split[u]["loss"].get<double>() - full[u]["loss"].get<double>()) < 5e-6);

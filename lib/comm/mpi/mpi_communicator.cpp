@@ -184,8 +184,8 @@ void MpiCommunicator::receive(void* data, std::size_t bytes, int from, Requests&
 
 void MpiCommunicator::wait(Requests& requests) {
   const double timeout_s = job_->options.timeout_s;
-  if (requests.used > 0 && !wait_all({requests.all.data(), requests.used}, timeout_s)) {
-    broken_ = true;
+  if (requests.used > 0 && !wait_all({requests.all.data(), requests.used}, timeout_s, broken_)) {
+    if (broken_.exchange(true)) throw GroupAborted();
     std::string who = "another rank";
     for (std::size_t i = 0; i < requests.used && requests.peers[i] >= 0; ++i) {
       int done = 0;

@@ -10,6 +10,7 @@
 #include <mpi.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -87,7 +88,7 @@ class MpiCommunicator final : public GroupMember {
   Call call_ = Call::barrier;       // under way
   std::size_t piece_bytes_;         // longest message
   std::size_t staged_piece_bytes_;  // longest message of a reduction, a multiple of 8
-  bool broken_ = false;
+  std::atomic<bool> broken_ = false;
   int uncaught_at_start_;
   std::size_t sent_ = 0;  // bytes, by the collective that is under way
   Buffer staging_;        // two sets of a piece from each other rank

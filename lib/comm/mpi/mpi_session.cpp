@@ -13,8 +13,8 @@ namespace fsdp {
 
 MpiSession::MpiSession(int& argc, char**& argv) : uncaught_at_start_(std::uncaught_exceptions()) {
   int level = MPI_THREAD_SINGLE;
-  FSDP_CHECK_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level));
-  expect(level >= MPI_THREAD_FUNNELED, "MPI lets the main thread of a program with several threads communicate");
+  FSDP_CHECK_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level));
+  expect(level >= MPI_THREAD_SERIALIZED, "MPI lets the threads of a program communicate one at a time");
   FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
   FSDP_CHECK_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));

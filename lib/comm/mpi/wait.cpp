@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-bool wait_all(std::span<MPI_Request> requests, double timeout_s) {
+bool wait_all(std::span<MPI_Request> requests, double timeout_s, const std::atomic<bool>& given_up) {
   constexpr double spin_s = 50e-6;
   const Timer waited;
   while (true) {
@@ -16,7 +16,7 @@ bool wait_all(std::span<MPI_Request> requests, double timeout_s) {
     FSDP_CHECK_MPI(MPI_Testall(narrow<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE));
     if (done) return true;
     const double seconds = waited.seconds();
-    if (timeout_s > 0 && seconds > timeout_s) return false;
+    if ((timeout_s > 0 && seconds > timeout_s) || given_up.load(std::memory_order_relaxed)) return false;
     if (seconds > spin_s) sched_yield();
   }
 }

@@ -1,0 +1,197 @@
+// Communication on a thread of its own. Threads are held up at random, so that an order that the plan's waits do not enforce
+// shows as other numbers; and they fail, so that a hang would show.
+#define BOOST_TEST_MODULE fsdp.comm_thread
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <set>
+#include <thread>
+
+#include <boost/test/unit_test.hpp>
+
+#include "base/error.hpp"
+#include "comm/threads/threads.hpp"
+#include "fsdp/sharded_model.hpp"
+#include "kernels/threads.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+using Hook = std::function<void(const Operation&)>;
+
+TransformerConfig small_model() {
+  TransformerConfig config;
+  config.vocab_size = 101, config.max_positions = 12, config.width = 24, config.layers = 4, config.heads = config.kv_heads = 3;
+  config.head_size = 8, config.ffn_width = 37;
+  return config;
+}
+
+constexpr std::size_t B = 2, T = 12;
+const AdamWOptions adamw;
+
+ShardingOptions options_of(const char* strategy, std::size_t micro_batches, bool recompute = false) {
+  return {.strategy = strategy,
+          .shard_group_size = 2,
+          .batch = {B, T},
+          .plan = {.micro_batches = micro_batches, .checkpoint_activations = recompute}};
+}
+
+void read_tokens(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(B * T); ++i) {
+    inputs[i] = (i * i + 3 * static_cast<std::int32_t>(micro)) % 101;
+    targets[i] = (7 * i + static_cast<std::int32_t>(micro)) % 101;
+  }
+}
+
+struct History {
+  std::vector<double> losses, norms;
+  std::vector<std::vector<float>> weights;  // of rank 0, by unit
+  bool operator==(const History&) const = default;
+};
+
+History train(Executor& executor, std::size_t micro_batches, int ranks) {
+  History history;
+  executor.initialize_parameters(3);
+  executor.publish_parameters();
+  for (std::uint64_t u = 1; u <= 3; ++u) {
+    const UpdateResult result = executor.run_update(
+        read_tokens, {.update = u,
+                      .learning_rate = 1e-2,
+                      .clip_norm = 1,
+                      .tokens = static_cast<double>(B * T * micro_batches * static_cast<std::size_t>(ranks))});
+    history.losses.push_back(result.loss);
+    history.norms.push_back(result.gradient_norm);
+  }
+  history.losses.push_back(executor.evaluate(read_tokens));
+  for (const std::span<float> unit : executor.parameters()) history.weights.emplace_back(unit.begin(), unit.end());
+  return history;
+}
+
+History train(int ranks, const ShardingOptions& sharding, const ExecutorOptions& options) {
+  History of_rank_0;
+  run_ranks(ranks, [&](Communicator& world) {
+    kernels::set_threads(1);
+    const auto device = make_cpu_device();
+    ShardedModel sharded(small_model(), sharding, world);
+    History history = train(sharded.allocate(*device, options), sharding.plan.micro_batches, ranks);
+    if (world.rank() == 0) of_rank_0 = std::move(history);
+  });
+  return of_rank_0;
+}
+
+/// Holds every fourth operation up for up to 0.3 ms.
+void dawdle(const Operation&) {
+  thread_local std::minstd_rand dice(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())));
+  if (dice() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice() % 300));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(results_are_the_same_bits) {
+  std::size_t cases = 0;
+  for (const int ranks : {1, 2, 3, 4})
+    for (const char* strategy : {"full", "grad-op", "optim", "none", "hybrid", "hybrid-grad-op"})
+      for (const std::size_t micro_batches : {1u, 3u}) {
+        if (ranks % 2 == 1 && std::string_view(strategy).starts_with("hybrid")) continue;
+        const ShardingOptions sharding = options_of(strategy, micro_batches, ranks % 2 == 0);
+        const History in_turn = train(ranks, sharding, {}), beside = train(ranks, sharding, {true, dawdle});
+        BOOST_TEST((in_turn == beside), strategy << " at " << ranks << " ranks, " << micro_batches << " micro-batches");
+        ++cases;
+      }
+  BOOST_TEST(cases == 2u * 6 * 2 + 2 * 4 * 2);
+}
+
+BOOST_AUTO_TEST_CASE(communication_runs_while_the_model_computes) {
+  std::atomic<int> together = 0;  // operations that began while the other thread was in one
+  run_ranks(2, [&](Communicator& world) {
+    kernels::set_threads(1);
+    const auto device = make_cpu_device();
+    ShardedModel sharded(small_model(), options_of("full", 1), world);
+    Executor& executor = sharded.allocate(*device, {true, dawdle});
+    std::vector<OperationTime> times(sharded.plan().update.size());
+    executor.initialize_parameters(3);
+    for (std::uint64_t u = 1; u <= 5; ++u) {
+      executor.record(times);
+      executor.run_update(read_tokens, {.update = u, .learning_rate = 1e-2, .tokens = B * T * 2.0});
+      const auto& operations = sharded.plan().update;
+      for (std::size_t i = 0; i < times.size(); ++i)
+        for (std::size_t j = 0; j < times.size(); ++j) {
+          if ((operations[i].stream == StreamId::compute) == (operations[j].stream == StreamId::compute)) continue;
+          together += times[i].begin_ns > times[j].begin_ns && times[i].begin_ns < times[j].end_ns;
+        }
+      // Whatever waits begins after what it waits for.
+      for (std::size_t i = 0; i < times.size(); ++i)
+        for (const int w : operations[i].waits)
+          expect(times[i].begin_ns >= times[static_cast<std::size_t>(w)].end_ns, "waits are kept");
+    }
+    expect(executor.times().collectives > 0 && executor.times().exposed > 0, "both threads are timed");
+  });
+  BOOST_TEST(together > 0);
+}
+
+// The test above would not see a missing wait if nothing could: take one away, and hold up what it waited for.
+BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
+  const ShardingOptions sharding = options_of("full", 1);
+  const History sound = train(2, sharding, {});
+  std::size_t seen = 0, removed = 0;
+  using enum OperationKind;
+  for (const OperationKind kind : {block_forward, block_backward, reduce_scatter, optimizer}) {
+    History of_rank_0;
+    run_ranks(2, [&](Communicator& world) {
+      kernels::set_threads(1);
+      const auto device = make_cpu_device();
+      Transformer model(small_model());
+      Mesh mesh = make_mesh(world, 2, 1);
+      ShardedPlan planned = plan_sharding(model, sharding, {2, 1});
+      std::set<int> waited_for;
+      for (Operation& op : planned.plan.update)
+        if (op.kind == kind) {
+          for (const int w : op.waits) waited_for.insert(w);
+          op.waits.clear();
+        }
+      if (world.rank() == 0) removed += waited_for.size();
+      const Operation* const first = planned.plan.update.data();
+      const Hook late = [&](const Operation& op) {
+        if (&op >= first && &op < first + planned.plan.update.size() && waited_for.contains(static_cast<int>(&op - first)))
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      };
+      Executor executor(model, planned.layout, planned.plan, sharding.batch, adamw, *device,
+                        device->allocate(planned.plan.arena_bytes), mesh.shard->allocate(*device, planned.plan.slot_bytes),
+                        mesh, {true, late});
+      History history = train(executor, 1, 2);
+      if (world.rank() == 0) of_rank_0 = std::move(history);
+    });
+    const bool differs = !(of_rank_0 == sound);
+    BOOST_TEST(differs, "nothing was seen of the missing waits of " << name_of(kind));
+    seen += differs;
+  }
+  BOOST_TEST_MESSAGE("missing waits were seen in " << seen << " of 4 kinds of operations, " << removed << " waits removed");
+}
+
+BOOST_AUTO_TEST_CASE(an_error_on_either_thread_ends_all_ranks) {
+  for (const StreamId where : {StreamId::compute, StreamId::gather, StreamId::reduce})
+    for (const int failing : {0, 2}) {
+      std::atomic<int> ended = 0;
+      const auto job = [&] {
+        run_ranks(3, [&](Communicator& world) {
+          kernels::set_threads(1);
+          const auto device = make_cpu_device();
+          ShardedModel sharded(small_model(), options_of("full", 2), world);
+          int left = 20;  // of one thread: the one that fails
+          const Hook fail = [&](const Operation& op) {
+            if (world.rank() == failing && op.stream == where && left-- == 0) throw RunError("the disk is full");
+          };
+          Executor& executor = sharded.allocate(*device, {true, fail});
+          try {
+            train(executor, 2, 3);
+          } catch (...) {
+            ++ended;
+            throw;
+          }
+        });
+      };
+      BOOST_CHECK_EXCEPTION(job(), RunError, [](const RunError& e) { return e.what() == std::string("the disk is full"); });
+      BOOST_TEST(ended == 3);
+    }
+}
