@@ -58,7 +58,7 @@ void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
   table.flag(
       "comm-thread", comm_thread,
       "Gather and reduce on a thread of its own while the model computes, on the CPU. It needs a core: unless --threads or "
-      "OMP_NUM_THREADS say otherwise, the computation leaves it one. Results are the same bits.");
+      "OMP_NUM_THREADS say otherwise, the computation leaves it one. At the same number of threads results are the same bits.");
 }
 
 OptionTable train_option_table(TrainOptions& o) {
