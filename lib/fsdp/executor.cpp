@@ -33,7 +33,8 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     const Unit& unit = layout_.units()[u];
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-      weights_[unit.parameters[i]] = at(plan_.whole_parameters[u]) + unit.offsets[i];
+      weights_[unit.parameters[i]] =
+          at(plan_.whole_parameters[u], unit.types.parameter) + unit.offsets[i] * size_of(unit.types.parameter);
       if (!plan_.gradients.empty() && unit.trainable)
         gradients_[unit.parameters[i]] = at(plan_.whole_gradients[u]) + unit.offsets[i];
     }
@@ -58,15 +59,28 @@ void Executor::bind(BufferId id) {
 }
 
 /// Of parameters that are whole at rest, this rank changes its part.
-float* Executor::owned_parameters(std::size_t unit) const {
+std::byte* Executor::owned_parameters(std::size_t unit) const {
   const bool part = plan_.whole_at_rest(unit) && layout_.units()[unit].shards > 1;
   const std::size_t offset = part ? static_cast<std::size_t>(mesh_.shard->rank()) * layout_.shard_numel(unit) : 0;
-  return at(plan_.parameters[unit]) + offset;
+  return at({plan_.parameters[unit], offset}, layout_.units()[unit].types.parameter);
+}
+
+float* Executor::owned_master(std::size_t unit) const {
+  if (plan_.master[unit] != plan_.parameters[unit]) return at(plan_.master[unit]);
+  return reinterpret_cast<float*>(owned_parameters(unit));
+}
+
+void Executor::round_parameters(std::size_t unit) {
+  const std::size_t numel = layout_.shard_numel(unit);
+  with_element(layout_.units()[unit].types.parameter, [&]<class E>() {
+    if constexpr (!std::is_same_v<E, float>)
+      kernels::convert(stream(StreamId::compute), reinterpret_cast<E*>(owned_parameters(unit)), owned_master(unit), numel);
+  });
 }
 
 std::vector<std::span<float>> Executor::parameters() {
   std::vector<std::span<float>> all;
-  for (std::size_t u = 0; u < layout_.units().size(); ++u) all.emplace_back(owned_parameters(u), layout_.shard_numel(u));
+  for (std::size_t u = 0; u < layout_.units().size(); ++u) all.emplace_back(owned_master(u), layout_.shard_numel(u));
   return all;
 }
 
@@ -85,7 +99,7 @@ void Executor::initialize_parameters(std::uint64_t seed) {
   for (std::size_t u = 0; u < layout_.units().size(); ++u)
     for (const Slice& slice : layout_.slices(u, mesh_.shard->rank())) {
       const Init& init = model_.parameters()[slice.parameter].init;
-      float* out = owned_parameters(u) + slice.shard_offset;
+      float* out = owned_master(u) + slice.shard_offset;
       if (init.kind == Init::Kind::constant)
         kernels::fill_constant(s, out, slice.range.size(), init.value);
       else
@@ -98,7 +112,7 @@ void Executor::publish_parameters() { run({plan_.publish, nullptr, {}, {}}); }
 
 UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
   run({plan_.update, read, scalars, std::exchange(record_, {})});
-  return {sums().loss / scalars.tokens, std::sqrt(sums().squares.value()), sums().squares.non_finite};
+  return {sums().loss / scalars.tokens, std::sqrt(sums().squares.value()) / scalars.loss_scale, sums().squares.non_finite};
 }
 
 double Executor::evaluate(const BatchReader& read) {
@@ -210,7 +224,8 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   Stream& s = stream(op.stream);
   const auto u = static_cast<std::size_t>(op.unit), block = static_cast<std::size_t>(op.block);
   const Write write = op.accumulate ? Write::add : Write::overwrite;
-  StageContext context{s, weights_, gradients_, at(plan_.scratch), shape_, scalars.dropout};
+  StageContext context{
+      s, weights_, gradients_, at(plan_.scratch), shape_, scalars.dropout, layout_.units().front().types.parameter};
   context.dropout.first_sequence += static_cast<std::uint64_t>(op.micro_batch) * shape_.B;
   float* const cheap = plan_.cheap < 0 ? nullptr : at(plan_.cheap);
   const auto tokens = [&](BufferId id) { return reinterpret_cast<std::int32_t*>(at(id)); };
@@ -221,8 +236,8 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return read(static_cast<std::size_t>(op.micro_batch), tokens(op.writes[0]), tokens(op.writes[1]));
     case OperationKind::all_gather: {
       if (fake_collectives_) return;
-      return mesh_.along(op.group).all_gather(s, owned_parameters(u), at(plan_.whole_parameters[u]), layout_.shard_numel(u),
-                                              layout_.units()[u].types.parameter);
+      return mesh_.along(op.group).all_gather(s, owned_parameters(u), at(plan_.whole_parameters[u], context.type),
+                                              layout_.shard_numel(u), context.type);
     }
     case OperationKind::release:  // what takes the slot next waits for it
       return;
@@ -236,11 +251,11 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return model_.block_refill(context, block, in(0), in(1), cheap);
     case OperationKind::head:
       if (op.micro_batch == 0) sums() = {};
-      sums().loss += model_.head_forward_backward(context, in(0), tokens(op.reads[1]), static_cast<float>(1.0 / scalars.tokens),
-                                                  out(0), write);
+      sums().loss += model_.head_forward_backward(context, in(0), tokens(op.reads[1]),
+                                                  static_cast<float>(scalars.loss_scale / scalars.tokens), out(0), write);
       return;
     case OperationKind::head_loss:
-      if (logits_out_) return model_.head_logits(context, in(0) + logits_row_ * model_.config().width, logits_out_);
+      if (logits_out_) return model_.head_logits(context, in(0), logits_row_, logits_out_);
       sums().loss = model_.head_loss(context, in(0), tokens(op.reads[1]));
       return;
     case OperationKind::block_backward:
@@ -268,9 +283,11 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return reduce_norm(scalars);
     case OperationKind::optimizer:
       if (!sums().finite()) return;  // the same decision on every rank
-      return adamw_update(s, segments_[u], owned_parameters(u), at(plan_.optimizer_state[0][u]),
-                          at(plan_.optimizer_state[1][u]), at(plan_.gradients[u]), optimizer_, scalars.update,
-                          scalars.learning_rate, sums().gradient_scale);
+      adamw_update(s, segments_[u], owned_master(u), at(plan_.optimizer_state[0][u]), at(plan_.optimizer_state[1][u]),
+                   at(plan_.gradients[u]), optimizer_, scalars.update, scalars.learning_rate, sums().gradient_scale);
+      return round_parameters(u);
+    case OperationKind::round:
+      return round_parameters(u);
   }
 }
 
@@ -282,8 +299,9 @@ void Executor::reduce_norm(const UpdateScalars& scalars) {
   mesh_.shard->all_reduce(s, reinterpret_cast<std::int64_t*>(&squares), kernels::ExactSum::words);
   mesh_.world->all_reduce(s, &sums().loss, 1);
   // As torch.nn.utils.clip_grad_norm_.
-  const double norm = std::sqrt(squares.value());
-  sums().gradient_scale = scalars.clip_norm > 0 ? std::min(1.0, scalars.clip_norm / (norm + 1e-6)) : 1.0;
+  const double norm = std::sqrt(squares.value()) / scalars.loss_scale;
+  const double clipping = scalars.clip_norm > 0 ? std::min(1.0, scalars.clip_norm / (norm + 1e-6)) : 1.0;
+  sums().gradient_scale = clipping / scalars.loss_scale;
 }
 
 void Executor::reset_times() { times_ = {}; }

@@ -32,11 +32,13 @@ struct UpdateScalars {
   double clip_norm = 0;  // 0: no clipping
   Dropout dropout = {};  // first_sequence: of this rank's first micro-batch
   double tokens = 0;     // targets that count, of the whole update over all ranks
+  /// What gradients are multiplied by from the loss to the optimizer, a power of 2: fp16 loses small ones.
+  double loss_scale = 1;
 };
 
 struct UpdateResult {
   double loss = 0;              // mean over the update's tokens on all ranks
-  double gradient_norm = 0;     // before clipping
+  double gradient_norm = 0;     // before clipping, without the loss scale
   std::int64_t non_finite = 0;  // infinite or NaN elements of the gradient, all ranks together
   bool finite() const { return non_finite == 0 && std::isfinite(loss); }
 };
@@ -77,7 +79,8 @@ class Executor {
 
   /// What this rank owns of each unit: Layout::shard_numel() floats, valid while this object lives; empty where the unit has
   /// none (gradients and optimizer state of units that are not trained). Gradients are those of the last update, before
-  /// clipping. Whoever changes parameters calls publish_parameters() before anything is computed with them.
+  /// clipping, with its loss scale. Whoever changes parameters calls publish_parameters() before anything is computed with
+  /// them.
   std::vector<std::span<float>> parameters();
   std::vector<std::span<float>> gradients();
   std::vector<std::span<float>> optimizer_state(std::size_t i);
@@ -124,7 +127,13 @@ class Executor {
   void reduce_norm(const UpdateScalars& scalars);
   UpdateSums& sums() { return *reinterpret_cast<UpdateSums*>(at(plan_.sums)); }
   float* at(Location location) const { return at(location.buffer) + location.offset; }
-  float* owned_parameters(std::size_t unit) const;
+  std::byte* at(Location location, DType type) const {
+    return memory_[static_cast<std::size_t>(location.buffer)] + location.offset * size_of(type);
+  }
+  /// What this rank owns of a unit: in fp32, and as it is computed with.
+  float* owned_master(std::size_t unit) const;
+  std::byte* owned_parameters(std::size_t unit) const;
+  void round_parameters(std::size_t unit);
   std::vector<std::span<float>> owned(const std::vector<BufferId>& buffers) const;
   float* at(BufferId id) const { return reinterpret_cast<float*>(memory_[static_cast<std::size_t>(id)]); }
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
@@ -139,7 +148,7 @@ class Executor {
   std::array<std::unique_ptr<Stream>, stream_count> streams_;
   Arena arena_, slots_;
   std::vector<std::byte*> memory_;                       // of each buffer
-  std::vector<const float*> weights_;                    // of each parameter: where it is when its unit is gathered
+  std::vector<const void*> weights_;                     // of each parameter: where it is when its unit is gathered
   std::vector<float*> gradients_;                        // of each parameter
   std::vector<std::vector<OptimizerSegment>> segments_;  // of each unit
   WorkTimes times_;

@@ -44,6 +44,8 @@ std::string_view name_of(OperationKind kind) {
       return "gradient norm";
     case OperationKind::optimizer:
       return "optimizer";
+    case OperationKind::round:
+      return "round";
   }
   fail_expectation("unknown kind of operation", std::source_location::current());
 }
@@ -55,12 +57,12 @@ std::string_view name_of(BufferRole role) {
   return names[static_cast<std::size_t>(role)];
 }
 
-ModelSizes model_sizes(const Transformer& model, BatchShape shape) {
+ModelSizes model_sizes(const Transformer& model, BatchShape shape, DType type) {
   return {model.blocks(),
-          shape.rows() * model.config().width * sizeof(float),
-          model.saved_numel(shape) * sizeof(float),
-          model.kept_numel(shape) * sizeof(float),
-          model.scratch_numel(shape) * sizeof(float),
+          shape.rows() * model.config().width * size_of(type),
+          model.saved_numel(shape, type) * sizeof(float),
+          model.kept_numel(shape, type) * sizeof(float),
+          model.scratch_numel(shape, type) * sizeof(float),
           shape.rows() * sizeof(std::int32_t),
           model.table_numel(shape.T) * sizeof(float),
           model.parameters_by_stage()};

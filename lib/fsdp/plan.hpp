@@ -37,7 +37,8 @@ enum class OperationKind {
   all_reduce,      // what a rank has of a unit's gradient, over the ranks that have the same
   add_squares,     // of what a rank has of a unit's gradient, to the update's sums
   gradient_norm,   // the update's sums over all ranks, and what follows from them
-  optimizer,       // of a unit
+  optimizer,       // of a unit; in low precision it also rounds what it has changed
+  round,           // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
 };
 std::string_view name_of(OperationKind kind);
 
@@ -94,7 +95,8 @@ struct ModelSizes {
   std::size_t tables;
   std::vector<std::vector<std::size_t>> stages;  // parameters that each reads: embedding, blocks, head
 };
-ModelSizes model_sizes(const Transformer& model, BatchShape shape);
+/// `type`: of weights and activations.
+ModelSizes model_sizes(const Transformer& model, BatchShape shape, DType type = DType::f32);
 
 /// What checkpointing keeps: the inputs of blocks, or what attention and the large products gave.
 enum class CheckpointPolicy { block, selective };
@@ -120,7 +122,7 @@ struct PlanOptions {
 struct UpdateSums {
   double loss = 0;            // over the micro-batches; from gradient_norm on over all ranks, too
   kernels::ExactSum squares;  // of the gradient; the same
-  double gradient_scale = 1;  // from gradient_norm on: what clipping multiplies gradients by
+  double gradient_scale = 1;  // from gradient_norm on: what the optimizer multiplies gradients by
   bool finite() const { return squares.non_finite == 0 && std::isfinite(loss); }
 };
 
@@ -135,11 +137,13 @@ struct Plan {
   std::vector<PlanBuffer> buffers;
   std::vector<Operation> update;      // all micro-batches, then norm and optimizer; empty unless training
   std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers
-  std::vector<Operation> publish;  // after a rank's part of parameters that are whole at rest has changed; the end of `update`
+  std::vector<Operation> publish;     // after the fp32 parameters that a rank owns have changed otherwise than by `update`
 
-  // Per unit: where its parameters lie at rest and, gathered, whole; where this rank's gradient and the whole gradient lie (-1:
-  // not trained). Whole and at rest are the same buffer for units that are not sharded at rest.
-  std::vector<BufferId> parameters, gradients;
+  // Per unit: where the fp32 parameters lie that this rank owns, where parameters lie at rest in the type that is computed
+  // with, and where gathered, whole; where this rank's gradient and the whole gradient lie (-1: not trained). In fp32 the first
+  // two are one buffer, which has all parameters where they are whole at rest. Whole and at rest are the same for units that
+  // are not sharded at rest.
+  std::vector<BufferId> master, parameters, gradients;
   std::vector<Location> whole_parameters, whole_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [state][unit]
   BufferId cheap = -1;  // of every block's saved part what selective checkpointing does not keep; else -1

@@ -35,8 +35,7 @@ class Builder {
                options.checkpoint_every >= 1,
            "a plan needs slots, a batch and segments");
     for (const Unit& unit : layout.units())
-      expect(unit.types.parameter == DType::f32 && unit.types.gradient == DType::f32 && unit.types.reduce == DType::f32,
-             "buffers are planned in fp32");
+      expect(unit.types.gradient == DType::f32 && unit.types.reduce == DType::f32, "gradients are planned in fp32");
     expect(sizes.stages.size() == sizes.blocks + 2, "stages are the embedding, the blocks and the head");
   }
 
@@ -53,7 +52,7 @@ class Builder {
     }
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());
-    for (int u = 0; u < units(); ++u) publish(plan_.publish, u);
+    emit_publish();
     for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.publish}) {
       derive_waits(*list);
       derive_lifetimes(*list);
@@ -77,6 +76,8 @@ class Builder {
   bool sharded_at_rest(int u) const { return unit(u).sharded && row_.parameters_at_rest == Place::sharded; }
   bool trained(int u) const { return options_.training && unit(u).trainable; }
   bool scattered(int u) const { return unit(u).sharded && row_.optimizer_state == Place::sharded; }
+  /// There is an fp32 copy beside what is computed with.
+  bool rounded(int u) const { return unit(u).types.parameter != DType::f32; }
   /// Whole gradients that live in a slot, from backward to their reduction.
   bool gradient_in_slot(int u) const { return trained(u) && scattered(u) && !gradients_whole_; }
 
@@ -133,12 +134,15 @@ class Builder {
     plan_.buffers.push_back({std::move(name), role, round_up(bytes, arena_alignment), transient});
     return static_cast<BufferId>(plan_.buffers.size()) - 1;
   }
-  std::size_t shard_bytes(int u) const { return layout_.shard_numel(static_cast<std::size_t>(u)) * size_of(DType::f32); }
+  std::size_t shard_bytes(int u, DType type = DType::f32) const {
+    return layout_.shard_numel(static_cast<std::size_t>(u)) * size_of(type);
+  }
+  std::size_t whole_bytes(int u, DType type = DType::f32) const { return unit(u).padded_numel * size_of(type); }
 
   /// Room for those units of each bundle that `wanted` picks: `count` slots that bundles take in turn, if they may, and one of
   /// its own for any other bundle. Fills locations[unit].
   template <class Wanted>
-  void add_slots(const char* letter, BufferRole role, std::size_t count, bool in_turn, const Wanted& wanted,
+  void add_slots(const char* letter, BufferRole role, DType type, std::size_t count, bool in_turn, const Wanted& wanted,
                  std::vector<Location>& locations) {
     std::size_t turns = 0, largest = 0;
     std::vector<std::size_t> sizes;
@@ -146,7 +150,7 @@ class Builder {
       std::size_t elements = 0;
       for (const int u : bundle.units)
         if (wanted(u)) at(locations, u).offset = std::exchange(elements, elements + unit(u).padded_numel);
-      sizes.push_back(elements * size_of(DType::f32));
+      sizes.push_back(elements * size_of(type));
       if (in_turn && bundle.in_turn) turns += 1, largest = std::max(largest, sizes.back());
     }
     std::vector<BufferId> slots;
@@ -167,12 +171,18 @@ class Builder {
     const auto n = static_cast<std::size_t>(units());
     plan_.whole_parameters.resize(n);
     for (int u = 0; u < units(); ++u) {
-      const std::size_t bytes = sharded_at_rest(u) ? shard_bytes(u) : unit(u).padded_numel * size_of(DType::f32);
-      plan_.parameters.push_back(add((sharded_at_rest(u) ? "shard " : "") + unit(u).name, BufferRole::parameters, bytes));
+      const DType type = unit(u).types.parameter;
+      const std::string name = (sharded_at_rest(u) ? "shard " : "") + unit(u).name;
+      if (rounded(u))
+        plan_.master.push_back(
+            add("fp32 " + unit(u).name, BufferRole::parameters, scattered(u) ? shard_bytes(u) : whole_bytes(u)));
+      plan_.parameters.push_back(
+          add(name, BufferRole::parameters, sharded_at_rest(u) ? shard_bytes(u, type) : whole_bytes(u, type)));
+      if (!rounded(u)) plan_.master.push_back(plan_.parameters.back());
       at(plan_.whole_parameters, u) = {plan_.parameters.back(), 0};
     }
     add_slots(
-        "P", BufferRole::gathered_parameters, options_.parameter_slots, gathers_in_turn_,
+        "P", BufferRole::gathered_parameters, layout_.units().front().types.parameter, options_.parameter_slots, gathers_in_turn_,
         [&](int u) { return sharded_at_rest(u); }, plan_.whole_parameters);
     if (options_.training) {
       plan_.whole_gradients.resize(n);
@@ -181,10 +191,10 @@ class Builder {
         at(plan_.whole_gradients, u) = {plan_.gradients.back(), 0};
         if (trained(u) && scattered(u) && gradients_whole_)
           at(plan_.whole_gradients, u).buffer = add("whole gradient " + unit(u).name, BufferRole::unreduced_gradients,
-                                                    unit(u).padded_numel * size_of(DType::f32));
+                                                    whole_bytes(u));
       }
       add_slots(
-          "Q", BufferRole::unreduced_gradients, options_.gradient_slots, true, [&](int u) { return gradient_in_slot(u); },
+          "Q", BufferRole::unreduced_gradients, DType::f32, options_.gradient_slots, true, [&](int u) { return gradient_in_slot(u); },
           plan_.whole_gradients);
       for (const std::string& name : options_.optimizer_states) {
         auto& state = plan_.optimizer_state.emplace_back();
@@ -438,7 +448,8 @@ class Builder {
     emit(list, {.kind = gradient_norm, .stream = StreamId::reduce, .reads = {plan_.sums}, .writes = {plan_.sums}});
     for (int u = 0; u < units(); ++u) {
       if (!trained(u)) continue;
-      std::vector<BufferId> written = {at(plan_.parameters, u)};
+      std::vector<BufferId> written = {at(plan_.master, u)};
+      add_once(written, at(plan_.parameters, u));
       for (const auto& state : plan_.optimizer_state) written.push_back(at(state, u));
       emit(list, {.kind = optimizer,
                   .stream = StreamId::compute,
@@ -446,6 +457,18 @@ class Builder {
                   .reads = {plan_.sums, at(plan_.gradients, u)},
                   .writes = std::move(written)});
       publish(list, u);
+    }
+  }
+
+  void emit_publish() {
+    for (int u = 0; u < units(); ++u) {
+      if (rounded(u))
+        emit(plan_.publish, {.kind = round,
+                             .stream = StreamId::compute,
+                             .unit = u,
+                             .reads = {at(plan_.master, u)},
+                             .writes = {at(plan_.parameters, u)}});
+      publish(plan_.publish, u);
     }
   }
 

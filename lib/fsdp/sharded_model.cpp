@@ -62,10 +62,11 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
 ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& options, MeshShape mesh,
                           std::vector<std::string>* warnings) {
   const Placement& placement = find_placement(options.strategy);
-  const ModelSizes sizes = model_sizes(model, options.batch);
+  const ModelSizes sizes = model_sizes(model, options.batch, options.types.parameter);
   PlanOptions plan_options = options.plan;
   if (plan_options.training) plan_options.optimizer_states = adamw_states;
-  Layout layout(model.parameters(), wrap_parameters(model.parameters(), options.wrap, options.patterns, warnings), mesh.shard);
+  Layout layout(model.parameters(), wrap_parameters(model.parameters(), options.wrap, options.patterns, warnings), mesh.shard,
+                options.types);
   Plan plan = build_plan(layout, placement, sizes, plan_options);
   check_plan(plan, layout, placement, sizes, plan_options.micro_batches);
   return {std::move(layout), std::move(plan)};

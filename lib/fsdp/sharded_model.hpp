@@ -21,6 +21,7 @@ struct ShardingOptions {
   WrapPolicy wrap = {};
   ParameterPatterns patterns = {};
   BatchShape batch = {};  // of one micro-batch on one rank
+  UnitTypes types = {};   // the parameters' is that of activations, too
   PlanOptions plan = {};  // optimizer_states is filled in by plan_sharding()
   AdamWOptions adamw = {};
 };

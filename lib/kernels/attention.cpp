@@ -31,15 +31,23 @@ std::size_t attention_scratch(const AttentionShape& shape) {
   return static_cast<std::size_t>(omp_get_max_threads()) * AttentionScratch{shape.T, shape.D}.per_thread();
 }
 
-void attention_forward(Stream& stream, float* out, float* lse, const float* q, const float* k, const float* v,
-                       const AttentionShape& shape, float* scratch, const DropoutMask& mask) {
-  launch_attention(stream, AttentionForward{out, lse, q, k, v, shape, mask}, shape.B * shape.H, scratch);
+template <class E>
+void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* k, const E* v, const AttentionShape& shape,
+                       float* scratch, const DropoutMask& mask) {
+  launch_attention(stream, AttentionForward<E>{out, lse, q, k, v, shape, mask}, shape.B * shape.H, scratch);
 }
 
-void attention_backward(Stream& stream, float* dq, float* dk, float* dv, const float* d_out, const float* out, const float* lse,
-                        const float* q, const float* k, const float* v, const AttentionShape& shape, float* scratch,
-                        const DropoutMask& mask) {
-  launch_attention(stream, AttentionBackward{dq, dk, dv, d_out, out, lse, q, k, v, shape, mask}, shape.B * shape.K, scratch);
+template <class E>
+void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, const E* out, const float* lse, const E* q,
+                        const E* k, const E* v, const AttentionShape& shape, float* scratch, const DropoutMask& mask) {
+  launch_attention(stream, AttentionBackward<E>{dq, dk, dv, d_out, out, lse, q, k, v, shape, mask}, shape.B * shape.K, scratch);
 }
+
+#define FSDP_INSTANTIATE(E)                                                                                             \
+  template void attention_forward(Stream&, E*, float*, const E*, const E*, const E*, const AttentionShape&, float*,     \
+                                  const DropoutMask&);                                                                  \
+  template void attention_backward(Stream&, E*, E*, E*, const E*, const E*, const float*, const E*, const E*, const E*, \
+                                   const AttentionShape&, float*, const DropoutMask&);
+FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

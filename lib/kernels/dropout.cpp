@@ -24,8 +24,12 @@ DropoutMask dropout_mask(float rate, std::uint32_t seed, std::uint32_t site, std
           T};
 }
 
-void dropout(Stream& stream, float* y, const float* x, std::size_t R, std::size_t C, const DropoutMask& mask) {
-  launch(stream, DropoutBody{y, x, C, mask}, R);
+template <class E>
+void dropout(Stream& stream, E* y, const E* x, std::size_t R, std::size_t C, const DropoutMask& mask) {
+  launch(stream, DropoutBody<E>{y, x, C, mask}, R);
 }
+
+#define FSDP_INSTANTIATE(E) template void dropout(Stream&, E*, const E*, std::size_t, std::size_t, const DropoutMask&);
+FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

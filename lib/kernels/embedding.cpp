@@ -4,22 +4,33 @@
 
 namespace fsdp::kernels {
 
-void embedding_forward(Stream& stream, float* x, const std::int32_t* tokens, const float* token_table,
-                       const float* position_table, std::size_t B, std::size_t T, std::size_t C) {
-  launch(stream, EmbeddingForward{x, tokens, token_table, position_table, T, C}, B * T);
+template <class E>
+void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
+                       std::size_t B, std::size_t T, std::size_t C) {
+  launch(stream, EmbeddingForward<E>{x, tokens, token_table, position_table, T, C}, B * T);
 }
 
-void embedding_backward(Stream& stream, float* d_token_table, const float* dx, const std::int32_t* tokens, std::size_t R,
+template <class E>
+void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
                         std::size_t C, std::size_t V, Write write) {
   if (write == Write::overwrite) fill_zero(stream, d_token_table, V * C);
-  launch(stream, EmbeddingBackward{d_token_table, dx, tokens, R, C},
-         (C + EmbeddingBackward::block - 1) / EmbeddingBackward::block);
+  launch(stream, EmbeddingBackward<E>{d_token_table, dx, tokens, R, C},
+         (C + EmbeddingBackward<E>::block - 1) / EmbeddingBackward<E>::block);
 }
 
-void position_backward(Stream& stream, float* d_position_table, const float* dx, std::size_t B, std::size_t T, std::size_t C,
+template <class E>
+void position_backward(Stream& stream, float* d_position_table, const E* dx, std::size_t B, std::size_t T, std::size_t C,
                        std::size_t P, Write write) {
   expect(B > 0 && T <= P, "a sequence is longer than the position table");
-  launch(stream, PositionBackward{d_position_table, dx, B, T, C, write == Write::add}, P);
+  launch(stream, PositionBackward<E>{d_position_table, dx, B, T, C, write == Write::add}, P);
 }
+
+#define FSDP_INSTANTIATE(E)                                                                                               \
+  template void embedding_forward(Stream&, E*, const std::int32_t*, const E*, Nullable<E>, std::size_t, std::size_t,      \
+                                  std::size_t);                                                                           \
+  template void embedding_backward(Stream&, float*, const E*, const std::int32_t*, std::size_t, std::size_t, std::size_t, \
+                                   Write);                                                                                \
+  template void position_backward(Stream&, float*, const E*, std::size_t, std::size_t, std::size_t, std::size_t, Write);
+FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

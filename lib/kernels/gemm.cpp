@@ -12,16 +12,22 @@
 #include <omp.h>
 #include <dnnl.hpp>
 
-#include <array>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
 #include "base/narrow.hpp"
 #include "base/timer.hpp"
 #include "kernels/kernels.hpp"
+
+// Exported by oneDNN 2 and left out of its headers.
+extern "C" dnnl_status_t dnnl_gemm_bf16bf16f32(char trans_a, char trans_b, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
+                                               float alpha, const std::uint16_t* a, dnnl_dim_t lda, const std::uint16_t* b,
+                                               dnnl_dim_t ldb, float beta, float* out, dnnl_dim_t ldo);
 
 namespace fsdp::kernels {
 
@@ -46,29 +52,42 @@ struct Matmul {
   dnnl::memory::desc a, b, out, scratchpad;
 };
 
+/// A product as a function of its types, shapes and strides.
+struct MatmulKey {
+  DType type, out_type;
+  Trans trans_a, trans_b;
+  Write write;
+  std::size_t m, n, k, lda, ldb, ldo;
+  auto operator<=>(const MatmulKey&) const = default;
+};
+
+dnnl::memory::data_type dnnl_type(DType type) {
+  return type == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
 struct MatmulCache {
-  using Key = std::array<std::int64_t, 6>;  // trans_a, trans_b, m, n, k, write
   static constexpr std::size_t most = 256;  // shapes of one model are a dozen; a caller with ever new ones must not fill memory
 
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
-  std::map<Key, Matmul> primitives;
+  std::map<MatmulKey, Matmul> primitives;
   std::vector<std::byte> scratchpad;
 
-  const Matmul& find(const Key& key) {
+  const Matmul& find(const MatmulKey& key) {
     const auto found = primitives.find(key);
     if (found != primitives.end()) return found->second;
     if (primitives.size() == most) primitives.clear();
-    const auto [trans_a, trans_b, m, n, k, write] = key;
-    using Desc = dnnl::memory::desc;
-    using Dims = dnnl::memory::dims;
-    constexpr auto f32 = dnnl::memory::data_type::f32;
-    const Desc a({m, k}, f32, trans_a ? Dims{1, m} : Dims{k, 1});
-    const Desc b({k, n}, f32, trans_b ? Dims{1, k} : Dims{n, 1});
-    const Desc out({m, n}, f32, Dims{n, 1});
+    const auto matrix = [](std::size_t rows, std::size_t columns, DType type, std::size_t stride, Trans trans) {
+      const auto r = narrow<std::int64_t>(rows), c = narrow<std::int64_t>(columns), s = narrow<std::int64_t>(stride);
+      return dnnl::memory::desc({r, c}, dnnl_type(type),
+                                trans == Trans::yes ? dnnl::memory::dims{1, s} : dnnl::memory::dims{s, 1});
+    };
+    const auto a = matrix(key.m, key.k, key.type, key.lda, key.trans_a),
+               b = matrix(key.k, key.n, key.type, key.ldb, key.trans_b),
+               out = matrix(key.m, key.n, key.out_type, key.ldo, Trans::no);
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (write == static_cast<std::int64_t>(Write::add)) {
+    if (key.write == Write::add) {
       dnnl::post_ops post;
       post.append_sum(1.0f);
       attributes.set_post_ops(post);
@@ -78,13 +97,10 @@ struct MatmulCache {
   }
 };
 
-void matmul(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a, const float* b,
-            float* out, Write write) {
+void matmul(const MatmulKey& key, const void* a, const void* b, void* out) {
   thread_local MatmulCache cache;
   try {
-    const Matmul& found =
-        cache.find({static_cast<std::int64_t>(trans_a), static_cast<std::int64_t>(trans_b), narrow<std::int64_t>(m),
-                    narrow<std::int64_t>(n), narrow<std::int64_t>(k), static_cast<std::int64_t>(write)});
+    const Matmul& found = cache.find(key);
     if (cache.scratchpad.size() < found.scratchpad.get_size()) cache.scratchpad.resize(found.scratchpad.get_size());
     auto memory = [&](const dnnl::memory::desc& desc, const void* data) {
       return dnnl::memory(desc, cache.engine, const_cast<void*>(data));
@@ -98,20 +114,96 @@ void matmul(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::siz
   }
 }
 
+struct Operands {
+  Trans trans_a, trans_b;
+  std::size_t m, n, k, lda, ldb, ldo;
+  Write write;
+};
+
+char letter(Trans trans) { return trans == Trans::yes ? 'T' : 'N'; }
+
+void check_status(dnnl_status_t status, const char* call) {
+  if (status != dnnl_success) throw CallError(call, "status " + std::to_string(static_cast<int>(status)));
+}
+
+void multiply(const Operands& o, const float* a, const float* b, float* out) {
+  if (matmul_is_faster(o.trans_a, o.trans_b, o.m, o.n, o.k, o.lda, o.ldb, o.ldo))
+    return matmul({DType::f32, DType::f32, o.trans_a, o.trans_b, o.write, o.m, o.n, o.k, o.lda, o.ldb, o.ldo}, a, b, out);
+  check_status(dnnl_sgemm(letter(o.trans_a), letter(o.trans_b), narrow<dnnl_dim_t>(o.m), narrow<dnnl_dim_t>(o.n),
+                          narrow<dnnl_dim_t>(o.k), 1.0f, a, narrow<dnnl_dim_t>(o.lda), b, narrow<dnnl_dim_t>(o.ldb),
+                          o.write == Write::add ? 1.0f : 0.0f, out, narrow<dnnl_dim_t>(o.ldo)),
+               "dnnl_sgemm");
+}
+
+template <class Out>
+void multiply(const Operands& o, const bf16* a, const bf16* b, Out* out) {
+  // oneDNN's gemm for bf16 writes fp32 only. It is the faster one where a is transposed, and where the result is added to.
+  if constexpr (std::is_same_v<Out, float>)
+    if (o.trans_a == Trans::yes || o.write == Write::add)
+      return check_status(
+          dnnl_gemm_bf16bf16f32(letter(o.trans_a), letter(o.trans_b), narrow<dnnl_dim_t>(o.m), narrow<dnnl_dim_t>(o.n),
+                                narrow<dnnl_dim_t>(o.k), 1.0f, &a->bits, narrow<dnnl_dim_t>(o.lda), &b->bits,
+                                narrow<dnnl_dim_t>(o.ldb), o.write == Write::add ? 1.0f : 0.0f, out, narrow<dnnl_dim_t>(o.ldo)),
+          "dnnl_gemm_bf16bf16f32");
+  matmul({DType::bf16, dtype_of<Out>, o.trans_a, o.trans_b, o.write, o.m, o.n, o.k, o.lda, o.ldb, o.ldo}, a, b, out);
+}
+
+/// Both operands, and a result that is not fp32, as dense fp32 matrices in memory of this thread.
+template <class E, class Out>
+void multiply_in_fp32(Stream& stream, Operands o, const E* a, const E* b, Out* out) {
+  thread_local std::vector<float> memory;
+  const auto rows_of_a = o.trans_a == Trans::yes ? o.k : o.m, columns_of_a = o.trans_a == Trans::yes ? o.m : o.k;
+  const auto rows_of_b = o.trans_b == Trans::yes ? o.n : o.k, columns_of_b = o.trans_b == Trans::yes ? o.k : o.n;
+  const std::size_t numel = rows_of_a * columns_of_a + rows_of_b * columns_of_b + (std::is_same_v<Out, float> ? 0 : o.m * o.n);
+  if (memory.size() < numel) memory.resize(numel);
+  float *const wide_a = memory.data(), *const wide_b = wide_a + rows_of_a * columns_of_a,
+               *const wide_out = wide_b + rows_of_b * columns_of_b;
+  const auto copy = [&](auto* to, std::size_t to_stride, const auto* from, std::size_t from_stride, std::size_t rows,
+                        std::size_t columns) {
+    if (to_stride == columns && from_stride == columns) return convert(stream, to, from, rows * columns);
+    for (std::size_t r = 0; r < rows; ++r) convert(stream, to + r * to_stride, from + r * from_stride, columns);
+  };
+  copy(wide_a, columns_of_a, a, o.lda, rows_of_a, columns_of_a);
+  copy(wide_b, columns_of_b, b, o.ldb, rows_of_b, columns_of_b);
+  o.lda = columns_of_a, o.ldb = columns_of_b;
+  if constexpr (std::is_same_v<Out, float>) {
+    multiply(o, wide_a, wide_b, out);
+  } else {
+    if (o.write == Write::add) copy(wide_out, o.n, out, o.ldo, o.m, o.n);
+    const std::size_t stride = std::exchange(o.ldo, o.n);
+    multiply(o, wide_a, wide_b, wide_out);
+    copy(out, stride, wide_out, o.n, o.m, o.n);
+  }
+}
+
 }  // namespace
 
-void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a,
-          std::size_t lda, const float* b, std::size_t ldb, float* out, std::size_t ldo, Write write) {
+bool multiplies(DType type) {
+  return type == DType::f32 || (type == DType::bf16 && dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16);
+}
+
+template <class E, class Out>
+void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
+          std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write) {
   expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
   if (m == 0 || n == 0) return;
   const AddTime timed(stream.times.gemm);
-  if (matmul_is_faster(trans_a, trans_b, m, n, k, lda, ldb, ldo)) return matmul(trans_a, trans_b, m, n, k, a, b, out, write);
-  const dnnl_status_t status =
-      dnnl_sgemm(trans_a == Trans::yes ? 'T' : 'N', trans_b == Trans::yes ? 'T' : 'N', narrow<dnnl_dim_t>(m),
-                 narrow<dnnl_dim_t>(n), narrow<dnnl_dim_t>(k), 1.0f, a, narrow<dnnl_dim_t>(lda), b, narrow<dnnl_dim_t>(ldb),
-                 write == Write::add ? 1.0f : 0.0f, out, narrow<dnnl_dim_t>(ldo));
-  if (status != dnnl_success) throw CallError("dnnl_sgemm", "status " + std::to_string(static_cast<int>(status)));
+  const Operands operands = {trans_a, trans_b, m, n, k, lda, ldb, ldo, write};
+  if constexpr (std::is_same_v<E, f16>) {
+    multiply_in_fp32(stream, operands, a, b, out);
+  } else {
+    if (multiplies(dtype_of<E>)) return multiply(operands, a, b, out);
+    if constexpr (std::is_same_v<E, bf16>) multiply_in_fp32(stream, operands, a, b, out);
+  }
 }
+#define FSDP_INSTANTIATE(E, Out)                                                                                    \
+  template void gemm(Stream&, Trans, Trans, std::size_t, std::size_t, std::size_t, const E*, std::size_t, const E*, \
+                     std::size_t, Out*, std::size_t, Write);
+FSDP_INSTANTIATE(float, float)
+FSDP_INSTANTIATE(bf16, bf16)
+FSDP_INSTANTIATE(bf16, float)
+FSDP_INSTANTIATE(f16, f16)
+FSDP_INSTANTIATE(f16, float)
 
 const char* gemm_description() {
   static const std::string text = [] {

@@ -1,5 +1,6 @@
-// The operations of a transformer on plain pointers. Row-major, fp32; every size is in elements. Letters as in
-// docs/glossary.md:
+// The operations of a transformer on plain pointers. Row-major; every size is in elements. Weights and activations are of type
+// E, which is float, bf16 or f16; sums, statistics, gradients of parameters and the loss are fp32, and so is all arithmetic.
+// Letters as in docs/glossary.md:
 //   B sequences, T tokens per sequence, R = B*T rows, C width, H query heads, K key/value heads, D head size, F inner width,
 //   V vocabulary.
 // `stream` says where: each call is done, or queued, on its device. No call allocates, except what oneDNN's gemm does inside.
@@ -9,9 +10,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <type_traits>
+
 #include "device/device.hpp"
+#include "kernels/element.hpp"
 
 namespace fsdp::kernels {
+
+/// A pointer that may be null, and from which no element type is deduced.
+template <class E>
+using Nullable = std::type_identity_t<const E*>;
 
 /// Whether a kernel replaces its output or adds to it: the first contribution to a gradient writes, later ones add.
 enum class Write { overwrite, add };
@@ -19,36 +27,47 @@ enum class Write { overwrite, add };
 // --- gemm.cpp ----------------------------------------------------------------------------------------------------------
 enum class Trans { no, yes };
 /// out[m,n] (=, +=) op(a)[m,k] op(b)[k,n]; a is [m,k] or, transposed, [k,m]; b is [k,n] or [n,k]. lda, ldb, ldo: elements from
-/// one stored row to the next (at least its length).
-void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const float* a,
-          std::size_t lda, const float* b, std::size_t ldb, float* out, std::size_t ldo, Write write);
+/// one stored row to the next (at least its length). Products of 16-bit operands are summed in fp32; `out` is of their type
+/// or fp32.
+template <class E, class Out>
+void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
+          std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write);
 /// Names what gemm() runs on: "oneDNN 2.6.3, avx512_core".
 const char* gemm_description();
+/// Whether this machine multiplies 16-bit numbers of this type as they are. Else gemm() converts them to fp32 and uses its
+/// units for that, and low precision saves memory and transfers, not time.
+bool multiplies(DType type);
 
 // --- embedding.cpp -----------------------------------------------------------------------------------------------------
 /// x[r,:] = token_table[tokens[r],:] (+ position_table[r mod T,:] unless that is null).
-void embedding_forward(Stream& stream, float* x, const std::int32_t* tokens, const float* token_table,
-                       const float* position_table, std::size_t B, std::size_t T, std::size_t C);
+template <class E>
+void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
+                       std::size_t B, std::size_t T, std::size_t C);
 /// d_token_table[V,C] += or = scatter of dx by token; rows are added in order of r. `write` overwrite zeroes the table first.
-void embedding_backward(Stream& stream, float* d_token_table, const float* dx, const std::int32_t* tokens, std::size_t R,
+template <class E>
+void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
                         std::size_t C, std::size_t V, Write write);
 /// d_position_table[0..T,C] (=, +=) sum over B of dx. Rows T.. up to P, the table's rows, are zeroed when overwriting.
-void position_backward(Stream& stream, float* d_position_table, const float* dx, std::size_t B, std::size_t T, std::size_t C,
+template <class E>
+void position_backward(Stream& stream, float* d_position_table, const E* dx, std::size_t B, std::size_t T, std::size_t C,
                        std::size_t P, Write write);
 
 // --- norm.cpp ----------------------------------------------------------------------------------------------------------
 /// LayerNorm: y = (x - mean) * rstd * gain + bias. stats[R,2] = {mean, rstd}.
-void layer_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, const float* bias,
-                        std::size_t R, std::size_t C, float eps);
+template <class E>
+void layer_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, const E* bias, std::size_t R,
+                        std::size_t C, float eps);
 /// dx[R,C] (=, +=); d_gain[C], d_bias[C] (=, +=) by `write_parameters`. `scratch`: norm_scratch(C) floats.
-void layer_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
-                         const float* dy, const float* x, const float* stats, const float* gain, std::size_t R, std::size_t C,
+template <class E>
+void layer_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
+                         const E* dy, const E* x, const float* stats, const E* gain, std::size_t R, std::size_t C,
                          float* scratch);
 /// RMSNorm (Zhang and Sennrich 2019): y = x * rstd * gain. stats[R] = {rstd}.
-void rms_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, std::size_t R, std::size_t C,
-                      float eps);
-void rms_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, Write write_parameters, const float* dy,
-                       const float* x, const float* stats, const float* gain, std::size_t R, std::size_t C, float* scratch);
+template <class E>
+void rms_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, std::size_t R, std::size_t C, float eps);
+template <class E>
+void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Write write_parameters, const E* dy, const E* x,
+                       const float* stats, const E* gain, std::size_t R, std::size_t C, float* scratch);
 /// Floats of scratch for the partial sums of a norm's or bias's parameter gradients.
 std::size_t column_sum_scratch(std::size_t C);
 
@@ -67,36 +86,48 @@ struct DropoutMask {
 DropoutMask dropout_mask(float rate, std::uint32_t seed, std::uint32_t site, std::uint64_t update, std::uint64_t first_sequence,
                          std::size_t T);
 /// y[R,C] = x with elements dropped and the others scaled; the gradient passes through the same call. y may be x.
-void dropout(Stream& stream, float* y, const float* x, std::size_t R, std::size_t C, const DropoutMask& mask);
+template <class E>
+void dropout(Stream& stream, E* y, const E* x, std::size_t R, std::size_t C, const DropoutMask& mask);
 
 // --- pointwise.cpp -----------------------------------------------------------------------------------------------------
 /// x[r,:] += bias, in place.
-void add_bias(Stream& stream, float* x, const float* bias, std::size_t R, std::size_t C);
+template <class E>
+void add_bias(Stream& stream, E* x, const E* bias, std::size_t R, std::size_t C);
 /// d_bias[C] (=, +=) column sums of dy[R,C] (rows `stride` elements apart). `scratch`: column_sum_scratch(C) floats.
-void bias_backward(Stream& stream, float* d_bias, const float* dy, std::size_t R, std::size_t C, std::size_t stride,
-                   Write write, float* scratch);
+template <class E>
+void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, std::size_t C, std::size_t stride, Write write,
+                   float* scratch);
 /// y = x + dropout(branch + bias), bias unless null: the residual connection. y may be x or branch.
-void add_residual(Stream& stream, float* y, const float* x, const float* branch, const float* bias, std::size_t R,
-                  std::size_t C, const DropoutMask& mask = {});
+template <class E>
+void add_residual(Stream& stream, E* y, const E* x, const E* branch, Nullable<E> bias, std::size_t R, std::size_t C,
+                  const DropoutMask& mask = {});
 /// tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) ("gelu_new"); erf: 0.5 x (1 + erf(x/sqrt 2)) ("gelu").
 enum class Gelu { tanh, erf };
 /// pre = pre + bias (unless null), stored back for the backward pass; out = gelu(pre).
-void bias_gelu_forward(Stream& stream, Gelu form, float* out, float* pre, const float* bias, std::size_t R, std::size_t F);
+template <class E>
+void bias_gelu_forward(Stream& stream, Gelu form, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
 /// d_pre = d_out * gelu'(pre). d_pre may be d_out.
-void gelu_backward(Stream& stream, Gelu form, float* d_pre, const float* d_out, const float* pre, std::size_t n);
+template <class E>
+void gelu_backward(Stream& stream, Gelu form, E* d_pre, const E* d_out, const E* pre, std::size_t n);
 /// SwiGLU (Shazeer 2020): out = silu(gate) * up; each [R,F].
-void swiglu_forward(Stream& stream, float* out, const float* gate, const float* up, std::size_t n);
+template <class E>
+void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::size_t n);
 /// d_gate, d_up from d_out; either may be d_out.
-void swiglu_backward(Stream& stream, float* d_gate, float* d_up, const float* d_out, const float* gate, const float* up,
-                     std::size_t n);
+template <class E>
+void swiglu_backward(Stream& stream, E* d_gate, E* d_up, const E* d_out, const E* gate, const E* up, std::size_t n);
 /// Zeros.
-void fill_zero(Stream& stream, float* x, std::size_t n);
+template <class E>
+void fill_zero(Stream& stream, E* x, std::size_t n);
+/// to = from in another type; 16-bit numbers are rounded to nearest. Nothing where both are the same memory.
+template <class To, class From>
+void convert(Stream& stream, To* to, const From* from, std::size_t n);
 
 // --- rope.cpp ----------------------------------------------------------------------------------------------------------
 /// Rotary positions (Su et al. 2021) in Hugging Face's split-half form, in place on `heads` heads of D at the front of each row
 /// of x (rows `stride` apart): (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), table cos_sin[T,D] = D/2 cosines then D/2 sines.
 /// `inverse` rotates back: the backward pass.
-void rope(Stream& stream, float* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t stride,
+template <class E>
+void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t stride,
           const float* cos_sin, bool inverse);
 
 // --- attention.cpp -----------------------------------------------------------------------------------------------------
@@ -107,20 +138,31 @@ void rope(Stream& stream, float* x, std::size_t B, std::size_t T, std::size_t he
 struct AttentionShape {
   std::size_t B, T, H, K, D, q_stride, kv_stride;
 };
-void attention_forward(Stream& stream, float* out, float* lse, const float* q, const float* k, const float* v,
-                       const AttentionShape& shape, float* scratch, const DropoutMask& mask = {});
+template <class E>
+void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* k, const E* v, const AttentionShape& shape,
+                       float* scratch, const DropoutMask& mask = {});
 /// dq, dk, dv have the strides of q, k, v and are overwritten. `out`, `lse` are the forward pass's.
-void attention_backward(Stream& stream, float* dq, float* dk, float* dv, const float* d_out, const float* out, const float* lse,
-                        const float* q, const float* k, const float* v, const AttentionShape& shape, float* scratch,
-                        const DropoutMask& mask = {});
+template <class E>
+void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, const E* out, const float* lse, const E* q,
+                        const E* k, const E* v, const AttentionShape& shape, float* scratch, const DropoutMask& mask = {});
 /// Floats of scratch that the two need (all threads together).
 std::size_t attention_scratch(const AttentionShape& shape);
 
 // --- cross_entropy.cpp -------------------------------------------------------------------------------------------------
-/// For each row: loss[r] = log(sum(exp(logits[r,:]))) - logits[r,target], 0 where target < 0 (such a token does not count);
-/// if `gradient_scale` is not 0, logits are replaced by gradient_scale * (softmax - onehot), or zeros where target < 0.
-void cross_entropy(Stream& stream, float* loss, float* logits, const std::int32_t* targets, std::size_t R, std::size_t V,
-                   float gradient_scale);
+/// Logits of R rows, cut along the vocabulary into pieces of `piece` columns (the last one may have fewer), which lie one
+/// behind the other: each is a dense matrix with R rows. `factors` holds R floats.
+struct Logits {
+  float *values, *factors;
+  const std::int32_t* targets;
+  std::size_t R, V, piece;
+};
+/// For each row: loss[r] = log(sum(exp(logits[r,:]))) - logits[r,target], 0 where target < 0 (such a token does not count).
+/// Unless gradient_scale is 0, the logits are replaced by what logit_gradient() needs.
+void cross_entropy(Stream& stream, float* loss, const Logits& logits, float gradient_scale);
+/// d[R, columns] of the piece that begins at column `begin`: gradient_scale * (softmax - onehot), zeros where target < 0. After
+/// cross_entropy with the same scale. d may be where the piece lies.
+template <class E>
+void logit_gradient(Stream& stream, E* d, const Logits& logits, std::size_t begin, float gradient_scale);
 /// Sum of n floats in double, in index order.
 double sum(Stream& stream, const float* x, std::size_t n);
 

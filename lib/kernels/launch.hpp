@@ -10,6 +10,9 @@
 
 namespace fsdp::kernels {
 
+/// X(E) for each type of weights and activations: explicit instantiations.
+#define FSDP_FOR_ELEMENTS(X) X(float) X(bf16) X(f16)
+
 /// x86-64-v2 (SSE4.2), -v3 (AVX2, FMA), -v4 (AVX-512).
 enum class CpuLevel { v2 = 2, v3 = 3, v4 = 4 };
 /// The best that this processor has; FSDP_CPU_LEVEL=v2, v3 or v4 in the environment asks for less. Throws UserError.

@@ -23,37 +23,51 @@ void finish(Stream& stream, float* out, const float* scratch, std::size_t C, std
 
 std::size_t column_sum_scratch(std::size_t C) { return 2 * most_partitions * C; }
 
-void layer_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, const float* bias,
-                        std::size_t R, std::size_t C, float eps) {
-  launch(stream, LayerNormForward{y, stats, x, gain, bias, C, eps}, R);
+template <class E>
+void layer_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, const E* bias, std::size_t R,
+                        std::size_t C, float eps) {
+  launch(stream, LayerNormForward<E>{y, stats, x, gain, bias, C, eps}, R);
 }
 
-void layer_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
-                         const float* dy, const float* x, const float* stats, const float* gain, std::size_t R, std::size_t C,
+template <class E>
+void layer_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
+                         const E* dy, const E* x, const float* stats, const E* gain, std::size_t R, std::size_t C,
                          float* scratch) {
   const std::size_t partitions = partitions_of(R);
-  launch(stream, LayerNormBackward{dx, scratch, dy, x, stats, gain, R, C, partitions, write_dx == Write::add}, partitions);
+  launch(stream, LayerNormBackward<E>{dx, scratch, dy, x, stats, gain, R, C, partitions, write_dx == Write::add}, partitions);
   finish(stream, d_gain, scratch, C, 2 * C, partitions, write_parameters);
   finish(stream, d_bias, scratch + C, C, 2 * C, partitions, write_parameters);
 }
 
-void rms_norm_forward(Stream& stream, float* y, float* stats, const float* x, const float* gain, std::size_t R, std::size_t C,
-                      float eps) {
-  launch(stream, RmsNormForward{y, stats, x, gain, C, eps}, R);
+template <class E>
+void rms_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, std::size_t R, std::size_t C, float eps) {
+  launch(stream, RmsNormForward<E>{y, stats, x, gain, C, eps}, R);
 }
 
-void rms_norm_backward(Stream& stream, float* dx, Write write_dx, float* d_gain, Write write_parameters, const float* dy,
-                       const float* x, const float* stats, const float* gain, std::size_t R, std::size_t C, float* scratch) {
+template <class E>
+void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Write write_parameters, const E* dy, const E* x,
+                       const float* stats, const E* gain, std::size_t R, std::size_t C, float* scratch) {
   const std::size_t partitions = partitions_of(R);
-  launch(stream, RmsNormBackward{dx, scratch, dy, x, stats, gain, R, C, partitions, write_dx == Write::add}, partitions);
+  launch(stream, RmsNormBackward<E>{dx, scratch, dy, x, stats, gain, R, C, partitions, write_dx == Write::add}, partitions);
   finish(stream, d_gain, scratch, C, C, partitions, write_parameters);
 }
 
-void bias_backward(Stream& stream, float* d_bias, const float* dy, std::size_t R, std::size_t C, std::size_t stride,
-                   Write write, float* scratch) {
+template <class E>
+void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, std::size_t C, std::size_t stride, Write write,
+                   float* scratch) {
   const std::size_t partitions = partitions_of(R);
-  launch(stream, ColumnSum{scratch, dy, R, C, stride, partitions}, partitions);
+  launch(stream, ColumnSum<E>{scratch, dy, R, C, stride, partitions}, partitions);
   finish(stream, d_bias, scratch, C, C, partitions, write);
 }
+
+#define FSDP_INSTANTIATE(E)                                                                                                   \
+  template void layer_norm_forward(Stream&, E*, float*, const E*, const E*, const E*, std::size_t, std::size_t, float);       \
+  template void layer_norm_backward(Stream&, E*, Write, float*, float*, Write, const E*, const E*, const float*, const E*,    \
+                                    std::size_t, std::size_t, float*);                                                        \
+  template void rms_norm_forward(Stream&, E*, float*, const E*, const E*, std::size_t, std::size_t, float);                   \
+  template void rms_norm_backward(Stream&, E*, Write, float*, Write, const E*, const E*, const float*, const E*, std::size_t, \
+                                  std::size_t, float*);                                                                       \
+  template void bias_backward(Stream&, float*, const E*, std::size_t, std::size_t, std::size_t, Write, float*);
+FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

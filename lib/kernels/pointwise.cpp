@@ -10,40 +10,73 @@ std::size_t blocks(std::size_t n) { return (n + flat_block - 1) / flat_block; }
 
 }  // namespace
 
-void add_bias(Stream& stream, float* x, const float* bias, std::size_t R, std::size_t C) {
-  launch(stream, AddBias{x, bias, C}, R);
+template <class E>
+void add_bias(Stream& stream, E* x, const E* bias, std::size_t R, std::size_t C) {
+  launch(stream, AddBias<E>{x, bias, C}, R);
 }
 
-void add_residual(Stream& stream, float* y, const float* x, const float* branch, const float* bias, std::size_t R,
-                  std::size_t C, const DropoutMask& mask) {
-  launch(stream, AddResidual{y, x, branch, bias, C, mask}, R);
+template <class E>
+void add_residual(Stream& stream, E* y, const E* x, const E* branch, Nullable<E> bias, std::size_t R, std::size_t C,
+                  const DropoutMask& mask) {
+  launch(stream, AddResidual<E>{y, x, branch, bias, C, mask}, R);
 }
 
-void bias_gelu_forward(Stream& stream, Gelu form, float* out, float* pre, const float* bias, std::size_t R, std::size_t F) {
+template <class E>
+void bias_gelu_forward(Stream& stream, Gelu form, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F) {
   if (form == Gelu::tanh)
-    launch(stream, BiasGelu<Gelu::tanh>{out, pre, bias, F}, R);
+    launch(stream, BiasGelu<Gelu::tanh, E>{out, pre, bias, F}, R);
   else
-    launch(stream, BiasGelu<Gelu::erf>{out, pre, bias, F}, R);
+    launch(stream, BiasGelu<Gelu::erf, E>{out, pre, bias, F}, R);
 }
 
-void gelu_backward(Stream& stream, Gelu form, float* d_pre, const float* d_out, const float* pre, std::size_t n) {
+template <class E>
+void gelu_backward(Stream& stream, Gelu form, E* d_pre, const E* d_out, const E* pre, std::size_t n) {
   if (form == Gelu::tanh)
-    launch(stream, GeluBackward<Gelu::tanh>{d_pre, d_out, pre, n}, blocks(n));
+    launch(stream, GeluBackward<Gelu::tanh, E>{d_pre, d_out, pre, n}, blocks(n));
   else
-    launch(stream, GeluBackward<Gelu::erf>{d_pre, d_out, pre, n}, blocks(n));
+    launch(stream, GeluBackward<Gelu::erf, E>{d_pre, d_out, pre, n}, blocks(n));
 }
 
-void swiglu_forward(Stream& stream, float* out, const float* gate, const float* up, std::size_t n) {
-  launch(stream, SwigluForward{out, gate, up, n}, blocks(n));
+template <class E>
+void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::size_t n) {
+  launch(stream, SwigluForward<E>{out, gate, up, n}, blocks(n));
 }
 
-void swiglu_backward(Stream& stream, float* d_gate, float* d_up, const float* d_out, const float* gate, const float* up,
-                     std::size_t n) {
-  launch(stream, SwigluBackward{d_gate, d_up, d_out, gate, up, n}, blocks(n));
+template <class E>
+void swiglu_backward(Stream& stream, E* d_gate, E* d_up, const E* d_out, const E* gate, const E* up, std::size_t n) {
+  launch(stream, SwigluBackward<E>{d_gate, d_up, d_out, gate, up, n}, blocks(n));
 }
 
-void fill_constant(Stream& stream, float* x, std::size_t n, float value) { launch(stream, Fill{x, n, value}, blocks(n)); }
+void fill_constant(Stream& stream, float* x, std::size_t n, float value) {
+  launch(stream, Fill<float>{x, n, value}, blocks(n));
+}
 
-void fill_zero(Stream& stream, float* x, std::size_t n) { fill_constant(stream, x, n, 0); }
+template <class E>
+void fill_zero(Stream& stream, E* x, std::size_t n) {
+  launch(stream, Fill<E>{x, n, E(0.0f)}, blocks(n));
+}
+
+template <class To, class From>
+void convert(Stream& stream, To* to, const From* from, std::size_t n) {
+  if constexpr (std::is_same_v<To, From>) {
+    if (to == from) return;
+  }
+  launch(stream, Convert<To, From>{to, from, n}, blocks(n));
+}
+template void convert(Stream&, float*, const float*, std::size_t);
+template void convert(Stream&, bf16*, const float*, std::size_t);
+template void convert(Stream&, f16*, const float*, std::size_t);
+template void convert(Stream&, float*, const bf16*, std::size_t);
+template void convert(Stream&, float*, const f16*, std::size_t);
+
+#define FSDP_INSTANTIATE(E)                                                                                               \
+  template void add_bias(Stream&, E*, const E*, std::size_t, std::size_t);                                                \
+  template void add_residual(Stream&, E*, const E*, const E*, Nullable<E>, std::size_t, std::size_t, const DropoutMask&); \
+  template void bias_gelu_forward(Stream&, Gelu, E*, E*, Nullable<E>, std::size_t, std::size_t);                          \
+  template void gelu_backward(Stream&, Gelu, E*, const E*, const E*, std::size_t);                                        \
+  template void swiglu_forward(Stream&, E*, const E*, const E*, std::size_t);                                             \
+  template void swiglu_backward(Stream&, E*, E*, const E*, const E*, const E*, std::size_t);                              \
+  template void fill_zero(Stream&, E*, std::size_t);
+FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

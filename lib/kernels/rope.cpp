@@ -4,10 +4,15 @@
 
 namespace fsdp::kernels {
 
-void rope(Stream& stream, float* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t stride,
+template <class E>
+void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t stride,
           const float* cos_sin, bool inverse) {
   expect(D % 2 == 0 && heads * D <= stride, "rope: the heads do not fit their rows");
-  launch(stream, RopeBody{x, cos_sin, T, heads, D, stride, inverse ? -1.0f : 1.0f}, B * T);
+  launch(stream, RopeBody<E>{x, cos_sin, T, heads, D, stride, inverse ? -1.0f : 1.0f}, B * T);
 }
+
+#define FSDP_INSTANTIATE(E) \
+  template void rope(Stream&, E*, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, const float*, bool);
+FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

@@ -11,22 +11,40 @@ namespace fsdp {
 
 using namespace stages;
 
-std::size_t Transformer::saved_numel(BatchShape shape) const {
-  const Saved at(config_, shape);
+std::size_t Transformer::saved_numel(BatchShape shape, DType type) const {
+  const Saved at(config_, shape, type);
   return at.kept + at.cheap;
 }
 
-std::size_t Transformer::kept_numel(BatchShape shape) const { return Saved(config_, shape).kept; }
+std::size_t Transformer::kept_numel(BatchShape shape, DType type) const { return Saved(config_, shape, type).kept; }
 
-std::size_t Transformer::scratch_numel(BatchShape shape) const { return Scratch(config_, shape).numel; }
+std::size_t Transformer::scratch_numel(BatchShape shape, DType type) const { return Scratch(config_, shape, type).numel; }
 
 namespace {
 
+/// What a block saves, as tensors.
+template <class E>
+struct SavedTensors {
+  E *qkv, *attention, *mid, *pre, *norm1, *norm2, *activated;
+  float *lse, *stats1, *stats2;
+
+  /// `cheap` null: behind the kept part.
+  SavedTensors(const Stage<E>& stage, float* saved, float* cheap) {
+    const Saved at(stage.config, stage.context.shape, dtype_of<E>);
+    if (!cheap) cheap = saved + at.kept;
+    qkv = values_at<E>(saved, at.qkv), attention = values_at<E>(saved, at.attention), mid = values_at<E>(saved, at.mid);
+    pre = values_at<E>(saved, at.pre), lse = saved + at.lse;
+    norm1 = values_at<E>(cheap, at.norm1), norm2 = values_at<E>(cheap, at.norm2), activated = values_at<E>(cheap, at.activated);
+    stats1 = cheap + at.stats1, stats2 = cheap + at.stats2;
+  }
+};
+
 /// qkv[R,(H+2K)D]: the parts of each row side by side.
-void qkv_forward(const Stage& stage, const LinearGroup& group, const float* x, float* qkv) {
+template <class E>
+void qkv_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E* qkv) {
   const std::size_t width = qkv_width(stage.config);
   Stream& stream = stage.context.stream;
-  float* bias = stage.scratch_at(stage.scratch.bias);
+  E* bias = stage.scratch_values(stage.scratch.bias);
   std::size_t column = 0;
   for (std::size_t i = 0; i < group.size; ++i) {
     const Linear& part = group.part[i];
@@ -42,7 +60,8 @@ void qkv_forward(const Stage& stage, const LinearGroup& group, const float* x, f
 }
 
 /// dx[R,C] over x, which is needed for the gradients of the weights first.
-void qkv_backward(const Stage& stage, const LinearGroup& group, float* x, const float* d_qkv, Write write) {
+template <class E>
+void qkv_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E* d_qkv, Write write) {
   const std::size_t width = qkv_width(stage.config);
   std::size_t column = 0;
   for (std::size_t i = 0; i < group.size; column += group.part[i].out, ++i)
@@ -53,7 +72,8 @@ void qkv_backward(const Stage& stage, const LinearGroup& group, float* x, const 
 }
 
 /// Rotary positions of queries and keys, which lie side by side, in one call.
-void rotate(const Stage& stage, const float* tables, float* qkv, bool inverse) {
+template <class E>
+void rotate(const Stage<E>& stage, const float* tables, E* qkv, bool inverse) {
   const TransformerConfig& c = stage.config;
   if (c.family != Family::llama) return;
   expect(tables != nullptr, "rotary positions have their tables");
@@ -66,7 +86,8 @@ kernels::Gelu gelu_form(Activation activation) {
 }
 
 /// activated[R,F] from pre, to which `bias` is added first unless null.
-void activate(const Stage& stage, float* pre, const float* bias, float* activated) {
+template <class E>
+void activate(const Stage<E>& stage, E* pre, std::type_identity_t<const E*> bias, E* activated) {
   Stream& stream = stage.context.stream;
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
   if (stage.config.activation != Activation::swiglu)
@@ -76,7 +97,8 @@ void activate(const Stage& stage, float* pre, const float* bias, float* activate
 }
 
 /// activated[R,F] from x[R,C]; pre: [R,F], or gate and up one behind the other.
-void ffn_in_forward(const Stage& stage, const LinearGroup& group, const float* x, float* pre, float* activated) {
+template <class E>
+void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E* pre, E* activated) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
   for (std::size_t i = 0; i < group.size; ++i) stage.linear_forward(group.part[i], x, pre + i * R * F, F);
   if (stage.config.activation == Activation::swiglu)
@@ -87,11 +109,11 @@ void ffn_in_forward(const Stage& stage, const LinearGroup& group, const float* x
 }
 
 /// dx[R,C] over x; d_activated is lost.
-void ffn_in_backward(const Stage& stage, const LinearGroup& group, float* x, const float* pre, float* d_activated,
-                     Write write) {
+template <class E>
+void ffn_in_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E* pre, E* d_activated, Write write) {
   Stream& stream = stage.context.stream;
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
-  float* const d_pre[] = {d_activated, stage.scratch_at(stage.scratch.d_up)};
+  E* const d_pre[] = {d_activated, stage.scratch_values(stage.scratch.d_up)};
   if (stage.config.activation != Activation::swiglu) {
     kernels::gelu_backward(stream, gelu_form(stage.config.activation), d_pre[0], d_activated, pre, R * F);
   } else {
@@ -104,73 +126,91 @@ void ffn_in_backward(const Stage& stage, const LinearGroup& group, float* x, con
 
 }  // namespace
 
-void Transformer::block_forward(const StageContext& context, std::size_t block, const float* x_in, float* x_out, float* saved,
+template <class E>
+void Transformer::forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved,
                                 float* cheap) const {
-  const Stage stage(config_, context);
-  const Saved at(config_, context.shape);
+  const Stage<E> stage(config_, context);
+  const SavedTensors<E> at(stage, saved, cheap);
   const BlockParameters& parameters = model_.blocks[block];
   const std::size_t R = stage.R(), C = config_.width;
   const std::size_t k = config_.heads * config_.head_size, v = k + config_.kv_heads * config_.head_size;  // columns of qkv
-  float *const mid = saved + at.mid, *const qkv = saved + at.qkv;
-  if (!cheap) cheap = saved + at.kept;
 
-  stage.norm_forward(parameters.norm1, cheap + at.norm1, cheap + at.stats1, x_in, R);
-  qkv_forward(stage, parameters.qkv, cheap + at.norm1, qkv);
-  rotate(stage, tables_, qkv, false);
-  kernels::attention_forward(context.stream, saved + at.attention, saved + at.lse, qkv, qkv + k, qkv + v,
+  stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, R);
+  qkv_forward(stage, parameters.qkv, at.norm1, at.qkv);
+  rotate(stage, tables_, at.qkv, false);
+  kernels::attention_forward(context.stream, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
                              attention_shape(config_, context.shape), stage.scratch_at(stage.scratch.attention),
                              stage.dropout_mask(DropoutSite::attention_probabilities, block));
-  stage.linear_forward(parameters.attention_out, saved + at.attention, mid, C);
-  kernels::add_residual(context.stream, mid, x_in, mid, stage.weight(parameters.attention_out.bias), R, C,
+  stage.linear_forward(parameters.attention_out, at.attention, at.mid, C);
+  kernels::add_residual(context.stream, at.mid, x_in, at.mid, stage.weight(parameters.attention_out.bias), R, C,
                         stage.dropout_mask(DropoutSite::attention_out, block));
 
-  stage.norm_forward(parameters.norm2, cheap + at.norm2, cheap + at.stats2, mid, R);
-  ffn_in_forward(stage, parameters.ffn_in, cheap + at.norm2, saved + at.pre, cheap + at.activated);
+  stage.norm_forward(parameters.norm2, at.norm2, at.stats2, at.mid, R);
+  ffn_in_forward(stage, parameters.ffn_in, at.norm2, at.pre, at.activated);
   if (x_out == nullptr) return;
-  stage.linear_forward(parameters.ffn_out, cheap + at.activated, x_out, C);
-  kernels::add_residual(context.stream, x_out, mid, x_out, stage.weight(parameters.ffn_out.bias), R, C,
+  stage.linear_forward(parameters.ffn_out, at.activated, x_out, C);
+  kernels::add_residual(context.stream, x_out, at.mid, x_out, stage.weight(parameters.ffn_out.bias), R, C,
                         stage.dropout_mask(DropoutSite::ffn_out, block));
 }
 
-void Transformer::block_refill(const StageContext& context, std::size_t block, const float* x_in, float* saved,
+template <class E>
+void Transformer::refill_block(const StageContext& context, std::size_t block, const E* x_in, float* saved,
                                float* cheap) const {
-  const Stage stage(config_, context);
-  const Saved at(config_, context.shape);
+  const Stage<E> stage(config_, context);
+  const SavedTensors<E> at(stage, saved, cheap);
   const BlockParameters& parameters = model_.blocks[block];
-  if (!cheap) cheap = saved + at.kept;
-  stage.norm_forward(parameters.norm1, cheap + at.norm1, cheap + at.stats1, x_in, stage.R());
-  stage.norm_forward(parameters.norm2, cheap + at.norm2, cheap + at.stats2, saved + at.mid, stage.R());
-  activate(stage, saved + at.pre, nullptr, cheap + at.activated);
+  stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, stage.R());
+  stage.norm_forward(parameters.norm2, at.norm2, at.stats2, at.mid, stage.R());
+  activate(stage, at.pre, nullptr, at.activated);
 }
 
-void Transformer::block_backward(const StageContext& context, std::size_t block, const float* x_in, float* saved, float* dx,
+template <class E>
+void Transformer::backward_block(const StageContext& context, std::size_t block, const E* x_in, float* saved, E* dx,
                                  Write write, float* cheap) const {
-  const Stage stage(config_, context);
-  const Saved at(config_, context.shape);
+  const Stage<E> stage(config_, context);
+  const SavedTensors<E> at(stage, saved, cheap);
   const BlockParameters& parameters = model_.blocks[block];
   const std::size_t C = config_.width;
   const std::size_t k = config_.heads * config_.head_size, v = k + config_.kv_heads * config_.head_size;  // columns of qkv
-  float *const mid = saved + at.mid, *const qkv = saved + at.qkv, *const attention = saved + at.attention;
-  if (!cheap) cheap = saved + at.kept;
 
-  float* const d_activated = cheap + at.activated;
-  const float* d_branch = stage.branch_gradient(DropoutSite::ffn_out, block, dx);
-  stage.linear_backward_parameters(parameters.ffn_out, cheap + at.activated, d_branch, C, write);
+  E* const d_activated = at.activated;
+  const E* d_branch = stage.branch_gradient(DropoutSite::ffn_out, block, dx);
+  stage.linear_backward_parameters(parameters.ffn_out, at.activated, d_branch, C, write);
   stage.linear_backward_input(parameters.ffn_out, d_branch, C, d_activated, Write::overwrite);
-  ffn_in_backward(stage, parameters.ffn_in, cheap + at.norm2, saved + at.pre, d_activated, write);
-  stage.norm_backward(parameters.norm2, dx, Write::add, cheap + at.norm2, mid, cheap + at.stats2, write);
+  ffn_in_backward(stage, parameters.ffn_in, at.norm2, at.pre, d_activated, write);
+  stage.norm_backward(parameters.norm2, dx, Write::add, at.norm2, at.mid, at.stats2, write);
 
-  float* const d_attention = mid;
-  float* const d_qkv = stage.scratch_at(stage.scratch.d_qkv);
+  E* const d_attention = at.mid;
+  E* const d_qkv = stage.scratch_values(stage.scratch.d_qkv);
   d_branch = stage.branch_gradient(DropoutSite::attention_out, block, dx);
-  stage.linear_backward_parameters(parameters.attention_out, attention, d_branch, C, write);
+  stage.linear_backward_parameters(parameters.attention_out, at.attention, d_branch, C, write);
   stage.linear_backward_input(parameters.attention_out, d_branch, C, d_attention, Write::overwrite);
-  kernels::attention_backward(context.stream, d_qkv, d_qkv + k, d_qkv + v, d_attention, attention, saved + at.lse, qkv, qkv + k,
-                              qkv + v, attention_shape(config_, context.shape), stage.scratch_at(stage.scratch.attention),
+  kernels::attention_backward(context.stream, d_qkv, d_qkv + k, d_qkv + v, d_attention, at.attention, at.lse, at.qkv,
+                              at.qkv + k, at.qkv + v, attention_shape(config_, context.shape),
+                              stage.scratch_at(stage.scratch.attention),
                               stage.dropout_mask(DropoutSite::attention_probabilities, block));
   rotate(stage, tables_, d_qkv, true);
-  qkv_backward(stage, parameters.qkv, cheap + at.norm1, d_qkv, write);
-  stage.norm_backward(parameters.norm1, dx, Write::add, cheap + at.norm1, x_in, cheap + at.stats1, write);
+  qkv_backward(stage, parameters.qkv, at.norm1, d_qkv, write);
+  stage.norm_backward(parameters.norm1, dx, Write::add, at.norm1, x_in, at.stats1, write);
+}
+
+void Transformer::block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
+                                float* cheap) const {
+  with_element(context.type, [&]<class E>() {
+    forward_block(context, block, static_cast<const E*>(x_in), static_cast<E*>(x_out), saved, cheap);
+  });
+}
+
+void Transformer::block_refill(const StageContext& context, std::size_t block, const void* x_in, float* saved,
+                               float* cheap) const {
+  with_element(context.type, [&]<class E>() { refill_block(context, block, static_cast<const E*>(x_in), saved, cheap); });
+}
+
+void Transformer::block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
+                                 Write write, float* cheap) const {
+  with_element(context.type, [&]<class E>() {
+    backward_block(context, block, static_cast<const E*>(x_in), saved, static_cast<E*>(dx), write, cheap);
+  });
 }
 
 }  // namespace fsdp

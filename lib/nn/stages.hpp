@@ -13,20 +13,30 @@ namespace fsdp::stages {
 using kernels::Trans;
 using kernels::Write;
 
-/// Hands out consecutive pieces, each beginning at a cache line, and counts; the same calls size a buffer and find their way in
-/// it.
+/// Hands out consecutive pieces, each beginning at a cache line, and counts in floats; the same calls size a buffer and find
+/// their way in it.
 class Offsets {
  public:
-  std::size_t take(std::size_t numel) {
+  /// `type`: of weights and activations.
+  explicit Offsets(DType type) : size_(size_of(type)) {}
+  std::size_t take(std::size_t floats) {
     const std::size_t begin = end_;
-    end_ += round_up(numel, 16);
+    end_ += round_up(floats, 16);
     return begin;
   }
+  /// `numel` numbers of that type.
+  std::size_t take_values(std::size_t numel) { return take((numel * size_ + sizeof(float) - 1) / sizeof(float)); }
   std::size_t end() const { return end_; }
 
  private:
-  std::size_t end_ = 0;
+  std::size_t size_, end_ = 0;
 };
+
+/// Where take_values() has put numbers of type E.
+template <class E>
+E* values_at(float* memory, std::size_t offset) {
+  return reinterpret_cast<E*>(memory + offset);
+}
 
 inline std::size_t attention_width(const TransformerConfig& c) { return c.heads * c.head_size; }
 inline std::size_t qkv_width(const TransformerConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_size; }
@@ -47,59 +57,72 @@ struct Saved {
   std::size_t activated;      // [R,F]
   std::size_t cheap;
 
-  Saved(const TransformerConfig& c, BatchShape shape) {
+  Saved(const TransformerConfig& c, BatchShape shape, DType type) {
     const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
-    Offsets at, again;
-    qkv = at.take(R * qkv_width(c));
-    attention = at.take(R * attention_width(c));
+    Offsets at(type), again(type);
+    qkv = at.take_values(R * qkv_width(c));
+    attention = at.take_values(R * attention_width(c));
     lse = at.take(R * c.heads);
-    mid = at.take(R * std::max(C, attention_width(c)));
-    pre = at.take(R * F * (c.activation == Activation::swiglu ? 2 : 1));
+    mid = at.take_values(R * std::max(C, attention_width(c)));
+    pre = at.take_values(R * F * (c.activation == Activation::swiglu ? 2 : 1));
     kept = at.end();
-    norm1 = again.take(R * C);
+    norm1 = again.take_values(R * C);
     stats1 = again.take(2 * R);
-    norm2 = again.take(R * C);
+    norm2 = again.take_values(R * C);
     stats2 = again.take(2 * R);
-    activated = again.take(R * F);
+    activated = again.take_values(R * F);
     cheap = again.end();
   }
 };
 
-/// Rows of the head whose logits are in memory at once: up to 64 MiB, but at least 64 rows, and equal parts. A function of the
-/// sizes alone, so that a run repeats.
+/// Rows of the head whose logits are in memory at once: up to 256 MiB, but at least 64 rows, and equal parts. A function of the
+/// sizes alone, so that a run repeats. Each chunk adds to the gradient of the whole projection, so that few are better.
 inline std::size_t head_chunk_rows(std::size_t R, std::size_t V) {
-  const std::size_t most = std::max<std::size_t>(64, (std::size_t{64} << 20) / sizeof(float) / V);
+  const std::size_t most = std::max<std::size_t>(64, (std::size_t{256} << 20) / sizeof(float) / V);
   const std::size_t chunks = (R + most - 1) / most;
   if (chunks <= 1) return R;
   return std::min(R, round_up((R + chunks - 1) / chunks, 16));  // gemm over an odd number of rows is slower
 }
 
+/// Columns of logits that are multiplied at a time, as dense matrices: for long rows of an odd length oneDNN's bf16 products
+/// take twice as long, and the gradient of a piece is still in cache when it is used.
+inline std::size_t head_piece(std::size_t V) {
+  const std::size_t pieces = (V + 4095) / 4096;
+  return pieces == 1 ? V : round_up((V + pieces - 1) / pieces, 32);
+}
+
 /// Scratch of all stages: first what small sums need, then one area that each stage uses in its own way.
 struct Scratch {
-  std::size_t column_sums;                // for the gradients of biases and norms
-  std::size_t bias;                       // biases of q, k and v side by side
-  std::size_t unwanted;                   // [2,C]: norm gradients that nobody asked for
-  std::size_t d_qkv, attention;           // block: [R,(H+2K)D] and what attention needs
-  std::size_t d_up;                       // block: [R,F], over d_qkv, which is later
-  std::size_t d_branch;                   // block: [R,C] likewise: dx through the mask of a branch
-  std::size_t norm, stats, loss, logits;  // head: [R,C], [R,2], [R], [chunk,V]
+  std::size_t column_sums;        // for the gradients of biases and norms
+  std::size_t bias;               // biases of q, k and v side by side
+  std::size_t unwanted;           // [2,C]: norm gradients that nobody asked for
+  std::size_t d_qkv, attention;   // block: [R,(H+2K)D] and what attention needs
+  std::size_t d_up;               // block: [R,F], over d_qkv, which is later
+  std::size_t d_branch;           // block: [R,C] likewise: dx through the mask of a branch
+  std::size_t norm, stats, loss;  // head: [R,C], [R,2], [R]
+  std::size_t factors, logits;    // head: [chunk], [chunk,V]
+  std::size_t d_logits, d_norm;   // head: [chunk,piece], over the logits where their type is fp32, and fp32 [chunk,C]
   std::size_t numel;
 
-  Scratch(const TransformerConfig& c, BatchShape shape) {
+  Scratch(const TransformerConfig& c, BatchShape shape, DType type) {
     const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
-    Offsets small;
+    Offsets small(type);
     column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)})));
-    bias = small.take(qkv_width(c));
+    bias = small.take_values(qkv_width(c));
     unwanted = small.take(2 * C);
     Offsets block = small, activation = small, branch = small, head = small;
-    d_qkv = block.take(R * qkv_width(c));
+    d_qkv = block.take_values(R * qkv_width(c));
     attention = block.take(kernels::attention_scratch(attention_shape(c, shape)));
-    d_up = activation.take(c.activation == Activation::swiglu ? R * F : 0);
-    d_branch = branch.take(R * C);
-    norm = head.take(R * C);
+    d_up = activation.take_values(c.activation == Activation::swiglu ? R * F : 0);
+    d_branch = branch.take_values(R * C);
+    norm = head.take_values(R * C);
     stats = head.take(2 * R);
     loss = head.take(R);
-    logits = head.take(head_chunk_rows(R, c.vocab_size) * c.vocab_size);
+    const std::size_t chunk = head_chunk_rows(R, c.vocab_size);
+    factors = head.take(chunk);
+    logits = head.take(chunk * c.vocab_size);
+    d_logits = head.take_values(type == DType::f32 ? 0 : chunk * head_piece(c.vocab_size));
+    d_norm = head.take(chunk * C);
     numel = std::max({block.end(), activation.end(), branch.end(), head.end()});
   }
 };
@@ -107,11 +130,13 @@ struct Scratch {
 /// Where dropout strikes. A block's number is part of the site.
 enum class DropoutSite : std::uint32_t { embedding, attention_probabilities, attention_out, ffn_out };
 
-/// A stage's tensors, looked up. Weights must be there; gradients are null where nobody wants them.
+/// A stage's tensors, looked up; E is the type of weights and activations. Weights must be there; gradients are null where
+/// nobody wants them.
+template <class E>
 class Stage {
  public:
   Stage(const TransformerConfig& c, const StageContext& stage_context)
-      : config(c), context(stage_context), scratch(c, context.shape) {}
+      : config(c), context(stage_context), scratch(c, context.shape, dtype_of<E>) {}
 
   const TransformerConfig& config;
   const StageContext& context;
@@ -119,11 +144,12 @@ class Stage {
 
   std::size_t R() const { return context.shape.rows(); }
   float* scratch_at(std::size_t offset) const { return context.scratch + offset; }
-  const float* weight(int index) const {
+  E* scratch_values(std::size_t offset) const { return values_at<E>(context.scratch, offset); }
+  const E* weight(int index) const {
     if (index < 0) return nullptr;
-    const float* found = context.weights[static_cast<std::size_t>(index)];
+    const void* found = context.weights[static_cast<std::size_t>(index)];
     expect(found != nullptr, "a stage runs with its parameters gathered");
-    return found;
+    return static_cast<const E*>(found);
   }
   float* gradient(int index) const { return index < 0 ? nullptr : context.gradients[static_cast<std::size_t>(index)]; }
 
@@ -135,15 +161,15 @@ class Stage {
                                  dropout.update, dropout.first_sequence, context.shape.T);
   }
   /// The gradient of a branch of a block from that of the residual stream: the same unless elements were dropped.
-  const float* branch_gradient(DropoutSite site, std::size_t block, const float* dx) const {
+  const E* branch_gradient(DropoutSite site, std::size_t block, const E* dx) const {
     const kernels::DropoutMask mask = dropout_mask(site, block);
     if (!mask.dropped) return dx;
-    float* const d_branch = scratch_at(scratch.d_branch);
+    E* const d_branch = scratch_values(scratch.d_branch);
     kernels::dropout(context.stream, d_branch, dx, R(), config.width, mask);
     return d_branch;
   }
 
-  void norm_forward(const Norm& norm, float* y, float* stats, const float* x, std::size_t rows) const {
+  void norm_forward(const Norm& norm, E* y, float* stats, const E* x, std::size_t rows) const {
     if (config.family == Family::gpt2) {
       kernels::layer_norm_forward(context.stream, y, stats, x, weight(norm.gain), weight(norm.bias), rows, config.width,
                                   config.norm_eps);
@@ -153,8 +179,7 @@ class Stage {
   }
 
   /// dx (=, +=) and the norm's gradients from dy.
-  void norm_backward(const Norm& norm, float* dx, Write write_dx, const float* dy, const float* x, const float* stats,
-                     Write write) const {
+  void norm_backward(const Norm& norm, E* dx, Write write_dx, const E* dy, const E* x, const float* stats, Write write) const {
     float* d_gain = gradient(norm.gain);
     if (!d_gain) d_gain = scratch_at(scratch.unwanted);
     float* sums = scratch_at(scratch.column_sums);
@@ -170,20 +195,19 @@ class Stage {
   }
 
   /// y[R,out] = x[R,in] W, without the bias. Rows of y are `stride` elements apart.
-  void linear_forward(const Linear& linear, const float* x, float* y, std::size_t stride) const {
+  void linear_forward(const Linear& linear, const E* x, E* y, std::size_t stride) const {
     const bool conv1d = config.family == Family::gpt2;
     kernels::gemm(context.stream, Trans::no, conv1d ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in,
                   weight(linear.weight), conv1d ? linear.out : linear.in, y, stride, Write::overwrite);
   }
   /// dx[R,in] (=, +=) dy W^T.
-  void linear_backward_input(const Linear& linear, const float* dy, std::size_t stride, float* dx, Write write) const {
+  void linear_backward_input(const Linear& linear, const E* dy, std::size_t stride, E* dx, Write write) const {
     const bool conv1d = config.family == Family::gpt2;
     kernels::gemm(context.stream, Trans::no, conv1d ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,
                   weight(linear.weight), conv1d ? linear.out : linear.in, dx, linear.in, write);
   }
   /// Gradients of the weight and the bias, from the input and the output's gradient.
-  void linear_backward_parameters(const Linear& linear, const float* x, const float* dy, std::size_t stride,
-                                  Write write) const {
+  void linear_backward_parameters(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {
     if (float* d_weight = gradient(linear.weight)) {
       if (config.family == Family::gpt2) {
         kernels::gemm(context.stream, Trans::yes, Trans::no, linear.in, linear.out, R(), x, linear.in, dy, stride, d_weight,

@@ -29,15 +29,17 @@ struct Dropout {
 };
 
 /// What a stage works with. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape; they are
-/// null where the caller has not gathered p, or wants no gradient. `scratch` holds scratch_numel() floats, contents lost. An
-/// evaluation leaves `dropout` as it is; backward and recomputation take forward's.
+/// null where the caller has not gathered p, or wants no gradient. Weights and activations are numbers of `type`, gradients of
+/// parameters fp32. `scratch` holds scratch_numel() floats, contents lost. An evaluation leaves `dropout` as it is; backward
+/// and recomputation take forward's.
 struct StageContext {
   Stream& stream;
-  std::span<const float* const> weights;
+  std::span<const void* const> weights;
   std::span<float* const> gradients;
   float* scratch;
   BatchShape shape;
   Dropout dropout = {};
+  DType type = DType::f32;
 };
 
 class Transformer {
@@ -56,47 +58,57 @@ class Transformer {
   /// FLOPs of training per token: 6N + 6LCT with N counting the head and not the lookups (docs/glossary.md).
   double flops_per_token(std::size_t T) const;
 
-  /// Floats that block_forward saves for block_backward, beside its input, and how many of them, in front, are worth keeping:
-  /// the rest (norms, activation) is cheap, and block_refill makes it again.
-  std::size_t saved_numel(BatchShape shape) const;
-  std::size_t kept_numel(BatchShape shape) const;
+  /// Floats of memory in which block_forward saves for block_backward, beside its input, and how many of them, in front, are
+  /// worth keeping: the rest (norms, activation) is cheap, and block_refill makes it again. `type`: of weights and activations.
+  std::size_t saved_numel(BatchShape shape, DType type = DType::f32) const;
+  std::size_t kept_numel(BatchShape shape, DType type = DType::f32) const;
   /// Floats of scratch that any stage needs.
-  std::size_t scratch_numel(BatchShape shape) const;
+  std::size_t scratch_numel(BatchShape shape, DType type = DType::f32) const;
   /// Floats of tables made once from the configuration (rotary positions) for sequences up to T, and their contents.
   std::size_t table_numel(std::size_t T) const;
   void fill_tables(std::span<float> tables, std::size_t T) const;
   /// Tables filled by fill_tables(); they must outlive the calls below.
   void use_tables(const float* tables) { tables_ = tables; }
 
+  // Activations (x, dx) are given as pointers to numbers of context.type.
+
   /// x[R,C] from tokens[R].
-  void embedding_forward(const StageContext& context, const std::int32_t* tokens, float* x) const;
+  void embedding_forward(const StageContext& context, const std::int32_t* tokens, void* x) const;
   /// Gradients of the embeddings from dx. `write` overwrite: the first contribution of the update to these gradients; where the
   /// table is tied, head_backward's contribution of the same micro-batch already lies there and is added to.
-  void embedding_backward(const StageContext& context, const std::int32_t* tokens, const float* dx, kernels::Write write) const;
+  void embedding_backward(const StageContext& context, const std::int32_t* tokens, const void* dx, kernels::Write write) const;
 
   /// x_out[R,C] = block(x_in[R,C]); fills saved[saved_numel()]. x_out must not be x_in. Null: only what is saved is wanted, and
   /// the last product is not done (recomputation). `cheap`, here and below: where the cheap part lies if not behind the kept
   /// one.
-  void block_forward(const StageContext& context, std::size_t block, const float* x_in, float* x_out, float* saved,
+  void block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
                      float* cheap = nullptr) const;
   /// The cheap part from x_in and the kept part, with block_forward's bits.
-  void block_refill(const StageContext& context, std::size_t block, const float* x_in, float* saved,
+  void block_refill(const StageContext& context, std::size_t block, const void* x_in, float* saved,
                     float* cheap = nullptr) const;
   /// dx[R,C], the gradient of x_out, becomes that of x_in; the block's gradients are written or added to. What is saved may be
   /// overwritten.
-  void block_backward(const StageContext& context, std::size_t block, const float* x_in, float* saved, float* dx,
+  void block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
                       kernels::Write write, float* cheap = nullptr) const;
 
   /// Final norm, projection to the vocabulary and cross-entropy, in chunks of rows. Returns the sum over rows of the loss
   /// (targets below 0 do not count). With gradients: dx[R,C] and the head's gradients of (gradient_scale * that sum).
-  double head_forward_backward(const StageContext& context, const float* x, const std::int32_t* targets, float gradient_scale,
-                               float* dx, kernels::Write write) const;
+  double head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
+                               void* dx, kernels::Write write) const;
   /// The loss alone.
-  double head_loss(const StageContext& context, const float* x, const std::int32_t* targets) const;
-  /// logits[V] of one row of x.
-  void head_logits(const StageContext& context, const float* x_row, float* logits) const;
+  double head_loss(const StageContext& context, const void* x, const std::int32_t* targets) const;
+  /// logits[V] of row `row` of x.
+  void head_logits(const StageContext& context, const void* x, std::size_t row, float* logits) const;
 
  private:
+  template <class E>
+  void forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved, float* cheap) const;
+  template <class E>
+  void refill_block(const StageContext& context, std::size_t block, const E* x_in, float* saved, float* cheap) const;
+  template <class E>
+  void backward_block(const StageContext& context, std::size_t block, const E* x_in, float* saved, E* dx, kernels::Write write,
+                      float* cheap) const;
+
   TransformerConfig config_;
   ModelParameters model_;
   const float* tables_ = nullptr;

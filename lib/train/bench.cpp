@@ -102,6 +102,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   const std::size_t B = options.batch_size, T = options.tokens_per_sample, K = options.update_freq;
   const ShardingOptions sharding = {.strategy = options.sharding_strategy,
                                     .batch = {B, T},
+                                    .types = {.parameter = options.precision},
                                     .plan = {.micro_batches = K, .checkpoint_activations = options.checkpoint_activations}};
   std::optional<TraceFile> trace_file;  // rank 0's
   agree(world, [&] {
@@ -169,6 +170,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   nlohmann::json json = {{"arch", options.arch},
                          {"ranks", world.size()},
                          {"strategy", options.sharding_strategy},
+                         {"precision", name_of(options.precision)},
                          {"tokens_per_second", rate},
                          {"ms", step_s * 1e3},
                          {"min_ms", *std::min_element(seconds.begin(), seconds.end()) * 1e3},
@@ -176,9 +178,10 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
                          {"gemm_peak_gflops", peak / 1e9},
                          {"mem_peak_bytes", executor.peak_bytes()}};
   std::string text = format(
-      "{}, {} ranks, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.0f} ms per update (median of {}), {:.0f}% of the "
+      "{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.0f} ms per update (median of {}), {:.0f}% of "
+      "the "
       "GEMM peak of {:.0f} GFLOP/s\nwhere the time of rank 0 goes:\n",
-      options.arch, world.size(), options.sharding_strategy, B, T, K,
+      options.arch, world.size(), options.sharding_strategy, name_of(options.precision), B, T, K,
       options.checkpoint_activations ? ", blocks recomputed" : "",
       options.fake_collectives ? ", collectives faked (nothing is transferred, losses mean nothing)" : "", rate, step_s * 1e3,
       seconds.size(), 100 * of_peak, peak / 1e9);
@@ -222,6 +225,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.choice<std::string>("sharding-strategy", options.sharding_strategy, placement_names(),
                             "what is sharded over the ranks");
   table.flag("checkpoint-activations", options.checkpoint_activations, "recompute each block in the backward pass");
+  add_precision_option(table, options.precision);
   table.flag("fake-collectives", options.fake_collectives,
              "step: leave out every transfer of parameters and gradients; all else is as in the plan. Losses mean nothing.");
   table.flag("exposed", options.exposed,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "base/dtype.hpp"
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
 #include "comm/mpi_session.hpp"
@@ -17,6 +18,7 @@ struct BenchOptions {
   std::size_t batch_size = 4, tokens_per_sample = 256, update_freq = 1;
   std::string sharding_strategy = "full";
   bool checkpoint_activations = false;
+  DType precision = DType::f32;
   std::size_t steps = 5;  // counted, after two that are not
   bool fake_collectives = false, exposed = false;
   TraceOptions trace;

@@ -54,6 +54,12 @@ void add_comm_options(OptionTable& table, CommOptions& comm) {
                  "End the job when a rank lets the others wait this long in a collective, and name it; 0: wait for ever.");
 }
 
+void add_precision_option(OptionTable& table, DType& precision) {
+  table.choice<DType>("precision", precision, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
+                      "What is gathered, computed with and kept as activations. The optimizer has its fp32 copy, and sums are "
+                      "fp32 in any case.");
+}
+
 void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
   table.flag(
       "comm-thread", comm_thread,

@@ -119,6 +119,8 @@ ConfigOverrides overrides_of(const TrainOptions& options);
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
 /// --comm and --collective-timeout.
 void add_comm_options(OptionTable& table, CommOptions& comm);
+/// --precision, --bf16 and --fp16.
+void add_precision_option(OptionTable& table, DType& precision);
 void add_comm_thread_option(OptionTable& table, bool& comm_thread);
 /// What --version prints: the program, its version, MPI, HDF5, oneDNN, what is off.
 std::string full_version_text(std::string_view program);

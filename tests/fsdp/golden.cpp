@@ -27,6 +27,7 @@ struct Case {
   PlanOptions plan = {};  // micro_batches is filled in
   float dropout = 0;
   json run = {};  // null: the folder's run.json
+  DType precision = DType::f32;
 };
 
 struct History {
@@ -66,6 +67,7 @@ History train_golden(const std::string& name, const Case& c) {
                           .wrap = c.wrap,
                           .patterns = c.patterns,
                           .batch = {B, T},
+                          .types = {.parameter = c.precision},
                           .plan = plan,
                           .adamw = {run["betas"][0], run["betas"][1], run["eps"], run["weight_decay"]}},
                          world);
@@ -100,7 +102,8 @@ History train_golden(const std::string& name, const Case& c) {
                              .seed = 11,
                              .update = u,
                              .first_sequence = static_cast<std::uint64_t>(world.rank()) * c.micro_batches * B},
-                 .tokens = static_cast<double>(G * T)});
+                 .tokens = static_cast<double>(G * T),
+                 .loss_scale = c.precision == DType::f16 ? 1024.0 : 1.0});
       expect(result.finite(), "every update is finite");  // Boost.Test is not for several threads
       if (u == 1) collect(history.first_gradients, sharded, executor.gradients());
       if (world.rank() == 0) history.losses.push_back(result.loss), history.norms.push_back(result.gradient_norm);
@@ -261,4 +264,33 @@ BOOST_AUTO_TEST_CASE(frozen_runs_of_pytorch_are_reproduced) {
         BOOST_TEST(loss < 5e-6);
         BOOST_TEST(norm < 1e-5);
       }
+}
+
+// fp32 masters, everything else in 16 bits: close to PyTorch's fp32 run, and the same bits whatever is sharded.
+BOOST_DATA_TEST_CASE(low_precision_stays_close, boost::unit_test::data::make(names), name) {
+  const json run = read_json(golden_folder(name) / "run.json");
+  for (const DType precision : {DType::bf16, DType::f16}) {
+    const History full = train_golden(name, {.ranks = 4, .strategy = "full", .precision = precision});
+    double loss = 0, norm = 0;
+    for (std::size_t u = 0; u < full.losses.size(); ++u) {
+      loss = std::max(loss, std::abs(full.losses[u] - run["steps"][u]["loss"].get<double>()));
+      norm = std::max(norm, std::abs(full.norms[u] / run["steps"][u]["gnorm"].get<double>() - 1));
+    }
+    BOOST_TEST_MESSAGE(name << " in " << name_of(precision) << ": loss " << loss << ", norm " << norm << " relative");
+    BOOST_TEST(loss < (precision == DType::bf16 ? 0.005 : 0.002));
+    BOOST_TEST(loss > 1e-6);  // it is another precision
+    for (const char* strategy : {"grad-op", "optim", "none", "hybrid", "hybrid-grad-op"})
+      BOOST_TEST((train_golden(name, {.ranks = 4, .strategy = strategy, .precision = precision}) == full), strategy);
+    for (const CheckpointPolicy policy : {CheckpointPolicy::block, CheckpointPolicy::selective})
+      BOOST_TEST((train_golden(name, {.ranks = 4,
+                                      .strategy = "full",
+                                      .plan = {.checkpoint_activations = true, .checkpoint_policy = policy},
+                                      .precision = precision}) == full));
+    for (const int ranks : {1, 3}) {
+      const History other = train_golden(name, {.ranks = ranks, .strategy = "full", .precision = precision});
+      for (std::size_t u = 0; u < full.losses.size(); ++u)
+        BOOST_TEST(std::abs(other.losses[u] - full.losses[u]) < (precision == DType::bf16 ? 0.005 : 0.002));
+      BOOST_TEST((train_golden(name, {.ranks = ranks, .strategy = "none", .precision = precision}) == other));
+    }
+  }
 }

@@ -15,20 +15,69 @@ double loss_of_row(const Doubles& logits, std::size_t r, std::size_t V, std::int
   return std::log(total) + top - logits[r * V + static_cast<std::size_t>(target)];
 }
 
+/// Row-major logits as pieces of the vocabulary, and back.
+Floats cut(const Floats& whole, std::size_t R, std::size_t V, std::size_t piece, bool back = false) {
+  Floats out(whole.size());
+  for (std::size_t r = 0; r < R; ++r)
+    for (std::size_t v = 0; v < V; ++v) {
+      const std::size_t begin = v / piece * piece, in_piece = R * begin + r * std::min(piece, V - begin) + v - begin;
+      if (back)
+        out[r * V + v] = whole[in_piece];
+      else
+        out[in_piece] = whole[r * V + v];
+    }
+  return out;
+}
+
+struct Result {
+  Floats loss, logits;  // gradients, or what is left of the logits
+};
+
+/// In place, as fp32 has it, or through another array of the element type E.
+template <class E>
+Result run(const Floats& logits, const std::vector<std::int32_t>& targets, std::size_t V, std::size_t piece, float scale) {
+  CpuStream stream;
+  const std::size_t R = targets.size();
+  Floats values = cut(logits, R, V, piece), factors(R, 99.0f), loss(R, 99.0f);
+  const kernels::Logits at = {values.data(), factors.data(), targets.data(), R, V, piece};
+  kernels::cross_entropy(stream, loss.data(), at, scale);
+  for (std::size_t begin = 0; begin < V && scale != 0; begin += piece) {
+    float* const part = values.data() + R * begin;
+    if constexpr (std::is_same_v<E, float>) {
+      kernels::logit_gradient(stream, part, at, begin, scale);
+    } else {
+      std::vector<E> d(R * std::min(piece, V - begin));
+      kernels::logit_gradient(stream, d.data(), at, begin, scale);
+      std::copy(d.begin(), d.end(), part);
+    }
+  }
+  return {loss, cut(values, R, V, piece, true)};
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(loss_and_gradient) {
-  CpuStream stream;
   for (const std::size_t V : {1, 2, 31, 32, 211}) {
     const std::size_t R = 5;
     const std::vector<std::int32_t> targets = {0, -1, static_cast<std::int32_t>(V - 1), static_cast<std::int32_t>(V / 2), -7};
     const Floats logits = random_floats(R * V, 1, 20.0f);
     const Doubles L = widen(logits);
-    Floats unchanged = logits, loss(R, 99.0f), loss_alone(R, 99.0f), gradient = logits;
-    kernels::cross_entropy(stream, loss_alone.data(), unchanged.data(), targets.data(), R, V, 0.0f);
-    kernels::cross_entropy(stream, loss.data(), gradient.data(), targets.data(), R, V, 0.25f);
+    const auto [loss_alone, unchanged] = run<float>(logits, targets, V, V, 0.0f);
+    const auto [loss, gradient] = run<float>(logits, targets, V, V, 0.25f);
     BOOST_TEST((unchanged == logits));
     BOOST_TEST((loss == loss_alone));
+    for (const std::size_t piece : {1, 16, 30}) {  // in pieces: the same, but for the order of the sum
+      const auto [cut_loss, cut_gradient] = run<float>(logits, targets, V, piece, 0.25f);
+      for (std::size_t r = 0; r < R; ++r) BOOST_TEST(std::abs(cut_loss[r] - loss[r]) < 5e-6);
+      for (std::size_t i = 0; i < R * V; ++i) BOOST_REQUIRE_SMALL(cut_gradient[i] - gradient[i], 1e-6f);
+      const auto [low_loss, low_gradient] = run<bf16>(logits, targets, V, piece, 0.25f);
+      const auto [half_loss, half_gradient] = run<f16>(logits, targets, V, piece, 0.25f);
+      BOOST_TEST((low_loss == cut_loss && half_loss == cut_loss));
+      for (std::size_t i = 0; i < R * V; ++i) {
+        BOOST_REQUIRE(low_gradient[i] == static_cast<float>(bf16(cut_gradient[i])));
+        BOOST_REQUIRE(half_gradient[i] == static_cast<float>(f16(cut_gradient[i])));
+      }
+    }
     for (std::size_t r = 0; r < R; ++r) BOOST_TEST(std::abs(loss[r] - loss_of_row(L, r, V, targets[r])) < 5e-6);
     const Doubles want = numeric_gradient(
         [&](const Doubles& at) {
@@ -43,10 +92,7 @@ BOOST_AUTO_TEST_CASE(loss_and_gradient) {
 }
 
 BOOST_AUTO_TEST_CASE(extreme_logits_stay_finite_and_nan_shows) {
-  CpuStream stream;
-  const std::vector<std::int32_t> targets = {0, 0, 1};
-  Floats logits = {1e30f, -1e30f, 0, 3e38f, 3e38f, 3e38f, 0, NAN, 1}, loss(3);
-  kernels::cross_entropy(stream, loss.data(), logits.data(), targets.data(), 3, 3, 1.0f);
+  const auto [loss, logits] = run<float>({1e30f, -1e30f, 0, 3e38f, 3e38f, 3e38f, 0, NAN, 1}, {0, 0, 1}, 3, 3, 1.0f);
   BOOST_TEST(loss[0] == 0.0f);
   BOOST_TEST(std::abs(loss[1] - std::log(3.0)) < 1e-6);
   BOOST_TEST(logits[1] == 0.0f);

@@ -109,44 +109,59 @@ int main() {
   using I = std::int32_t*;
   for (const bool add : {false, true}) {
     compare("layer norm backward", 3 * n + 2 * R + C + 6 * C, 3, rounding, [=](F x, I) {
-      return k::LayerNormBackward{x, x + 3 * n + 2 * R + C, x + n, x + 2 * n, x + 3 * n, x + 3 * n + 2 * R, R, C, 3, add};
+      return k::LayerNormBackward<float>{x,  x + 3 * n + 2 * R + C, x + n, x + 2 * n, x + 3 * n, x + 3 * n + 2 * R, R, C, 3,
+                                         add};
     });
     compare("rms norm backward", 3 * n + R + C + 3 * C, 3, rounding, [=](F x, I) {
-      return k::RmsNormBackward{x, x + 3 * n + R + C, x + n, x + 2 * n, x + 3 * n, x + 3 * n + R, R, C, 3, add};
+      return k::RmsNormBackward<float>{x, x + 3 * n + R + C, x + n, x + 2 * n, x + 3 * n, x + 3 * n + R, R, C, 3, add};
     });
     compare("column finish", C + 3 * C, 2, rounding, [=](F x, I) { return k::ColumnFinish{x, x + C, C, C, 3, add}; });
     compare("position backward", 8 * C + 4 * 5 * C, 8, rounding,
-            [=](F x, I) { return k::PositionBackward{x, x + 8 * C, 4, 5, C, add}; });
+            [=](F x, I) { return k::PositionBackward<float>{x, x + 8 * C, 4, 5, C, add}; });
   }
-  compare("layer norm", 2 * n + 2 * R + 2 * C, R, rounding,
-          [](F x, I) { return k::LayerNormForward{x, x + 2 * n, x + n, x + 2 * n + 2 * R, x + 2 * n + 2 * R + C, C, 1e-5f}; });
+  compare("layer norm", 2 * n + 2 * R + 2 * C, R, rounding, [](F x, I) {
+    return k::LayerNormForward<float>{x, x + 2 * n, x + n, x + 2 * n + 2 * R, x + 2 * n + 2 * R + C, C, 1e-5f};
+  });
   compare("rms norm", 2 * n + R + C, R, rounding,
-          [](F x, I) { return k::RmsNormForward{x, x + 2 * n, x + n, x + 2 * n + R, C, 1e-5f}; });
-  compare("column sum", 3 * C + n, 3, rounding, [](F x, I) { return k::ColumnSum{x, x + 3 * C, R, C, C, 3}; });
-  compare("embedding", n + 16 * C, 30, 0, [](F x, I t) { return k::EmbeddingForward{x, t, x + n, x + n + 11 * C, 5, C}; });
-  compare("embedding backward", 11 * C + n, 3, 0, [](F x, I t) { return k::EmbeddingBackward{x, x + 11 * C, t, R, C}; });
-  compare("add bias", n + C, R, 0, [](F x, I) { return k::AddBias{x, x + n, C}; });
+          [](F x, I) { return k::RmsNormForward<float>{x, x + 2 * n, x + n, x + 2 * n + R, C, 1e-5f}; });
+  compare("column sum", 3 * C + n, 3, rounding, [](F x, I) { return k::ColumnSum<float>{x, x + 3 * C, R, C, C, 3}; });
+  compare("embedding", n + 16 * C, 30, 0,
+          [](F x, I t) { return k::EmbeddingForward<float>{x, t, x + n, x + n + 11 * C, 5, C}; });
+  compare("embedding backward", 11 * C + n, 3, 0, [](F x, I t) { return k::EmbeddingBackward<float>{x, x + 11 * C, t, R, C}; });
+  compare("add bias", n + C, R, 0, [](F x, I) { return k::AddBias<float>{x, x + n, C}; });
   for (const float rate : {0.0f, 0.2f}) {
     const k::DropoutMask mask = k::dropout_mask(rate, 1, 2, 3, 4, 5);
-    compare("add residual", 2 * n + C, R, 0, [=](F x, I) { return k::AddResidual{x, x + n, x, x + 2 * n, C, mask}; });
-    if (mask.dropped) compare("dropout", n, R, 0, [=](F x, I) { return k::DropoutBody{x, x, C, mask}; });
+    compare("add residual", 2 * n + C, R, 0, [=](F x, I) { return k::AddResidual<float>{x, x + n, x, x + 2 * n, C, mask}; });
+    if (mask.dropped) compare("dropout", n, R, 0, [=](F x, I) { return k::DropoutBody<float>{x, x, C, mask}; });
   }
-  compare("gelu", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::tanh>{x, x + n, x + 2 * n, C}; });
-  compare("gelu erf", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::erf>{x, x + n, x + 2 * n, C}; });
+  compare("gelu", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::tanh, float>{x, x + n, x + 2 * n, C}; });
+  compare("gelu erf", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::erf, float>{x, x + n, x + 2 * n, C}; });
   const std::size_t blocks = (n + k::flat_block - 1) / k::flat_block;
   compare("gelu backward", 3 * n, blocks, rounding, [](F x, I) {
-    return k::GeluBackward<k::Gelu::tanh>{x, x + n, x + 2 * n, n};
+    return k::GeluBackward<k::Gelu::tanh, float>{x, x + n, x + 2 * n, n};
   });
   compare("gelu erf backward", 3 * n, blocks, rounding, [](F x, I) {
-    return k::GeluBackward<k::Gelu::erf>{x, x + n, x + 2 * n, n};
+    return k::GeluBackward<k::Gelu::erf, float>{x, x + n, x + 2 * n, n};
   });
-  compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward{x, x + n, x + 2 * n, n}; });
+  compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward<float>{x, x + n, x + 2 * n, n}; });
   compare("swiglu backward", 5 * n, blocks, rounding,
-          [](F x, I) { return k::SwigluBackward{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });
-  compare("fill", n, blocks, 0, [](F x, I) { return k::Fill{x, n - 3, 1.5f}; });
-  compare("rope", 10 * 256 + 5 * 64, 10, rounding, [](F x, I) { return k::RopeBody{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });
-  for (const float scale : {0.0f, 0.5f})
-    compare("cross entropy", R + n, 11, rounding, [=](F x, I t) { return k::CrossEntropy{x, x + R, t, C, scale}; });
+          [](F x, I) { return k::SwigluBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });
+  compare("fill", n, blocks, 0, [](F x, I) { return k::Fill<float>{x, n - 3, 1.5f}; });
+  compare("rope", 10 * 256 + 5 * 64, 10, rounding,
+          [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });
+  for (const std::size_t piece : {C, std::size_t{100}})
+    for (const float scale : {0.0f, 0.5f}) {
+      compare("cross entropy", 2 * R + n, R, rounding,
+              [=](F x, I t) { return k::CrossEntropy{x, x + R, x + 2 * R, t, R, C, piece, scale}; });
+      compare("logit gradient", R + n, R, rounding,
+              [=](F x, I t) { return k::LogitGradient<float>{x + R, x + R, x, t, 0, piece, scale}; });
+    }
+  // 16-bit numbers: half as many floats hold them.
+  const auto bf = [](F x) { return reinterpret_cast<fsdp::bf16*>(x); };
+  const auto half = [](F x) { return reinterpret_cast<fsdp::f16*>(x); };
+  compare("to bf16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<fsdp::bf16, float>{bf(x), x + n, n}; });
+  compare("from bf16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<float, fsdp::bf16>{x, bf(x + n), n}; });
+  compare("to fp16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<fsdp::f16, float>{half(x), x + n, n}; });
   compare("adamw", 4 * n, blocks, rounding, [](F x, I) {
     // beta2 = 0: v becomes the gradient's square, whatever its sign was.
     return k::AdamWBody{x, x + n, x + 2 * n, x + 3 * n, n, 0.99f, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f, 0.5f};

@@ -63,11 +63,11 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
   });
   compare("gelu", 1, tolerance, [](Floats& out) {
     out.resize(R * C);
-    return k::GeluBackward<k::Gelu::tanh>{out.data(), b.data(), a.data(), R * C};
+    return k::GeluBackward<k::Gelu::tanh, float>{out.data(), b.data(), a.data(), R * C};
   });
   compare("gelu erf", 1, tolerance, [](Floats& out) {
     out.resize(R * C);
-    return k::GeluBackward<k::Gelu::erf>{out.data(), b.data(), a.data(), R * C};
+    return k::GeluBackward<k::Gelu::erf, float>{out.data(), b.data(), a.data(), R * C};
   });
   compare("swiglu", 1, tolerance, [](Floats& out) {
     out.resize(2 * R * C);
@@ -75,8 +75,8 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
   });
   compare("cross entropy", R, tolerance, [](Floats& out) {
     out = a;
-    out.resize(R * C + R);
-    return k::CrossEntropy{out.data() + R * C, out.data(), targets.data(), C, 1.0f};
+    out.resize(R * C + 2 * R);
+    return k::CrossEntropy{out.data() + R * C, out.data() + R * C + R, out.data(), targets.data(), R, C, C / 2 + 1, 1.0f};
   });
 }
 
@@ -97,8 +97,10 @@ BOOST_AUTO_TEST_CASE(attention_within_rounding) {
   };
   omp_set_num_threads(1);
   auto run = [&]<int level>(std::integral_constant<int, level>) {
-    add([&](const k::AttentionForward& body, float* scratch) { k::run_attention<level>(body, 2, scratch, per_thread); },
-        [&](const k::AttentionBackward& body, float* scratch) { k::run_attention<level>(body, 1, scratch, per_thread); });
+    add([&](const k::AttentionForward<float>& body, float* scratch) { k::run_attention<level>(body, 2, scratch, per_thread); },
+        [&](const k::AttentionBackward<float>& body, float* scratch) {
+          k::run_attention<level>(body, 1, scratch, per_thread);
+        });
   };
   run(std::integral_constant<int, 2>{});
   if (__builtin_cpu_supports("x86-64-v3")) run(std::integral_constant<int, 3>{});

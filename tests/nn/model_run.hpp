@@ -99,7 +99,7 @@ struct ModelRun {
   std::vector<bool> trainable;  // empty: all
   std::vector<float> tables, scratch, dx, cheap;
   std::vector<std::vector<float>> x, saved;
-  std::vector<const float*> weight_pointers;
+  std::vector<const void*> weight_pointers;
   std::vector<float*> gradient_pointers;
 };
 

@@ -5,6 +5,7 @@
 // sum(dO_i O_i), which dropout of the probabilities does not change.
 #pragma once
 
+#include "kernels/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/rows/dropout.hpp"
 #include "kernels/rows/lanes.hpp"
@@ -41,26 +42,28 @@ constexpr std::size_t block = AttentionScratch::block;
 
 /// Asks for row r + 12 of rows that lie pages apart, where the hardware does not foresee them; `write` 1 to store there. Up to
 /// 64 of D.
-template <int write>
-FSDP_INLINE void foresee(const float* rows, std::size_t stride, std::size_t r, std::size_t count, std::size_t D) {
+template <int write, class E>
+FSDP_INLINE void foresee(const E* rows, std::size_t stride, std::size_t r, std::size_t count, std::size_t D) {
   if (r + 12 >= count) return;
-  const float* row = rows + (r + 12) * stride;
-  for (std::size_t d = 0; d < D && d < 64; d += 16) __builtin_prefetch(row + d, write);
+  const E* row = rows + (r + 12) * stride;
+  for (std::size_t d = 0; d < D && d < 64; d += 64 / sizeof(E)) __builtin_prefetch(row + d, write);
 }
 
 /// to[d] = from[d] * factor.
-FSDP_INLINE void copy_row(float* to, const float* from, std::size_t D, float factor) {
+template <class To, class From>
+FSDP_INLINE void copy_row(To* to, const From* from, std::size_t D, float factor) {
   std::size_t d = 0;
   for (; d + 16 <= D; d += 16) {
 #pragma omp simd
-    for (std::size_t i = 0; i < 16; ++i) to[d + i] = from[d + i] * factor;
+    for (std::size_t i = 0; i < 16; ++i) to[d + i] = To(from[d + i] * factor);
   }
-  for (; d < D; ++d) to[d] = from[d] * factor;
+  for (; d < D; ++d) to[d] = To(from[d] * factor);
 }
 
 /// Copies `rows` rows of D floats into rows of `width`, the rest of which becomes 0. `foreseen` rows will be wanted in the end.
-FSDP_INLINE void pack(float* to, std::size_t width, const float* from, std::size_t stride, std::size_t rows,
-                      std::size_t foreseen, std::size_t D) {
+template <class E>
+FSDP_INLINE void pack(float* to, std::size_t width, const E* from, std::size_t stride, std::size_t rows, std::size_t foreseen,
+                      std::size_t D) {
   for (std::size_t r = 0; r < rows; ++r) {
     foresee<0>(from, stride, r, foreseen, D);
     copy_row(to + r * width, from + r * stride, D, 1.0f);
@@ -68,8 +71,9 @@ FSDP_INLINE void pack(float* to, std::size_t width, const float* from, std::size
   }
 }
 
-FSDP_INLINE void unpack(float* to, std::size_t stride, const float* from, std::size_t width, std::size_t rows,
-                        std::size_t foreseen, std::size_t D) {
+template <class E>
+FSDP_INLINE void unpack(E* to, std::size_t stride, const float* from, std::size_t width, std::size_t rows, std::size_t foreseen,
+                        std::size_t D) {
   for (std::size_t r = 0; r < rows; ++r) {
     foresee<1>(to, stride, r, foreseen, D);
     copy_row(to + r * stride, from + r * width, D, 1.0f);
@@ -94,7 +98,8 @@ FSDP_INLINE void transpose(float* to, const float* from, std::size_t width, std:
 }
 
 /// Packs the queries of a block, or what has a row for each, with zeros up to `columns` rows, and transposes them.
-FSDP_INLINE void pack_block(float* to, float* transposed, std::size_t width, const float* from, std::size_t stride,
+template <class E>
+FSDP_INLINE void pack_block(float* to, float* transposed, std::size_t width, const E* from, std::size_t stride,
                             std::size_t rows, std::size_t columns, std::size_t foreseen, std::size_t D, float scale) {
   pack(to, width, from, stride, rows, foreseen, D);
   for (std::size_t i = rows * width; i < columns * width; ++i) to[i] = 0;
@@ -215,9 +220,11 @@ FSDP_INLINE void multiply(float* x, const float* factors, std::size_t count) {
 }  // namespace attention_parts
 
 /// Row (b, h) of B * H. `scratch`: per_thread() floats for this thread.
+template <class E>
 struct AttentionForward {
-  float *out, *lse;
-  const float *q, *k, *v;
+  E* out;
+  float* lse;
+  const E *q, *k, *v;
   AttentionShape shape;
   DropoutMask mask;
 
@@ -255,7 +262,7 @@ struct AttentionForward {
       }
       small_gemm<level>(rows, D, end, {probabilities, 1, block}, values, width, queries, width, false);
       for (std::size_t j = 0; j < rows; ++j) {
-        float* to = out + ((b * T + first + j) * s.H + h) * D;
+        E* to = out + ((b * T + first + j) * s.H + h) * D;
         foresee<1>(to - j * s.H * D, s.H * D, j, T - first, D);
         const float* from = queries + j * width;
         copy_row(to, from, D, 1.0f / total[j]);
@@ -266,9 +273,12 @@ struct AttentionForward {
 };
 
 /// Row (b, kv) of B * K: all query heads of a key head, in order, so that dk and dv have one writer and one order of sums.
+template <class E>
 struct AttentionBackward {
-  float *dq, *dk, *dv;
-  const float *d_out, *out, *lse, *q, *k, *v;
+  E *dq, *dk, *dv;
+  const E *d_out, *out;
+  const float* lse;
+  const E *q, *k, *v;
   AttentionShape shape;
   DropoutMask mask;
 
@@ -304,7 +314,8 @@ struct AttentionBackward {
         pack_block(d_outs, d_outs_transposed, width, d_out + out_offset, s.H * D, rows, columns, T - first, D, 1.0f);
         float delta[block] = {}, shift[block] = {}, factors[block * 16];
         for (std::size_t j = 0; j < rows; ++j) {
-          const float *x = d_outs + j * width, *y = out + out_offset + j * s.H * D;
+          const float* x = d_outs + j * width;
+          const E* y = out + out_offset + j * s.H * D;
           foresee<0>(out + out_offset, s.H * D, j, T - first, D);
           delta[j] = lanes.sum(D, [=](std::size_t d) FSDP_LANE { return x[d] * y[d]; });
           shift[j] = lse[(b * s.H + h) * T + first + j];

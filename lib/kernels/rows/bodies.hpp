@@ -11,28 +11,40 @@
 #include "kernels/rows/rope.hpp"
 #include "kernels/rows/squares.hpp"
 
-#define FSDP_ROW_BODIES(X)    \
-  X(AdamWBody)                \
-  X(AddBias)                  \
-  X(AddResidual)              \
-  X(BiasGelu<Gelu::erf>)      \
-  X(BiasGelu<Gelu::tanh>)     \
-  X(ColumnFinish)             \
-  X(ColumnSum)                \
-  X(CrossEntropy)             \
-  X(DropoutBody)              \
-  X(EmbeddingBackward)        \
-  X(EmbeddingForward)         \
-  X(Fill)                     \
-  X(GeluBackward<Gelu::erf>)  \
-  X(GeluBackward<Gelu::tanh>) \
-  X(LayerNormBackward)        \
-  X(LayerNormForward)         \
-  X(NormalFill)               \
-  X(PositionBackward)         \
-  X(RmsNormBackward)          \
-  X(RmsNormForward)           \
-  X(RopeBody)                 \
-  X(Squares)                  \
-  X(SwigluBackward)           \
-  X(SwigluForward)
+#define FSDP_ROW_BODIES(X)     \
+  X(AdamWBody)                 \
+  X(ColumnFinish)              \
+  X(CrossEntropy)              \
+  X(NormalFill)                \
+  X(Squares)                   \
+  X(Convert<float, float>)     \
+  X(Convert<float, bf16>)      \
+  X(Convert<float, f16>)       \
+  X(Convert<bf16, float>)      \
+  X(Convert<f16, float>)       \
+  FSDP_ROW_BODIES_OF(X, float) \
+  FSDP_ROW_BODIES_OF(X, bf16)  \
+  FSDP_ROW_BODIES_OF(X, f16)
+
+/// Those on weights and activations of type E.
+#define FSDP_ROW_BODIES_OF(X, E) \
+  X(AddBias<E>)                  \
+  X(AddResidual<E>)              \
+  X(BiasGelu<Gelu::erf, E>)      \
+  X(BiasGelu<Gelu::tanh, E>)     \
+  X(ColumnSum<E>)                \
+  X(DropoutBody<E>)              \
+  X(EmbeddingBackward<E>)        \
+  X(EmbeddingForward<E>)         \
+  X(Fill<E>)                     \
+  X(GeluBackward<Gelu::erf, E>)  \
+  X(GeluBackward<Gelu::tanh, E>) \
+  X(LayerNormBackward<E>)        \
+  X(LayerNormForward<E>)         \
+  X(LogitGradient<E>)            \
+  X(PositionBackward<E>)         \
+  X(RmsNormBackward<E>)          \
+  X(RmsNormForward<E>)           \
+  X(RopeBody<E>)                 \
+  X(SwigluBackward<E>)           \
+  X(SwigluForward<E>)

@@ -51,8 +51,12 @@ void run_attention(const Body& body, std::size_t rows, float* scratch, std::size
   for (std::size_t r = 0; r < rows; ++r)
     body(CpuLanes<level>{}, r, scratch + static_cast<std::size_t>(omp_get_thread_num()) * scratch_per_thread);
 }
-template void run_attention<FSDP_CPU_LEVEL>(const AttentionForward&, std::size_t, float*, std::size_t);
-template void run_attention<FSDP_CPU_LEVEL>(const AttentionBackward&, std::size_t, float*, std::size_t);
+#define FSDP_INSTANTIATE_ATTENTION(E)                                                                        \
+  template void run_attention<FSDP_CPU_LEVEL>(const AttentionForward<E>&, std::size_t, float*, std::size_t); \
+  template void run_attention<FSDP_CPU_LEVEL>(const AttentionBackward<E>&, std::size_t, float*, std::size_t);
+FSDP_INSTANTIATE_ATTENTION(float)
+FSDP_INSTANTIATE_ATTENTION(bf16)
+FSDP_INSTANTIATE_ATTENTION(f16)
 
 #define FSDP_INSTANTIATE(...) template void run_rows<FSDP_CPU_LEVEL, __VA_ARGS__>(const __VA_ARGS__&, std::size_t);
 FSDP_ROW_BODIES(FSDP_INSTANTIATE)

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/philox.hpp"
+#include "kernels/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/rows/lanes.hpp"
 
@@ -46,17 +47,18 @@ FSDP_INLINE void each_with_dropout(Lanes lanes, const DropoutMask& of_rows, std:
 }
 
 /// Row r of R. y may be x.
+template <class E>
 struct DropoutBody {
-  float* y;
-  const float* x;
+  E* y;
+  const E* x;
   std::size_t C;
   DropoutMask mask;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    float* out = y + r * C;
-    const float* in = x + r * C;
-    each_with_dropout(lanes, mask, r, C, [=](std::size_t c, float factor) FSDP_LANE { out[c] = in[c] * factor; });
+    E* out = y + r * C;
+    const E* in = x + r * C;
+    each_with_dropout(lanes, mask, r, C, [=](std::size_t c, float factor) FSDP_LANE { out[c] = E(in[c] * factor); });
   }
 };
 

@@ -1,25 +1,27 @@
 // Row bodies of the embeddings. Letters as in kernels.hpp.
 #pragma once
 
+#include "kernels/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/rows/lanes.hpp"
 
 namespace fsdp::kernels {
 
 /// Row r of R.
+template <class E>
 struct EmbeddingForward {
-  float* x;
+  E* x;
   const std::int32_t* tokens;
-  const float *token_table, *position_table;
+  const E *token_table, *position_table;
   std::size_t T, C;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    float* out = x + r * C;
-    const float* token = token_table + static_cast<std::size_t>(tokens[r]) * C;
+    E* out = x + r * C;
+    const E* token = token_table + static_cast<std::size_t>(tokens[r]) * C;
     if (position_table) {
-      const float* position = position_table + r % T * C;
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = token[c] + position[c]; });
+      const E* position = position_table + r % T * C;
+      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = E(token[c] + position[c]); });
     } else {
       lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = token[c]; });
     }
@@ -28,10 +30,11 @@ struct EmbeddingForward {
 
 /// "Row" = one block of columns, which walks all R rows in order: no two blocks write the same element, and the sum's order is
 /// r's.
+template <class E>
 struct EmbeddingBackward {
   static constexpr std::size_t block = 256;
   float* d_table;
-  const float* dx;
+  const E* dx;
   const std::int32_t* tokens;
   std::size_t R, C;
 
@@ -41,16 +44,17 @@ struct EmbeddingBackward {
     const std::size_t n = C - begin < block ? C - begin : block;
     for (std::size_t r = 0; r < R; ++r) {
       float* out = d_table + static_cast<std::size_t>(tokens[r]) * C + begin;
-      const float* in = dx + r * C + begin;
+      const E* in = dx + r * C + begin;
       lanes.each(n, [=](std::size_t c) FSDP_LANE { out[c] += in[c]; });
     }
   }
 };
 
 /// Row t of the position table: the sum over sequences, in order.
+template <class E>
 struct PositionBackward {
   float* d_table;
-  const float* dx;
+  const E* dx;
   std::size_t B, T, C;
   bool add;
 
@@ -61,7 +65,7 @@ struct PositionBackward {
       if (!add) lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = 0; });
       return;
     }
-    const float* in = dx + t * C;
+    const E* in = dx + t * C;
     const std::size_t sequences = B, stride = T * C;
     const bool keep = add;
     lanes.each(C, [=](std::size_t c) FSDP_LANE {

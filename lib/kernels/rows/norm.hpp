@@ -3,28 +3,31 @@
 // threads.
 #pragma once
 
+#include "kernels/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/rows/lanes.hpp"
 
 namespace fsdp::kernels {
 
+template <class E>
 struct LayerNormForward {
-  float *y, *stats;
-  const float *x, *gain, *bias;
+  E* y;
+  float* stats;
+  const E *x, *gain, *bias;
   std::size_t C;
   float eps;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    const float* in = x + r * C;
-    float* out = y + r * C;
+    const E* in = x + r * C;
+    E* out = y + r * C;
     float* stat = stats + 2 * r;
-    const float *g = gain, *b = bias;
+    const E *g = gain, *b = bias;
     const float count = static_cast<float>(C);
-    const float mean = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return in[c]; }) / count;
+    const float mean = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return static_cast<float>(in[c]); }) / count;
     const float variance = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return (in[c] - mean) * (in[c] - mean); }) / count;
     const float rstd = 1.0f / square_root(variance + eps);
-    lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = (in[c] - mean) * rstd * g[c] + b[c]; });
+    lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = E((in[c] - mean) * rstd * g[c] + b[c]); });
     lanes.once([=]() FSDP_LANE {
       stat[0] = mean;
       stat[1] = rstd;
@@ -32,29 +35,35 @@ struct LayerNormForward {
   }
 };
 
+template <class E>
 struct RmsNormForward {
-  float *y, *stats;
-  const float *x, *gain;
+  E* y;
+  float* stats;
+  const E *x, *gain;
   std::size_t C;
   float eps;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    const float* in = x + r * C;
-    float* out = y + r * C;
+    const E* in = x + r * C;
+    E* out = y + r * C;
     float* stat = stats + r;
-    const float* g = gain;
+    const E* g = gain;
     const float mean_square = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return in[c] * in[c]; }) / static_cast<float>(C);
     const float rstd = 1.0f / square_root(mean_square + eps);
-    lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = in[c] * rstd * g[c]; });
+    lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = E(in[c] * rstd * g[c]); });
     lanes.once([=]() FSDP_LANE { *stat = rstd; });
   }
 };
 
 /// Partition p: its rows' dx, and their sums of dy * xhat (d_gain) and dy (d_bias) in scratch[p][2][C].
+template <class E>
 struct LayerNormBackward {
-  float *dx, *scratch;
-  const float *dy, *x, *stats, *gain;
+  E* dx;
+  float* scratch;
+  const E *dy, *x;
+  const float* stats;
+  const E* gain;
   std::size_t R, C, partitions;
   bool add;
 
@@ -62,13 +71,13 @@ struct LayerNormBackward {
   FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
     float* sum_gain = scratch + 2 * p * C;
     float* sum_bias = sum_gain + C;
-    const float* g = gain;
+    const E* g = gain;
     const float inverse = 1.0f / static_cast<float>(C);
     const bool keep = add;
     lanes.each(C, [=](std::size_t c) FSDP_LANE { sum_gain[c] = sum_bias[c] = 0; });
     for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r) {
-      const float *in = x + r * C, *d = dy + r * C;
-      float* out = dx + r * C;
+      const E *in = x + r * C, *d = dy + r * C;
+      E* out = dx + r * C;
       const float mean = stats[2 * r], rstd = stats[2 * r + 1];
       const Several<float, 2> sums = lanes.sums(
           C, [=](std::size_t c) FSDP_LANE { return d[c] * g[c]; },
@@ -79,45 +88,50 @@ struct LayerNormBackward {
         sum_gain[c] += dyc * hat;
         sum_bias[c] += dyc;
         const float value = rstd * (dyc * g[c] - a - hat * b);
-        out[c] = keep ? out[c] + value : value;
+        out[c] = E(keep ? out[c] + value : value);
       });
     }
   }
 };
 
 /// As LayerNormBackward, with scratch[p][C].
+template <class E>
 struct RmsNormBackward {
-  float *dx, *scratch;
-  const float *dy, *x, *stats, *gain;
+  E* dx;
+  float* scratch;
+  const E *dy, *x;
+  const float* stats;
+  const E* gain;
   std::size_t R, C, partitions;
   bool add;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
     float* sum_gain = scratch + p * C;
-    const float* g = gain;
+    const E* g = gain;
     const float inverse = 1.0f / static_cast<float>(C);
     const bool keep = add;
     lanes.each(C, [=](std::size_t c) FSDP_LANE { sum_gain[c] = 0; });
     for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r) {
-      const float *in = x + r * C, *d = dy + r * C;
-      float* out = dx + r * C;
+      const E *in = x + r * C, *d = dy + r * C;
+      E* out = dx + r * C;
       const float rstd = stats[r];
       const float b = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return d[c] * g[c] * (in[c] * rstd); }) * inverse;
       lanes.each(C, [=](std::size_t c) FSDP_LANE {
         const float hat = in[c] * rstd, dyc = d[c];
         sum_gain[c] += dyc * hat;
         const float value = rstd * (dyc * g[c] - hat * b);
-        out[c] = keep ? out[c] + value : value;
+        out[c] = E(keep ? out[c] + value : value);
       });
     }
   }
 };
 
 /// Partition p: the sum of its rows of dy[R,C] in scratch[p][C]. Walks by rows, four at a time.
+template <class E>
 struct ColumnSum {
   float* scratch;
-  const float* dy;
+  const E* dy;
   std::size_t R, C, stride, partitions;
 
   template <class Lanes>
@@ -127,11 +141,11 @@ struct ColumnSum {
     std::size_t r = p * R / partitions;
     const std::size_t end = (p + 1) * R / partitions;
     for (; r + 4 <= end; r += 4) {
-      const float *d0 = dy + r * stride, *d1 = d0 + stride, *d2 = d1 + stride, *d3 = d2 + stride;
+      const E *d0 = dy + r * stride, *d1 = d0 + stride, *d2 = d1 + stride, *d3 = d2 + stride;
       lanes.each(C, [=](std::size_t c) FSDP_LANE { total[c] += (d0[c] + d1[c]) + (d2[c] + d3[c]); });
     }
     for (; r < end; ++r) {
-      const float* d = dy + r * stride;
+      const E* d = dy + r * stride;
       lanes.each(C, [=](std::size_t c) FSDP_LANE { total[c] += d[c]; });
     }
   }

@@ -1,6 +1,7 @@
 // Bodies without sums. Those on flat arrays take "row" b to be elements [b * flat_block, ...) of n.
 #pragma once
 
+#include "kernels/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/rows/dropout.hpp"
 #include "kernels/rows/lanes.hpp"
@@ -17,37 +18,39 @@ FSDP_INLINE void each_of_block(Lanes lanes, std::size_t b, std::size_t n, F f) {
   lanes.each(n - begin < flat_block ? n - begin : flat_block, [=](std::size_t i) FSDP_LANE { f(begin + i); });
 }
 
+template <class E>
 struct AddBias {
-  float* x;
-  const float* bias;
+  E* x;
+  const E* bias;
   std::size_t C;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    float* row = x + r * C;
-    const float* b = bias;
-    lanes.each(C, [=](std::size_t c) FSDP_LANE { row[c] += b[c]; });
+    E* row = x + r * C;
+    const E* b = bias;
+    lanes.each(C, [=](std::size_t c) FSDP_LANE { row[c] = E(row[c] + b[c]); });
   }
 };
 
+template <class E>
 struct AddResidual {
-  float* y;
-  const float *x, *branch, *bias;
+  E* y;
+  const E *x, *branch, *bias;
   std::size_t C;
   DropoutMask mask;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    float* out = y + r * C;
-    const float *a = x + r * C, *d = branch + r * C, *b = bias;
+    E* out = y + r * C;
+    const E *a = x + r * C, *d = branch + r * C, *b = bias;
     if (mask.dropped && b)
-      each_with_dropout(lanes, mask, r, C, [=](std::size_t c, float m) FSDP_LANE { out[c] = a[c] + (d[c] + b[c]) * m; });
+      each_with_dropout(lanes, mask, r, C, [=](std::size_t c, float m) FSDP_LANE { out[c] = E(a[c] + (d[c] + b[c]) * m); });
     else if (mask.dropped)
-      each_with_dropout(lanes, mask, r, C, [=](std::size_t c, float m) FSDP_LANE { out[c] = a[c] + d[c] * m; });
+      each_with_dropout(lanes, mask, r, C, [=](std::size_t c, float m) FSDP_LANE { out[c] = E(a[c] + d[c] * m); });
     else if (b)
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = d[c] + (a[c] + b[c]); });
+      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = E(d[c] + (a[c] + b[c])); });
     else
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = d[c] + a[c]; });
+      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = E(d[c] + a[c]); });
   }
 };
 
@@ -74,53 +77,57 @@ FSDP_INLINE float gelu_slope(float x) {
   }
 }
 
-template <Gelu form>
+template <Gelu form, class E>
 struct BiasGelu {
-  float *out, *pre;
-  const float* bias;
+  E *out, *pre;
+  const E* bias;
   std::size_t F;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    float *to = out + r * F, *row = pre + r * F;
-    const float* b = bias;
+    E *to = out + r * F, *row = pre + r * F;
+    const E* b = bias;
     if (b)
       lanes.each(F, [=](std::size_t c) FSDP_LANE {
-        const float value = row[c] + b[c];
+        const E value(row[c] + b[c]);  // as it is stored: backward and refilling find the same
         row[c] = value;
-        to[c] = gelu<form>(value);
+        to[c] = E(gelu<form>(value));
       });
     else
-      lanes.each(F, [=](std::size_t c) FSDP_LANE { to[c] = gelu<form>(row[c]); });
+      lanes.each(F, [=](std::size_t c) FSDP_LANE { to[c] = E(gelu<form>(row[c])); });
   }
 };
 
-template <Gelu form>
+template <Gelu form, class E>
 struct GeluBackward {
-  float* d_pre;
-  const float *d_out, *pre;
+  E* d_pre;
+  const E *d_out, *pre;
   std::size_t n;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.d_pre[i] = k.d_out[i] * gelu_slope<form>(k.pre[i]); });
+    each_of_block(lanes, b, n,
+                  [k = *this](std::size_t i) FSDP_LANE { k.d_pre[i] = E(k.d_out[i] * gelu_slope<form>(k.pre[i])); });
   }
 };
 
+template <class E>
 struct SwigluForward {
-  float* out;
-  const float *gate, *up;
+  E* out;
+  const E *gate, *up;
   std::size_t n;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.out[i] = k.gate[i] * sigmoid(k.gate[i]) * k.up[i]; });
+    each_of_block(lanes, b, n,
+                  [k = *this](std::size_t i) FSDP_LANE { k.out[i] = E(k.gate[i] * sigmoid(k.gate[i]) * k.up[i]); });
   }
 };
 
+template <class E>
 struct SwigluBackward {
-  float *d_gate, *d_up;
-  const float *d_out, *gate, *up;
+  E *d_gate, *d_up;
+  const E *d_out, *gate, *up;
   std::size_t n;
 
   template <class Lanes>
@@ -129,20 +136,34 @@ struct SwigluBackward {
       const float s = sigmoid(k.gate[i]), silu = k.gate[i] * s, slope = s + silu * (1.0f - s);
       const float d_gate_i = k.d_out[i] * k.up[i] * slope,
                   d_up_i = k.d_out[i] * silu;  // both before either is stored: one may overwrite d_out
-      k.d_gate[i] = d_gate_i;
-      k.d_up[i] = d_up_i;
+      k.d_gate[i] = E(d_gate_i);
+      k.d_up[i] = E(d_up_i);
     });
   }
 };
 
+template <class E>
 struct Fill {
-  float* x;
+  E* x;
   std::size_t n;
-  float value;
+  E value;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
     each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.x[i] = k.value; });
+  }
+};
+
+/// to = from in another element type; they are not the same memory.
+template <class To, class From>
+struct Convert {
+  To* to;
+  const From* from;
+  std::size_t n;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.to[i] = To(static_cast<float>(k.from[i])); });
   }
 };
 

@@ -1,13 +1,15 @@
 // Row body of the rotary positions.
 #pragma once
 
+#include "kernels/element.hpp"
 #include "kernels/rows/lanes.hpp"
 
 namespace fsdp::kernels {
 
 /// Row r = (b, t).
+template <class E>
 struct RopeBody {
-  float* x;
+  E* x;
   const float* cos_sin;
   std::size_t T, heads, D, stride;
   float sign;  // -1 rotates back
@@ -18,11 +20,11 @@ struct RopeBody {
     const float *cosines = cos_sin + r % T * D, *sines = cosines + half;
     const float direction = sign;
     for (std::size_t h = 0; h < heads; ++h) {
-      float *first = x + r * stride + h * D, *second = first + half;
+      E *first = x + r * stride + h * D, *second = first + half;
       lanes.each(half, [=](std::size_t i) FSDP_LANE {
         const float a = first[i], b = second[i], c = cosines[i], s = direction * sines[i];
-        first[i] = a * c - b * s;
-        second[i] = b * c + a * s;
+        first[i] = E(a * c - b * s);
+        second[i] = E(b * c + a * s);
       });
     }
   }

@@ -1,0 +1,82 @@
+// The 16-bit element types: storage alone, all arithmetic is in fp32. bf16 is the upper half of an fp32 number, f16 is IEEE
+// binary16. Conversions round to nearest, ties to even, and are free of branches, so that a loop over them becomes vector code
+// on every instruction set; no operand is denormal, so that they work where denormals count as 0.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.hpp"
+
+#if defined(__CUDACC__)
+#define FSDP_ELEMENT __host__ __device__ __forceinline__
+#else
+#define FSDP_ELEMENT __attribute__((always_inline)) inline
+#endif
+
+namespace fsdp {
+
+namespace element_parts {
+
+FSDP_ELEMENT std::uint32_t bits_of(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+FSDP_ELEMENT float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+FSDP_ELEMENT std::uint16_t to_bf16(float x) {
+  const std::uint32_t u = bits_of(x);
+  const std::uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16, nan = u >> 16 | 0x40u;
+  return static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+FSDP_ELEMENT std::uint16_t to_f16(float x) {
+  const std::uint32_t all = bits_of(x), sign = all >> 16 & 0x8000u, u = all & 0x7fffffffu;
+  const std::uint32_t normal = (u - (112u << 23) + 0xfffu + (u >> 13 & 1u)) >> 13;
+  // Below 2^-14 one half is added: the sum's last bits count units of 2^-24, rounded by the addition.
+  const std::uint32_t small = bits_of(float_of(u < 0x38800000u ? u : 0u) + 0.5f) - 0x3f000000u;
+  const std::uint32_t huge = u > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  return static_cast<std::uint16_t>(sign | (u < 0x38800000u ? small : u < 0x47800000u ? normal : huge));
+}
+
+FSDP_ELEMENT float from_f16(std::uint16_t half) {
+  const std::uint32_t sign = (half & 0x8000u) << 16, u = (half & 0x7fffu) << 13;
+  const float small = float_of(u + (113u << 23)) - float_of(113u << 23);  // below 2^-14
+  const std::uint32_t normal = u + ((u < 0x7c00u << 13 ? 112u : 224u) << 23);
+  return float_of(sign | (u < 0x400u << 13 ? bits_of(small) : normal));
+}
+
+}  // namespace element_parts
+
+struct bf16 {
+  std::uint16_t bits;
+  bf16() = default;
+  FSDP_ELEMENT explicit bf16(float x) : bits(element_parts::to_bf16(x)) {}
+  FSDP_ELEMENT operator float() const { return element_parts::float_of(static_cast<std::uint32_t>(bits) << 16); }
+};
+
+struct f16 {
+  std::uint16_t bits;
+  f16() = default;
+  FSDP_ELEMENT explicit f16(float x) : bits(element_parts::to_f16(x)) {}
+  FSDP_ELEMENT operator float() const { return element_parts::from_f16(bits); }
+};
+
+template <class T>
+inline constexpr DType dtype_of = DType::f32;
+template <>
+inline constexpr DType dtype_of<bf16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<f16> = DType::f16;
+
+/// f.operator()<T>() with the element type that `type` names.
+template <class F>
+decltype(auto) with_element(DType type, F&& f) {
+  switch (type) {
+    case DType::bf16:
+      return f.template operator()<bf16>();
+    case DType::f16:
+      return f.template operator()<f16>();
+    case DType::f32:
+      break;
+  }
+  return f.template operator()<float>();
+}
+
+}  // namespace fsdp

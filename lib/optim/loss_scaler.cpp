@@ -1,0 +1,30 @@
+#include "optim/loss_scaler.hpp"
+
+#include <algorithm>
+
+namespace fsdp {
+
+bool LossScaler::update(bool finite) {
+  LossScalerState& s = state_;
+  if (finite) {
+    if (static_cast<std::uint64_t>(s.updates - s.last_overflow) % options_.scale_window == 0) {
+      s.scale *= 2;
+      s.last_change = s.updates;
+    }
+    ++s.updates;
+    return true;
+  }
+  const double since_change = static_cast<double>(s.updates - s.last_change);
+  s.last_overflow = s.updates++;
+  ++s.overflows;
+  if (static_cast<double>(s.overflows) >= options_.tolerance * since_change) {
+    const double halved = options_.threshold ? std::max(s.scale / 2, *options_.threshold) : s.scale / 2;
+    if (halved <= options_.min_scale) return false;
+    s.scale = halved;
+    s.last_change = s.last_overflow;
+    s.overflows = 0;
+  }
+  return true;
+}
+
+}  // namespace fsdp
