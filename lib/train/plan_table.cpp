@@ -119,6 +119,7 @@ void resolve(PlanTableOptions& o) {
   const std::size_t group = std::exchange(o.train.shard_group_size, 0);
   resolve(o.train, static_cast<int>(ranks));
   o.train.shard_group_size = group;
+  if (o.train.comm.kind == CommKind::mpi) o.cluster.between = Between::ranks;
   // The cores of the cluster are not known; a run would take its share of them.
   if (o.train.threads == 0) o.train.threads = 1;
 }
