@@ -8,9 +8,9 @@
 //
 // Errors. A rank that throws out of a collective, or between collectives, must not leave the others waiting: whoever unwinds
 // calls abort(), and then ends. Threads and shared memory: every rank's collectives throw GroupAborted from then on, those that
-// wait too. MPI: this rank's do; the other processes are ended by MpiSession::abort_job, which main() calls after it has
-// printed the error. Between processes, a rank that does not arrive within the time that CommOptions gives is named by those
-// that wait: they throw CollectiveTimeout.
+// wait too. MPI: this rank's do, and by nodes those of its node; the other processes are ended by MpiSession::abort_job, which
+// main() calls after it has printed the error. Between processes, a rank that does not arrive within the time that CommOptions
+// gives is named by those that wait: they throw CollectiveTimeout.
 #pragma once
 
 #include <array>

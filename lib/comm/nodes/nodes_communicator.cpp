@@ -104,7 +104,7 @@ void NodesCommunicator::all_gather(Stream& stream, const void* shard, void* whol
 void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) {
   expect_usable(stream);
   const std::uint64_t before = sent_by_parts();
-  const bool in_place = shard == whole + me() * shard_count;
+  const bool in_place = shard_count != 0 && shard == whole + me() * shard_count;
   expect(!in_place || into == Into::overwrite, "a sum in place overwrites");
   if (is_subtree(node_ranks())) {
     by_nodes(
@@ -138,17 +138,17 @@ void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   const std::uint64_t before = sent_by_parts();
   if (is_subtree(node_ranks())) {
     const std::size_t parted = elements_in_parts(n, sizeof(T), node_ranks()), part = parted / node_ranks(), rest = n - parted;
-    T *const mine = data + place() * part, *const whole = data + parted;
+    T *const mine = data + place() * part, *const uncut = data + parted;
     by_nodes(
         Call::all_reduce,
         [&] {
           if constexpr (std::is_same_v<T, float>)
             if (part > 0) near_->reduce_scatter(stream, data, mine, part, Into::overwrite);
-          if (rest > 0) near_->all_reduce(stream, whole, rest);
+          if (rest > 0) near_->all_reduce(stream, uncut, rest);
         },
         [&] {
           if (part > 0) far_->all_reduce(stream, mine, part);
-          if (rest > 0) far_->all_reduce(stream, whole, rest);
+          if (rest > 0) far_->all_reduce(stream, uncut, rest);
           if constexpr (std::is_same_v<T, float>)
             if (part > 0) near_->all_gather(stream, mine, data, part, DType::f32);
         });
