@@ -227,7 +227,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
           return text.find(format("rank {} on {} has not arrived at all-reduce within 300 ms", size - 1, session().host())) ==
                  0;
         });
-        BOOST_TEST(timer.seconds() >= 0.3);
+        BOOST_TEST(timer.seconds() >= 0.2);  // with shared memory the rank that came first gives up for all
         BOOST_TEST(timer.seconds() < 20);
         BOOST_CHECK_THROW(part->barrier(), std::runtime_error);
       } else {
