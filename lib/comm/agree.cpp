@@ -16,6 +16,8 @@ namespace fsdp {
 std::pair<std::string, int> describe_current_exception() {
   try {
     throw;
+  } catch (const CollectiveError& error) {
+    return {error.what(), error.exit_code};
   } catch (const RunError& error) {
     return {error.what(), exit_code::failed};
   } catch (const UserError& error) {

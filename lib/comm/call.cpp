@@ -16,7 +16,8 @@ CollectiveTimeout not_arrived(const std::string& who, Call call, double timeout_
   return CollectiveTimeout(
       format("{} has not arrived at {} within {} (it hangs, was stopped, or is busy with something else) see what it does; "
              "--collective-timeout makes the others wait longer",
-             who, name_of(call), format_duration(timeout_s)));
+             who, name_of(call), format_duration(timeout_s)),
+      who, timeout_s);
 }
 
 }  // namespace fsdp

@@ -1,5 +1,6 @@
-// A group of ranks and its collectives. `mpi/` (processes), `shm/` (processes of one node) and `threads/` (logical ranks of one
-// process) implement it; code above this folder never asks which.
+// A group of ranks and its collectives. `mpi/` (processes), `shm/` (processes of one node), `nodes/` (processes of several
+// nodes, made of the other two) and `threads/` (logical ranks of one process) implement it; code above this folder never asks
+// which.
 //
 // Order of sums. Every reduction adds in one canonical order that depends on the number of ranks alone: adjacent ranks pair at
 // stride 1, 2, 4, ...: ((0+1)+(2+3))+(4+...). So all-reduce and reduce-scatter give the same bits, whatever the backend, the
@@ -7,9 +8,9 @@
 //
 // Errors. A rank that throws out of a collective, or between collectives, must not leave the others waiting: whoever unwinds
 // calls abort(), and then ends. Threads and shared memory: every rank's collectives throw GroupAborted from then on, those that
-// wait too. MPI: this rank's do; the other processes are ended by MpiSession::abort_job, which main() calls after it has
-// printed the error. Between processes, a rank that does not arrive within the time that CommOptions gives is named by those
-// that wait: they throw CollectiveTimeout.
+// wait too. MPI: this rank's do, and by nodes those of its node; the other processes are ended by MpiSession::abort_job, which
+// main() calls after it has printed the error. Between processes, a rank that does not arrive within the time that CommOptions
+// gives is named by those that wait: they throw CollectiveTimeout.
 #pragma once
 
 #include <array>
@@ -18,6 +19,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "base/dtype.hpp"
 #include "base/error.hpp"
@@ -36,9 +38,12 @@ struct GroupAborted : std::runtime_error {
   GroupAborted() : std::runtime_error("another rank failed, so that this collective cannot be done") {}
 };
 
-/// Thrown by a collective because a rank did not come, and by all later ones: the group is of no use any more.
+/// Thrown by a collective because a rank did not come. The group is of no use any more: all later ones throw, too.
 struct CollectiveTimeout : RunError {
-  using RunError::RunError;
+  CollectiveTimeout(const std::string& message, std::string who_is_missing, double waited_s)
+      : RunError(message), who(std::move(who_is_missing)), timeout_s(waited_s) {}
+  std::string who;  // "rank 3 on node7"
+  double timeout_s;
 };
 
 /// What one rank put on the wire since construction, by kind of collective; within a node, what it would have put there.
@@ -59,10 +64,12 @@ class Communicator {
   /// whole = concatenation by rank of each rank's shard; whole holds size() * shard_count elements. In place if shard is
   /// whole + rank() * shard_count. Sends (size-1) * shard_count elements per rank.
   virtual void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) = 0;
-  /// shard (overwritten or added to) = canonical sum over ranks of their whole[rank() * shard_count ...]; shard must not
-  /// overlap whole, which is left unspecified-but-unread afterwards. fp32. Sends (size-1) * shard_count elements per rank.
-  virtual void reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) = 0;
-  /// data = canonical sum over ranks, on every rank. Sends 2 (size-1)/size * count elements per rank (up to rounding).
+  /// shard (overwritten or added to) = canonical sum over ranks of their whole[rank() * shard_count ...]; whole is left
+  /// unspecified. shard must not overlap it, except that what is overwritten may be whole + rank() * shard_count. fp32. Sends
+  /// (size-1) * shard_count elements per rank.
+  virtual void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) = 0;
+  /// data = canonical sum over ranks, on every rank. Sends 2 (size-1)/size * count elements per rank (up to rounding); where
+  /// the group goes by nodes (nodes/), up to twice as many of double and int64, whose sums are small.
   virtual void all_reduce(Stream& stream, float* data, std::size_t count) = 0;
   virtual void all_reduce(Stream& stream, double* data, std::size_t count) = 0;
   /// Exact, modulo 2^64.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "comm/communicator.hpp"
@@ -13,8 +14,9 @@ enum class CommKind { automatic, mpi, shm };
 
 /// How the processes of a job communicate.
 struct CommOptions {
-  /// mpi: by messages. shm: groups whose ranks share a node share memory, other groups send messages. automatic: as shm; a
-  /// group that cannot share memory sends messages instead of failing.
+  /// mpi: by messages. shm: groups whose ranks share a node share memory; groups of several nodes with the same number of
+  /// consecutive ranks on each share memory within them and send messages between them; other groups send messages. automatic:
+  /// as shm; ranks of a node that cannot share memory send messages instead of failing.
   CommKind kind = CommKind::mpi;
   double timeout_s = 600;                          // how long a rank is waited for; 0: for ever
   std::size_t piece_bytes = std::size_t{1} << 30;  // no message is longer; below 2^31
@@ -31,8 +33,8 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   ~MpiSession();
 
-  /// All processes of the job. Collective; the session must outlive it and its splits. With CommKind::shm, RunError on all
-  /// ranks if they share a node and cannot share memory.
+  /// All processes of the job. Collective; the session must outlive it and its splits. With CommKind::shm it fails on all
+  /// ranks if those of a node cannot share memory.
   std::unique_ptr<Communicator> world(const CommOptions& options = {});
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -48,7 +50,7 @@ class MpiSession {
   int uncaught_at_start_ = 0;
 };
 
-/// Communicator::staging_bytes() of a group of `ranks` that shares memory, or sends messages, without a communicator.
-std::size_t planned_staging_bytes(int ranks, bool share_memory);
+/// Communicator::staging_bytes() of a group, without a communicator: `nodes` has the number of each rank's node.
+std::size_t planned_staging_bytes(std::span<const int> nodes, CommKind kind);
 
 }  // namespace fsdp

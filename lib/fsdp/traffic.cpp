@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/error.hpp"
+#include "comm/nodes/nodes_communicator.hpp"
 #include "kernels/exact_sum.hpp"
 #include "tensor/shape.hpp"
 
@@ -39,20 +40,48 @@ Range members_on_node(const Group& group, std::size_t first, std::size_t n) {
   return {before(first), before(first + n)};
 }
 
+/// How many members each node has where all that have any have the same number, else 0: ranks_of_each_node() without a list of
+/// all members. Where the stride does not divide a node, nodes have one each or not the same number, as groups of such a stride
+/// reach from end to end of the cluster.
+std::size_t members_of_each_node(const Group& group, std::size_t per_node) {
+  if (per_node % group.stride != 0) return 0;
+  const auto node_of = [&](std::size_t k) { return group.member(k) / per_node; };
+  const std::size_t last = group.size - 1, first_node = node_of(0), last_node = node_of(last);
+  const std::size_t n = members_on_node(group, first_node * per_node, per_node).size();
+  const bool same_on_last = members_on_node(group, last_node * per_node, per_node).size() == n;
+  const bool same_between = last_node - first_node < 2 || n == per_node / group.stride;
+  return same_on_last && same_between ? n : 0;
+}
+
 struct Sent {
   std::size_t near = 0, far = 0;  // elements
+  std::size_t total() const { return near + far; }
 };
 
-/// What one call makes the member `group.index` send to the members `near` and to the others.
-Sent sent_by(const CollectiveUse& use, const Group& group, Range near) {
+/// What a rank sends in an all-reduce by messages: the others' shares to their owners, then its own to the others.
+std::size_t sent_by_all_reduce(std::size_t count, std::size_t ranks, std::size_t rank) {
+  const std::size_t mine = share(count, ranks, rank).size();
+  return count - mine + (ranks - 1) * mine;
+}
+
+/// What one call makes a rank send that is number `place` of `of_each` on node number `node` of a group that goes by nodes.
+Sent sent_by_nodes(const CollectiveUse& use, std::size_t nodes, std::size_t node, std::size_t of_each, std::size_t place) {
+  if (use.kind != Collective::all_reduce) return {nodes * (of_each - 1) * use.count, (nodes - 1) * use.count};
+  const std::size_t parted = elements_in_parts(use.count, use.element_bytes, of_each), part = parted / of_each,
+                    whole = use.count - parted;
+  return {2 * (of_each - 1) * part + sent_by_all_reduce(whole, of_each, place),
+          sent_by_all_reduce(part, nodes, node) + sent_by_all_reduce(whole, nodes, node)};
+}
+
+/// What one call makes the member `group.index` send to the members `near` and to the others, each what it needs.
+Sent sent_directly(const CollectiveUse& use, const Group& group, Range near) {
   const std::size_t neighbours = near.size() - 1, others = group.size - 1;
   if (use.kind != Collective::all_reduce) return {neighbours * use.count, (others - neighbours) * use.count};
-  // The others' shares to their owners, then mine to the others.
   const std::size_t mine = share(use.count, group.size, group.index).size();
   const std::size_t begin = share(use.count, group.size, near.begin).begin,
                     end = share(use.count, group.size, near.end - 1).end;
-  const std::size_t to_near = end - begin - mine + neighbours * mine, to_all = use.count - mine + others * mine;
-  return {to_near, to_all - to_near};
+  const std::size_t to_near = end - begin - mine + neighbours * mine;
+  return {to_near, sent_by_all_reduce(use.count, group.size, group.index) - to_near};
 }
 
 }  // namespace
@@ -102,13 +131,19 @@ RankTraffic traffic_of_rank(const std::vector<CollectiveUse>& uses, MeshShape me
   RankTraffic traffic;
   for (const CollectiveUse& use : uses) {
     const Group group = group_of(me, use.axis, mesh);
-    const Sent sent = sent_by(use, group, members_on_node(group, first, per_node));
+    const Range near = members_on_node(group, first, per_node);
+    const std::size_t of_each = members_of_each_node(group, per_node);
+    const bool by_nodes = cluster.between == Between::nodes && of_each > 1 && of_each < group.size &&
+                          (use.kind == Collective::all_gather || is_subtree(of_each));
+    const Sent direct = sent_directly(use, group, near);
+    const Sent sent =
+        by_nodes ? sent_by_nodes(use, group.size / of_each, group.index / of_each, of_each, group.index % of_each) : direct;
     const std::uint64_t bytes = use.calls * use.element_bytes;
-    traffic.bytes_sent[static_cast<std::size_t>(use.kind)] += bytes * (sent.near + sent.far);
+    traffic.bytes_sent[static_cast<std::size_t>(use.kind)] += bytes * sent.total();
     traffic.within_node += bytes * sent.near;
     traffic.between_nodes += bytes * sent.far;
     const std::size_t next = group.member((group.index + 1) % group.size);
-    if (next / per_node * per_node != first) traffic.ring_between_nodes += bytes * (sent.near + sent.far);
+    if (next / per_node * per_node != first) traffic.ring_between_nodes += bytes * direct.total();
   }
   return traffic;
 }

@@ -1,10 +1,11 @@
 // What the collectives of a list of operations move: counted from the list, as the communicators count it while it runs
 // (Communicator::traffic()), and divided by whether it leaves the sender's node.
 //
-// How bytes go. Ranks are consecutive on nodes. A rank sends each other rank of the group what that one needs, and nothing
-// else: its shard in an all-gather, the other one's share in a reduce-scatter; an all-reduce is both. So do this project's
-// communicators, where messages are sent. A ring (NCCL's, on large buffers) sends as many bytes per rank, but each rank to the
-// next one alone: from a node only one stream per group goes out. Both are given.
+// How bytes go. Ranks are consecutive on nodes. A group that has as many ranks on each of several nodes goes by nodes
+// (comm/nodes/): a rank sends a shard to each other node once, and a node's ranks send on what comes in, or add up what goes
+// out. Elsewhere, and under --comm mpi, a rank sends each other rank of the group what that one needs: its shard in an
+// all-gather, the other one's share in a reduce-scatter; an all-reduce is both. A ring (NCCL's, on large buffers) sends as many
+// bytes per rank, but each rank to the next one alone: from a node only one stream per group goes out. Both are given.
 #pragma once
 
 #include <array>
@@ -20,8 +21,12 @@
 
 namespace fsdp {
 
+/// How groups that span nodes communicate, where they may choose.
+enum class Between { nodes, ranks };
+
 struct Cluster {
   int nodes = 1, ranks_per_node = 1;
+  Between between = Between::nodes;
   int ranks() const { return nodes * ranks_per_node; }
 };
 

@@ -278,16 +278,20 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
     rows.push_back({std::string("  ") + kinds[kind], format("{}", use.calls), axes[axis], format("{}", sizes[axis]),
                     bytes(whole), bytes(traffic_of_rank({use}, row.mesh, table.options.cluster, 0).total())});
   }
+  const char* const between =
+      table.options.cluster.between == Between::nodes
+          ? "A group that has the same number of consecutive ranks on each of its nodes sends a shard to each other\n"
+            "node once; so it does with sums, if that number is a power of two, and with the few bytes of the norm and\n"
+            "the loss as a whole. In other groups a rank sends each other rank what that one needs.\n"
+          : "With --comm mpi a rank sends each other rank what that one needs, without a stop on the way.\n";
   return lay_out(rows, 2) +
-         "\nOver S ranks a rank sends (S-1)/S of the padded bytes in an all-gather and in a reduce-scatter, 2 (S-1)/S in an\n"
-         "all-reduce. within node, between nodes: ranks are consecutive on nodes, and send each other rank what that one "
-         "needs\n"
-         "without a stop on the way, as fsdp-train's messages go; the rank that sends most. out of a node: what its ranks send "
-         "to\n"
-         "other nodes, added up. same by rings: what would leave a node if each group were a ring in order of ranks, as "
-         "NCCL's:\n"
-         "one stream per group that spans nodes. The norm of the gradient and the loss are counted; saving and validation are "
-         "not.\n";
+         format(
+             "\nOver S ranks a rank sends (S-1)/S of the padded bytes in an all-gather and in a reduce-scatter,\n"
+             "2 (S-1)/S in an all-reduce. within node, between nodes: of the rank that sends most; ranks are consecutive.\n{}"
+             "out of a node: what its ranks send to other nodes, added up. same by rings: what would leave a node if\n"
+             "each group were a ring in order of ranks, as NCCL's: one stream per group that spans nodes. The norm of\n"
+             "the gradient and the loss are counted; saving and validation are not.\n",
+             between);
 }
 
 nlohmann::json memory_json(const RankMemory& m) {

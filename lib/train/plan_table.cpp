@@ -50,16 +50,22 @@ class UseThreads {
   int before_;
 };
 
-/// Of the groups that a run makes: world, node, shard and replicate axis. Those within a node share memory if they may.
+/// Of the groups that a run makes: world, node, shard and replicate axis. Nodes may cut the groups of an axis in different
+/// ways: of each axis the group that needs most.
 std::size_t staging_bytes(MeshShape mesh, Cluster cluster, CommKind comm) {
-  const auto of_group = [&](int ranks, bool within_node) {
-    return planned_staging_bytes(ranks, within_node && comm != CommKind::mpi);
+  const auto most_of = [&](int groups, int size, auto rank_of) {
+    std::size_t most = 0;
+    std::vector<int> nodes(static_cast<std::size_t>(size));
+    for (int group = 0; group < groups; ++group) {
+      for (int k = 0; k < size; ++k) nodes[static_cast<std::size_t>(k)] = rank_of(group, k) / cluster.ranks_per_node;
+      most = std::max(most, planned_staging_bytes(nodes, comm));
+    }
+    return most;
   };
-  const bool one_node = cluster.nodes == 1, some = mesh.shard <= cluster.ranks_per_node,
-             all = one_node || cluster.ranks_per_node % mesh.shard == 0;
-  return of_group(cluster.ranks(), one_node) + of_group(cluster.ranks_per_node, true) +
-         std::max(of_group(mesh.shard, some), of_group(mesh.shard, all)) +  // nodes may cut some groups
-         of_group(mesh.replicate, one_node || mesh.replicate == 1);
+  const auto in_order = [](int, int k) { return k; };
+  return most_of(1, cluster.ranks(), in_order) + most_of(1, cluster.ranks_per_node, in_order) +
+         most_of(mesh.replicate, mesh.shard, [&](int group, int k) { return group * mesh.shard + k; }) +
+         most_of(mesh.shard, mesh.replicate, [&](int group, int k) { return k * mesh.shard + group; });
 }
 
 PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
@@ -113,6 +119,7 @@ void resolve(PlanTableOptions& o) {
   const std::size_t group = std::exchange(o.train.shard_group_size, 0);
   resolve(o.train, static_cast<int>(ranks));
   o.train.shard_group_size = group;
+  if (o.train.comm.kind == CommKind::mpi) o.cluster.between = Between::ranks;
   // The cores of the cluster are not known; a run would take its share of them.
   if (o.train.threads == 0) o.train.threads = 1;
 }

@@ -1,6 +1,7 @@
 // One rank fails while the others wait for it in a collective: `kill` by SIGKILL, `throw` by an exception as main() handles it,
 // `unwind` by one that passes the session's and the communicator's destructors on its way, `hang` by never coming.
-// failing_rank.sh runs it: failing_rank HOW mpi|shm.
+// failing_rank.sh runs it: failing_rank HOW mpi|shm|nodes; with
+// nodes, two ranks each play a node.
 #include <unistd.h>
 
 #include <csignal>
@@ -16,8 +17,9 @@ using namespace fsdp;
 
 namespace {
 void run(MpiSession& session, std::string_view how, std::string_view comm) {
-  const auto world =
-      session.world({.kind = comm == "shm" ? CommKind::shm : CommKind::mpi, .timeout_s = how == "hang" ? 1.0 : 600.0});
+  const auto world = session.world({.kind = comm == "mpi" ? CommKind::mpi : CommKind::shm,
+                                    .timeout_s = how == "hang" ? 1.0 : 600.0,
+                                    .ranks_per_node = comm == "nodes" ? 2 : 0});
   const auto stream = make_cpu_device()->make_stream();
   std::vector<float> data(1'000'003, 1.0f);
   for (int step = 0;; ++step) {

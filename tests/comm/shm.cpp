@@ -25,38 +25,6 @@ std::unique_ptr<Communicator> shared_world(double timeout_s = 60) {
   return session().world({.kind = CommKind::shm, .timeout_s = timeout_s});
 }
 
-float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
-
-// All collectives on `whole` (size() * count elements, plus a guard) and `shard`, wherever they lie, in place as the executor
-// does it.
-void check_buffers(Communicator& comm, Stream& stream, float* whole, float* shard, std::size_t count) {
-  const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank()), total = ranks * count;
-  const std::string what = format("{} elements", count);
-  whole[total] = 0.25f;
-  for (int round = 0; round < 3; ++round) {  // the next round overwrites what the last one read
-    for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i + static_cast<std::size_t>(round));
-    comm.reduce_scatter(stream, whole, shard, count, Into::overwrite);
-    for (std::size_t i = 0; i < count; ++i)
-      require_same_bits(shard[i], expected_sum<float>(comm.size(), me * count + i + static_cast<std::size_t>(round)),
-                        "reduce_scatter of " + what, i);
-    for (std::size_t i = 0; i < total; ++i) whole[i] = -1;
-    comm.all_gather(stream, shard, whole, count, DType::f32);
-    for (std::size_t i = 0; i < total; ++i)
-      require_same_bits(whole[i], expected_sum<float>(comm.size(), i + static_cast<std::size_t>(round)),
-                        "all_gather of " + what, i);
-    for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i);
-    comm.all_reduce(stream, whole, total);
-    for (std::size_t i = 0; i < total; ++i)
-      require_same_bits(whole[i], expected_sum<float>(comm.size(), i), "all_reduce of " + what, i);
-    const int root = round % comm.size();
-    if (comm.rank() != root) whole[0] = whole[total - 1] = -1;
-    comm.broadcast(stream, whole, total * sizeof(float), root);
-    for (std::size_t i = 0; i < total; ++i)
-      require_same_bits(whole[i], expected_sum<float>(comm.size(), i), "broadcast of " + what, i);
-  }
-  require(whole[total] == 0.25f, "a collective of " + what + " writes past the end");
-}
-
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(collectives_match_a_local_computation) {
@@ -180,7 +148,7 @@ BOOST_AUTO_TEST_CASE(collectives_do_not_allocate) {
 
 BOOST_AUTO_TEST_CASE(staging_is_small) {
   const auto comm = shared_world();
-  BOOST_TEST(comm->staging_bytes() == planned_staging_bytes(comm->size(), true));
+  BOOST_TEST(comm->staging_bytes() == planned_staging_bytes(one_node(comm->size()), CommKind::shm));
   BOOST_TEST(comm->staging_bytes() <= (std::size_t{2} << 20));
   if (comm->size() > 1) BOOST_TEST(comm->staging_bytes() >= (std::size_t{1} << 20));
 }
@@ -259,7 +227,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
           return text.find(format("rank {} on {} has not arrived at all-reduce within 300 ms", size - 1, session().host())) ==
                  0;
         });
-        BOOST_TEST(timer.seconds() >= 0.3);
+        BOOST_TEST(timer.seconds() >= 0.2);  // with shared memory the rank that came first gives up for all
         BOOST_TEST(timer.seconds() < 20);
         BOOST_CHECK_THROW(part->barrier(), std::runtime_error);
       } else {

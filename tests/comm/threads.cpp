@@ -11,6 +11,7 @@
 #include "comm/collective_checks.hpp"
 #include "comm/threads/threads.hpp"
 #include "comm/tree_sum.hpp"
+#include "support/by_nodes.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -80,6 +81,19 @@ BOOST_AUTO_TEST_CASE(nodes_are_simulated) {
       },
       3);
   on_ranks(3, [](Communicator& comm, Stream&) { require(comm.split_by_node()->size() == 3, "one node by default"); });
+}
+
+BOOST_AUTO_TEST_CASE(groups_made_of_groups_give_the_same_bits) {
+  for (const auto& [nodes, of_each] : std::vector<std::pair<int, int>>{{2, 2}, {3, 2}, {2, 3}, {3, 3}, {2, 4}, {5, 4}, {3, 8}})
+    on_ranks(nodes * of_each, [of_each](Communicator& comm, Stream& stream) {
+      const auto parts = by_nodes(comm, of_each);
+      for (const std::size_t count : {0, 1, 2, 5, 17, 1000}) check_count(*parts, stream, count);
+      for (int root = 0; root < comm.size(); ++root) check_broadcast(*parts, stream, 1001, root);
+      std::vector<float> whole(static_cast<std::size_t>(comm.size()) * 100 + guard), shard(100);
+      check_buffers(*parts, stream, whole.data(), shard.data(), 100);
+      check_agreement(*parts, stream);
+      check_splits(*parts, stream);
+    });
 }
 
 BOOST_AUTO_TEST_CASE(a_group_of_one_needs_no_launcher) {

@@ -8,8 +8,10 @@
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "comm/agree.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/wait.hpp"
+#include "comm/nodes/nodes_communicator.hpp"
 #include "comm/shm/meeting_place.hpp"
 #include "comm/shm/shm_communicator.hpp"
 #include "comm/tree_sum.hpp"
@@ -54,12 +56,27 @@ std::vector<int> find_world_ranks(MPI_Comm comm, std::size_t ranks) {
   return there;
 }
 
+/// How the ranks of a group reach each other.
+enum class Ways { messages, shared_memory, by_nodes };
+
+Ways choose_ways(std::span<const int> nodes, CommKind kind) {
+  const auto of_each = kind == CommKind::mpi ? std::size_t{0} : static_cast<std::size_t>(ranks_of_each_node(nodes));
+  return of_each == nodes.size() ? Ways::shared_memory : of_each > 1 ? Ways::by_nodes : Ways::messages;
+}
+
+std::size_t staging_for_messages(std::size_t ranks) {
+  return 2 * (ranks - 1) * choose_staged_piece(ranks - 1, longest_staged_piece);
+}
+
 }  // namespace
 
-std::size_t planned_staging_bytes(int ranks, bool share_memory) {
-  if (share_memory) return MeetingPlace::planned_bytes_per_rank(static_cast<std::size_t>(ranks));
-  const auto others = static_cast<std::size_t>(ranks) - 1;
-  return 2 * others * choose_staged_piece(others, longest_staged_piece);
+std::size_t planned_staging_bytes(std::span<const int> nodes, CommKind kind) {
+  const Ways ways = choose_ways(nodes, kind);
+  if (ways == Ways::shared_memory) return MeetingPlace::planned_bytes_per_rank(nodes.size());
+  const std::size_t flat = staging_for_messages(nodes.size());
+  if (ways == Ways::messages) return flat;
+  const auto of_each = static_cast<std::size_t>(ranks_of_each_node(nodes));
+  return flat + MeetingPlace::planned_bytes_per_rank(of_each) + staging_for_messages(nodes.size() / of_each);
 }
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> job)
@@ -72,6 +89,7 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> jo
       uncaught_at_start_(std::uncaught_exceptions()),
       inputs_(ranks()) {
   FSDP_CHECK_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+  for (const int world_rank : world_ranks_) nodes_.push_back(job_->nodes[static_cast<std::size_t>(world_rank)]);
   staging_ = make_cpu_device()->allocate(2 * (ranks() - 1) * staged_piece_bytes_);
   for (Requests& set : requests_) {
     set.all.resize(2 * ranks());
@@ -89,8 +107,9 @@ MpiCommunicator::~MpiCommunicator() {
 }
 
 std::string MpiCommunicator::description() const {
+  const bool alone = std::all_of(nodes_.begin(), nodes_.end(), [&](int node) { return node == nodes_[0]; });
   return format("MPI, {} rank{}{}", size(), size() == 1 ? "" : "s",
-                job_->options.kind == CommKind::mpi || shares_a_node() ? "" : ", shared memory within a node");
+                job_->options.kind == CommKind::mpi || alone ? "" : ", shared memory within a node");
 }
 
 void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) {
@@ -102,7 +121,7 @@ void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole,
   count(Collective::all_gather, std::exchange(sent_, 0));
 }
 
-void MpiCommunicator::reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) {
+void MpiCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) {
   expect_ready(stream, Call::reduce_scatter);
   reduce_shares(whole, ranks() * shard_count, shard, into);
   count(Collective::reduce_scatter, std::exchange(sent_, 0));
@@ -142,23 +161,19 @@ void MpiCommunicator::barrier() {
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
-  begin(Call::split);
-  MPI_Comm part = MPI_COMM_NULL;
-  FSDP_CHECK_MPI(MPI_Comm_split(comm_, color, key, &part));
-  return share_memory_if_near(std::make_unique<MpiCommunicator>(part, job_));
-}
-
-std::unique_ptr<Communicator> MpiCommunicator::split_by_node() {
-  return split(job_->nodes[static_cast<std::size_t>(world_ranks_[me()])], rank());
-}
-
-bool MpiCommunicator::shares_a_node() const {
-  const auto node_of = [&](int world_rank) { return job_->nodes[static_cast<std::size_t>(world_rank)]; };
-  return std::all_of(world_ranks_.begin(), world_ranks_.end(),
-                     [&](int world_rank) { return node_of(world_rank) == node_of(world_ranks_[0]); });
+  return choose_communicator(split_messages(color, key));
 }
 
 // MPI's own split waits without a limit; so does nothing else.
+std::unique_ptr<MpiCommunicator> MpiCommunicator::split_messages(int color, int key) {
+  begin(Call::split);
+  MPI_Comm part = MPI_COMM_NULL;
+  FSDP_CHECK_MPI(MPI_Comm_split(comm_, color, key, &part));
+  return std::make_unique<MpiCommunicator>(part, job_);
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split_by_node() { return split(nodes_[me()], rank()); }
+
 void MpiCommunicator::begin(Call call) {
   if (broken_) throw GroupAborted();
   call_ = call;
@@ -265,9 +280,11 @@ void MpiCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   count(Collective::all_reduce, std::exchange(sent_, 0));
 }
 
-std::unique_ptr<Communicator> share_memory_if_near(std::unique_ptr<MpiCommunicator> comm) {
+namespace {
+
+// `comm`, whose ranks are on one node, or the same ranks sharing memory. The same on all of them, errors, too.
+std::unique_ptr<Communicator> share_memory_if_possible(std::unique_ptr<MpiCommunicator> comm) {
   const MpiJob& job = comm->job();
-  if (job.options.kind == CommKind::mpi || !comm->shares_a_node()) return comm;
   const auto world_rank = static_cast<std::size_t>(comm->world_ranks()[static_cast<std::size_t>(comm->rank())]);
   try {
     return share_memory(
@@ -276,6 +293,25 @@ std::unique_ptr<Communicator> share_memory_if_near(std::unique_ptr<MpiCommunicat
     if (job.options.kind == CommKind::shm) throw;
     return comm;
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> choose_communicator(std::unique_ptr<MpiCommunicator> comm) {
+  switch (choose_ways(comm->nodes(), comm->job().options.kind)) {
+    case Ways::messages:
+      return comm;
+    case Ways::shared_memory:
+      return share_memory_if_possible(std::move(comm));
+    case Ways::by_nodes:
+      break;
+  }
+  const int of_each = ranks_of_each_node(comm->nodes());
+  auto near_by_messages = comm->split_messages(comm->rank() / of_each, comm->rank());
+  auto far = comm->split_messages(comm->rank() % of_each, comm->rank());
+  std::unique_ptr<Communicator> near;
+  agree(*comm, [&] { near = share_memory_if_possible(std::move(near_by_messages)); });  // one node may fail alone
+  return std::make_unique<NodesCommunicator>(std::move(comm), std::move(near), std::move(far));
 }
 
 }  // namespace fsdp

@@ -39,7 +39,7 @@ class MpiCommunicator final : public GroupMember {
   std::size_t staging_bytes() const override { return staging_.bytes(); }
 
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override;
-  void reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) override;
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) override;
   void all_reduce(Stream& stream, float* data, std::size_t count) override;
   void all_reduce(Stream& stream, double* data, std::size_t count) override;
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) override;
@@ -48,10 +48,13 @@ class MpiCommunicator final : public GroupMember {
 
   std::unique_ptr<Communicator> split(int color, int key) override;
   std::unique_ptr<Communicator> split_by_node() override;
-  bool shares_a_node() const;
+  /// As split(), but the part sends messages, wherever its ranks are.
+  std::unique_ptr<MpiCommunicator> split_messages(int color, int key);
   const MpiJob& job() const { return *job_; }
   /// Ranks of the job, by rank.
   const std::vector<int>& world_ranks() const { return world_ranks_; }
+  /// Numbers of nodes, by rank.
+  const std::vector<int>& nodes() const { return nodes_; }
   /// Nothing that the other processes notice: MpiSession::abort_job ends them.
   void abort() noexcept override { broken_ = true; }
 
@@ -85,6 +88,7 @@ class MpiCommunicator final : public GroupMember {
   MPI_Comm comm_;
   std::shared_ptr<const MpiJob> job_;
   std::vector<int> world_ranks_;    // by rank
+  std::vector<int> nodes_;          // by rank
   Call call_ = Call::barrier;       // under way
   std::size_t piece_bytes_;         // longest message
   std::size_t staged_piece_bytes_;  // longest message of a reduction, a multiple of 8
@@ -96,7 +100,8 @@ class MpiCommunicator final : public GroupMember {
   std::vector<const void*> inputs_;
 };
 
-/// The same ranks sharing memory, if the job wants that and they are on one node, else `comm` itself. Collective over comm.
-std::unique_ptr<Communicator> share_memory_if_near(std::unique_ptr<MpiCommunicator> comm);
+/// The same ranks, connected as CommOptions::kind and their nodes allow: sharing memory, by nodes, or `comm` itself. The only
+/// place that decides this. Collective over comm; fails on all ranks or on none.
+std::unique_ptr<Communicator> choose_communicator(std::unique_ptr<MpiCommunicator> comm);
 
 }  // namespace fsdp

@@ -55,7 +55,7 @@ class ShmCommunicator final : public GroupMember {
   std::size_t borrowed_bytes() const override;
 
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override;
-  void reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) override;
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) override;
   void all_reduce(Stream& stream, float* data, std::size_t n) override { sum_everywhere(stream, data, n); }
   void all_reduce(Stream& stream, double* data, std::size_t n) override { sum_everywhere(stream, data, n); }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t n) override {
@@ -119,7 +119,7 @@ void ShmCommunicator::all_gather(Stream& stream, const void* shard, void* whole,
   count(Collective::all_gather, (ranks() - 1) * bytes);
 }
 
-void ShmCommunicator::reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) {
+void ShmCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) {
   expect_usable(stream);
   constexpr Call call = Call::reduce_scatter;
   const std::size_t total = ranks() * shard_count, bytes = total * sizeof(float);

@@ -87,7 +87,7 @@ class ThreadCommunicator final : public GroupMember {
     count(Collective::all_gather, (ranks() - 1) * bytes);
   }
 
-  void reduce_scatter(Stream& stream, const float* whole, float* shard, std::size_t shard_count, Into into) override {
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) override {
     expect_usable(stream);
     const std::size_t total = ranks() * shard_count;
     publish(whole, total);

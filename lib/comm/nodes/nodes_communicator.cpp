@@ -1,0 +1,229 @@
+#include "comm/nodes/nodes_communicator.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/format.hpp"
+#include "comm/agree.hpp"
+
+namespace fsdp {
+
+namespace {
+
+void move_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes != 0 && to != from) std::memmove(to, from, bytes);
+}
+
+std::uint64_t bytes_sent_by(const Communicator& comm) {
+  const auto& bytes = comm.traffic().bytes_sent;
+  return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
+}
+
+/// "shared memory" of "shared memory, 4 ranks"
+std::string kind_of(const Communicator& comm) {
+  const std::string text = comm.description();
+  return text.substr(0, text.find(','));
+}
+
+/// Ranks come to a collective at different times, and so reach the limit at different times.
+void let_others_speak(double timeout_s) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(std::min(0.25 * timeout_s, 10.0)));
+}
+
+}  // namespace
+
+int ranks_of_each_node(std::span<const int> nodes) {
+  const auto other = std::find_if(nodes.begin(), nodes.end(), [&](int node) { return node != nodes.front(); });
+  const auto n = static_cast<std::size_t>(other - nodes.begin());
+  if (n == 0 || nodes.size() % n != 0) return 0;
+  std::vector<int> seen;
+  for (std::size_t first = 0; first < nodes.size(); first += n) {
+    const auto of_node = nodes.subspan(first, n);
+    if (std::any_of(of_node.begin(), of_node.end(), [&](int node) { return node != of_node.front(); })) return 0;
+    seen.push_back(of_node.front());
+  }
+  std::sort(seen.begin(), seen.end());
+  return std::adjacent_find(seen.begin(), seen.end()) == seen.end() ? static_cast<int>(n) : 0;
+}
+
+bool is_subtree(std::size_t ranks_of_node) { return std::has_single_bit(ranks_of_node); }
+
+std::size_t elements_in_parts(std::size_t count, std::size_t element_bytes, std::size_t ranks_of_node) {
+  return element_bytes == sizeof(float) ? count / ranks_of_node * ranks_of_node : 0;
+}
+
+NodesCommunicator::NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> near,
+                                     std::unique_ptr<Communicator> far)
+    : GroupMember(flat->rank(), flat->size()), flat_(std::move(flat)), near_(std::move(near)), far_(std::move(far)) {
+  expect(near_->size() > 1 && far_->size() > 1 && near_->size() * far_->size() == size() &&
+             far_->rank() * near_->size() + near_->rank() == rank(),
+         "every node has the same number of consecutive ranks");
+}
+
+std::string NodesCommunicator::description() const {
+  return format("{} between {} nodes, {} within{}", kind_of(*far_), nodes(), kind_of(*near_),
+                is_subtree(node_ranks()) ? "" : format(", sums by {}", kind_of(*flat_)));
+}
+
+std::size_t NodesCommunicator::staging_bytes() const {
+  return flat_->staging_bytes() + near_->staging_bytes() + far_->staging_bytes();
+}
+
+void NodesCommunicator::all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) {
+  expect_usable(stream);
+  const std::uint64_t before = sent_by_parts();
+  const std::size_t bytes = shard_count * size_of(type);
+  auto* const all = static_cast<std::byte*>(whole);
+  by_nodes(
+      Call::all_gather, [&] { near_->barrier(); },
+      [&] {
+        // 1. Shards of this place on every node, at the start of whole.
+        move_bytes(all + node() * bytes, shard, bytes);
+        far_->all_gather(stream, all + node() * bytes, all, shard_count, type);
+        // 2. Node by node, the last one first: its block lies behind the shards that are still to be passed on.
+        for (std::size_t k = nodes(); k-- > 0;) {
+          std::byte* const block = all + k * node_ranks() * bytes;
+          std::byte* mine = all + k * bytes;
+          if (k == 0) {  // they lie in their own block
+            mine = block + place() * bytes;
+            move_bytes(mine, block, bytes);
+          }
+          near_->all_gather(stream, mine, block, shard_count, type);
+        }
+      });
+  count(Collective::all_gather, sent_by_parts() - before);
+}
+
+void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) {
+  expect_usable(stream);
+  const std::uint64_t before = sent_by_parts();
+  const bool in_place = shard_count != 0 && shard == whole + me() * shard_count;
+  expect(!in_place || into == Into::overwrite, "a sum in place overwrites");
+  if (is_subtree(node_ranks())) {
+    by_nodes(
+        Call::reduce_scatter,
+        [&] {
+          // 1. This node's sums of the shards of this place on every node, at the start of whole: sum k lies in a block
+          // before block k, which all ranks of the node have read.
+          for (std::size_t k = 0; k < nodes(); ++k) {
+            float* const block = whole + k * node_ranks() * shard_count;
+            float* const sum = k == 0 ? block + place() * shard_count : whole + k * shard_count;
+            near_->reduce_scatter(stream, block, sum, shard_count, Into::overwrite);
+            if (k == 0) move_bytes(whole, sum, shard_count * sizeof(float));
+          }
+        },
+        [&] {
+          // 2. Their sums over nodes. In place, the result may lie among what the others are still to be sent.
+          float* const mine = whole + node() * shard_count;
+          far_->reduce_scatter(stream, whole, in_place ? mine : shard, shard_count, into);
+          if (in_place) move_bytes(shard, mine, shard_count * sizeof(float));
+        });
+  } else {
+    throw_if_broken();
+    flat_->reduce_scatter(stream, whole, shard, shard_count, into);
+  }
+  count(Collective::reduce_scatter, sent_by_parts() - before);
+}
+
+template <class T>
+void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
+  expect_usable(stream);
+  const std::uint64_t before = sent_by_parts();
+  if (is_subtree(node_ranks())) {
+    const std::size_t parted = elements_in_parts(n, sizeof(T), node_ranks()), part = parted / node_ranks(), rest = n - parted;
+    T *const mine = data + place() * part, *const uncut = data + parted;
+    by_nodes(
+        Call::all_reduce,
+        [&] {
+          if constexpr (std::is_same_v<T, float>)
+            if (part > 0) near_->reduce_scatter(stream, data, mine, part, Into::overwrite);
+          if (rest > 0) near_->all_reduce(stream, uncut, rest);
+        },
+        [&] {
+          if (part > 0) far_->all_reduce(stream, mine, part);
+          if (rest > 0) far_->all_reduce(stream, uncut, rest);
+          if constexpr (std::is_same_v<T, float>)
+            if (part > 0) near_->all_gather(stream, mine, data, part, DType::f32);
+        });
+  } else {
+    throw_if_broken();
+    flat_->all_reduce(stream, data, n);
+  }
+  count(Collective::all_reduce, sent_by_parts() - before);
+}
+
+void NodesCommunicator::broadcast(Stream& stream, void* data, std::size_t bytes, int root) {
+  expect_usable(stream);
+  const std::uint64_t before = sent_by_parts();
+  expect(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
+  const int place_of_root = root % near_->size();
+  by_nodes(
+      Call::broadcast, [&] { near_->barrier(); },
+      [&] {
+        if (near_->rank() == place_of_root) far_->broadcast(stream, data, bytes, root / near_->size());
+        near_->broadcast(stream, data, bytes, place_of_root);
+      });
+  count(Collective::broadcast, sent_by_parts() - before);
+}
+
+// All of this node are here, then somebody of every other node, who knows the same of its own.
+void NodesCommunicator::barrier() {
+  by_nodes(
+      Call::barrier, [&] { near_->barrier(); }, [&] { far_->barrier(); });
+}
+
+Buffer NodesCommunicator::allocate(Device& device, std::size_t bytes) {
+  throw_if_broken();
+  Buffer buffer;
+  agree(*flat_, [&] { buffer = near_->allocate(device, bytes); });  // one node may fail alone
+  return buffer;
+}
+
+std::unique_ptr<Communicator> NodesCommunicator::split(int color, int key) {
+  throw_if_broken();
+  return flat_->split(color, key);
+}
+
+std::unique_ptr<Communicator> NodesCommunicator::split_by_node() {
+  throw_if_broken();
+  return flat_->split_by_node();
+}
+
+void NodesCommunicator::abort() noexcept {
+  broken_ = true;
+  for (Communicator* part : {near_.get(), far_.get(), flat_.get()}) part->abort();
+}
+
+void NodesCommunicator::throw_if_broken() const {
+  if (broken_) throw GroupAborted();
+}
+
+// `within` does what all ranks of a node come to and nobody else, `across` the rest.
+template <class Within, class Across>
+void NodesCommunicator::by_nodes(Call call, const Within& within, const Across& across) {
+  throw_if_broken();
+  bool node_is_here = false;
+  try {
+    within();
+    node_is_here = true;
+    across();
+  } catch (const CollectiveTimeout& missed) {
+    broken_ = true;
+    if (!node_is_here) throw not_arrived(missed.who, call, missed.timeout_s);
+    let_others_speak(missed.timeout_s);
+    throw not_arrived(missed.who + ", or a rank that it waits for,", call, missed.timeout_s);
+  }
+}
+
+std::uint64_t NodesCommunicator::sent_by_parts() const {
+  return bytes_sent_by(*flat_) + bytes_sent_by(*near_) + bytes_sent_by(*far_);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,19 @@
+// A group that goes by nodes, made of any communicator.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "comm/nodes/nodes_communicator.hpp"
+
+namespace fsdp::test {
+
+/// The ranks of `comm`, of which each `of_each` consecutive ones play a node. Collective over comm.
+inline std::unique_ptr<NodesCommunicator> by_nodes(Communicator& comm, int of_each) {
+  auto flat = comm.split(0, comm.rank());
+  auto near = flat->split(comm.rank() / of_each, comm.rank());
+  auto far = flat->split(comm.rank() % of_each, comm.rank());
+  return std::make_unique<NodesCommunicator>(std::move(flat), std::move(near), std::move(far));
+}
+
+}  // namespace fsdp::test
