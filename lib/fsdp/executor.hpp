@@ -19,9 +19,10 @@
 #include "device/device.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/plan.hpp"
+#include "fsdp/shard_state.hpp"
 #include "fsdp/stream_progress.hpp"
 #include "nn/transformer.hpp"
-#include "optim/adamw.hpp"
+#include "optim/optimizer.hpp"
 
 namespace fsdp {
 
@@ -29,9 +30,10 @@ namespace fsdp {
 struct UpdateScalars {
   std::uint64_t update = 1;  // counts from 1
   double learning_rate = 0;
-  double clip_norm = 0;  // 0: no clipping
-  Dropout dropout = {};  // first_sequence: of this rank's first micro-batch
-  double tokens = 0;     // targets that count, of the whole update over all ranks
+  double clip_norm = 0;           // 0: no clipping
+  std::uint64_t state_began = 0;  // the update after which the optimizer's states were zero
+  Dropout dropout = {};           // first_sequence: of this rank's first micro-batch
+  double tokens = 0;              // targets that count, of the whole update over all ranks
 };
 
 struct UpdateResult {
@@ -72,7 +74,7 @@ class Executor {
  public:
   /// Takes the plan's arenas: `arena` of plan.arena_bytes, and `slots` of plan.slot_bytes, which the shard axis allocated. The
   /// other arguments must outlive it. Not collective.
-  Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
+  Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
            Device& device, Buffer arena, Buffer slots, Mesh& mesh, ExecutorOptions options = {});
 
   /// What this rank owns of each unit: Layout::shard_numel() floats, valid while this object lives; empty where the unit has
@@ -80,7 +82,8 @@ class Executor {
   /// clipping. Whoever changes parameters calls publish_parameters() before anything is computed with them.
   std::vector<std::span<float>> parameters();
   std::vector<std::span<float>> gradients();
-  std::vector<std::span<float>> optimizer_state(std::size_t i);
+  /// The optimizer's states, each once, those of all units together.
+  std::vector<ShardState> optimizer_states();
   /// Initial weights of what this rank owns, each from (seed, parameter, element). Not collective.
   void initialize_parameters(std::uint64_t seed);
   /// Gives the other ranks what they hold a copy of (strategy optim). Collective over world.
@@ -121,6 +124,7 @@ class Executor {
   double wait_for(const Pass& pass, const Operation& op);
   void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
   void bind(BufferId id);
+  UnitMemory memory_of_unit(std::size_t unit);
   void reduce_norm(const UpdateScalars& scalars);
   UpdateSums& sums() { return *reinterpret_cast<UpdateSums*>(at(plan_.sums)); }
   float* at(Location location) const { return at(location.buffer) + location.offset; }
@@ -133,15 +137,15 @@ class Executor {
   const Layout& layout_;
   const Plan& plan_;
   const BatchShape shape_;
-  const AdamWOptions optimizer_;
+  const OptimizerOptions optimizer_;
   Mesh& mesh_;
   const ExecutorOptions options_;
   std::array<std::unique_ptr<Stream>, stream_count> streams_;
   Arena arena_, slots_;
-  std::vector<std::byte*> memory_;                       // of each buffer
-  std::vector<const float*> weights_;                    // of each parameter: where it is when its unit is gathered
-  std::vector<float*> gradients_;                        // of each parameter
-  std::vector<std::vector<OptimizerSegment>> segments_;  // of each unit
+  std::vector<std::byte*> memory_;                   // of each buffer
+  std::vector<const float*> weights_;                // of each parameter: where it is when its unit is gathered
+  std::vector<float*> gradients_;                    // of each parameter
+  std::vector<std::vector<OptimizerSlice>> slices_;  // of each unit: this rank's
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
   bool fake_collectives_ = false;

@@ -186,11 +186,14 @@ class Builder {
       add_slots(
           "Q", BufferRole::unreduced_gradients, options_.gradient_slots, true, [&](int u) { return gradient_in_slot(u); },
           plan_.whole_gradients);
-      for (const std::string& name : options_.optimizer_states) {
-        auto& state = plan_.optimizer_state.emplace_back();
-        for (int u = 0; u < units(); ++u)
-          state.push_back(trained(u) ? add(format("{} {}", name, unit(u).name), BufferRole::optimizer_state, shard_bytes(u))
-                                     : -1);
+      for (int u = 0; u < units(); ++u) {
+        auto& states = plan_.optimizer_state.emplace_back();
+        if (!trained(u)) continue;
+        for (const StateInfo& state : info_of(unit(u).rule).states) {
+          const DType type = state.extent == Extent::element ? options_.optimizer_state_type : DType::f32;
+          states.push_back(add(format("{} {}", state.name, unit(u).name), BufferRole::optimizer_state,
+                               layout_.state_numel(static_cast<std::size_t>(u), state.extent) * size_of(type)));
+        }
       }
     }
     plan_.inputs = add("inputs", BufferRole::batch, sizes_.batch);
@@ -439,7 +442,8 @@ class Builder {
     for (int u = 0; u < units(); ++u) {
       if (!trained(u)) continue;
       std::vector<BufferId> written = {at(plan_.parameters, u)};
-      for (const auto& state : plan_.optimizer_state) written.push_back(at(state, u));
+      const std::vector<BufferId>& states = at(plan_.optimizer_state, u);
+      written.insert(written.end(), states.begin(), states.end());
       emit(list, {.kind = optimizer,
                   .stream = StreamId::compute,
                   .unit = u,

@@ -21,8 +21,8 @@ struct ShardingOptions {
   WrapPolicy wrap = {};
   ParameterPatterns patterns = {};
   BatchShape batch = {};  // of one micro-batch on one rank
-  PlanOptions plan = {};  // optimizer_states is filled in by plan_sharding()
-  AdamWOptions adamw = {};
+  PlanOptions plan = {};  // optimizer_state_type is filled in by plan_sharding()
+  OptimizerOptions optimizer = {};
 };
 
 /// Throws UserError if these do not go together, the same on every rank.

@@ -1,5 +1,7 @@
 #include "train/options.hpp"
 
+#include <cmath>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -120,21 +122,53 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
       .unset("B x K x ranks");
 
   table.group("Optimizer");
-  table.choice<std::string>("optimizer", o.optimizer, {{"adamw", "adamw"}},
-                            "Optimizer; weight decay applies to tensors of two or more dimensions.");
+  std::vector<std::pair<std::string, OptimizerKind>> optimizers;
+  for (const KindInfo& info : optimizer_kinds()) optimizers.emplace_back(info.name, info.kind);
+  table.choice<OptimizerKind>(
+      "optimizer", o.optimizer, std::move(optimizers),
+      "Optimizer. adam has L2 decay, as have sgd and adagrad; adamw and the others decay weights beside "
+      "the gradient. cpu_adam is adamw, fairseq's name for the one on the host.");
   table.number("lr", "RATE", o.lr, "Learning rate after the warm-up.", "0 or more", not_negative);
-  table.pair("adam-betas", "\"(B1,B2)\"", o.adam_betas, "Decay rates of the first and second moment.", "from 0 to below 1",
-             [](double x) { return x >= 0 && x < 1; });
-  table.number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment.", "above 0",
-               [](double x) { return x > 0; });
-  table.number("weight-decay", "DECAY", o.weight_decay, "Decoupled weight decay.", "0 or more", not_negative);
+  table
+      .pair("adam-betas", "\"(B1,B2)\"", o.adam_betas,
+            "Decay rates of the first and second moment; the Adams and lion read them.", "from 0 to below 1",
+            [](double x) { return x >= 0 && x < 1; })
+      .unset("(0.9,0.999); lion (0.9,0.99)");
+  table
+      .number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment; the Adams and adagrad read it.",
+              "above 0", [](double x) { return x > 0; })
+      .unset("1e-8; adagrad 1e-10");
+  table.flag("amsgrad", o.amsgrad, "With an Adam: divide by the largest second moment so far.");
+  table.number("momentum", "M", o.momentum, "With sgd: how much of the last step is kept.", "from 0 to below 1", rate)
+      .unset("0");
+  table.flag("nesterov", o.nesterov, "With sgd and --momentum: Nesterov's form.");
+  table
+      .number("weight-decay", "DECAY", o.weight_decay,
+              "Weight decay of tensors of two or more dimensions; vectors (biases, gains of norms) have none.", "0 or more",
+              not_negative)
+      .unset("PyTorch's: 0.01 with adamw, else 0");
+  table.list("no-decay", "PATTERNS", o.no_decay,
+             "Parameters without weight decay, beside the vectors: shell globs over names.");
+  table.list("lr-scale", "PATTERN=X,...", o.lr_scale,
+             "Multiply the learning rate of the parameters that match, as in 'h.0.*=0.1,*wte*=0.5'; the last match counts.");
+  table.choice<DType>(
+      "optimizer-state-dtype", o.optimizer_state_dtype, {{"fp32", DType::f32}, {"bf16", DType::bf16}},
+      "Type of the optimizer's moments. bf16 takes half the memory and is rounded at random (by --seed), so that "
+      "small changes add up.");
   table.number("clip-norm", "NORM", o.clip_norm, "Scale gradients down to this norm; 0: do not clip.", "0 or more",
                not_negative);
   table.choice<Decay>("lr-scheduler", o.lr_scheduler,
-                      {{"fixed", Decay::fixed}, {"polynomial_decay", Decay::polynomial}, {"cosine", Decay::cosine}},
-                      "Learning rate after the warm-up: constant, or from --lr to --end-learning-rate at --total-num-update.");
+                      {{"fixed", Decay::fixed},
+                       {"polynomial_decay", Decay::polynomial},
+                       {"cosine", Decay::cosine},
+                       {"inverse_sqrt", Decay::inverse_sqrt},
+                       {"wsd", Decay::wsd}},
+                      "Learning rate after the warm-up: constant; from --lr to --end-learning-rate at --total-num-update; "
+                      "inverse_sqrt: --lr times the root of W / update; wsd: constant, then linear over --decay-updates.");
   table.integer("warmup-updates", "W", o.warmup_updates, {0}, "Updates in which the rate rises from 0 to --lr.");
   table.integer("total-num-update", "U", o.total_num_update, {1}, "Update at which the decay ends.").unset("--max-update");
+  table.integer("decay-updates", "D", o.decay_updates, {1}, "With wsd: updates at the end in which the rate falls.")
+      .unset("must be given with wsd");
   table.number("end-learning-rate", "RATE", o.end_learning_rate, "Learning rate at the end of the decay.", "0 or more",
                not_negative);
   table.number("power", "P", o.power, "Power of polynomial_decay.", "above 0", [](double x) { return x > 0; });
@@ -201,13 +235,17 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
                 "Save every N updates; 0: at the end and on request only.");
   table.text("restore", "latest|none|PATH", o.restore,
              "Continue from the latest complete checkpoint in --save-dir, from none, or from the one at PATH.");
+  table.flag("reset-optimizer", o.reset_optimizer,
+             "Take the weights, the update and the data position from the checkpoint, and start the optimizer's state at zero: "
+             "needed where the checkpoint has another optimizer's.");
 
   table.group("Run");
   table.choice<std::string>("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
                             "Device to compute on. This program has no CUDA device: auto is cpu.");
   add_comm_options(table, o.comm);
   add_comm_thread_option(table, o.comm_thread);
-  table.integer("seed", "N", o.seed, {0, 4294967295.0}, "Seed of the random initial weights and of --shuffle.");
+  table.integer("seed", "N", o.seed, {0, 4294967295.0},
+                "Seed of the random initial weights, of --shuffle, and of what is rounded at random.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
@@ -259,6 +297,56 @@ void resolve_sharding(TrainOptions& o) {
         "--checkpoint-activations and --checkpoint-policy block");
 }
 
+/// "pattern=0.1". Throws UserError.
+std::pair<std::string, double> parse_scale(const std::string& text) {
+  const std::size_t equals = text.rfind('=');
+  char* end = nullptr;
+  const double scale = equals == std::string::npos ? -1 : std::strtod(text.c_str() + equals + 1, &end);
+  if (equals == std::string::npos || equals == 0 || end == text.c_str() + equals + 1 || *end != 0 || !(scale >= 0) ||
+      !std::isfinite(scale))
+    throw UserError(format(
+        "--lr-scale '{}' is not accepted (it is PATTERN=X with a number of 0 or more) correct it, as in 'h.0.*=0.1'", text));
+  return {text.substr(0, equals), scale};
+}
+
+/// The optimizer's own defaults, and options that it does not read.
+void resolve_optimizer(TrainOptions& o) {
+  const KindInfo& info = info_of(o.optimizer);
+  const auto does_not_read = [&](bool given, bool read, const char* option, const char* who) {
+    if (given && !read)
+      throw UserError(
+          format("--{} changes nothing (--optimizer {} does not read it; {}) leave it out, or choose another optimizer", option,
+                 info.name, who));
+  };
+  does_not_read(o.momentum >= 0, info.reads_momentum, "momentum", "sgd does");
+  does_not_read(o.nesterov, info.reads_nesterov, "nesterov", "sgd does");
+  does_not_read(o.amsgrad, info.reads_amsgrad, "amsgrad", "adam, adamw and cpu_adam do");
+  if (o.adam_betas[0] < 0) o.adam_betas = {info.beta1, info.beta2};
+  if (o.adam_eps < 0) o.adam_eps = info.eps;
+  if (o.momentum < 0) o.momentum = info.momentum;
+  if (o.weight_decay < 0) o.weight_decay = info.weight_decay;
+  if (o.nesterov && o.momentum == 0)
+    throw UserError("--nesterov changes nothing (there is no momentum) give --momentum, too, or leave it out");
+  for (const std::string& scale : o.lr_scale) parse_scale(scale);
+}
+
+/// Throws UserError.
+void resolve_schedule(TrainOptions& o) {
+  if (o.total_num_update == 0) o.total_num_update = o.max_update;
+  const bool wsd = o.lr_scheduler == Decay::wsd;
+  if (o.decay_updates != 0 && !wsd)
+    throw UserError("--decay-updates changes nothing (it goes with --lr-scheduler wsd) give that, too, or leave it out");
+  if (wsd && o.decay_updates == 0)
+    throw UserError(
+        "--lr-scheduler wsd does not know when to decay (nothing says over how many updates) give --decay-updates N");
+  const bool ends = o.lr_scheduler != Decay::fixed && o.lr_scheduler != Decay::inverse_sqrt;
+  if (ends && o.total_num_update != 0 && o.warmup_updates + o.decay_updates > o.total_num_update)
+    throw UserError(format(
+        "--warmup-updates {}{} is more than --total-num-update {} (the decay would end before it starts) lower the one or "
+        "raise the other",
+        o.warmup_updates, wsd ? format(" and --decay-updates {}", o.decay_updates) : "", o.total_num_update));
+}
+
 }  // namespace
 
 void resolve(TrainOptions& o, int world_size) {
@@ -305,15 +393,8 @@ void resolve(TrainOptions& o, int world_size) {
   if (o.update_freq == 0) o.update_freq = 1;
   o.total_batch_size = o.update_freq * per_step;
 
-  // Schedule.
-  if (o.total_num_update == 0) o.total_num_update = o.max_update;
-  if (o.lr_scheduler != Decay::fixed && o.total_num_update != 0 && o.warmup_updates > o.total_num_update)
-    throw UserError(
-        format("--warmup-updates {} is more than --total-num-update {} (the decay would end before it starts) lower the one or "
-               "raise the "
-               "other",
-               o.warmup_updates, o.total_num_update));
-
+  resolve_optimizer(o);
+  resolve_schedule(o);
   resolve_sharding(o);
 
   // Run.
@@ -368,7 +449,23 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
 }
 
 Schedule schedule_of(const TrainOptions& o) {
-  return {o.lr_scheduler, o.lr, o.warmup_updates, o.total_num_update, o.end_learning_rate, o.power};
+  return {o.lr_scheduler, o.lr, o.warmup_updates, o.total_num_update, o.end_learning_rate, o.power, o.decay_updates};
+}
+
+OptimizerOptions optimizer_of(const TrainOptions& o) {
+  OptimizerOptions optimizer = {.kind = o.optimizer,
+                                .beta1 = o.adam_betas[0],
+                                .beta2 = o.adam_betas[1],
+                                .eps = o.adam_eps,
+                                .weight_decay = o.weight_decay,
+                                .momentum = o.momentum,
+                                .amsgrad = o.amsgrad,
+                                .nesterov = o.nesterov,
+                                .state_type = o.optimizer_state_dtype,
+                                .seed = static_cast<std::uint32_t>(o.seed),
+                                .no_decay = o.no_decay};
+  for (const std::string& scale : o.lr_scale) optimizer.learning_rate_scales.push_back(parse_scale(scale));
+  return optimizer;
 }
 
 nlohmann::json to_json(const TrainOptions& options) {

@@ -16,6 +16,7 @@
 #include "fsdp/plan.hpp"
 #include "fsdp/wrap.hpp"
 #include "nn/config.hpp"
+#include "optim/optimizer.hpp"
 #include "optim/schedule.hpp"
 #include "train/trace.hpp"
 
@@ -42,15 +43,20 @@ struct TrainOptions {
   std::size_t update_freq = 0;       // K: micro-batches per update; at least 1 once resolved
   std::size_t total_batch_size = 0;  // G = B K ranks once resolved
   // optimizer
-  std::string optimizer = "adamw";
+  OptimizerKind optimizer = OptimizerKind::adamw;
   double lr = 1e-3;
-  std::array<double, 2> adam_betas = {0.9, 0.999};
-  double adam_eps = 1e-8;
-  double weight_decay = 0.01;
+  // What is below 0 is not given, and becomes the optimizer's own default when options are resolved.
+  std::array<double, 2> adam_betas = {-1, -1};
+  double adam_eps = -1, momentum = -1, weight_decay = -1;
+  bool amsgrad = false, nesterov = false;
+  std::vector<std::string> no_decay;  // name patterns
+  std::vector<std::string> lr_scale;  // "pattern=0.1"
+  DType optimizer_state_dtype = DType::f32;
   double clip_norm = 0;  // 0: no clipping
   Decay lr_scheduler = Decay::fixed;
   std::size_t warmup_updates = 0;
   std::size_t total_num_update = 0;  // max_update once resolved, if not given
+  std::size_t decay_updates = 0;     // of wsd
   double end_learning_rate = 0, power = 1;
   std::size_t max_update = 0;  // 0 only with dry_run
   // sharding
@@ -75,6 +81,7 @@ struct TrainOptions {
   std::filesystem::path save_dir = "checkpoints";
   std::size_t save_interval_updates = 0;  // 0: at the end and on request only
   std::string restore = "latest";         // "latest", "none" or a path
+  bool reset_optimizer = false;
   // run
   std::string device = "auto";
   CommOptions comm = {.kind = CommKind::automatic};
@@ -109,6 +116,8 @@ struct TrainCommand {
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size);
 
 Schedule schedule_of(const TrainOptions& options);
+/// They are resolved.
+OptimizerOptions optimizer_of(const TrainOptions& options);
 /// Every option by name, as effective: for the metrics' start line and the checkpoint's header.
 nlohmann::json to_json(const TrainOptions& options);
 /// What --list-archs prints.

@@ -50,7 +50,7 @@ ShardingOptions sharding_options(const TrainOptions& o) {
                    .backward_prefetch = o.backward_prefetch,
                    .forward_prefetch = o.forward_prefetch,
                    .accumulate_unsharded = o.accumulate_unsharded},
-          .adamw = {o.adam_betas[0], o.adam_betas[1], o.adam_eps, o.weight_decay}};
+          .optimizer = optimizer_of(o)};
 }
 
 std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch) {
@@ -81,6 +81,7 @@ Run::Run(const TrainOptions& options, Communicator& world)
   origin_ = find_origin(options, world, *stream_);
   for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
+  if (options.reset_optimizer) progress_.optimizer_began = progress_.update;
   start_tokens_ = progress_.tokens;
   agree(world, [&] { check_sharding(origin_.config, sharding_options(options), world.size()); });
   sharded_.emplace(origin_.config, sharding_options(options), world);
@@ -181,7 +182,7 @@ void Run::require_memory() {
 std::vector<ShardState> Run::states() {
   Executor& executor = sharded_->executor();
   std::vector<ShardState> all = {{"parameters", executor.parameters()}};
-  for (std::size_t i = 0; i < adamw_states.size(); ++i) all.push_back({adamw_states[i], executor.optimizer_state(i)});
+  for (ShardState& state : executor.optimizer_states()) all.push_back(std::move(state));
   return all;
 }
 
@@ -191,12 +192,17 @@ void Run::fill_weights() {
   const auto& parameters = sharded_->model().parameters();
   if (origin_.checkpoint) {
     origin_.checkpoint->verify(world_.rank(), world_.size());
-    load_states(*origin_.checkpoint, parameters, sharded_->layout(), sharded_->shard(), states());
+    std::vector<ShardState> wanted = states();
+    if (options_.reset_optimizer) wanted.erase(wanted.begin() + 1, wanted.end());
+    load_states(*origin_.checkpoint, parameters, sharded_->layout(), sharded_->shard(), wanted);
     std::size_t fresh = 0;
     for (const Unit& unit : sharded_->layout().units())
-      for (const std::size_t p : unit.parameters)
-        fresh += unit.trainable && !origin_.checkpoint->has_state(adamw_states[0], parameters[p].name);
-    if (fresh > 0)
+      for (const std::size_t p : unit.parameters) {
+        const auto& kept = info_of(unit.rule).states;
+        fresh += unit.trainable && !kept.empty() &&
+                 !origin_.checkpoint->has_state(std::string(kept.front().name), parameters[p].name);
+      }
+    if (fresh > 0 && !options_.reset_optimizer)
       metrics_->say(
           format("warning: {} parameter tensors were not trained before; their optimizer state starts at zero", fresh));
   } else if (origin_.pretrained) {
@@ -219,6 +225,7 @@ void Run::step() {
       {.update = progress_.update + 1,
        .learning_rate = rate,
        .clip_norm = options_.clip_norm,
+       .state_began = progress_.optimizer_began,
        .dropout = {.residual = static_cast<float>(options_.dropout),
                    .attention = static_cast<float>(options_.attention_dropout),
                    .seed = static_cast<std::uint32_t>(options_.seed),
@@ -279,7 +286,7 @@ void Run::save() {
                                    .world_size = world_.size(),
                                    .shards = sharded_->layout().shards(),
                                    .units = {sharded_->layout().units().begin(), sharded_->layout().units().end()},
-                                   .optimizer = options_.optimizer,
+                                   .optimizer = std::string(info_of(options_.optimizer).name),
                                    .options_json = options_json_.dump(),
                                    .version = version_string()};
   const auto folder =

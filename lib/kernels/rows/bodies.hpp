@@ -11,28 +11,38 @@
 #include "kernels/rows/rope.hpp"
 #include "kernels/rows/squares.hpp"
 
-#define FSDP_ROW_BODIES(X)    \
-  X(AdamWBody)                \
-  X(AddBias)                  \
-  X(AddResidual)              \
-  X(BiasGelu<Gelu::erf>)      \
-  X(BiasGelu<Gelu::tanh>)     \
-  X(ColumnFinish)             \
-  X(ColumnSum)                \
-  X(CrossEntropy)             \
-  X(DropoutBody)              \
-  X(EmbeddingBackward)        \
-  X(EmbeddingForward)         \
-  X(Fill)                     \
-  X(GeluBackward<Gelu::erf>)  \
-  X(GeluBackward<Gelu::tanh>) \
-  X(LayerNormBackward)        \
-  X(LayerNormForward)         \
-  X(NormalFill)               \
-  X(PositionBackward)         \
-  X(RmsNormBackward)          \
-  X(RmsNormForward)           \
-  X(RopeBody)                 \
-  X(Squares)                  \
-  X(SwigluBackward)           \
+/// Those that read and write states of one type.
+#define FSDP_OPTIMIZER_BODIES(X, State)    \
+  X(ElementUpdate<AdamRule<false>, State>) \
+  X(ElementUpdate<AdamRule<true>, State>)  \
+  X(ElementUpdate<MomentumRule, State>)    \
+  X(ElementUpdate<AdagradRule, State>)     \
+  X(ElementUpdate<LionRule, State>)
+
+#define FSDP_ROW_BODIES(X)                \
+  FSDP_OPTIMIZER_BODIES(X, float)         \
+  FSDP_OPTIMIZER_BODIES(X, std::uint16_t) \
+  X(ElementUpdate<SgdRule, float>)        \
+  X(AddBias)                              \
+  X(AddResidual)                          \
+  X(BiasGelu<Gelu::erf>)                  \
+  X(BiasGelu<Gelu::tanh>)                 \
+  X(ColumnFinish)                         \
+  X(ColumnSum)                            \
+  X(CrossEntropy)                         \
+  X(DropoutBody)                          \
+  X(EmbeddingBackward)                    \
+  X(EmbeddingForward)                     \
+  X(Fill)                                 \
+  X(GeluBackward<Gelu::erf>)              \
+  X(GeluBackward<Gelu::tanh>)             \
+  X(LayerNormBackward)                    \
+  X(LayerNormForward)                     \
+  X(NormalFill)                           \
+  X(PositionBackward)                     \
+  X(RmsNormBackward)                      \
+  X(RmsNormForward)                       \
+  X(RopeBody)                             \
+  X(Squares)                              \
+  X(SwigluBackward)                       \
   X(SwigluForward)
