@@ -17,7 +17,13 @@
 namespace fsdp {
 
 /// What a random number is for; a part of every key, so that no two uses share a stream.
-enum class RandomSite : std::uint32_t { initial_weights = 1, dropout = 2, sample_order = 3, generation = 4 };
+enum class RandomSite : std::uint32_t {
+  initial_weights = 1,
+  dropout = 2,
+  sample_order = 3,
+  generation = 4,
+  optimizer_state = 5
+};
 
 /// Four independent uniform 32-bit words for `counter` (any 128 bits) under `key` (any 64 bits).
 FSDP_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,

@@ -15,6 +15,8 @@
 #include "comm/communicator.hpp"
 #include "data/position.hpp"
 #include "fsdp/layout.hpp"
+#include "fsdp/shard_state.hpp"
+#include "optim/loss_scaler.hpp"
 
 namespace fsdp {
 
@@ -23,6 +25,8 @@ struct Progress {
   std::uint64_t update = 0;  // updates done
   std::uint64_t tokens = 0;  // trained on
   DataPosition data;
+  std::uint64_t optimizer_began = 0;                // the update after which the optimizer's states were zero
+  std::optional<LossScalerState> loss_scaler = {};  // of fp16
 };
 
 /// What a checkpoint says of itself, whatever reads it.
@@ -33,16 +37,9 @@ struct CheckpointHeader {
   int world_size = 1;           // ranks that wrote; each rank file holds the slices that its rank owns exactly once
   int shards = 1;               // size of the shard axis
   std::vector<UnitSpec> units;  // with the number of shards and of ranks: the layout
-  std::string optimizer;        // "adamw"
+  std::string optimizer;        // "adamw", a name of optimizer_kinds()
   std::string options_json;     // all options of the run, for inspection
   std::string version;
-};
-
-/// One kind of state of what a rank owns: "parameters", "exp_avg", "exp_avg_sq"; of each unit shard_numel() floats, or none
-/// (the optimizer's state of units that are not trained).
-struct ShardState {
-  std::string name;
-  std::vector<std::span<float>> units;
 };
 
 /// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, fsync, barrier; rank 0
@@ -68,7 +65,7 @@ class CheckpointReader : public TensorSource {
   virtual const std::vector<std::string>& states() const = 0;
   /// Whether this state of a parameter was saved: the optimizer's is for those that were trained.
   virtual bool has_state(const std::string& state, const std::string& name) const = 0;
-  /// Elements [range) of a parameter's state `state` ("parameters", "exp_avg", ...).
+  /// Elements [range) of a parameter's state `state` ("parameters", "exp_avg", ...), which may be fewer than its own: row_var.
   virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
   /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws
   /// RunError naming the first bad one, and in it the first bad tensor.

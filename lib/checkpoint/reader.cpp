@@ -41,16 +41,17 @@ class ShardedCheckpoint final : public CheckpointReader {
     const Layout layout(parameters, header.units, header.shards);
     tensors_.resize(parameters.size());
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-      tensors_[p] = {parameters[p].name, parameters[p].shape, true, {}};
+      tensors_[p] = {parameters[p].name, parameters[p].shape, {}, {}};
       by_name_[parameters[p].name] = p;
     }
     for (const Unit& unit : layout.units())
-      for (const std::size_t p : unit.parameters) tensors_[p].trained = unit.trainable;
-    for (int rank = 0; rank < header.world_size; ++rank)
-      for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, header.world_size))
-        tensors_[slice.parameter].parts.push_back({slice.range, rank});
+      for (const std::size_t p : unit.parameters) tensors_[p].unit = unit;
+    for (const Extent extent : {Extent::element, Extent::row, Extent::column})
+      for (int rank = 0; rank < header.world_size; ++rank)
+        for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, header.world_size, extent))
+          tensors_[slice.parameter].parts[extent].push_back({slice.range, rank});
     for (Tensor& tensor : tensors_)
-      std::sort(tensor.parts.begin(), tensor.parts.end(),
+      std::sort(tensor.parts[Extent::element].begin(), tensor.parts[Extent::element].end(),
                 [](const Part& a, const Part& b) { return a.range.begin < b.range.begin; });
   }
 
@@ -73,7 +74,7 @@ class ShardedCheckpoint final : public CheckpointReader {
 
   bool has_state(const std::string& state, const std::string& name) const override {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end()) return false;
-    return state == "parameters" ? has(name) : has(name) && find(name).trained;
+    return has(name) && stored::extent_of(find(name).unit, state);
   }
 
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
@@ -83,9 +84,11 @@ class ShardedCheckpoint final : public CheckpointReader {
     const Tensor& tensor = find(name);
     if (!has_state(state, name))
       throw UserError(format("{} has no {} of {} (it was not trained) use another checkpoint", description(), state, name));
-    expect(range.begin <= range.end && range.end <= numel(tensor.shape), "a range lies outside its tensor");
+    const Extent extent = *stored::extent_of(tensor.unit, state);
+    expect(range.begin <= range.end && range.end <= numel(stored::state_shape(tensor.shape, extent)),
+           "a range lies outside its tensor");
     const std::lock_guard lock(mutex_);
-    for (const Part& part : tensor.parts) {
+    for (const Part& part : tensor.parts.at(extent)) {
       const Range common = intersect(part.range, range);
       if (common.empty()) continue;
       read_part(part, stored::slice_name(state, name), common, out + (common.begin - range.begin));
@@ -119,8 +122,8 @@ class ShardedCheckpoint final : public CheckpointReader {
   struct Tensor {
     std::string name;
     Shape shape;
-    bool trained;
-    std::vector<Part> parts;  // all elements, in order
+    UnitSpec unit;                              // that it was in
+    std::map<Extent, std::vector<Part>> parts;  // all elements, in order
   };
   struct OpenFile {
     int rank;
@@ -168,9 +171,11 @@ class ShardedCheckpoint final : public CheckpointReader {
     const std::lock_guard lock(mutex_);
     std::vector<float> values;
     for (const std::string& state : index_.states)
-      for (const Tensor& tensor : tensors_)
-        for (const Part& part : tensor.parts) {
-          if (part.rank != rank || !has_state(state, tensor.name)) continue;
+      for (const Tensor& tensor : tensors_) {
+        const auto extent = stored::extent_of(tensor.unit, state);
+        if (!extent) continue;
+        for (const Part& part : tensor.parts.at(*extent)) {
+          if (part.rank != rank) continue;
           const std::string name = stored::slice_name(state, tensor.name);
           try {
             values.resize(part.range.size());
@@ -181,6 +186,7 @@ class ShardedCheckpoint final : public CheckpointReader {
           }
           return ", in " + name;
         }
+      }
     return ", outside the tensors";
   }
 

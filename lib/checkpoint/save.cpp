@@ -1,6 +1,7 @@
 // The write protocol of docs/checkpoint-format.md. Every step that can fail on one rank alone is run through agree(), so that
 // all ranks go on or all throw the same.
 #include <cstring>
+#include <map>
 #include <random>
 
 #include "base/error.hpp"
@@ -80,17 +81,22 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
   fs::create_directory(names.temporary_folder);
 }
 
-std::uint64_t bytes_of(const std::vector<stored::WrittenSlice>& slices, std::span<const ShardState> states) {
+/// Calls f(slice) for what this rank writes of a state.
+template <class F>
+void each_slice(const ShardState& state, const Layout& layout, int rank, int world_size, F&& f) {
+  for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, world_size, state.extent))
+    if (!state.units[slice.unit].empty()) f(slice);
+}
+
+std::uint64_t bytes_of(std::span<const ShardState> states, const Layout& layout, int rank, int world_size) {
   std::uint64_t elements = 0;
   for (const ShardState& state : states)
-    for (const stored::WrittenSlice& slice : slices)
-      if (!state.units[slice.unit].empty()) elements += slice.range.size();
+    each_slice(state, layout, rank, world_size, [&](const stored::WrittenSlice& slice) { elements += slice.range.size(); });
   return elements * sizeof(float);
 }
 
 FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
-                        const std::vector<Parameter>& parameters, const std::vector<stored::WrittenSlice>& slices,
-                        std::span<const ShardState> states) {
+                        const std::vector<Parameter>& parameters, const Layout& layout, std::span<const ShardState> states) {
   if (!fs::is_directory(path.parent_path()))
     throw UserError(format(
         "{} is not there on this rank (rank 0 has just made it) choose a --save-dir on a file system that all nodes share",
@@ -102,38 +108,50 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   file.write_integer("update", header.progress.update);
   file.write_integer("rank", static_cast<std::uint64_t>(rank));
   file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
+  std::vector<float> widened;
   for (const ShardState& state : states)
-    for (const stored::WrittenSlice& slice : slices) {
-      if (state.units[slice.unit].empty()) continue;
+    each_slice(state, layout, rank, header.world_size, [&](const stored::WrittenSlice& slice) {
       const Parameter& parameter = parameters[slice.parameter];
-      const float* values = state.units[slice.unit].data() + slice.offset;
+      const Shape shape = stored::state_shape(parameter.shape, state.extent);
+      const float* values = reinterpret_cast<const float*>(state.units[slice.unit].data()) + slice.offset;
+      if (state.type != DType::f32) {
+        widened.resize(slice.range.size());
+        state.read(slice.unit, slice.offset, widened);
+        values = widened.data();
+      }
       h5::Dataset dataset = file.create_dataset(stored::slice_name(state.name, parameter.name), {slice.range.size()});
-      dataset.write_integers("shape", std::vector<std::uint64_t>(parameter.shape.begin(), parameter.shape.end()));
+      dataset.write_integers("shape", std::vector<std::uint64_t>(shape.begin(), shape.end()));
       dataset.write_integer("begin", slice.range.begin);
       dataset.write_integer("end", slice.range.end);
       dataset.write_integer("xxh3_64", checksum(values, slice.range.size() * sizeof(float)));
       dataset.write({0, slice.range.size()}, values);
-    }
+    });
   file.close();
   return sum_file(path);
 }
 
 void write_index(const fs::path& path, const stored::Index& index, const std::vector<Parameter>& parameters,
                  const Layout& layout) {
-  std::vector<std::vector<h5::VirtualPart>> parts(parameters.size());
   std::vector<const Unit*> unit_of(parameters.size());
   for (const Unit& unit : layout.units())
     for (const std::size_t p : unit.parameters) unit_of[p] = &unit;
-  for (int rank = 0; rank < index.header.world_size; ++rank)
-    for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, index.header.world_size))
-      parts[slice.parameter].push_back({slice.range, stored::rank_file_name(rank, index.header.world_size), ""});
+  using Parts = std::vector<std::vector<h5::VirtualPart>>;  // of each parameter
+  std::map<Extent, Parts> parts;
+  for (const Extent extent : {Extent::element, Extent::row, Extent::column}) {
+    parts[extent].resize(parameters.size());
+    for (int rank = 0; rank < index.header.world_size; ++rank)
+      for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, index.header.world_size, extent))
+        parts[extent][slice.parameter].push_back({slice.range, stored::rank_file_name(rank, index.header.world_size), ""});
+  }
   h5::File file = h5::File::create(path);
   stored::write_index_attributes(file, index);
   for (const std::string& state : index.states)
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-      if (!stored::is_saved(*unit_of[p], state)) continue;
-      for (h5::VirtualPart& part : parts[p]) part.dataset = stored::slice_name(state, parameters[p].name);
-      file.create_virtual_dataset(stored::whole_name(state, parameters[p].name), parameters[p].shape, parts[p]);
+      const auto extent = stored::extent_of(*unit_of[p], state);
+      if (!extent) continue;
+      for (h5::VirtualPart& part : parts[*extent][p]) part.dataset = stored::slice_name(state, parameters[p].name);
+      file.create_virtual_dataset(stored::whole_name(state, parameters[p].name),
+                                  stored::state_shape(parameters[p].shape, *extent), parts[*extent][p]);
     }
   file.close();
 }
@@ -171,20 +189,22 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
   expect(!states.empty() && states.front().name == "parameters", "a checkpoint starts with the parameters");
   for (const ShardState& state : states) {
     expect(state.units.size() == layout.units().size(), "a state has all units");
-    for (std::size_t u = 0; u < state.units.size(); ++u)
-      expect(state.units[u].size() == (stored::is_saved(layout.units()[u], state.name) ? layout.shard_numel(u) : 0),
+    for (std::size_t u = 0; u < state.units.size(); ++u) {
+      const auto extent = stored::extent_of(layout.units()[u], state.name);
+      expect(state.numel(u) == (extent ? layout.state_numel(u, *extent) : 0) && (!extent || *extent == state.extent),
              "a state covers what is saved of it");
+    }
   }
 
   const auto device = make_cpu_device();
   const auto stream = device->make_stream();
   const Names names(save_dir, header.progress.update);
   const std::vector<Parameter> parameters = list_parameters(header.config).parameters;
-  const auto slices = stored::written_slices(layout, rank, world_size);
   std::uint64_t all_bytes = 0;
   for (const ShardState& state : states)
-    for (const Unit& unit : layout.units())
-      if (stored::is_saved(unit, state.name)) all_bytes += unit.numel * sizeof(float);
+    for (std::size_t u = 0; u < layout.units().size(); ++u)
+      if (const auto extent = stored::extent_of(layout.units()[u], state.name))
+        all_bytes += sizeof(float) * (*extent == Extent::element ? layout.units()[u].numel : layout.state_numel(u, *extent));
 
   stored::Index index{header, {}, 0};
   for (const ShardState& state : states) index.states.push_back(state.name);
@@ -202,8 +222,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
     std::vector<std::int64_t> sums(2 * static_cast<std::size_t>(world_size));  // bytes and checksum of each rank's file
     agree(world, [&] {
       const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world_size);
-      const FileSum sum = writing(path, bytes_of(slices, states), [&] {
-        return write_rank_file(path, header, index.save_id, rank, parameters, slices, states);
+      const FileSum sum = writing(path, bytes_of(states, layout, rank, world_size), [&] {
+        return write_rank_file(path, header, index.save_id, rank, parameters, layout, states);
       });
       const std::uint64_t mine[2] = {sum.bytes, sum.checksum};
       std::memcpy(sums.data() + 2 * rank, mine, sizeof mine);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <utility>
 
 #include <unistd.h>
 
@@ -34,8 +35,19 @@ std::string whole_name(const std::string& state, const std::string& parameter) {
   return state == "parameters" ? parameter : state + "/" + parameter;
 }
 
-std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size) {
+std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size, Extent extent) {
   std::vector<WrittenSlice> written;
+  if (extent != Extent::element) {
+    for (std::size_t unit = 0; unit < layout.units().size() && rank == 0; ++unit) {
+      std::size_t offset = 0;
+      for (const std::size_t p : layout.units()[unit].parameters) {
+        if (layout.shape(p).size() < 2) continue;
+        const std::size_t count = numel(state_shape(layout.shape(p), extent));
+        written.push_back({unit, p, {0, count}, std::exchange(offset, offset + count)});
+      }
+    }
+    return written;
+  }
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
     const int shards = layout.units()[unit].shards;  // all ranks are replicas of a unit that is not sharded
     const int shard = rank % shards, replica = rank / shards, replicas = world_size / shards;
@@ -50,15 +62,31 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
   return written;
 }
 
-bool is_saved(const Unit& unit, const std::string& state) { return unit.trainable || state == "parameters"; }
+std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state) {
+  if (state == "parameters") return Extent::element;
+  if (unit.trainable)
+    for (const StateInfo& info : info_of(unit.rule).states)
+      if (info.name == state) return info.extent;
+  return std::nullopt;
+}
+
+Shape state_shape(const Shape& parameter, Extent extent) {
+  Shape shape = parameter;
+  if (extent == Extent::row) shape.back() = 1;
+  if (extent == Extent::column) std::fill(shape.begin(), shape.end() - 1, 1);
+  return shape;
+}
 
 namespace {
 
 json units_to_json(const std::vector<UnitSpec>& units) {
   json all = json::array();
   for (const UnitSpec& unit : units)
-    all.push_back(
-        {{"name", unit.name}, {"parameters", unit.parameters}, {"trainable", unit.trainable}, {"sharded", unit.sharded}});
+    all.push_back({{"name", unit.name},
+                   {"parameters", unit.parameters},
+                   {"trainable", unit.trainable},
+                   {"sharded", unit.sharded},
+                   {"rule", info_of(unit.rule).name}});
   return all;
 }
 
@@ -68,7 +96,9 @@ std::vector<UnitSpec> units_from_json(const json& all, std::size_t parameters) {
   std::vector<int> seen(parameters);
   try {  // nlohmann's own checks of every access
     for (const json& one : all) {
-      units.push_back({one.at("name"), one.at("parameters"), one.at("trainable"), one.at("sharded")});
+      const RuleInfo* rule = find_rule(one.value("rule", "adam"));  // files of before there were others do not say
+      if (!rule) return {};
+      units.push_back({one.at("name"), one.at("parameters"), one.at("trainable"), one.at("sharded"), rule->rule});
       for (const std::size_t p : units.back().parameters) ++seen.at(p);
     }
   } catch (const std::exception&) {
@@ -84,6 +114,14 @@ std::vector<UnitSpec> units_from_json(const json& all, std::size_t parameters) {
 void write_progress(h5::Node& node, const Progress& progress) {
   node.write_integer("update", progress.update);
   node.write_integer("tokens", progress.tokens);
+  node.write_integer("optimizer_began", progress.optimizer_began);
+  if (const auto& s = progress.loss_scaler)
+    node.write_text("loss_scaler", json{{"scale", s->scale},
+                                        {"updates", s->updates},
+                                        {"last_overflow", s->last_overflow},
+                                        {"last_change", s->last_change},
+                                        {"overflows", s->overflows}}
+                                       .dump());
   node.write_integer("sequences", progress.data.sequences);
   node.write_integer("tokens_per_sample", progress.data.tokens_per_sample);
   node.write_integer("data_tokens", progress.data.data_tokens);
@@ -91,11 +129,30 @@ void write_progress(h5::Node& node, const Progress& progress) {
   node.write_integer("seed", progress.data.seed);
 }
 
+namespace {
+
+std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
+  if (!node.has_attribute("loss_scaler")) return {};
+  const json state = json::parse(node.read_text("loss_scaler"), nullptr, /*allow_exceptions=*/false);
+  const auto number = [&](const char* key) {
+    if (!state.is_object() || !state.contains(key) || !state[key].is_number())
+      throw UserError(format("the checkpoint's loss scale cannot be read ('{}' is not there) use another checkpoint", key));
+    return state[key].get<double>();
+  };
+  const auto integer = [&](const char* key) { return static_cast<std::int64_t>(number(key)); };
+  return LossScalerState{number("scale"), integer("updates"), integer("last_overflow"), integer("last_change"),
+                         integer("overflows")};
+}
+
+}  // namespace
+
 Progress read_progress(const h5::Node& node) {
   return {node.read_integer("update"),
           node.read_integer("tokens"),
           {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
-           node.read_integer("shuffled") != 0, node.read_integer("seed")}};
+           node.read_integer("shuffled") != 0, node.read_integer("seed")},
+          node.has_attribute("optimizer_began") ? node.read_integer("optimizer_began") : 0,
+          read_loss_scaler(node)};
 }
 
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind) {

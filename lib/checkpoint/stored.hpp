@@ -37,11 +37,14 @@ struct WrittenSlice {
   std::size_t offset;           // where they lie in the rank's part of the unit, in elements
 };
 /// What `rank` writes: of each unit's shard the replicas take consecutive shares, so that every element is written once, by
-/// ranks that write equally much.
-std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size);
+/// ranks that write equally much. Of states by row or column, which all have, rank 0 writes all, and `range` is of the state.
+std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size, Extent extent = Extent::element);
 
-/// The optimizer's state is saved for what is trained.
-bool is_saved(const Unit& unit, const std::string& state);
+/// How large the state `state` ("parameters", ...) of the unit's parameters is; nothing if it is not saved: the optimizer's
+/// states are for what is trained, those of the unit's rule.
+std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state);
+/// Of a state of a parameter: as PyTorch's, with one column for `row`, and one row for `column`.
+Shape state_shape(const Shape& parameter, Extent extent);
 
 struct Index {
   CheckpointHeader header;

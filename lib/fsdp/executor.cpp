@@ -13,8 +13,9 @@ namespace fsdp {
 
 using kernels::Write;
 
-Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
-                   Device& device, Buffer arena, Buffer slots, Mesh& mesh, ExecutorOptions options)
+Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape,
+                   const OptimizerOptions& optimizer, Device& device, Buffer arena, Buffer slots, Mesh& mesh,
+                   ExecutorOptions options)
     : model_(model),
       layout_(layout),
       plan_(plan),
@@ -30,6 +31,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
   for (auto& s : streams_) s = device.make_stream();
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b)
     if (!plan_.buffers[b].transient) bind(static_cast<BufferId>(b));
+  const std::vector<ParameterSettings> settings = settings_of(optimizer_, model_.parameters());
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     const Unit& unit = layout_.units()[u];
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -38,14 +40,10 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       if (!plan_.gradients.empty() && unit.trainable)
         gradients_[unit.parameters[i]] = at(plan_.whole_gradients[u]) + unit.offsets[i];
     }
-    auto& segments = segments_.emplace_back();
+    auto& slices = slices_.emplace_back();
     for (const Slice& slice : layout_.slices(u, mesh_.shard->rank())) {
-      const bool decayed = model_.parameters()[slice.parameter].decayed;
-      if (!segments.empty() && segments.back().decayed == decayed &&
-          segments.back().begin + segments.back().count == slice.shard_offset)
-        segments.back().count += slice.range.size();
-      else
-        segments.push_back({slice.shard_offset, slice.range.size(), decayed});
+      const ParameterSettings& how = settings[slice.parameter];
+      slices.push_back({slice.parameter, slice.range, slice.shard_offset, how.learning_rate_scale, how.weight_decay});
     }
   }
   model_.fill_tables({at(plan_.tables), model_.table_numel(shape_.T)}, shape_.T);
@@ -92,7 +90,21 @@ std::vector<std::span<float>> Executor::owned(const std::vector<BufferId>& buffe
 }
 
 std::vector<std::span<float>> Executor::gradients() { return owned(plan_.gradients); }
-std::vector<std::span<float>> Executor::optimizer_state(std::size_t i) { return owned(plan_.optimizer_state.at(i)); }
+
+std::vector<ShardState> Executor::optimizer_states() {
+  std::vector<ShardState> all;
+  for (std::size_t u = 0; u < plan_.optimizer_state.size(); ++u)
+    for (std::size_t k = 0; k < plan_.optimizer_state[u].size(); ++k) {
+      const StateInfo& info = info_of(layout_.units()[u].rule).states[k];
+      auto state = std::find_if(all.begin(), all.end(), [&](const ShardState& one) { return one.name == info.name; });
+      if (state == all.end())
+        state = all.insert(all.end(), {std::string(info.name), std::vector<std::span<std::byte>>(layout_.units().size()),
+                                       info.extent, info.extent == Extent::element ? optimizer_.state_type : DType::f32});
+      state->units[u] = {memory_[static_cast<std::size_t>(plan_.optimizer_state[u][k])],
+                         layout_.state_numel(u, info.extent) * size_of(state->type)};
+    }
+  return all;
+}
 
 void Executor::initialize_parameters(std::uint64_t seed) {
   Stream& s = stream(StreamId::compute);
@@ -113,6 +125,28 @@ void Executor::publish_parameters() { run({plan_.publish, nullptr, {}, {}}); }
 UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
   run({plan_.update, read, scalars, std::exchange(record_, {})});
   return {sums().loss / scalars.tokens, std::sqrt(sums().squares.value()) / scalars.loss_scale, sums().squares.non_finite};
+}
+
+std::optional<NonFinite> Executor::find_non_finite(const BatchReader& read, const UpdateScalars& scalars) {
+  non_finite_.reset();
+  inspecting_ = true;
+  run({plan_.update, read, scalars, {}});
+  inspecting_ = false;
+  return non_finite_;
+}
+
+/// Before a reduction: this rank's whole gradient of a unit.
+void Executor::inspect(const Operation& op) {
+  if (!inspecting_ || non_finite_) return;
+  const auto u = static_cast<std::size_t>(op.unit);
+  const Unit& unit = layout_.units()[u];
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const float* gradient = at(plan_.whole_gradients[u]) + unit.offsets[i];
+    const std::size_t n = numel(model_.parameters()[unit.parameters[i]].shape);
+    if (std::all_of(gradient, gradient + n, [](float g) { return std::isfinite(g); })) continue;
+    non_finite_ = {static_cast<std::size_t>(&op - plan_.update.data()), u, unit.parameters[i]};
+    return;
+  }
 }
 
 double Executor::evaluate(const BatchReader& read) {
@@ -265,6 +299,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::clear:
       return kernels::fill_zero(s, at(plan_.whole_gradients[u]), layout_.units()[u].padded_numel);
     case OperationKind::reduce_scatter: {
+      inspect(op);
       if (fake_collectives_) return;
       float* const whole = at(plan_.whole_gradients[u]);
       // Between parameters the slot holds what another unit left there.
@@ -273,6 +308,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
                                                   op.accumulate ? Into::add : Into::overwrite);
     }
     case OperationKind::all_reduce:
+      if (plan_.whole_gradients[u].buffer == plan_.gradients[u]) inspect(op);
       if (fake_collectives_) return;
       return mesh_.along(op.group).all_reduce(s, at(plan_.gradients[u]), layout_.shard_numel(u));
     case OperationKind::add_squares:
@@ -283,12 +319,22 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return reduce_norm(scalars);
     case OperationKind::optimizer:
       if (!sums().finite()) return;  // the same decision on every rank
-      adamw_update(s, segments_[u], owned_master(u), at(plan_.optimizer_state[0][u]), at(plan_.optimizer_state[1][u]),
-                   at(plan_.gradients[u]), optimizer_, scalars.update, scalars.learning_rate, sums().gradient_scale);
-      return round_parameters(u);
+      return info_of(layout_.units()[u].rule)
+          .update(s, memory_of_unit(u), optimizer_,
+                  {scalars.update - scalars.state_began, scalars.learning_rate, sums().gradient_scale});
     case OperationKind::round:
       return round_parameters(u);
   }
+}
+
+/// What the optimizer works on.
+UnitMemory Executor::memory_of_unit(std::size_t unit) {
+  UnitMemory memory{.slices = slices_[unit], .parameters = owned_master(unit), .gradients = at(plan_.gradients[unit])};
+  if (const DType type = layout_.units()[unit].types.parameter; type != DType::f32)
+    memory.copy = reinterpret_cast<std::uint16_t*>(owned_parameters(unit)), memory.copy_type = type;
+  for (std::size_t k = 0; k < plan_.optimizer_state[unit].size(); ++k)
+    memory.states[k] = memory_[static_cast<std::size_t>(plan_.optimizer_state[unit][k])];
+  return memory;
 }
 
 /// Loss, norm and clipping factor of the update, the same bits on every rank: integers and one canonical sum.

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,9 +20,10 @@
 #include "device/device.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/plan.hpp"
+#include "fsdp/shard_state.hpp"
 #include "fsdp/stream_progress.hpp"
 #include "nn/transformer.hpp"
-#include "optim/adamw.hpp"
+#include "optim/optimizer.hpp"
 
 namespace fsdp {
 
@@ -29,9 +31,10 @@ namespace fsdp {
 struct UpdateScalars {
   std::uint64_t update = 1;  // counts from 1
   double learning_rate = 0;
-  double clip_norm = 0;  // 0: no clipping
-  Dropout dropout = {};  // first_sequence: of this rank's first micro-batch
-  double tokens = 0;     // targets that count, of the whole update over all ranks
+  double clip_norm = 0;           // 0: no clipping
+  std::uint64_t state_began = 0;  // the update after which the optimizer's states were zero
+  Dropout dropout = {};           // first_sequence: of this rank's first micro-batch
+  double tokens = 0;              // targets that count, of the whole update over all ranks
   /// What gradients are multiplied by from the loss to the optimizer, a power of 2: fp16 loses small ones.
   double loss_scale = 1;
 };
@@ -41,6 +44,11 @@ struct UpdateResult {
   double gradient_norm = 0;     // before clipping, without the loss scale
   std::int64_t non_finite = 0;  // infinite or NaN elements of the gradient, all ranks together
   bool finite() const { return non_finite == 0 && std::isfinite(loss); }
+};
+
+/// A gradient that is not finite.
+struct NonFinite {
+  std::size_t operation, unit, parameter;  // the reduction that found it, as an index of plan.update
 };
 
 /// Seconds of the calling thread by kind of work. `exposed` is what it spent on communication, or on waiting for it; the
@@ -74,7 +82,7 @@ class Executor {
  public:
   /// Takes the plan's arenas: `arena` of plan.arena_bytes, and `slots` of plan.slot_bytes, which the shard axis allocated. The
   /// other arguments must outlive it. Not collective.
-  Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const AdamWOptions& optimizer,
+  Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
            Device& device, Buffer arena, Buffer slots, Mesh& mesh, ExecutorOptions options = {});
 
   /// What this rank owns of each unit: Layout::shard_numel() floats, valid while this object lives; empty where the unit has
@@ -83,7 +91,8 @@ class Executor {
   /// them.
   std::vector<std::span<float>> parameters();
   std::vector<std::span<float>> gradients();
-  std::vector<std::span<float>> optimizer_state(std::size_t i);
+  /// The optimizer's states, each once, those of all units together.
+  std::vector<ShardState> optimizer_states();
   /// Initial weights of what this rank owns, each from (seed, parameter, element). Not collective.
   void initialize_parameters(std::uint64_t seed);
   /// Gives the other ranks what they hold a copy of (strategy optim). Collective over world.
@@ -92,6 +101,9 @@ class Executor {
   /// One update. Collective over world. If loss or gradient are not finite, parameters and optimizer state stay as they were:
   /// look at the result, which is the same on every rank.
   UpdateResult run_update(const BatchReader& read, const UpdateScalars& scalars);
+  /// The same update once more, after one that was not finite, which has changed nothing: where this rank's own gradient,
+  /// before it is reduced, is not finite for the first time; nothing if it is finite here. Collective over world.
+  std::optional<NonFinite> find_non_finite(const BatchReader& read, const UpdateScalars& scalars);
   /// Sum of the loss over one batch per rank, over the targets of this rank that count. Collective over world.
   double evaluate(const BatchReader& read);
   /// logits[V] after position `row` of a batch of one rank. Collective over world.
@@ -124,7 +136,9 @@ class Executor {
   double wait_for(const Pass& pass, const Operation& op);
   void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
   void bind(BufferId id);
+  UnitMemory memory_of_unit(std::size_t unit);
   void reduce_norm(const UpdateScalars& scalars);
+  void inspect(const Operation& op);
   UpdateSums& sums() { return *reinterpret_cast<UpdateSums*>(at(plan_.sums)); }
   float* at(Location location) const { return at(location.buffer) + location.offset; }
   std::byte* at(Location location, DType type) const {
@@ -142,18 +156,20 @@ class Executor {
   const Layout& layout_;
   const Plan& plan_;
   const BatchShape shape_;
-  const AdamWOptions optimizer_;
+  const OptimizerOptions optimizer_;
   Mesh& mesh_;
   const ExecutorOptions options_;
   std::array<std::unique_ptr<Stream>, stream_count> streams_;
   Arena arena_, slots_;
-  std::vector<std::byte*> memory_;                       // of each buffer
-  std::vector<const void*> weights_;                     // of each parameter: where it is when its unit is gathered
-  std::vector<float*> gradients_;                        // of each parameter
-  std::vector<std::vector<OptimizerSegment>> segments_;  // of each unit
+  std::vector<std::byte*> memory_;                   // of each buffer
+  std::vector<const void*> weights_;                 // of each parameter: where it is when its unit is gathered
+  std::vector<float*> gradients_;                    // of each parameter
+  std::vector<std::vector<OptimizerSlice>> slices_;  // of each unit: this rank's
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
   bool fake_collectives_ = false;
+  bool inspecting_ = false;
+  std::optional<NonFinite> non_finite_;  // the first that was found
   std::size_t logits_row_ = 0;
   float* logits_out_ = nullptr;  // null: the loss is wanted
 

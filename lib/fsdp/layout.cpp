@@ -7,7 +7,10 @@ namespace fsdp {
 Layout::Layout(const std::vector<Parameter>& parameters, const std::vector<UnitSpec>& units, int shards, UnitTypes types)
     : shards_(shards) {
   expect(shards >= 1, "a layout needs at least one shard");
-  for (const Parameter& parameter : parameters) numels_.push_back(numel(parameter.shape));
+  for (const Parameter& parameter : parameters) {
+    shapes_.push_back(parameter.shape);
+    numels_.push_back(numel(parameter.shape));
+  }
   std::vector<int> seen(parameters.size());
   for (const UnitSpec& spec : units) {
     Unit& unit = units_.emplace_back(Unit{spec, {}, 0, 0, {}, spec.sharded ? shards : 1, types});
@@ -39,6 +42,14 @@ std::vector<Slice> Layout::slices(std::size_t unit_index, int shard) const {
       result.push_back({unit.parameters[i], {common.begin - offset, common.end - offset}, common.begin - mine.begin});
   }
   return result;
+}
+
+std::size_t Layout::state_numel(std::size_t unit, Extent extent) const {
+  if (extent == Extent::element) return shard_numel(unit);
+  std::size_t count = 0;
+  for (const std::size_t p : units_.at(unit).parameters)
+    if (shapes_[p].size() > 1) count += extent == Extent::row ? numels_[p] / shapes_[p].back() : shapes_[p].back();
+  return count;
 }
 
 }  // namespace fsdp

@@ -49,9 +49,13 @@ class Layout {
   }
   /// The parts of parameters in the part of `unit` that shard `shard` holds, in flat order. Empty slices are left out.
   std::vector<Slice> slices(std::size_t unit, int shard) const;
+  /// Elements of a state of `unit` on each rank: of its part, or one for each row or column of all its matrices.
+  std::size_t state_numel(std::size_t unit, Extent extent) const;
+  const Shape& shape(std::size_t parameter) const { return shapes_.at(parameter); }
 
  private:
-  std::vector<std::size_t> numels_;  // of each parameter
+  std::vector<Shape> shapes_;  // of each parameter
+  std::vector<std::size_t> numels_;
   int shards_;
   std::vector<Unit> units_;
 };

@@ -115,7 +115,7 @@ struct PlanOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool forward_prefetch = true;       // gather the next unit before the computation of the current one; else when it is needed
   bool accumulate_unsharded = false;  // whole gradients between micro-batches, one reduction at the end (PyTorch's no_sync)
-  std::vector<std::string> optimizer_states = {};  // a buffer each per trained unit, as long as its shard
+  DType optimizer_state_type = DType::f32;  // of states that are as large as parameters
 };
 
 /// What an update sums up, and what follows: the content of Plan::sums.
@@ -145,7 +145,7 @@ struct Plan {
   // are not sharded at rest.
   std::vector<BufferId> master, parameters, gradients;
   std::vector<Location> whole_parameters, whole_gradients;
-  std::vector<std::vector<BufferId>> optimizer_state;  // [state][unit]
+  std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of its rule]; none: not trained
   BufferId cheap = -1;  // of every block's saved part what selective checkpointing does not keep; else -1
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
 

@@ -182,25 +182,28 @@ class Builder {
       at(plan_.whole_parameters, u) = {plan_.parameters.back(), 0};
     }
     add_slots(
-        "P", BufferRole::gathered_parameters, layout_.units().front().types.parameter, options_.parameter_slots, gathers_in_turn_,
-        [&](int u) { return sharded_at_rest(u); }, plan_.whole_parameters);
+        "P", BufferRole::gathered_parameters, layout_.units().front().types.parameter, options_.parameter_slots,
+        gathers_in_turn_, [&](int u) { return sharded_at_rest(u); }, plan_.whole_parameters);
     if (options_.training) {
       plan_.whole_gradients.resize(n);
       for (int u = 0; u < units(); ++u) {
         plan_.gradients.push_back(trained(u) ? add("gradient " + unit(u).name, BufferRole::gradients, shard_bytes(u)) : -1);
         at(plan_.whole_gradients, u) = {plan_.gradients.back(), 0};
         if (trained(u) && scattered(u) && gradients_whole_)
-          at(plan_.whole_gradients, u).buffer = add("whole gradient " + unit(u).name, BufferRole::unreduced_gradients,
-                                                    whole_bytes(u));
+          at(plan_.whole_gradients, u).buffer =
+              add("whole gradient " + unit(u).name, BufferRole::unreduced_gradients, whole_bytes(u));
       }
       add_slots(
-          "Q", BufferRole::unreduced_gradients, DType::f32, options_.gradient_slots, true, [&](int u) { return gradient_in_slot(u); },
-          plan_.whole_gradients);
-      for (const std::string& name : options_.optimizer_states) {
-        auto& state = plan_.optimizer_state.emplace_back();
-        for (int u = 0; u < units(); ++u)
-          state.push_back(trained(u) ? add(format("{} {}", name, unit(u).name), BufferRole::optimizer_state, shard_bytes(u))
-                                     : -1);
+          "Q", BufferRole::unreduced_gradients, DType::f32, options_.gradient_slots, true,
+          [&](int u) { return gradient_in_slot(u); }, plan_.whole_gradients);
+      for (int u = 0; u < units(); ++u) {
+        auto& states = plan_.optimizer_state.emplace_back();
+        if (!trained(u)) continue;
+        for (const StateInfo& state : info_of(unit(u).rule).states) {
+          const DType type = state.extent == Extent::element ? options_.optimizer_state_type : DType::f32;
+          states.push_back(add(format("{} {}", state.name, unit(u).name), BufferRole::optimizer_state,
+                               layout_.state_numel(static_cast<std::size_t>(u), state.extent) * size_of(type)));
+        }
       }
     }
     plan_.inputs = add("inputs", BufferRole::batch, sizes_.batch);
@@ -450,7 +453,8 @@ class Builder {
       if (!trained(u)) continue;
       std::vector<BufferId> written = {at(plan_.master, u)};
       add_once(written, at(plan_.parameters, u));
-      for (const auto& state : plan_.optimizer_state) written.push_back(at(state, u));
+      const std::vector<BufferId>& states = at(plan_.optimizer_state, u);
+      written.insert(written.end(), states.begin(), states.end());
       emit(list, {.kind = optimizer,
                   .stream = StreamId::compute,
                   .unit = u,

@@ -48,7 +48,9 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
   const Placement& placement = find_placement(options.strategy);
   if (placement.axis == ShardAxis::group && options.shard_group_size > 0)
     mesh_shape(placement, world_size, options.shard_group_size);
-  wrap_parameters(list_parameters(config).parameters, options.wrap, options.patterns);
+  const std::vector<Parameter> parameters = list_parameters(config).parameters;
+  wrap_parameters(parameters, options.wrap, options.patterns);
+  settings_of(options.optimizer, parameters);
   if (options.plan.micro_batches * config.layers > most_block_passes)
     throw UserError(
         format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}) lower --update-freq and "
@@ -64,8 +66,10 @@ ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& optio
   const Placement& placement = find_placement(options.strategy);
   const ModelSizes sizes = model_sizes(model, options.batch, options.types.parameter);
   PlanOptions plan_options = options.plan;
-  if (plan_options.training) plan_options.optimizer_states = adamw_states;
-  Layout layout(model.parameters(), wrap_parameters(model.parameters(), options.wrap, options.patterns, warnings), mesh.shard,
+  plan_options.optimizer_state_type = options.optimizer.state_type;
+  ParameterPatterns patterns = options.patterns;
+  patterns.rule_of = [&](const Parameter& parameter) { return rule_of(options.optimizer, parameter); };
+  Layout layout(model.parameters(), wrap_parameters(model.parameters(), options.wrap, patterns, warnings), mesh.shard,
                 options.types);
   Plan plan = build_plan(layout, placement, sizes, plan_options);
   check_plan(plan, layout, placement, sizes, plan_options.micro_batches);
@@ -94,8 +98,8 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options) {
   agree(world_, [&] { arena = device.allocate(plan().arena_bytes); });  // before the collective one below
   Buffer slots;                                                         // one shard group may fail alone
   agree(world_, [&] { slots = mesh_.shard->allocate(device, plan().slot_bytes); });
-  return executor_.emplace(model_, layout(), plan(), options_.batch, options_.adamw, device, std::move(arena), std::move(slots),
-                           mesh_, std::move(options));
+  return executor_.emplace(model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(arena),
+                           std::move(slots), mesh_, std::move(options));
 }
 
 }  // namespace fsdp

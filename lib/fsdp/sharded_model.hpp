@@ -22,8 +22,8 @@ struct ShardingOptions {
   ParameterPatterns patterns = {};
   BatchShape batch = {};  // of one micro-batch on one rank
   UnitTypes types = {};   // the parameters' is that of activations, too
-  PlanOptions plan = {};  // optimizer_states is filled in by plan_sharding()
-  AdamWOptions adamw = {};
+  PlanOptions plan = {};  // optimizer_state_type is filled in by plan_sharding()
+  OptimizerOptions optimizer = {};
 };
 
 /// Throws UserError if these do not go together, the same on every rank.

@@ -4,8 +4,6 @@
 #include <array>
 #include <map>
 
-#include <fnmatch.h>
-
 #include "base/error.hpp"
 #include "base/format.hpp"
 
@@ -137,22 +135,6 @@ Assignment assign(const std::vector<Parameter>& parameters, const WrapPolicy& po
   return unit_of;
 }
 
-/// Which parameters a list of patterns names.
-std::vector<bool> named_by(const std::vector<std::string>& patterns, const char* option,
-                           const std::vector<Parameter>& parameters) {
-  std::vector<bool> named(parameters.size());
-  for (const std::string& pattern : patterns) {
-    bool found = false;
-    for (std::size_t p = 0; p < parameters.size(); ++p)
-      if (matches(pattern, parameters[p].name)) named[p] = found = true;
-    if (!found)
-      throw UserError(format("--{} '{}' matches no parameter (the first are {}, {}) correct the pattern; '*' crosses dots",
-                             option, pattern, parameters.front().name,
-                             parameters[std::min<std::size_t>(2, parameters.size() - 1)].name));
-  }
-  return named;
-}
-
 void warn_of_cost(const std::vector<Parameter>& parameters, const Assignment& unit_of, const WrapPolicy& policy,
                   std::vector<std::string>& warnings) {
   if (policy.kind != WrapPolicy::Kind::size) return;
@@ -172,15 +154,6 @@ void warn_of_cost(const std::vector<Parameter>& parameters, const Assignment& un
 
 }  // namespace
 
-bool matches(std::string_view pattern, std::string_view name) {
-  const std::string glob(pattern);
-  const auto fits = [&](std::string_view text) { return fnmatch(glob.c_str(), std::string(text).c_str(), 0) == 0; };
-  if (fits(name)) return true;
-  for (const std::string_view prefix : {"transformer.", "model."})
-    if (name.starts_with(prefix) && fits(name.substr(prefix.size()))) return true;
-  return false;
-}
-
 std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, const WrapPolicy& policy,
                                       const ParameterPatterns& patterns, std::vector<std::string>* warnings) {
   const Assignment unit_of = assign(parameters, policy);
@@ -192,15 +165,21 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
   const auto add_unit = [&](const std::string& name) {
     for (const bool sharded : {true, false})
       for (const bool trainable : {true, false}) {
-        UnitSpec unit{format("{}{}{}", name.empty() ? "root" : name, trainable ? "" : ", frozen", sharded ? "" : ", ignored"),
-                      {},
-                      trainable,
-                      sharded};
+        std::vector<UnitSpec> by_rule;
         for (std::size_t p = 0; p < parameters.size(); ++p) {
           const bool trains = !frozen[p] && (patterns.train_only.empty() || trained[p]);
-          if (unit_of[p] == name && trains == trainable && ignored[p] != sharded) unit.parameters.push_back(p);
+          if (unit_of[p] != name || trains != trainable || ignored[p] == sharded) continue;
+          const Rule rule = trainable && patterns.rule_of ? patterns.rule_of(parameters[p]) : Rule::adam;
+          auto unit = std::find_if(by_rule.begin(), by_rule.end(), [&](const UnitSpec& one) { return one.rule == rule; });
+          if (unit == by_rule.end()) {
+            const std::string which =
+                format("{}{}{}{}", name.empty() ? "root" : name, trainable ? "" : ", frozen", sharded ? "" : ", ignored",
+                       by_rule.empty() ? "" : format(", by {}", info_of(rule).name));
+            unit = by_rule.insert(by_rule.end(), {which, {}, trainable, sharded, rule});
+          }
+          unit->parameters.push_back(p);
         }
-        if (!unit.parameters.empty()) units.push_back(std::move(unit));
+        for (UnitSpec& unit : by_rule) units.push_back(std::move(unit));
       }
   };
   add_unit("");

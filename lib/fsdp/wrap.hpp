@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "nn/parameters.hpp"
+#include "nn/patterns.hpp"
+#include "optim/optimizer.hpp"
 
 namespace fsdp {
 
@@ -30,18 +32,21 @@ struct WrapPolicy {
 
 /// Shell globs over whole dotted parameter names.
 struct ParameterPatterns {
-  std::vector<std::string> freeze = {};      // not trained
-  std::vector<std::string> train_only = {};  // all others are not trained
-  std::vector<std::string> ignore = {};      // kept whole on every rank
+  std::vector<std::string> freeze = {};                     // not trained
+  std::vector<std::string> train_only = {};                 // all others are not trained
+  std::vector<std::string> ignore = {};                     // kept whole on every rank
+  std::function<Rule(const Parameter&)> rule_of = nullptr;  // how a parameter is updated; null: all alike
 };
 
-/// A set of parameters that is gathered, released and reduced together: all of them are trained or none, all are sharded or
-/// none. A unit of the policy that has several kinds becomes several of these, which are gathered and released together.
+/// A set of parameters that is gathered, released and reduced together: all of them are trained or none, by one rule, all are
+/// sharded or none. A unit of the policy that has several kinds becomes several of these, which are gathered and released
+/// together.
 struct UnitSpec {
-  std::string name;                     // "root", "block 3", "blocks 0-3", "transformer.h.0.mlp"; ", frozen", ", ignored"
+  std::string name;  // "root", "block 3", "blocks 0-3", "transformer.h.0.mlp"; ", frozen", ", ignored", ", by lion"
   std::vector<std::size_t> parameters;  // indices, ascending
   bool trainable = true;
   bool sharded = true;
+  Rule rule = Rule::adam;  // if it is trained
 
   bool operator==(const UnitSpec&) const = default;
 };
@@ -51,8 +56,5 @@ struct UnitSpec {
 /// what is allowed but costly.
 std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, const WrapPolicy& policy,
                                       const ParameterPatterns& patterns = {}, std::vector<std::string>* warnings = nullptr);
-
-/// fnmatch(3) on the whole dotted name; "*" crosses dots; the name's leading "transformer." or "model." may be left out.
-bool matches(std::string_view pattern, std::string_view name);
 
 }  // namespace fsdp

@@ -166,17 +166,6 @@ void logit_gradient(Stream& stream, E* d, const Logits& logits, std::size_t begi
 /// Sum of n floats in double, in index order.
 double sum(Stream& stream, const float* x, std::size_t n);
 
-// --- optimizer.cpp -----------------------------------------------------------------------------------------------------
-/// In double, since 1 - beta2 in single precision would be off by 1e-5 of itself.
-struct AdamWStep {
-  double learning_rate, beta1, beta2, eps, weight_decay;
-  double bias_correction1, bias_correction2;  // 1 - beta^t
-  double gradient_scale;                      // clipping
-};
-/// Loshchilov and Hutter 2019, Algorithm 2, as torch.optim.AdamW computes it: p -= lr wd p; m, v; p -= lr/bc1 m /
-/// (sqrt(v)/sqrt(bc2) + eps).
-void adamw(Stream& stream, float* parameter, float* m, float* v, const float* gradient, std::size_t n, const AdamWStep& step);
-
 // --- initial.cpp -------------------------------------------------------------------------------------------------------
 /// x[i] = mean + stddev * z(global_begin + i), z standard normal by Box and Muller from philox(counter = index/4, key = (seed,
 /// tensor)): any part of a tensor can be made alone.

@@ -11,10 +11,10 @@ namespace fsdp {
 
 struct LossScalerOptions {
   double init_scale = 128;
-  std::uint64_t scale_window = 1024;  // updates without overflow after which the scale doubles
-  double tolerance = 0;               // share of overflows since the last change that is borne before the scale is halved
-  double min_scale = 1e-4;            // below it there is no hope
-  std::optional<double> threshold;    // the scale is not halved below this
+  std::uint64_t scale_window = 1024;     // updates without overflow after which the scale doubles
+  double tolerance = 0;                  // share of overflows since the last change that is borne before the scale is halved
+  double min_scale = 1e-4;               // below it there is no hope
+  std::optional<double> threshold = {};  // the scale is not halved below this
 };
 
 /// What a checkpoint holds.

@@ -98,7 +98,8 @@ void check_step(const BenchOptions& options) {
     throw UserError("--trace does not go with --fake-collectives (it would show transfers that are not there) leave out one");
 }
 
-std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
+std::string bench_step(BenchOptions options, Communicator& world, Device& device, Stream& stream) {
+  if (options.bf16) options.precision = DType::bf16;
   const std::size_t B = options.batch_size, T = options.tokens_per_sample, K = options.update_freq;
   const ShardingOptions sharding = {.strategy = options.sharding_strategy,
                                     .batch = {B, T},
@@ -225,7 +226,9 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.choice<std::string>("sharding-strategy", options.sharding_strategy, placement_names(),
                             "what is sharded over the ranks");
   table.flag("checkpoint-activations", options.checkpoint_activations, "recompute each block in the backward pass");
-  add_precision_option(table, options.precision);
+  table.choice<DType>("precision", options.precision, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
+                      "what is gathered, computed with and kept as activations");
+  table.flag("bf16", options.bf16, "--precision bf16");
   table.flag("fake-collectives", options.fake_collectives,
              "step: leave out every transfer of parameters and gradients; all else is as in the plan. Losses mean nothing.");
   table.flag("exposed", options.exposed,

@@ -19,6 +19,7 @@ struct BenchOptions {
   std::string sharding_strategy = "full";
   bool checkpoint_activations = false;
   DType precision = DType::f32;
+  bool bf16 = false;
   std::size_t steps = 5;  // counted, after two that are not
   bool fake_collectives = false, exposed = false;
   TraceOptions trace;

@@ -83,7 +83,7 @@ void Metrics::train(const TrainMetrics& m) {
          {"wps", m.tokens_per_second},
          {"ms", m.ms},
          {"mfu", m.mfu ? nlohmann::json(*m.mfu) : nlohmann::json()},
-         {"loss_scale", nullptr},  // fp32 has none
+         {"loss_scale", m.loss_scale ? nlohmann::json(*m.loss_scale) : nlohmann::json()},
          {"comm_exposed_ms", m.comm_exposed_ms},
          {"mem_peak_bytes", m.mem_peak_bytes}});
 
@@ -95,6 +95,12 @@ void Metrics::train(const TrainMetrics& m) {
   if (bar_.terminal())
     bar_.update(static_cast<double>(m.step), static_cast<double>(max_step_),
                 format("step {}/{}  loss {:.4f}  {} left", m.step, max_step_, m.loss, format_duration(eta_s)));
+}
+
+void Metrics::skip(std::uint64_t step, double scale, double next_scale) {
+  if (!active_) return;
+  write({{"type", "skip"}, {"step", step}, {"loss_scale", scale}, {"next_loss_scale", next_scale}});
+  bar_.line(format("step {} overflowed at loss scale {} and is left out; the scale is {} now", step, scale, next_scale));
 }
 
 void Metrics::valid(const ValidMetrics& m) {

@@ -27,10 +27,11 @@ struct StartMetrics {
 struct TrainMetrics {
   std::uint64_t step = 0;
   double loss = 0, learning_rate = 0, gradient_norm = 0;
-  std::uint64_t tokens = 0;      // so far
-  double tokens_per_second = 0;  // all ranks
-  double ms = 0;                 // of this update
-  std::optional<double> mfu;     // null until the device's peak is known
+  std::uint64_t tokens = 0;               // so far
+  double tokens_per_second = 0;           // all ranks
+  double ms = 0;                          // of this update
+  std::optional<double> mfu;              // null until the device's peak is known
+  std::optional<double> loss_scale = {};  // of fp16
   double comm_exposed_ms = 0;
   std::size_t mem_peak_bytes = 0;  // most of all ranks
 };
@@ -59,6 +60,8 @@ class Metrics {
 
   void start(const StartMetrics& m);
   void train(const TrainMetrics& m);
+  /// An update that overflowed at `scale`; the next one has `next_scale`.
+  void skip(std::uint64_t step, double scale, double next_scale);
   void valid(const ValidMetrics& m);
   void save(std::uint64_t step, const std::filesystem::path& folder, double ms);
   void restore(std::uint64_t step, const std::string& source, double ms);

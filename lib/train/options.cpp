@@ -1,5 +1,7 @@
 #include "train/options.hpp"
 
+#include <cmath>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -52,12 +54,6 @@ void add_comm_options(OptionTable& table, CommOptions& comm) {
       "where ranks can share memory.");
   table.duration("collective-timeout", "TIME", comm.timeout_s,
                  "End the job when a rank lets the others wait this long in a collective, and name it; 0: wait for ever.");
-}
-
-void add_precision_option(OptionTable& table, DType& precision) {
-  table.choice<DType>("precision", precision, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
-                      "What is gathered, computed with and kept as activations. The optimizer has its fp32 copy, and sums are "
-                      "fp32 in any case.");
 }
 
 void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
@@ -126,21 +122,53 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
       .unset("B x K x ranks");
 
   table.group("Optimizer");
-  table.choice<std::string>("optimizer", o.optimizer, {{"adamw", "adamw"}},
-                            "Optimizer; weight decay applies to tensors of two or more dimensions.");
+  std::vector<std::pair<std::string, OptimizerKind>> optimizers;
+  for (const KindInfo& info : optimizer_kinds()) optimizers.emplace_back(info.name, info.kind);
+  table.choice<OptimizerKind>(
+      "optimizer", o.optimizer, std::move(optimizers),
+      "Optimizer. adam has L2 decay, as have sgd and adagrad; adamw and the others decay weights beside "
+      "the gradient. cpu_adam is adamw, fairseq's name for the one on the host.");
   table.number("lr", "RATE", o.lr, "Learning rate after the warm-up.", "0 or more", not_negative);
-  table.pair("adam-betas", "\"(B1,B2)\"", o.adam_betas, "Decay rates of the first and second moment.", "from 0 to below 1",
-             [](double x) { return x >= 0 && x < 1; });
-  table.number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment.", "above 0",
-               [](double x) { return x > 0; });
-  table.number("weight-decay", "DECAY", o.weight_decay, "Decoupled weight decay.", "0 or more", not_negative);
+  table
+      .pair("adam-betas", "\"(B1,B2)\"", o.adam_betas,
+            "Decay rates of the first and second moment; the Adams and lion read them.", "from 0 to below 1",
+            [](double x) { return x >= 0 && x < 1; })
+      .unset("(0.9,0.999); lion (0.9,0.99)");
+  table
+      .number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment; the Adams and adagrad read it.",
+              "above 0", [](double x) { return x > 0; })
+      .unset("1e-8; adagrad 1e-10");
+  table.flag("amsgrad", o.amsgrad, "With an Adam: divide by the largest second moment so far.");
+  table.number("momentum", "M", o.momentum, "With sgd: how much of the last step is kept.", "from 0 to below 1", rate)
+      .unset("0");
+  table.flag("nesterov", o.nesterov, "With sgd and --momentum: Nesterov's form.");
+  table
+      .number("weight-decay", "DECAY", o.weight_decay,
+              "Weight decay of tensors of two or more dimensions; vectors (biases, gains of norms) have none.", "0 or more",
+              not_negative)
+      .unset("PyTorch's: 0.01 with adamw, else 0");
+  table.list("no-decay", "PATTERNS", o.no_decay,
+             "Parameters without weight decay, beside the vectors: shell globs over names.");
+  table.list("lr-scale", "PATTERN=X,...", o.lr_scale,
+             "Multiply the learning rate of the parameters that match, as in 'h.0.*=0.1,*wte*=0.5'; the last match counts.");
+  table.choice<DType>(
+      "optimizer-state-dtype", o.optimizer_state_dtype, {{"fp32", DType::f32}, {"bf16", DType::bf16}},
+      "Type of the optimizer's moments. bf16 takes half the memory and is rounded at random (by --seed), so that "
+      "small changes add up.");
   table.number("clip-norm", "NORM", o.clip_norm, "Scale gradients down to this norm; 0: do not clip.", "0 or more",
                not_negative);
   table.choice<Decay>("lr-scheduler", o.lr_scheduler,
-                      {{"fixed", Decay::fixed}, {"polynomial_decay", Decay::polynomial}, {"cosine", Decay::cosine}},
-                      "Learning rate after the warm-up: constant, or from --lr to --end-learning-rate at --total-num-update.");
+                      {{"fixed", Decay::fixed},
+                       {"polynomial_decay", Decay::polynomial},
+                       {"cosine", Decay::cosine},
+                       {"inverse_sqrt", Decay::inverse_sqrt},
+                       {"wsd", Decay::wsd}},
+                      "Learning rate after the warm-up: constant; from --lr to --end-learning-rate at --total-num-update; "
+                      "inverse_sqrt: --lr times the root of W / update; wsd: constant, then linear over --decay-updates.");
   table.integer("warmup-updates", "W", o.warmup_updates, {0}, "Updates in which the rate rises from 0 to --lr.");
   table.integer("total-num-update", "U", o.total_num_update, {1}, "Update at which the decay ends.").unset("--max-update");
+  table.integer("decay-updates", "D", o.decay_updates, {1}, "With wsd: updates at the end in which the rate falls.")
+      .unset("must be given with wsd");
   table.number("end-learning-rate", "RATE", o.end_learning_rate, "Learning rate at the end of the decay.", "0 or more",
                not_negative);
   table.number("power", "P", o.power, "Power of polynomial_decay.", "above 0", [](double x) { return x > 0; });
@@ -186,6 +214,34 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   table.list("freeze", "PATTERNS", o.freeze, "Parameters not to train: no gradient, no optimizer state. '*' crosses dots.");
   table.list("train-only", "PATTERNS", o.train_only, "Parameters to train; all others are frozen.");
 
+  const std::vector<std::pair<std::string, std::string>> types = {{"fp32", "fp32"}, {"bf16", "bf16"}, {"fp16", "fp16"}};
+  table.group("Precision");
+  table
+      .choice<std::string>(
+          "precision", o.precision, types,
+          "Type of the numbers that are gathered, computed with and kept as activations. The optimizer works on "
+          "an fp32 copy; sums, gradients of parameters, softmax and loss are fp32 in any case.")
+      .unset("fp32");
+  table.flag("bf16", o.bf16, "fairseq's spelling of --precision bf16.");
+  table.flag("fp16", o.fp16, "fairseq's spelling of --precision fp16: with a dynamic loss scale.");
+  table.choice<std::string>("param-dtype", o.param_dtype, types, "PyTorch's spelling of --precision (MixedPrecision).")
+      .unset("as --precision");
+  const auto above_0 = [](double x) { return x > 0; };
+  table.number("fp16-init-scale", "S", o.fp16_init_scale, "With fp16: loss scale of the first update.", "above 0", above_0);
+  table
+      .integer("fp16-scale-window", "N", o.fp16_scale_window, {1},
+               "With fp16: updates without overflow after which the scale doubles.")
+      .unset("2^14 / ranks / --update-freq");
+  table.number("fp16-scale-tolerance", "PART", o.fp16_scale_tolerance,
+               "With fp16: share of updates since the last change of the scale that may overflow before it is halved.",
+               "from 0 to 1", [](double x) { return x >= 0 && x <= 1; });
+  table.number("min-loss-scale", "S", o.min_loss_scale, "With fp16: stop instead of scaling by this or less.", "above 0",
+               above_0);
+  table
+      .number("threshold-loss-scale", "S", o.threshold_loss_scale, "With fp16: do not halve the scale below this.", "0 or more",
+              not_negative)
+      .unset("none");
+
   table.group("Memory");
   table
       .flag("checkpoint-activations", o.checkpoint_activations,
@@ -207,13 +263,17 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
                 "Save every N updates; 0: at the end and on request only.");
   table.text("restore", "latest|none|PATH", o.restore,
              "Continue from the latest complete checkpoint in --save-dir, from none, or from the one at PATH.");
+  table.flag("reset-optimizer", o.reset_optimizer,
+             "Take the weights, the update and the data position from the checkpoint, and start the optimizer's state at zero: "
+             "needed where the checkpoint has another optimizer's.");
 
   table.group("Run");
   table.choice<std::string>("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
                             "Device to compute on. This program has no CUDA device: auto is cpu.");
   add_comm_options(table, o.comm);
   add_comm_thread_option(table, o.comm_thread);
-  table.integer("seed", "N", o.seed, {0, 4294967295.0}, "Seed of the random initial weights and of --shuffle.");
+  table.integer("seed", "N", o.seed, {0, 4294967295.0},
+                "Seed of the random initial weights, of --shuffle, and of what is rounded at random.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
@@ -224,6 +284,39 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
 }
 
 namespace {
+
+/// The type of the numbers from its spellings, and options that go with fp16 only.
+void resolve_precision(TrainOptions& o, int ranks) {
+  const auto agree_on = [&](const std::string& named, const char* option) {
+    if (o.precision.empty()) o.precision = named;
+    if (o.precision != named)
+      throw UserError(
+          format("{} contradicts --precision {}, or another spelling of it (each says what is computed with) leave one "
+                 "out",
+                 option, o.precision));
+  };
+  if (o.bf16) agree_on("bf16", "--bf16");
+  if (o.fp16) agree_on("fp16", "--fp16");
+  if (!o.param_dtype.empty()) agree_on(o.param_dtype, "--param-dtype");
+  if (o.precision.empty()) o.precision = "fp32";
+  o.param_dtype = o.precision;
+  const TrainOptions defaults;
+  const bool given = o.fp16_init_scale != defaults.fp16_init_scale || o.fp16_scale_window != 0 ||
+                     o.fp16_scale_tolerance != defaults.fp16_scale_tolerance || o.min_loss_scale != defaults.min_loss_scale ||
+                     o.threshold_loss_scale != 0;
+  if (given && o.precision != "fp16")
+    throw UserError(
+        format("a loss scale changes nothing (it goes with --fp16, and the precision is {}) leave out --fp16-init-scale "
+               "and the like",
+               o.precision));
+  if (o.fp16_init_scale <= o.min_loss_scale)
+    throw UserError(
+        format("--fp16-init-scale {} is not above --min-loss-scale {} (the first overflow would end the run) raise the one "
+               "or lower the other",
+               o.fp16_init_scale, o.min_loss_scale));
+  if (o.precision == "fp16" && o.fp16_scale_window == 0)
+    o.fp16_scale_window = std::max<std::size_t>(1, (std::size_t{1} << 14) / static_cast<std::size_t>(ranks) / o.update_freq);
+}
 
 /// One strategy from its spellings, and options that go with some policies only.
 void resolve_sharding(TrainOptions& o) {
@@ -263,6 +356,56 @@ void resolve_sharding(TrainOptions& o) {
   needs(o.checkpoint_every != defaults.checkpoint_every, "checkpoint-every",
         o.checkpoint_activations && o.checkpoint_policy == CheckpointPolicy::block,
         "--checkpoint-activations and --checkpoint-policy block");
+}
+
+/// "pattern=0.1". Throws UserError.
+std::pair<std::string, double> parse_scale(const std::string& text) {
+  const std::size_t equals = text.rfind('=');
+  char* end = nullptr;
+  const double scale = equals == std::string::npos ? -1 : std::strtod(text.c_str() + equals + 1, &end);
+  if (equals == std::string::npos || equals == 0 || end == text.c_str() + equals + 1 || *end != 0 || !(scale >= 0) ||
+      !std::isfinite(scale))
+    throw UserError(format(
+        "--lr-scale '{}' is not accepted (it is PATTERN=X with a number of 0 or more) correct it, as in 'h.0.*=0.1'", text));
+  return {text.substr(0, equals), scale};
+}
+
+/// The optimizer's own defaults, and options that it does not read.
+void resolve_optimizer(TrainOptions& o) {
+  const KindInfo& info = info_of(o.optimizer);
+  const auto does_not_read = [&](bool given, bool read, const char* option, const char* who) {
+    if (given && !read)
+      throw UserError(
+          format("--{} changes nothing (--optimizer {} does not read it; {}) leave it out, or choose another optimizer", option,
+                 info.name, who));
+  };
+  does_not_read(o.momentum >= 0, info.reads_momentum, "momentum", "sgd does");
+  does_not_read(o.nesterov, info.reads_nesterov, "nesterov", "sgd does");
+  does_not_read(o.amsgrad, info.reads_amsgrad, "amsgrad", "adam, adamw and cpu_adam do");
+  if (o.adam_betas[0] < 0) o.adam_betas = {info.beta1, info.beta2};
+  if (o.adam_eps < 0) o.adam_eps = info.eps;
+  if (o.momentum < 0) o.momentum = info.momentum;
+  if (o.weight_decay < 0) o.weight_decay = info.weight_decay;
+  if (o.nesterov && o.momentum == 0)
+    throw UserError("--nesterov changes nothing (there is no momentum) give --momentum, too, or leave it out");
+  for (const std::string& scale : o.lr_scale) parse_scale(scale);
+}
+
+/// Throws UserError.
+void resolve_schedule(TrainOptions& o) {
+  if (o.total_num_update == 0) o.total_num_update = o.max_update;
+  const bool wsd = o.lr_scheduler == Decay::wsd;
+  if (o.decay_updates != 0 && !wsd)
+    throw UserError("--decay-updates changes nothing (it goes with --lr-scheduler wsd) give that, too, or leave it out");
+  if (wsd && o.decay_updates == 0)
+    throw UserError(
+        "--lr-scheduler wsd does not know when to decay (nothing says over how many updates) give --decay-updates N");
+  const bool ends = o.lr_scheduler != Decay::fixed && o.lr_scheduler != Decay::inverse_sqrt;
+  if (ends && o.total_num_update != 0 && o.warmup_updates + o.decay_updates > o.total_num_update)
+    throw UserError(format(
+        "--warmup-updates {}{} is more than --total-num-update {} (the decay would end before it starts) lower the one or "
+        "raise the other",
+        o.warmup_updates, wsd ? format(" and --decay-updates {}", o.decay_updates) : "", o.total_num_update));
 }
 
 }  // namespace
@@ -311,15 +454,9 @@ void resolve(TrainOptions& o, int world_size) {
   if (o.update_freq == 0) o.update_freq = 1;
   o.total_batch_size = o.update_freq * per_step;
 
-  // Schedule.
-  if (o.total_num_update == 0) o.total_num_update = o.max_update;
-  if (o.lr_scheduler != Decay::fixed && o.total_num_update != 0 && o.warmup_updates > o.total_num_update)
-    throw UserError(
-        format("--warmup-updates {} is more than --total-num-update {} (the decay would end before it starts) lower the one or "
-               "raise the "
-               "other",
-               o.warmup_updates, o.total_num_update));
-
+  resolve_optimizer(o);
+  resolve_schedule(o);
+  resolve_precision(o, world_size);
   resolve_sharding(o);
 
   // Run.
@@ -373,8 +510,28 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
   return command;
 }
 
+DType parameter_type(const TrainOptions& o) {
+  return o.param_dtype == "bf16" ? DType::bf16 : o.param_dtype == "fp16" ? DType::f16 : DType::f32;
+}
+
 Schedule schedule_of(const TrainOptions& o) {
-  return {o.lr_scheduler, o.lr, o.warmup_updates, o.total_num_update, o.end_learning_rate, o.power};
+  return {o.lr_scheduler, o.lr, o.warmup_updates, o.total_num_update, o.end_learning_rate, o.power, o.decay_updates};
+}
+
+OptimizerOptions optimizer_of(const TrainOptions& o) {
+  OptimizerOptions optimizer = {.kind = o.optimizer,
+                                .beta1 = o.adam_betas[0],
+                                .beta2 = o.adam_betas[1],
+                                .eps = o.adam_eps,
+                                .weight_decay = o.weight_decay,
+                                .momentum = o.momentum,
+                                .amsgrad = o.amsgrad,
+                                .nesterov = o.nesterov,
+                                .state_type = o.optimizer_state_dtype,
+                                .seed = static_cast<std::uint32_t>(o.seed),
+                                .no_decay = o.no_decay};
+  for (const std::string& scale : o.lr_scale) optimizer.learning_rate_scales.push_back(parse_scale(scale));
+  return optimizer;
 }
 
 nlohmann::json to_json(const TrainOptions& options) {

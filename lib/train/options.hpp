@@ -11,11 +11,13 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "base/dtype.hpp"
 #include "base/options.hpp"
 #include "comm/mpi_session.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/wrap.hpp"
 #include "nn/config.hpp"
+#include "optim/optimizer.hpp"
 #include "optim/schedule.hpp"
 #include "train/trace.hpp"
 
@@ -42,15 +44,20 @@ struct TrainOptions {
   std::size_t update_freq = 0;       // K: micro-batches per update; at least 1 once resolved
   std::size_t total_batch_size = 0;  // G = B K ranks once resolved
   // optimizer
-  std::string optimizer = "adamw";
+  OptimizerKind optimizer = OptimizerKind::adamw;
   double lr = 1e-3;
-  std::array<double, 2> adam_betas = {0.9, 0.999};
-  double adam_eps = 1e-8;
-  double weight_decay = 0.01;
+  // What is below 0 is not given, and becomes the optimizer's own default when options are resolved.
+  std::array<double, 2> adam_betas = {-1, -1};
+  double adam_eps = -1, momentum = -1, weight_decay = -1;
+  bool amsgrad = false, nesterov = false;
+  std::vector<std::string> no_decay;  // name patterns
+  std::vector<std::string> lr_scale;  // "pattern=0.1"
+  DType optimizer_state_dtype = DType::f32;
   double clip_norm = 0;  // 0: no clipping
   Decay lr_scheduler = Decay::fixed;
   std::size_t warmup_updates = 0;
   std::size_t total_num_update = 0;  // max_update once resolved, if not given
+  std::size_t decay_updates = 0;     // of wsd
   double end_learning_rate = 0, power = 1;
   std::size_t max_update = 0;  // 0 only with dry_run
   // sharding
@@ -67,6 +74,14 @@ struct TrainOptions {
   std::size_t limit_all_gathers = 2;  // slots
   bool accumulate_unsharded = false;
   std::vector<std::string> ignore_params, freeze, train_only;  // name patterns
+  // precision
+  std::string precision;  // "fp32", "bf16" or "fp16" once resolved
+  bool bf16 = false, fp16 = false;
+  std::string param_dtype;  // likewise
+  double fp16_init_scale = 128;
+  std::size_t fp16_scale_window = 0;  // 2^14 / ranks / micro-batches once resolved, if not given
+  double fp16_scale_tolerance = 0, min_loss_scale = 1e-4;
+  double threshold_loss_scale = 0;  // 0: none
   // memory
   bool checkpoint_activations = false;
   CheckpointPolicy checkpoint_policy = CheckpointPolicy::block;
@@ -75,6 +90,7 @@ struct TrainOptions {
   std::filesystem::path save_dir = "checkpoints";
   std::size_t save_interval_updates = 0;  // 0: at the end and on request only
   std::string restore = "latest";         // "latest", "none" or a path
+  bool reset_optimizer = false;
   // run
   std::string device = "auto";
   CommOptions comm = {.kind = CommKind::automatic};
@@ -109,6 +125,8 @@ struct TrainCommand {
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size);
 
 Schedule schedule_of(const TrainOptions& options);
+/// They are resolved.
+OptimizerOptions optimizer_of(const TrainOptions& options);
 /// Every option by name, as effective: for the metrics' start line and the checkpoint's header.
 nlohmann::json to_json(const TrainOptions& options);
 /// What --list-archs prints.
@@ -119,8 +137,8 @@ ConfigOverrides overrides_of(const TrainOptions& options);
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
 /// --comm and --collective-timeout.
 void add_comm_options(OptionTable& table, CommOptions& comm);
-/// --precision, --bf16 and --fp16.
-void add_precision_option(OptionTable& table, DType& precision);
+/// What they say of weights and activations; resolved options.
+DType parameter_type(const TrainOptions& options);
 void add_comm_thread_option(OptionTable& table, bool& comm_thread);
 /// What --version prints: the program, its version, MPI, HDF5, oneDNN, what is off.
 std::string full_version_text(std::string_view program);

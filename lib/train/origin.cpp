@@ -26,6 +26,22 @@ void require_same_model(const TransformerConfig& wanted, const CheckpointReader&
                checkpoint.description(), differences));
 }
 
+/// The optimizer's state means something to the same optimizer alone.
+void require_same_optimizer(const TrainOptions& options, const CheckpointReader& checkpoint) {
+  constexpr const char* remedy =
+      "give the optimizer that it was written with, or --reset-optimizer to go on with its weights and fresh state";
+  const auto canonical = [](std::string_view name) { return name == "cpu_adam" ? "adamw" : name; };  // the same algorithm
+  const std::string_view wanted = info_of(options.optimizer).name, found = checkpoint.header().optimizer;
+  if (canonical(wanted) != canonical(found))
+    throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}) {}", checkpoint.description(),
+                           found, wanted, remedy));
+  const auto& there = checkpoint.states();
+  for (const std::string& state : states_of(optimizer_of(options), list_parameters(checkpoint.header().config).parameters))
+    if (std::find(there.begin(), there.end(), state) == there.end())
+      throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options: there are {}) {}",
+                             checkpoint.description(), state, wanted, fmt::join(there, ", "), remedy));
+}
+
 /// Rates that the model's folder asks for are for whoever trained it.
 void note_dropout(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
@@ -51,9 +67,13 @@ Origin look_for_origin(const TrainOptions& options) {
                            options.save_dir.string()));
   note_dropout(options, origin.warnings);
   origin.config = named ? named_config(options, origin.checkpoint.get()) : origin.checkpoint->config();
-  if (origin.checkpoint)
+  if (origin.checkpoint) {
     require_same_model(origin.config, *origin.checkpoint);
-  else if (options.init == InitFrom::pretrained)
+    if (options.reset_optimizer)
+      origin.warnings.push_back("the optimizer's state starts at zero (--reset-optimizer)");
+    else
+      require_same_optimizer(options, *origin.checkpoint);
+  } else if (options.init == InitFrom::pretrained)
     origin.pretrained = open_hugging_face(options.model);
   // The run would come to a step that is there already, and its work since the save before would be lost.
   if (const auto newest = latest_checkpoint(options.save_dir))

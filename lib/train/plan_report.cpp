@@ -127,7 +127,7 @@ std::string headline(const PlanTable& table) {
       "{}: {} parameters, {} blocks, width {}, fp32, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update; {} "
       "per rank\n",
       train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
-      table.model.blocks(), table.model.config().width, train.optimizer,
+      table.model.blocks(), table.model.config().width, info_of(train.optimizer).name,
       plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
       plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.batch_size, train.tokens_per_sample,
       plural(train.update_freq, "micro-batch", "micro-batches"), plural(train.threads, "thread", "threads"));

@@ -41,6 +41,7 @@ ShardingOptions sharding_options(const TrainOptions& o) {
                    .patterns = o.wrap_units},
           .patterns = {.freeze = o.freeze, .train_only = o.train_only, .ignore = o.ignore_params},
           .batch = {o.batch_size, o.tokens_per_sample},
+          .types = {.parameter = parameter_type(o)},
           .plan = {.training = true,
                    .micro_batches = o.update_freq,
                    .checkpoint_activations = o.checkpoint_activations,
@@ -50,7 +51,15 @@ ShardingOptions sharding_options(const TrainOptions& o) {
                    .backward_prefetch = o.backward_prefetch,
                    .forward_prefetch = o.forward_prefetch,
                    .accumulate_unsharded = o.accumulate_unsharded},
-          .adamw = {o.adam_betas[0], o.adam_betas[1], o.adam_eps, o.weight_decay}};
+          .optimizer = optimizer_of(o)};
+}
+
+LossScalerOptions loss_scaler_options(const TrainOptions& o) {
+  return {.init_scale = o.fp16_init_scale,
+          .scale_window = o.fp16_scale_window,
+          .tolerance = o.fp16_scale_tolerance,
+          .min_scale = o.min_loss_scale,
+          .threshold = o.threshold_loss_scale > 0 ? std::optional(o.threshold_loss_scale) : std::nullopt};
 }
 
 std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch) {
@@ -81,6 +90,11 @@ Run::Run(const TrainOptions& options, Communicator& world)
   origin_ = find_origin(options, world, *stream_);
   for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
+  if (parameter_type(options) == DType::f16) {
+    scaler_.emplace(loss_scaler_options(options));
+    if (progress_.loss_scaler) scaler_->restore(*progress_.loss_scaler);
+  }
+  if (options.reset_optimizer) progress_.optimizer_began = progress_.update;
   start_tokens_ = progress_.tokens;
   agree(world, [&] { check_sharding(origin_.config, sharding_options(options), world.size()); });
   sharded_.emplace(origin_.config, sharding_options(options), world);
@@ -181,7 +195,7 @@ void Run::require_memory() {
 std::vector<ShardState> Run::states() {
   Executor& executor = sharded_->executor();
   std::vector<ShardState> all = {{"parameters", executor.parameters()}};
-  for (std::size_t i = 0; i < adamw_states.size(); ++i) all.push_back({adamw_states[i], executor.optimizer_state(i)});
+  for (ShardState& state : executor.optimizer_states()) all.push_back(std::move(state));
   return all;
 }
 
@@ -191,12 +205,17 @@ void Run::fill_weights() {
   const auto& parameters = sharded_->model().parameters();
   if (origin_.checkpoint) {
     origin_.checkpoint->verify(world_.rank(), world_.size());
-    load_states(*origin_.checkpoint, parameters, sharded_->layout(), sharded_->shard(), states());
+    std::vector<ShardState> wanted = states();
+    if (options_.reset_optimizer) wanted.erase(wanted.begin() + 1, wanted.end());
+    load_states(*origin_.checkpoint, parameters, sharded_->layout(), sharded_->shard(), wanted);
     std::size_t fresh = 0;
     for (const Unit& unit : sharded_->layout().units())
-      for (const std::size_t p : unit.parameters)
-        fresh += unit.trainable && !origin_.checkpoint->has_state(adamw_states[0], parameters[p].name);
-    if (fresh > 0)
+      for (const std::size_t p : unit.parameters) {
+        const auto& kept = info_of(unit.rule).states;
+        fresh += unit.trainable && !kept.empty() &&
+                 !origin_.checkpoint->has_state(std::string(kept.front().name), parameters[p].name);
+      }
+    if (fresh > 0 && !options_.reset_optimizer)
       metrics_->say(
           format("warning: {} parameter tensors were not trained before; their optimizer state starts at zero", fresh));
   } else if (origin_.pretrained) {
@@ -206,34 +225,39 @@ void Run::fill_weights() {
   }
 }
 
-void Run::step() {
+bool Run::step() {
   const Timer timer;
   Executor& executor = sharded_->executor();
   executor.reset_times();
   if (recorder_) executor.record(recorder_->next(progress_.update + 1));
   const double rate = learning_rate(schedule_of(options_), progress_.update + 1);
-  const UpdateResult result = executor.run_update(
-      [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
-        train_batches_->read(progress_.data.sequences, micro, inputs, targets);
-      },
-      {.update = progress_.update + 1,
-       .learning_rate = rate,
-       .clip_norm = options_.clip_norm,
-       .dropout = {.residual = static_cast<float>(options_.dropout),
-                   .attention = static_cast<float>(options_.attention_dropout),
-                   .seed = static_cast<std::uint32_t>(options_.seed),
-                   .update = progress_.update + 1,
-                   .first_sequence = cut_.first_sequence(0)},
-       .tokens = static_cast<double>(cut_.tokens_per_update())});
-  if (!result.finite())
-    throw CollectiveError(
-        format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient), and the weights were left as "
-               "they are; lower --lr, lengthen --warmup-updates or set --clip-norm, and start again: the last complete "
-               "checkpoint is used",
-               progress_.update + 1, result.loss, result.non_finite),
-        0, true, exit_code::failed);
-  ++progress_.update;
+  const BatchReader read = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
+    train_batches_->read(progress_.data.sequences, micro, inputs, targets);
+  };
+  const UpdateScalars scalars = {.update = progress_.update + 1,
+                                 .learning_rate = rate,
+                                 .clip_norm = options_.clip_norm,
+                                 .state_began = progress_.optimizer_began,
+                                 .dropout = {.residual = static_cast<float>(options_.dropout),
+                                             .attention = static_cast<float>(options_.attention_dropout),
+                                             .seed = static_cast<std::uint32_t>(options_.seed),
+                                             .update = progress_.update + 1,
+                                             .first_sequence = cut_.first_sequence(0)},
+                                 .tokens = static_cast<double>(cut_.tokens_per_update()),
+                                 .loss_scale = scaler_ ? scaler_->scale() : 1};
+  const UpdateResult result = executor.run_update(read, scalars);
+  if (!result.finite() && !scaler_) refuse(result, read, scalars);
+  if (scaler_ && !scaler_->update(result.finite())) {
+    metrics_->say(format("overflow at loss scale {}, which may not become less", scalars.loss_scale));
+    refuse(result, read, scalars);
+  }
+  if (scaler_) progress_.loss_scaler = scaler_->state();
   progress_.data.sequences += cut_.sequences_per_update();
+  if (!result.finite()) {
+    metrics_->skip(progress_.update + 1, scalars.loss_scale, scaler_->scale());
+    return false;
+  }
+  ++progress_.update;
   progress_.tokens += cut_.tokens_per_update();
   const double seconds = timer.seconds(), tokens_per_second = static_cast<double>(cut_.tokens_per_update()) / seconds;
   metrics_->train({.step = progress_.update,
@@ -244,9 +268,38 @@ void Run::step() {
                    .tokens_per_second = tokens_per_second,
                    .ms = seconds * 1e3,
                    .mfu = mfu(tokens_per_second),
+                   .loss_scale = scaler_ ? std::optional(scalars.loss_scale) : std::nullopt,
                    .comm_exposed_ms = executor.times().exposed * 1e3,
                    .mem_peak_bytes = executor.peak_bytes()});
   if (recorder_ && recorder_->full()) write_trace();
+  return true;
+}
+
+/// Ends the run after an update that is not finite, and says where that began: on the rank whose own gradient is the first in
+/// the order of the plan.
+void Run::refuse(const UpdateResult& result, const BatchReader& read, const UpdateScalars& scalars) {
+  const std::optional<NonFinite> mine = sharded_->executor().find_non_finite(read, scalars);
+  const auto ranks = static_cast<std::size_t>(world_.size()), me = static_cast<std::size_t>(world_.rank());
+  std::vector<std::int64_t> all(3 * ranks);  // of each rank: 1 + operation, or 0; unit; parameter
+  if (mine) {
+    all[3 * me] = narrow<std::int64_t>(mine->operation + 1);
+    all[3 * me + 1] = narrow<std::int64_t>(mine->unit), all[3 * me + 2] = narrow<std::int64_t>(mine->parameter);
+  }
+  world_.all_reduce(*stream_, all.data(), all.size());
+  std::size_t first = ranks;
+  for (std::size_t r = 0; r < ranks; ++r)
+    if (all[3 * r] > 0 && (first == ranks || all[3 * r] < all[3 * first])) first = r;
+  const std::string where = first == ranks
+                                ? "the loss alone"
+                                : format("first in the gradient of {}, unit {}, on rank {}",
+                                         sharded_->model().parameters()[static_cast<std::size_t>(all[3 * first + 2])].name,
+                                         sharded_->layout().units()[static_cast<std::size_t>(all[3 * first + 1])].name, first);
+  throw CollectiveError(
+      format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), and the weights were left as "
+             "they are; lower --lr, lengthen --warmup-updates or set --clip-norm{}, and start again: the last complete "
+             "checkpoint is used",
+             progress_.update + 1, result.loss, result.non_finite, where, scaler_ ? ", or use --bf16" : ""),
+      0, true, exit_code::failed);
 }
 
 /// Training is worth more than its trace: if it cannot be written, a warning says so.
@@ -279,7 +332,7 @@ void Run::save() {
                                    .world_size = world_.size(),
                                    .shards = sharded_->layout().shards(),
                                    .units = {sharded_->layout().units().begin(), sharded_->layout().units().end()},
-                                   .optimizer = options_.optimizer,
+                                   .optimizer = std::string(info_of(options_.optimizer).name),
                                    .options_json = options_json_.dump(),
                                    .version = version_string()};
   const auto folder =

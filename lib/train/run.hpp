@@ -11,6 +11,7 @@
 #include "checkpoint/save_lock.hpp"
 #include "data/batch.hpp"
 #include "fsdp/sharded_model.hpp"
+#include "optim/loss_scaler.hpp"
 #include "train/metrics.hpp"
 #include "train/options.hpp"
 #include "train/origin.hpp"
@@ -20,6 +21,7 @@ namespace fsdp {
 
 /// What the options say of sharding, batch and optimizer. They are resolved.
 ShardingOptions sharding_options(const TrainOptions& options);
+LossScalerOptions loss_scaler_options(const TrainOptions& options);
 /// About what matrix products take beside the plan, and give back.
 std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch);
 
@@ -36,8 +38,9 @@ class Run {
   /// Memory, data, weights: after it steps can be done.
   void prepare();
 
-  /// Forward, backward, reduction, optimizer: one update.
-  void step();
+  /// Forward, backward, reduction, optimizer: one update. False: it overflowed in fp16, its batch was left out, and the loss
+  /// scale is lower now. Throws CollectiveError if it is not finite otherwise.
+  bool step();
   void validate();
   /// A checkpoint, unless this update has been saved already.
   void save();
@@ -50,6 +53,7 @@ class Run {
   void finish(const std::string& next);
 
  private:
+  [[noreturn]] void refuse(const UpdateResult& result, const BatchReader& read, const UpdateScalars& scalars);
   void open_data();
   void fill_weights();
   std::vector<ShardState> states();
@@ -82,6 +86,7 @@ class Run {
   std::optional<ValidBatches> valid_batches_;
   nlohmann::json options_json_;
   Progress progress_;
+  std::optional<LossScaler> scaler_;  // fp16
   std::uint64_t last_save_ = 0, start_tokens_ = 0;
   Timer since_start_;
 };

@@ -55,11 +55,11 @@ int train(const TrainOptions& options, Communicator& world) {
 
   std::size_t saves_honoured = 0;
   while (!run.done()) {
-    run.step();
+    const bool done = run.step();  // else nothing is new but the loss scale
 
     const Requests requests = agreed_requests(watch, world, *stream);
     const bool save_asked = requests.save > saves_honoured;
-    if (every(options.save_interval_updates, run.update()) || save_asked || requests.stop > 0) run.save();
+    if ((done && every(options.save_interval_updates, run.update())) || save_asked || requests.stop > 0) run.save();
     if (save_asked) watch.honoured_save();
     saves_honoured = requests.save;
     if (requests.stop > 0) watch.honoured_stop();
@@ -69,7 +69,7 @@ int train(const TrainOptions& options, Communicator& world) {
       world.barrier();
       return exit_code::stopped;
     }
-    if (every(options.validate_interval_updates, run.update()) && !run.done()) run.validate();
+    if (done && every(options.validate_interval_updates, run.update()) && !run.done()) run.validate();
   }
   run.save();
   run.validate();

@@ -28,7 +28,7 @@ TransformerConfig small_model() {
 }
 
 constexpr std::size_t B = 2, T = 12;
-const AdamWOptions adamw;
+const OptimizerOptions adamw;
 
 ShardingOptions options_of(const char* strategy, std::size_t micro_batches, bool recompute = false) {
   return {.strategy = strategy,

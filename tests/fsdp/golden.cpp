@@ -1,119 +1,15 @@
 // The golden runs of PyTorch, update by update, on the threads communicator: 1 to 4 ranks, both strategies, with and without
 // recomputation, several micro-batch splits. And what must not change a bit, does not.
 #define BOOST_TEST_MODULE fsdp.golden
-#include <cmath>
-
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-#include "base/error.hpp"
-#include "comm/threads/threads.hpp"
-#include "fsdp/sharded_model.hpp"
-#include "golden.hpp"
-#include "kernels/threads.hpp"
+#include "fsdp/golden_run.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
 
 namespace {
-
-struct Case {
-  int ranks = 1;
-  std::string strategy = "full";
-  std::size_t micro_batches = 1;  // per rank
-  int group = 2;                  // of the hybrid strategies
-  WrapPolicy wrap = {};
-  ParameterPatterns patterns = {};
-  PlanOptions plan = {};  // micro_batches is filled in
-  float dropout = 0;
-  json run = {};  // null: the folder's run.json
-  DType precision = DType::f32;
-};
-
-struct History {
-  std::vector<double> losses, norms;
-  std::vector<std::vector<float>> final_weights;  // by parameter
-  std::vector<std::vector<float>> first_gradients;
-  bool operator==(const History&) const = default;
-};
-
-/// Each rank puts what it owns of a state into the whole tensors.
-void collect(std::vector<std::vector<float>>& whole, const ShardedModel& sharded, const std::vector<std::span<float>>& units) {
-  for (std::size_t u = 0; u < units.size(); ++u)
-    for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))
-      if (!units[u].empty())
-        std::copy_n(units[u].begin() + static_cast<std::ptrdiff_t>(slice.shard_offset), slice.range.size(),
-                    whole[slice.parameter].begin() + static_cast<std::ptrdiff_t>(slice.range.begin));
-}
-
-History train_golden(const std::string& name, const Case& c) {
-  const auto folder = golden_folder(name);
-  const json run = c.run.is_null() ? read_json(folder / "run.json") : c.run;
-  const auto initial = read_tensors(folder / "model.safetensors");
-  const auto tokens = read_tokens(folder / "train.bin");
-  const std::size_t T = run["tokens_per_sample"], G = run["global_batch"], updates = run["updates"],
-                    N = static_cast<std::size_t>(c.ranks);
-  const std::size_t B = G / N / c.micro_batches;
-  BOOST_TEST_REQUIRE(B * N * c.micro_batches == G);
-  History history;
-  run_ranks(c.ranks, [&](Communicator& world) {
-    kernels::set_threads(1);
-    const auto device = make_cpu_device();
-    PlanOptions plan = c.plan;
-    plan.micro_batches = c.micro_batches;
-    ShardedModel sharded(read_config(folder),
-                         {.strategy = c.strategy,
-                          .shard_group_size = c.group,
-                          .wrap = c.wrap,
-                          .patterns = c.patterns,
-                          .batch = {B, T},
-                          .types = {.parameter = c.precision},
-                          .plan = plan,
-                          .adamw = {run["betas"][0], run["betas"][1], run["eps"], run["weight_decay"]}},
-                         world);
-    Executor& executor = sharded.allocate(*device);
-    const auto& parameters = sharded.model().parameters();
-    for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)
-      for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))
-        std::copy_n(initial.at(parameters[slice.parameter].name).begin() + static_cast<std::ptrdiff_t>(slice.range.begin),
-                    slice.range.size(), executor.parameters()[u].begin() + static_cast<std::ptrdiff_t>(slice.shard_offset));
-    executor.publish_parameters();
-    if (world.rank() == 0)
-      for (const Parameter& p : parameters) {
-        history.final_weights.emplace_back(numel(p.shape));
-        history.first_gradients.emplace_back(numel(p.shape));
-      }
-    world.barrier();
-    for (std::size_t u = 1; u <= updates; ++u) {
-      const auto read = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
-        for (std::size_t s = 0; s < B; ++s) {
-          const std::size_t first =
-              ((u - 1) * G + (static_cast<std::size_t>(world.rank()) * c.micro_batches + micro) * B + s) * T;
-          std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(first), T, inputs + s * T);
-          std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(first) + 1, T, targets + s * T);
-        }
-      };
-      const UpdateResult result = executor.run_update(
-          read, {.update = u,
-                 .learning_rate = run["steps"][u - 1]["lr"],
-                 .clip_norm = run["clip_norm"],
-                 .dropout = {.residual = c.dropout,
-                             .attention = c.dropout,
-                             .seed = 11,
-                             .update = u,
-                             .first_sequence = static_cast<std::uint64_t>(world.rank()) * c.micro_batches * B},
-                 .tokens = static_cast<double>(G * T),
-                 .loss_scale = c.precision == DType::f16 ? 1024.0 : 1.0});
-      expect(result.finite(), "every update is finite");  // Boost.Test is not for several threads
-      if (u == 1) collect(history.first_gradients, sharded, executor.gradients());
-      if (world.rank() == 0) history.losses.push_back(result.loss), history.norms.push_back(result.gradient_norm);
-    }
-    collect(history.final_weights, sharded, executor.parameters());
-    expect(executor.peak_bytes() == sharded.plan().peak_bytes, "the arena held what was planned");
-    world.barrier();
-  });
-  return history;
-}
 
 /// Largest differences from PyTorch; bounds are those of the golden runs' contract, tightened to what is reached (see
 /// docs/numerics.md).
@@ -149,11 +45,7 @@ void compare_with_pytorch(const std::string& name, const History& mine) {
 
 const char* const names[] = {"gpt2-tied", "llama-gqa", "llama3-tied"};
 
-const std::string strategies[] = {"full", "grad-op", "optim", "none", "hybrid", "hybrid-grad-op"};
 const PlanOptions recomputed = {.checkpoint_activations = true};
-
-/// Groups of 2 where they divide the ranks.
-int group_for(int ranks) { return ranks % 2 == 0 ? 2 : ranks; }
 
 void check_that_no_bit_changes(const std::string& name) {
   for (const int ranks : {1, 2, 3, 4}) {

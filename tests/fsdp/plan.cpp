@@ -33,7 +33,6 @@ Built build(const char* strategy, std::size_t layers, int ranks, PlanOptions opt
   const Placement& row = find_placement(strategy);
   Transformer model(tiny(layers));
   Layout layout(model.parameters(), wrap_parameters(model.parameters(), wrap, patterns), mesh_shape(row, ranks, 2).shard);
-  options.optimizer_states = {"m", "v"};
   Plan plan = build_plan(layout, row, model_sizes(model, {2, 8}), options);
   check_plan(plan, layout, row, model_sizes(model, {2, 8}), options.micro_batches);
   return {std::move(model), std::move(layout), std::move(plan)};

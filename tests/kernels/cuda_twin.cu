@@ -162,10 +162,20 @@ int main() {
   compare("to bf16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<fsdp::bf16, float>{bf(x), x + n, n}; });
   compare("from bf16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<float, fsdp::bf16>{x, bf(x + n), n}; });
   compare("to fp16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<fsdp::f16, float>{half(x), x + n, n}; });
-  compare("adamw", 4 * n, blocks, rounding, [](F x, I) {
-    // beta2 = 0: v becomes the gradient's square, whatever its sign was.
-    return k::AdamWBody{x, x + n, x + 2 * n, x + 3 * n, n, 0.99f, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f, 0.5f};
-  });
+  const auto optimizer = [&](const char* name, auto rule) {
+    using Update = k::ElementUpdate<decltype(rule), float>;
+    compare(name, 5 * n, blocks, rounding, [=](F x, I) {
+      Update body{rule, {.parameter = x, .state = {}, .gradient = x + n, .n = n, .gradient_scale = 0.5f}};
+      for (int s = 0; s < rule.states; ++s) body.memory.state[s] = x + (2 + s) * n;
+      return body;
+    });
+  };
+  // beta2 = 0: v becomes the gradient's square, whatever its sign was.
+  optimizer("adamw", k::AdamRule<false>{0.99f, 0, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f});
+  optimizer("adam, amsgrad", k::AdamRule<true>{1, 0.1f, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f});
+  optimizer("sgd", k::SgdRule{0.99f, 0.1f, 0.1f});
+  optimizer("momentum", k::MomentumRule{0.1f, 0.1f, 0.9f, 1, 0.9f});
+  optimizer("lion", k::LionRule{0.99f, 0.01f, 0.9f, 0.1f, 0.99f, 0.01f});
   const std::size_t counters = (6 + n + 3) / 4 - 6 / 4;
   compare("normal numbers", n, (counters + 255) / 256, 0, [](F x, I) { return k::NormalFill{x, n, 6, 3, 4, 0.5f, 0.02f}; });
 

@@ -10,8 +10,8 @@ using namespace fsdp;
 namespace tt = boost::test_tools;
 
 BOOST_AUTO_TEST_CASE(warm_up_is_the_same_for_all) {
-  for (const Decay decay : {Decay::fixed, Decay::polynomial, Decay::cosine}) {
-    const Schedule s{decay, 0.01, 5, 20, 0.001, 1};
+  for (const Decay decay : {Decay::fixed, Decay::polynomial, Decay::cosine, Decay::inverse_sqrt, Decay::wsd}) {
+    const Schedule s{decay, 0.01, 5, 20, 0.001, 1, 3};
     for (std::uint64_t u = 1; u <= 5; ++u) BOOST_TEST(learning_rate(s, u) == 0.01 * static_cast<double>(u) / 5);
   }
 }
@@ -41,6 +41,27 @@ BOOST_AUTO_TEST_CASE(cosine) {
   BOOST_TEST(learning_rate(s, 25) == 0.1);
   BOOST_TEST(learning_rate(s, 26) == 0.1);
   for (std::uint64_t u = 8; u <= 25; ++u) BOOST_TEST(learning_rate(s, u) < learning_rate(s, u - 1));
+}
+
+BOOST_AUTO_TEST_CASE(inverse_square_root) {
+  const Schedule s{Decay::inverse_sqrt, 1.0, 100, 1600, 0, 1};
+  BOOST_TEST(learning_rate(s, 50) == 0.5);
+  BOOST_TEST(learning_rate(s, 100) == 1.0);
+  BOOST_TEST(learning_rate(s, 400) == 0.5, tt::tolerance(1e-12));
+  BOOST_TEST(learning_rate(s, 1600) == 0.25, tt::tolerance(1e-12));
+  BOOST_TEST(learning_rate(s, 6400) == 0.25, tt::tolerance(1e-12));  // stays as it is at the end
+  BOOST_TEST(learning_rate({Decay::inverse_sqrt, 1.0, 0, 0, 0, 1}, 4) == 0.5, tt::tolerance(1e-12));  // W counts as 1
+}
+
+BOOST_AUTO_TEST_CASE(warm_up_stable_decay) {
+  const Schedule s{Decay::wsd, 1.0, 10, 100, 0.2, 1, 20};
+  BOOST_TEST(learning_rate(s, 5) == 0.5);
+  BOOST_TEST(learning_rate(s, 11) == 1.0);
+  BOOST_TEST(learning_rate(s, 80) == 1.0);
+  BOOST_TEST(learning_rate(s, 90) == 0.6, tt::tolerance(1e-12));  // half of the way
+  BOOST_TEST(learning_rate(s, 99) == 0.24, tt::tolerance(1e-12));
+  BOOST_TEST(learning_rate(s, 100) == 0.2);
+  BOOST_TEST(learning_rate(s, 101) == 0.2);
 }
 
 BOOST_AUTO_TEST_CASE(warm_up_to_the_very_end) {

@@ -130,10 +130,63 @@ BOOST_AUTO_TEST_CASE(schedules_must_fit) {
   CHECK_CONTAINS(error({"--adam-eps", "0"}), "above 0");
 }
 
+BOOST_AUTO_TEST_CASE(each_optimizer_has_its_own_defaults_and_options) {
+  const auto lion = options({"--optimizer", "lion"});
+  BOOST_TEST(lion.adam_betas[1] == 0.99);
+  BOOST_TEST(lion.weight_decay == 0);
+  BOOST_TEST(options({"--optimizer", "adagrad"}).adam_eps == 1e-10);
+  BOOST_TEST(options({"--optimizer", "adam"}).weight_decay == 0);
+  BOOST_TEST(options({"--optimizer", "cpu_adam"}).weight_decay == 0.01);
+  BOOST_TEST(options({"--optimizer", "sgd", "--adam-betas", "(0.5,0.6)", "--adam-eps", "1e-3"}).momentum == 0);  // accepted
+  const auto given = options({"--optimizer", "sgd", "--momentum", "0.9", "--nesterov", "--weight-decay", "0.2"});
+  const OptimizerOptions optimizer = optimizer_of(given);
+  BOOST_TEST((optimizer.nesterov && optimizer.momentum == 0.9 && optimizer.weight_decay == 0.2));
+  CHECK_CONTAINS(error({"--momentum", "0.9"}), "--momentum changes nothing (--optimizer adamw does not read it; sgd");
+  CHECK_CONTAINS(error({"--nesterov"}), "--nesterov changes nothing");
+  CHECK_CONTAINS(error({"--optimizer", "sgd", "--nesterov"}), "there is no momentum");
+  CHECK_CONTAINS(error({"--optimizer", "lion", "--amsgrad"}), "--amsgrad changes nothing (--optimizer lion");
+  CHECK_CONTAINS(error({"--optimizer", "sgd", "--momentum", "1"}), "from 0 to below 1");
+  CHECK_CONTAINS(error({"--weight-decay", "-0.1"}), "0 or more");
+  CHECK_CONTAINS(error({"--adam-betas", "(-0.1,0.9)"}), "from 0 to below 1");
+  CHECK_CONTAINS(error({"--optimizer-state-dtype", "fp16"}), "fp32, bf16");
+}
+
+BOOST_AUTO_TEST_CASE(rates_of_groups) {
+  const OptimizerOptions optimizer = optimizer_of(options({"--lr-scale", "h.0.*=0.1,*wte*=10", "--no-decay", "*wpe*"}));
+  BOOST_TEST(optimizer.learning_rate_scales.size() == 2u);
+  BOOST_TEST(optimizer.learning_rate_scales[0].first == "h.0.*");
+  BOOST_TEST(optimizer.learning_rate_scales[1].second == 10);
+  const auto parameters = list_parameters(arch_config("gpt2")).parameters;
+  const auto settings = settings_of(optimizer, parameters);
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const std::string& name = parameters[p].name;
+    BOOST_TEST(settings[p].learning_rate_scale == (name.starts_with("transformer.h.0.") ? 0.1
+                                                   : name == "transformer.wte.weight"   ? 10
+                                                                                        : 1));
+    BOOST_TEST(settings[p].weight_decay == (parameters[p].shape.size() > 1 && name != "transformer.wpe.weight" ? 0.01 : 0));
+  }
+  for (const char* bad : {"h.0.*", "h.0.*=", "=0.1", "h.0.*=x", "h.0.*=-1", "h.0.*=0.1x", "h.0.*=nan", "h.0.*=inf"})
+    CHECK_CONTAINS(error({"--lr-scale", bad}), "is not accepted");
+  CHECK_CONTAINS(message_of([&] { settings_of({.no_decay = {"nothing*"}}, parameters); }), "--no-decay 'nothing*' matches no");
+  CHECK_CONTAINS(message_of([&] {
+                   settings_of({.learning_rate_scales = {{"h.99.*", 2}}}, parameters);
+                 }),
+                 "--lr-scale 'h.99.*' matches no");
+}
+
+BOOST_AUTO_TEST_CASE(schedules_need_what_they_need) {
+  CHECK_CONTAINS(error({"--lr-scheduler", "wsd"}), "give --decay-updates");
+  CHECK_CONTAINS(error({"--decay-updates", "5"}), "--decay-updates changes nothing");
+  CHECK_CONTAINS(error({"--lr-scheduler", "wsd", "--decay-updates", "60", "--warmup-updates", "41"}),
+                 "--warmup-updates 41 and --decay-updates 60 is more than");
+  BOOST_TEST(schedule_of(options({"--lr-scheduler", "wsd", "--decay-updates", "60"})).decay_updates == 60u);
+  BOOST_CHECK_NO_THROW(options({"--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4000"}));
+}
+
 BOOST_AUTO_TEST_CASE(what_is_not_there_says_so) {
   CHECK_CONTAINS(error({"--device", "cuda"}), "without a CUDA device");
   CHECK_CONTAINS(error({"--sharding-strategy", "half"}), "full, grad-op, optim, none, hybrid");
-  CHECK_CONTAINS(error({"--optimizer", "sgd"}), "give one of adamw");
+  CHECK_CONTAINS(error({"--optimizer", "adamww"}), "did you mean adamw?");
   CHECK_CONTAINS(message_of([] { parse({"--arch", "gpt2", "--max-update", "1"}); }), "no data");
   CHECK_CONTAINS(message_of([] { parse({"d.bin", "--arch", "gpt2"}); }), "give --max-update");
   CHECK_CONTAINS(error({"--validate-interval-updates", "5"}), "give --valid");

@@ -11,19 +11,29 @@
 #include "kernels/rows/rope.hpp"
 #include "kernels/rows/squares.hpp"
 
-#define FSDP_ROW_BODIES(X)     \
-  X(AdamWBody)                 \
-  X(ColumnFinish)              \
-  X(CrossEntropy)              \
-  X(NormalFill)                \
-  X(Squares)                   \
-  X(Convert<float, float>)     \
-  X(Convert<float, bf16>)      \
-  X(Convert<float, f16>)       \
-  X(Convert<bf16, float>)      \
-  X(Convert<f16, float>)       \
-  FSDP_ROW_BODIES_OF(X, float) \
-  FSDP_ROW_BODIES_OF(X, bf16)  \
+/// Those that read and write states of one type.
+#define FSDP_OPTIMIZER_BODIES(X, State)    \
+  X(ElementUpdate<AdamRule<false>, State>) \
+  X(ElementUpdate<AdamRule<true>, State>)  \
+  X(ElementUpdate<MomentumRule, State>)    \
+  X(ElementUpdate<AdagradRule, State>)     \
+  X(ElementUpdate<LionRule, State>)
+
+#define FSDP_ROW_BODIES(X)                \
+  FSDP_OPTIMIZER_BODIES(X, float)         \
+  FSDP_OPTIMIZER_BODIES(X, std::uint16_t) \
+  X(ElementUpdate<SgdRule, float>)        \
+  X(ColumnFinish)                         \
+  X(CrossEntropy)                         \
+  X(NormalFill)                           \
+  X(Squares)                              \
+  X(Convert<float, float>)                \
+  X(Convert<float, bf16>)                 \
+  X(Convert<float, f16>)                  \
+  X(Convert<bf16, float>)                 \
+  X(Convert<f16, float>)                  \
+  FSDP_ROW_BODIES_OF(X, float)            \
+  FSDP_ROW_BODIES_OF(X, bf16)             \
   FSDP_ROW_BODIES_OF(X, f16)
 
 /// Those on weights and activations of type E.

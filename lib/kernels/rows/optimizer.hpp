@@ -1,29 +1,176 @@
-// Body of AdamW over a flat shard.
+// Bodies of optimizers that work element by element: one pass over a rank's part of a parameter. A rule is the arithmetic of
+// one element; ElementUpdate walks it over memory, reads and writes states in fp32 or bf16, and writes a 16-bit copy of the new
+// parameters if one is wanted.
 #pragma once
 
+#include "base/philox.hpp"
+#include "kernels/optimizers.hpp"
 #include "kernels/rows/lanes.hpp"
+#include "kernels/rows/narrow.hpp"
 #include "kernels/rows/pointwise.hpp"
 
 namespace fsdp::kernels {
 
-struct AdamWBody {
-  // m and v of an unused embedding row decay into denormals, which cost ten times as much: they count as 0.
-  static constexpr bool flush_denormals = true;
-  float *parameter, *m, *v;
+/// Adam (Kingma and Ba 2015, Algorithm 1) with decay of either kind; amsgrad: Reddi et al. 2018, Algorithm 2.
+template <bool amsgrad>
+struct AdamRule {
+  static constexpr int states = amsgrad ? 3 : 2;
+  float decay, l2, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_sqrt_correction2, eps;
+
+  FSDP_INLINE float operator()(float p, float g, float* s) const {
+    g += l2 * p;
+    s[0] = beta1 * s[0] + one_minus_beta1 * g;
+    s[1] = beta2 * s[1] + one_minus_beta2 * g * g;
+    float v = s[1];
+    if constexpr (amsgrad) v = s[2] = s[2] > v ? s[2] : v;
+    return p * decay - step_size * s[0] / (square_root(v) * inverse_sqrt_correction2 + eps);
+  }
+};
+
+struct SgdRule {
+  static constexpr int states = 0;
+  float decay, l2, learning_rate;
+  FSDP_INLINE float operator()(float p, float g, float*) const { return p * decay - learning_rate * (g + l2 * p); }
+};
+
+/// of_gradient, of_momentum: 0, 1; Nesterov's form: 1, momentum.
+struct MomentumRule {
+  static constexpr int states = 1;
+  float l2, learning_rate, momentum, of_gradient, of_momentum;
+  FSDP_INLINE float operator()(float p, float g, float* s) const {
+    g += l2 * p;
+    s[0] = momentum * s[0] + g;
+    return p - learning_rate * (of_gradient * g + of_momentum * s[0]);
+  }
+};
+
+/// Duchi et al. 2011, figure 1, the diagonal form.
+struct AdagradRule {
+  static constexpr int states = 1;
+  float l2, learning_rate, eps;
+  FSDP_INLINE float operator()(float p, float g, float* s) const {
+    g += l2 * p;
+    s[0] += g * g;
+    return p - learning_rate * g / (square_root(s[0]) + eps);
+  }
+};
+
+/// Chen et al. 2023, "Symbolic discovery of optimization algorithms", Algorithm 2.
+struct LionRule {
+  static constexpr int states = 1;
+  float decay, learning_rate, beta1, one_minus_beta1, beta2, one_minus_beta2;
+  FSDP_INLINE float operator()(float p, float g, float* s) const {
+    const float u = beta1 * s[0] + one_minus_beta1 * g;
+    s[0] = beta2 * s[0] + one_minus_beta2 * g;
+    return p * decay - (u > 0 ? learning_rate : u < 0 ? -learning_rate : 0.0f);
+  }
+};
+
+/// The memory of a rank's part of a parameter, and how states lie in it: as float, or as bf16 in std::uint16_t.
+template <class State, int states>
+struct ElementMemory {
+  static constexpr std::size_t block = flat_block;
+  float* parameter;
+  State* state[states > 0 ? states : 1];
   const float* gradient;
   std::size_t n;
-  float decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_sqrt_correction2, eps, gradient_scale;
+  float gradient_scale;
+  StateNoise noise;
+  std::uint16_t* copy;  // of the new parameters, or null
+  DType copy_type;
+
+  /// Elements of the first block that come before this part. The blocks of bf16 states are those of the whole parameter, since
+  /// the noise goes by them.
+  FSDP_INLINE std::size_t lead() const { return sizeof(State) == 2 ? noise.first_element % block : 0; }
+  /// The elements of row b.
+  FSDP_INLINE std::size_t begin(std::size_t b) const { return b == 0 ? 0 : b * block - lead(); }
+  FSDP_INLINE std::size_t end(std::size_t b) const {
+    const std::size_t next = (b + 1) * block - lead();
+    return next < n ? next : n;
+  }
+
+  /// f(i, s) for the elements i of row b, with their states in s[] before and after.
+  template <class Lanes, class F>
+  FSDP_INLINE void each(Lanes lanes, std::size_t b, F f) const {
+    const ElementMemory m = *this;
+    if constexpr (sizeof(State) == 4) {
+      const std::size_t first = begin(b);
+      lanes.each(end(b) - first, [=](std::size_t j) FSDP_LANE {
+        const std::size_t i = first + j;
+        float s[states > 0 ? states : 1];
+        FSDP_UNROLL
+        for (int k = 0; k < states; ++k) s[k] = m.state[k][i];
+        f(i, s);
+        FSDP_UNROLL
+        for (int k = 0; k < states; ++k) m.state[k][i] = s[k];
+      });
+    } else if (end(b) - begin(b) == block) {
+      each_rounded<true>(lanes, b, f);
+    } else {
+      each_rounded<false>(lanes, b, f);
+    }
+  }
+
+  /// Counter j of a block of the parameter has the noise of its elements j, j + quarter, ...: a word each, half for each of two
+  /// states. Lanes beside each other touch elements beside each other.
+  template <bool whole, class Lanes, class F>
+  FSDP_INLINE void each_rounded(Lanes lanes, std::size_t b, F f) const {
+    constexpr std::size_t quarter = block / 4;
+    const ElementMemory m = *this;
+    const std::size_t before = lead(), first_counter = (noise.first_element / block + b) * quarter;
+    lanes.each(quarter, [=](std::size_t j) FSDP_LANE {
+      const std::uint64_t counter = first_counter + j;
+      const auto low = static_cast<std::uint32_t>(counter), high = static_cast<std::uint32_t>(counter >> 32);
+      const std::array<std::uint32_t, 4> words = philox({low, high, 0, 0}, {m.noise.key[0], m.noise.key[1]});
+      std::array<std::uint32_t, 4> more{};
+      if constexpr (states > 2) more = philox({low, high, 1, 0}, {m.noise.key[0], m.noise.key[1]});
+      FSDP_UNROLL
+      for (std::size_t w = 0; w < 4; ++w) {
+        const std::size_t at = b * block + w * quarter + j;  // from the start of the first block
+        if (!whole && (at < before || at >= before + m.n)) continue;
+        const std::size_t i = at - before;
+        float s[states];
+        FSDP_UNROLL
+        for (int k = 0; k < states; ++k) s[k] = element_parts::float_of(static_cast<std::uint32_t>(m.state[k][i]) << 16);
+        f(i, s);
+        FSDP_UNROLL
+        for (int k = 0; k < states; ++k) {
+          const std::uint32_t word = k < 2 ? words[w] : more[w];
+          m.state[k][i] = round_to_bf16(s[k], k % 2 == 0 ? word & 0xffffu : word >> 16);
+        }
+      }
+    });
+  }
+
+  /// Behind a walk over row b that wrote parameters, while they are in the first-level cache.
+  template <class Lanes>
+  FSDP_INLINE void write_copy(Lanes lanes, std::size_t b) const {
+    if (!copy) return;
+    const std::size_t first = begin(b), count = end(b) - first;
+    const float* from = parameter + first;
+    std::uint16_t* to = copy + first;
+    lanes.sync();
+    if (copy_type == DType::bf16)
+      lanes.each(count, [=](std::size_t i) FSDP_LANE { to[i] = element_parts::to_bf16(from[i]); });
+    else
+      lanes.each(count, [=](std::size_t i) FSDP_LANE { to[i] = element_parts::to_f16(from[i]); });
+  }
+};
+
+template <class Rule, class State>
+struct ElementUpdate {
+  // States of an unused embedding row decay into denormals, which cost ten times as much: they count as 0.
+  static constexpr bool flush_denormals = true;
+  Rule rule;
+  ElementMemory<State, Rule::states> memory;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
-      const float g = k.gradient[i] * k.gradient_scale;
-      const float m1 = k.beta1 * k.m[i] + k.one_minus_beta1 * g;
-      const float v1 = k.beta2 * k.v[i] + k.one_minus_beta2 * g * g;
-      k.m[i] = m1;
-      k.v[i] = v1;
-      k.parameter[i] = k.parameter[i] * k.decay - k.step_size * m1 / (square_root(v1) * k.inverse_sqrt_correction2 + k.eps);
+    const ElementUpdate k = *this;
+    memory.each(lanes, b, [=](std::size_t i, float* s) FSDP_LANE {
+      k.memory.parameter[i] = k.rule(k.memory.parameter[i], k.memory.gradient[i] * k.memory.gradient_scale, s);
     });
+    memory.write_copy(lanes, b);
   }
 };
 

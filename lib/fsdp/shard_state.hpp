@@ -1,0 +1,39 @@
+// What a rank has of one kind of state: of the parameters, or of what an optimizer keeps beside them. What saves and loads
+// works on this, whatever optimizer it is.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.hpp"
+#include "optim/optimizer.hpp"
+
+namespace fsdp {
+
+/// Memory of a state: of each unit Layout::state_numel() elements of `type`, or nothing where it has no such state.
+/// Extent::element: this rank's part of the unit, as Layout::slices() tells; row and column: of all matrices of the unit in
+/// order, the same on every rank.
+struct ShardState {
+  std::string name;  // "parameters", "exp_avg"
+  std::vector<std::span<std::byte>> units;
+  Extent extent = Extent::element;
+  DType type = DType::f32;
+
+  ShardState(std::string state, std::vector<std::span<std::byte>> memory, Extent how_much, DType element_type)
+      : name(std::move(state)), units(std::move(memory)), extent(how_much), type(element_type) {}
+  /// fp32, a rank's part of each unit.
+  ShardState(std::string state, const std::vector<std::span<float>>& memory) : name(std::move(state)) {
+    for (const std::span<float> unit : memory) units.push_back(std::as_writable_bytes(unit));
+  }
+
+  std::size_t numel(std::size_t unit) const { return units[unit].size() / size_of(type); }
+  /// Elements [begin, begin + out.size()) of a unit in fp32, which is exact.
+  void read(std::size_t unit, std::size_t begin, std::span<float> out) const;
+  /// The other way: to the nearest number of `type`, which is exact for what read() gave.
+  void write(std::size_t unit, std::size_t begin, std::span<const float> values) const;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,21 @@
+// Rounding to bf16 at random, for states of optimizers: an average over many updates would not move if each small step were
+// rounded to nearest. Integers and selects, so that loops become vector code and every instruction set gives the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/element.hpp"
+#include "kernels/math.hpp"
+
+namespace fsdp::kernels {
+
+/// Up or down, so that the expected value is `value`: `noise` is uniform in [0, 2^16). What is not finite stays so, and what is
+/// finite, too.
+FSDP_INLINE std::uint16_t round_to_bf16(float value, std::uint32_t noise) {
+  const std::uint32_t bits = element_parts::bits_of(value);
+  const bool down = (bits & 0x7fff0000u) >= 0x7f7f0000u;  // the largest finite number and what lies above
+  const std::uint32_t nan = (bits & 0x7fffffffu) > 0x7f800000u ? 0x40u : 0u;
+  return static_cast<std::uint16_t>(((bits + (down ? 0u : noise)) >> 16) | nan);
+}
+
+}  // namespace fsdp::kernels

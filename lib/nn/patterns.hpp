@@ -1,0 +1,19 @@
+// Parameters by name: shell globs over whole dotted Hugging Face names.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nn/parameters.hpp"
+
+namespace fsdp {
+
+/// fnmatch(3) on the whole dotted name; "*" crosses dots; the name's leading "transformer." or "model." may be left out.
+bool matches(std::string_view pattern, std::string_view name);
+
+/// Which parameters a list of patterns names. Throws UserError for a pattern that names none; `option` is the one that has it.
+std::vector<bool> named_by(const std::vector<std::string>& patterns, const char* option,
+                           const std::vector<Parameter>& parameters);
+
+}  // namespace fsdp

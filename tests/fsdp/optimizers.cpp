@@ -1,0 +1,69 @@
+// Every optimizer against PyTorch's run of it, update by update, at 1 to 4 ranks. And what must not change a bit, does not.
+#define BOOST_TEST_MODULE fsdp.optimizers
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include "fsdp/golden_run.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+struct Bound {
+  std::string name;
+  double loss, norm;  // absolute; relative
+};
+
+/// What is reached, with a margin: see docs/numerics.md.
+const Bound bounds[] = {{"sgd", 1e-5, 5e-5},  {"sgd-momentum", 5e-6, 1e-5}, {"sgd-nesterov", 1e-5, 5e-5},
+                        {"adam", 5e-6, 1e-5}, {"adam-amsgrad", 5e-6, 1e-5}, {"adagrad", 3e-5, 5e-5},
+                        {"lion", 5e-6, 1e-5}};
+
+std::ostream& operator<<(std::ostream& out, const Bound& bound) { return out << bound.name; }
+
+json run_of(const std::string& name) { return read_json(golden_folder("optimizers.json"))[name]; }
+
+}  // namespace
+
+BOOST_DATA_TEST_CASE(pytorch_is_reproduced, boost::unit_test::data::make(bounds), bound) {
+  const json run = run_of(bound.name);
+  double loss = 0, norm = 0;
+  for (const int ranks : {1, 2, 3, 4})
+    for (const char* strategy : {"full", "none"})
+      for (const std::size_t micro_batches : {1u, 3u}) {
+        if (12 % (static_cast<std::size_t>(ranks) * micro_batches) != 0) continue;
+        const History mine =
+            train_golden("gpt2-tied", {.ranks = ranks, .strategy = strategy, .micro_batches = micro_batches, .run = run});
+        BOOST_TEST_REQUIRE(mine.losses.size() == 20u);
+        for (std::size_t u = 0; u < mine.losses.size(); ++u) {
+          loss = std::max(loss, std::abs(mine.losses[u] - run["steps"][u]["loss"].get<double>()));
+          norm = std::max(norm, std::abs(mine.norms[u] / run["steps"][u]["gnorm"].get<double>() - 1));
+        }
+      }
+  BOOST_TEST_MESSAGE(bound.name << ": loss " << loss << ", norm " << norm << " relative");
+  BOOST_TEST(loss < bound.loss);
+  BOOST_TEST(norm < bound.norm);
+}
+
+BOOST_DATA_TEST_CASE(what_must_not_change_a_bit_does_not, boost::unit_test::data::make(bounds), bound) {
+  const json run = run_of(bound.name);
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const int ranks : {1, 2, 3, 4}) {
+      const History full = train_golden("gpt2-tied", {.ranks = ranks, .run = run, .state_type = type});
+      for (const std::string& strategy : strategies)
+        BOOST_CHECK_MESSAGE((full == train_golden("gpt2-tied", {.ranks = ranks,
+                                                                .strategy = strategy,
+                                                                .group = group_for(ranks),
+                                                                .run = run,
+                                                                .state_type = type,
+                                                                .comm_thread = ranks % 2 == 0})),
+                            bound.name << " in " << name_of(type) << ", " << ranks << " ranks, " << strategy);
+      BOOST_CHECK_MESSAGE((full == train_golden("gpt2-tied", {.ranks = ranks,
+                                                              .wrap = {.kind = WrapPolicy::Kind::none},
+                                                              .patterns = {.ignore = {"*.0.*", "*.1.*mlp*", "*ln_f*"}},
+                                                              .run = run,
+                                                              .state_type = type})),
+                          bound.name << " in " << name_of(type) << ", " << ranks << " ranks, some ignored");
+    }
+}

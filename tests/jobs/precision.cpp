@@ -1,0 +1,127 @@
+// fsdp-train in 16 bits: overflows are skipped and survived, the scale is part of a checkpoint, and what is not finite for good
+// is named.
+#define BOOST_TEST_MODULE jobs.precision
+#include <algorithm>
+#include <cmath>
+
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+std::vector<std::string> options(int np, int updates, const std::string& save_dir, const std::string& more) {
+  std::vector<std::string> words = split(
+      "--arch gpt2 --vocab-size 211 --decoder-layers 3 --decoder-embed-dim 48 --decoder-attention-heads 4 --tokens-per-sample "
+      "32 "
+      "--total-batch-size 12 --batch-size " +
+      std::to_string(12 / np) + " --max-update " + std::to_string(updates) + " --save-dir " + save_dir + " --log-file " +
+      save_dir + ".jsonl " + more);
+  if (more.find("--lr ") == std::string::npos)
+    for (const std::string& word : split("--lr 3e-3 --warmup-updates 5 --clip-norm 1")) words.push_back(word);
+  words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
+  return words;
+}
+
+std::vector<json> train(const fs::path& folder, int np, int updates, const std::string& save_dir, const std::string& more) {
+  const Outcome outcome = run(folder, mpirun(np, "fsdp-train", options(np, updates, save_dir, more)));
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  return metrics(folder / (save_dir + ".jsonl"), "train");
+}
+
+std::vector<double> losses(const std::vector<json>& lines) {
+  std::vector<double> values;
+  for (const json& line : lines) values.push_back(line["loss"]);
+  return values;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(bf16_and_fp16_follow_fp32_at_any_number_of_ranks) {
+  const auto folder = fresh_folder();
+  const auto fp32 = losses(train(folder, 2, 20, "fp32", ""));
+  for (const std::string precision : {"bf16", "fp16"})
+    for (const int np : {1, 2, 3, 4}) {
+      const std::string name = precision + "-" + std::to_string(np);
+      const auto low = losses(train(folder, np, 20, name, "--" + precision));
+      double apart = 0;
+      for (std::size_t u = 0; u < fp32.size(); ++u) apart = std::max(apart, std::abs(low[u] - fp32[u]));
+      BOOST_TEST_MESSAGE(name << ": largest difference of a loss " << apart);
+      BOOST_TEST(apart < (precision == "bf16" ? 0.005 : 0.002));
+      BOOST_TEST((low == losses(train(folder, np, 20, name + "-none",
+                                      "--sharding-strategy none --comm-thread --param-dtype " + precision))));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(overflows_are_skipped_and_survived) {
+  const auto folder = fresh_folder();
+  const std::string more = "--fp16 --fp16-init-scale 1e9 --fp16-scale-window 8";
+  const auto whole = train(folder, 3, 25, "whole", more);
+  const auto skipped = metrics(folder / "whole.jsonl", "skip");
+  BOOST_TEST_MESSAGE(skipped.size() << " updates skipped");
+  BOOST_TEST_REQUIRE(skipped.size() >= 3u);
+  BOOST_TEST(skipped[0]["loss_scale"] == 1e9);
+  BOOST_TEST(skipped[0]["next_loss_scale"] == 5e8);
+  BOOST_TEST(skipped[0]["step"] == 1);
+  BOOST_TEST_REQUIRE(whole.size() == 25u);
+  for (std::size_t u = 0; u < whole.size(); ++u) BOOST_TEST(whole[u]["step"] == u + 1);
+  BOOST_TEST(whole[0]["loss_scale"].get<double>() < 1e9);
+  BOOST_TEST(whole.back()["loss"].get<double>() < whole.front()["loss"].get<double>() - 0.3);
+  // The scale, and what it remembers, are in the checkpoint.
+  train(folder, 3, 7, "parts", more);
+  const auto parts = train(folder, 3, 25, "parts", more);
+  BOOST_TEST(losses(parts) == losses(whole), boost::test_tools::per_element());
+  for (std::size_t u = 0; u < whole.size(); ++u) BOOST_TEST(parts[u]["loss_scale"] == whole[u]["loss_scale"]);
+}
+
+BOOST_AUTO_TEST_CASE(what_never_recovers_is_told) {
+  const auto folder = fresh_folder();
+  const Outcome outcome =
+      run(folder, mpirun(2, "fsdp-train", options(2, 5, "saves", "--fp16 --fp16-init-scale 1e12 --min-loss-scale 1e11")));
+  BOOST_TEST(outcome.code == 1, outcome.output);
+  BOOST_TEST(outcome.says("which may not become less"), outcome.output);
+  BOOST_TEST(outcome.says("update 1 is not finite"), outcome.output);
+  BOOST_TEST(outcome.says("first in the gradient of transformer."), outcome.output);
+  BOOST_TEST(outcome.says("or use --bf16"), outcome.output);
+  BOOST_TEST(outcome.times_said("fsdp-train: ") == 1u, outcome.output);
+  BOOST_TEST(!fs::exists(folder / "saves" / "step-00000001"));
+}
+
+BOOST_AUTO_TEST_CASE(a_gradient_that_is_not_finite_never_reaches_the_weights) {
+  for (const std::string precision : {"fp32", "bf16"}) {
+    const auto folder = fresh_folder() / precision;
+    fs::create_directories(folder);
+    const Outcome outcome = run(folder, mpirun(3, "fsdp-train",
+                                               options(3, 9, "saves",
+                                                       "--optimizer sgd --lr 1e30 --save-interval-updates 1 "
+                                                       "--precision " +
+                                                           precision)));
+    BOOST_TEST(outcome.code == 1, outcome.output);
+    BOOST_TEST(outcome.says(" is not finite"), outcome.output);
+    BOOST_TEST(outcome.says("first in the gradient of transformer."), outcome.output);
+    BOOST_TEST(outcome.says(", unit "), outcome.output);
+    BOOST_TEST(outcome.says(", on rank "), outcome.output);
+    BOOST_TEST(fs::exists(folder / "saves" / "step-00000001" / "complete.json"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(contradictions) {
+  const auto folder = fresh_folder();
+  const std::vector<std::pair<std::string, std::string>> all = {
+      {"--bf16 --fp16", "--fp16 contradicts --precision bf16"},
+      {"--precision fp32 --bf16", "--bf16 contradicts --precision fp32"},
+      {"--fp16 --param-dtype bf16", "--param-dtype contradicts --precision fp16"},
+      {"--bf16 --fp16-init-scale 8", "a loss scale changes nothing"},
+      {"--fp16 --fp16-init-scale 1e-5", "is not above --min-loss-scale"},
+      {"--fp16 --fp16-init-scale -1", "--fp16-init-scale"},
+      {"--fp16 --fp16-scale-window 0", "--fp16-scale-window"},
+      {"--precision fp8", "--precision"}};
+  for (const auto& [words, text] : all) {
+    const Outcome outcome = run(folder, mpirun(2, "fsdp-train", options(2, 5, "saves", words)));
+    BOOST_TEST(outcome.code == 2, words << ": " << outcome.output);
+    BOOST_TEST(outcome.says(text), words << ": " << outcome.output);
+  }
+}
