@@ -39,10 +39,27 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       if (!plan_.gradients.empty() && unit.trainable)
         gradients_[unit.parameters[i]] = at(plan_.whole_gradients[u]) + unit.offsets[i];
     }
+    auto& tensors = tensors_.emplace_back();
+    std::vector<std::size_t> index(model.parameters().size());
+    UnitTensor next;
+    for (const std::size_t p : unit.parameters) {
+      const Shape& extents = layout_.shape(p);
+      index[p] = tensors.size();
+      next.is_matrix = extents.size() > 1;
+      next.numel = numel(extents);
+      next.columns = extents.back();
+      next.rows = next.numel / next.columns;
+      tensors.push_back(next);
+      if (next.is_matrix) next.first_row += next.rows, next.first_column += next.columns;
+      const Statistics& statistics = info_of(unit.rule).statistics;
+      for (int round = 0; round < statistics.rounds; ++round)
+        next.words[static_cast<std::size_t>(round)] += statistics.words(extents, round);
+    }
     auto& slices = slices_.emplace_back();
     for (const Slice& slice : layout_.slices(u, mesh_.shard->rank())) {
       const ParameterSettings& how = settings[slice.parameter];
-      slices.push_back({slice.parameter, slice.range, slice.shard_offset, how.learning_rate_scale, how.weight_decay});
+      slices.push_back({slice.parameter, slice.range, slice.shard_offset, index[slice.parameter], how.learning_rate_scale,
+                        how.weight_decay});
     }
   }
   model_.fill_tables({at(plan_.tables), model_.table_numel(shape_.T)}, shape_.T);
@@ -197,10 +214,12 @@ WorkTimes Executor::run_streams(const Pass& pass, const Mine& mine) {
       case OperationKind::reduce_scatter:
       case OperationKind::all_reduce:
       case OperationKind::gradient_norm:
+      case OperationKind::reduce_statistics:
         times.exposed += seconds;
         times.collectives += seconds;
         break;
       case OperationKind::add_squares:
+      case OperationKind::statistics:
       case OperationKind::optimizer:
         times.optimizer += seconds;
         break;
@@ -278,20 +297,47 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return;
     case OperationKind::gradient_norm:
       return reduce_norm(scalars);
+    case OperationKind::statistics:
+      return count_statistics(s, op, scalars);
+    case OperationKind::reduce_statistics:
+      return mesh_.shard->all_reduce(s, words_of(op.round), layout_.statistics_words(op.round));
     case OperationKind::optimizer:
       if (!sums().finite()) return;  // the same decision on every rank
-      return info_of(layout_.units()[u].rule)
-          .update(s, memory_of_unit(u), optimizer_,
-                  {scalars.update - scalars.state_began, scalars.learning_rate, sums().gradient_scale});
+      return info_of(layout_.units()[u].rule).update(s, memory_of_unit(u), optimizer_, step_of(scalars));
   }
 }
 
 /// What the optimizer works on.
 UnitMemory Executor::memory_of_unit(std::size_t unit) {
-  UnitMemory memory{slices_[unit], owned_parameters(unit), at(plan_.gradients[unit]), {}};
+  UnitMemory memory{.tensors = tensors_[unit],
+                    .slices = slices_[unit],
+                    .parameters = owned_parameters(unit),
+                    .gradients = at(plan_.gradients[unit])};
   for (std::size_t k = 0; k < plan_.optimizer_state[unit].size(); ++k)
     memory.states[k] = memory_[static_cast<std::size_t>(plan_.optimizer_state[unit][k])];
+  for (std::size_t round = 0; round < plan_.statistics.size(); ++round)
+    memory.statistics[round] = words_of(static_cast<int>(round)) + layout_.statistics(unit, static_cast<int>(round)).begin;
   return memory;
+}
+
+std::int64_t* Executor::words_of(int round) {
+  return reinterpret_cast<std::int64_t*>(at(plan_.statistics[static_cast<std::size_t>(round)]));
+}
+
+OptimizerStep Executor::step_of(const UpdateScalars& scalars) {
+  return {scalars.update - scalars.state_began, scalars.learning_rate, sums().gradient_scale,
+          std::sqrt(sums().squares.value())};
+}
+
+/// This rank's part of a unit's sums. What all ranks have whole counts once.
+void Executor::count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars) {
+  const auto u = static_cast<std::size_t>(op.unit);
+  const Range mine = layout_.statistics(u, op.round);
+  const auto clear = [&] { std::fill_n(words_of(op.round) + mine.begin, mine.size(), 0); };
+  clear();
+  if (!sums().finite()) return;
+  info_of(layout_.units()[u].rule).statistics.count(stream, memory_of_unit(u), optimizer_, step_of(scalars), op.round);
+  if (!layout_.units()[u].sharded && mesh_.shard->rank() != 0) clear();
 }
 
 /// Loss, norm and clipping factor of the update, the same bits on every rank: integers and one canonical sum.

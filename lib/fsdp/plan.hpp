@@ -32,12 +32,14 @@ enum class OperationKind {
   refill,     // the cheap part of what a block saves, from the part that was kept
   block_backward,
   embedding_backward,
-  clear,           // a unit's gradient slot, to be added to
-  reduce_scatter,  // a unit's whole gradient -> this rank's gradient shard
-  all_reduce,      // what a rank has of a unit's gradient, over the ranks that have the same
-  add_squares,     // of what a rank has of a unit's gradient, to the update's sums
-  gradient_norm,   // the update's sums over all ranks, and what follows from them
-  optimizer,       // of a unit
+  clear,              // a unit's gradient slot, to be added to
+  reduce_scatter,     // a unit's whole gradient -> this rank's gradient shard
+  all_reduce,         // what a rank has of a unit's gradient, over the ranks that have the same
+  add_squares,        // of what a rank has of a unit's gradient, to the update's sums
+  gradient_norm,      // the update's sums over all ranks, and what follows from them
+  statistics,         // of a round: what a rank has of a unit's sums over whole tensors, for optimizers that need them
+  reduce_statistics,  // of a round and all units, over the shard axis
+  optimizer,          // of a unit
 };
 std::string_view name_of(OperationKind kind);
 
@@ -75,6 +77,7 @@ struct Operation {
   int micro_batch = 0;
   int unit = -1;                       // of gathers, releases, reductions, optimizers
   int block = -1;                      // of block_forward, recompute, block_backward
+  int round = 0;                       // of statistics, reduce_statistics
   GroupAxis group = GroupAxis::shard;  // of all_gather, reduce_scatter, all_reduce
   bool accumulate = false;             // add to what is written instead of replacing it
   // The tensors that the kind needs come first, in the order of the builder; parameters and gradients of units follow.
@@ -142,7 +145,8 @@ struct Plan {
   std::vector<BufferId> parameters, gradients;
   std::vector<Location> whole_parameters, whole_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of its rule]; none: not trained
-  BufferId cheap = -1;  // of every block's saved part what selective checkpointing does not keep; else -1
+  BufferId cheap = -1;               // of every block's saved part what selective checkpointing does not keep; else -1
+  std::vector<BufferId> statistics;  // of each round; as many as the rules of trained units have
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
 
   std::size_t arena_bytes = 0, slot_bytes = 0;  // to allocate

@@ -201,6 +201,9 @@ class Builder {
     plan_.tables = add("tables", BufferRole::batch, sizes_.tables);
     plan_.scratch = add("scratch", BufferRole::scratch, sizes_.scratch);
     plan_.sums = add("sums", BufferRole::scratch, sizeof(UpdateSums));
+    for (int round = 0; options_.training && layout_.statistics_words(round) > 0; ++round)
+      plan_.statistics.push_back(
+          add(format("statistics{}", round), BufferRole::scratch, layout_.statistics_words(round) * sizeof(std::int64_t)));
     const auto activation = [&](std::string name, std::size_t bytes) {
       return add(std::move(name), BufferRole::activations, bytes, true);
     };
@@ -439,18 +442,44 @@ class Builder {
   void emit_updates() {
     List& list = plan_.update;
     emit(list, {.kind = gradient_norm, .stream = StreamId::reduce, .reads = {plan_.sums}, .writes = {plan_.sums}});
+    for (std::size_t round = 0; round < plan_.statistics.size(); ++round) emit_statistics(static_cast<int>(round));
     for (int u = 0; u < units(); ++u) {
       if (!trained(u)) continue;
-      std::vector<BufferId> written = {at(plan_.parameters, u)};
-      const std::vector<BufferId>& states = at(plan_.optimizer_state, u);
-      written.insert(written.end(), states.begin(), states.end());
+      std::vector<BufferId> read = {plan_.sums, at(plan_.gradients, u)};
+      for (int round = 0; round < rounds(u); ++round) read.push_back(at(plan_.statistics, round));
       emit(list, {.kind = optimizer,
                   .stream = StreamId::compute,
                   .unit = u,
-                  .reads = {plan_.sums, at(plan_.gradients, u)},
-                  .writes = std::move(written)});
+                  .reads = std::move(read),
+                  .writes = with_states(u, {at(plan_.parameters, u)})});
       publish(list, u);
     }
+  }
+
+  int rounds(int u) const { return info_of(unit(u).rule).statistics.rounds; }
+
+  std::vector<BufferId> with_states(int u, std::vector<BufferId> ids) const {
+    const std::vector<BufferId>& states = at(plan_.optimizer_state, u);
+    ids.insert(ids.end(), states.begin(), states.end());
+    return ids;
+  }
+
+  /// Sums over whole tensors: each unit's on this rank, and all of them over the ranks at once.
+  void emit_statistics(int round) {
+    const BufferId words = at(plan_.statistics, round);
+    for (int u = 0; u < units(); ++u) {
+      if (!trained(u) || round >= rounds(u)) continue;
+      std::vector<BufferId> read = {plan_.sums, at(plan_.gradients, u), at(plan_.parameters, u)};
+      for (int before = 0; before < round; ++before) read.push_back(at(plan_.statistics, before));
+      emit(plan_.update, {.kind = statistics,
+                          .stream = StreamId::compute,
+                          .unit = u,
+                          .round = round,
+                          .reads = std::move(read),
+                          .writes = with_states(u, {words})});
+    }
+    emit(plan_.update,
+         {.kind = reduce_statistics, .stream = StreamId::reduce, .round = round, .reads = {words}, .writes = {words}});
   }
 
   /// Parameters that are whole at rest, of which each rank has changed its part.

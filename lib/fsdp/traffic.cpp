@@ -86,6 +86,8 @@ std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& o
       calls[{Collective::all_reduce, GroupAxis::shard, kernels::ExactSum::words, sizeof(std::int64_t)}] += times;
       calls[{Collective::all_reduce, GroupAxis::world, 1, sizeof(double)}] += times;
     }
+    if (op.kind == OperationKind::reduce_statistics)
+      calls[{Collective::all_reduce, GroupAxis::shard, layout.statistics_words(op.round), sizeof(std::int64_t)}] += times;
     if (const auto use = collective_of(op, layout)) calls[{use->kind, use->axis, use->count, use->element_bytes}] += times;
   }
   std::vector<CollectiveUse> uses;

@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "nn/patterns.hpp"
 #include "optim/elementwise.hpp"
+#include "optim/statistics.hpp"
 
 namespace fsdp {
 
@@ -20,6 +21,8 @@ constexpr std::array kinds = {
     KindInfo{Kind::sgd, "sgd", 0.9, 0.999, 1e-8, 0, 0, true, true, false},
     KindInfo{Kind::adagrad, "adagrad", 0.9, 0.999, 1e-10, 0, 0, false, false, false},
     KindInfo{Kind::lion, "lion", 0.9, 0.99, 1e-8, 0, 0, false, false, false},
+    KindInfo{Kind::lamb, "lamb", 0.9, 0.999, 1e-6, 0.01, 0, false, false, false},
+    KindInfo{Kind::adafactor, "adafactor", 0.9, 0.999, 1e-8, 0, 0, false, false, false},
 };
 
 const std::vector<RuleInfo>& rules() {
@@ -30,6 +33,17 @@ const std::vector<RuleInfo>& rules() {
       {Rule::sgd_momentum, "sgd_momentum", {{"momentum_buffer"}}, update_sgd},
       {Rule::adagrad, "adagrad", {{"sum"}}, update_adagrad},
       {Rule::lion, "lion", {{"exp_avg"}}, update_lion},
+      {Rule::lamb, "lamb", {{"exp_avg"}, {"exp_avg_sq"}}, update_lamb, {1, lamb_words, lamb_statistics}},
+      {Rule::adafactor_matrix,
+       "adafactor_matrix",
+       {{"row_var", Extent::row}, {"col_var", Extent::column}},
+       update_adafactor,
+       {2, adafactor_words, adafactor_statistics}},
+      {Rule::adafactor_vector,
+       "adafactor_vector",
+       {{"variance"}},
+       update_adafactor,
+       {2, adafactor_words, adafactor_statistics}},
   };
   return all;
 }
@@ -52,7 +66,7 @@ const RuleInfo* find_rule(std::string_view name) {
   return nullptr;
 }
 
-Rule rule_of(const OptimizerOptions& options, const Parameter&) {
+Rule rule_of(const OptimizerOptions& options, const Parameter& parameter) {
   switch (options.kind) {
     case Kind::adamw:
     case Kind::cpu_adam:
@@ -64,6 +78,10 @@ Rule rule_of(const OptimizerOptions& options, const Parameter&) {
       return Rule::adagrad;
     case Kind::lion:
       return Rule::lion;
+    case Kind::lamb:
+      return Rule::lamb;
+    case Kind::adafactor:
+      return parameter.shape.size() > 1 ? Rule::adafactor_matrix : Rule::adafactor_vector;
   }
   fail_expectation("unknown kind of optimizer", std::source_location::current());
 }

@@ -131,13 +131,13 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   table.number("lr", "RATE", o.lr, "Learning rate after the warm-up.", "0 or more", not_negative);
   table
       .pair("adam-betas", "\"(B1,B2)\"", o.adam_betas,
-            "Decay rates of the first and second moment; the Adams and lion read them.", "from 0 to below 1",
+            "Decay rates of the first and second moment; the Adams, lamb and lion read them.", "from 0 to below 1",
             [](double x) { return x >= 0 && x < 1; })
       .unset("(0.9,0.999); lion (0.9,0.99)");
   table
-      .number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment; the Adams and adagrad read it.",
+      .number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment; the Adams, lamb and adagrad read it.",
               "above 0", [](double x) { return x > 0; })
-      .unset("1e-8; adagrad 1e-10");
+      .unset("1e-8; adagrad 1e-10, lamb 1e-6");
   table.flag("amsgrad", o.amsgrad, "With an Adam: divide by the largest second moment so far.");
   table.number("momentum", "M", o.momentum, "With sgd: how much of the last step is kept.", "from 0 to below 1", rate)
       .unset("0");
@@ -146,7 +146,7 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
       .number("weight-decay", "DECAY", o.weight_decay,
               "Weight decay of tensors of two or more dimensions; vectors (biases, gains of norms) have none.", "0 or more",
               not_negative)
-      .unset("PyTorch's: 0.01 with adamw, else 0");
+      .unset("0.01 with adamw, cpu_adam and lamb, else 0");
   table.list("no-decay", "PATTERNS", o.no_decay,
              "Parameters without weight decay, beside the vectors: shell globs over names.");
   table.list("lr-scale", "PATTERN=X,...", o.lr_scale,

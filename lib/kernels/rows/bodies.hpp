@@ -10,6 +10,7 @@
 #include "kernels/rows/pointwise.hpp"
 #include "kernels/rows/rope.hpp"
 #include "kernels/rows/squares.hpp"
+#include "kernels/rows/statistics.hpp"
 
 /// Those that read and write states of one type.
 #define FSDP_OPTIMIZER_BODIES(X, State)    \
@@ -17,12 +18,21 @@
   X(ElementUpdate<AdamRule<true>, State>)  \
   X(ElementUpdate<MomentumRule, State>)    \
   X(ElementUpdate<AdagradRule, State>)     \
-  X(ElementUpdate<LionRule, State>)
+  X(ElementUpdate<LionRule, State>)        \
+  X(ElementUpdate<VarianceRule, State>)    \
+  X(LambStatistics<State>)                 \
+  X(LambUpdate<State>)                     \
+  X(VarianceStatistics<State>)
 
 #define FSDP_ROW_BODIES(X)                \
   FSDP_OPTIMIZER_BODIES(X, float)         \
   FSDP_OPTIMIZER_BODIES(X, std::uint16_t) \
   X(ElementUpdate<SgdRule, float>)        \
+  X(RowSquares)                           \
+  X(ColumnSquares)                        \
+  X(FactorUpdate)                         \
+  X(FactoredSquares)                      \
+  X(FactoredUpdate)                       \
   X(AddBias)                              \
   X(AddResidual)                          \
   X(BiasGelu<Gelu::erf>)                  \
