@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/timer.hpp"
+#include "fsdp/owners.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
 
@@ -62,6 +63,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
                         how.weight_decay});
     }
   }
+  owners_ = matrix_owners(layout_, mesh_.world->size(), plan_.directions_at_once);
   model_.fill_tables({at(plan_.tables), model_.table_numel(shape_.T)}, shape_.T);
   model_.use_tables(at(plan_.tables));
   if (options_.comm_thread) comm_thread_ = std::make_unique<Worker>("fsdp-comm");
@@ -215,11 +217,16 @@ WorkTimes Executor::run_streams(const Pass& pass, const Mine& mine) {
       case OperationKind::all_reduce:
       case OperationKind::gradient_norm:
       case OperationKind::reduce_statistics:
+      case OperationKind::gather_directions:
+      case OperationKind::scatter_directions:
+      case OperationKind::sum_directions:
         times.exposed += seconds;
         times.collectives += seconds;
         break;
       case OperationKind::add_squares:
       case OperationKind::statistics:
+      case OperationKind::directions:
+      case OperationKind::whole_matrices:
       case OperationKind::optimizer:
         times.optimizer += seconds;
         break;
@@ -301,6 +308,23 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return count_statistics(s, op, scalars);
     case OperationKind::reduce_statistics:
       return mesh_.shard->all_reduce(s, words_of(op.round), layout_.statistics_words(op.round));
+    case OperationKind::directions:
+      if (!sums().finite()) return;
+      return info_of(layout_.units()[u].rule).whole.prepare(s, memory_of_unit(u), optimizer_, step_of(scalars));
+    case OperationKind::gather_directions:
+      if (fake_collectives_) return;
+      return mesh_.along(op.group).all_gather(s, at(plan_.directions[u]), at(plan_.whole_directions[u]), layout_.shard_numel(u),
+                                              DType::f32);
+    case OperationKind::whole_matrices:
+      if (!sums().finite()) return;
+      return work_on_matrices(s, u);
+    case OperationKind::scatter_directions:
+      if (fake_collectives_) return;
+      return mesh_.along(op.group).reduce_scatter(s, at(plan_.whole_directions[u]), at(plan_.directions[u]),
+                                                  layout_.shard_numel(u), Into::overwrite);
+    case OperationKind::sum_directions:
+      if (fake_collectives_) return;
+      return mesh_.along(op.group).all_reduce(s, at(plan_.directions[u]), layout_.shard_numel(u));
     case OperationKind::optimizer:
       if (!sums().finite()) return;  // the same decision on every rank
       return info_of(layout_.units()[u].rule).update(s, memory_of_unit(u), optimizer_, step_of(scalars));
@@ -317,6 +341,7 @@ UnitMemory Executor::memory_of_unit(std::size_t unit) {
     memory.states[k] = memory_[static_cast<std::size_t>(plan_.optimizer_state[unit][k])];
   for (std::size_t round = 0; round < plan_.statistics.size(); ++round)
     memory.statistics[round] = words_of(static_cast<int>(round)) + layout_.statistics(unit, static_cast<int>(round)).begin;
+  if (plan_.directions[unit] >= 0) memory.directions = at(plan_.directions[unit]);
   return memory;
 }
 
@@ -327,6 +352,21 @@ std::int64_t* Executor::words_of(int round) {
 OptimizerStep Executor::step_of(const UpdateScalars& scalars) {
   return {scalars.update - scalars.state_began, scalars.learning_rate, sums().gradient_scale,
           std::sqrt(sums().squares.value())};
+}
+
+/// Works on the matrices that this rank owns. All else becomes zero, so that a sum over the ranks has each matrix once.
+void Executor::work_on_matrices(Stream& stream, std::size_t u) {
+  const Unit& unit = layout_.units()[u];
+  float* const whole = at(plan_.whole_directions[u]);
+  for (const Range gap : unit.gaps) kernels::fill_zero(stream, whole + gap.begin, gap.size());
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const UnitTensor& tensor = tensors_[u][i];
+    float* const matrix = whole + unit.offsets[i];
+    if (owners_[u][i] == mesh_.world->rank())
+      info_of(unit.rule).whole.work(stream, matrix, tensor.rows, tensor.columns, at(plan_.matrix_scratch));
+    else
+      kernels::fill_zero(stream, matrix, tensor.numel);
+  }
 }
 
 /// This rank's part of a unit's sums. What all ranks have whole counts once.

@@ -128,6 +128,7 @@ class Executor {
   std::int64_t* words_of(int round);
   OptimizerStep step_of(const UpdateScalars& scalars);
   void count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars);
+  void work_on_matrices(Stream& stream, std::size_t unit);
   void reduce_norm(const UpdateScalars& scalars);
   UpdateSums& sums() { return *reinterpret_cast<UpdateSums*>(at(plan_.sums)); }
   float* at(Location location) const { return at(location.buffer) + location.offset; }
@@ -150,6 +151,7 @@ class Executor {
   std::vector<float*> gradients_;                    // of each parameter
   std::vector<std::vector<UnitTensor>> tensors_;     // of each unit
   std::vector<std::vector<OptimizerSlice>> slices_;  // of each unit: this rank's
+  std::vector<std::vector<int>> owners_;             // of each unit's matrices, if it has work on them
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
   bool fake_collectives_ = false;

@@ -46,6 +46,16 @@ std::string_view name_of(OperationKind kind) {
       return "statistics";
     case OperationKind::reduce_statistics:
       return "reduce statistics";
+    case OperationKind::directions:
+      return "directions";
+    case OperationKind::gather_directions:
+      return "gather directions";
+    case OperationKind::whole_matrices:
+      return "whole matrices";
+    case OperationKind::scatter_directions:
+      return "scatter directions";
+    case OperationKind::sum_directions:
+      return "sum directions";
     case OperationKind::optimizer:
       return "optimizer";
   }

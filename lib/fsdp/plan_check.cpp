@@ -162,7 +162,8 @@ class Checker {
       int cleared_for = -1;                 // micro-batch
       bool reduced = false;                 // over the ranks that have the same part
       bool in_norm = false, updated = false;
-      int counted = 0;  // rounds of statistics
+      int counted = 0;                                                           // rounds of statistics
+      enum { none, parts, gathered, worked, returned, summed } matrices = none;  // how far directions are
     };
     int reduced_rounds = 0;
     bool norm_is_known = false;
@@ -223,8 +224,37 @@ class Checker {
               fail(i, format("misses the statistics of {}", layout_.units()[unit].name));
           if (reduced_rounds++ != op.round) fail(i, "sums a round over the ranks twice, or not in order");
           break;
+        case directions:
+          if (!norm_is_known) fail(i, "comes before the gradient norm");
+          if (std::exchange(states[u].matrices, State::parts) != State::none) fail(i, "makes directions twice");
+          break;
+        case gather_directions:
+          if (states[u].matrices != State::parts) fail(i, "gathers directions that are not made");
+          for (std::size_t other = 0; other < states.size(); ++other)
+            if (other != u && overlap(u, other, plan_.whole_directions) &&
+                (states[other].matrices == State::gathered || states[other].matrices == State::worked))
+              fail(i, format("overwrites the matrices of {}, which are not given back", layout_.units()[other].name));
+          states[u].matrices = State::gathered;
+          break;
+        case whole_matrices:
+          if (states[u].matrices != (is_scattered(u) ? State::gathered : State::parts))
+            fail(i, "works on matrices that are not whole");
+          states[u].matrices = State::worked;
+          break;
+        case scatter_directions:
+          if (states[u].matrices != State::worked) fail(i, "gives back matrices that are not worked on");
+          states[u].matrices = State::returned;
+          break;
+        case sum_directions:
+          if (states[u].matrices != (is_scattered(u) ? State::returned : State::worked))
+            fail(i, "sums directions that are not there");
+          states[u].matrices = State::summed;
+          break;
         case optimizer:
           if (!norm_is_known) fail(i, "comes before the gradient norm");
+          if (info_of(layout_.units()[u].rule).whole.work &&
+              states[u].matrices != (is_replicated(u) ? State::summed : State::returned))
+            fail(i, "comes before its directions are there from all ranks");
           if (reduced_rounds < rounds_of(u)) fail(i, "comes before its statistics are summed over the ranks");
           if (!layout_.units()[u].trainable) fail(i, "changes what is frozen");
           if (std::exchange(states[u].updated, true)) fail(i, "takes a step twice");
@@ -342,7 +372,8 @@ std::uint64_t collective_fingerprint(const Plan& plan, const Layout& layout) {
   for (const List* list : {&plan.update, &plan.evaluation, &plan.publish}) {
     for (const Operation& op : *list)
       if (op.kind == all_gather || op.kind == reduce_scatter || op.kind == all_reduce || op.kind == gradient_norm ||
-          op.kind == reduce_statistics) {
+          op.kind == reduce_statistics || op.kind == gather_directions || op.kind == scatter_directions ||
+          op.kind == sum_directions) {
         mix(static_cast<std::uint64_t>(op.kind));
         mix(static_cast<std::uint64_t>(op.unit));
         mix(static_cast<std::uint64_t>(op.group));

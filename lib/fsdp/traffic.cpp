@@ -69,6 +69,12 @@ std::optional<CollectiveUse> collective_of(const Operation& op, const Layout& la
       return use(Collective::reduce_scatter, types().reduce);
     case OperationKind::all_reduce:
       return use(Collective::all_reduce, types().reduce);
+    case OperationKind::gather_directions:
+      return use(Collective::all_gather, DType::f32);
+    case OperationKind::scatter_directions:
+      return use(Collective::reduce_scatter, DType::f32);
+    case OperationKind::sum_directions:
+      return use(Collective::all_reduce, DType::f32);
     default:
       return std::nullopt;
   }

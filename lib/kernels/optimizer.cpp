@@ -32,10 +32,8 @@ void adam(Stream& stream, const UpdateTarget& target, const AdamStep& step) {
 }
 
 void sgd(Stream& stream, const UpdateTarget& target, const SgdStep& step) {
-  const float learning_rate = single(step.learning_rate), l2 = single(step.decay.l2);
-  if (step.momentum == 0)
-    return update_elements(stream, target, SgdRule{single(1 - step.learning_rate * step.decay.decoupled), l2, learning_rate});
-  expect(step.decay.decoupled == 0, "momentum goes with L2 decay alone");
+  const float learning_rate = single(step.learning_rate), l2 = single(step.l2);
+  if (step.momentum == 0) return update_elements(stream, target, SgdRule{1, l2, learning_rate});
   const float momentum = single(step.momentum);
   update_elements(stream, target,
                   MomentumRule{.l2 = l2,
@@ -43,6 +41,10 @@ void sgd(Stream& stream, const UpdateTarget& target, const SgdStep& step) {
                                .momentum = momentum,
                                .of_gradient = step.nesterov ? 1.0f : 0.0f,
                                .of_momentum = step.nesterov ? momentum : 1.0f});
+}
+
+void descend(Stream& stream, const UpdateTarget& target, double keep, double step) {
+  update_elements(stream, target, SgdRule{single(keep), 0, single(step)});
 }
 
 void adagrad(Stream& stream, const UpdateTarget& target, const AdagradStep& step) {

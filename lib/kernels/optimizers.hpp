@@ -53,12 +53,11 @@ struct AdamStep {
 };
 void adam(Stream& stream, const UpdateTarget& target, const AdamStep& step);
 
-/// Without momentum no state, else the momentum buffer. As torch.optim.SGD without dampening; decoupled decay without momentum
-/// alone.
+/// Without momentum no state, else the momentum buffer. As torch.optim.SGD without dampening.
 struct SgdStep {
   double learning_rate, momentum = 0;
   bool nesterov = false;
-  Decays decay = {};
+  double l2 = 0;
 };
 void sgd(Stream& stream, const UpdateTarget& target, const SgdStep& step);
 
@@ -116,5 +115,17 @@ void adafactor(Stream& stream, const UpdateTarget& target, std::size_t begin, co
 /// The same for a vector; its state is v, which moves on: v += weight (g^2 - v).
 void adafactor_vector_statistics(Stream& stream, const UpdateTarget& target, double weight, ExactSum& directions);
 void adafactor_vector(Stream& stream, const UpdateTarget& target, double decay, double step_size);
+
+// --- with whole matrices ------------------------------------------------------------------------------------------------
+/// State: the momentum, which moves towards the gradient: s += (1 - momentum) (g - s). target.parameter gets the direction
+/// g + momentum (s - g). As torch.optim.Muon with Nesterov's momentum.
+void muon_momentum(Stream& stream, const UpdateTarget& target, double momentum);
+/// x[rows, columns] becomes about the nearest matrix whose singular values are all 1 (between 0.5 and 1.5): five steps of a
+/// Newton-Schulz iteration of fifth degree, in fp32. `scratch`: newton_schulz_scratch() floats.
+void newton_schulz(Stream& stream, float* x, std::size_t rows, std::size_t columns, float* scratch);
+std::size_t newton_schulz_scratch(std::size_t rows, std::size_t columns);
+double newton_schulz_flops(std::size_t rows, std::size_t columns);
+/// p = keep p - step gradient.
+void descend(Stream& stream, const UpdateTarget& target, double keep, double step);
 
 }  // namespace fsdp::kernels

@@ -20,9 +20,9 @@ kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& 
 
 namespace {
 
-/// Decoupled for AdamW, else L2.
+/// L2 for Adam, else decoupled: AdamW, also as what updates the rest beside Muon.
 kernels::Decays decays_of(const OptimizerSlice& slice, const OptimizerOptions& options) {
-  const bool decoupled = options.kind != OptimizerKind::adam && options.kind != OptimizerKind::sgd;
+  const bool decoupled = options.kind != OptimizerKind::adam;
   return {decoupled ? slice.weight_decay : 0, decoupled ? 0 : slice.weight_decay};
 }
 
@@ -48,7 +48,7 @@ void update_sgd(Stream& stream, const UnitMemory& memory, const OptimizerOptions
                  {.learning_rate = step.learning_rate * slice.learning_rate_scale,
                   .momentum = options.momentum,
                   .nesterov = options.nesterov,
-                  .decay = decays_of(slice, options)});
+                  .l2 = slice.weight_decay});
 }
 
 void update_adagrad(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {

@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "nn/patterns.hpp"
 #include "optim/elementwise.hpp"
+#include "optim/muon.hpp"
 #include "optim/statistics.hpp"
 
 namespace fsdp {
@@ -23,6 +24,7 @@ constexpr std::array kinds = {
     KindInfo{Kind::lion, "lion", 0.9, 0.99, 1e-8, 0, 0, false, false, false},
     KindInfo{Kind::lamb, "lamb", 0.9, 0.999, 1e-6, 0.01, 0, false, false, false},
     KindInfo{Kind::adafactor, "adafactor", 0.9, 0.999, 1e-8, 0, 0, false, false, false},
+    KindInfo{Kind::muon, "muon", 0.9, 0.999, 1e-8, 0.1, 0.95, true, true, false},
 };
 
 const std::vector<RuleInfo>& rules() {
@@ -39,6 +41,12 @@ const std::vector<RuleInfo>& rules() {
        {{"row_var", Extent::row}, {"col_var", Extent::column}},
        update_adafactor,
        {2, adafactor_words, adafactor_statistics}},
+      {Rule::muon,
+       "muon",
+       {{"momentum_buffer"}},
+       update_muon,
+       {},
+       {muon_direction, kernels::newton_schulz, kernels::newton_schulz_scratch, kernels::newton_schulz_flops}},
       {Rule::adafactor_vector,
        "adafactor_vector",
        {{"variance"}},
@@ -82,6 +90,8 @@ Rule rule_of(const OptimizerOptions& options, const Parameter& parameter) {
       return Rule::lamb;
     case Kind::adafactor:
       return parameter.shape.size() > 1 ? Rule::adafactor_matrix : Rule::adafactor_vector;
+    case Kind::muon:  // matrices of blocks; embeddings and head are AdamW's
+      return parameter.shape.size() == 2 && parameter.block >= 0 ? Rule::muon : Rule::adam;
   }
   fail_expectation("unknown kind of optimizer", std::source_location::current());
 }

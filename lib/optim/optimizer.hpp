@@ -23,10 +23,10 @@
 
 namespace fsdp {
 
-enum class OptimizerKind { adamw, cpu_adam, adam, sgd, adagrad, lion, lamb, adafactor };
+enum class OptimizerKind { adamw, cpu_adam, adam, sgd, adagrad, lion, lamb, adafactor, muon };
 
 /// How a parameter is updated.
-enum class Rule { adam, adam_amsgrad, sgd, sgd_momentum, adagrad, lion, lamb, adafactor_matrix, adafactor_vector };
+enum class Rule { adam, adam_amsgrad, sgd, sgd_momentum, adagrad, lion, lamb, adafactor_matrix, adafactor_vector, muon };
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
@@ -87,6 +87,7 @@ struct UnitMemory {
   const float* gradients = nullptr;
   std::array<std::byte*, kernels::most_states> states = {};
   std::array<std::int64_t*, most_rounds> statistics = {};
+  float* directions = nullptr;  // as long as the rank's part, for rules with whole matrices
 };
 
 /// One update, the same numbers on all ranks.
@@ -106,12 +107,22 @@ struct Statistics {
   void (*count)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&, int round) = nullptr;
 };
 
+/// A rule whose directions are made of whole matrices: each rank makes its part of what goes into them (`prepare`, into
+/// UnitMemory::directions), one rank works on a matrix, in place, and each gets its part back.
+struct WholeMatrices {
+  UpdateFunction prepare = nullptr;
+  void (*work)(Stream&, float* matrix, std::size_t rows, std::size_t columns, float* scratch) = nullptr;
+  std::size_t (*scratch)(std::size_t rows, std::size_t columns) = nullptr;  // floats
+  double (*cost)(std::size_t rows, std::size_t columns) = nullptr;          // of the work, in any unit
+};
+
 struct RuleInfo {
   Rule rule;
   std::string_view name;          // in checkpoints
   std::vector<StateInfo> states;  // in the order of UnitMemory::states
   UpdateFunction update;
   Statistics statistics = {};
+  WholeMatrices whole = {};
 };
 const RuleInfo& info_of(Rule rule);
 /// Nothing of that name: null.
