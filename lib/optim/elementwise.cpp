@@ -26,9 +26,8 @@ kernels::Decays decays_of(const OptimizerSlice& slice, const OptimizerOptions& o
   return {decoupled ? slice.weight_decay : 0, decoupled ? 0 : slice.weight_decay};
 }
 
-}  // namespace
-
-void update_adam(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step,
+            bool amsgrad) {
   const double t = static_cast<double>(step.number);
   for (const OptimizerSlice& slice : memory.slices)
     kernels::adam(stream, target_of(memory, slice, options, step),
@@ -39,7 +38,17 @@ void update_adam(Stream& stream, const UnitMemory& memory, const OptimizerOption
                    .decay = decays_of(slice, options),
                    .bias_correction1 = 1 - std::pow(options.beta1, t),
                    .bias_correction2 = 1 - std::pow(options.beta2, t),
-                   .amsgrad = options.amsgrad});
+                   .amsgrad = amsgrad});
+}
+
+}  // namespace
+
+void update_adam(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+  update(stream, memory, options, step, false);
+}
+
+void update_amsgrad(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+  update(stream, memory, options, step, true);
 }
 
 void update_sgd(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {

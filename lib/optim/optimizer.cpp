@@ -30,7 +30,7 @@ constexpr std::array kinds = {
 const std::vector<RuleInfo>& rules() {
   static const std::vector<RuleInfo> all = {
       {Rule::adam, "adam", {{"exp_avg"}, {"exp_avg_sq"}}, update_adam},
-      {Rule::adam_amsgrad, "adam_amsgrad", {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq"}}, update_adam},
+      {Rule::adam_amsgrad, "adam_amsgrad", {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq"}}, update_amsgrad},
       {Rule::sgd, "sgd", {}, update_sgd},
       {Rule::sgd_momentum, "sgd_momentum", {{"momentum_buffer"}}, update_sgd},
       {Rule::adagrad, "adagrad", {{"sum"}}, update_adagrad},
