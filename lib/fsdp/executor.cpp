@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/timer.hpp"
+#include "fsdp/owners.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
 
@@ -40,12 +41,30 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       if (!plan_.gradients.empty() && unit.trainable)
         gradients_[unit.parameters[i]] = at(plan_.whole_gradients[u]) + unit.offsets[i];
     }
+    auto& tensors = tensors_.emplace_back();
+    std::vector<std::size_t> index(model.parameters().size());
+    UnitTensor next;
+    for (const std::size_t p : unit.parameters) {
+      const Shape& extents = layout_.shape(p);
+      index[p] = tensors.size();
+      next.is_matrix = extents.size() > 1;
+      next.numel = numel(extents);
+      next.columns = extents.back();
+      next.rows = next.numel / next.columns;
+      tensors.push_back(next);
+      if (next.is_matrix) next.first_row += next.rows, next.first_column += next.columns;
+      const Statistics& statistics = info_of(unit.rule).statistics;
+      for (int round = 0; round < statistics.rounds; ++round)
+        next.words[static_cast<std::size_t>(round)] += statistics.words(extents, round);
+    }
     auto& slices = slices_.emplace_back();
     for (const Slice& slice : layout_.slices(u, mesh_.shard->rank())) {
       const ParameterSettings& how = settings[slice.parameter];
-      slices.push_back({slice.parameter, slice.range, slice.shard_offset, how.learning_rate_scale, how.weight_decay});
+      slices.push_back({slice.parameter, slice.range, slice.shard_offset, index[slice.parameter], how.learning_rate_scale,
+                        how.weight_decay});
     }
   }
+  owners_ = matrix_owners(layout_, mesh_.world->size(), plan_.directions_at_once);
   model_.fill_tables({at(plan_.tables), model_.table_numel(shape_.T)}, shape_.T);
   model_.use_tables(at(plan_.tables));
   if (options_.comm_thread) comm_thread_ = std::make_unique<Worker>("fsdp-comm");
@@ -233,10 +252,17 @@ WorkTimes Executor::run_streams(const Pass& pass, const Mine& mine) {
       case OperationKind::reduce_scatter:
       case OperationKind::all_reduce:
       case OperationKind::gradient_norm:
+      case OperationKind::reduce_statistics:
+      case OperationKind::gather_directions:
+      case OperationKind::scatter_directions:
+      case OperationKind::sum_directions:
         times.exposed += seconds;
         times.collectives += seconds;
         break;
       case OperationKind::add_squares:
+      case OperationKind::statistics:
+      case OperationKind::directions:
+      case OperationKind::whole_matrices:
       case OperationKind::optimizer:
         times.optimizer += seconds;
         break;
@@ -317,11 +343,30 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return;
     case OperationKind::gradient_norm:
       return reduce_norm(scalars);
+    case OperationKind::statistics:
+      return count_statistics(s, op, scalars);
+    case OperationKind::reduce_statistics:
+      return mesh_.shard->all_reduce(s, words_of(op.round), layout_.statistics_words(op.round));
+    case OperationKind::directions:
+      if (!sums().finite()) return;
+      return info_of(layout_.units()[u].rule).whole.prepare(s, memory_of_unit(u), optimizer_, step_of(scalars));
+    case OperationKind::gather_directions:
+      if (fake_collectives_) return;
+      return mesh_.along(op.group).all_gather(s, at(plan_.directions[u]), at(plan_.whole_directions[u]), layout_.shard_numel(u),
+                                              DType::f32);
+    case OperationKind::whole_matrices:
+      if (!sums().finite()) return;
+      return work_on_matrices(s, u);
+    case OperationKind::scatter_directions:
+      if (fake_collectives_) return;
+      return mesh_.along(op.group).reduce_scatter(s, at(plan_.whole_directions[u]), at(plan_.directions[u]),
+                                                  layout_.shard_numel(u), Into::overwrite);
+    case OperationKind::sum_directions:
+      if (fake_collectives_) return;
+      return mesh_.along(op.group).all_reduce(s, at(plan_.directions[u]), layout_.shard_numel(u));
     case OperationKind::optimizer:
       if (!sums().finite()) return;  // the same decision on every rank
-      return info_of(layout_.units()[u].rule)
-          .update(s, memory_of_unit(u), optimizer_,
-                  {scalars.update - scalars.state_began, scalars.learning_rate, sums().gradient_scale});
+      return info_of(layout_.units()[u].rule).update(s, memory_of_unit(u), optimizer_, step_of(scalars));
     case OperationKind::round:
       return round_parameters(u);
   }
@@ -329,12 +374,53 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
 
 /// What the optimizer works on.
 UnitMemory Executor::memory_of_unit(std::size_t unit) {
-  UnitMemory memory{.slices = slices_[unit], .parameters = owned_master(unit), .gradients = at(plan_.gradients[unit])};
+  UnitMemory memory{.tensors = tensors_[unit],
+                    .slices = slices_[unit],
+                    .parameters = owned_master(unit),
+                    .gradients = at(plan_.gradients[unit])};
   if (const DType type = layout_.units()[unit].types.parameter; type != DType::f32)
     memory.copy = reinterpret_cast<std::uint16_t*>(owned_parameters(unit)), memory.copy_type = type;
   for (std::size_t k = 0; k < plan_.optimizer_state[unit].size(); ++k)
     memory.states[k] = memory_[static_cast<std::size_t>(plan_.optimizer_state[unit][k])];
+  for (std::size_t round = 0; round < plan_.statistics.size(); ++round)
+    memory.statistics[round] = words_of(static_cast<int>(round)) + layout_.statistics(unit, static_cast<int>(round)).begin;
+  if (plan_.directions[unit] >= 0) memory.directions = at(plan_.directions[unit]);
   return memory;
+}
+
+std::int64_t* Executor::words_of(int round) {
+  return reinterpret_cast<std::int64_t*>(at(plan_.statistics[static_cast<std::size_t>(round)]));
+}
+
+OptimizerStep Executor::step_of(const UpdateScalars& scalars) {
+  return {scalars.update - scalars.state_began, scalars.learning_rate, sums().gradient_scale,
+          std::sqrt(sums().squares.value())};
+}
+
+/// Works on the matrices that this rank owns. All else becomes zero, so that a sum over the ranks has each matrix once.
+void Executor::work_on_matrices(Stream& stream, std::size_t u) {
+  const Unit& unit = layout_.units()[u];
+  float* const whole = at(plan_.whole_directions[u]);
+  for (const Range gap : unit.gaps) kernels::fill_zero(stream, whole + gap.begin, gap.size());
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const UnitTensor& tensor = tensors_[u][i];
+    float* const matrix = whole + unit.offsets[i];
+    if (owners_[u][i] == mesh_.world->rank())
+      info_of(unit.rule).whole.work(stream, matrix, tensor.rows, tensor.columns, at(plan_.matrix_scratch));
+    else
+      kernels::fill_zero(stream, matrix, tensor.numel);
+  }
+}
+
+/// This rank's part of a unit's sums. What all ranks have whole counts once.
+void Executor::count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars) {
+  const auto u = static_cast<std::size_t>(op.unit);
+  const Range mine = layout_.statistics(u, op.round);
+  const auto clear = [&] { std::fill_n(words_of(op.round) + mine.begin, mine.size(), 0); };
+  clear();
+  if (!sums().finite()) return;
+  info_of(layout_.units()[u].rule).statistics.count(stream, memory_of_unit(u), optimizer_, step_of(scalars), op.round);
+  if (!layout_.units()[u].sharded && mesh_.shard->rank() != 0) clear();
 }
 
 /// Loss, norm and clipping factor of the update, the same bits on every rank: integers and one canonical sum.

@@ -137,6 +137,10 @@ class Executor {
   void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
   void bind(BufferId id);
   UnitMemory memory_of_unit(std::size_t unit);
+  std::int64_t* words_of(int round);
+  OptimizerStep step_of(const UpdateScalars& scalars);
+  void count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars);
+  void work_on_matrices(Stream& stream, std::size_t unit);
   void reduce_norm(const UpdateScalars& scalars);
   void inspect(const Operation& op);
   UpdateSums& sums() { return *reinterpret_cast<UpdateSums*>(at(plan_.sums)); }
@@ -164,7 +168,9 @@ class Executor {
   std::vector<std::byte*> memory_;                   // of each buffer
   std::vector<const void*> weights_;                 // of each parameter: where it is when its unit is gathered
   std::vector<float*> gradients_;                    // of each parameter
+  std::vector<std::vector<UnitTensor>> tensors_;     // of each unit
   std::vector<std::vector<OptimizerSlice>> slices_;  // of each unit: this rank's
+  std::vector<std::vector<int>> owners_;             // of each unit's matrices, if it has work on them
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
   bool fake_collectives_ = false;

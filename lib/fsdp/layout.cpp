@@ -52,4 +52,17 @@ std::size_t Layout::state_numel(std::size_t unit, Extent extent) const {
   return count;
 }
 
+Range Layout::statistics(std::size_t unit, int round) const {
+  Range words{0, 0};
+  for (std::size_t u = 0; u <= unit; ++u) {
+    words.begin = words.end;
+    const Statistics& of_rule = info_of(units_.at(u).rule).statistics;
+    if (!units_[u].trainable || round >= of_rule.rounds) continue;
+    for (const std::size_t p : units_[u].parameters) words.end += of_rule.words(shapes_[p], round);
+  }
+  return words;
+}
+
+std::size_t Layout::statistics_words(int round) const { return statistics(units_.size() - 1, round).end; }
+
 }  // namespace fsdp

@@ -42,6 +42,20 @@ std::string_view name_of(OperationKind kind) {
       return "squares";
     case OperationKind::gradient_norm:
       return "gradient norm";
+    case OperationKind::statistics:
+      return "statistics";
+    case OperationKind::reduce_statistics:
+      return "reduce statistics";
+    case OperationKind::directions:
+      return "directions";
+    case OperationKind::gather_directions:
+      return "gather directions";
+    case OperationKind::whole_matrices:
+      return "whole matrices";
+    case OperationKind::scatter_directions:
+      return "scatter directions";
+    case OperationKind::sum_directions:
+      return "sum directions";
     case OperationKind::optimizer:
       return "optimizer";
     case OperationKind::round:
@@ -79,6 +93,7 @@ std::string title_of(const Operation& op, const Layout& layout) {
     title += format(" block {}", op.block);
   else if (op.unit >= 0)
     title += " " + layout.units()[static_cast<std::size_t>(op.unit)].name;
+  if (op.round > 0) title += ", once more";
   if (op.accumulate) title += ", add";
   return title;
 }

@@ -32,13 +32,20 @@ enum class OperationKind {
   refill,     // the cheap part of what a block saves, from the part that was kept
   block_backward,
   embedding_backward,
-  clear,           // a unit's gradient slot, to be added to
-  reduce_scatter,  // a unit's whole gradient -> this rank's gradient shard
-  all_reduce,      // what a rank has of a unit's gradient, over the ranks that have the same
-  add_squares,     // of what a rank has of a unit's gradient, to the update's sums
-  gradient_norm,   // the update's sums over all ranks, and what follows from them
-  optimizer,       // of a unit; in low precision it also rounds what it has changed
-  round,           // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
+  clear,               // a unit's gradient slot, to be added to
+  reduce_scatter,      // a unit's whole gradient -> this rank's gradient shard
+  all_reduce,          // what a rank has of a unit's gradient, over the ranks that have the same
+  add_squares,         // of what a rank has of a unit's gradient, to the update's sums
+  gradient_norm,       // the update's sums over all ranks, and what follows from them
+  statistics,          // of a round: what a rank has of a unit's sums over whole tensors, for optimizers that need them
+  reduce_statistics,   // of a round and all units, over the shard axis
+  directions,          // what a rank has of that from which whole matrices make a unit's update
+  gather_directions,   // of all ranks of the shard axis -> whole matrices
+  whole_matrices,      // the work on those that this rank owns; the others become zero
+  scatter_directions,  // their sum over the shard axis -> each rank's part
+  sum_directions,      // and over the ranks that have the same part
+  optimizer,           // of a unit; in low precision it also rounds what it has changed
+  round,               // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
 };
 std::string_view name_of(OperationKind kind);
 
@@ -76,6 +83,7 @@ struct Operation {
   int micro_batch = 0;
   int unit = -1;                       // of gathers, releases, reductions, optimizers
   int block = -1;                      // of block_forward, recompute, block_backward
+  int round = 0;                       // of statistics, reduce_statistics
   GroupAxis group = GroupAxis::shard;  // of all_gather, reduce_scatter, all_reduce
   bool accumulate = false;             // add to what is written instead of replacing it
   // The tensors that the kind needs come first, in the order of the builder; parameters and gradients of units follow.
@@ -146,7 +154,14 @@ struct Plan {
   std::vector<BufferId> master, parameters, gradients;
   std::vector<Location> whole_parameters, whole_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of its rule]; none: not trained
-  BufferId cheap = -1;  // of every block's saved part what selective checkpointing does not keep; else -1
+  BufferId cheap = -1;               // of every block's saved part what selective checkpointing does not keep; else -1
+  std::vector<BufferId> statistics;  // of each round; as many as the rules of trained units have
+  // Per unit, where its rule needs whole matrices: this rank's part of their directions, and the whole of them, which may be
+  // the same.
+  std::vector<BufferId> directions;
+  std::vector<Location> whole_directions;
+  BufferId matrix_scratch = -1;
+  std::size_t directions_at_once = 2;  // units that are worked on together
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
 
   std::size_t arena_bytes = 0, slot_bytes = 0;  // to allocate

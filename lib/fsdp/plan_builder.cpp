@@ -206,11 +206,15 @@ class Builder {
         }
       }
     }
+    add_directions();
     plan_.inputs = add("inputs", BufferRole::batch, sizes_.batch);
     plan_.targets = add("targets", BufferRole::batch, sizes_.batch);
     plan_.tables = add("tables", BufferRole::batch, sizes_.tables);
     plan_.scratch = add("scratch", BufferRole::scratch, sizes_.scratch);
     plan_.sums = add("sums", BufferRole::scratch, sizeof(UpdateSums));
+    for (int round = 0; options_.training && layout_.statistics_words(round) > 0; ++round)
+      plan_.statistics.push_back(
+          add(format("statistics{}", round), BufferRole::scratch, layout_.statistics_words(round) * sizeof(std::int64_t)));
     const auto activation = [&](std::string name, std::size_t bytes) {
       return add(std::move(name), BufferRole::activations, bytes, true);
     };
@@ -227,6 +231,35 @@ class Builder {
       dx_ = activation("dx", sizes_.activation);
       if (recomputes())
         for (int i = 1; i < segment(); ++i) recomputed_x_.push_back(activation(format("x+{}", i), sizes_.activation));
+    }
+  }
+
+  bool works_on_matrices(int u) const { return trained(u) && info_of(unit(u).rule).whole.work; }
+
+  /// Directions take turns in buffers of their own; whole matrices lie where the unit's gradient was before its reduction.
+  void add_directions() {
+    plan_.directions.assign(static_cast<std::size_t>(units()), -1);
+    plan_.whole_directions.resize(static_cast<std::size_t>(units()));
+    std::size_t largest = 0, scratch = 0, turn = 0;
+    for (int u = 0; u < units(); ++u) {
+      if (!works_on_matrices(u)) continue;
+      largest = std::max(largest, shard_bytes(u));
+      ++turn;
+      for (const std::size_t p : unit(u).parameters) {
+        const Shape& shape = layout_.shape(p);
+        scratch = std::max(scratch, info_of(unit(u).rule).whole.scratch(numel(shape) / shape.back(), shape.back()));
+      }
+    }
+    if (largest == 0) return;
+    std::vector<BufferId> buffers;
+    for (std::size_t i = 0; i < std::min(turn, plan_.directions_at_once); ++i)
+      buffers.push_back(add(format("directions{}", i), BufferRole::scratch, largest));
+    plan_.matrix_scratch = add("matrices", BufferRole::scratch, scratch * size_of(DType::f32));
+    turn = 0;
+    for (int u = 0; u < units(); ++u) {
+      if (!works_on_matrices(u)) continue;
+      at(plan_.directions, u) = buffers[turn++ % buffers.size()];
+      at(plan_.whole_directions, u) = scattered(u) ? at(plan_.whole_gradients, u) : Location{at(plan_.directions, u), 0};
     }
   }
 
@@ -449,19 +482,99 @@ class Builder {
   void emit_updates() {
     List& list = plan_.update;
     emit(list, {.kind = gradient_norm, .stream = StreamId::reduce, .reads = {plan_.sums}, .writes = {plan_.sums}});
+    for (std::size_t round = 0; round < plan_.statistics.size(); ++round) emit_statistics(static_cast<int>(round));
+    std::vector<int> together;  // units that work on matrices at the same time
     for (int u = 0; u < units(); ++u) {
       if (!trained(u)) continue;
-      std::vector<BufferId> written = {at(plan_.master, u)};
-      add_once(written, at(plan_.parameters, u));
-      const std::vector<BufferId>& states = at(plan_.optimizer_state, u);
-      written.insert(written.end(), states.begin(), states.end());
-      emit(list, {.kind = optimizer,
+      if (!works_on_matrices(u)) {
+        emit_optimizer(u);
+        continue;
+      }
+      if (together.size() == plan_.directions_at_once || shares_memory(u, together)) emit_matrices(std::exchange(together, {}));
+      together.push_back(u);
+    }
+    emit_matrices(together);
+  }
+
+  void emit_optimizer(int u) {
+    std::vector<BufferId> read = {plan_.sums, works_on_matrices(u) ? at(plan_.directions, u) : at(plan_.gradients, u)};
+    for (int round = 0; round < rounds(u); ++round) read.push_back(at(plan_.statistics, round));
+    std::vector<BufferId> written = {at(plan_.master, u)};
+    add_once(written, at(plan_.parameters, u));
+    emit(plan_.update, {.kind = optimizer,
+                        .stream = StreamId::compute,
+                        .unit = u,
+                        .reads = std::move(read),
+                        .writes = with_states(u, {at(plan_.parameters, u)})});
+    publish(plan_.update, u);
+  }
+
+  bool shares_memory(int u, const std::vector<int>& others) const {
+    return std::any_of(others.begin(), others.end(), [&](int other) {
+      return at(plan_.whole_directions, u).buffer == at(plan_.whole_directions, other).buffer ||
+             at(plan_.directions, u) == at(plan_.directions, other);
+    });
+  }
+
+  /// The owners of matrices are dealt out over all ranks, replicas too: zeros elsewhere, and the sum that gradients take.
+  void emit_matrices(const std::vector<int>& together) {
+    List& list = plan_.update;
+    const auto part = [&](int u) { return at(plan_.directions, u); };
+    const auto whole = [&](int u) { return at(plan_.whole_directions, u).buffer; };
+    for (const int u : together) {
+      emit(list, {.kind = directions,
                   .stream = StreamId::compute,
                   .unit = u,
                   .reads = {plan_.sums, at(plan_.gradients, u)},
-                  .writes = std::move(written)});
-      publish(list, u);
+                  .writes = with_states(u, {part(u)})});
+      if (scattered(u))
+        emit(list,
+             {.kind = gather_directions, .stream = StreamId::gather, .unit = u, .reads = {part(u)}, .writes = {whole(u)}});
     }
+    for (const int u : together) {
+      emit(list, {.kind = whole_matrices,
+                  .stream = StreamId::compute,
+                  .unit = u,
+                  .reads = {plan_.sums, whole(u)},
+                  .writes = {whole(u), plan_.matrix_scratch}});
+      if (scattered(u))
+        emit(list,
+             {.kind = scatter_directions, .stream = StreamId::reduce, .unit = u, .reads = {whole(u)}, .writes = {part(u)}});
+      if (row_.axis != ShardAxis::world || !scattered(u))
+        emit(list, {.kind = sum_directions,
+                    .stream = StreamId::reduce,
+                    .unit = u,
+                    .group = unit(u).sharded ? GroupAxis::replicate : GroupAxis::world,
+                    .reads = {part(u)},
+                    .writes = {part(u)}});
+    }
+    for (const int u : together) emit_optimizer(u);
+  }
+
+  int rounds(int u) const { return info_of(unit(u).rule).statistics.rounds; }
+
+  std::vector<BufferId> with_states(int u, std::vector<BufferId> ids) const {
+    const std::vector<BufferId>& states = at(plan_.optimizer_state, u);
+    ids.insert(ids.end(), states.begin(), states.end());
+    return ids;
+  }
+
+  /// Sums over whole tensors: each unit's on this rank, and all of them over the ranks at once.
+  void emit_statistics(int round) {
+    const BufferId words = at(plan_.statistics, round);
+    for (int u = 0; u < units(); ++u) {
+      if (!trained(u) || round >= rounds(u)) continue;
+      std::vector<BufferId> read = {plan_.sums, at(plan_.gradients, u), at(plan_.master, u)};
+      for (int before = 0; before < round; ++before) read.push_back(at(plan_.statistics, before));
+      emit(plan_.update, {.kind = statistics,
+                          .stream = StreamId::compute,
+                          .unit = u,
+                          .round = round,
+                          .reads = std::move(read),
+                          .writes = with_states(u, {words})});
+    }
+    emit(plan_.update,
+         {.kind = reduce_statistics, .stream = StreamId::reduce, .round = round, .reads = {words}, .writes = {words}});
   }
 
   void emit_publish() {

@@ -162,7 +162,10 @@ class Checker {
       int cleared_for = -1;                 // micro-batch
       bool reduced = false;                 // over the ranks that have the same part
       bool in_norm = false, updated = false;
+      int counted = 0;                                                           // rounds of statistics
+      enum { none, parts, gathered, worked, returned, summed } matrices = none;  // how far directions are
     };
+    int reduced_rounds = 0;
     bool norm_is_known = false;
     std::vector<State> states(layout_.units().size());
     for (std::size_t i = 0; i < list_->size(); ++i) {
@@ -210,8 +213,49 @@ class Checker {
               fail(i, format("misses the gradient of {}", layout_.units()[unit].name));
           if (std::exchange(norm_is_known, true)) fail(i, "sums over the ranks twice");
           break;
+        case statistics:
+          if (!norm_is_known) fail(i, "comes before the gradient norm");
+          if (op.round > reduced_rounds) fail(i, format("comes before round {} is summed over the ranks", op.round - 1));
+          if (states[u].counted++ != op.round) fail(i, "counts a round twice, or not in order");
+          break;
+        case reduce_statistics:
+          for (std::size_t unit = 0; unit < states.size(); ++unit)
+            if (layout_.units()[unit].trainable && op.round < rounds_of(unit) && states[unit].counted <= op.round)
+              fail(i, format("misses the statistics of {}", layout_.units()[unit].name));
+          if (reduced_rounds++ != op.round) fail(i, "sums a round over the ranks twice, or not in order");
+          break;
+        case directions:
+          if (!norm_is_known) fail(i, "comes before the gradient norm");
+          if (std::exchange(states[u].matrices, State::parts) != State::none) fail(i, "makes directions twice");
+          break;
+        case gather_directions:
+          if (states[u].matrices != State::parts) fail(i, "gathers directions that are not made");
+          for (std::size_t other = 0; other < states.size(); ++other)
+            if (other != u && overlap(u, other, plan_.whole_directions) &&
+                (states[other].matrices == State::gathered || states[other].matrices == State::worked))
+              fail(i, format("overwrites the matrices of {}, which are not given back", layout_.units()[other].name));
+          states[u].matrices = State::gathered;
+          break;
+        case whole_matrices:
+          if (states[u].matrices != (is_scattered(u) ? State::gathered : State::parts))
+            fail(i, "works on matrices that are not whole");
+          states[u].matrices = State::worked;
+          break;
+        case scatter_directions:
+          if (states[u].matrices != State::worked) fail(i, "gives back matrices that are not worked on");
+          states[u].matrices = State::returned;
+          break;
+        case sum_directions:
+          if (states[u].matrices != (is_scattered(u) ? State::returned : State::worked))
+            fail(i, "sums directions that are not there");
+          states[u].matrices = State::summed;
+          break;
         case optimizer:
           if (!norm_is_known) fail(i, "comes before the gradient norm");
+          if (info_of(layout_.units()[u].rule).whole.work &&
+              states[u].matrices != (is_replicated(u) ? State::summed : State::returned))
+            fail(i, "comes before its directions are there from all ranks");
+          if (reduced_rounds < rounds_of(u)) fail(i, "comes before its statistics are summed over the ranks");
           if (!layout_.units()[u].trainable) fail(i, "changes what is frozen");
           if (std::exchange(states[u].updated, true)) fail(i, "takes a step twice");
           break;
@@ -224,6 +268,7 @@ class Checker {
         fail(list_->size() - 1, format("is the last, and {} is not updated", layout_.units()[unit].name));
   }
 
+  int rounds_of(std::size_t u) const { return info_of(layout_.units()[u].rule).statistics.rounds; }
   bool is_scattered(std::size_t u) const { return layout_.units()[u].sharded && placement_.optimizer_state == Place::sharded; }
   bool is_replicated(std::size_t u) const { return placement_.axis != ShardAxis::world || !is_scattered(u); }
   const std::set<Contribution>& held(std::size_t u, const std::set<Contribution>& whole,
@@ -326,10 +371,13 @@ std::uint64_t collective_fingerprint(const Plan& plan, const Layout& layout) {
   };
   for (const List* list : {&plan.update, &plan.evaluation, &plan.publish}) {
     for (const Operation& op : *list)
-      if (op.kind == all_gather || op.kind == reduce_scatter || op.kind == all_reduce || op.kind == gradient_norm) {
+      if (op.kind == all_gather || op.kind == reduce_scatter || op.kind == all_reduce || op.kind == gradient_norm ||
+          op.kind == reduce_statistics || op.kind == gather_directions || op.kind == scatter_directions ||
+          op.kind == sum_directions) {
         mix(static_cast<std::uint64_t>(op.kind));
         mix(static_cast<std::uint64_t>(op.unit));
         mix(static_cast<std::uint64_t>(op.group));
+        if (op.kind == reduce_statistics) mix(layout.statistics_words(op.round));
         if (op.unit >= 0) mix(layout.units()[static_cast<std::size_t>(op.unit)].padded_numel);
       }
     mix(list->size());

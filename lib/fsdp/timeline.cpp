@@ -54,6 +54,20 @@ Box box_of(const Operation& op, const Layout& layout, std::size_t block_numel, s
       return {"H", forward};
     case gradient_norm:
       return {"N", forward};
+    case statistics:
+      return {"S", 3};
+    case reduce_statistics:
+      return {"M", forward};
+    case directions:
+      return {"D", 3};
+    case gather_directions:
+      return transfer('G', static_cast<double>(unit().padded_numel), DType::f32);
+    case whole_matrices:
+      return {"W" + short_name(unit()), forward};
+    case scatter_directions:
+      return transfer('R', static_cast<double>(unit().padded_numel), DType::f32);
+    case sum_directions:
+      return transfer('A', 2 * static_cast<double>(layout.shard_numel(static_cast<std::size_t>(op.unit))), DType::f32);
     case optimizer:
       return {"O", 3};
     case read_batch:
@@ -74,6 +88,9 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
   int blocks = 1, micro_batches = 1;
   for (const Operation& op : operations)
     blocks = std::max(blocks, op.block + 1), micro_batches = std::max(micro_batches, op.micro_batch + 1);
+  const auto has = [&](OperationKind kind) {
+    return std::any_of(operations.begin(), operations.end(), [&](const Operation& op) { return op.kind == kind; });
+  };
   const std::size_t forward = format("[B{}]", blocks - 1).size();
 
   // Each stream does its operations one after another, each as soon as those that it waits for are done.
@@ -101,8 +118,11 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
       "timeline of one update, drawn by a rule, not measured: streams run at the same time; the forward pass of a\n"
       "block takes {} columns, its backward pass {}, embedding, head and norm {} each, the optimizer of a unit 3;\n"
       "gathering or reducing {} parameters (a block's) takes {}. F forward, f forward again, B backward,\n"
-      "E embedding, H head and loss, N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n",
-      forward, 2 * forward, forward, format_count(static_cast<double>(block_numel)), forward);
+      "E embedding, H head and loss, N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n{}",
+      forward, 2 * forward, forward, format_count(static_cast<double>(block_numel)), forward,
+      has(statistics)       ? "S sums of a unit over whole tensors, M their reduction\n"
+      : has(whole_matrices) ? "D what whole matrices are made of, W the work on them\n"
+                            : "");
   constexpr std::array order = {StreamId::gather, StreamId::compute, StreamId::reduce};
   const auto draw = [&](std::size_t begin, const std::size_t end) {
     while (begin < end) {  // a band after the other, cut between computations

@@ -98,6 +98,12 @@ std::optional<CollectiveUse> collective_of(const Operation& op, const Layout& la
       return use(Collective::reduce_scatter, types().reduce);
     case OperationKind::all_reduce:
       return use(Collective::all_reduce, types().reduce);
+    case OperationKind::gather_directions:
+      return use(Collective::all_gather, DType::f32);
+    case OperationKind::scatter_directions:
+      return use(Collective::reduce_scatter, DType::f32);
+    case OperationKind::sum_directions:
+      return use(Collective::all_reduce, DType::f32);
     default:
       return std::nullopt;
   }
@@ -115,6 +121,8 @@ std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& o
       calls[{Collective::all_reduce, GroupAxis::shard, kernels::ExactSum::words, sizeof(std::int64_t)}] += times;
       calls[{Collective::all_reduce, GroupAxis::world, 1, sizeof(double)}] += times;
     }
+    if (op.kind == OperationKind::reduce_statistics)
+      calls[{Collective::all_reduce, GroupAxis::shard, layout.statistics_words(op.round), sizeof(std::int64_t)}] += times;
     if (const auto use = collective_of(op, layout)) calls[{use->kind, use->axis, use->count, use->element_bytes}] += times;
   }
   std::vector<CollectiveUse> uses;

@@ -135,6 +135,12 @@ Assignment assign(const std::vector<Parameter>& parameters, const WrapPolicy& po
   return unit_of;
 }
 
+std::size_t elements_of(const UnitSpec& unit, const std::vector<Parameter>& parameters) {
+  std::size_t count = 0;
+  for (const std::size_t p : unit.parameters) count += numel(parameters[p].shape);
+  return count;
+}
+
 void warn_of_cost(const std::vector<Parameter>& parameters, const Assignment& unit_of, const WrapPolicy& policy,
                   std::vector<std::string>& warnings) {
   if (policy.kind != WrapPolicy::Kind::size) return;
@@ -171,15 +177,17 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
           if (unit_of[p] != name || trains != trainable || ignored[p] == sharded) continue;
           const Rule rule = trainable && patterns.rule_of ? patterns.rule_of(parameters[p]) : Rule::adam;
           auto unit = std::find_if(by_rule.begin(), by_rule.end(), [&](const UnitSpec& one) { return one.rule == rule; });
-          if (unit == by_rule.end()) {
-            const std::string which =
-                format("{}{}{}{}", name.empty() ? "root" : name, trainable ? "" : ", frozen", sharded ? "" : ", ignored",
-                       by_rule.empty() ? "" : format(", by {}", info_of(rule).name));
-            unit = by_rule.insert(by_rule.end(), {which, {}, trainable, sharded, rule});
-          }
+          if (unit == by_rule.end()) unit = by_rule.insert(by_rule.end(), {"", {}, trainable, sharded, rule});
           unit->parameters.push_back(p);
         }
-        for (UnitSpec& unit : by_rule) units.push_back(std::move(unit));
+        std::stable_sort(by_rule.begin(), by_rule.end(), [&](const UnitSpec& a, const UnitSpec& b) {
+          return elements_of(a, parameters) > elements_of(b, parameters);
+        });
+        for (UnitSpec& unit : by_rule) {
+          unit.name = format("{}{}{}{}", name.empty() ? "root" : name, trainable ? "" : ", frozen", sharded ? "" : ", ignored",
+                             unit.rule == by_rule.front().rule ? "" : format(", by {}", info_of(unit.rule).name));
+          units.push_back(std::move(unit));
+        }
       }
   };
   add_unit("");

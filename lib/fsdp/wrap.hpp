@@ -42,7 +42,7 @@ struct ParameterPatterns {
 /// sharded or none. A unit of the policy that has several kinds becomes several of these, which are gathered and released
 /// together.
 struct UnitSpec {
-  std::string name;  // "root", "block 3", "blocks 0-3", "transformer.h.0.mlp"; ", frozen", ", ignored", ", by lion"
+  std::string name;  // "root", "block 3", "blocks 0-3", "transformer.h.0.mlp"; ", frozen", ", ignored", ", by adam"
   std::vector<std::size_t> parameters;  // indices, ascending
   bool trainable = true;
   bool sharded = true;

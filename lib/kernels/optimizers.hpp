@@ -9,6 +9,7 @@
 
 #include "base/dtype.hpp"
 #include "device/device.hpp"
+#include "kernels/exact_sum.hpp"
 
 namespace fsdp::kernels {
 
@@ -52,12 +53,11 @@ struct AdamStep {
 };
 void adam(Stream& stream, const UpdateTarget& target, const AdamStep& step);
 
-/// Without momentum no state, else the momentum buffer. As torch.optim.SGD without dampening; decoupled decay without momentum
-/// alone.
+/// Without momentum no state, else the momentum buffer. As torch.optim.SGD without dampening.
 struct SgdStep {
   double learning_rate, momentum = 0;
   bool nesterov = false;
-  Decays decay = {};
+  double l2 = 0;
 };
 void sgd(Stream& stream, const UpdateTarget& target, const SgdStep& step);
 
@@ -72,5 +72,60 @@ struct LionStep {
   double learning_rate, beta1, beta2, weight_decay = 0;
 };
 void lion(Stream& stream, const UpdateTarget& target, const LionStep& step);
+
+// --- with sums over whole tensors ---------------------------------------------------------------------------------------
+// Each in parts: sums over this rank's part of a parameter, which the caller adds up over the ranks as integers; then what
+// follows from the sums of the whole.
+
+/// States m, v. (You et al. 2020, Algorithm 2, phi the identity.)
+struct LambStep {
+  double learning_rate, beta1, beta2, eps, weight_decay;
+  double bias_correction1, bias_correction2;
+};
+/// Moves m and v on; adds the squares of the weights and of the directions m/bc1 / (sqrt(v/bc2) + eps) + wd p.
+void lamb_statistics(Stream& stream, const UpdateTarget& target, const LambStep& step, ExactSum& weights, ExactSum& directions);
+/// p -= lr ratio direction.
+void lamb(Stream& stream, const UpdateTarget& target, const LambStep& step, double ratio);
+
+/// Of a part of a matrix [rows, columns], whose gradient's norm, together with others', is `norm`: for each row and each column
+/// two words with the sums of squares. Words of rows and columns that have nothing in the part are zeroed.
+struct FactorWords {
+  std::int64_t *row = nullptr, *column = nullptr;  // 2 rows, 2 columns of them
+  static std::size_t count(std::size_t rows, std::size_t columns) { return 2 * (rows + columns); }
+};
+void factor_squares(Stream& stream, const float* gradient, std::size_t begin, std::size_t n, std::size_t rows,
+                    std::size_t columns, double norm, const FactorWords& words);
+/// row_var[rows], column_var[columns] of the whole matrix += weight (mean square of gradient_scale g - it).
+void update_factors(Stream& stream, float* row_var, float* column_var, std::size_t rows, std::size_t columns, double norm,
+                    double gradient_scale, double weight, const FactorWords& words);
+
+/// As torch.optim.Adafactor: direction u = g / sqrt(max(v, eps1^2)), v the second moment, of matrices row_var column_var /
+/// max(mean(row_var), eps1); p = p (1 - decay) - step_size u. (Shazeer and Stern 2018, Algorithms 4 and 5.)
+struct AdafactorFactors {
+  const float *row_var, *column_var;
+  std::size_t rows, columns;
+};
+/// eps1 of PyTorch: the distance from 1 to the next fp32 number.
+inline constexpr double adafactor_eps = 0x1p-23;
+/// Adds the squares of the directions of a matrix's elements [begin, begin + target.n).
+void adafactor_statistics(Stream& stream, const UpdateTarget& target, std::size_t begin, const AdafactorFactors& factors,
+                          ExactSum& directions);
+void adafactor(Stream& stream, const UpdateTarget& target, std::size_t begin, const AdafactorFactors& factors, double decay,
+               double step_size);
+/// The same for a vector; its state is v, which moves on: v += weight (g^2 - v).
+void adafactor_vector_statistics(Stream& stream, const UpdateTarget& target, double weight, ExactSum& directions);
+void adafactor_vector(Stream& stream, const UpdateTarget& target, double decay, double step_size);
+
+// --- with whole matrices ------------------------------------------------------------------------------------------------
+/// State: the momentum, which moves towards the gradient: s += (1 - momentum) (g - s). target.parameter gets the direction
+/// g + momentum (s - g). As torch.optim.Muon with Nesterov's momentum.
+void muon_momentum(Stream& stream, const UpdateTarget& target, double momentum);
+/// x[rows, columns] becomes about the nearest matrix whose singular values are all 1 (between 0.5 and 1.5): five steps of a
+/// Newton-Schulz iteration of fifth degree, in fp32. `scratch`: newton_schulz_scratch() floats.
+void newton_schulz(Stream& stream, float* x, std::size_t rows, std::size_t columns, float* scratch);
+std::size_t newton_schulz_scratch(std::size_t rows, std::size_t columns);
+double newton_schulz_flops(std::size_t rows, std::size_t columns);
+/// p = keep p - step gradient.
+void descend(Stream& stream, const UpdateTarget& target, double keep, double step);
 
 }  // namespace fsdp::kernels

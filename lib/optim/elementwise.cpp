@@ -22,15 +22,14 @@ kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& 
 
 namespace {
 
-/// Decoupled for AdamW, else L2.
+/// L2 for Adam, else decoupled: AdamW, also as what updates the rest beside Muon.
 kernels::Decays decays_of(const OptimizerSlice& slice, const OptimizerOptions& options) {
-  const bool decoupled = options.kind != OptimizerKind::adam && options.kind != OptimizerKind::sgd;
+  const bool decoupled = options.kind != OptimizerKind::adam;
   return {decoupled ? slice.weight_decay : 0, decoupled ? 0 : slice.weight_decay};
 }
 
-}  // namespace
-
-void update_adam(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step,
+            bool amsgrad) {
   const double t = static_cast<double>(step.number);
   for (const OptimizerSlice& slice : memory.slices)
     kernels::adam(stream, target_of(memory, slice, options, step),
@@ -41,7 +40,17 @@ void update_adam(Stream& stream, const UnitMemory& memory, const OptimizerOption
                    .decay = decays_of(slice, options),
                    .bias_correction1 = 1 - std::pow(options.beta1, t),
                    .bias_correction2 = 1 - std::pow(options.beta2, t),
-                   .amsgrad = options.amsgrad});
+                   .amsgrad = amsgrad});
+}
+
+}  // namespace
+
+void update_adam(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+  update(stream, memory, options, step, false);
+}
+
+void update_amsgrad(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+  update(stream, memory, options, step, true);
 }
 
 void update_sgd(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
@@ -50,7 +59,7 @@ void update_sgd(Stream& stream, const UnitMemory& memory, const OptimizerOptions
                  {.learning_rate = step.learning_rate * slice.learning_rate_scale,
                   .momentum = options.momentum,
                   .nesterov = options.nesterov,
-                  .decay = decays_of(slice, options)});
+                  .l2 = slice.weight_decay});
 }
 
 void update_adagrad(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {

@@ -6,6 +6,7 @@
 namespace fsdp {
 
 void update_adam(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step);
+void update_amsgrad(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step);
 void update_sgd(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step);
 void update_adagrad(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step);
 void update_lion(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step);

@@ -5,6 +5,8 @@
 #include "base/error.hpp"
 #include "nn/patterns.hpp"
 #include "optim/elementwise.hpp"
+#include "optim/muon.hpp"
+#include "optim/statistics.hpp"
 
 namespace fsdp {
 
@@ -20,16 +22,36 @@ constexpr std::array kinds = {
     KindInfo{Kind::sgd, "sgd", 0.9, 0.999, 1e-8, 0, 0, true, true, false},
     KindInfo{Kind::adagrad, "adagrad", 0.9, 0.999, 1e-10, 0, 0, false, false, false},
     KindInfo{Kind::lion, "lion", 0.9, 0.99, 1e-8, 0, 0, false, false, false},
+    KindInfo{Kind::lamb, "lamb", 0.9, 0.999, 1e-6, 0.01, 0, false, false, false},
+    KindInfo{Kind::adafactor, "adafactor", 0.9, 0.999, 1e-8, 0, 0, false, false, false},
+    KindInfo{Kind::muon, "muon", 0.9, 0.999, 1e-8, 0.1, 0.95, true, true, false},
 };
 
 const std::vector<RuleInfo>& rules() {
   static const std::vector<RuleInfo> all = {
       {Rule::adam, "adam", {{"exp_avg"}, {"exp_avg_sq"}}, update_adam},
-      {Rule::adam_amsgrad, "adam_amsgrad", {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq"}}, update_adam},
+      {Rule::adam_amsgrad, "adam_amsgrad", {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq"}}, update_amsgrad},
       {Rule::sgd, "sgd", {}, update_sgd},
       {Rule::sgd_momentum, "sgd_momentum", {{"momentum_buffer"}}, update_sgd},
       {Rule::adagrad, "adagrad", {{"sum"}}, update_adagrad},
       {Rule::lion, "lion", {{"exp_avg"}}, update_lion},
+      {Rule::lamb, "lamb", {{"exp_avg"}, {"exp_avg_sq"}}, update_lamb, {1, lamb_words, lamb_statistics}},
+      {Rule::adafactor_matrix,
+       "adafactor_matrix",
+       {{"row_var", Extent::row}, {"col_var", Extent::column}},
+       update_adafactor,
+       {2, adafactor_words, adafactor_statistics}},
+      {Rule::muon,
+       "muon",
+       {{"momentum_buffer"}},
+       update_muon,
+       {},
+       {muon_direction, kernels::newton_schulz, kernels::newton_schulz_scratch, kernels::newton_schulz_flops}},
+      {Rule::adafactor_vector,
+       "adafactor_vector",
+       {{"variance"}},
+       update_adafactor,
+       {2, adafactor_words, adafactor_statistics}},
   };
   return all;
 }
@@ -52,7 +74,7 @@ const RuleInfo* find_rule(std::string_view name) {
   return nullptr;
 }
 
-Rule rule_of(const OptimizerOptions& options, const Parameter&) {
+Rule rule_of(const OptimizerOptions& options, const Parameter& parameter) {
   switch (options.kind) {
     case Kind::adamw:
     case Kind::cpu_adam:
@@ -64,6 +86,12 @@ Rule rule_of(const OptimizerOptions& options, const Parameter&) {
       return Rule::adagrad;
     case Kind::lion:
       return Rule::lion;
+    case Kind::lamb:
+      return Rule::lamb;
+    case Kind::adafactor:
+      return parameter.shape.size() > 1 ? Rule::adafactor_matrix : Rule::adafactor_vector;
+    case Kind::muon:  // matrices of blocks; embeddings and head are AdamW's
+      return parameter.shape.size() == 2 && parameter.block >= 0 ? Rule::muon : Rule::adam;
   }
   fail_expectation("unknown kind of optimizer", std::source_location::current());
 }

@@ -23,10 +23,10 @@
 
 namespace fsdp {
 
-enum class OptimizerKind { adamw, cpu_adam, adam, sgd, adagrad, lion };
+enum class OptimizerKind { adamw, cpu_adam, adam, sgd, adagrad, lion, lamb, adafactor, muon };
 
 /// How a parameter is updated.
-enum class Rule { adam, adam_amsgrad, sgd, sgd_momentum, adagrad, lion };
+enum class Rule { adam, adam_amsgrad, sgd, sgd_momentum, adagrad, lion, lamb, adafactor_matrix, adafactor_vector, muon };
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
@@ -58,37 +58,73 @@ struct StateInfo {
   Extent extent = Extent::element;
 };
 
+/// Some rules need sums over whole tensors, one round of them or two, the second of what follows from the first: each rank
+/// counts its part in words, which are added up over the ranks as integers.
+inline constexpr std::size_t most_rounds = 2;
+
+/// A parameter of a unit, whether or not a rank has a part of it.
+struct UnitTensor {
+  bool is_matrix = false;
+  std::size_t numel = 0, rows = 1, columns = 1;
+  std::size_t first_row = 0, first_column = 0;      // in the unit's states by row and by column
+  std::array<std::size_t, most_rounds> words = {};  // where the tensor's are in the unit's
+};
+
 /// A rank's part of a parameter inside its part of a unit, and how it is treated.
 struct OptimizerSlice {
   std::size_t parameter;  // index in the model
   Range range;            // elements of the parameter
   std::size_t offset;     // of the first of them in the rank's part of the unit
+  std::size_t tensor;     // index in the unit
   double learning_rate_scale = 1, weight_decay = 0;
 };
 
 /// A rank's part of a unit: where the kinds of its memory start.
 struct UnitMemory {
+  std::span<const UnitTensor> tensors;
   std::span<const OptimizerSlice> slices;
   float* parameters = nullptr;
   const float* gradients = nullptr;
   std::array<std::byte*, kernels::most_states> states = {};
   std::uint16_t* copy = nullptr;  // the parameters in 16 bits, of copy_type; null for none
   DType copy_type = DType::bf16;
+  std::array<std::int64_t*, most_rounds> statistics = {};
+  float* directions = nullptr;  // as long as the rank's part, for rules with whole matrices
 };
 
 /// One update, the same numbers on all ranks.
 struct OptimizerStep {
   std::uint64_t number = 1;  // of updates since the states were zero: for bias corrections
   double learning_rate = 0, gradient_scale = 1;
+  double gradient_norm = 0;  // before gradient_scale
 };
 
 using UpdateFunction = void (*)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&);
+
+/// A rule's rounds of sums: how many words a tensor has in a round, and what adds this rank's part to zeroed words, those of
+/// earlier rounds being of the whole. It may move states on.
+struct Statistics {
+  int rounds = 0;
+  std::size_t (*words)(const Shape& shape, int round) = nullptr;
+  void (*count)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&, int round) = nullptr;
+};
+
+/// A rule whose directions are made of whole matrices: each rank makes its part of what goes into them (`prepare`, into
+/// UnitMemory::directions), one rank works on a matrix, in place, and each gets its part back.
+struct WholeMatrices {
+  UpdateFunction prepare = nullptr;
+  void (*work)(Stream&, float* matrix, std::size_t rows, std::size_t columns, float* scratch) = nullptr;
+  std::size_t (*scratch)(std::size_t rows, std::size_t columns) = nullptr;  // floats
+  double (*cost)(std::size_t rows, std::size_t columns) = nullptr;          // of the work, in any unit
+};
 
 struct RuleInfo {
   Rule rule;
   std::string_view name;          // in checkpoints
   std::vector<StateInfo> states;  // in the order of UnitMemory::states
   UpdateFunction update;
+  Statistics statistics = {};
+  WholeMatrices whole = {};
 };
 const RuleInfo& info_of(Rule rule);
 /// Nothing of that name: null.

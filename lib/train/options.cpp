@@ -126,27 +126,27 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   for (const KindInfo& info : optimizer_kinds()) optimizers.emplace_back(info.name, info.kind);
   table.choice<OptimizerKind>(
       "optimizer", o.optimizer, std::move(optimizers),
-      "Optimizer. adam has L2 decay, as have sgd and adagrad; adamw and the others decay weights beside "
-      "the gradient. cpu_adam is adamw, fairseq's name for the one on the host.");
+      "Optimizer. adam, sgd and adagrad have L2 decay, the others decay weights beside the gradient. cpu_adam is "
+      "adamw, fairseq's name for the one on the host. muon updates the matrices of the blocks, adamw the rest.");
   table.number("lr", "RATE", o.lr, "Learning rate after the warm-up.", "0 or more", not_negative);
   table
       .pair("adam-betas", "\"(B1,B2)\"", o.adam_betas,
-            "Decay rates of the first and second moment; the Adams and lion read them.", "from 0 to below 1",
+            "Decay rates of the first and second moment; all but sgd, adagrad and adafactor read them.", "from 0 to below 1",
             [](double x) { return x >= 0 && x < 1; })
       .unset("(0.9,0.999); lion (0.9,0.99)");
   table
-      .number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment; the Adams and adagrad read it.",
+      .number("adam-eps", "EPS", o.adam_eps, "Added to the root of the second moment; all but sgd, adafactor and lion read it.",
               "above 0", [](double x) { return x > 0; })
-      .unset("1e-8; adagrad 1e-10");
+      .unset("1e-8; adagrad 1e-10, lamb 1e-6");
   table.flag("amsgrad", o.amsgrad, "With an Adam: divide by the largest second moment so far.");
-  table.number("momentum", "M", o.momentum, "With sgd: how much of the last step is kept.", "from 0 to below 1", rate)
-      .unset("0");
-  table.flag("nesterov", o.nesterov, "With sgd and --momentum: Nesterov's form.");
+  table.number("momentum", "M", o.momentum, "With sgd and muon: how much of the last step is kept.", "from 0 to below 1", rate)
+      .unset("sgd 0, muon 0.95");
+  table.flag("nesterov", o.nesterov, "With sgd and --momentum: Nesterov's form. muon always has it.");
   table
       .number("weight-decay", "DECAY", o.weight_decay,
               "Weight decay of tensors of two or more dimensions; vectors (biases, gains of norms) have none.", "0 or more",
               not_negative)
-      .unset("PyTorch's: 0.01 with adamw, else 0");
+      .unset("0.01 with adamw, cpu_adam and lamb, 0.1 with muon, else 0");
   table.list("no-decay", "PATTERNS", o.no_decay,
              "Parameters without weight decay, beside the vectors: shell globs over names.");
   table.list("lr-scale", "PATTERN=X,...", o.lr_scale,
@@ -168,7 +168,7 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   table.integer("warmup-updates", "W", o.warmup_updates, {0}, "Updates in which the rate rises from 0 to --lr.");
   table.integer("total-num-update", "U", o.total_num_update, {1}, "Update at which the decay ends.").unset("--max-update");
   table.integer("decay-updates", "D", o.decay_updates, {1}, "With wsd: updates at the end in which the rate falls.")
-      .unset("must be given with wsd");
+      .unset("none; wsd needs one");
   table.number("end-learning-rate", "RATE", o.end_learning_rate, "Learning rate at the end of the decay.", "0 or more",
                not_negative);
   table.number("power", "P", o.power, "Power of polynomial_decay.", "above 0", [](double x) { return x > 0; });
@@ -379,8 +379,8 @@ void resolve_optimizer(TrainOptions& o) {
           format("--{} changes nothing (--optimizer {} does not read it; {}) leave it out, or choose another optimizer", option,
                  info.name, who));
   };
-  does_not_read(o.momentum >= 0, info.reads_momentum, "momentum", "sgd does");
-  does_not_read(o.nesterov, info.reads_nesterov, "nesterov", "sgd does");
+  does_not_read(o.momentum >= 0, info.reads_momentum, "momentum", "sgd and muon do");
+  does_not_read(o.nesterov, info.reads_nesterov, "nesterov", "sgd and muon do");
   does_not_read(o.amsgrad, info.reads_amsgrad, "amsgrad", "adam, adamw and cpu_adam do");
   if (o.adam_betas[0] < 0) o.adam_betas = {info.beta1, info.beta2};
   if (o.adam_eps < 0) o.adam_eps = info.eps;

@@ -29,7 +29,8 @@ struct Built {
 };
 
 Built build(const char* strategy, std::size_t layers, int ranks, PlanOptions options, WrapPolicy wrap = {},
-            ParameterPatterns patterns = {}) {
+            ParameterPatterns patterns = {}, OptimizerKind optimizer = OptimizerKind::adamw) {
+  patterns.rule_of = [=](const Parameter& parameter) { return rule_of({.kind = optimizer}, parameter); };
   const Placement& row = find_placement(strategy);
   Transformer model(tiny(layers));
   Layout layout(model.parameters(), wrap_parameters(model.parameters(), wrap, patterns), mesh_shape(row, ranks, 2).shard);
@@ -144,8 +145,9 @@ BOOST_AUTO_TEST_CASE(evaluation_alone_has_no_gradients) {
 namespace {
 
 /// What the checker says of a plan that was made worse.
-std::string complaint(const char* strategy, PlanOptions options, const std::function<void(Plan&)>& worsen) {
-  Built b = build(strategy, 3, 4, options);
+std::string complaint(const char* strategy, PlanOptions options, const std::function<void(Plan&)>& worsen,
+                      OptimizerKind optimizer = OptimizerKind::adamw) {
+  Built b = build(strategy, 3, 4, options, {}, {}, optimizer);
   worsen(b.plan);
   try {
     check_plan(b.plan, b.layout, find_placement(strategy), model_sizes(b.model, {2, 8}), options.micro_batches);
@@ -233,6 +235,76 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
       "not alive");
 }
 
+BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
+  using enum OperationKind;
+  const auto check_named = [](OptimizerKind optimizer, const char* strategy, const std::function<void(Plan&)>& worsen,
+                              const std::string& part) { check_complaint(complaint(strategy, {}, worsen, optimizer), part); };
+  // Sums over whole tensors.
+  for (const OptimizerKind kind : {OptimizerKind::lamb, OptimizerKind::adafactor}) {
+    const auto check_sums = [&](const std::function<void(Plan&)>& worsen, const std::string& part) {
+      for (const char* strategy : {"full", "none", "hybrid"}) check_named(kind, strategy, worsen, part);
+    };
+    check_sums([](Plan&) {}, "nothing");
+    check_sums([](Plan& p) { forget(p, statistics, 1); }, "misses the statistics of");
+    check_sums([](Plan& p) { forget(p, reduce_statistics); },
+               kind == OptimizerKind::lamb ? "comes before its statistics" : "comes before round 0");
+    check_sums([](Plan& p) { operation(p, statistics, 1).unit = operation(p, statistics).unit; }, "counts a round twice");
+    check_sums([](Plan& p) { operation(p, statistics).waits.clear(); }, "does not wait for operation");
+    check_sums([](Plan& p) { operation(p, reduce_statistics).waits.clear(); }, "does not wait for operation");
+    check_sums([](Plan& p) { operation(p, optimizer).waits.clear(); }, "does not wait for operation");
+    check_sums([](Plan& p) { std::swap(p.update[index_of(p, gradient_norm)].kind, operation(p, statistics).kind); }, "before");
+  }
+  check_named(
+      OptimizerKind::adafactor, "full", [](Plan& p) { forget(p, reduce_statistics, 1); }, "comes before its statistics");
+  check_named(
+      OptimizerKind::adafactor, "full", [](Plan& p) { operation(p, reduce_statistics, 1).round = 0; },
+      "sums a round over the ranks twice");
+  // Whole matrices.
+  const auto check_matrices = [&](const char* strategy, const std::function<void(Plan&)>& worsen, const std::string& part) {
+    check_named(OptimizerKind::muon, strategy, worsen, part);
+  };
+  for (const char* strategy : {"full", "optim", "none", "hybrid"}) {
+    check_matrices(
+        strategy, [](Plan&) {}, "nothing");
+    check_matrices(
+        strategy, [](Plan& p) { forget(p, directions); },
+        strategy == std::string("none") ? "not whole" : "gathers directions that are not made");
+    check_matrices(
+        strategy, [](Plan& p) { forget(p, whole_matrices); },
+        strategy == std::string("none") ? "sums directions that are not there" : "gives back matrices");
+    check_matrices(
+        strategy, [](Plan& p) { operation(p, directions, 1).unit = operation(p, directions).unit; }, "twice");
+    check_matrices(
+        strategy, [](Plan& p) { operation(p, whole_matrices).waits.clear(); },
+        strategy == std::string("none") ? "nothing" : "does not wait for operation");
+  }
+  for (const char* strategy : {"full", "optim", "hybrid"}) {
+    check_matrices(
+        strategy, [](Plan& p) { forget(p, gather_directions, 1); }, "not whole");
+    check_matrices(
+        strategy, [](Plan& p) { forget(p, scatter_directions); },
+        strategy == std::string("hybrid") ? "sums directions that are not there" : "before its directions are there");
+    check_matrices(
+        strategy, [](Plan& p) { operation(p, scatter_directions).waits.clear(); }, "does not wait for operation");
+    check_matrices(
+        strategy, [](Plan& p) { operation(p, gather_directions).waits.clear(); }, "does not wait for operation");
+  }
+  for (const char* strategy : {"none", "hybrid"}) {
+    check_matrices(
+        strategy, [](Plan& p) { forget(p, sum_directions, 1); }, "before its directions are there from all ranks");
+    check_matrices(
+        strategy, [](Plan& p) { operation(p, sum_directions, 1).unit = operation(p, sum_directions).unit; },
+        "sums directions that are not there");
+  }
+  // Two units whose matrices share a slot.
+  check_matrices(
+      "full",
+      [](Plan& p) {
+        for (Location& where : p.whole_directions) where = p.whole_directions[1];
+      },
+      "overwrites the matrices of");
+}
+
 BOOST_AUTO_TEST_CASE(every_choice_gives_a_sound_plan) {
   std::size_t plans = 0;
   for (const Placement& row : placements())
@@ -261,7 +333,9 @@ BOOST_AUTO_TEST_CASE(every_choice_gives_a_sound_plan) {
                                            .backward_prefetch = prefetch,
                                            .forward_prefetch = slots > 2,
                                            .accumulate_unsharded = unsharded};
-                    build(row.name.data(), layers, 4, options, wrap, patterns);  // checks, and throws
+                    // checks, and throws
+                    build(row.name.data(), layers, 4, options, wrap, patterns,
+                          optimizer_kinds()[plans % optimizer_kinds().size()].kind);
                     ++plans;
                   }
   BOOST_TEST_MESSAGE(plans << " plans are sound");

@@ -180,14 +180,30 @@ std::string describe(const Job& j, std::uint64_t seed, std::uint64_t number) {
   return format(
       "case {} of seed {}: {} L{} H{}/{} D{} V{} tied {}, {} ranks, {} (group {}), wrap {} {}, {} x {} micro-batches, "
       "recompute {} "
-      "(policy {}, every {}), slots {}/{}, prefetch {}/{}, unsharded {}, freeze {}, only {}, ignore {}, dropout {}",
+      "(policy {}, every {}), slots {}/{}, prefetch {}/{}, unsharded {}, freeze {}, only {}, ignore {}, dropout {}, {} in {}",
       number, seed, j.config.family == Family::gpt2 ? "gpt2" : "llama", j.config.layers, j.config.heads, j.config.kv_heads,
       j.config.head_size, j.config.vocab_size, j.config.tied_embeddings, j.ranks, j.sharding.strategy,
       j.sharding.shard_group_size, static_cast<int>(j.sharding.wrap.kind), fmt::join(j.sharding.wrap.patterns, ","),
       j.sharding.batch.B, p.micro_batches, p.checkpoint_activations, static_cast<int>(p.checkpoint_policy), p.checkpoint_every,
       p.parameter_slots, p.gradient_slots, static_cast<int>(p.backward_prefetch), p.forward_prefetch, p.accumulate_unsharded,
       fmt::join(j.sharding.patterns.freeze, ","), fmt::join(j.sharding.patterns.train_only, ","),
-      fmt::join(j.sharding.patterns.ignore, ","), j.dropout);
+      fmt::join(j.sharding.patterns.ignore, ","), j.dropout, info_of(j.sharding.optimizer.kind).name,
+      name_of(j.sharding.optimizer.state_type));
+}
+
+/// Momenta are small, so that rounding does not grow in three updates.
+OptimizerOptions random_optimizer(Dice& dice) {
+  OptimizerOptions o;
+  o.kind = optimizer_kinds()[dice.below(optimizer_kinds().size())].kind;
+  o.eps = 1e-3;  // else the sign of noise is what a gradient of nearly zero gives
+  o.weight_decay = dice.once_in(2) ? 0.1 : 0;
+  o.amsgrad = dice.once_in(2);
+  o.momentum = o.kind == OptimizerKind::muon ? 0.9 : dice.one_of({0.0, 0.8});
+  o.nesterov = dice.once_in(2);
+  o.state_type = dice.once_in(3) ? DType::bf16 : DType::f32;
+  if (dice.once_in(3)) o.no_decay = {"*"};
+  if (dice.once_in(3)) o.learning_rate_scales = {{"*", 2.0}, {"*w*", 0.5}};
+  return o;
 }
 
 Job random_job(std::uint64_t seed, std::uint64_t number) {
@@ -214,6 +230,7 @@ Job random_job(std::uint64_t seed, std::uint64_t number) {
             .forward_prefetch = dice.once_in(2),
             .accumulate_unsharded = dice.once_in(3)};
   if (dice.once_in(4)) job.dropout = 0.2f;
+  s.optimizer = random_optimizer(dice);
   job.description = describe(job, seed, number);
   return job;
 }
@@ -224,7 +241,8 @@ Job reference(const Job& job) {
   one.ranks = 1;
   one.sharding = {.strategy = "full",
                   .patterns = {job.sharding.patterns.freeze, job.sharding.patterns.train_only, {}},
-                  .batch = job.sharding.batch};
+                  .batch = job.sharding.batch,
+                  .optimizer = job.sharding.optimizer};
   one.sharding.batch.B *= job.sharding.plan.micro_batches * static_cast<std::size_t>(job.ranks);
   return one;
 }

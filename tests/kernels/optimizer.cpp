@@ -45,7 +45,7 @@ std::vector<Algorithm> algorithms() {
                                     : "sgd",
                      momentum > 0 ? 1u : 0u,
                      [=](Stream& stream, const kernels::UpdateTarget& target, int) {
-                       kernels::sgd(stream, target, {rate, momentum, nesterov, {0, wd}});
+                       kernels::sgd(stream, target, {rate, momentum, nesterov, wd});
                      },
                      [=](double p, double g, double* s, int) {
                        g += wd * p;

@@ -89,6 +89,14 @@ struct ElementMemory {
     return next < n ? next : n;
   }
 
+  /// State k of element i.
+  FSDP_INLINE float load(int k, std::size_t i) const {
+    if constexpr (sizeof(State) == 4)
+      return state[k][i];
+    else
+      return element_parts::float_of(static_cast<std::uint32_t>(state[k][i]) << 16);
+  }
+
   /// f(i, s) for the elements i of row b, with their states in s[] before and after.
   template <class Lanes, class F>
   FSDP_INLINE void each(Lanes lanes, std::size_t b, F f) const {

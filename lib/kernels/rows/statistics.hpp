@@ -1,0 +1,277 @@
+// Bodies of the optimizers that need sums over whole tensors: LAMB and Adafactor. All sums are of integers or exact, so that no
+// partition over threads and ranks changes a bit; what is computed from them is the same everywhere.
+#pragma once
+
+#include "kernels/rows/optimizer.hpp"
+#include "kernels/rows/squares.hpp"
+
+namespace fsdp::kernels {
+
+/// The update of LAMB before it is scaled: You et al. 2020, "Large batch optimization for deep learning", Algorithm 2.
+struct LambDirection {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, inverse_correction1, inverse_sqrt_correction2, eps, weight_decay;
+  FSDP_INLINE float operator()(float p, float m, float v) const {
+    return m * inverse_correction1 / (square_root(v) * inverse_sqrt_correction2 + eps) + weight_decay * p;
+  }
+};
+
+/// Partition p of `partitions` moves the moments of its blocks on, and adds the squares of the weights to partial[2 p] and
+/// those of their directions to partial[2 p + 1].
+template <class State>
+struct LambStatistics {
+  static constexpr bool flush_denormals = true;
+  LambDirection direction;
+  ElementMemory<State, 2> memory;
+  ExactSum* partial;
+  std::size_t blocks, partitions;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
+    for (std::size_t b = p * blocks / partitions; b < (p + 1) * blocks / partitions; ++b) {
+      const LambDirection d = direction;
+      const ElementMemory<State, 2> m = memory;
+      m.each(lanes, b, [=](std::size_t i, float* s) FSDP_LANE {
+        const float g = m.gradient[i] * m.gradient_scale;
+        s[0] = d.beta1 * s[0] + d.one_minus_beta1 * g;
+        s[1] = d.beta2 * s[1] + d.one_minus_beta2 * g * g;
+      });
+      lanes.sync();
+      const std::size_t first = m.begin(b), count = m.end(b) - first;
+      Squares::add_block(lanes, partial + 2 * p, count, Squares::Element{m.parameter + first});
+      Squares::add_block(lanes, partial + 2 * p + 1, count, [=](std::size_t i) FSDP_LANE {
+        return d(m.parameter[first + i], m.load(0, first + i), m.load(1, first + i));
+      });
+    }
+  }
+};
+
+template <class State>
+struct LambUpdate {
+  static constexpr bool flush_denormals = true;
+  LambDirection direction;
+  ElementMemory<State, 2> memory;
+  float step_size;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    const LambUpdate k = *this;
+    const std::size_t first = memory.begin(b);
+    lanes.each(memory.end(b) - first, [=](std::size_t j) FSDP_LANE {
+      const std::size_t i = first + j;
+      const float p = k.memory.parameter[i];
+      k.memory.parameter[i] = p - k.step_size * k.direction(p, k.memory.load(0, i), k.memory.load(1, i));
+    });
+    memory.write_copy(lanes, b);
+  }
+};
+
+/// A contiguous part [begin, begin + n) of a matrix of `columns` columns, and walks over its rows.
+struct MatrixPart {
+  std::size_t begin, n, columns;
+  std::size_t first_row() const { return begin / columns; }
+  std::size_t row_count() const { return n == 0 ? 0 : (begin + n - 1) / columns + 1 - begin / columns; }
+  /// The elements of row r that are in the part: [first, last) of the matrix.
+  FSDP_INLINE std::size_t first(std::size_t r) const { return r * columns < begin ? begin : r * columns; }
+  FSDP_INLINE std::size_t last(std::size_t r) const { return (r + 1) * columns > begin + n ? begin + n : (r + 1) * columns; }
+};
+
+/// Squares of numbers whose squares add up to less than 1 / scale, as two integers: in units of 2^-52 of that, and of 2^-84.
+/// The sum of the first is below 2^52, that of the second below 2^53 for up to 2^21 numbers: sums in double are exact.
+struct SquareDigits {
+  double scale;  // a power of two, times 2^52
+  FSDP_INLINE double scaled(float x) const { return static_cast<double>(x) * static_cast<double>(x) * scale; }
+  FSDP_INLINE static double low(double s) { return floor((s - floor(s)) * 0x1p32); }
+};
+
+/// Row r of the part: the two sums of its squares go to words[2 r], words[2 r + 1] of the whole matrix's.
+struct RowSquares {
+  SquareDigits digits;
+  MatrixPart part;
+  std::size_t first_row;
+  const float* gradient;  // of the part
+  std::int64_t* words;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t i) const {
+    const std::size_t r = first_row + i, begin = part.first(r), count = part.last(r) - begin;
+    const float* g = gradient + (begin - part.begin);
+    const SquareDigits d = digits;
+    const Several<double, 2> sums = lanes.sums(
+        count, [=](std::size_t c) FSDP_LANE { return floor(d.scaled(g[c])); },
+        [=](std::size_t c) FSDP_LANE { return SquareDigits::low(d.scaled(g[c])); });
+    std::int64_t* to = words + 2 * r;
+    lanes.once([=]() FSDP_LANE {
+      to[0] = static_cast<std::int64_t>(sums.value[0]);
+      to[1] = static_cast<std::int64_t>(sums.value[1]);
+    });
+  }
+};
+
+/// Strip s of the columns: first digits go to words[c], second ones to words[columns + c]. While rows are added the words hold
+/// the bits of doubles.
+struct ColumnSquares {
+  static constexpr std::size_t strip = 512;
+  SquareDigits digits;
+  MatrixPart part;
+  std::size_t first_row, rows;
+  const float* gradient;
+  std::int64_t* words;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t s) const {
+    const std::size_t C = part.columns, left = s * strip, right = left + strip < C ? left + strip : C;
+    std::int64_t *high = words + left, *low = words + C + left;
+    lanes.each(right - left, [=](std::size_t c) FSDP_LANE { high[c] = low[c] = __builtin_bit_cast(std::int64_t, 0.0); });
+    lanes.sync();
+    const SquareDigits d = digits;
+    for (std::size_t r = first_row; r < first_row + rows; ++r) {
+      const std::size_t row = r * C, begin = part.first(r) > row + left ? part.first(r) - row : left,
+                        end = part.last(r) < row + right ? part.last(r) - row : right;
+      if (begin >= end) continue;
+      const float* g = gradient + (row + begin - part.begin);
+      std::int64_t *h = words + begin, *l = words + C + begin;
+      lanes.each(end - begin, [=](std::size_t c) FSDP_LANE {
+        const double scaled = d.scaled(g[c]);
+        h[c] = __builtin_bit_cast(std::int64_t, __builtin_bit_cast(double, h[c]) + floor(scaled));
+        l[c] = __builtin_bit_cast(std::int64_t, __builtin_bit_cast(double, l[c]) + SquareDigits::low(scaled));
+      });
+      lanes.sync();
+    }
+    lanes.each(right - left, [=](std::size_t c) FSDP_LANE {
+      high[c] = static_cast<std::int64_t>(__builtin_bit_cast(double, high[c]));
+      low[c] = static_cast<std::int64_t>(__builtin_bit_cast(double, low[c]));
+    });
+  }
+};
+
+/// Block b of `n` factors moves to the mean of squares that the words say: f += weight (mean - f). `stride`: from one factor's
+/// first word to the next one's; `low`: from its first word to its second.
+struct FactorUpdate {
+  static constexpr bool flush_denormals = true;
+  float* factor;
+  const std::int64_t* words;
+  std::size_t n, stride, low;
+  double scale;  // from the sum in units of 2^-52 to the mean
+  float weight;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
+      const double sum =
+          static_cast<double>(k.words[i * k.stride]) + static_cast<double>(k.words[i * k.stride + k.low]) * 0x1p-32;
+      const auto mean = static_cast<float>(sum * k.scale);
+      k.factor[i] += k.weight * (mean - k.factor[i]);
+    });
+  }
+};
+
+/// The update of Adafactor before it is clipped and scaled, from the factors of the second moment (Shazeer and Stern 2018,
+/// "Adafactor", Algorithm 4).
+struct FactoredDirection {
+  const float *row, *column;
+  float inverse_mean, least;  // 1 / mean of the rows' factors; of the second moment
+  float gradient_scale;
+  FSDP_INLINE float operator()(float g, float row_factor, std::size_t c) const {
+    const float v = row_factor * column[c] * inverse_mean;
+    return g * gradient_scale / square_root(v > least ? v : least);
+  }
+};
+
+/// Partition p of the part's rows adds the squares of their directions to partial[p].
+struct FactoredSquares {
+  static constexpr bool flush_denormals = true;
+  FactoredDirection direction;
+  MatrixPart part;
+  std::size_t first_row, rows;
+  const float* gradient;
+  ExactSum* partial;
+  std::size_t partitions;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
+    const FactoredDirection d = direction;
+    for (std::size_t r = first_row + p * rows / partitions; r < first_row + (p + 1) * rows / partitions; ++r) {
+      const float row_factor = d.row[r];
+      for (std::size_t at = part.first(r); at < part.last(r); at += Squares::block) {
+        const std::size_t c = at - r * part.columns, left = part.last(r) - at;
+        const float* g = gradient + (at - part.begin);
+        Squares::add_block(lanes, partial + p, left < Squares::block ? left : Squares::block,
+                           [=](std::size_t i) FSDP_LANE { return d(g[i], row_factor, c + i); });
+      }
+    }
+  }
+};
+
+/// Row i of the part: p = p decay - step direction.
+struct FactoredUpdate {
+  static constexpr bool flush_denormals = true;
+  FactoredDirection direction;
+  MatrixPart part;
+  std::size_t first_row;
+  const float* gradient;
+  float* parameter;
+  std::uint16_t* copy;
+  DType copy_type;
+  float decay, step_size;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t i) const {
+    const FactoredUpdate k = *this;
+    const std::size_t r = first_row + i, begin = part.first(r), count = part.last(r) - begin, c = begin - r * part.columns;
+    const float row_factor = direction.row[r];
+    float* p = parameter + (begin - part.begin);
+    const float* g = gradient + (begin - part.begin);
+    lanes.each(count,
+               [=](std::size_t j) FSDP_LANE { p[j] = p[j] * k.decay - k.step_size * k.direction(g[j], row_factor, c + j); });
+    if (!copy) return;
+    std::uint16_t* to = copy + (begin - part.begin);
+    if (copy_type == DType::bf16)
+      lanes.each(count, [=](std::size_t j) FSDP_LANE { to[j] = element_parts::to_bf16(p[j]); });
+    else
+      lanes.each(count, [=](std::size_t j) FSDP_LANE { to[j] = element_parts::to_f16(p[j]); });
+  }
+};
+
+/// The same of a vector, whose second moment is not factored.
+struct VarianceDirection {
+  float least;
+  FSDP_INLINE float operator()(float g, float v) const { return g / square_root(v > least ? v : least); }
+};
+
+/// Partition p moves the second moment on, and adds the squares of the directions to partial[p].
+template <class State>
+struct VarianceStatistics {
+  static constexpr bool flush_denormals = true;
+  VarianceDirection direction;
+  ElementMemory<State, 1> memory;
+  float weight;
+  ExactSum* partial;
+  std::size_t blocks, partitions;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
+    for (std::size_t b = p * blocks / partitions; b < (p + 1) * blocks / partitions; ++b) {
+      const VarianceStatistics k = *this;
+      const ElementMemory<State, 1> m = memory;
+      m.each(lanes, b, [=](std::size_t i, float* s) FSDP_LANE {
+        const float g = m.gradient[i] * m.gradient_scale;
+        s[0] += k.weight * (g * g - s[0]);
+      });
+      lanes.sync();
+      const std::size_t first = m.begin(b);
+      Squares::add_block(lanes, partial + p, m.end(b) - first, [=](std::size_t i) FSDP_LANE {
+        return k.direction(m.gradient[first + i] * m.gradient_scale, m.load(0, first + i));
+      });
+    }
+  }
+};
+
+/// For ElementUpdate: leaves the state as it is, which in bf16 rounding does, too.
+struct VarianceRule {
+  static constexpr int states = 1;
+  VarianceDirection direction;
+  float decay, step_size;
+  FSDP_INLINE float operator()(float p, float g, const float* s) const { return p * decay - step_size * direction(g, s[0]); }
+};
+
+}  // namespace fsdp::kernels

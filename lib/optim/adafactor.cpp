@@ -1,0 +1,84 @@
+// torch.optim.Adafactor over shards. Round 0 of statistics: the weights' squares, and of matrices the gradient's, by row and by
+// column. With those of the whole every rank moves the same factors on; then round 1: the squares of the directions, by whose
+// mean they are clipped.
+#include <algorithm>
+#include <cmath>
+
+#include "optim/elementwise.hpp"
+#include "optim/statistics.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr double second_moment_decay = -0.8;  // beta2 of update t is 1 - t^-0.8: Shazeer and Stern 2018, section 7.2
+constexpr double least_scale = 1e-3;          // of a tensor's weights, eps2 there
+constexpr double clipping_threshold = 1;      // d there
+
+double weight_of(const OptimizerStep& step) { return std::pow(static_cast<double>(step.number), second_moment_decay); }
+
+kernels::FactorWords factor_words(const UnitMemory& memory, const UnitTensor& tensor) {
+  std::int64_t* const words = memory.statistics[0] + tensor.words[0] + kernels::ExactSum::words;
+  return {words, words + 2 * tensor.rows};
+}
+
+float* factor(const UnitMemory& memory, std::size_t state, std::size_t offset) {
+  return reinterpret_cast<float*>(memory.states[state]) + offset;
+}
+
+kernels::AdafactorFactors factors_of(const UnitMemory& memory, const UnitTensor& tensor) {
+  return {factor(memory, 0, tensor.first_row), factor(memory, 1, tensor.first_column), tensor.rows, tensor.columns};
+}
+
+}  // namespace
+
+std::size_t adafactor_words(const Shape& shape, int round) {
+  const bool factored = round == 0 && shape.size() > 1;
+  return kernels::ExactSum::words + (factored ? kernels::FactorWords::count(numel(shape) / shape.back(), shape.back()) : 0);
+}
+
+void adafactor_statistics(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step,
+                          int round) {
+  if (round == 1)  // of all matrices, also those of which this rank has nothing: it may at another world size
+    for (const UnitTensor& tensor : memory.tensors)
+      if (tensor.is_matrix)
+        kernels::update_factors(stream, factor(memory, 0, tensor.first_row), factor(memory, 1, tensor.first_column),
+                                tensor.rows, tensor.columns, step.gradient_norm, step.gradient_scale, weight_of(step),
+                                factor_words(memory, tensor));
+  for (const OptimizerSlice& slice : memory.slices) {
+    const UnitTensor& tensor = memory.tensors[slice.tensor];
+    const kernels::UpdateTarget target = target_of(memory, slice, options, step);
+    kernels::ExactSum& sum = sum_of(memory, slice, round, 0);
+    if (round == 0) {
+      kernels::add_squares(stream, sum, target.parameter, target.n);
+      if (tensor.is_matrix)
+        kernels::factor_squares(stream, target.gradient, slice.range.begin, target.n, tensor.rows, tensor.columns,
+                                step.gradient_norm, factor_words(memory, tensor));
+    } else if (tensor.is_matrix) {
+      kernels::adafactor_statistics(stream, target, slice.range.begin, factors_of(memory, tensor), sum);
+    } else {
+      kernels::adafactor_vector_statistics(stream, target, weight_of(step), sum);
+    }
+  }
+}
+
+void update_adafactor(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+  for (const OptimizerSlice& slice : memory.slices) {
+    const UnitTensor& tensor = memory.tensors[slice.tensor];
+    const auto root_mean_square = [&](int round) {
+      return std::sqrt(sum_of(memory, slice, round, 0).value() / static_cast<double>(tensor.numel));
+    };
+    const double lr = step.learning_rate * slice.learning_rate_scale;
+    const double relative = std::min(lr, 1 / std::sqrt(static_cast<double>(step.number)));
+    const double step_size =
+        std::max(least_scale, root_mean_square(0)) * relative / std::max(1.0, root_mean_square(1) / clipping_threshold);
+    const kernels::UpdateTarget target = target_of(memory, slice, options, step);
+    const double decay = lr * slice.weight_decay;
+    if (tensor.is_matrix)
+      kernels::adafactor(stream, target, slice.range.begin, factors_of(memory, tensor), decay, step_size);
+    else
+      kernels::adafactor_vector(stream, target, decay, step_size);
+  }
+}
+
+}  // namespace fsdp

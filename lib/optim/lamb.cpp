@@ -1,0 +1,41 @@
+#include <cmath>
+
+#include "optim/elementwise.hpp"
+#include "optim/statistics.hpp"
+
+namespace fsdp {
+
+namespace {
+
+kernels::LambStep step_of(const OptimizerSlice& slice, const OptimizerOptions& options, const OptimizerStep& step) {
+  const double t = static_cast<double>(step.number);
+  return {.learning_rate = step.learning_rate * slice.learning_rate_scale,
+          .beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .eps = options.eps,
+          .weight_decay = slice.weight_decay,
+          .bias_correction1 = 1 - std::pow(options.beta1, t),
+          .bias_correction2 = 1 - std::pow(options.beta2, t)};
+}
+
+}  // namespace
+
+std::size_t lamb_words(const Shape&, int) { return 2 * kernels::ExactSum::words; }
+
+void lamb_statistics(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step,
+                     int) {
+  for (const OptimizerSlice& slice : memory.slices)
+    kernels::lamb_statistics(stream, target_of(memory, slice, options, step), step_of(slice, options, step),
+                             sum_of(memory, slice, 0, 0), sum_of(memory, slice, 0, 1));
+}
+
+void update_lamb(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+  for (const OptimizerSlice& slice : memory.slices) {
+    const double weights = std::sqrt(sum_of(memory, slice, 0, 0).value()),
+                 directions = std::sqrt(sum_of(memory, slice, 0, 1).value());
+    kernels::lamb(stream, target_of(memory, slice, options, step), step_of(slice, options, step),
+                  weights > 0 && directions > 0 ? weights / directions : 1);
+  }
+}
+
+}  // namespace fsdp
