@@ -89,6 +89,8 @@ void swiglu_forward(Stream& stream, float* out, const float* gate, const float* 
 /// d_gate, d_up from d_out; either may be d_out.
 void swiglu_backward(Stream& stream, float* d_gate, float* d_up, const float* d_out, const float* gate, const float* up,
                      std::size_t n);
+/// to = from past the caches, by all threads; for measurements. `to` lies on a multiple of 64 bytes.
+void copy(Stream& stream, float* to, const float* from, std::size_t n);
 /// Zeros.
 void fill_zero(Stream& stream, float* x, std::size_t n);
 

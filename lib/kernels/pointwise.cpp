@@ -44,6 +44,11 @@ void swiglu_backward(Stream& stream, float* d_gate, float* d_up, const float* d_
 
 void fill_constant(Stream& stream, float* x, std::size_t n, float value) { launch(stream, Fill{x, n, value}, blocks(n)); }
 
+void copy(Stream& stream, float* to, const float* from, std::size_t n) {
+  constexpr std::size_t piece = std::size_t{1} << 22;
+  launch(stream, CopyPieces{to, from, n, piece}, (n + piece - 1) / piece);
+}
+
 void fill_zero(Stream& stream, float* x, std::size_t n) { fill_constant(stream, x, n, 0); }
 
 }  // namespace fsdp::kernels

@@ -43,6 +43,7 @@
   X(BiasGelu<Gelu::tanh>)                 \
   X(ColumnFinish)                         \
   X(ColumnSum)                            \
+  X(CopyPieces)                           \
   X(CrossEntropy)                         \
   X(DropoutBody)                          \
   X(EmbeddingBackward)                    \
