@@ -41,28 +41,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       if (!plan_.gradients.empty() && unit.trainable)
         gradients_[unit.parameters[i]] = at(plan_.whole_gradients[u]) + unit.offsets[i];
     }
-    auto& tensors = tensors_.emplace_back();
-    std::vector<std::size_t> index(model.parameters().size());
-    UnitTensor next;
-    for (const std::size_t p : unit.parameters) {
-      const Shape& extents = layout_.shape(p);
-      index[p] = tensors.size();
-      next.is_matrix = extents.size() > 1;
-      next.numel = numel(extents);
-      next.columns = extents.back();
-      next.rows = next.numel / next.columns;
-      tensors.push_back(next);
-      if (next.is_matrix) next.first_row += next.rows, next.first_column += next.columns;
-      const Statistics& statistics = info_of(unit.rule).statistics;
-      for (int round = 0; round < statistics.rounds; ++round)
-        next.words[static_cast<std::size_t>(round)] += statistics.words(extents, round);
-    }
-    auto& slices = slices_.emplace_back();
-    for (const Slice& slice : layout_.slices(u, mesh_.shard->rank())) {
-      const ParameterSettings& how = settings[slice.parameter];
-      slices.push_back({slice.parameter, slice.range, slice.shard_offset, index[slice.parameter], how.learning_rate_scale,
-                        how.weight_decay});
-    }
+    parts_.push_back(parts_of_unit(layout_, u, mesh_.shard->rank(), settings));
   }
   owners_ = matrix_owners(layout_, mesh_.world->size(), plan_.directions_at_once);
   model_.fill_tables({at(plan_.tables), model_.table_numel(shape_.T)}, shape_.T);
@@ -374,8 +353,8 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
 
 /// What the optimizer works on.
 UnitMemory Executor::memory_of_unit(std::size_t unit) {
-  UnitMemory memory{.tensors = tensors_[unit],
-                    .slices = slices_[unit],
+  UnitMemory memory{.tensors = parts_[unit].tensors,
+                    .slices = parts_[unit].slices,
                     .parameters = owned_master(unit),
                     .gradients = at(plan_.gradients[unit])};
   if (const DType type = layout_.units()[unit].types.parameter; type != DType::f32)
@@ -403,7 +382,7 @@ void Executor::work_on_matrices(Stream& stream, std::size_t u) {
   float* const whole = at(plan_.whole_directions[u]);
   for (const Range gap : unit.gaps) kernels::fill_zero(stream, whole + gap.begin, gap.size());
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const UnitTensor& tensor = tensors_[u][i];
+    const UnitTensor& tensor = parts_[u].tensors[i];
     float* const matrix = whole + unit.offsets[i];
     if (owners_[u][i] == mesh_.world->rank())
       info_of(unit.rule).whole.work(stream, matrix, tensor.rows, tensor.columns, at(plan_.matrix_scratch));

@@ -165,12 +165,11 @@ class Executor {
   const ExecutorOptions options_;
   std::array<std::unique_ptr<Stream>, stream_count> streams_;
   Arena arena_, slots_;
-  std::vector<std::byte*> memory_;                   // of each buffer
-  std::vector<const void*> weights_;                 // of each parameter: where it is when its unit is gathered
-  std::vector<float*> gradients_;                    // of each parameter
-  std::vector<std::vector<UnitTensor>> tensors_;     // of each unit
-  std::vector<std::vector<OptimizerSlice>> slices_;  // of each unit: this rank's
-  std::vector<std::vector<int>> owners_;             // of each unit's matrices, if it has work on them
+  std::vector<std::byte*> memory_;        // of each buffer
+  std::vector<const void*> weights_;      // of each parameter: where it is when its unit is gathered
+  std::vector<float*> gradients_;         // of each parameter
+  std::vector<UnitParts> parts_;          // of each unit, of this rank
+  std::vector<std::vector<int>> owners_;  // of each unit's matrices, if it has work on them
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
   bool fake_collectives_ = false;

@@ -65,4 +65,31 @@ Range Layout::statistics(std::size_t unit, int round) const {
 
 std::size_t Layout::statistics_words(int round) const { return statistics(units_.size() - 1, round).end; }
 
+UnitParts parts_of_unit(const Layout& layout, std::size_t unit_index, int shard,
+                        const std::vector<ParameterSettings>& settings) {
+  const Unit& unit = layout.units().at(unit_index);
+  const Statistics& statistics = info_of(unit.rule).statistics;
+  UnitParts parts;
+  std::vector<std::size_t> position(settings.size());
+  UnitTensor next;
+  for (const std::size_t p : unit.parameters) {
+    const Shape& shape = layout.shape(p);
+    position[p] = parts.tensors.size();
+    next.is_matrix = shape.size() > 1;
+    next.numel = numel(shape);
+    next.columns = shape.back();
+    next.rows = next.numel / next.columns;
+    parts.tensors.push_back(next);
+    if (next.is_matrix) next.first_row += next.rows, next.first_column += next.columns;
+    for (int round = 0; round < statistics.rounds; ++round)
+      next.words[static_cast<std::size_t>(round)] += statistics.words(shape, round);
+  }
+  for (const Slice& slice : layout.slices(unit_index, shard)) {
+    const ParameterSettings& how = settings[slice.parameter];
+    parts.slices.push_back({slice.parameter, slice.range, slice.shard_offset, position[slice.parameter],
+                            how.learning_rate_scale, how.weight_decay});
+  }
+  return parts;
+}
+
 }  // namespace fsdp

@@ -65,4 +65,12 @@ class Layout {
   std::vector<Unit> units_;
 };
 
+/// What an optimizer works on: all parameters of a unit, and this shard's parts of them.
+struct UnitParts {
+  std::vector<UnitTensor> tensors;
+  std::vector<OptimizerSlice> slices;
+};
+/// `settings`: of each parameter of the model.
+UnitParts parts_of_unit(const Layout& layout, std::size_t unit, int shard, const std::vector<ParameterSettings>& settings);
+
 }  // namespace fsdp

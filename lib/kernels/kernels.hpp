@@ -115,6 +115,8 @@ void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::siz
 /// d_gate, d_up from d_out; either may be d_out.
 template <class E>
 void swiglu_backward(Stream& stream, E* d_gate, E* d_up, const E* d_out, const E* gate, const E* up, std::size_t n);
+/// to = from past the caches, by all threads; for measurements. `to` lies on a multiple of 64 bytes.
+void copy(Stream& stream, float* to, const float* from, std::size_t n);
 /// Zeros.
 template <class E>
 void fill_zero(Stream& stream, E* x, std::size_t n);

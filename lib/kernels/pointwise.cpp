@@ -51,6 +51,11 @@ void fill_constant(Stream& stream, float* x, std::size_t n, float value) {
   launch(stream, Fill<float>{x, n, value}, blocks(n));
 }
 
+void copy(Stream& stream, float* to, const float* from, std::size_t n) {
+  constexpr std::size_t piece = std::size_t{1} << 22;
+  launch(stream, CopyPieces{to, from, n, piece}, (n + piece - 1) / piece);
+}
+
 template <class E>
 void fill_zero(Stream& stream, E* x, std::size_t n) {
   launch(stream, Fill<E>{x, n, E(0.0f)}, blocks(n));

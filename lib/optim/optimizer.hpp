@@ -118,11 +118,17 @@ struct WholeMatrices {
   double (*cost)(std::size_t rows, std::size_t columns) = nullptr;          // of the work, in any unit
 };
 
+/// How often an update goes over memory: numbers read or written for each parameter, beside states, and for each state.
+struct MemoryPasses {
+  int numbers = 3, per_state = 2;  // parameter, gradient, parameter; once in and once out
+};
+
 struct RuleInfo {
   Rule rule;
   std::string_view name;          // in checkpoints
   std::vector<StateInfo> states;  // in the order of UnitMemory::states
   UpdateFunction update;
+  MemoryPasses passes = {};
   Statistics statistics = {};
   WholeMatrices whole = {};
 };

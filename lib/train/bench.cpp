@@ -15,6 +15,7 @@
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "train/bench_collectives.hpp"
+#include "train/bench_optimizer.hpp"
 #include "train/machine.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
@@ -212,12 +213,13 @@ std::string bench_step(BenchOptions options, Communicator& world, Device& device
 }  // namespace
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|step|collectives [options]",
+  OptionTable table("fsdp-bench", "gemm|step|collectives|optimizer [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.group("What");
   table
-      .text("what", "gemm|step|collectives", options.what,
-            "gemm: the products of a model's layers; step: whole updates on random tokens; collectives: ours and MPI's own")
+      .text("what", "gemm|step|collectives|optimizer", options.what,
+            "gemm: the products of a model's layers; step: whole updates on random tokens; collectives: ours and MPI's own; "
+            "optimizer: updates of a model's parameters alone")
       .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs");
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank per micro-batch");
@@ -240,6 +242,15 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
   add_comm_thread_option(table, options.comm_thread);
+  std::vector<std::pair<std::string, std::string>> optimizers;
+  for (const KindInfo& info : optimizer_kinds()) optimizers.emplace_back(info.name, info.name);
+  table.choice<std::string>("optimizer", options.optimizer, std::move(optimizers), "optimizer: this one").unset("all");
+  table.choice<DType>("optimizer-state-dtype", options.optimizer_state_dtype, {{"fp32", DType::f32}, {"bf16", DType::bf16}},
+                      "optimizer: type of the moments");
+  table
+      .path("python", "FILE", options.python,
+            "optimizer: a Python with torch, whose fused AdamW takes turns with ours on tensors of the same sizes")
+      .unset("no comparison");
   table.flag("json", options.json, "print one JSON object");
   return table;
 }
@@ -251,6 +262,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   kernels::set_threads(share.threads);
   if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);
+  if (options.what == "optimizer") return bench_optimizer(options, world, *device, *stream);
   if (options.what == "collectives") {
     if (options.largest_bytes < 4096 || options.largest_bytes > std::size_t{1} << 32)
       throw CollectiveError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more) choose one between", 0, true,
@@ -258,7 +270,8 @@ std::string bench(const BenchOptions& options, Communicator& world) {
     return bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
   }
   throw CollectiveError(
-      format("'{}' is not a measurement (gemm, step and collectives are); see fsdp-bench --help", options.what), 0, true, 2);
+      format("'{}' is not a measurement (gemm, step, collectives and optimizer are); see fsdp-bench --help", options.what), 0,
+      true, 2);
 }
 
 }  // namespace fsdp

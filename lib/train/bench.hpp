@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
 
 #include "base/dtype.hpp"
@@ -13,7 +14,7 @@
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;  // "gemm", "step" or "collectives"
+  std::string what;  // "gemm", "step", "collectives" or "optimizer"
   std::string arch = "gpt2";
   std::size_t batch_size = 4, tokens_per_sample = 256, update_freq = 1;
   std::string sharding_strategy = "full";
@@ -27,6 +28,9 @@ struct BenchOptions {
   std::size_t largest_bytes = std::size_t{64} << 20;  // of collectives
   CommOptions comm = {.kind = CommKind::automatic};
   bool comm_thread = false;
+  std::string optimizer;  // empty: all
+  DType optimizer_state_dtype = DType::f32;
+  std::filesystem::path python;  // empty: no comparison with PyTorch
   bool json = false;
 };
 

@@ -127,6 +127,31 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
     out.resize(2 * C);
     return k::ColumnSum{out.data(), a.data(), R, C, C, 2};
   });
+  // How bf16 states are rounded, and sums of squares by row and by column.
+  const auto halves = [](Floats& out, std::size_t at) { return reinterpret_cast<std::uint16_t*>(out.data() + at); };
+  compare("momentum in bf16", 1, 0, [&](Floats& out) {
+    out.assign(R * C + (R * C + 1) / 2, 0);
+    return k::ElementUpdate<k::MomentumRule, std::uint16_t>{
+        {0, 0.5f, 0.5f, 0, 1}, {out.data(), {halves(out, R * C)}, a.data(), R * C, 1, {{3, 4}, 0}, nullptr, DType::bf16}};
+  });
+  compare("copy in 16 bits", 1, 0, [&](Floats& out) {
+    out = a;
+    out.resize(R * C + (R * C + 1) / 2);
+    return k::ElementUpdate<k::SgdRule, float>{{1, 0, 0.5f},
+                                               {out.data(), {}, b.data(), R * C, 1, {}, halves(out, R * C), DType::bf16}};
+  });
+  std::vector<std::vector<std::int64_t>> words;
+  auto sums = [&](auto run) {
+    words.emplace_back(2 * (R + C));
+    run(k::RowSquares{{0x1p40}, {0, R * C, C}, 0, a.data(), words.back().data()},
+        k::ColumnSquares{{0x1p40}, {0, R * C, C}, 0, R, a.data(), words.back().data() + 2 * R});
+  };
+  sums([](const auto& row, const auto& column) { k::run_rows<2>(row, R), k::run_rows<2>(column, 1); });
+  if (__builtin_cpu_supports("x86-64-v3"))
+    sums([](const auto& row, const auto& column) { k::run_rows<3>(row, R), k::run_rows<3>(column, 1); });
+  if (__builtin_cpu_supports("x86-64-v4"))
+    sums([](const auto& row, const auto& column) { k::run_rows<4>(row, R), k::run_rows<4>(column, 1); });
+  for (const auto& other : words) BOOST_TEST((other == words[0] && other[2 * R] > 0));
   std::vector<double> values;
   auto squares = [&](auto run) {
     std::vector<k::ExactSum> partial(2);

@@ -38,6 +38,7 @@
   X(FactoredSquares)                      \
   X(FactoredUpdate)                       \
   X(ColumnFinish)                         \
+  X(CopyPieces)                           \
   X(CrossEntropy)                         \
   X(NormalFill)                           \
   X(Squares)                              \

@@ -4,6 +4,7 @@
 //   sum(n, f)   the sum of f(i), in an order that depends on n alone (float, double or integer);
 //   sums(n, f, g[, h])  two or three sums in one walk (the compiler finds what f and g have in common);
 //   max(n, f)   the largest f(i), at least `lowest`;
+//   copy(n, to, from)  n floats, `to` on a multiple of 64 bytes;
 //   once(f)     calls f on one lane;
 //   sync()      what lanes wrote before it, others read after it. sum() and max() imply it.
 // On the CPU one thread walks a row with vector code; on CUDA a thread block does.
@@ -11,6 +12,10 @@
 
 #include <cstddef>
 #include <type_traits>
+
+#if !defined(__CUDACC__)
+#include <xmmintrin.h>
+#endif
 
 #include "kernels/math.hpp"
 
@@ -111,6 +116,15 @@ struct CpuLanes {
     return part[0];
   }
 
+  /// Past the caches, without reading what is overwritten.
+  FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) {
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+      for (std::size_t j = 0; j < 16; j += 4) _mm_stream_ps(to + i + j, _mm_loadu_ps(from + i + j));
+    for (; i < n; ++i) to[i] = from[i];
+    _mm_sfence();
+  }
+
   template <class F>
   FSDP_INLINE static void once(F f) {
     f();
@@ -169,6 +183,10 @@ struct CudaLanes {
       value = other > value ? other : value;
     }
     return reduce(value, lowest, [](T a, T b) { return b > a ? b : a; });
+  }
+
+  FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) {
+    each(n, [=](std::size_t i) { to[i] = from[i]; });
   }
 
   template <class F>

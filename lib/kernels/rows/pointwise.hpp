@@ -54,6 +54,21 @@ struct AddResidual {
   }
 };
 
+/// Piece b of an array.
+struct CopyPieces {
+  float* to;
+  const float* from;
+  std::size_t n, piece;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    const std::size_t begin = b * piece, count = n - begin < piece ? n - begin : piece;
+    float* out = to + begin;
+    const float* in = from + begin;
+    lanes.copy(count, out, in);
+  }
+};
+
 inline constexpr float gelu_scale = 0.7978845608f;  // sqrt(2/pi)
 inline constexpr float gelu_cubic = 0.044715f;
 
