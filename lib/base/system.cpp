@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include <malloc.h>
 #include <unistd.h>
 
 namespace fsdp {
@@ -61,6 +62,13 @@ std::size_t available_memory_bytes() {
       if (const auto left = left_in_group(root / group.relative_path(), v2)) available = std::min(available, *left);
   }
   return available;
+}
+
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
 }
 
 std::size_t process_peak_bytes() {

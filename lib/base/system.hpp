@@ -14,6 +14,10 @@ std::string host_name();
 /// used.
 std::size_t available_memory_bytes();
 
+/// From now on malloc keeps what is freed, for the process's next request: for a main() whose steps take and free the same
+/// memory, large pieces above all, which the system would have to fill with zeros each time.
+void keep_freed_memory();
+
 /// VmHWM: the most memory that this process has had resident, in bytes.
 std::size_t process_peak_bytes();
 

@@ -65,12 +65,14 @@ class Communicator {
   /// whole + rank() * shard_count. Sends (size-1) * shard_count elements per rank.
   virtual void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) = 0;
   /// shard (overwritten or added to) = canonical sum over ranks of their whole[rank() * shard_count ...]; whole is left
-  /// unspecified. shard must not overlap it, except that what is overwritten may be whole + rank() * shard_count. fp32. Sends
-  /// (size-1) * shard_count elements per rank.
-  virtual void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) = 0;
-  /// data = canonical sum over ranks, on every rank. Sends 2 (size-1)/size * count elements per rank (up to rounding); where
-  /// the group goes by nodes (nodes/), up to twice as many of double and int64, whose sums are small.
-  virtual void all_reduce(Stream& stream, float* data, std::size_t count) = 0;
+  /// unspecified. shard must not overlap it, except that what is overwritten may be whole + rank() * shard_count. Sends
+  /// (size-1) * shard_count elements of type `travel` per rank: what each rank adds is rounded to it, its own, too, once; sums
+  /// are fp32, and those of a node go on to other nodes as fp32.
+  virtual void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) = 0;
+  /// data = canonical sum over ranks, on every rank, of what each has, rounded to `travel`; the sums travel as fp32. Sends
+  /// 2 (size-1)/size * count elements per rank (up to rounding); where the group goes by nodes (nodes/), up to twice as many of
+  /// double and int64, whose sums are small.
+  virtual void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) = 0;
   virtual void all_reduce(Stream& stream, double* data, std::size_t count) = 0;
   /// Exact, modulo 2^64.
   virtual void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) = 0;

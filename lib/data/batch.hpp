@@ -3,6 +3,7 @@
 // ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -18,24 +19,42 @@ struct BatchCut {
   /// Of micro-batch `micro` of this rank, in the update.
   std::size_t first_sequence(std::size_t micro) const { return (static_cast<std::size_t>(rank) * K + micro) * B; }
   std::size_t sequences_per_update() const { return B * K * static_cast<std::size_t>(ranks); }
-  std::size_t tokens_per_update() const { return sequences_per_update() * T; }
 };
 
-/// The training data. Sequence s of the run is sequence s mod file.sequences(T): after the last one the data starts again.
-/// Shuffled, each pass over the data is in an order of its own, which depends on (seed, pass) alone (permutation.hpp).
+/// In which order a run reads its data, and for how long.
+struct DataOrder {
+  std::optional<std::uint64_t> shuffle_seed = {};  // else that of the file
+  std::uint64_t passes = 0;                        // over the data; 0: without an end
+};
+
+/// The training data. Sequence s of the run is sequence s mod file.sequences(T): after the last one, which may be shorter, the
+/// data starts again, in the midst of an update if need be. Shuffled, each pass over the data is in an order of its own, which
+/// depends on (seed, pass) alone (permutation.hpp). What fills up a short sequence, and the last update, has target -1, which
+/// does not count.
 class TrainBatches {
  public:
   /// Throws UserError if the file holds no whole sequence. The file must outlive this.
-  TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size, std::optional<std::uint64_t> shuffle_seed = {});
+  TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size, DataOrder order = {});
   /// This rank's micro-batch `micro` (0 .. K-1) of the update that starts after `position` consumed sequences: inputs[B T],
   /// targets[B T]. Throws UserError for a token outside the vocabulary. Does not allocate.
   void read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
+  /// Targets that count in that update, over all ranks.
+  std::uint64_t targets(std::uint64_t position) const;
+  /// Where the next update starts.
+  std::uint64_t after(std::uint64_t position) const { return std::min(position + cut_.sequences_per_update(), end_); }
+  /// Whether all passes are done.
+  bool at_end(std::uint64_t position) const { return position >= end_; }
+  /// Updates of all passes; none where there is no end.
+  std::optional<std::uint64_t> updates() const;
 
  private:
+  std::uint64_t sequence_at(std::uint64_t s) const;
+
   const TokenFile& file_;
   BatchCut cut_;
   std::size_t vocab_size_;
-  std::optional<std::uint64_t> shuffle_seed_;
+  DataOrder order_;
+  std::uint64_t sequences_, end_;  // of a pass, of all
 };
 
 /// Validation data: every target of the file once (also those of the last, shorter sequence), in the same number of batches on
@@ -46,7 +65,7 @@ class ValidBatches {
   ValidBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size);
   std::size_t batches() const { return batches_; }
   /// Targets that count, over all ranks.
-  std::size_t targets() const { return file_.tokens() - 1; }
+  std::size_t targets() const { return file_.targets(); }
   /// Batch b of this rank: inputs[B T], targets[B T].
   void read(std::size_t b, std::int32_t* inputs, std::int32_t* targets) const;
 

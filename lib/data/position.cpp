@@ -17,7 +17,10 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
     say("");
     return before;
   }
-  const std::uint64_t per_pass_before = (before.data_tokens - 1) / T, per_pass_now = (now.data_tokens - 1) / U;
+  const auto per_pass = [](const DataPosition& data) {  // TokenFile::sequences()
+    return data.data_tokens < 2 ? 0 : (data.data_tokens - 2) / data.tokens_per_sample + 1;
+  };
+  const std::uint64_t per_pass_before = per_pass(before), per_pass_now = per_pass(now);
   if (same_data && !before.shuffled && !now.shuffled && per_pass_before > 0 && per_pass_now > 0) {
     const std::uint64_t pass = before.sequences / per_pass_before, in_pass = before.sequences % per_pass_before;
     position.sequences = pass * per_pass_now + in_pass * T / U;

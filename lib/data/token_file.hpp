@@ -20,8 +20,9 @@ class TokenFile {
   ~TokenFile();
 
   std::size_t tokens() const { return tokens_.size(); }
-  /// Whole sequences of length T in the file.
-  std::size_t sequences(std::size_t T) const { return tokens() == 0 ? 0 : (tokens() - 1) / T; }
+  std::size_t targets() const { return tokens() == 0 ? 0 : tokens() - 1; }
+  /// Sequences of length T that have all targets of the file; the last one may be shorter.
+  std::size_t sequences(std::size_t T) const { return (targets() + T - 1) / T; }
   /// Copies sequence k: inputs[T], targets[T]. Past the end of the file inputs are 0 and targets -1, which do not count. Throws
   /// UserError if a token is not below vocab_size, with its position and value.
   void read(std::size_t k, std::size_t T, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const;

@@ -44,7 +44,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
     parts_.push_back(parts_of_unit(layout_, u, mesh_.shard->rank(), settings));
   }
   owners_ = matrix_owners(layout_, mesh_.world->size(), plan_.directions_at_once);
-  model_.fill_tables({at(plan_.tables), model_.table_numel(shape_.T)}, shape_.T);
+  model_.fill_tables({at(plan_.tables), model_.table_numel(shape_.T)}, shape_.T, options_.table_type);
   model_.use_tables(at(plan_.tables));
   if (options_.comm_thread) comm_thread_ = std::make_unique<Worker>("fsdp-comm");
 }
@@ -141,7 +141,10 @@ void Executor::inspect(const Operation& op) {
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const float* gradient = at(plan_.whole_gradients[u]) + unit.offsets[i];
     const std::size_t n = numel(model_.parameters()[unit.parameters[i]].shape);
-    if (std::all_of(gradient, gradient + n, [](float g) { return std::isfinite(g); })) continue;
+    const bool finite = with_element(op.travel, [&]<class E>() {
+      return std::all_of(gradient, gradient + n, [](float g) { return std::isfinite(static_cast<float>(E(g))); });
+    });
+    if (finite) continue;
     non_finite_ = {static_cast<std::size_t>(&op - plan_.update.data()), u, unit.parameters[i]};
     return;
   }
@@ -310,12 +313,12 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       // Between parameters the slot holds what another unit left there.
       for (const Range gap : layout_.units()[u].gaps) kernels::fill_zero(s, whole + gap.begin, gap.size());
       return mesh_.along(op.group).reduce_scatter(s, whole, at(plan_.gradients[u]), layout_.shard_numel(u),
-                                                  op.accumulate ? Into::add : Into::overwrite);
+                                                  op.accumulate ? Into::add : Into::overwrite, op.travel);
     }
     case OperationKind::all_reduce:
       if (plan_.whole_gradients[u].buffer == plan_.gradients[u]) inspect(op);
       if (fake_collectives_) return;
-      return mesh_.along(op.group).all_reduce(s, at(plan_.gradients[u]), layout_.shard_numel(u));
+      return mesh_.along(op.group).all_reduce(s, at(plan_.gradients[u]), layout_.shard_numel(u), op.travel);
     case OperationKind::add_squares:
       if (layout_.units()[u].sharded || mesh_.shard->rank() == 0)  // what all ranks hold counts once
         kernels::add_squares(s, sums().squares, at(plan_.gradients[u]), layout_.shard_numel(u));
@@ -339,10 +342,10 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::scatter_directions:
       if (fake_collectives_) return;
       return mesh_.along(op.group).reduce_scatter(s, at(plan_.whole_directions[u]), at(plan_.directions[u]),
-                                                  layout_.shard_numel(u), Into::overwrite);
+                                                  layout_.shard_numel(u), Into::overwrite, DType::f32);
     case OperationKind::sum_directions:
       if (fake_collectives_) return;
-      return mesh_.along(op.group).all_reduce(s, at(plan_.directions[u]), layout_.shard_numel(u));
+      return mesh_.along(op.group).all_reduce(s, at(plan_.directions[u]), layout_.shard_numel(u), DType::f32);
     case OperationKind::optimizer:
       if (!sums().finite()) return;  // the same decision on every rank
       return info_of(layout_.units()[u].rule).update(s, memory_of_unit(u), optimizer_, step_of(scalars));

@@ -76,6 +76,7 @@ struct ExecutorOptions {
   bool comm_thread = false;
   /// For tests: called before each operation, by the thread that runs it.
   std::function<void(const Operation&)> before_operation = {};
+  DType table_type = DType::f32;  // rotary tables are rounded to it
 };
 
 class Executor {

@@ -94,6 +94,7 @@ std::string title_of(const Operation& op, const Layout& layout) {
   else if (op.unit >= 0)
     title += " " + layout.units()[static_cast<std::size_t>(op.unit)].name;
   if (op.round > 0) title += ", once more";
+  if (op.travel != DType::f32) title += format(" in {}", name_of(op.travel));
   if (op.accumulate) title += ", add";
   return title;
 }

@@ -86,6 +86,7 @@ struct Operation {
   int round = 0;                       // of statistics, reduce_statistics
   GroupAxis group = GroupAxis::shard;  // of all_gather, reduce_scatter, all_reduce
   bool accumulate = false;             // add to what is written instead of replacing it
+  DType travel = DType::f32;           // of reduce_scatter, all_reduce: what this rank's own gradient is rounded to on its way
   // The tensors that the kind needs come first, in the order of the builder; parameters and gradients of units follow.
   std::vector<BufferId> reads, writes;
   std::vector<int> waits = {};                      // derived: indices of earlier operations on other streams

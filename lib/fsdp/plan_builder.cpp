@@ -34,8 +34,7 @@ class Builder {
     expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
                options.checkpoint_every >= 1,
            "a plan needs slots, a batch and segments");
-    for (const Unit& unit : layout.units())
-      expect(unit.types.gradient == DType::f32 && unit.types.reduce == DType::f32, "gradients are planned in fp32");
+    for (const Unit& unit : layout.units()) expect(unit.types.gradient == DType::f32, "gradients are planned in fp32");
     expect(sizes.stages.size() == sizes.blocks + 2, "stages are the embedding, the blocks and the head");
   }
 
@@ -465,6 +464,7 @@ class Builder {
                   .stream = StreamId::reduce,
                   .unit = u,
                   .accumulate = micro_batch_ > 0 && !gradients_whole_,
+                  .travel = unit(u).types.reduce,
                   .reads = {whole},
                   .writes = {shard}});
     if (last && (row_.axis != ShardAxis::world || !scattered(u)))
@@ -472,6 +472,7 @@ class Builder {
                   .stream = StreamId::reduce,
                   .unit = u,
                   .group = unit(u).sharded ? GroupAxis::replicate : GroupAxis::world,
+                  .travel = scattered(u) ? DType::f32 : unit(u).types.reduce,  // sums stay as they are
                   .reads = {shard},
                   .writes = {shard}});
     if (last)

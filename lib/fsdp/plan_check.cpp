@@ -377,8 +377,13 @@ std::uint64_t collective_fingerprint(const Plan& plan, const Layout& layout) {
         mix(static_cast<std::uint64_t>(op.kind));
         mix(static_cast<std::uint64_t>(op.unit));
         mix(static_cast<std::uint64_t>(op.group));
+        mix(static_cast<std::uint64_t>(op.travel));
         if (op.kind == reduce_statistics) mix(layout.statistics_words(op.round));
-        if (op.unit >= 0) mix(layout.units()[static_cast<std::size_t>(op.unit)].padded_numel);
+        if (op.unit >= 0) {
+          const Unit& unit = layout.units()[static_cast<std::size_t>(op.unit)];
+          mix(unit.padded_numel);
+          mix(static_cast<std::uint64_t>(unit.types.parameter));
+        }
       }
     mix(list->size());
   }

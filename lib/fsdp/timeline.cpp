@@ -26,20 +26,21 @@ std::string short_name(const Unit& unit) {
 
 /// The rule. `forward` columns are one unit of time.
 Box box_of(const Operation& op, const Layout& layout, std::size_t block_numel, std::size_t forward) {
-  const auto transfer = [&](char letter, double numel, DType type) -> Box {
-    const double bytes = numel * static_cast<double>(size_of(type)),
+  const auto transfer = [&](char letter, std::size_t numel, std::size_t element_bytes) -> Box {
+    const double bytes = static_cast<double>(numel * element_bytes),
                  block_bytes = static_cast<double>(block_numel * size_of(DType::f32));
     const auto columns = static_cast<std::size_t>(std::lround(static_cast<double>(forward) * bytes / block_bytes));
     return {letter + short_name(layout.units()[static_cast<std::size_t>(op.unit)]), std::max<std::size_t>(columns, 3)};
   };
   const auto unit = [&]() -> const Unit& { return layout.units()[static_cast<std::size_t>(op.unit)]; };
+  const auto part = [&] { return layout.shard_numel(static_cast<std::size_t>(op.unit)); };
   switch (op.kind) {
     case all_gather:
-      return transfer('G', static_cast<double>(unit().padded_numel), unit().types.parameter);
+      return transfer('G', unit().padded_numel, size_of(unit().types.parameter));
     case reduce_scatter:
-      return transfer('R', static_cast<double>(unit().padded_numel), unit().types.reduce);
+      return transfer('R', unit().padded_numel, size_of(op.travel));
     case all_reduce:
-      return transfer('A', 2 * static_cast<double>(layout.shard_numel(static_cast<std::size_t>(op.unit))), unit().types.reduce);
+      return transfer('A', part(), size_of(op.travel) + sizeof(float));
     case embedding_forward:
     case embedding_backward:
       return {"E", forward};
@@ -61,13 +62,13 @@ Box box_of(const Operation& op, const Layout& layout, std::size_t block_numel, s
     case directions:
       return {"D", 3};
     case gather_directions:
-      return transfer('G', static_cast<double>(unit().padded_numel), DType::f32);
+      return transfer('G', unit().padded_numel, sizeof(float));
     case whole_matrices:
       return {"W" + short_name(unit()), forward};
     case scatter_directions:
-      return transfer('R', static_cast<double>(unit().padded_numel), DType::f32);
+      return transfer('R', unit().padded_numel, sizeof(float));
     case sum_directions:
-      return transfer('A', 2 * static_cast<double>(layout.shard_numel(static_cast<std::size_t>(op.unit))), DType::f32);
+      return transfer('A', part(), 2 * sizeof(float));
     case optimizer:
       return {"O", 3};
     case read_batch:

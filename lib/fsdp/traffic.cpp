@@ -54,56 +54,59 @@ std::size_t members_of_each_node(const Group& group, std::size_t per_node) {
 }
 
 struct Sent {
-  std::size_t near = 0, far = 0;  // elements
+  std::size_t near = 0, far = 0;  // bytes
   std::size_t total() const { return near + far; }
 };
 
-/// What a rank sends in an all-reduce by messages: the others' shares to their owners, then its own to the others.
-std::size_t sent_by_all_reduce(std::size_t count, std::size_t ranks, std::size_t rank) {
+/// What a rank sends in an all-reduce by messages: the others' shares to their owners, then its own, added up, to the others.
+std::size_t sent_by_all_reduce(std::size_t count, std::size_t ranks, std::size_t rank, std::size_t travel_bytes,
+                               std::size_t element_bytes) {
   const std::size_t mine = share(count, ranks, rank).size();
-  return count - mine + (ranks - 1) * mine;
+  return (count - mine) * travel_bytes + (ranks - 1) * mine * element_bytes;
 }
 
 /// What one call makes a rank send that is number `place` of `of_each` on node number `node` of a group that goes by nodes.
 Sent sent_by_nodes(const CollectiveUse& use, std::size_t nodes, std::size_t node, std::size_t of_each, std::size_t place) {
-  if (use.kind != Collective::all_reduce) return {nodes * (of_each - 1) * use.count, (nodes - 1) * use.count};
+  const std::size_t bytes = use.element_bytes, travel = use.travel_bytes;
+  if (use.kind != Collective::all_reduce) return {nodes * (of_each - 1) * use.count * travel, (nodes - 1) * use.count * bytes};
   const std::size_t parted = elements_in_parts(use.count, use.element_bytes, of_each), part = parted / of_each,
                     whole = use.count - parted;
-  return {2 * (of_each - 1) * part + sent_by_all_reduce(whole, of_each, place),
-          sent_by_all_reduce(part, nodes, node) + sent_by_all_reduce(whole, nodes, node)};
+  return {(of_each - 1) * part * (travel + bytes) + sent_by_all_reduce(whole, of_each, place, travel, bytes),
+          sent_by_all_reduce(part, nodes, node, bytes, bytes) + sent_by_all_reduce(whole, nodes, node, bytes, bytes)};
 }
 
 /// What one call makes the member `group.index` send to the members `near` and to the others, each what it needs.
 Sent sent_directly(const CollectiveUse& use, const Group& group, Range near) {
   const std::size_t neighbours = near.size() - 1, others = group.size - 1;
-  if (use.kind != Collective::all_reduce) return {neighbours * use.count, (others - neighbours) * use.count};
+  const std::size_t bytes = use.element_bytes, travel = use.travel_bytes;
+  if (use.kind != Collective::all_reduce) return {neighbours * use.count * travel, (others - neighbours) * use.count * travel};
   const std::size_t mine = share(use.count, group.size, group.index).size();
   const std::size_t begin = share(use.count, group.size, near.begin).begin,
                     end = share(use.count, group.size, near.end - 1).end;
-  const std::size_t to_near = end - begin - mine + neighbours * mine;
-  return {to_near, sent_by_all_reduce(use.count, group.size, group.index) - to_near};
+  const std::size_t to_near = (end - begin - mine) * travel + neighbours * mine * bytes;
+  return {to_near, sent_by_all_reduce(use.count, group.size, group.index, travel, bytes) - to_near};
 }
 
 }  // namespace
 
 std::optional<CollectiveUse> collective_of(const Operation& op, const Layout& layout) {
-  const auto use = [&](Collective kind, DType type) -> CollectiveUse {
-    return {kind, op.group, layout.shard_numel(static_cast<std::size_t>(op.unit)), size_of(type), 1};
+  const auto use = [&](Collective kind, DType type, DType travel) -> CollectiveUse {
+    return {kind, op.group, layout.shard_numel(static_cast<std::size_t>(op.unit)), size_of(type), size_of(travel), 1};
   };
-  const auto types = [&] { return layout.units().at(static_cast<std::size_t>(op.unit)).types; };
+  const auto gather = [&](DType type) { return use(Collective::all_gather, type, type); };
   switch (op.kind) {
     case OperationKind::all_gather:
-      return use(Collective::all_gather, types().parameter);
+      return gather(layout.units().at(static_cast<std::size_t>(op.unit)).types.parameter);
     case OperationKind::reduce_scatter:
-      return use(Collective::reduce_scatter, types().reduce);
+      return use(Collective::reduce_scatter, DType::f32, op.travel);
     case OperationKind::all_reduce:
-      return use(Collective::all_reduce, types().reduce);
+      return use(Collective::all_reduce, DType::f32, op.travel);
     case OperationKind::gather_directions:
-      return use(Collective::all_gather, DType::f32);
+      return gather(DType::f32);
     case OperationKind::scatter_directions:
-      return use(Collective::reduce_scatter, DType::f32);
+      return use(Collective::reduce_scatter, DType::f32, DType::f32);
     case OperationKind::sum_directions:
-      return use(Collective::all_reduce, DType::f32);
+      return use(Collective::all_reduce, DType::f32, DType::f32);
     default:
       return std::nullopt;
   }
@@ -114,20 +117,23 @@ std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& o
   const std::size_t planned = operations.empty() ? 1 : static_cast<std::size_t>(operations.back().micro_batch) + 1;
   expect(micro_batches == planned || (micro_batches > planned && planned >= 2),
          "a micro-batch that is not the last is planned");
-  std::map<std::tuple<Collective, GroupAxis, std::size_t, std::size_t>, std::uint64_t> calls;
+  std::map<std::tuple<Collective, GroupAxis, std::size_t, std::size_t, std::size_t>, std::uint64_t> calls;
   for (const Operation& op : operations) {
     const std::uint64_t times = op.micro_batch == 0 ? micro_batches - planned + 1 : 1;
     if (op.kind == OperationKind::gradient_norm) {
-      calls[{Collective::all_reduce, GroupAxis::shard, kernels::ExactSum::words, sizeof(std::int64_t)}] += times;
-      calls[{Collective::all_reduce, GroupAxis::world, 1, sizeof(double)}] += times;
+      calls[{Collective::all_reduce, GroupAxis::shard, kernels::ExactSum::words, sizeof(std::int64_t), sizeof(std::int64_t)}] +=
+          times;
+      calls[{Collective::all_reduce, GroupAxis::world, 1, sizeof(double), sizeof(double)}] += times;
     }
     if (op.kind == OperationKind::reduce_statistics)
-      calls[{Collective::all_reduce, GroupAxis::shard, layout.statistics_words(op.round), sizeof(std::int64_t)}] += times;
-    if (const auto use = collective_of(op, layout)) calls[{use->kind, use->axis, use->count, use->element_bytes}] += times;
+      calls[{Collective::all_reduce, GroupAxis::shard, layout.statistics_words(op.round), sizeof(std::int64_t),
+             sizeof(std::int64_t)}] += times;
+    if (const auto use = collective_of(op, layout))
+      calls[{use->kind, use->axis, use->count, use->element_bytes, use->travel_bytes}] += times;
   }
   std::vector<CollectiveUse> uses;
   for (const auto& [key, n] : calls)
-    uses.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), n});
+    uses.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), std::get<4>(key), n});
   return uses;
 }
 
@@ -146,12 +152,11 @@ RankTraffic traffic_of_rank(const std::vector<CollectiveUse>& uses, MeshShape me
     const Sent direct = sent_directly(use, group, near);
     const Sent sent =
         by_nodes ? sent_by_nodes(use, group.size / of_each, group.index / of_each, of_each, group.index % of_each) : direct;
-    const std::uint64_t bytes = use.calls * use.element_bytes;
-    traffic.bytes_sent[static_cast<std::size_t>(use.kind)] += bytes * sent.total();
-    traffic.within_node += bytes * sent.near;
-    traffic.between_nodes += bytes * sent.far;
+    traffic.bytes_sent[static_cast<std::size_t>(use.kind)] += use.calls * sent.total();
+    traffic.within_node += use.calls * sent.near;
+    traffic.between_nodes += use.calls * sent.far;
     const std::size_t next = group.member((group.index + 1) % group.size);
-    if (next / per_node * per_node != first) traffic.ring_between_nodes += bytes * direct.total();
+    if (next / per_node * per_node != first) traffic.ring_between_nodes += use.calls * direct.total();
   }
   return traffic;
 }

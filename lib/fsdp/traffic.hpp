@@ -36,6 +36,7 @@ struct CollectiveUse {
   GroupAxis axis;
   std::size_t count;  // elements: of a shard in all-gather and reduce-scatter, of the buffer in all-reduce
   std::size_t element_bytes;
+  std::size_t travel_bytes;  // of an element that is still to be added up: less where it is rounded on its way
   std::uint64_t calls;
 };
 /// What an operation on a unit calls, once; nothing if it is no collective of a unit.

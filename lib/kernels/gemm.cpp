@@ -12,14 +12,17 @@
 #include <omp.h>
 #include <dnnl.hpp>
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "base/timer.hpp"
 #include "kernels/kernels.hpp"
@@ -71,7 +74,7 @@ struct MatmulCache {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   std::map<MatmulKey, Matmul> primitives;
-  std::vector<std::byte> scratchpad;
+  Buffer scratchpad;
 
   const Matmul& find(const MatmulKey& key) {
     const auto found = primitives.find(key);
@@ -101,7 +104,8 @@ void matmul(const MatmulKey& key, const void* a, const void* b, void* out) {
   thread_local MatmulCache cache;
   try {
     const Matmul& found = cache.find(key);
-    if (cache.scratchpad.size() < found.scratchpad.get_size()) cache.scratchpad.resize(found.scratchpad.get_size());
+    if (cache.scratchpad.bytes() < found.scratchpad.get_size())
+      cache.scratchpad = make_cpu_device()->allocate(found.scratchpad.get_size());
     auto memory = [&](const dnnl::memory::desc& desc, const void* data) {
       return dnnl::memory(desc, cache.engine, const_cast<void*>(data));
     };
@@ -137,14 +141,18 @@ void multiply(const Operands& o, const float* a, const float* b, float* out) {
 
 template <class Out>
 void multiply(const Operands& o, const bf16* a, const bf16* b, Out* out) {
-  // oneDNN's gemm for bf16 writes fp32 only. It is the faster one where a is transposed, and where the result is added to.
+  // oneDNN's gemm for bf16 writes fp32 only. It is the faster one where a is transposed, and where the result is added to;
+  // so much faster, that zeros are written to be added to (with AMX 1.5 instead of 2.5 ms for 768 x 768 from 1024 rows).
   if constexpr (std::is_same_v<Out, float>)
-    if (o.trans_a == Trans::yes || o.write == Write::add)
+    if (o.trans_a == Trans::yes || o.write == Write::add) {
+      if (o.write == Write::overwrite)
+        for (std::size_t row = 0; row < o.m; ++row) std::fill_n(out + row * o.ldo, o.n, 0.0f);
       return check_status(
           dnnl_gemm_bf16bf16f32(letter(o.trans_a), letter(o.trans_b), narrow<dnnl_dim_t>(o.m), narrow<dnnl_dim_t>(o.n),
                                 narrow<dnnl_dim_t>(o.k), 1.0f, &a->bits, narrow<dnnl_dim_t>(o.lda), &b->bits,
-                                narrow<dnnl_dim_t>(o.ldb), o.write == Write::add ? 1.0f : 0.0f, out, narrow<dnnl_dim_t>(o.ldo)),
+                                narrow<dnnl_dim_t>(o.ldb), 1.0f, out, narrow<dnnl_dim_t>(o.ldo)),
           "dnnl_gemm_bf16bf16f32");
+    }
   matmul({DType::bf16, dtype_of<Out>, o.trans_a, o.trans_b, o.write, o.m, o.n, o.k, o.lda, o.ldb, o.ldo}, a, b, out);
 }
 
@@ -205,39 +213,39 @@ FSDP_INSTANTIATE(bf16, float)
 FSDP_INSTANTIATE(f16, f16)
 FSDP_INSTANTIATE(f16, float)
 
-const char* gemm_description() {
-  static const std::string text = [] {
-    const dnnl_version_t* version = dnnl_version();
-    const char* isa = "an instruction set below SSE4.1";
-    switch (dnnl_get_effective_cpu_isa()) {
-      case dnnl_cpu_isa_sse41:
-        isa = "sse41";
-        break;
-      case dnnl_cpu_isa_avx:
-        isa = "avx";
-        break;
-      case dnnl_cpu_isa_avx2:
-        isa = "avx2";
-        break;
-      case dnnl_cpu_isa_avx512_core:
-        isa = "avx512_core";
-        break;
-      case dnnl_cpu_isa_avx512_core_vnni:
-        isa = "avx512_core_vnni";
-        break;
-      case dnnl_cpu_isa_avx512_core_bf16:
-        isa = "avx512_core_bf16";
-        break;
-      case dnnl_cpu_isa_avx512_core_amx:
-        isa = "avx512_core_amx";
-        break;
-      default:
-        break;
-    }
-    return "oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
-           std::to_string(version->patch) + ", " + isa;
-  }();
-  return text.c_str();
+namespace {
+
+std::string_view name_of(dnnl_cpu_isa_t isa) {
+  switch (isa) {
+    case dnnl_cpu_isa_sse41:
+      return "sse41";
+    case dnnl_cpu_isa_avx:
+      return "avx";
+    case dnnl_cpu_isa_avx2:
+      return "avx2";
+    case dnnl_cpu_isa_avx512_core:
+      return "avx512_core";
+    case dnnl_cpu_isa_avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl_cpu_isa_avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl_cpu_isa_avx512_core_amx:
+      return "avx512_core_amx";
+    default:
+      return "an instruction set below SSE4.1";
+  }
+}
+
+}  // namespace
+
+std::string gemm_description() {
+  const dnnl_version_t* version = dnnl_version();
+  const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+  const std::string_view bf16_by = !multiplies(DType::bf16)              ? "fp32, converted"
+                                   : isa >= dnnl_cpu_isa_avx512_core_amx ? "AMX"
+                                                                         : "AVX512_BF16";
+  return format("oneDNN {}.{}.{}, {} (bf16 by {}, fp16 by fp32, converted)", version->major, version->minor, version->patch,
+                name_of(isa), bf16_by);
 }
 
 }  // namespace fsdp::kernels

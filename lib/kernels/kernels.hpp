@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include <type_traits>
 
@@ -32,8 +33,8 @@ enum class Trans { no, yes };
 template <class E, class Out>
 void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
           std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write);
-/// Names what gemm() runs on: "oneDNN 2.6.3, avx512_core".
-const char* gemm_description();
+/// Names what gemm() runs on: "oneDNN 2.6.3, avx512_core_amx (bf16 by AMX, fp16 by fp32, converted)".
+std::string gemm_description();
 /// Whether this machine multiplies 16-bit numbers of this type as they are. Else gemm() converts them to fp32 and uses its
 /// units for that, and low precision saves memory and transfers, not time.
 bool multiplies(DType type);

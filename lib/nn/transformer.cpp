@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/error.hpp"
+#include "kernels/element.hpp"
 
 namespace fsdp {
 
@@ -26,7 +27,7 @@ std::size_t Transformer::table_numel(std::size_t T) const {
   return config_.family == Family::llama ? T * config_.head_size : 0;
 }
 
-void Transformer::fill_tables(std::span<float> tables, std::size_t T) const {
+void Transformer::fill_tables(std::span<float> tables, std::size_t T, DType type) const {
   expect(tables.size() == table_numel(T), "the size of the tables");
   if (tables.empty()) return;
   const std::size_t D = config_.head_size;
@@ -52,6 +53,9 @@ void Transformer::fill_tables(std::span<float> tables, std::size_t T) const {
       tables[t * D + D / 2 + i] = static_cast<float>(std::sin(angle));
     }
   }
+  with_element(type, [&]<class E>() {
+    for (float& value : tables) value = static_cast<float>(E(value));
+  });
 }
 
 }  // namespace fsdp

@@ -64,9 +64,10 @@ class Transformer {
   std::size_t kept_numel(BatchShape shape, DType type = DType::f32) const;
   /// Floats of scratch that any stage needs.
   std::size_t scratch_numel(BatchShape shape, DType type = DType::f32) const;
-  /// Floats of tables made once from the configuration (rotary positions) for sequences up to T, and their contents.
+  /// Floats of tables made once from the configuration (rotary positions) for sequences up to T, and their contents, which are
+  /// floats rounded to `type`.
   std::size_t table_numel(std::size_t T) const;
-  void fill_tables(std::span<float> tables, std::size_t T) const;
+  void fill_tables(std::span<float> tables, std::size_t T, DType type = DType::f32) const;
   /// Tables filled by fill_tables(); they must outlive the calls below.
   void use_tables(const float* tables) { tables_ = tables; }
 

@@ -81,11 +81,12 @@ std::string bench_collectives(std::size_t largest_bytes, bool json_wanted, Commu
            [&] { mpi_calls::all_gather(floats(shard), floats(own), count); }, copy},
           2 * w},
          {"reduce-scatter",
-          {[&] { comm.reduce_scatter(stream, floats(slot), floats(shard), count, Into::overwrite); },
+          {[&] { comm.reduce_scatter(stream, floats(slot), floats(shard), count, Into::overwrite, DType::f32); },
            [&] { mpi_calls::reduce_scatter(floats(own), floats(shard), count); }, copy},
           w + s},
          {"all-reduce",
-          {[&] { comm.all_reduce(stream, floats(slot), whole); }, [&] { mpi_calls::all_reduce(floats(own), whole); }, copy},
+          {[&] { comm.all_reduce(stream, floats(slot), whole, DType::f32); },
+           [&] { mpi_calls::all_reduce(floats(own), whole); }, copy},
           w + s + 2 * (w - s)}}};
     for (const Contest& contest : contests) {
       const Seconds t = measure(contest, bytes, comm, stream);

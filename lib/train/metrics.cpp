@@ -73,25 +73,27 @@ void Metrics::start(const StartMetrics& m) {
 
 void Metrics::train(const TrainMetrics& m) {
   if (!active_) return;
-  write({{"type", "train"},
-         {"step", m.step},
-         {"loss", m.loss},
-         {"ppl", std::exp(m.loss)},
-         {"lr", m.learning_rate},
-         {"gnorm", m.gradient_norm},
-         {"tokens", m.tokens},
-         {"wps", m.tokens_per_second},
-         {"ms", m.ms},
-         {"mfu", m.mfu ? nlohmann::json(*m.mfu) : nlohmann::json()},
-         {"loss_scale", m.loss_scale ? nlohmann::json(*m.loss_scale) : nlohmann::json()},
-         {"comm_exposed_ms", m.comm_exposed_ms},
-         {"mem_peak_bytes", m.mem_peak_bytes}});
+  nlohmann::json line = {{"type", "train"},
+                         {"step", m.step},
+                         {"loss", m.loss},
+                         {"ppl", std::exp(m.loss)},
+                         {"lr", m.learning_rate},
+                         {"gnorm", m.gradient_norm},
+                         {"tokens", m.tokens},
+                         {"wps", m.tokens_per_second},
+                         {"ms", m.ms},
+                         {"mfu", m.mfu ? nlohmann::json(*m.mfu) : nlohmann::json()},
+                         {"loss_scale", m.loss_scale ? nlohmann::json(*m.loss_scale) : nlohmann::json()},
+                         {"comm_exposed_ms", m.comm_exposed_ms},
+                         {"mem_peak_bytes", m.mem_peak_bytes}};
+  for (const auto& [group, norm] : m.group_norms) line["gnorms"][group] = norm;
+  write(line);
 
   spent_ms_ += m.ms;
   const double mean_s = 1e-3 * spent_ms_ / static_cast<double>(std::max<std::uint64_t>(m.step - first_step_, 1));
   const double eta_s = mean_s * static_cast<double>(max_step_ > m.step ? max_step_ - m.step : 0);
-  const std::string line = step_line(m, max_step_, eta_s);
-  if (m.step % log_interval_ == 0 || m.step == first_step_ + 1 || m.step == max_step_) bar_.line(line);
+  const std::string text = step_line(m, max_step_, eta_s);
+  if (m.step % log_interval_ == 0 || m.step == first_step_ + 1 || m.step == max_step_) bar_.line(text);
   if (bar_.terminal())
     bar_.update(static_cast<double>(m.step), static_cast<double>(max_step_),
                 format("step {}/{}  loss {:.4f}  {} left", m.step, max_step_, m.loss, format_duration(eta_s)));

@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -33,7 +35,8 @@ struct TrainMetrics {
   std::optional<double> mfu;              // null until the device's peak is known
   std::optional<double> loss_scale = {};  // of fp16
   double comm_exposed_ms = 0;
-  std::size_t mem_peak_bytes = 0;  // most of all ranks
+  std::size_t mem_peak_bytes = 0;                                    // most of all ranks
+  std::span<const std::pair<std::string, double>> group_norms = {};  // of groups of parameters, if asked for
 };
 
 struct ValidMetrics {

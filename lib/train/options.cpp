@@ -166,13 +166,19 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
                       "Learning rate after the warm-up: constant; from --lr to --end-learning-rate at --total-num-update; "
                       "inverse_sqrt: --lr times the root of W / update; wsd: constant, then linear over --decay-updates.");
   table.integer("warmup-updates", "W", o.warmup_updates, {0}, "Updates in which the rate rises from 0 to --lr.");
-  table.integer("total-num-update", "U", o.total_num_update, {1}, "Update at which the decay ends.").unset("--max-update");
+  table.integer("total-num-update", "U", o.total_num_update, {1}, "Update at which the decay ends.")
+      .unset("--max-update, or the updates of --max-epoch");
   table.integer("decay-updates", "D", o.decay_updates, {1}, "With wsd: updates at the end in which the rate falls.")
       .unset("none; wsd needs one");
   table.number("end-learning-rate", "RATE", o.end_learning_rate, "Learning rate at the end of the decay.", "0 or more",
                not_negative);
   table.number("power", "P", o.power, "Power of polynomial_decay.", "above 0", [](double x) { return x > 0; });
-  table.integer("max-update", "N", o.max_update, {1}, "Updates in all, those of a resumed run included.").required();
+  table.integer("max-update", "N", o.max_update, {1}, "Updates in all, those of a resumed run included.")
+      .unset("as --max-epoch; one of the two is needed");
+  table
+      .integer("max-epoch", "N", o.max_epoch, {1},
+               "Passes over the data in all; what is left for the last update is a smaller batch.")
+      .unset("as --max-update");
 
   table.group("Sharding");
   table
@@ -226,6 +232,13 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   table.flag("fp16", o.fp16, "fairseq's spelling of --precision fp16: with a dynamic loss scale.");
   table.choice<std::string>("param-dtype", o.param_dtype, types, "PyTorch's spelling of --precision (MixedPrecision).")
       .unset("as --precision");
+  const std::vector<std::pair<std::string, DType>> dtypes = {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
+  table.choice<DType>(
+      "reduce-dtype", o.reduce_dtype, dtypes,
+      "Type in which gradients travel to where they are added up. Each rank's own is rounded once; the sums are "
+      "fp32, and travel so. fp16 has no gradients below 6e-8 or above 65504 (times the loss scale of --fp16).");
+  table.choice<DType>("buffer-dtype", o.buffer_dtype, dtypes,
+                      "Type to which the model's buffers, the rotary tables of Llama, are rounded.");
   const auto above_0 = [](double x) { return x > 0; };
   table.number("fp16-init-scale", "S", o.fp16_init_scale, "With fp16: loss scale of the first update.", "above 0", above_0);
   table
@@ -276,6 +289,8 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
                 "Seed of the random initial weights, of --shuffle, and of what is rounded at random.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
+  table.flag("log-group-norms", o.log_group_norms,
+             "Also write the gradient's norm by group of parameters that the optimizer treats alike.");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
   add_trace_options(table, o.trace);
@@ -400,12 +415,7 @@ void resolve_schedule(TrainOptions& o) {
   if (wsd && o.decay_updates == 0)
     throw UserError(
         "--lr-scheduler wsd does not know when to decay (nothing says over how many updates) give --decay-updates N");
-  const bool ends = o.lr_scheduler != Decay::fixed && o.lr_scheduler != Decay::inverse_sqrt;
-  if (ends && o.total_num_update != 0 && o.warmup_updates + o.decay_updates > o.total_num_update)
-    throw UserError(format(
-        "--warmup-updates {}{} is more than --total-num-update {} (the decay would end before it starts) lower the one or "
-        "raise the other",
-        o.warmup_updates, wsd ? format(" and --decay-updates {}", o.decay_updates) : "", o.total_num_update));
+  check_schedule(schedule_of(o));
 }
 
 }  // namespace
@@ -473,7 +483,10 @@ void require_complete(const TrainOptions& o) {
   if (o.arch.empty() && o.model.empty() && o.restore == "none")
     throw UserError(
         "no model (--restore none leaves nothing to take it from) give --arch NAME, see --list-archs, or --model DIR");
-  if (o.max_update == 0 && !o.dry_run) throw UserError("no end (nothing says how many updates to do) give --max-update N");
+  if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)
+    throw UserError("no end (nothing says how many updates to do) give --max-update N or --max-epoch N");
+  if (o.log_group_norms && o.log_file.empty())
+    throw UserError("--log-group-norms has nowhere to go (there is no --log-file) give --log-file FILE or leave it out");
   if (o.valid.empty() && o.validate_interval_updates != 0)
     throw UserError("--validate-interval-updates has no data (there is no --valid) give --valid FILE or leave it out");
 }
@@ -516,6 +529,15 @@ DType parameter_type(const TrainOptions& o) {
 
 Schedule schedule_of(const TrainOptions& o) {
   return {o.lr_scheduler, o.lr, o.warmup_updates, o.total_num_update, o.end_learning_rate, o.power, o.decay_updates};
+}
+
+void check_schedule(const Schedule& s) {
+  const bool ends = s.decay != Decay::fixed && s.decay != Decay::inverse_sqrt;
+  if (ends && s.total != 0 && s.warmup + s.decay_updates > s.total)
+    throw UserError(
+        format("--warmup-updates {}{} is more than the {} updates of the schedule (the decay would end before it starts) lower "
+               "the one or raise --total-num-update",
+               s.warmup, s.decay == Decay::wsd ? format(" and --decay-updates {}", s.decay_updates) : "", s.total));
 }
 
 OptimizerOptions optimizer_of(const TrainOptions& o) {

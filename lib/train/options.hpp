@@ -56,10 +56,10 @@ struct TrainOptions {
   double clip_norm = 0;  // 0: no clipping
   Decay lr_scheduler = Decay::fixed;
   std::size_t warmup_updates = 0;
-  std::size_t total_num_update = 0;  // max_update once resolved, if not given
+  std::size_t total_num_update = 0;  // max_update once resolved, if not given; 0: as many as max_epoch makes
   std::size_t decay_updates = 0;     // of wsd
   double end_learning_rate = 0, power = 1;
-  std::size_t max_update = 0;  // 0 only with dry_run
+  std::size_t max_update = 0, max_epoch = 0;  // 0: no such end; both only with dry_run
   // sharding
   std::string sharding_strategy;  // a name of placements() once resolved; full if nothing else says otherwise
   std::string ddp_backend;        // fairseq's spelling: "fully_sharded", "pytorch_ddp", or not given
@@ -78,6 +78,7 @@ struct TrainOptions {
   std::string precision;  // "fp32", "bf16" or "fp16" once resolved
   bool bf16 = false, fp16 = false;
   std::string param_dtype;  // likewise
+  DType reduce_dtype = DType::f32, buffer_dtype = DType::f32;
   double fp16_init_scale = 128;
   std::size_t fp16_scale_window = 0;  // 2^14 / ranks / micro-batches once resolved, if not given
   double fp16_scale_tolerance = 0, min_loss_scale = 1e-4;
@@ -97,7 +98,8 @@ struct TrainOptions {
   bool comm_thread = false;
   std::size_t seed = 1;
   std::size_t log_interval = 10;
-  std::filesystem::path log_file;             // empty: no metrics file
+  std::filesystem::path log_file;  // empty: no metrics file
+  bool log_group_norms = false;
   std::size_t validate_interval_updates = 0;  // 0: at the end only
   TraceOptions trace;
   bool dry_run = false;
@@ -125,6 +127,8 @@ struct TrainCommand {
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size);
 
 Schedule schedule_of(const TrainOptions& options);
+/// Throws UserError if warm-up and decay do not fit into the updates.
+void check_schedule(const Schedule& schedule);
 /// They are resolved.
 OptimizerOptions optimizer_of(const TrainOptions& options);
 /// Every option by name, as effective: for the metrics' start line and the checkpoint's header.

@@ -274,7 +274,7 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
   for (const CollectiveUse& use : collectives_of_update(planned.plan.update, planned.layout, table.options.train.update_freq)) {
     const auto kind = static_cast<std::size_t>(use.kind), axis = static_cast<std::size_t>(use.axis);
     const std::size_t whole =
-        use.count * use.element_bytes * (use.kind == Collective::all_reduce ? 1 : static_cast<std::size_t>(sizes[axis]));
+        use.count * use.travel_bytes * (use.kind == Collective::all_reduce ? 1 : static_cast<std::size_t>(sizes[axis]));
     rows.push_back({std::string("  ") + kinds[kind], format("{}", use.calls), axes[axis], format("{}", sizes[axis]),
                     bytes(whole), bytes(traffic_of_rank({use}, row.mesh, table.options.cluster, 0).total())});
   }

@@ -100,7 +100,7 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   table.flag("explain", o.explain, "Say where each number of --sharding-strategy comes from, and compare with rules of thumb.");
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.");
   add_train_options(table, o.train);
-  for (const char* name : {"data", "max-update"}) table.row(name).unset("not needed here");
+  for (const char* name : {"data", "max-update", "max-epoch"}) table.row(name).unset("not needed here");
   table.row("arch").unset("as --model");
   table.row("threads").unset("1 here; scratch grows with it");
   return table;

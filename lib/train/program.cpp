@@ -5,11 +5,13 @@
 
 #include "base/format.hpp"
 #include "base/program.hpp"
+#include "base/system.hpp"
 
 namespace fsdp {
 
 int run_mpi_program(int argc, char** argv,
                     const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body) {
+  keep_freed_memory();  // oneDNN's gemm takes and frees its panels in every call
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";
   // One write per message, so that the lines of several ranks do not mix.
   const auto print = [&](const std::string& where, const std::string& message) {

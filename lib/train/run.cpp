@@ -41,7 +41,7 @@ ShardingOptions sharding_options(const TrainOptions& o) {
                    .patterns = o.wrap_units},
           .patterns = {.freeze = o.freeze, .train_only = o.train_only, .ignore = o.ignore_params},
           .batch = {o.batch_size, o.tokens_per_sample},
-          .types = {.parameter = parameter_type(o)},
+          .types = {.parameter = parameter_type(o), .reduce = o.reduce_dtype},
           .plan = {.training = true,
                    .micro_batches = o.update_freq,
                    .checkpoint_activations = o.checkpoint_activations,
@@ -73,7 +73,8 @@ Run::Run(const TrainOptions& options, Communicator& world)
       device_(make_cpu_device()),
       stream_(device_->make_stream()),
       start_bytes_(start_up(*stream_)),
-      options_json_(to_json(options)) {
+      options_json_(to_json(options)),
+      schedule_(schedule_of(options)) {
   const CpuShare share = share_of_rank(*node_, *stream_, options.threads, options.comm_thread ? 1 : 0);
   threads_ = share.threads;
   kernels::set_threads(threads_);
@@ -125,6 +126,11 @@ void Run::announce() {
       format("fsdp {}: {}, {} per rank, {}, {}", version_string(), device_->description(),
              plural(static_cast<std::size_t>(threads_), "thread") + (options_.comm_thread ? " and one for communication" : ""),
              kernels::gemm_description(), world_.description()));
+  if (const DType type = parameter_type(options_); !kernels::multiplies(type))
+    metrics_->say(format(
+        "warning: {} products convert their operands to fp32 here (this machine has no instructions for them): memory and "
+        "transfers are halved, and a step takes longer than with --precision fp32",
+        name_of(type)));
   metrics_->say(format("model: {} parameters, {} blocks, width {}; strategy {} over {}; {} sequences of {} tokens per update",
                        format_count(static_cast<double>(model.parameter_count())), model.blocks(), model.config().width,
                        sharded_->placement().name, plural(static_cast<std::size_t>(world_.size()), "rank"),
@@ -137,13 +143,13 @@ void Run::announce() {
                    .parameters = model.parameter_count(),
                    .plan_peak_bytes = plan.peak_bytes,
                    .step = progress_.update,
-                   .max_step = options_.max_update});
+                   .max_step = last_update()});
 }
 
 void Run::prepare() {
-  agree(world_, [&] { open_data(); });
   require_memory();
-  sharded_->allocate(*device_, {.comm_thread = options_.comm_thread});
+  sharded_->allocate(*device_, {.comm_thread = options_.comm_thread, .table_type = options_.buffer_dtype});
+  if (options_.log_group_norms) group_norms_.emplace(*sharded_, optimizer_of(options_));
   agree(world_, [&] {
     if (!options_.trace.file.empty()) recorder_.emplace(sharded_->plan(), options_.trace.updates);
   });
@@ -157,8 +163,23 @@ void Run::prepare() {
   since_start_.restart();
 }
 
-/// May fail on this rank alone.
+bool Run::done() const {
+  return (options_.max_update != 0 && progress_.update >= options_.max_update) ||
+         (train_batches_ && train_batches_->at_end(progress_.data.sequences));
+}
+
+/// As far as it is known: overflows in fp16 use up data, too.
+std::uint64_t Run::last_update() const {
+  const std::uint64_t of_data = train_batches_ ? train_batches_->updates().value_or(0) : 0;
+  return options_.max_update == 0 ? of_data : of_data == 0 ? options_.max_update : std::min(of_data, options_.max_update);
+}
+
 void Run::open_data() {
+  agree(world_, [&] { open_files(); });
+}
+
+/// May fail on this rank alone.
+void Run::open_files() {
   const std::size_t vocabulary = sharded_->model().config().vocab_size;
   const auto rank = static_cast<std::size_t>(world_.rank()), ranks = static_cast<std::size_t>(world_.size());
   train_file_.emplace(options_.data);
@@ -169,7 +190,13 @@ void Run::open_data() {
   if (!notice.empty()) metrics_->say("warning: " + notice);
   if (options_.shuffle && progress_.data.seed != options_.seed)
     metrics_->say(format("warning: the data stay in the order of --seed {}, with which they began", progress_.data.seed));
-  train_batches_.emplace(*train_file_, cut_, vocabulary, options_.shuffle ? std::optional(progress_.data.seed) : std::nullopt);
+  train_batches_.emplace(*train_file_, cut_, vocabulary,
+                         DataOrder{.shuffle_seed = options_.shuffle ? std::optional(progress_.data.seed) : std::nullopt,
+                                   .passes = options_.max_epoch});
+  if (schedule_.total == 0) {
+    schedule_.total = train_batches_->updates().value_or(0);
+    check_schedule(schedule_);
+  }
   if (options_.valid.empty()) return;
   valid_file_.emplace(options_.valid);
   valid_file_->check_vocabulary(vocabulary, rank, ranks);
@@ -230,7 +257,8 @@ bool Run::step() {
   Executor& executor = sharded_->executor();
   executor.reset_times();
   if (recorder_) executor.record(recorder_->next(progress_.update + 1));
-  const double rate = learning_rate(schedule_of(options_), progress_.update + 1);
+  const double rate = learning_rate(schedule_, progress_.update + 1);
+  const std::uint64_t tokens = train_batches_->targets(progress_.data.sequences);
   const BatchReader read = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
     train_batches_->read(progress_.data.sequences, micro, inputs, targets);
   };
@@ -243,7 +271,7 @@ bool Run::step() {
                                              .seed = static_cast<std::uint32_t>(options_.seed),
                                              .update = progress_.update + 1,
                                              .first_sequence = cut_.first_sequence(0)},
-                                 .tokens = static_cast<double>(cut_.tokens_per_update()),
+                                 .tokens = static_cast<double>(tokens),
                                  .loss_scale = scaler_ ? scaler_->scale() : 1};
   const UpdateResult result = executor.run_update(read, scalars);
   if (!result.finite() && !scaler_) refuse(result, read, scalars);
@@ -252,14 +280,16 @@ bool Run::step() {
     refuse(result, read, scalars);
   }
   if (scaler_) progress_.loss_scaler = scaler_->state();
-  progress_.data.sequences += cut_.sequences_per_update();
+  progress_.data.sequences = train_batches_->after(progress_.data.sequences);
   if (!result.finite()) {
     metrics_->skip(progress_.update + 1, scalars.loss_scale, scaler_->scale());
     return false;
   }
   ++progress_.update;
-  progress_.tokens += cut_.tokens_per_update();
-  const double seconds = timer.seconds(), tokens_per_second = static_cast<double>(cut_.tokens_per_update()) / seconds;
+  progress_.tokens += tokens;
+  const double seconds = timer.seconds(), tokens_per_second = static_cast<double>(tokens) / seconds;
+  std::span<const std::pair<std::string, double>> group_norms;
+  if (group_norms_) group_norms = group_norms_->measure(*stream_, scalars.loss_scale);
   metrics_->train({.step = progress_.update,
                    .loss = result.loss,
                    .learning_rate = rate,
@@ -270,7 +300,8 @@ bool Run::step() {
                    .mfu = mfu(tokens_per_second),
                    .loss_scale = scaler_ ? std::optional(scalars.loss_scale) : std::nullopt,
                    .comm_exposed_ms = executor.times().exposed * 1e3,
-                   .mem_peak_bytes = executor.peak_bytes()});
+                   .mem_peak_bytes = executor.peak_bytes(),
+                   .group_norms = group_norms});
   if (recorder_ && recorder_->full()) write_trace();
   return true;
 }

@@ -12,6 +12,7 @@
 #include "data/batch.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "optim/loss_scaler.hpp"
+#include "train/group_norms.hpp"
 #include "train/metrics.hpp"
 #include "train/options.hpp"
 #include "train/origin.hpp"
@@ -33,9 +34,11 @@ class Run {
 
   /// What --dry-run prints, to stdout.
   void print_plan() const;
+  /// Finds where in its data the run goes on, and so whether anything is left to do.
+  void open_data();
   /// What runs here, of which model, with how much memory; the metrics' start line.
   void announce();
-  /// Memory, data, weights: after it steps can be done.
+  /// Memory and weights: after it steps can be done.
   void prepare();
 
   /// Forward, backward, reduction, optimizer: one update. False: it overflowed in fp16, its batch was left out, and the loss
@@ -45,7 +48,8 @@ class Run {
   /// A checkpoint, unless this update has been saved already.
   void save();
 
-  bool done() const { return progress_.update >= options_.max_update; }
+  /// All updates or all passes over the data are done; the latter is known after open_data().
+  bool done() const;
   std::uint64_t update() const { return progress_.update; }
 
   void say_stopping(const std::string& reason) { metrics_->stop(progress_.update, reason); }
@@ -54,7 +58,8 @@ class Run {
 
  private:
   [[noreturn]] void refuse(const UpdateResult& result, const BatchReader& read, const UpdateScalars& scalars);
-  void open_data();
+  void open_files();
+  std::uint64_t last_update() const;
   void fill_weights();
   std::vector<ShardState> states();
   void require_memory();
@@ -85,8 +90,10 @@ class Run {
   std::optional<TrainBatches> train_batches_;
   std::optional<ValidBatches> valid_batches_;
   nlohmann::json options_json_;
+  Schedule schedule_;
   Progress progress_;
   std::optional<LossScaler> scaler_;  // fp16
+  std::optional<GroupNorms> group_norms_;
   std::uint64_t last_save_ = 0, start_tokens_ = 0;
   Timer since_start_;
 };

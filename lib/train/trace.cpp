@@ -114,9 +114,9 @@ std::size_t bytes_sent(const Operation& op, const ShardedModel& sharded) {
   const auto use = collective_of(op, sharded.layout());
   if (!use) return 0;
   const auto ranks = static_cast<std::size_t>(sharded.mesh().along(use->axis).size());
-  const std::size_t elements =
-      use->kind == Collective::all_reduce ? 2 * (ranks - 1) * use->count / ranks : (ranks - 1) * use->count;
-  return elements * use->element_bytes;
+  const std::size_t to_others = (ranks - 1) * use->count;
+  return use->kind == Collective::all_reduce ? to_others * (use->travel_bytes + use->element_bytes) / ranks
+                                             : to_others * use->travel_bytes;
 }
 
 /// Arrows from operation to operation: from a gather to the first computation that uses what it gathered, and from the last

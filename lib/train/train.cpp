@@ -49,8 +49,13 @@ int train(const TrainOptions& options, Communicator& world) {
   SignalWatch watch(options.save_dir, world.rank() == 0);
   Run run(options, world);
   if (options.dry_run) return run.print_plan(), exit_code::done;
+  const bool updates_are_done = run.done();  // and then nobody needs the data
+  if (!updates_are_done) run.open_data();
   run.announce();
-  if (run.done()) return run.finish("nothing to do: all updates are done; raise --max-update to go on"), exit_code::done;
+  if (run.done())
+    return run.finish(updates_are_done ? "nothing to do: all updates are done; raise --max-update to go on"
+                                       : "nothing to do: all passes over the data are done; raise --max-epoch to go on"),
+           exit_code::done;
   run.prepare();
 
   std::size_t saves_honoured = 0;

@@ -12,6 +12,7 @@
 #include "base/philox.hpp"
 #include "comm/communicator.hpp"
 #include "comm/mesh.hpp"
+#include "kernels/element.hpp"
 
 namespace fsdp::test {
 
@@ -55,11 +56,15 @@ T canonical_sum(std::vector<T> values) {
   return values[0];
 }
 
-/// The sum over all ranks' element i.
+/// The sum over all ranks' element i, each rounded to `travel`.
 template <class T>
-T expected_sum(int size, std::size_t i) {
+T expected_sum(int size, std::size_t i, DType travel = DType::f32) {
   std::vector<T> values;
-  for (int r = 0; r < size; ++r) values.push_back(element<T>(r, i));
+  for (int r = 0; r < size; ++r) {
+    values.push_back(element<T>(r, i));
+    if constexpr (std::is_same_v<T, float>)
+      values.back() = with_element(travel, [&]<class E>() { return static_cast<float>(E(values.back())); });
+  }
   return canonical_sum(values);
 }
 
@@ -96,8 +101,9 @@ inline void check_all_gather(Communicator& comm, Stream& stream, std::size_t cou
 
 enum class Where { apart, in_place };
 
-inline void check_reduce_scatter(Communicator& comm, Stream& stream, std::size_t count, Into into, Where where = Where::apart) {
-  const std::string what = format("reduce_scatter of {}{}{}", count, into == Into::add ? ", added" : "",
+inline void check_reduce_scatter(Communicator& comm, Stream& stream, std::size_t count, Into into, Where where = Where::apart,
+                                 DType travel = DType::f32) {
+  const std::string what = format("reduce_scatter of {} x {}{}{}", count, name_of(travel), into == Into::add ? ", added" : "",
                                   where == Where::in_place ? ", in place" : "");
   const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
   auto whole = elements<float>(comm.rank(), ranks * count);
@@ -105,10 +111,11 @@ inline void check_reduce_scatter(Communicator& comm, Stream& stream, std::size_t
   std::vector<float> apart(count + guard, 0.3f);
   float* const shard = where == Where::in_place ? whole.data() + me * count : apart.data();
   const std::uint64_t before = bytes_sent(comm, Collective::reduce_scatter);
-  comm.reduce_scatter(stream, whole.data(), shard, count, into);
-  require(bytes_sent(comm, Collective::reduce_scatter) - before == (ranks - 1) * count * 4, what + ": bytes sent");
+  comm.reduce_scatter(stream, whole.data(), shard, count, into, travel);
+  const std::size_t sent = bytes_sent(comm, Collective::reduce_scatter) - before;  // sums of nodes go on in fp32
+  require(sent >= (ranks - 1) * count * size_of(travel) && sent <= (ranks - 1) * count * 4, what + ": bytes sent");
   for (std::size_t i = 0; i < count; ++i) {
-    const float sum = expected_sum<float>(comm.size(), me * count + i);
+    const float sum = expected_sum<float>(comm.size(), me * count + i, travel);
     require_same_bits(shard[i], into == Into::add ? 0.3f + sum : sum, what, i);
   }
   for (std::size_t i = 0; i < guard; ++i)
@@ -116,20 +123,24 @@ inline void check_reduce_scatter(Communicator& comm, Stream& stream, std::size_t
 }
 
 template <class T>
-void check_all_reduce(Communicator& comm, Stream& stream, std::size_t count) {
-  const std::string what = format("all_reduce of {} elements of {} bytes", count, sizeof(T));
+void check_all_reduce(Communicator& comm, Stream& stream, std::size_t count, DType travel = DType::f32) {
+  const std::string what = format("all_reduce of {} elements of {} bytes, {}", count, sizeof(T), name_of(travel));
   const auto ranks = static_cast<std::size_t>(comm.size());
   auto data = elements<T>(comm.rank(), count);
   data.resize(count + guard, T{3});
   const std::uint64_t before = bytes_sent(comm, Collective::all_reduce);
-  comm.all_reduce(stream, data.data(), count);
+  if constexpr (std::is_same_v<T, float>)
+    comm.all_reduce(stream, data.data(), count, travel);
+  else
+    comm.all_reduce(stream, data.data(), count);
   const double sent = static_cast<double>(bytes_sent(comm, Collective::all_reduce) - before);
   const double optimal = 2.0 * static_cast<double>((ranks - 1) * count * sizeof(T)) / static_cast<double>(ranks);
   // Shares that differ by one element: the largest is sent to all others, the smallest is kept. By nodes, doubles and
   // integers take more.
   const double rounding = static_cast<double>(ranks * sizeof(T)), most = sizeof(T) == sizeof(float) ? optimal : 2 * optimal;
-  require(sent >= optimal - rounding && sent <= most + rounding, what + ": bytes sent");
-  for (std::size_t i = 0; i < count; ++i) require_same_bits(data[i], expected_sum<T>(comm.size(), i), what, i);
+  const double least = optimal * static_cast<double>(size_of(travel) + 4) / 8;  // half of it are sums
+  require(sent >= least - rounding && sent <= most + rounding, what + ": bytes sent");
+  for (std::size_t i = 0; i < count; ++i) require_same_bits(data[i], expected_sum<T>(comm.size(), i, travel), what, i);
   for (std::size_t i = 0; i < guard; ++i) require(data[count + i] == T{3}, what + " writes past the end");
 }
 
@@ -153,9 +164,12 @@ inline void check_broadcast(Communicator& comm, Stream& stream, std::size_t byte
 inline void check_count(Communicator& comm, Stream& stream, std::size_t count) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const bool in_place : {false, true}) check_all_gather(comm, stream, count, type, in_place);
-  for (const Into into : {Into::overwrite, Into::add}) check_reduce_scatter(comm, stream, count, into);
-  check_reduce_scatter(comm, stream, count, Into::overwrite, Where::in_place);
-  check_all_reduce<float>(comm, stream, count);
+  check_reduce_scatter(comm, stream, count, Into::overwrite);
+  for (const DType travel : {DType::f32, DType::bf16, DType::f16}) {
+    check_reduce_scatter(comm, stream, count, Into::overwrite, Where::in_place, travel);
+    check_reduce_scatter(comm, stream, count, Into::add, Where::apart, travel);
+    check_all_reduce<float>(comm, stream, count, travel);
+  }
   check_all_reduce<double>(comm, stream, count);
   check_all_reduce<std::int64_t>(comm, stream, count);
   check_broadcast(comm, stream, count, comm.size() - 1);
@@ -171,12 +185,12 @@ inline void check_buffers(Communicator& comm, Stream& stream, float* whole, floa
   whole[total] = 0.25f;
   for (int round = 0; round < 3; ++round) {  // the next round overwrites what the last one read
     for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i + static_cast<std::size_t>(round));
-    comm.reduce_scatter(stream, whole, shard, count, Into::overwrite);
+    comm.reduce_scatter(stream, whole, shard, count, Into::overwrite, DType::f32);
     for (std::size_t i = 0; i < count; ++i)
       require_same_bits(shard[i], expected_sum<float>(comm.size(), me * count + i + static_cast<std::size_t>(round)),
                         "reduce_scatter of " + what, i);
     for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i);
-    comm.reduce_scatter(stream, whole, whole + me * count, count, Into::overwrite);
+    comm.reduce_scatter(stream, whole, whole + me * count, count, Into::overwrite, DType::f32);
     for (std::size_t i = 0; i < count; ++i)
       require_same_bits(whole[me * count + i], expected_sum<float>(comm.size(), me * count + i),
                         "reduce_scatter in place of " + what, i);
@@ -186,9 +200,21 @@ inline void check_buffers(Communicator& comm, Stream& stream, float* whole, floa
       require_same_bits(whole[i], expected_sum<float>(comm.size(), i + static_cast<std::size_t>(round)),
                         "all_gather of " + what, i);
     for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i);
-    comm.all_reduce(stream, whole, total);
+    comm.all_reduce(stream, whole, total, DType::f32);
     for (std::size_t i = 0; i < total; ++i)
       require_same_bits(whole[i], expected_sum<float>(comm.size(), i), "all_reduce of " + what, i);
+    for (const DType travel : {DType::bf16, DType::f16}) {
+      for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i);
+      comm.reduce_scatter(stream, whole, shard, count, Into::overwrite, travel);
+      for (std::size_t i = 0; i < count; ++i)
+        require_same_bits(shard[i], expected_sum<float>(comm.size(), me * count + i, travel),
+                          "16-bit reduce_scatter of " + what, i);
+      for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i);
+      comm.all_reduce(stream, whole, total, travel);
+      for (std::size_t i = 0; i < total; ++i)
+        require_same_bits(whole[i], expected_sum<float>(comm.size(), i, travel), "16-bit all_reduce of " + what, i);
+    }
+    for (std::size_t i = 0; i < total; ++i) whole[i] = expected_sum<float>(comm.size(), i);
     const int root = round % comm.size();
     if (comm.rank() != root) whole[0] = whole[total - 1] = -1;
     comm.broadcast(stream, whole, total * sizeof(float), root);

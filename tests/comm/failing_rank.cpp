@@ -28,7 +28,7 @@ void run(MpiSession& session, std::string_view how, std::string_view comm) {
       while (how == "hang") pause();
       throw UserError("rank 1 was told to fail");
     }
-    world->all_reduce(*stream, data.data(), data.size());
+    world->all_reduce(*stream, data.data(), data.size(), DType::f32);
   }
 }
 }  // namespace

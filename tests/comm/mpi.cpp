@@ -56,8 +56,8 @@ BOOST_AUTO_TEST_CASE(collectives_do_not_allocate) {
   const std::size_t before = allocations();
   BOOST_REQUIRE(before > 0u);
   world().all_gather(*stream, shard.data(), whole.data(), n, DType::f32);
-  world().reduce_scatter(*stream, whole.data(), shard.data(), n, Into::add);
-  world().all_reduce(*stream, whole.data(), n);
+  world().reduce_scatter(*stream, whole.data(), shard.data(), n, Into::add, DType::f32);
+  world().all_reduce(*stream, whole.data(), n, DType::f32);
   world().all_reduce(*stream, sums.data(), n);
   world().all_reduce(*stream, counts.data(), n);
   world().broadcast(*stream, whole.data(), 4 * n, 0);
@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(an_aborted_group_refuses) {
   comm->abort();
   float x = 0;
   BOOST_CHECK_THROW(comm->barrier(), GroupAborted);
-  BOOST_CHECK_THROW(comm->all_reduce(*stream, &x, 1), GroupAborted);
+  BOOST_CHECK_THROW(comm->all_reduce(*stream, &x, 1, DType::f32), GroupAborted);
   BOOST_CHECK_THROW(comm->split(0, 0), GroupAborted);
 }
 

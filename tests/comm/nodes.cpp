@@ -164,17 +164,17 @@ BOOST_AUTO_TEST_CASE(bits_are_those_of_threads) {
     auto ours = elements<float>(comm->rank(), ranks * count);
     auto sums = elements<double>(comm->rank(), count);
     std::vector<float> shard(count, 0.1f);
-    comm->reduce_scatter(*stream, ours.data(), shard.data(), count, Into::add);
+    comm->reduce_scatter(*stream, ours.data(), shard.data(), count, Into::add, DType::f32);
     ours = elements<float>(comm->rank(), ranks * count);
-    comm->all_reduce(*stream, ours.data(), ranks * count);
+    comm->all_reduce(*stream, ours.data(), ranks * count, DType::f32);
     comm->all_reduce(*stream, sums.data(), count);
     run_ranks(comm->size(), [&](Communicator& threads) {
       auto theirs = elements<float>(threads.rank(), ranks * count);
       auto their_sums = elements<double>(threads.rank(), count);
       std::vector<float> their_shard(count, 0.1f);
-      threads.reduce_scatter(*stream, theirs.data(), their_shard.data(), count, Into::add);
+      threads.reduce_scatter(*stream, theirs.data(), their_shard.data(), count, Into::add, DType::f32);
       theirs = elements<float>(threads.rank(), ranks * count);
-      threads.all_reduce(*stream, theirs.data(), ranks * count);
+      threads.all_reduce(*stream, theirs.data(), ranks * count, DType::f32);
       threads.all_reduce(*stream, their_sums.data(), count);
       if (threads.rank() == comm->rank())
         require(theirs == ours && their_shard == shard && their_sums == sums, "by nodes and threads give other bits");
@@ -205,12 +205,12 @@ BOOST_AUTO_TEST_CASE(a_shard_goes_to_each_other_node_once) {
     BOOST_TEST(near == nodes * (of_each - 1) * bytes);
     BOOST_TEST(flat == 0u);
 
-    sent([&] { comm->reduce_scatter(*stream, whole.data(), shard.data(), count, Into::overwrite); });
+    sent([&] { comm->reduce_scatter(*stream, whole.data(), shard.data(), count, Into::overwrite, DType::f32); });
     BOOST_TEST(far == (power_of_two(n) ? (nodes - 1) * bytes : 0));
     BOOST_TEST(near == (power_of_two(n) ? nodes * (of_each - 1) * bytes : 0));
     BOOST_TEST(flat == (power_of_two(n) ? 0 : (ranks - 1) * bytes));
 
-    sent([&] { comm->all_reduce(*stream, whole.data(), ranks * count); });
+    sent([&] { comm->all_reduce(*stream, whole.data(), ranks * count, DType::f32); });
     BOOST_TEST(far == (power_of_two(n) ? 2 * (nodes - 1) * bytes : 0));  // of a node's part, which has `nodes` times `count`
     BOOST_TEST(near == (power_of_two(n) ? 2 * (of_each - 1) * nodes * bytes : 0));
     BOOST_TEST(flat == (power_of_two(n) ? 0 : 2 * (ranks - 1) * bytes));
@@ -236,8 +236,8 @@ BOOST_AUTO_TEST_CASE(collectives_do_not_allocate) {
     const std::size_t before = allocations();
     BOOST_REQUIRE(before > 0u);
     comm->all_gather(*stream, shard.data(), floats(slot), count, DType::f32);
-    comm->reduce_scatter(*stream, floats(slot), shard.data(), count, Into::add);
-    comm->all_reduce(*stream, floats(slot), count);
+    comm->reduce_scatter(*stream, floats(slot), shard.data(), count, Into::add, DType::f32);
+    comm->all_reduce(*stream, floats(slot), count, DType::f32);
     comm->all_reduce(*stream, sums.data(), count);
     comm->all_reduce(*stream, counts, 3);
     comm->broadcast(*stream, shard.data(), 4 * count, 0);
@@ -303,9 +303,9 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
       {"all-gather", [&](Communicator& c) { c.all_gather(*stream, data.data(), data.data(), 20000, DType::bf16); }},
       {"reduce-scatter",
        [&](Communicator& c) {
-         c.reduce_scatter(*stream, data.data(), data.data() + c.rank() * 20000, 20000, Into::overwrite);
+         c.reduce_scatter(*stream, data.data(), data.data() + c.rank() * 20000, 20000, Into::overwrite, DType::f32);
        }},
-      {"all-reduce", [&](Communicator& c) { c.all_reduce(*stream, data.data(), 20000); }},
+      {"all-reduce", [&](Communicator& c) { c.all_reduce(*stream, data.data(), 20000, DType::f32); }},
       {"broadcast", [&](Communicator& c) { c.broadcast(*stream, data.data(), 20000, 0); }},
       {"barrier", [&](Communicator& c) { c.barrier(); }}};
   for (const int n : sizes_of_nodes())
@@ -364,9 +364,9 @@ BOOST_AUTO_TEST_CASE(abort_ends_this_rank_and_wakes_its_node) {
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
         comm->abort();
       });
-      BOOST_CHECK_THROW(comm->all_reduce(*stream, &x, 1), GroupAborted);
+      BOOST_CHECK_THROW(comm->all_reduce(*stream, &x, 1, DType::f32), GroupAborted);
       other.join();
-      BOOST_CHECK_THROW(comm->all_reduce(*stream, &x, 1), GroupAborted);
+      BOOST_CHECK_THROW(comm->all_reduce(*stream, &x, 1, DType::f32), GroupAborted);
     }
     world().barrier();
   }

@@ -113,13 +113,13 @@ BOOST_AUTO_TEST_CASE(bits_are_those_of_threads) {
   const std::size_t n = 50021, ranks = static_cast<std::size_t>(comm->size());
   auto ours = elements<float>(comm->rank(), ranks * n);
   std::vector<float> shard(n, 0.1f);
-  comm->reduce_scatter(*stream, ours.data(), shard.data(), n, Into::add);
-  comm->all_reduce(*stream, ours.data(), ranks * n);
+  comm->reduce_scatter(*stream, ours.data(), shard.data(), n, Into::add, DType::f32);
+  comm->all_reduce(*stream, ours.data(), ranks * n, DType::f32);
   run_ranks(comm->size(), [&](Communicator& threads) {
     auto theirs = elements<float>(threads.rank(), ranks * n);
     std::vector<float> their_shard(n, 0.1f);
-    threads.reduce_scatter(*stream, theirs.data(), their_shard.data(), n, Into::add);
-    threads.all_reduce(*stream, theirs.data(), ranks * n);
+    threads.reduce_scatter(*stream, theirs.data(), their_shard.data(), n, Into::add, DType::f32);
+    threads.all_reduce(*stream, theirs.data(), ranks * n, DType::f32);
     if (threads.rank() == comm->rank())
       require(theirs == ours && their_shard == shard, "shared memory and threads give other bits");
   });
@@ -137,7 +137,7 @@ BOOST_AUTO_TEST_CASE(collectives_do_not_allocate) {
   const std::size_t before = allocations();
   BOOST_REQUIRE(before > 0u);
   comm->all_gather(*stream, shard.data(), floats(slot), n, DType::f32);
-  comm->reduce_scatter(*stream, floats(slot), shard.data(), n, Into::add);
+  comm->reduce_scatter(*stream, floats(slot), shard.data(), n, Into::add, DType::f32);
   comm->all_reduce(*stream, sums.data(), n);
   comm->all_reduce(*stream, counts, 3);
   comm->broadcast(*stream, shard.data(), 4 * n, 0);
@@ -159,7 +159,7 @@ BOOST_AUTO_TEST_CASE(different_counts_are_an_error_on_all_ranks) {
     const auto comm = shared_world();
     const auto stream = make_cpu_device()->make_stream();
     std::vector<float> data(count);
-    BOOST_CHECK_THROW(comm->all_reduce(*stream, data.data(), comm->rank() == 1 ? count - 1 : count), InternalError);
+    BOOST_CHECK_THROW(comm->all_reduce(*stream, data.data(), comm->rank() == 1 ? count - 1 : count, DType::f32), InternalError);
   }
 }
 
@@ -217,7 +217,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
       const auto part = comm->split(split && comm->rank() < size - 2 ? 1 : 0, -comm->rank());
       if (split && comm->rank() < size - 2) continue;
       std::vector<float> data(100000);
-      const auto call = [&] { part->all_reduce(*stream, data.data(), data.size()); };
+      const auto call = [&] { part->all_reduce(*stream, data.data(), data.size(), DType::f32); };
       call();
       if (comm->rank() != size - 1) {
         const Timer timer;
@@ -257,7 +257,7 @@ BOOST_AUTO_TEST_CASE(abort_wakes_all) {
       BOOST_CHECK_THROW(
           {
             if (!split || comm->size() == 2) comm->barrier();
-            for (;;) part->all_reduce(*stream, &x, 1);
+            for (;;) part->all_reduce(*stream, &x, 1, DType::f32);
           },
           GroupAborted);
       BOOST_TEST(timer.seconds() < 20);

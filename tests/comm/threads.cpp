@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(a_failing_rank_ends_all) {
           throw UserError("rank two");
         }
         try {
-          group->all_reduce(*stream, data->data(), data->size());
+          group->all_reduce(*stream, data->data(), data->size(), DType::f32);
         } catch (const GroupAborted&) {
           ++consequences;
           throw;
@@ -142,7 +142,7 @@ BOOST_AUTO_TEST_CASE(different_counts_are_an_error_on_all_ranks) {
     const auto stream = make_cpu_device()->make_stream();
     std::vector<float> data(10);
     try {
-      comm.all_reduce(*stream, data.data(), comm.rank() == 1 ? 9 : 10);
+      comm.all_reduce(*stream, data.data(), comm.rank() == 1 ? 9 : 10, DType::f32);
     } catch (const InternalError&) {
       ++failures;
       throw;

@@ -67,6 +67,52 @@ BOOST_AUTO_TEST_CASE(after_the_last_sequence_the_data_starts_again) {
   BOOST_TEST(sequences_read(file, 7, 1, 3, 1, 12) == (std::vector<std::size_t>{2, 3, 4}), boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(passes_count_every_target_once_however_an_update_is_cut) {
+  for (const std::size_t tokens : {36, 40, 41}) {  // 5, 5.6 and 5.7 sequences of 7
+    const CountingFile made(tokens);
+    const TokenFile file = made.open();
+    for (const bool shuffled : {false, true})
+      for (const auto& [B, K, ranks] : {std::tuple{1, 1, 1}, {2, 2, 1}, {2, 1, 2}, {3, 1, 3}, {5, 2, 4}}) {
+        const DataOrder order = {.shuffle_seed = shuffled ? std::optional<std::uint64_t>(3) : std::nullopt, .passes = 3};
+        const auto cut_of = [&, b = B, k = K, of = ranks](int rank) {
+          return BatchCut{static_cast<std::size_t>(b), 7, static_cast<std::size_t>(k), rank, of};
+        };
+        const TrainBatches first(file, cut_of(0), tokens, order);
+        std::map<std::int32_t, int> seen;
+        std::uint64_t position = 0, updates = 0;
+        for (; !first.at_end(position); position = first.after(position), ++updates) {
+          std::uint64_t counted = 0;
+          for (int rank = 0; rank < ranks; ++rank) {
+            const TrainBatches batches(file, cut_of(rank), tokens, order);
+            std::vector<std::int32_t> inputs(static_cast<std::size_t>(B) * 7), targets(inputs.size());
+            for (std::size_t micro = 0; micro < static_cast<std::size_t>(K); ++micro) {
+              batches.read(position, micro, inputs.data(), targets.data());
+              for (const std::int32_t target : targets)
+                if (target >= 0) ++counted, ++seen[target];
+            }
+          }
+          BOOST_TEST(first.targets(position) == counted);
+          BOOST_TEST(counted > 0u);
+        }
+        BOOST_TEST(first.updates().value() == updates);
+        BOOST_TEST(position == 3 * file.sequences(7));
+        BOOST_TEST(seen.size() == tokens - 1);
+        BOOST_TEST(std::all_of(seen.begin(), seen.end(), [](const auto& one) { return one.second == 3; }));
+      }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(data_without_an_end) {
+  const CountingFile made(40);
+  const TokenFile file = made.open();
+  const TrainBatches batches(file, {4, 7, 1, 0, 1}, 40);
+  BOOST_TEST(!batches.updates().has_value());
+  BOOST_TEST(!batches.at_end(1u << 30));
+  BOOST_TEST(batches.after(5) == 9u);
+  BOOST_TEST(batches.targets(0) == 28u);
+  BOOST_TEST(batches.targets(4) == 25u);  // the sixth sequence has 4 targets
+}
+
 BOOST_AUTO_TEST_CASE(a_resumed_run_goes_on_where_another_world_size_stopped) {
   const CountingFile made(1000);
   const TokenFile file = made.open();

@@ -158,6 +158,31 @@ BOOST_AUTO_TEST_CASE(frozen_runs_of_pytorch_are_reproduced) {
       }
 }
 
+// Each rank's gradient is rounded once, and summed in fp32 in the canonical order, whatever carries it.
+BOOST_DATA_TEST_CASE(reductions_in_low_precision, boost::unit_test::data::make(names), name) {
+  const History fp32 = train_golden(name, {.ranks = 4});
+  for (const DType reduce : {DType::bf16, DType::f16}) {
+    const History full = train_golden(name, {.ranks = 4, .reduce = reduce});
+    double loss = 0;
+    for (std::size_t u = 0; u < full.losses.size(); ++u) loss = std::max(loss, std::abs(full.losses[u] - fp32.losses[u]));
+    BOOST_TEST_MESSAGE(name << ", gradients travel in " << name_of(reduce) << ": loss " << loss);
+    BOOST_TEST(loss < (reduce == DType::bf16 ? 0.005 : 0.002));
+    BOOST_TEST(loss > 1e-7);
+    for (const std::string& strategy : strategies)
+      for (const bool comm_thread : {false, true})
+        BOOST_TEST(
+            (train_golden(name, {.ranks = 4, .strategy = strategy, .reduce = reduce, .comm_thread = comm_thread}) == full),
+            strategy);
+    BOOST_TEST((train_golden(name, {.ranks = 4, .patterns = {.ignore = {"*.0.*", "*.1.*mlp*"}}, .reduce = reduce}) == full));
+    const auto summed_first = [&](const char* strategy) {
+      return train_golden(
+          name,
+          {.ranks = 2, .strategy = strategy, .micro_batches = 3, .plan = {.accumulate_unsharded = true}, .reduce = reduce});
+    };
+    BOOST_TEST((summed_first("none") == summed_first("full")));
+  }
+}
+
 // fp32 masters, everything else in 16 bits: close to PyTorch's fp32 run, and the same bits whatever is sharded.
 BOOST_DATA_TEST_CASE(low_precision_stays_close, boost::unit_test::data::make(names), name) {
   const json run = read_json(golden_folder(name) / "run.json");

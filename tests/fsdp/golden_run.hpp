@@ -24,7 +24,7 @@ struct Case {
   PlanOptions plan = {};  // micro_batches is filled in
   float dropout = 0;
   json run = {};  // null: the folder's run.json
-  DType state_type = DType::f32, precision = DType::f32;
+  DType state_type = DType::f32, precision = DType::f32, reduce = DType::f32, tables = DType::f32;
   bool comm_thread = false;
 };
 
@@ -83,11 +83,11 @@ inline History train_golden(const std::string& name, const Case& c) {
                           .wrap = c.wrap,
                           .patterns = c.patterns,
                           .batch = {B, T},
-                          .types = {.parameter = c.precision},
+                          .types = {.parameter = c.precision, .reduce = c.reduce},
                           .plan = plan,
                           .optimizer = optimizer_of_run(run, c.state_type)},
                          world);
-    Executor& executor = sharded.allocate(*device, {.comm_thread = c.comm_thread});
+    Executor& executor = sharded.allocate(*device, {.comm_thread = c.comm_thread, .table_type = c.tables});
     const auto& parameters = sharded.model().parameters();
     for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)
       for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))

@@ -108,6 +108,65 @@ BOOST_AUTO_TEST_CASE(a_gradient_that_is_not_finite_never_reaches_the_weights) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_travels_in_16_bits_is_as_close_and_the_same_bits) {
+  const auto folder = fresh_folder();
+  const auto fp32 = losses(train(folder, 3, 20, "fp32", ""));
+  for (const int np : {2, 3, 4})
+    for (const std::string type : {"bf16", "fp16"}) {
+      const std::string name = type + "-" + std::to_string(np), more = "--reduce-dtype " + type;
+      const auto low = losses(train(folder, np, 20, name, more));
+      double apart = 0;
+      for (std::size_t u = 0; u < fp32.size(); ++u) apart = std::max(apart, std::abs(low[u] - fp32[u]));
+      BOOST_TEST_MESSAGE(name << ": largest difference of a loss " << apart);
+      BOOST_TEST(apart < (type == "bf16" ? 0.005 : 0.002));
+      BOOST_TEST(apart > 1e-7);
+      BOOST_TEST((low == losses(train(folder, np, 20, name + "-none", "--sharding-strategy none --comm mpi " + more))));
+      if (np == 4)
+        BOOST_TEST((low == losses(train(folder, np, 20, name + "-hybrid",
+                                        "--sharding-strategy hybrid --shard-group-size 2 --comm-thread " + more))));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(rotary_tables_are_rounded_if_asked) {
+  const auto folder = fresh_folder();
+  const auto losses_with = [&](const std::string& arch, const std::string& name, const std::string& type) {
+    auto words = split("--arch " + arch +
+                       " --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 64 --decoder-ffn-embed-dim 96 "
+                       "--decoder-attention-heads 4 --tokens-per-sample 32 --batch-size 3 --max-update 5 --buffer-dtype " +
+                       type + " --save-dir " + name + " --log-file " + name + ".jsonl");
+    if (arch != "gpt2") words.insert(words.end(), {"--decoder-kv-heads", "2"});
+    words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
+    const Outcome outcome = run(folder, mpirun(2, "fsdp-train", words));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return losses(metrics(folder / (name + ".jsonl"), "train"));
+  };
+  const auto fp32 = losses_with("llama-3.2-1b", "fp32", "fp32"), bf16 = losses_with("llama-3.2-1b", "bf16", "bf16");
+  for (std::size_t u = 0; u < fp32.size(); ++u) {
+    BOOST_TEST(fp32[u] != bf16[u]);
+    BOOST_TEST(std::abs(fp32[u] - bf16[u]) < 1e-3);
+  }
+  BOOST_TEST((losses_with("gpt2", "gpt2", "fp32") == losses_with("gpt2", "gpt2-bf16", "bf16")));  // it has no buffers
+}
+
+BOOST_AUTO_TEST_CASE(machines_that_do_not_multiply_16_bits) {
+  const auto folder = fresh_folder();
+  const auto start = [&](const std::string& isa, const std::string& more) {
+    auto command = mpirun(2, "fsdp-train", options(2, 2, "saves-" + isa + more.substr(more.size() - 4), more));
+    command.insert(command.begin(), {"env", "ONEDNN_MAX_CPU_ISA=" + isa});
+    return run(folder, command);
+  };
+  const std::string warning = "warning: bf16 products convert their operands to fp32 here";
+  const Outcome without = start("AVX2", "--bf16");
+  BOOST_TEST(without.code == 0, without.output);
+  BOOST_TEST(without.says(warning), without.output);
+  BOOST_TEST(without.says("(bf16 by fp32, converted, fp16 by fp32, converted)"), without.output);
+  BOOST_TEST(!start("AVX2", "--precision fp32").says(warning));
+  const Outcome version = run(folder, {std::string(FSDP_BIN) + "/fsdp-train", "--version"});
+  BOOST_TEST(version.says("(bf16 by "), version.output);
+  BOOST_TEST(start("DEFAULT", "--bf16").says(warning) == version.says("(bf16 by fp32"));
+  BOOST_TEST(start("DEFAULT", "--fp16").says("warning: fp16 products convert"));
+}
+
 BOOST_AUTO_TEST_CASE(contradictions) {
   const auto folder = fresh_folder();
   const std::vector<std::pair<std::string, std::string>> all = {

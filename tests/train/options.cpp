@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(overrides_carry_what_follows_from_them) {
 
 BOOST_AUTO_TEST_CASE(schedules_must_fit) {
   CHECK_CONTAINS(error({"--lr-scheduler", "cosine", "--warmup-updates", "101"}),
-                 "--warmup-updates 101 is more than --total-num-update 100");
+                 "--warmup-updates 101 is more than the 100 updates of the schedule");
   BOOST_TEST(options({"--warmup-updates", "101"}).warmup_updates == 101u);  // a fixed rate has no end
   BOOST_TEST(options({"--total-num-update", "400"}).total_num_update == 400u);
   CHECK_CONTAINS(error({"--lr", "-1"}), "--lr '-1'");

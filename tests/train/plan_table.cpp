@@ -226,7 +226,7 @@ BOOST_AUTO_TEST_CASE(runs_hold_and_send_what_the_table_says) {
   check_against_runs(small("2", "2", {"--comm", "mpi", "--update-freq", "2"}));
   check_against_runs(small("2", "2", {"--comm", "mpi", "--update-freq", "5"}));
   check_against_runs(small("2", "1", {"--update-freq", "4", "--accumulate-unsharded", "--ignore-params", "*ln*"}));
-  check_against_runs(small("3", "1", {"--batch-size", "2", "--threads", "2"}));
+  check_against_runs(small("3", "1", {"--batch-size", "2", "--threads", "2", "--reduce-dtype", "bf16"}));
   check_against_runs(
       small("2", "2", {"--comm", "mpi", "--ignore-params", "*ln*", "--freeze", "*h.0.*", "--limit-all-gathers", "1"}));
   check_against_runs(small("1", "4",
@@ -236,10 +236,10 @@ BOOST_AUTO_TEST_CASE(runs_hold_and_send_what_the_table_says) {
 
 BOOST_AUTO_TEST_CASE(what_leaves_a_node_adds_up) {
   // Groups that nodes cut in every way: 6 ranks on nodes of 1, 2, 3, 6; shard axis 1, 2, 3, 6.
-  const std::vector<CollectiveUse> uses = {{Collective::all_gather, GroupAxis::shard, 80, 4, 3},
-                                           {Collective::reduce_scatter, GroupAxis::shard, 48, 4, 1},
-                                           {Collective::all_reduce, GroupAxis::replicate, 35, 4, 2},
-                                           {Collective::all_reduce, GroupAxis::world, 1, 8, 1}};
+  const std::vector<CollectiveUse> uses = {{Collective::all_gather, GroupAxis::shard, 80, 4, 4, 3},
+                                           {Collective::reduce_scatter, GroupAxis::shard, 48, 4, 4, 1},
+                                           {Collective::all_reduce, GroupAxis::replicate, 35, 4, 4, 2},
+                                           {Collective::all_reduce, GroupAxis::world, 1, 8, 8, 1}};
   for (const int shard : {1, 2, 3, 6})
     for (const int per_node : {1, 2, 3, 6, -2, -3}) {  // less than zero: each rank to each other one
       const Cluster cluster = {6 / std::abs(per_node), std::abs(per_node), per_node < 0 ? Between::ranks : Between::nodes};
@@ -264,7 +264,7 @@ BOOST_AUTO_TEST_CASE(what_leaves_a_node_adds_up) {
 
 BOOST_AUTO_TEST_CASE(groups_that_nodes_cut) {
   // Shard groups {0 1 2} {3 4 5} on nodes {0 1} {2 3} {4 5}; an all-gather of shards of 10 bytes.
-  const std::vector<CollectiveUse> uses = {{Collective::all_gather, GroupAxis::shard, 10, 1, 1}};
+  const std::vector<CollectiveUse> uses = {{Collective::all_gather, GroupAxis::shard, 10, 1, 1, 1}};
   const std::array<std::uint64_t, 6> within = {10, 10, 0, 0, 10, 10}, between = {10, 10, 20, 20, 10, 10};
   for (int rank = 0; rank < 6; ++rank) {
     const RankTraffic t = traffic_of_rank(uses, {3, 2}, {3, 2}, rank);
@@ -278,9 +278,9 @@ BOOST_AUTO_TEST_CASE(groups_that_nodes_cut) {
 
 BOOST_AUTO_TEST_CASE(which_groups_go_by_nodes_is_predicted) {
   // The rule of the communicators, which looks at every rank of a group, for all meshes on small clusters.
-  const std::vector<std::vector<CollectiveUse>> one_of_each = {{{Collective::all_gather, GroupAxis::shard, 1, 1, 1}},
-                                                               {{Collective::all_gather, GroupAxis::replicate, 1, 1, 1}},
-                                                               {{Collective::all_gather, GroupAxis::world, 1, 1, 1}}};
+  const std::vector<std::vector<CollectiveUse>> one_of_each = {{{Collective::all_gather, GroupAxis::shard, 1, 1, 1, 1}},
+                                                               {{Collective::all_gather, GroupAxis::replicate, 1, 1, 1, 1}},
+                                                               {{Collective::all_gather, GroupAxis::world, 1, 1, 1, 1}}};
   std::size_t by_nodes = 0;
   for (int ranks = 1; ranks <= 24; ++ranks)
     for (int per_node = 1; per_node <= ranks; ++per_node)
@@ -320,12 +320,18 @@ BOOST_AUTO_TEST_CASE(groups_by_nodes_send_what_is_predicted) {
         std::vector<float> whole(count * static_cast<std::size_t>(world.size())), shard(count);
         std::vector<double> sums(count);
         const std::vector<std::pair<CollectiveUse, std::function<void()>>> calls = {
-            {{Collective::all_gather, GroupAxis::world, count, 4, 1},
+            {{Collective::all_gather, GroupAxis::world, count, 4, 4, 1},
              [&] { group->all_gather(*stream, shard.data(), whole.data(), count, DType::f32); }},
-            {{Collective::reduce_scatter, GroupAxis::world, count, 4, 1},
-             [&] { group->reduce_scatter(*stream, whole.data(), shard.data(), count, Into::overwrite); }},
-            {{Collective::all_reduce, GroupAxis::world, count, 4, 1}, [&] { group->all_reduce(*stream, shard.data(), count); }},
-            {{Collective::all_reduce, GroupAxis::world, count, 8, 1}, [&] { group->all_reduce(*stream, sums.data(), count); }}};
+            {{Collective::reduce_scatter, GroupAxis::world, count, 4, 4, 1},
+             [&] { group->reduce_scatter(*stream, whole.data(), shard.data(), count, Into::overwrite, DType::f32); }},
+            {{Collective::reduce_scatter, GroupAxis::world, count, 4, 2, 1},
+             [&] { group->reduce_scatter(*stream, whole.data(), shard.data(), count, Into::overwrite, DType::bf16); }},
+            {{Collective::all_reduce, GroupAxis::world, count, 4, 4, 1},
+             [&] { group->all_reduce(*stream, shard.data(), count, DType::f32); }},
+            {{Collective::all_reduce, GroupAxis::world, count, 4, 2, 1},
+             [&] { group->all_reduce(*stream, shard.data(), count, DType::f16); }},
+            {{Collective::all_reduce, GroupAxis::world, count, 8, 8, 1},
+             [&] { group->all_reduce(*stream, sums.data(), count); }}};
         for (const auto& [use, call] : calls) {
           const std::uint64_t all = sent_by(*group), far = sent_by(group->far()), flat = sent_by(group->flat());
           call();

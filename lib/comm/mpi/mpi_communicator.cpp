@@ -12,6 +12,7 @@
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/wait.hpp"
 #include "comm/nodes/nodes_communicator.hpp"
+#include "comm/packed.hpp"
 #include "comm/shm/meeting_place.hpp"
 #include "comm/shm/shm_communicator.hpp"
 #include "comm/tree_sum.hpp"
@@ -121,13 +122,16 @@ void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole,
   count(Collective::all_gather, std::exchange(sent_, 0));
 }
 
-void MpiCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) {
+void MpiCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                                     DType travel) {
   expect_ready(stream, Call::reduce_scatter);
-  reduce_shares(whole, ranks() * shard_count, shard, into);
+  with_element(travel, [&]<class In>() { reduce_shares<In>(whole, ranks() * shard_count, shard, into); });
   count(Collective::reduce_scatter, std::exchange(sent_, 0));
 }
 
-void MpiCommunicator::all_reduce(Stream& stream, float* data, std::size_t n) { sum_everywhere(stream, data, n); }
+void MpiCommunicator::all_reduce(Stream& stream, float* data, std::size_t n, DType travel) {
+  with_element(travel, [&]<class In>() { sum_everywhere<float, In>(stream, data, n); });
+}
 void MpiCommunicator::all_reduce(Stream& stream, double* data, std::size_t n) { sum_everywhere(stream, data, n); }
 void MpiCommunicator::all_reduce(Stream& stream, std::int64_t* data, std::size_t n) {
   sum_everywhere(stream, reinterpret_cast<std::uint64_t*>(data), n);
@@ -222,34 +226,37 @@ std::byte* MpiCommunicator::staged_piece(std::size_t set, std::size_t rank) {
 }
 
 // Sends every other rank a piece of its share, and asks for theirs of mine. Both sides skip the same empty ones.
-template <class T>
+template <class In, class T>
 void MpiCommunicator::post_piece(const T* data, std::size_t total, std::size_t piece, std::size_t set) {
-  const std::size_t length = staged_piece_bytes_ / sizeof(T);
+  const std::size_t length = staged_piece_bytes_ / sizeof(In);
   const Range mine = piece_of(share_of(total, me()), piece, length);
   for (std::size_t step = 1; step < ranks(); ++step) {
     const std::size_t from = (me() + ranks() - step) % ranks(), to = (me() + step) % ranks();
-    if (!mine.empty()) receive(staged_piece(set, from), mine.size() * sizeof(T), static_cast<int>(from), requests_[set]);
-    const Range theirs = piece_of(share_of(total, to), piece, length);
-    if (!theirs.empty()) send(data + theirs.begin, theirs.size() * sizeof(T), static_cast<int>(to), requests_[set]);
+    if (!mine.empty()) receive(staged_piece(set, from), mine.size() * sizeof(In), static_cast<int>(from), requests_[set]);
+    const Range share = share_of(total, to), theirs = piece_of(share, piece, length);
+    const In* const begin = packed<In>(data + share.begin, share.size()) + (theirs.begin - share.begin);
+    if (!theirs.empty()) send(begin, theirs.size() * sizeof(In), static_cast<int>(to), requests_[set]);
   }
 }
 
 // result (=, +=) the canonical sum of this rank's share of everybody's `data`. `result` may be that share itself.
-template <class T>
-void MpiCommunicator::reduce_shares(const T* data, std::size_t total, T* result, Into into) {
-  const std::size_t length = staged_piece_bytes_ / sizeof(T);
+template <class In, class T>
+void MpiCommunicator::reduce_shares(T* data, std::size_t total, T* result, Into into) {
+  pack_shares<In>(data, total, ranks());
+  const std::size_t length = staged_piece_bytes_ / sizeof(In);
   const Range mine = share_of(total, me());
+  const In* const own = packed<In>(data + mine.begin, mine.size());
   const std::size_t pieces = pieces_in(share_of(total, 0).size(), length);
-  if (pieces > 0) post_piece(data, total, 0, 0);
+  if (pieces > 0) post_piece<In>(data, total, 0, 0);
   for (std::size_t piece = 0; piece < pieces; ++piece) {
     const std::size_t set = piece % 2;
-    if (piece + 1 < pieces) post_piece(data, total, piece + 1, 1 - set);
+    if (piece + 1 < pieces) post_piece<In>(data, total, piece + 1, 1 - set);
     wait(requests_[set]);
     const Range part = piece_of(mine, piece, length);
     if (part.empty()) continue;
     for (std::size_t r = 0; r < ranks(); ++r)
-      inputs_[r] = r == me() ? static_cast<const void*>(data + part.begin) : staged_piece(set, r);
-    tree_sum<T>(inputs_, part.size(), result + (part.begin - mine.begin), into);
+      inputs_[r] = r == me() ? static_cast<const void*>(own + (part.begin - mine.begin)) : staged_piece(set, r);
+    tree_sum<T, In>(inputs_, part.size(), result + (part.begin - mine.begin), into);
   }
 }
 
@@ -271,11 +278,11 @@ void MpiCommunicator::gather_shares(std::byte* data, std::size_t total, std::siz
   }
 }
 
-template <class T>
+template <class T, class In>
 void MpiCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   expect_ready(stream, Call::all_reduce);
   const std::size_t begin = share_of(n, me()).begin;
-  reduce_shares(data, n, data + begin, Into::overwrite);
+  reduce_shares<In>(data, n, data + begin, Into::overwrite);
   gather_shares(reinterpret_cast<std::byte*>(data), n, sizeof(T));
   count(Collective::all_reduce, std::exchange(sent_, 0));
 }

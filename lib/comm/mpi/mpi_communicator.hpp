@@ -39,8 +39,8 @@ class MpiCommunicator final : public GroupMember {
   std::size_t staging_bytes() const override { return staging_.bytes(); }
 
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override;
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) override;
-  void all_reduce(Stream& stream, float* data, std::size_t count) override;
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override;
+  void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) override;
   void all_reduce(Stream& stream, double* data, std::size_t count) override;
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) override;
   void broadcast(Stream& stream, void* data, std::size_t bytes, int root) override;
@@ -77,12 +77,12 @@ class MpiCommunicator final : public GroupMember {
   void wait(Requests& requests);
 
   std::byte* staged_piece(std::size_t set, std::size_t rank);
-  template <class T>
+  template <class In, class T>
   void post_piece(const T* data, std::size_t total, std::size_t piece, std::size_t set);
-  template <class T>
-  void reduce_shares(const T* data, std::size_t total, T* result, Into into);
+  template <class In, class T>
+  void reduce_shares(T* data, std::size_t total, T* result, Into into);
   void gather_shares(std::byte* data, std::size_t total, std::size_t element_bytes);
-  template <class T>
+  template <class T, class In = T>
   void sum_everywhere(Stream& stream, T* data, std::size_t count);
 
   MPI_Comm comm_;

@@ -101,7 +101,8 @@ void NodesCommunicator::all_gather(Stream& stream, const void* shard, void* whol
   count(Collective::all_gather, sent_by_parts() - before);
 }
 
-void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) {
+void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                                       DType travel) {
   expect_usable(stream);
   const std::uint64_t before = sent_by_parts();
   const bool in_place = shard_count != 0 && shard == whole + me() * shard_count;
@@ -115,27 +116,33 @@ void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shar
           for (std::size_t k = 0; k < nodes(); ++k) {
             float* const block = whole + k * node_ranks() * shard_count;
             float* const sum = k == 0 ? block + place() * shard_count : whole + k * shard_count;
-            near_->reduce_scatter(stream, block, sum, shard_count, Into::overwrite);
+            near_->reduce_scatter(stream, block, sum, shard_count, Into::overwrite, travel);
             if (k == 0) move_bytes(whole, sum, shard_count * sizeof(float));
           }
         },
         [&] {
           // 2. Their sums over nodes. In place, the result may lie among what the others are still to be sent.
           float* const mine = whole + node() * shard_count;
-          far_->reduce_scatter(stream, whole, in_place ? mine : shard, shard_count, into);
+          far_->reduce_scatter(stream, whole, in_place ? mine : shard, shard_count, into, DType::f32);
           if (in_place) move_bytes(shard, mine, shard_count * sizeof(float));
         });
   } else {
     throw_if_broken();
-    flat_->reduce_scatter(stream, whole, shard, shard_count, into);
+    flat_->reduce_scatter(stream, whole, shard, shard_count, into, travel);
   }
   count(Collective::reduce_scatter, sent_by_parts() - before);
 }
 
 template <class T>
-void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
+void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n, DType travel) {
   expect_usable(stream);
   const std::uint64_t before = sent_by_parts();
+  const auto sum = [&stream](Communicator& part, T* values, std::size_t count, DType type) {
+    if constexpr (std::is_same_v<T, float>)
+      part.all_reduce(stream, values, count, type);
+    else
+      part.all_reduce(stream, values, count);
+  };
   if (is_subtree(node_ranks())) {
     const std::size_t parted = elements_in_parts(n, sizeof(T), node_ranks()), part = parted / node_ranks(), rest = n - parted;
     T *const mine = data + place() * part, *const uncut = data + parted;
@@ -143,18 +150,18 @@ void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
         Call::all_reduce,
         [&] {
           if constexpr (std::is_same_v<T, float>)
-            if (part > 0) near_->reduce_scatter(stream, data, mine, part, Into::overwrite);
-          if (rest > 0) near_->all_reduce(stream, uncut, rest);
+            if (part > 0) near_->reduce_scatter(stream, data, mine, part, Into::overwrite, travel);
+          if (rest > 0) sum(*near_, uncut, rest, travel);
         },
         [&] {
-          if (part > 0) far_->all_reduce(stream, mine, part);
-          if (rest > 0) far_->all_reduce(stream, uncut, rest);
+          if (part > 0) sum(*far_, mine, part, DType::f32);
+          if (rest > 0) sum(*far_, uncut, rest, DType::f32);
           if constexpr (std::is_same_v<T, float>)
             if (part > 0) near_->all_gather(stream, mine, data, part, DType::f32);
         });
   } else {
     throw_if_broken();
-    flat_->all_reduce(stream, data, n);
+    sum(*flat_, data, n, travel);
   }
   count(Collective::all_reduce, sent_by_parts() - before);
 }

@@ -45,8 +45,10 @@ class NodesCommunicator final : public GroupMember {
   std::size_t borrowed_bytes() const override { return near_->borrowed_bytes(); }
 
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override;
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) override;
-  void all_reduce(Stream& stream, float* data, std::size_t count) override { sum_everywhere(stream, data, count); }
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override;
+  void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) override {
+    sum_everywhere(stream, data, count, travel);
+  }
   void all_reduce(Stream& stream, double* data, std::size_t count) override { sum_everywhere(stream, data, count); }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) override { sum_everywhere(stream, data, count); }
   void broadcast(Stream& stream, void* data, std::size_t bytes, int root) override;
@@ -72,7 +74,7 @@ class NodesCommunicator final : public GroupMember {
   template <class Within, class Across>
   void by_nodes(Call call, const Within& within, const Across& across);
   template <class T>
-  void sum_everywhere(Stream& stream, T* data, std::size_t n);
+  void sum_everywhere(Stream& stream, T* data, std::size_t n, DType travel = DType::f32);
   std::uint64_t sent_by_parts() const;
 
   std::unique_ptr<Communicator> flat_, near_, far_;

@@ -62,6 +62,7 @@ void Segment::map() {
   if (bytes_ == 0) return;
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   require(memory != MAP_FAILED, "mmap");
+  madvise(memory, bytes_, MADV_HUGEPAGE);  // where the system gives them to shared memory
   data_ = static_cast<std::byte*>(memory);
 }
 

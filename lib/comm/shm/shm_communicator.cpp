@@ -12,6 +12,7 @@
 #include "base/narrow.hpp"
 #include "base/system.hpp"
 #include "comm/member.hpp"
+#include "comm/packed.hpp"
 #include "comm/shm/meeting_place.hpp"
 #include "comm/tree_sum.hpp"
 
@@ -55,8 +56,10 @@ class ShmCommunicator final : public GroupMember {
   std::size_t borrowed_bytes() const override;
 
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override;
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) override;
-  void all_reduce(Stream& stream, float* data, std::size_t n) override { sum_everywhere(stream, data, n); }
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override;
+  void all_reduce(Stream& stream, float* data, std::size_t n, DType travel) override {
+    with_element(travel, [&]<class In>() { sum_everywhere<float, In>(stream, data, n); });
+  }
   void all_reduce(Stream& stream, double* data, std::size_t n) override { sum_everywhere(stream, data, n); }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t n) override {
     sum_everywhere(stream, reinterpret_cast<std::uint64_t*>(data), n);
@@ -81,9 +84,11 @@ class ShmCommunicator final : public GroupMember {
 
   void gather_small(Call call, const void* mine, std::byte* whole, std::size_t bytes);
   void gather_shares(Call call, std::byte* data, std::size_t total, std::size_t element_bytes);
-  template <class T>
+  template <class T, class In>
+  void sum_staged(std::size_t total, std::size_t rank, T* result, Into into);
+  template <class T, class In>
   void reduce_shares(Call call, const T* data, std::size_t total, T* result, Into into);
-  template <class T>
+  template <class T, class In = T>
   void sum_everywhere(Stream& stream, T* data, std::size_t n);
 
   std::shared_ptr<MeetingPlace> place_, job_;
@@ -119,21 +124,24 @@ void ShmCommunicator::all_gather(Stream& stream, const void* shard, void* whole,
   count(Collective::all_gather, (ranks() - 1) * bytes);
 }
 
-void ShmCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) {
+void ShmCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                                     DType travel) {
   expect_usable(stream);
   constexpr Call call = Call::reduce_scatter;
   const std::size_t total = ranks() * shard_count, bytes = total * sizeof(float);
-  if (is_small(bytes)) {
-    copy_bytes(stage(), reinterpret_cast<const std::byte*>(whole), bytes);
-    enter(call, nullptr, 0, shard_count);
-    for (std::size_t r = 0; r < ranks(); ++r) inputs_[r] = staged(r) + me() * shard_count * sizeof(float);
-    tree_sum<float>(inputs_, shard_count, shard, into);
-  } else {
-    enter(call, whole, bytes, shard_count);
-    reduce_shares(call, whole, total, shard, into);
-    leave(call);
-  }
-  count(Collective::reduce_scatter, sizeof(float) * (total - shard_count));
+  with_element(travel, [&]<class In>() {
+    pack_shares<In>(whole, total, ranks());
+    if (is_small(bytes)) {
+      copy_bytes(stage(), reinterpret_cast<const std::byte*>(whole), bytes);
+      enter(call, nullptr, 0, shard_count);
+      sum_staged<float, In>(total, me(), shard, into);
+    } else {
+      enter(call, whole, bytes, shard_count);
+      reduce_shares<float, In>(call, whole, total, shard, into);
+      leave(call);
+    }
+  });
+  count(Collective::reduce_scatter, size_of(travel) * (total - shard_count));
 }
 
 void ShmCommunicator::broadcast(Stream& stream, void* data, std::size_t bytes, int root) {
@@ -166,28 +174,28 @@ void ShmCommunicator::broadcast(Stream& stream, void* data, std::size_t bytes, i
   count(Collective::broadcast, static_cast<std::size_t>(tree_children(relative_to(root), size())) * bytes);
 }
 
-template <class T>
+template <class T, class In>
 void ShmCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   expect_usable(stream);
   constexpr Call call = Call::all_reduce;
+  pack_shares<In>(data, n, ranks());
   if (is_small(n * sizeof(T))) {
     // Everyone adds up everything.
     copy_bytes(stage(), reinterpret_cast<const std::byte*>(data), n * sizeof(T));
     enter(call, nullptr, 0, n);
-    for (std::size_t r = 0; r < ranks(); ++r) inputs_[r] = staged(r);
-    tree_sum<T>(inputs_, n, data, Into::overwrite);
+    for (std::size_t r = 0; r < ranks(); ++r) sum_staged<T, In>(n, r, data + share_of(n, r).begin, Into::overwrite);
   } else {
     enter(call, data, n * sizeof(T), n);
     // A rank writes its own share of its own buffer, which nobody else reads before all meet, and then the other shares, which
     // nobody reads any more.
-    reduce_shares(call, data, n, data + share_of(n, me()).begin, Into::overwrite);
+    reduce_shares<T, In>(call, data, n, data + share_of(n, me()).begin, Into::overwrite);
     if (some_in_place_) place_->meet(call);
     gather_shares(call, reinterpret_cast<std::byte*>(data), n, sizeof(T));
     leave(call);
   }
   // The others' shares to their owners, then mine to the others.
   const std::size_t mine = share_of(n, me()).size();
-  count(Collective::all_reduce, sizeof(T) * (n - mine + (ranks() - 1) * mine));
+  count(Collective::all_reduce, sizeof(In) * (n - mine) + sizeof(T) * (ranks() - 1) * mine);
 }
 
 // `bytes` of every rank, by rank; this rank's may lie in its place already.
@@ -221,21 +229,33 @@ void ShmCommunicator::gather_shares(Call call, std::byte* data, std::size_t tota
   }
 }
 
-// result (=, +=) the canonical sum of this rank's share of everybody's `data`, the buffer shown at enter(). `result` may be
-// that share itself.
-template <class T>
+// result (=, +=) the canonical sum of the share of `rank` of everybody's data, which all have staged.
+template <class T, class In>
+void ShmCommunicator::sum_staged(std::size_t total, std::size_t rank, T* result, Into into) {
+  const Range range = share_of(total, rank);
+  for (std::size_t r = 0; r < ranks(); ++r)
+    inputs_[r] = packed<In>(reinterpret_cast<const T*>(staged(r)) + range.begin, range.size());
+  tree_sum<T, In>(inputs_, range.size(), result, into);
+}
+
+// result (=, +=) the canonical sum of this rank's share of everybody's `data`, the packed buffer shown at enter(). `result` may
+// be that share itself.
+template <class T, class In>
 void ShmCommunicator::reduce_shares(Call call, const T* data, std::size_t total, T* result, Into into) {
   const Range mine = share_of(total, me());
   const std::size_t longest = std::max<std::size_t>(1, share_of(total, 0).size());
   // A half of the staging area holds a piece for every rank.
   const std::size_t length =
-      all_in_place_ ? longest : std::max<std::size_t>(1, place_->staging_half_bytes() / ranks() / sizeof(T) / 16 * 16);
+      all_in_place_ ? longest : std::max<std::size_t>(1, place_->staging_half_bytes() / ranks() / sizeof(In) / 16 * 16);
+  const auto at = [&](const T* whole, Range share, Range part) {
+    return packed<In>(whole + share.begin, share.size()) + (part.begin - share.begin);
+  };
   for (std::size_t piece = 0; piece < pieces_in(longest, length); ++piece) {
     if (!all_in_place_) {
-      auto* const staging = reinterpret_cast<T*>(stage());
+      auto* const staging = reinterpret_cast<In*>(stage());
       for (std::size_t r = 0; r < ranks() && seen_[me()].window == not_shared; ++r) {
-        const Range part = piece_of(share_of(total, r), piece, length);
-        if (r != me()) std::copy_n(data + part.begin, part.size(), staging + r * length);
+        const Range share = share_of(total, r), part = piece_of(share, piece, length);
+        if (r != me()) std::copy_n(at(data, share, part), part.size(), staging + r * length);
       }
       place_->meet(call);
     }
@@ -243,13 +263,13 @@ void ShmCommunicator::reduce_shares(Call call, const T* data, std::size_t total,
     if (part.empty()) continue;
     for (std::size_t r = 0; r < ranks(); ++r) {
       if (r == me())
-        inputs_[r] = data + part.begin;
+        inputs_[r] = at(data, mine, part);
       else if (seen_[r].window == not_shared)
-        inputs_[r] = reinterpret_cast<const T*>(staged(r)) + me() * length;
+        inputs_[r] = reinterpret_cast<const In*>(staged(r)) + me() * length;
       else
-        inputs_[r] = reinterpret_cast<const T*>(seen_data(r)) + part.begin;
+        inputs_[r] = at(reinterpret_cast<const T*>(seen_data(r)), mine, part);
     }
-    tree_sum<T>(inputs_, part.size(), result + (part.begin - mine.begin), into);
+    tree_sum<T, In>(inputs_, part.size(), result + (part.begin - mine.begin), into);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/format.hpp"
 #include "comm/member.hpp"
+#include "comm/packed.hpp"
 #include "comm/tree_sum.hpp"
 
 namespace fsdp {
@@ -87,16 +88,21 @@ class ThreadCommunicator final : public GroupMember {
     count(Collective::all_gather, (ranks() - 1) * bytes);
   }
 
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into) override {
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override {
     expect_usable(stream);
     const std::size_t total = ranks() * shard_count;
-    publish(whole, total);
-    sum_shares(total, shard, into);
-    group_->leave();
-    count(Collective::reduce_scatter, sizeof(float) * (total - shard_count));
+    with_element(travel, [&]<class In>() {
+      pack_shares<In>(whole, total, ranks());
+      publish(whole, total);
+      sum_shares<float, In>(total, shard, into);
+      group_->leave();
+    });
+    count(Collective::reduce_scatter, size_of(travel) * (total - shard_count));
   }
 
-  void all_reduce(Stream& stream, float* data, std::size_t n) override { sum_everywhere(stream, data, n); }
+  void all_reduce(Stream& stream, float* data, std::size_t n, DType travel) override {
+    with_element(travel, [&]<class In>() { sum_everywhere<float, In>(stream, data, n); });
+  }
   void all_reduce(Stream& stream, double* data, std::size_t n) override { sum_everywhere(stream, data, n); }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t n) override {
     sum_everywhere(stream, reinterpret_cast<std::uint64_t*>(data), n);
@@ -157,21 +163,23 @@ class ThreadCommunicator final : public GroupMember {
   }
 
   // result (=, +=) the sum of this rank's share of all published buffers.
-  template <class T>
+  template <class T, class In>
   void sum_shares(std::size_t total, T* result, Into into) {
     const Range mine = share_of(total, me());
     if (mine.empty()) return;  // and then buffers may be null
-    for (std::size_t r = 0; r < ranks(); ++r) inputs_[r] = static_cast<const T*>(group_->slots[r].data) + mine.begin;
-    tree_sum<T>(inputs_, mine.size(), result, into);
+    for (std::size_t r = 0; r < ranks(); ++r)
+      inputs_[r] = packed<In>(static_cast<const T*>(group_->slots[r].data) + mine.begin, mine.size());
+    tree_sum<T, In>(inputs_, mine.size(), result, into);
   }
 
-  template <class T>
+  template <class T, class In = T>
   void sum_everywhere(Stream& stream, T* data, std::size_t n) {
     expect_usable(stream);
+    pack_shares<In>(data, n, ranks());
     publish(data, n);
     // A rank writes its own share of its own buffer, which nobody else reads before leave(), and then the other shares, which
     // nobody reads any more.
-    sum_shares(n, data + share_of(n, me()).begin, Into::overwrite);
+    sum_shares<T, In>(n, data + share_of(n, me()).begin, Into::overwrite);
     group_->leave();
     for (std::size_t r = 0; r < ranks(); ++r) {
       const Range part = share_of(n, r);
@@ -181,7 +189,7 @@ class ThreadCommunicator final : public GroupMember {
     group_->leave();
     // The others' shares to their owners, then mine to the others.
     const std::size_t mine = share_of(n, me()).size();
-    count(Collective::all_reduce, sizeof(T) * (n - mine + (ranks() - 1) * mine));
+    count(Collective::all_reduce, sizeof(In) * (n - mine) + sizeof(T) * (ranks() - 1) * mine);
   }
 
   std::shared_ptr<Group> group_;

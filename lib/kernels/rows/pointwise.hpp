@@ -104,8 +104,8 @@ struct BiasGelu {
     const E* b = bias;
     if (b)
       lanes.each(F, [=](std::size_t c) FSDP_LANE {
-        const E value(row[c] + b[c]);  // as it is stored: backward and refilling find the same
-        row[c] = value;
+        const float value = E(row[c] + b[c]);  // as it is stored: backward and refilling find the same
+        row[c] = E(value);
         to[c] = E(gelu<form>(value));
       });
     else

@@ -1,0 +1,48 @@
+#include "train/group_norms.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/format.hpp"
+
+namespace fsdp {
+
+GroupNorms::GroupNorms(ShardedModel& sharded, const OptimizerOptions& options) : sharded_(sharded) {
+  const std::vector<Parameter>& parameters = sharded.model().parameters();
+  const std::vector<ParameterSettings> settings = settings_of(options, parameters);
+  group_of_.resize(parameters.size());
+  std::set<Rule> rules;
+  for (const Unit& unit : sharded.layout().units())
+    if (unit.trainable) rules.insert(unit.rule);
+  for (const Unit& unit : sharded.layout().units())
+    for (const std::size_t p : unit.parameters) {
+      if (!unit.trainable) continue;
+      const ParameterSettings& of = settings[p];
+      const std::string name = (rules.size() > 1 ? std::string(info_of(unit.rule).name) + ", " : "") +
+                               (of.weight_decay > 0 ? "decay" : "no decay") +
+                               (of.learning_rate_scale != 1 ? format(", lr x {}", of.learning_rate_scale) : "");
+      const auto found = std::find_if(norms_.begin(), norms_.end(), [&](const auto& group) { return group.first == name; });
+      group_of_[p] = static_cast<std::size_t>(found - norms_.begin());
+      if (found == norms_.end()) norms_.emplace_back(name, 0);
+    }
+  squares_.resize(norms_.size());
+}
+
+const std::vector<std::pair<std::string, double>>& GroupNorms::measure(Stream& stream, double loss_scale) {
+  std::fill(squares_.begin(), squares_.end(), kernels::ExactSum{});
+  const std::vector<std::span<float>> gradients = sharded_.executor().gradients();
+  for (std::size_t u = 0; u < gradients.size(); ++u) {
+    const Unit& unit = sharded_.layout().units()[u];
+    if (gradients[u].empty() || (!unit.sharded && sharded_.shard() != 0)) continue;  // what all ranks hold counts once
+    for (const Slice& slice : sharded_.layout().slices(u, sharded_.shard()))
+      kernels::add_squares(stream, squares_[group_of_[slice.parameter]], gradients[u].data() + slice.shard_offset,
+                           slice.range.size());
+  }
+  sharded_.mesh().shard->all_reduce(stream, reinterpret_cast<std::int64_t*>(squares_.data()),
+                                    squares_.size() * kernels::ExactSum::words);
+  for (std::size_t g = 0; g < norms_.size(); ++g) norms_[g].second = std::sqrt(squares_[g].value()) / loss_scale;
+  return norms_;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,110 @@
+// Passes over the data: every target counts once, at any number of ranks, and what is left for the last update is a smaller
+// batch.
+#define BOOST_TEST_MODULE jobs.data
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+constexpr std::size_t T = 32;
+
+/// The first tokens of a golden run's, 31 sequences and a piece of 19.
+void write_tokens(const fs::path& file, std::size_t count = 31 * T + 20) {
+  std::ifstream in(golden_folder("gpt2-tied") / "train.bin", std::ios::binary);
+  std::vector<char> bytes(1024 + 2 * count);
+  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  BOOST_TEST_REQUIRE(in.good());
+  const auto tokens = static_cast<std::int32_t>(count);
+  std::copy_n(reinterpret_cast<const char*>(&tokens), 4, bytes.begin() + 8);
+  std::ofstream(file, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+std::vector<std::string> options(const std::string& name, std::size_t B, const std::string& more) {
+  return split(
+      "tokens.bin --arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 48 --decoder-attention-heads 4 "
+      "--tokens-per-sample 32 --total-batch-size 12 --lr 3e-3 --lr-scheduler cosine --warmup-updates 2 --clip-norm 1 "
+      "--log-file " +
+      name + ".jsonl --save-dir " + name + " --batch-size " + std::to_string(B) + " " + more);
+}
+
+std::vector<json> train(const fs::path& folder, int np, const std::string& name, std::size_t B, const std::string& more) {
+  const Outcome outcome = run(folder, mpirun(np, "fsdp-train", options(name, B, more)));
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  return metrics(folder / (name + ".jsonl"), "train");
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(two_passes_at_any_number_of_ranks) {
+  const auto folder = fresh_folder();
+  write_tokens(folder / "tokens.bin");
+  for (const std::string order : {"", "--shuffle "}) {
+    const std::string of = order.empty() ? "file" : "shuffled";
+    const auto one = train(folder, 1, of + "-1", 12, order + "--max-epoch 2");
+    BOOST_TEST_REQUIRE(one.size() == 6u);  // 64 sequences by 12: the last update has 4
+    BOOST_TEST(one.back()["tokens"] == 2 * (31 * T + 19));
+    BOOST_TEST(one.back()["lr"].get<double>() == 0.0);  // the cosine ends with the data
+    for (const auto& [np, B] : {std::pair<int, std::size_t>{2, 2}, {3, 4}, {4, 1}}) {
+      const auto many = train(folder, np, of + "-" + std::to_string(np), B, order + "--max-epoch 2");
+      BOOST_TEST_REQUIRE(many.size() == one.size());
+      for (std::size_t u = 0; u < one.size(); ++u) {
+        BOOST_TEST(many[u]["tokens"] == one[u]["tokens"]);
+        BOOST_TEST(std::abs(many[u]["loss"].get<double>() - one[u]["loss"].get<double>()) < 5e-6);
+        BOOST_TEST(std::abs(many[u]["gnorm"].get<double>() / one[u]["gnorm"].get<double>() - 1) < 1e-5);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_finished_pass_is_nothing_to_do_and_another_one_goes_on) {
+  const auto folder = fresh_folder();
+  write_tokens(folder / "tokens.bin");
+  train(folder, 2, "saves", 3, "--max-epoch 1");
+  const Outcome again = run(folder, mpirun(2, "fsdp-train", options("saves", 3, "--max-epoch 1")));
+  BOOST_TEST(again.code == 0, again.output);
+  BOOST_TEST(again.says("all passes over the data are done; raise --max-epoch"), again.output);
+  const auto both = train(folder, 2, "saves", 3, "--max-epoch 2");
+  BOOST_TEST_REQUIRE(both.size() == 6u);  // three each, of 12, 12 and 8 sequences
+  BOOST_TEST(both[2]["tokens"] == 31 * T + 19);
+  BOOST_TEST(both[3]["tokens"] == 31 * T + 19 + 12 * T);
+  BOOST_TEST(both[5]["tokens"] == 2 * (31 * T + 19));
+  const Outcome neither = run(folder, mpirun(2, "fsdp-train", options("none", 3, "")));
+  BOOST_TEST(neither.code == 2);
+  BOOST_TEST(neither.says("give --max-update N or --max-epoch N"), neither.output);
+  auto words = options("warm", 3, "--max-epoch 1");
+  *(std::find(words.begin(), words.end(), "--warmup-updates") + 1) = "4";
+  const Outcome warm = run(folder, mpirun(2, "fsdp-train", words));
+  BOOST_TEST(warm.code == 2, warm.output);
+  BOOST_TEST(warm.says("is more than the 3 updates of the schedule"), warm.output);
+}
+
+BOOST_AUTO_TEST_CASE(group_norms_add_up) {
+  const auto folder = fresh_folder();
+  write_tokens(folder / "tokens.bin");
+  const std::string more = "--max-update 3 --log-group-norms --lr-scale *wte*=0.5 ";
+  const auto full = train(folder, 3, "full", 4, more),
+             none = train(folder, 3, "none", 4, more + "--sharding-strategy none --fp16");
+  for (const json& line : full) {
+    double squares = 0;
+    for (const auto& [group, norm] : line["gnorms"].items()) squares += norm.get<double>() * norm.get<double>();
+    BOOST_TEST(std::abs(std::sqrt(squares) / line["gnorm"].get<double>() - 1) < 1e-12);
+    BOOST_TEST(line["gnorms"].size() == 3u);
+    BOOST_TEST(line["gnorms"].contains("decay, lr x 0.5"));
+  }
+  for (std::size_t u = 0; u < full.size(); ++u)
+    for (const auto& [group, norm] : full[u]["gnorms"].items())
+      BOOST_TEST(std::abs(none[u]["gnorms"][group].get<double>() / norm.get<double>() - 1) < 0.05);
+  const Outcome nowhere =
+      run(folder, mpirun(1, "fsdp-train", split("tokens.bin --arch gpt2 --max-update 1 --log-group-norms")));
+  BOOST_TEST(nowhere.code == 2);
+  BOOST_TEST(nowhere.says("give --log-file FILE"), nowhere.output);
+}
