@@ -120,7 +120,8 @@ void write_progress(h5::Node& node, const Progress& progress) {
                                         {"updates", s->updates},
                                         {"last_overflow", s->last_overflow},
                                         {"last_change", s->last_change},
-                                        {"overflows", s->overflows}}
+                                        {"overflows", s->overflows},
+                                        {"in_a_row", s->in_a_row}}
                                        .dump());
   node.write_integer("sequences", progress.data.sequences);
   node.write_integer("tokens_per_sample", progress.data.tokens_per_sample);
@@ -140,8 +141,8 @@ std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
     return state[key].get<double>();
   };
   const auto integer = [&](const char* key) { return static_cast<std::int64_t>(number(key)); };
-  return LossScalerState{number("scale"), integer("updates"), integer("last_overflow"), integer("last_change"),
-                         integer("overflows")};
+  return LossScalerState{number("scale"),        integer("updates"),   integer("last_overflow"),
+                         integer("last_change"), integer("overflows"), integer("in_a_row")};
 }
 
 }  // namespace

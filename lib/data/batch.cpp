@@ -48,10 +48,10 @@ std::uint64_t TrainBatches::targets(std::uint64_t position) const {
   return count;
 }
 
-std::optional<std::uint64_t> TrainBatches::updates() const {
+std::optional<std::uint64_t> TrainBatches::updates_left(std::uint64_t position) const {
   if (order_.passes == 0) return {};
-  const std::uint64_t G = cut_.sequences_per_update();
-  return end_ / G + (end_ % G != 0);
+  const std::uint64_t G = cut_.sequences_per_update(), left = end_ - std::min(position, end_);
+  return left / G + (left % G != 0);
 }
 
 ValidBatches::ValidBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size)

@@ -44,8 +44,8 @@ class TrainBatches {
   std::uint64_t after(std::uint64_t position) const { return std::min(position + cut_.sequences_per_update(), end_); }
   /// Whether all passes are done.
   bool at_end(std::uint64_t position) const { return position >= end_; }
-  /// Updates of all passes; none where there is no end.
-  std::optional<std::uint64_t> updates() const;
+  /// Updates from there to the end of all passes; none where there is no end.
+  std::optional<std::uint64_t> updates_left(std::uint64_t position) const;
 
  private:
   std::uint64_t sequence_at(std::uint64_t s) const;

@@ -150,6 +150,17 @@ void Executor::inspect(const Operation& op) {
   }
 }
 
+/// After a forward operation: the residual stream that it has written.
+void Executor::inspect_activations(const Operation& op, BufferId id, DType type) {
+  if (!inspecting_ || non_finite_) return;
+  const std::size_t n = shape_.rows() * model_.config().width;
+  const bool finite = with_element(type, [&]<class E>() {
+    const auto* const x = reinterpret_cast<const E*>(at(id));
+    return std::all_of(x, x + n, [](E value) { return std::isfinite(static_cast<float>(value)); });
+  });
+  if (!finite) non_finite_ = {static_cast<std::size_t>(&op - plan_.update.data())};
+}
+
 double Executor::evaluate(const BatchReader& read) {
   logits_out_ = nullptr;
   run({plan_.evaluation, read, {}, {}});
@@ -229,29 +240,18 @@ WorkTimes Executor::run_streams(const Pass& pass, const Mine& mine) {
     const std::int64_t end_ns = now_ns();
     if (!pass.times.empty()) pass.times[i] = {begin_ns, end_ns};
     const double seconds = 1e-9 * static_cast<double>(end_ns - begin_ns);
-    switch (op.kind) {
-      case OperationKind::all_gather:
-      case OperationKind::reduce_scatter:
-      case OperationKind::all_reduce:
-      case OperationKind::gradient_norm:
-      case OperationKind::reduce_statistics:
-      case OperationKind::gather_directions:
-      case OperationKind::scatter_directions:
-      case OperationKind::sum_directions:
-        times.exposed += seconds;
-        times.collectives += seconds;
-        break;
-      case OperationKind::add_squares:
-      case OperationKind::statistics:
-      case OperationKind::directions:
-      case OperationKind::whole_matrices:
-      case OperationKind::optimizer:
-        times.optimizer += seconds;
-        break;
-      default:
-        times.gemm += s.times.gemm;
-        times.attention += s.times.attention;
-        times.other_kernels += seconds - s.times.gemm - s.times.attention;
+    const bool updates = op.kind == OperationKind::add_squares || op.kind == OperationKind::statistics ||
+                         op.kind == OperationKind::directions || op.kind == OperationKind::whole_matrices ||
+                         op.kind == OperationKind::optimizer;
+    if (is_collective(op.kind)) {
+      times.exposed += seconds;
+      times.collectives += seconds;
+    } else if (updates) {
+      times.optimizer += seconds;
+    } else {
+      times.gemm += s.times.gemm;
+      times.attention += s.times.attention;
+      times.other_kernels += seconds - s.times.gemm - s.times.attention;
     }
     for (const BufferId id : op.frees) {
       memory_[static_cast<std::size_t>(id)] = nullptr;
@@ -284,9 +284,11 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::release:  // what takes the slot next waits for it
       return;
     case OperationKind::embedding_forward:
-      return model_.embedding_forward(context, tokens(op.reads[0]), out(0));
+      model_.embedding_forward(context, tokens(op.reads[0]), out(0));
+      return inspect_activations(op, op.writes[0], context.type);
     case OperationKind::block_forward:
-      return model_.block_forward(context, block, in(0), out(0), out(1), cheap);
+      model_.block_forward(context, block, in(0), out(0), out(1), cheap);
+      return inspect_activations(op, op.writes[0], context.type);
     case OperationKind::recompute:
       return model_.block_forward(context, block, in(0), op.writes.size() > 2 ? out(2) : nullptr, out(0));
     case OperationKind::refill:

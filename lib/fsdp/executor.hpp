@@ -46,9 +46,10 @@ struct UpdateResult {
   bool finite() const { return non_finite == 0 && std::isfinite(loss); }
 };
 
-/// A gradient that is not finite.
+/// Something that is not finite: what a forward operation gave, or a gradient before its reduction.
 struct NonFinite {
-  std::size_t operation, unit, parameter;  // the reduction that found it, as an index of plan.update
+  std::size_t operation;                // index of plan.update
+  std::size_t unit = 0, parameter = 0;  // of a gradient
 };
 
 /// Seconds of the calling thread by kind of work. `exposed` is what it spent on communication, or on waiting for it; the
@@ -96,14 +97,16 @@ class Executor {
   std::vector<ShardState> optimizer_states();
   /// Initial weights of what this rank owns, each from (seed, parameter, element). Not collective.
   void initialize_parameters(std::uint64_t seed);
-  /// Gives the other ranks what they hold a copy of (strategy optim). Collective over world.
+  /// Makes of the fp32 parameters that this rank owns what is computed with: rounds them in low precision, and gives the other
+  /// ranks what they hold a copy of. Collective over world.
   void publish_parameters();
 
   /// One update. Collective over world. If loss or gradient are not finite, parameters and optimizer state stay as they were:
   /// look at the result, which is the same on every rank.
   UpdateResult run_update(const BatchReader& read, const UpdateScalars& scalars);
-  /// The same update once more, after one that was not finite, which has changed nothing: where this rank's own gradient,
-  /// before it is reduced, is not finite for the first time; nothing if it is finite here. Collective over world.
+  /// The same update once more, after one that was not finite, which has changed nothing: where this rank's activations, going
+  /// forward, or its own gradient, before it is reduced, are not finite for the first time; nothing if they are finite here.
+  /// Collective over world.
   std::optional<NonFinite> find_non_finite(const BatchReader& read, const UpdateScalars& scalars);
   /// Sum of the loss over one batch per rank, over the targets of this rank that count. Collective over world.
   double evaluate(const BatchReader& read);
@@ -144,6 +147,7 @@ class Executor {
   void work_on_matrices(Stream& stream, std::size_t unit);
   void reduce_norm(const UpdateScalars& scalars);
   void inspect(const Operation& op);
+  void inspect_activations(const Operation& op, BufferId id, DType type);
   UpdateSums& sums() { return *reinterpret_cast<UpdateSums*>(at(plan_.sums)); }
   float* at(Location location) const { return at(location.buffer) + location.offset; }
   std::byte* at(Location location, DType type) const {

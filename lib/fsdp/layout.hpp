@@ -16,9 +16,9 @@ namespace fsdp {
 /// Elements; 64 bytes of fp32, so that every parameter and every shard starts on a cache line.
 inline constexpr std::size_t flat_alignment = 16;
 
-/// The element types of a unit: what is gathered, what backward writes, what travels in a reduction.
+/// The element types of a unit: what is gathered, and what travels in a reduction. Gradients are fp32.
 struct UnitTypes {
-  DType parameter = DType::f32, gradient = DType::f32, reduce = DType::f32;
+  DType parameter = DType::f32, reduce = DType::f32;
 };
 
 struct Unit : UnitSpec {

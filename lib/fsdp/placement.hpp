@@ -1,5 +1,5 @@
 // The algebra of strategies: which of {parameters, gradients, optimizer state} are sharded, and when. A strategy is a row of
-// this table and nothing else; the plan builder is the only code that reads it.
+// this table and nothing else; the plan builder turns it into operations.
 #pragma once
 
 #include <span>

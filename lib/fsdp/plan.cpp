@@ -87,6 +87,39 @@ std::string_view name_of(StreamId stream) {
   return names[static_cast<std::size_t>(stream)];
 }
 
+bool is_collective(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::all_gather:
+    case OperationKind::reduce_scatter:
+    case OperationKind::all_reduce:
+    case OperationKind::gradient_norm:
+    case OperationKind::reduce_statistics:
+    case OperationKind::gather_directions:
+    case OperationKind::scatter_directions:
+    case OperationKind::sum_directions:
+      return true;
+    case OperationKind::read_batch:
+    case OperationKind::release:
+    case OperationKind::embedding_forward:
+    case OperationKind::block_forward:
+    case OperationKind::head:
+    case OperationKind::head_loss:
+    case OperationKind::recompute:
+    case OperationKind::refill:
+    case OperationKind::block_backward:
+    case OperationKind::embedding_backward:
+    case OperationKind::clear:
+    case OperationKind::add_squares:
+    case OperationKind::statistics:
+    case OperationKind::directions:
+    case OperationKind::whole_matrices:
+    case OperationKind::optimizer:
+    case OperationKind::round:
+      break;
+  }
+  return false;
+}
+
 std::string title_of(const Operation& op, const Layout& layout) {
   std::string title(name_of(op.kind));
   if (op.block >= 0)

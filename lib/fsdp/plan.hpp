@@ -48,6 +48,8 @@ enum class OperationKind {
   round,               // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
 };
 std::string_view name_of(OperationKind kind);
+/// Whether ranks exchange something in it.
+bool is_collective(OperationKind kind);
 
 /// What a buffer is for: a line of the memory plan.
 enum class BufferRole {

@@ -1,4 +1,4 @@
-// The only code that reads the placement table: it turns a strategy into operations and buffers.
+// Turns a strategy, a row of the placement table, into operations and buffers.
 //
 // A micro-batch is a walk over stages: embedding, blocks, head, and back. The walk is written down first, as visits; then each
 // visit becomes an operation, with the gathers that it and its successors need before it, and the releases and reductions that
@@ -34,7 +34,6 @@ class Builder {
     expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
                options.checkpoint_every >= 1,
            "a plan needs slots, a batch and segments");
-    for (const Unit& unit : layout.units()) expect(unit.types.gradient == DType::f32, "gradients are planned in fp32");
     expect(sizes.stages.size() == sizes.blocks + 2, "stages are the embedding, the blocks and the head");
   }
 
@@ -506,7 +505,7 @@ class Builder {
                         .stream = StreamId::compute,
                         .unit = u,
                         .reads = std::move(read),
-                        .writes = with_states(u, {at(plan_.parameters, u)})});
+                        .writes = with_states(u, std::move(written))});
     publish(plan_.update, u);
   }
 

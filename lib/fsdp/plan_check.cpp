@@ -371,9 +371,7 @@ std::uint64_t collective_fingerprint(const Plan& plan, const Layout& layout) {
   };
   for (const List* list : {&plan.update, &plan.evaluation, &plan.publish}) {
     for (const Operation& op : *list)
-      if (op.kind == all_gather || op.kind == reduce_scatter || op.kind == all_reduce || op.kind == gradient_norm ||
-          op.kind == reduce_statistics || op.kind == gather_directions || op.kind == scatter_directions ||
-          op.kind == sum_directions) {
+      if (is_collective(op.kind)) {
         mix(static_cast<std::uint64_t>(op.kind));
         mix(static_cast<std::uint64_t>(op.unit));
         mix(static_cast<std::uint64_t>(op.group));

@@ -151,11 +151,11 @@ void warn_of_cost(const std::vector<Parameter>& parameters, const Assignment& un
   const auto largest =
       std::max_element(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   if (2 * largest->second > all)
-    warnings.push_back(
-        format("--wrap-policy size with --min-num-params {} puts {} of {} parameters into one unit: {} are gathered at once, "
-               "and little is left to overlap; lower --min-num-params",
-               policy.min_num_params, format_count(static_cast<double>(largest->second)),
-               format_count(static_cast<double>(all)), format_bytes(4.0 * static_cast<double>(largest->second))));
+    warnings.push_back(format(
+        "--wrap-policy size with --min-num-params {} puts {} of {} parameters into one unit: {} in fp32 are gathered at once, "
+        "and little is left to overlap; lower --min-num-params",
+        policy.min_num_params, format_count(static_cast<double>(largest->second)), format_count(static_cast<double>(all)),
+        format_bytes(4.0 * static_cast<double>(largest->second))));
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 // Letters as in docs/glossary.md:
 //   B sequences, T tokens per sequence, R = B*T rows, C width, H query heads, K key/value heads, D head size, F inner width,
 //   V vocabulary.
-// `stream` says where: each call is done, or queued, on its device. No call allocates, except what oneDNN's gemm does inside.
+// `stream` says where: each call is done, or queued, on its device. No call allocates, except gemm(): see
+// gemm_workspace_bytes() in threads.hpp.
 // Sums over rows (bias and gain gradients) run in one fixed order that depends on the sizes alone.
 #pragma once
 
@@ -58,7 +59,7 @@ void position_backward(Stream& stream, float* d_position_table, const E* dx, std
 template <class E>
 void layer_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, const E* bias, std::size_t R,
                         std::size_t C, float eps);
-/// dx[R,C] (=, +=); d_gain[C], d_bias[C] (=, +=) by `write_parameters`. `scratch`: norm_scratch(C) floats.
+/// dx[R,C] (=, +=); d_gain[C], d_bias[C] (=, +=) by `write_parameters`. `scratch`: column_sum_scratch(C) floats.
 template <class E>
 void layer_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
                          const E* dy, const E* x, const float* stats, const E* gain, std::size_t R, std::size_t C,

@@ -1,5 +1,8 @@
 #include "kernels/threads.hpp"
 
+#include "kernels/kernels.hpp"
+#include "tensor/shape.hpp"
+
 #include <omp.h>
 
 #include <algorithm>
@@ -9,9 +12,17 @@ namespace fsdp::kernels {
 void set_threads(int count) { omp_set_num_threads(count); }
 int threads() { return omp_get_max_threads(); }
 
-std::size_t gemm_workspace_bytes(std::size_t rows, std::size_t columns) {
+std::size_t gemm_workspace_bytes(DType type, std::span<const ProductShape> products) {
   constexpr std::size_t panel = 384, most = 8192;
-  return sizeof(float) * panel * (std::min(rows, most) + std::min(columns, most));
+  std::size_t panels = 0, kept = 0;
+  for (const auto& [rows, inner, columns] : products) {
+    panels = std::max(panels, sizeof(float) * panel * (std::min(rows, most) + std::min(columns, most)));
+    if (!multiplies(type))
+      kept = std::max(kept, sizeof(float) * (rows * inner + inner * columns + rows * columns));
+    else if (type == DType::bf16)
+      kept = std::max(kept, size_of(type) * round_up(inner, 32) * round_up(columns, 64));
+  }
+  return panels + kept;
 }
 
 }  // namespace fsdp::kernels

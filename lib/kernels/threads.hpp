@@ -3,14 +3,22 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
+
+#include "base/dtype.hpp"
 
 namespace fsdp::kernels {
 
 void set_threads(int count);
 int threads();
 
-/// About what oneDNN's gemm takes for packed panels and gives back, beside the memory plan: panels of 384 along k of both
-/// operands, where the largest product has `rows` x `columns` results. From measurements of version 2.6.3.
-std::size_t gemm_workspace_bytes(std::size_t rows, std::size_t columns);
+/// A product of [rows, inner] and [inner, columns].
+struct ProductShape {
+  std::size_t rows, inner, columns;
+};
+/// About what products of this type take beside the memory plan, on this machine: oneDNN's gemm takes panels of 384 along k of
+/// both operands and gives them back (from measurements of version 2.6.3); gemm() keeps a right-hand side in bf16 as oneDNN
+/// likes it, or, where the type has no products, all three matrices in fp32.
+std::size_t gemm_workspace_bytes(DType type, std::span<const ProductShape> products);
 
 }  // namespace fsdp::kernels

@@ -87,6 +87,11 @@ double head(const Stage<E>& stage, const ModelParameters& model, const E* x, con
 
 }  // namespace
 
+std::size_t Transformer::head_rows(BatchShape shape, std::size_t vocab_size) {
+  return head_chunk_rows(shape.rows(), vocab_size);
+}
+std::size_t Transformer::head_columns(std::size_t vocab_size) { return head_piece(vocab_size); }
+
 double Transformer::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets,
                                           float gradient_scale, void* dx, Write write) const {
   expect(gradient_scale != 0, "gradients have a scale");

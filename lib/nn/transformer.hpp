@@ -62,6 +62,9 @@ class Transformer {
   /// worth keeping: the rest (norms, activation) is cheap, and block_refill makes it again. `type`: of weights and activations.
   std::size_t saved_numel(BatchShape shape, DType type = DType::f32) const;
   std::size_t kept_numel(BatchShape shape, DType type = DType::f32) const;
+  /// The head's products: rows of logits that are in memory at once, and columns that are multiplied at a time.
+  static std::size_t head_rows(BatchShape shape, std::size_t vocab_size);
+  static std::size_t head_columns(std::size_t vocab_size);
   /// Floats of scratch that any stage needs.
   std::size_t scratch_numel(BatchShape shape, DType type = DType::f32) const;
   /// Floats of tables made once from the configuration (rotary positions) for sequences up to T, and their contents, which are

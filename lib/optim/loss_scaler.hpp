@@ -23,6 +23,7 @@ struct LossScalerState {
   std::int64_t updates = 0;  // seen, skipped ones included
   std::int64_t last_overflow = -1, last_change = -1;
   std::int64_t overflows = 0;  // since the last change
+  std::int64_t in_a_row = 0;   // overflows without a finite update between them
   bool operator==(const LossScalerState&) const = default;
 };
 
@@ -31,7 +32,8 @@ class LossScaler {
   explicit LossScaler(const LossScalerOptions& options) : options_(options) { state_.scale = options.init_scale; }
 
   double scale() const { return state_.scale; }
-  /// After each update. False: it was not finite, and the scale is at its minimum: lowering it further would not help.
+  /// After each update. False: it was not finite, and lowering the scale further would not help, as it is at its minimum, or
+  /// nothing has helped for so long that no scale will.
   [[nodiscard]] bool update(bool finite);
 
   const LossScalerState& state() const { return state_; }

@@ -30,13 +30,17 @@ double median(std::vector<double> values) {
 }
 
 /// FLOP/s of one product, all ranks running it at once: the median of repetitions that fill about `seconds`.
-double gemm_rate(Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a, kernels::Trans trans_b,
-                 std::size_t m, std::size_t n, std::size_t k, double seconds) {
-  const Buffer a = device.allocate(m * k * sizeof(float)), b = device.allocate(k * n * sizeof(float)),
-               out = device.allocate(m * n * sizeof(float));
-  const auto pointer = [](const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); };
-  kernels::fill_normal(stream, pointer(a), m * k, 0, 1, 0, 0, 1);
-  kernels::fill_normal(stream, pointer(b), k * n, 0, 1, 1, 0, 1);
+template <class E>
+double gemm_rate_of(Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a, kernels::Trans trans_b,
+                    std::size_t m, std::size_t n, std::size_t k, double seconds) {
+  const Buffer a = device.allocate(m * k * sizeof(E)), b = device.allocate(k * n * sizeof(E)),
+               out = device.allocate(m * n * sizeof(E)), normal = device.allocate(std::max(m, n) * k * sizeof(float));
+  const auto pointer = [](const Buffer& buffer) { return reinterpret_cast<E*>(buffer.data()); };
+  auto* const values = reinterpret_cast<float*>(normal.data());
+  kernels::fill_normal(stream, values, m * k, 0, 1, 0, 0, 1);
+  kernels::convert(stream, pointer(a), values, m * k);
+  kernels::fill_normal(stream, values, k * n, 0, 1, 1, 0, 1);
+  kernels::convert(stream, pointer(b), values, k * n);
   std::vector<double> times;
   world.barrier();
   const Timer all;
@@ -50,9 +54,15 @@ double gemm_rate(Device& device, Stream& stream, Communicator& world, kernels::T
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / median(std::move(times));
 }
 
-/// Sum over ranks of each rank's best large product: what the job's cores can do.
-double gemm_peak(Device& device, Stream& stream, Communicator& world) {
-  double rate = gemm_rate(device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7);
+double gemm_rate(DType type, Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a,
+                 kernels::Trans trans_b, std::size_t m, std::size_t n, std::size_t k, double seconds) {
+  return with_element(type,
+                      [&]<class E>() { return gemm_rate_of<E>(device, stream, world, trans_a, trans_b, m, n, k, seconds); });
+}
+
+/// Sum over ranks of each rank's best large product: what the job's cores can do in numbers of this type.
+double gemm_peak(DType type, Device& device, Stream& stream, Communicator& world) {
+  double rate = gemm_rate(type, device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7);
   world.all_reduce(stream, &rate, 1);
   return rate;
 }
@@ -62,10 +72,10 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
   TransformerConfig config;
   agree(world, [&] { config = arch_config(options.arch); });
   const std::size_t R = options.batch_size * options.tokens_per_sample, C = config.width, F = config.ffn_width;
-  const double peak = gemm_peak(device, stream, world);
+  const double peak = gemm_peak(options.precision, device, stream, world);
   double cores = share.cores;
   world.all_reduce(stream, &cores, 1);
-  if (world.rank() == 0) note_peak_per_core(peak / cores);  // fsdp-train's MFU refers to it
+  if (world.rank() == 0) note_peak_per_core(options.precision, peak / cores);  // fsdp-train's MFU refers to it
   struct Row {
     const char* name;
     kernels::Trans a, b;
@@ -76,12 +86,15 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
                            Row{"up, dW", yes, no, C, F, R},          Row{"down, forward", no, no, R, C, F},
                            Row{"down, dX", no, yes, R, F, C},        Row{"down, dW", yes, no, F, C, R},
                            Row{"head, forward", no, yes, R, 4096, C}};
-  nlohmann::json json = {{"peak_gflops", peak / 1e9}, {"ranks", world.size()}, {"gemm", kernels::gemm_description()}};
+  nlohmann::json json = {{"peak_gflops", peak / 1e9},
+                         {"precision", name_of(options.precision)},
+                         {"ranks", world.size()},
+                         {"gemm", kernels::gemm_description()}};
   std::string text =
       format("{}; {} ranks at once; peak: 1024 x 1024 x 1024, {:.0f} GFLOP/s together\n{:<16} {:>6} {:>6} {:>6} {:>10} {:>8}\n",
              kernels::gemm_description(), world.size(), peak / 1e9, options.arch, "m", "n", "k", "GFLOP/s", "of peak");
   for (const Row& row : rows) {
-    double rate = gemm_rate(device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3);
+    double rate = gemm_rate(options.precision, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3);
     world.all_reduce(stream, &rate, 1);
     text +=
         format("{:<16} {:>6} {:>6} {:>6} {:>10.0f} {:>7.0f}%\n", row.name, row.m, row.n, row.k, rate / 1e9, 100 * rate / peak);
@@ -100,7 +113,6 @@ void check_step(const BenchOptions& options) {
 }
 
 std::string bench_step(BenchOptions options, Communicator& world, Device& device, Stream& stream) {
-  if (options.bf16) options.precision = DType::bf16;
   const std::size_t B = options.batch_size, T = options.tokens_per_sample, K = options.update_freq;
   const ShardingOptions sharding = {.strategy = options.sharding_strategy,
                                     .batch = {B, T},
@@ -117,7 +129,7 @@ std::string bench_step(BenchOptions options, Communicator& world, Device& device
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();
-  const double peak = gemm_peak(device, stream, world);
+  const double peak = gemm_peak(options.precision, device, stream, world);
 
   const std::size_t V = sharded.model().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
   const auto random_tokens = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
@@ -230,7 +242,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.flag("checkpoint-activations", options.checkpoint_activations, "recompute each block in the backward pass");
   table.choice<DType>("precision", options.precision, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
                       "what is gathered, computed with and kept as activations");
-  table.flag("bf16", options.bf16, "--precision bf16");
+  table.flag("bf16", options.bf16, "as --precision bf16");
   table.flag("fake-collectives", options.fake_collectives,
              "step: leave out every transfer of parameters and gradients; all else is as in the plan. Losses mean nothing.");
   table.flag("exposed", options.exposed,
@@ -255,7 +267,46 @@ OptionTable bench_option_table(BenchOptions& options) {
   return table;
 }
 
-std::string bench(const BenchOptions& options, Communicator& world) {
+namespace {
+
+/// Throws UserError for options that the measurement does not read: they are those that differ from their defaults.
+void require_read(const BenchOptions& o) {
+  const BenchOptions defaults;
+  struct Use {
+    const char* option;
+    bool given;
+    std::string_view read_by;
+  };
+  const Use uses[] = {{"batch-size", o.batch_size != defaults.batch_size, "gemm step"},
+                      {"tokens-per-sample", o.tokens_per_sample != defaults.tokens_per_sample, "gemm step"},
+                      {"update-freq", o.update_freq != defaults.update_freq, "step"},
+                      {"sharding-strategy", o.sharding_strategy != defaults.sharding_strategy, "step"},
+                      {"checkpoint-activations", o.checkpoint_activations, "step"},
+                      {"precision", o.precision != defaults.precision, "gemm step"},
+                      {"fake-collectives", o.fake_collectives, "step"},
+                      {"exposed", o.exposed, "step"},
+                      {"trace", !o.trace.file.empty(), "step"},
+                      {"comm-thread", o.comm_thread, "step"},
+                      {"max-size", o.largest_bytes != defaults.largest_bytes, "collectives"},
+                      {"optimizer", !o.optimizer.empty(), "optimizer"},
+                      {"optimizer-state-dtype", o.optimizer_state_dtype != defaults.optimizer_state_dtype, "optimizer"},
+                      {"python", !o.python.empty(), "optimizer"}};
+  for (const Use& use : uses)
+    if (use.given && (" " + std::string(use.read_by) + " ").find(" " + o.what + " ") == std::string::npos)
+      throw UserError(format("--{} changes nothing (fsdp-bench {} does not read it; {} does) leave it out", use.option, o.what,
+                             use.read_by));
+}
+
+}  // namespace
+
+std::string bench(const BenchOptions& given, Communicator& world) {
+  BenchOptions options = given;
+  agree(world, [&] {
+    if (options.bf16 && options.precision == DType::f16)
+      throw UserError("--bf16 contradicts --precision fp16 (each says what is computed with) leave one out");
+    if (options.bf16) options.precision = DType::bf16;
+    if (std::string_view("gemm step collectives optimizer").find(options.what) != std::string_view::npos) require_read(options);
+  });
   const auto device = make_cpu_device();
   const auto stream = device->make_stream();
   const CpuShare share = share_of_rank(*world.split_by_node(), *stream, options.threads, options.comm_thread ? 1 : 0);

@@ -46,18 +46,31 @@ CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted, i
   return {threads, std::min(cores, static_cast<double>(threads))};
 }
 
-std::optional<double> noted_peak_per_core() {
-  std::ifstream file(note_of_this_host());
+namespace {
+
+nlohmann::json read_note(const std::filesystem::path& path) {
+  std::ifstream file(path);
   const nlohmann::json note = nlohmann::json::parse(file, nullptr, false);
-  if (!note.is_object() || !note.contains("flops_per_core") || !note["flops_per_core"].is_number()) return {};
-  return note["flops_per_core"].get<double>();
+  return note.is_object() && note.contains("flops_per_core") && note["flops_per_core"].is_object() ? note["flops_per_core"]
+                                                                                                   : nlohmann::json::object();
 }
 
-void note_peak_per_core(double flops) {
+}  // namespace
+
+std::optional<double> noted_peak_per_core(DType type) {
+  const nlohmann::json peaks = read_note(note_of_this_host());
+  const std::string key(name_of(type));
+  if (!peaks.contains(key) || !peaks[key].is_number()) return {};
+  return peaks[key].get<double>();
+}
+
+void note_peak_per_core(DType type, double flops) {
   const std::filesystem::path path = note_of_this_host();
+  nlohmann::json peaks = read_note(path);
+  peaks[std::string(name_of(type))] = flops;
   std::error_code failed;
   std::filesystem::create_directories(path.parent_path(), failed);
-  std::ofstream(path) << nlohmann::json{{"flops_per_core", flops}}.dump() << "\n";
+  std::ofstream(path) << nlohmann::json{{"flops_per_core", peaks}}.dump() << "\n";
 }
 
 void max_over_ranks(Communicator& comm, Stream& stream, std::span<std::size_t> values) {

@@ -22,9 +22,9 @@ CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted, i
 
 /// FLOP/s of one core of this host as `fsdp-bench gemm` has measured and noted it ($XDG_CACHE_HOME/fsdp, or ~/.cache/fsdp);
 /// none until then.
-std::optional<double> noted_peak_per_core();
+std::optional<double> noted_peak_per_core(DType type);
 /// Notes it. A note that cannot be written is none: MFU stays null.
-void note_peak_per_core(double flops);
+void note_peak_per_core(DType type, double flops);
 
 /// The largest of all ranks' values, each for itself. Collective.
 void max_over_ranks(Communicator& comm, Stream& stream, std::span<std::size_t> values);

@@ -226,7 +226,7 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
       .choice<std::string>(
           "precision", o.precision, types,
           "Type of the numbers that are gathered, computed with and kept as activations. The optimizer works on "
-          "an fp32 copy; sums, gradients of parameters, softmax and loss are fp32 in any case.")
+          "an fp32 copy; sums, gradients of parameters, softmax and loss are fp32 in any case, but see --reduce-dtype.")
       .unset("fp32");
   table.flag("bf16", o.bf16, "fairseq's spelling of --precision bf16.");
   table.flag("fp16", o.fp16, "fairseq's spelling of --precision fp16: with a dynamic loss scale.");
@@ -286,7 +286,7 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   add_comm_options(table, o.comm);
   add_comm_thread_option(table, o.comm_thread);
   table.integer("seed", "N", o.seed, {0, 4294967295.0},
-                "Seed of the random initial weights, of --shuffle, and of what is rounded at random.");
+                "Seed of the random initial weights, of --shuffle, of dropout, and of what is rounded at random.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
   table.flag("log-group-norms", o.log_group_norms,
@@ -329,6 +329,12 @@ void resolve_precision(TrainOptions& o, int ranks) {
         format("--fp16-init-scale {} is not above --min-loss-scale {} (the first overflow would end the run) raise the one "
                "or lower the other",
                o.fp16_init_scale, o.min_loss_scale));
+  if (o.threshold_loss_scale > o.fp16_init_scale)
+    throw UserError(
+        format("--threshold-loss-scale {} is above --fp16-init-scale {} (an overflow would raise the scale) lower the one or "
+               "raise the "
+               "other",
+               o.threshold_loss_scale, o.fp16_init_scale));
   if (o.precision == "fp16" && o.fp16_scale_window == 0)
     o.fp16_scale_window = std::max<std::size_t>(1, (std::size_t{1} << 14) / static_cast<std::size_t>(ranks) / o.update_freq);
 }
@@ -415,6 +421,14 @@ void resolve_schedule(TrainOptions& o) {
   if (wsd && o.decay_updates == 0)
     throw UserError(
         "--lr-scheduler wsd does not know when to decay (nothing says over how many updates) give --decay-updates N");
+  const bool fixed = o.lr_scheduler == Decay::fixed || o.lr_scheduler == Decay::inverse_sqrt;
+  if (fixed && o.end_learning_rate != 0)
+    throw UserError(
+        "--end-learning-rate changes nothing (--lr-scheduler fixed and inverse_sqrt do not end) leave it out, or choose "
+        "another "
+        "schedule");
+  if (o.power != 1 && o.lr_scheduler != Decay::polynomial)
+    throw UserError("--power changes nothing (it goes with --lr-scheduler polynomial_decay) give that, too, or leave it out");
   check_schedule(schedule_of(o));
 }
 

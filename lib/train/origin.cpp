@@ -36,10 +36,28 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
     throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}) {}", checkpoint.description(),
                            found, wanted, remedy));
   const auto& there = checkpoint.states();
-  for (const std::string& state : states_of(optimizer_of(options), list_parameters(checkpoint.header().config).parameters))
+  // Of what was trained: the checkpoint has no state of other parameters, whatever updates them.
+  std::vector<Parameter> trained;
+  std::vector<bool> was_trained(list_parameters(checkpoint.header().config).parameters.size());
+  for (const UnitSpec& unit : checkpoint.header().units)
+    for (const std::size_t p : unit.parameters) was_trained[p] = unit.trainable;
+  const std::vector<Parameter> all = list_parameters(checkpoint.header().config).parameters;
+  for (std::size_t p = 0; p < all.size(); ++p)
+    if (was_trained[p]) trained.push_back(all[p]);
+  for (const std::string& state : states_of(optimizer_of(options), trained))
     if (std::find(there.begin(), there.end(), state) == there.end())
       throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options: there are {}) {}",
                              checkpoint.description(), state, wanted, fmt::join(there, ", "), remedy));
+}
+
+/// Another batch is allowed, and another run: the batch follows the number of ranks unless --total-batch-size says what it is.
+void note_batch(const TrainOptions& options, const CheckpointReader& checkpoint, std::vector<std::string>& warnings) {
+  const nlohmann::json before = nlohmann::json::parse(checkpoint.header().options_json, nullptr, false);
+  if (!before.is_object() || !before.contains("total-batch-size") || !before["total-batch-size"].is_number()) return;
+  if (const auto sequences = before["total-batch-size"].get<std::size_t>(); sequences != options.total_batch_size)
+    warnings.push_back(
+        format("an update has {} sequences now and had {} before; --total-batch-size keeps it at any number of ranks",
+               options.total_batch_size, sequences));
 }
 
 /// Rates that the model's folder asks for are for whoever trained it.
@@ -69,6 +87,7 @@ Origin look_for_origin(const TrainOptions& options) {
   origin.config = named ? named_config(options, origin.checkpoint.get()) : origin.checkpoint->config();
   if (origin.checkpoint) {
     require_same_model(origin.config, *origin.checkpoint);
+    note_batch(options, *origin.checkpoint, origin.warnings);
     if (options.reset_optimizer)
       origin.warnings.push_back("the optimizer's state starts at zero (--reset-optimizer)");
     else

@@ -124,10 +124,10 @@ std::string headline(const PlanTable& table) {
   const TrainOptions& train = table.options.train;
   const Cluster& cluster = table.options.cluster;
   return format(
-      "{}: {} parameters, {} blocks, width {}, fp32, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update; {} "
+      "{}: {} parameters, {} blocks, width {}, {}, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update; {} "
       "per rank\n",
       train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
-      table.model.blocks(), table.model.config().width, info_of(train.optimizer).name,
+      table.model.blocks(), table.model.config().width, name_of(parameter_type(train)), info_of(train.optimizer).name,
       plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
       plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.batch_size, train.tokens_per_sample,
       plural(train.update_freq, "micro-batch", "micro-batches"), plural(train.threads, "thread", "threads"));
@@ -218,6 +218,31 @@ std::string explain_exceptions(const PlanTable& table, const Layout& layout) {
   return text;
 }
 
+/// The fp32 copy is the slides' "parameter copy", which is in their 12x.
+std::string explain_parameters(DType type) {
+  if (type == DType::f32)
+    return "parameters: fp32, 4 bytes each. They are the slides' \"parameter copy\", which is in their 12x; the 16-bit copy\n"
+           "  that the slides and the tutorial count here is not there: --precision is fp32.\n";
+  return format(
+      "parameters: the fp32 copy that the optimizer changes, 4 bytes each, which is in the slides' 12x, and in {}, 2 bytes\n"
+      "  each, what is gathered and computed with, which the slides and the tutorial count here.\n",
+      name_of(type));
+}
+
+std::string explain_states(const TrainOptions& train, const std::vector<Parameter>& parameters) {
+  const OptimizerOptions optimizer = optimizer_of(train);
+  const std::size_t size = size_of(optimizer.state_type), copies = parameter_type(train) == DType::f32 ? 4 : 6;
+  if (optimizer.kind == OptimizerKind::adamw && !optimizer.amsgrad)
+    return format(
+        "optimizer state: AdamW's two moments, {} bytes; the slides' 12 have the parameter copy in them, the tutorial has\n"
+        "  no copy. Per parameter: slides 2 + 2 + 12 = 16, fsdp-train {} + 4 + {} = {}, tutorial 2 + 2 + 8 = 12.\n",
+        2 * size, copies, 2 * size, copies + 4 + 2 * size);
+  return format(
+      "optimizer state: {} of {}, in {}; the slides' 12 are Adam's moments and the parameter copy, the tutorial's 8 the "
+      "moments.\n",
+      fmt::join(states_of(optimizer, parameters), ", "), info_of(optimizer.kind).name, name_of(optimizer.state_type));
+}
+
 std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan& plan) {
   const RankMemory& m = row.keeping.memory;
   const auto P = static_cast<double>(table.model.parameter_count());
@@ -244,19 +269,18 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
              "4; with\n"
              "  SHARD_GRAD_OP b P + b P / N + 8 P / N. slides: 2 P + 2 P + 12 P in fp16 with Adam, sharded as in the ZeRO "
              "paper.\n"
-             "parameters: fp32, 4 bytes each. They are the slides' \"parameter copy\", which is in their 12x; the 16-bit "
-             "copy\n"
-             "  that the slides and the tutorial count here is not there, as fsdp-train computes in fp32.\n"
+             "{}"
              "gradients: fp32, where theirs are 16-bit.\n"
-             "optimizer state: AdamW's two moments, 8 bytes; the slides' 12 have the parameter copy in them, the tutorial has\n"
-             "  no copy. Per parameter: slides 2 + 2 + 12 = 16, fsdp-train 4 + 4 + 8 = 16, tutorial 2 + 2 + 8 = 12.\n"
+             "{}"
              "gathered parameters: {}.\n  {}\n"
              "unreduced gradients: {}.\n"
              "  What backward writes, until it is reduced; neither rule has it.\n"
              "activations: what blocks save for backward, at its peak: {}; with recomputation {}.\n"
              "scratch, batch, tables: of one block at a time and each of --threads, the tokens, rotary positions.\n"
              "communication staging: of the world, the node, and the groups of both axes; --comm says which share memory.\n"
-             "gemm's panels: what matrix products take and give back.\n",
+             "gemm's panels: what matrix products take: oneDNN's panels, and copies of operands where the type wants them.\n",
+             explain_parameters(parameter_type(table.options.train)),
+             explain_states(table.options.train, table.model.parameters()),
              explain_slots(plan, BufferRole::gathered_parameters),
              in_parts
                  ? "Units take turns in these slots; the tutorial counts the whole model as if all units were gathered at once."

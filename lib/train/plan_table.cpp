@@ -74,7 +74,7 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   PlanVariant variant;
   variant.memory.by_role = memory_by_role(planned.plan);
   variant.memory.staging = staging_bytes(mesh, cluster, comm);
-  variant.memory.gemm = gemm_bytes(model.config(), options.batch);
+  variant.memory.gemm = gemm_bytes(model.config(), options.batch, options.types.parameter);
   variant.traffic =
       traffic_of_cluster(collectives_of_update(planned.plan.update, planned.layout, options.plan.micro_batches), mesh, cluster);
   return variant;

@@ -62,8 +62,12 @@ LossScalerOptions loss_scaler_options(const TrainOptions& o) {
           .threshold = o.threshold_loss_scale > 0 ? std::optional(o.threshold_loss_scale) : std::nullopt};
 }
 
-std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch) {
-  return kernels::gemm_workspace_bytes(batch.rows(), std::max({config.ffn_width, 3 * config.width, config.vocab_size}));
+std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch, DType type) {
+  const std::size_t R = batch.rows(), C = config.width, F = std::max(config.ffn_width, 3 * C);
+  const std::size_t chunk = Transformer::head_rows(batch, config.vocab_size),
+                    piece = Transformer::head_columns(config.vocab_size);
+  const kernels::ProductShape products[] = {{R, C, F}, {R, F, C}, {C, R, F}, {chunk, C, piece}, {piece, chunk, C}};
+  return kernels::gemm_workspace_bytes(type, products);
 }
 
 Run::Run(const TrainOptions& options, Communicator& world)
@@ -73,14 +77,13 @@ Run::Run(const TrainOptions& options, Communicator& world)
       device_(make_cpu_device()),
       stream_(device_->make_stream()),
       start_bytes_(start_up(*stream_)),
-      options_json_(to_json(options)),
-      schedule_(schedule_of(options)) {
+      options_json_(to_json(options)) {
   const CpuShare share = share_of_rank(*node_, *stream_, options.threads, options.comm_thread ? 1 : 0);
   threads_ = share.threads;
   kernels::set_threads(threads_);
   double cores = share.cores;
   world.all_reduce(*stream_, &cores, 1);
-  if (const auto per_core = noted_peak_per_core()) peak_flops_ = *per_core * cores;
+  if (const auto per_core = noted_peak_per_core(parameter_type(options))) peak_flops_ = *per_core * cores;
 
   const bool first = world.rank() == 0;
   agree(world, [&] {
@@ -93,7 +96,7 @@ Run::Run(const TrainOptions& options, Communicator& world)
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
   if (parameter_type(options) == DType::f16) {
     scaler_.emplace(loss_scaler_options(options));
-    if (progress_.loss_scaler) scaler_->restore(*progress_.loss_scaler);
+    if (progress_.loss_scaler && !options.reset_optimizer) scaler_->restore(*progress_.loss_scaler);
   }
   if (options.reset_optimizer) progress_.optimizer_began = progress_.update;
   start_tokens_ = progress_.tokens;
@@ -109,7 +112,8 @@ void Run::print_plan() const {
   std::printf("units:\n");
   for (const Unit& unit : layout.units())
     std::printf("  %-24s %4zu tensors  %12zu elements  %12zu with padding  %s\n", unit.name.c_str(), unit.parameters.size(),
-                unit.numel, unit.padded_numel, format_bytes(static_cast<double>(unit.padded_numel * sizeof(float))).c_str());
+                unit.numel, unit.padded_numel,
+                format_bytes(static_cast<double>(unit.padded_numel * size_of(unit.types.parameter))).c_str());
   const Transformer& model = sharded_->model();
   const auto stages = model.parameters_by_stage();
   std::size_t block_numel = 0;
@@ -168,10 +172,20 @@ bool Run::done() const {
          (train_batches_ && train_batches_->at_end(progress_.data.sequences));
 }
 
-/// As far as it is known: overflows in fp16 use up data, too.
+/// As far as it is known: an overflow in fp16 uses up data without an update.
 std::uint64_t Run::last_update() const {
-  const std::uint64_t of_data = train_batches_ ? train_batches_->updates().value_or(0) : 0;
-  return options_.max_update == 0 ? of_data : of_data == 0 ? options_.max_update : std::min(of_data, options_.max_update);
+  const auto left = train_batches_ ? train_batches_->updates_left(progress_.data.sequences) : std::nullopt;
+  if (!left) return options_.max_update;
+  const std::uint64_t of_data = progress_.update + *left;
+  return options_.max_update == 0 ? of_data : std::min(of_data, options_.max_update);
+}
+
+/// Where passes over the data are the only end, the decay ends with them: a function of the update and the position, so that a
+/// resumed run goes on with the same rates.
+Schedule Run::schedule() const {
+  Schedule schedule = schedule_of(options_);
+  if (schedule.total == 0) schedule.total = last_update();
+  return schedule;
 }
 
 void Run::open_data() {
@@ -193,10 +207,7 @@ void Run::open_files() {
   train_batches_.emplace(*train_file_, cut_, vocabulary,
                          DataOrder{.shuffle_seed = options_.shuffle ? std::optional(progress_.data.seed) : std::nullopt,
                                    .passes = options_.max_epoch});
-  if (schedule_.total == 0) {
-    schedule_.total = train_batches_->updates().value_or(0);
-    check_schedule(schedule_);
-  }
+  check_schedule(schedule());
   if (options_.valid.empty()) return;
   valid_file_.emplace(options_.valid);
   valid_file_->check_vocabulary(vocabulary, rank, ranks);
@@ -243,8 +254,10 @@ void Run::fill_weights() {
                  !origin_.checkpoint->has_state(std::string(kept.front().name), parameters[p].name);
       }
     if (fresh > 0 && !options_.reset_optimizer)
-      metrics_->say(
-          format("warning: {} parameter tensors were not trained before; their optimizer state starts at zero", fresh));
+      metrics_->say(format(
+          "warning: {} parameter tensors were not trained before; their optimizer state starts at zero, and with an Adam "
+          "their first steps are up to 6.6 times --lr: lower it or warm up",
+          fresh));
   } else if (origin_.pretrained) {
     load_parameters(*origin_.pretrained, parameters, sharded_->layout(), sharded_->shard(), executor.parameters());
   } else {
@@ -257,7 +270,7 @@ bool Run::step() {
   Executor& executor = sharded_->executor();
   executor.reset_times();
   if (recorder_) executor.record(recorder_->next(progress_.update + 1));
-  const double rate = learning_rate(schedule_, progress_.update + 1);
+  const double rate = learning_rate(schedule(), progress_.update + 1);
   const std::uint64_t tokens = train_batches_->targets(progress_.data.sequences);
   const BatchReader read = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
     train_batches_->read(progress_.data.sequences, micro, inputs, targets);
@@ -306,8 +319,8 @@ bool Run::step() {
   return true;
 }
 
-/// Ends the run after an update that is not finite, and says where that began: on the rank whose own gradient is the first in
-/// the order of the plan.
+/// Ends the run after an update that is not finite, and says where that began: on the rank that is the first in the order of
+/// the plan to have something that is not finite, of its own.
 void Run::refuse(const UpdateResult& result, const BatchReader& read, const UpdateScalars& scalars) {
   const std::optional<NonFinite> mine = sharded_->executor().find_non_finite(read, scalars);
   const auto ranks = static_cast<std::size_t>(world_.size()), me = static_cast<std::size_t>(world_.rank());
@@ -320,16 +333,24 @@ void Run::refuse(const UpdateResult& result, const BatchReader& read, const Upda
   std::size_t first = ranks;
   for (std::size_t r = 0; r < ranks; ++r)
     if (all[3 * r] > 0 && (first == ranks || all[3 * r] < all[3 * first])) first = r;
-  const std::string where = first == ranks
-                                ? "the loss alone"
-                                : format("first in the gradient of {}, unit {}, on rank {}",
-                                         sharded_->model().parameters()[static_cast<std::size_t>(all[3 * first + 2])].name,
-                                         sharded_->layout().units()[static_cast<std::size_t>(all[3 * first + 1])].name, first);
+  std::string where = "the loss alone";
+  if (first != ranks) {
+    const Operation& op = sharded_->plan().update[static_cast<std::size_t>(all[3 * first]) - 1];
+    if (op.kind == OperationKind::embedding_forward)
+      where = format("first in what the embedding gave on rank {}", first);
+    else if (op.kind == OperationKind::block_forward)
+      where = format("first in what block {} gave going forward on rank {}", op.block, first);
+    else
+      where = format("first in the gradient of {}, unit {}, on rank {}",
+                     sharded_->model().parameters()[static_cast<std::size_t>(all[3 * first + 2])].name,
+                     sharded_->layout().units()[static_cast<std::size_t>(all[3 * first + 1])].name, first);
+  }
   throw CollectiveError(
       format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), and the weights were left as "
-             "they are; lower --lr, lengthen --warmup-updates or set --clip-norm{}, and start again: the last complete "
+             "they are; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again: the last complete "
              "checkpoint is used",
-             progress_.update + 1, result.loss, result.non_finite, where, scaler_ ? ", or use --bf16" : ""),
+             progress_.update + 1, result.loss, result.non_finite, where, scaler_ ? ", or use --bf16" : "",
+             options_.reduce_dtype == DType::f16 ? ", or reduce in --reduce-dtype bf16 or fp32" : ""),
       0, true, exit_code::failed);
 }
 
@@ -410,7 +431,9 @@ std::size_t Run::borrowed_bytes() const {
   return mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
 }
 
-std::size_t Run::gemm_bytes() const { return fsdp::gemm_bytes(sharded_->model().config(), {cut_.B, cut_.T}); }
+std::size_t Run::gemm_bytes() const {
+  return fsdp::gemm_bytes(sharded_->model().config(), {cut_.B, cut_.T}, parameter_type(options_));
+}
 
 std::size_t Run::trace_bytes() const {
   return options_.trace.file.empty() ? 0 : Recorder::bytes(sharded_->plan(), options_.trace.updates);

@@ -23,8 +23,8 @@ namespace fsdp {
 /// What the options say of sharding, batch and optimizer. They are resolved.
 ShardingOptions sharding_options(const TrainOptions& options);
 LossScalerOptions loss_scaler_options(const TrainOptions& options);
-/// About what matrix products take beside the plan, and give back.
-std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch);
+/// About what matrix products of this type take beside the plan.
+std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch, DType type);
 
 class Run {
  public:
@@ -60,6 +60,7 @@ class Run {
   [[noreturn]] void refuse(const UpdateResult& result, const BatchReader& read, const UpdateScalars& scalars);
   void open_files();
   std::uint64_t last_update() const;
+  Schedule schedule() const;
   void fill_weights();
   std::vector<ShardState> states();
   void require_memory();
@@ -90,7 +91,6 @@ class Run {
   std::optional<TrainBatches> train_batches_;
   std::optional<ValidBatches> valid_batches_;
   nlohmann::json options_json_;
-  Schedule schedule_;
   Progress progress_;
   std::optional<LossScaler> scaler_;  // fp16
   std::optional<GroupNorms> group_norms_;

@@ -1,6 +1,6 @@
 // Requests from outside while training: SIGTERM, SIGINT or SIGUSR1 or a file `stop` in the save folder: save and stop. SIGUSR2
-// or a file `save`: save and go on. A request may reach one rank only: the loop sums the flags over all ranks before anyone
-// acts.
+// or a file `save`: save and go on. A request may reach one rank only: all ranks agree on the most that any has been asked
+// before anyone acts.
 #pragma once
 
 #include <cstdint>

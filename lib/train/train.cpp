@@ -33,6 +33,14 @@ void require_same_options(const TrainOptions& options, Communicator& world, Stre
   });
 }
 
+/// What is told to the person who stopped the run, and to a job that is requeued.
+std::string how_to_continue(const TrainOptions& options) {
+  std::string without;
+  if (options.restore != "latest") without = "--restore";
+  if (options.reset_optimizer) without += without.empty() ? "--reset-optimizer" : " and --reset-optimizer";
+  return without.empty() ? "the same command continues" : "the same command without " + without + " continues";
+}
+
 /// The most that any rank has been asked. Collective.
 Requests agreed_requests(SignalWatch& watch, Communicator& world, Stream& stream) {
   const Requests mine = watch.poll();
@@ -70,7 +78,7 @@ int train(const TrainOptions& options, Communicator& world) {
     if (requests.stop > 0) watch.honoured_stop();
     if (requests.stop > 0 && !run.done()) {
       run.say_stopping(watch.stop_reason());
-      run.finish("stopped on request; the same command continues");
+      run.finish("stopped on request; " + how_to_continue(options));
       world.barrier();
       return exit_code::stopped;
     }

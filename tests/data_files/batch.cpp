@@ -92,9 +92,10 @@ BOOST_AUTO_TEST_CASE(passes_count_every_target_once_however_an_update_is_cut) {
             }
           }
           BOOST_TEST(first.targets(position) == counted);
+          BOOST_TEST(first.updates_left(position).value() + updates == first.updates_left(0).value());
           BOOST_TEST(counted > 0u);
         }
-        BOOST_TEST(first.updates().value() == updates);
+        BOOST_TEST(first.updates_left(0).value() == updates);
         BOOST_TEST(position == 3 * file.sequences(7));
         BOOST_TEST(seen.size() == tokens - 1);
         BOOST_TEST(std::all_of(seen.begin(), seen.end(), [](const auto& one) { return one.second == 3; }));
@@ -106,7 +107,7 @@ BOOST_AUTO_TEST_CASE(data_without_an_end) {
   const CountingFile made(40);
   const TokenFile file = made.open();
   const TrainBatches batches(file, {4, 7, 1, 0, 1}, 40);
-  BOOST_TEST(!batches.updates().has_value());
+  BOOST_TEST(!batches.updates_left(0).has_value());
   BOOST_TEST(!batches.at_end(1u << 30));
   BOOST_TEST(batches.after(5) == 9u);
   BOOST_TEST(batches.targets(0) == 28u);

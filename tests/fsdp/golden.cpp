@@ -1,4 +1,4 @@
-// The golden runs of PyTorch, update by update, on the threads communicator: 1 to 4 ranks, both strategies, with and without
+// The golden runs of PyTorch, update by update, on the threads communicator: 1 to 4 ranks, all six strategies, with and without
 // recomputation, several micro-batch splits. And what must not change a bit, does not.
 #define BOOST_TEST_MODULE fsdp.golden
 #include <boost/test/data/test_case.hpp>

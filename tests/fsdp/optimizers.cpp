@@ -18,7 +18,7 @@ struct Bound {
 /// What is reached, with a margin: see docs/numerics.md.
 const Bound bounds[] = {{"sgd", 1e-5, 5e-5},  {"sgd-momentum", 5e-6, 1e-5}, {"sgd-nesterov", 1e-5, 5e-5},
                         {"adam", 5e-6, 1e-5}, {"adam-amsgrad", 5e-6, 1e-5}, {"adagrad", 3e-5, 5e-5},
-                        {"lion", 5e-6, 1e-5}, {"lamb", 2e-4, 1e-3},         {"adafactor", 2e-4, 1e-3},
+                        {"lion", 5e-6, 1e-5}, {"lamb", 5e-6, 1e-5},         {"adafactor", 5e-6, 1e-5},
                         {"muon", 5e-4, 5e-3}};
 
 std::ostream& operator<<(std::ostream& out, const Bound& bound) { return out << bound.name; }

@@ -30,7 +30,7 @@ struct Job {
 
 struct Outcome {
   std::vector<double> losses, norms;
-  std::vector<std::vector<float>> weights, gradients;  // by parameter; gradients of the last update, before clipping
+  std::vector<std::vector<float>> initial, weights, gradients;  // by parameter; gradients of the last update, before clipping
 };
 
 /// NaN where nothing is trained.
@@ -81,7 +81,7 @@ Outcome train(const Job& job, const ExecutorOptions& options = {}) {
   const std::size_t B = job.sharding.batch.B, T = job.sharding.batch.T, K = job.sharding.plan.micro_batches,
                     N = static_cast<std::size_t>(job.ranks), V = job.config.vocab_size;
   const double loss_scale = job.sharding.types.parameter == DType::f16 ? 1024 : 1;
-  std::vector<Part> weights(N), gradients(N);
+  std::vector<Part> initial(N), weights(N), gradients(N);
   run_ranks(job.ranks, [&](Communicator& world) {
     kernels::set_threads(1);
     const auto device = make_cpu_device();
@@ -89,6 +89,7 @@ Outcome train(const Job& job, const ExecutorOptions& options = {}) {
     Executor& executor = sharded.allocate(*device, options);
     executor.initialize_parameters(5);
     executor.publish_parameters();
+    initial[static_cast<std::size_t>(world.rank())] = part_of(sharded, executor.parameters());
     const std::size_t first = static_cast<std::size_t>(world.rank()) * K * B;
     for (std::uint64_t u = 1; u <= job.updates; ++u) {
       const auto read = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
@@ -115,6 +116,7 @@ Outcome train(const Job& job, const ExecutorOptions& options = {}) {
     for (std::vector<float>& tensor : mine)
       for (float& value : tensor) value /= static_cast<float>(loss_scale);
   });
+  outcome.initial = merged(initial);
   outcome.weights = merged(weights);
   outcome.gradients = merged(gradients);
   return outcome;
@@ -279,6 +281,16 @@ std::string difference(const Job& job, const Outcome& a, const Outcome& b) {
       for (std::size_t i = 0; i < a.gradients[p].size(); ++i)
         if (!(std::abs(a.gradients[p][i] - b.gradients[p][i]) <= (2e-3f + rounding) * largest + 2e-5f))
           return format("gradient {}[{}]: {} and {}", parameters[p].name, i, a.gradients[p][i], b.gradients[p][i]);
+      // An optimizer that is wrong moves a tensor elsewhere. Lion and Muon make as much of noise as of a gradient.
+      const OptimizerKind kind = job.sharding.optimizer.kind;
+      if (kind == OptimizerKind::lion || kind == OptimizerKind::muon || rounding != 0) continue;
+      double apart = 0, moved = 0;
+      for (std::size_t i = 0; i < a.weights[p].size(); ++i) {
+        apart += std::pow(a.weights[p][i] - b.weights[p][i], 2);
+        moved += std::pow(b.weights[p][i] - b.initial[p][i], 2);
+      }
+      if (!(std::sqrt(apart) <= 0.1 * std::sqrt(moved) + 1e-6))
+        return format("weights of {}: {} apart, having moved {}", parameters[p].name, std::sqrt(apart), std::sqrt(moved));
     }
   return "";
 }

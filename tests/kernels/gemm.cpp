@@ -1,9 +1,11 @@
-// GEMM in every direction against double precision. Tolerance: fp32 sums of up to 300 terms.
+// GEMM in every direction against double precision. Tolerance: fp32 sums of up to 300 terms, and the rounding of 16-bit
+// results.
 #define BOOST_TEST_MODULE kernels.gemm
 #include "support.hpp"
 
 #include <omp.h>
 
+#include <algorithm>
 #include <string>
 #include <thread>
 
@@ -14,14 +16,23 @@ using kernels::Write;
 
 namespace {
 
+template <class E>
+std::vector<E> random_of(std::size_t n, std::uint32_t seed) {
+  const Floats values = random_floats(n, seed);
+  std::vector<E> out(n);
+  std::transform(values.begin(), values.end(), out.begin(), [](float x) { return E(x); });
+  return out;
+}
+
+template <class E = float, class Out = float>
 double run(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, std::size_t pad, Write write) {
   CpuStream stream;
   const std::size_t rows_a = trans_a == Trans::yes ? k : m, lda = (trans_a == Trans::yes ? m : k) + pad;
   const std::size_t rows_b = trans_b == Trans::yes ? n : k, ldb = (trans_b == Trans::yes ? k : n) + 2 * pad, ldo = n + 3 * pad;
-  const Floats a = random_floats(rows_a * lda, 1), b = random_floats(rows_b * ldb, 2), before = random_floats(m * ldo, 3);
-  Floats out = before;
+  const std::vector<E> a = random_of<E>(rows_a * lda, 1), b = random_of<E>(rows_b * ldb, 2);
+  std::vector<Out> out = random_of<Out>(m * ldo, 3);
+  Doubles want(out.begin(), out.end());  // what lies between the rows must stay
   kernels::gemm(stream, trans_a, trans_b, m, n, k, a.data(), lda, b.data(), ldb, out.data(), ldo, write);
-  Doubles want = widen(before);  // what lies between the rows must stay
   for (std::size_t i = 0; i < m; ++i)
     for (std::size_t j = 0; j < n; ++j) {
       double total = write == Write::add ? want[i * ldo + j] : 0;
@@ -30,7 +41,7 @@ double run(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size
                  static_cast<double>(trans_b == Trans::yes ? b[j * ldb + l] : b[l * ldb + j]);
       want[i * ldo + j] = total;
     }
-  return relative_error(out, want);
+  return relative_error(Floats(out.begin(), out.end()), want);
 }
 
 }  // namespace
@@ -56,12 +67,47 @@ BOOST_AUTO_TEST_CASE(sizes_of_a_training_step) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(low_precision) {
+  struct Size {
+    std::size_t m, n, k;
+  };
+  // Around the panels of 64 columns and 32 rows into which a right-hand side is packed, and below the rows for which it is.
+  for (const auto [m, n, k] : std::vector<Size>{{1, 1, 1},
+                                                {33, 65, 31},
+                                                {255, 64, 32},
+                                                {256, 64, 32},
+                                                {257, 63, 33},
+                                                {300, 129, 40},
+                                                {256, 200, 31},
+                                                {264, 128, 300}})
+    for (const Trans trans_b : {Trans::no, Trans::yes})
+      for (const std::size_t pad : {0, 3})
+        for (const Write write : {Write::overwrite, Write::add}) {
+          BOOST_TEST_CONTEXT("m " << m << ", n " << n << ", k " << k << ", pad " << pad) {
+            BOOST_TEST((run<bf16, bf16>(Trans::no, trans_b, m, n, k, pad, write) < 4e-3));
+            BOOST_TEST((run<bf16, float>(Trans::no, trans_b, m, n, k, pad, write) < 2e-6));
+            BOOST_TEST((run<bf16, float>(Trans::yes, trans_b, m, n, k, pad, write) < 2e-6));
+            BOOST_TEST((run<f16, f16>(Trans::no, trans_b, m, n, k, pad, write) < 5e-4));
+            BOOST_TEST((run<f16, float>(Trans::yes, trans_b, m, n, k, pad, write) < 2e-6));
+          }
+        }
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(2);
+  BOOST_TEST((run<bf16, bf16>(Trans::no, Trans::no, 300, 200, 100, 0, Write::overwrite) < 4e-3));
+  BOOST_TEST((run<bf16, bf16>(Trans::no, Trans::yes, 300, 200, 100, 0, Write::overwrite) < 4e-3));
+  omp_set_num_threads(threads);
+}
+
 BOOST_AUTO_TEST_CASE(overwriting_ignores_what_was_there) {
   CpuStream stream;
   const Floats a = random_floats(256 * 256, 1);
   for (const std::size_t n : {5, 256}) {
     Floats out(n * n, std::numeric_limits<float>::quiet_NaN());
     kernels::gemm(stream, Trans::no, Trans::no, n, n, n, a.data(), n, a.data(), n, out.data(), n, Write::overwrite);
+    BOOST_TEST(std::isfinite(out[0] + out[n * n - 1]));
+    const std::vector<bf16> low = random_of<bf16>(n * n, 2);
+    std::fill(out.begin(), out.end(), std::numeric_limits<float>::quiet_NaN());
+    kernels::gemm(stream, Trans::yes, Trans::no, n, n, n, low.data(), n, low.data(), n, out.data(), n, Write::overwrite);
     BOOST_TEST(std::isfinite(out[0] + out[n * n - 1]));
   }
 }
