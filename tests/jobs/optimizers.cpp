@@ -1,5 +1,6 @@
 // Optimizers over mpirun, as users choose them: PyTorch's runs, a stop and the same command again, another optimizer's state.
 #define BOOST_TEST_MODULE jobs.optimizers
+#include <algorithm>
 #include <cmath>
 
 #include <boost/test/data/test_case.hpp>
@@ -123,4 +124,21 @@ BOOST_AUTO_TEST_CASE(another_optimizers_state) {
   // What was trained goes on to other programs.
   const Outcome whole = run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate checkpoints model.h5 --verify"));
   BOOST_TEST(whole.code == 0, whole.output);
+}
+
+BOOST_AUTO_TEST_CASE(partial_fine_tuning_goes_on) {
+  // Neither has all states of its kinds of parameters: matrices alone, or vectors alone.
+  for (const auto& [name, only] : std::vector<std::pair<std::string, std::string>>{
+           {"adafactor", "*.bias"}, {"muon", "*.mlp.c_fc.weight"}, {"adafactor", "*.mlp.c_fc.weight"}}) {
+    const auto folder = fresh_folder();
+    const auto words = plus(options_of(name, 2), {"--train-only", only, "--total-num-update", "20"});
+    auto half = words;
+    *(std::find(half.begin(), half.end(), "--max-update") + 1) = "9";
+    for (const auto& command : {half, words}) {
+      const Outcome outcome = run(folder, mpirun(2, "fsdp-train", command));
+      BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+      BOOST_TEST(!outcome.says("were not trained before"));
+    }
+    BOOST_TEST((curve(folder) == train(name, 2, {"--train-only", only, "--total-num-update", "20"})));
+  }
 }

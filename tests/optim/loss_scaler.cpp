@@ -39,6 +39,16 @@ BOOST_AUTO_TEST_CASE(there_is_an_end_and_a_threshold) {
   BOOST_TEST(held.scale() == 2);
 }
 
+BOOST_AUTO_TEST_CASE(what_nothing_helps_ends) {
+  for (const LossScalerOptions& options : {LossScalerOptions{.threshold = 2}, LossScalerOptions{.tolerance = 1}}) {
+    LossScaler scaler(options);
+    for (int i = 0; i < 500; ++i) BOOST_TEST(scaler.update(true));
+    int overflows = 1;
+    while (scaler.update(false)) BOOST_TEST_REQUIRE(++overflows < 1000);
+    BOOST_TEST(overflows == 200);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(it_goes_on_where_it_was) {
   LossScaler whole({.init_scale = 256, .scale_window = 4}), first({.init_scale = 256, .scale_window = 4}),
       second({.init_scale = 1, .scale_window = 4});
