@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/save_folder.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
 #include "data/position.hpp"
@@ -61,6 +62,7 @@ class CheckpointReader : public TensorSource {
   /// `folder` is a step folder. Throws UserError if it is not complete or not one.
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder);
   virtual const CheckpointHeader& header() const = 0;
+  virtual const std::filesystem::path& folder() const = 0;
   /// "parameters", "exp_avg", ...
   virtual const std::vector<std::string>& states() const = 0;
   /// Whether this state of a parameter was saved: the optimizer's is for those that were trained.
@@ -79,10 +81,6 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
 /// The same for parameters alone from any source. Throws UserError naming a tensor that is missing or has another shape.
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                      const std::vector<std::span<float>>& units);
-
-/// The latest complete step in a save folder, if there is one; incomplete ones are named in `warnings`.
-std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir,
-                                                       std::vector<std::string>* warnings = nullptr);
 
 /// `path` is a step folder, or a save folder: then its latest complete step. Throws UserError.
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path,

@@ -55,6 +55,7 @@ class ShardedCheckpoint final : public CheckpointReader {
                 [](const Part& a, const Part& b) { return a.range.begin < b.range.begin; });
   }
 
+  const fs::path& folder() const override { return folder_; }
   const CheckpointHeader& header() const override { return index_.header; }
   const std::vector<std::string>& states() const override { return index_.states; }
   const TransformerConfig& config() const override { return index_.header.config; }
@@ -204,29 +205,6 @@ class ShardedCheckpoint final : public CheckpointReader {
 
 std::unique_ptr<CheckpointReader> CheckpointReader::open(const fs::path& folder) {
   return std::make_unique<ShardedCheckpoint>(folder);
-}
-
-std::optional<fs::path> latest_checkpoint(const fs::path& save_dir, std::vector<std::string>* warnings) {
-  std::error_code error;
-  std::vector<std::pair<std::uint64_t, fs::path>> steps;
-  for (auto entry = fs::directory_iterator(save_dir, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    const fs::path& path = entry->path();
-    if (const auto update = stored::update_of_step_name(path.filename().string()))
-      steps.emplace_back(*update, path);
-    else if (warnings && path.extension() == ".tmp" && stored::update_of_step_name(path.stem().string()))
-      warnings->push_back(format("{} was never finished (the run ended while it was saved); it is not used", path.string()));
-  }
-  std::sort(steps.rbegin(), steps.rend());
-  for (const auto& [update, path] : steps) {
-    try {
-      stored::read_complete(path);
-      return path;
-    } catch (const UserError& problem) {
-      if (warnings) warnings->push_back(problem.what());
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace fsdp

@@ -274,11 +274,25 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
              "Folder of checkpoints. A file 'save' in it asks for one, a file 'stop' for one and the end.");
   table.integer("save-interval-updates", "N", o.save_interval_updates, {0},
                 "Save every N updates; 0: at the end and on request only.");
+  table.duration("save-interval", "TIME", o.save_interval_s, "Save when this long has passed since the last save; 0: do not.");
+  table.integer("keep-last", "N", o.keep_last, {1, 1e6}, "Remove all but the newest N steps after each save.")
+      .unset("keep all");
+  table.integer("keep-every", "N", o.keep_every, {1, 1e12}, "With --keep-last: also keep the steps of every N-th update.")
+      .unset("none");
   table.text("restore", "latest|none|PATH", o.restore,
-             "Continue from the latest complete checkpoint in --save-dir, from none, or from the one at PATH.");
+             "Continue from the latest complete checkpoint in --save-dir, from none, or from the one at PATH. If the latest is "
+             "damaged, it is renamed, and the one before is used.");
+  table
+      .path(
+          "finetune-from", "PATH", o.finetune_from,
+          "Begin with the weights of a checkpoint, a consolidated file or a Hugging Face folder, and nothing else of it; where "
+          "there is a checkpoint to continue from, that is continued.")
+      .unset("--init");
   table.flag("reset-optimizer", o.reset_optimizer,
              "Take the weights, the update and the data position from the checkpoint, and start the optimizer's state at zero: "
              "needed where the checkpoint has another optimizer's.");
+
+  table.flag("reset-dataloader", o.reset_dataloader, "Read the data from the start, whatever the checkpoint says.");
 
   table.group("Run");
   table.choice<std::string>("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
@@ -442,6 +456,9 @@ void resolve(TrainOptions& o, int world_size) {
   if (!o.arch.empty() && !o.model.empty())
     throw UserError("--arch and --model are both given (each decides the model) give one of them");
   const bool chosen = !o.arch.empty() || !o.model.empty();
+  if (!o.finetune_from.empty() && o.init == InitFrom::pretrained)
+    throw UserError(
+        "--finetune-from and --init pretrained are both given (each says where the first weights come from) leave one out");
   if (!o.arch.empty()) arch_config(o.arch);  // unknown names are told now
   if (o.init == InitFrom::automatic)
     o.init = o.model.empty() ? InitFrom::random : InitFrom::pretrained;
@@ -478,6 +495,8 @@ void resolve(TrainOptions& o, int world_size) {
   if (o.update_freq == 0) o.update_freq = 1;
   o.total_batch_size = o.update_freq * per_step;
 
+  if (o.keep_every != 0 && o.keep_last == 0)
+    throw UserError("--keep-every changes nothing (all steps are kept) give --keep-last, too, or leave it out");
   resolve_optimizer(o);
   resolve_schedule(o);
   resolve_precision(o, world_size);
@@ -494,7 +513,7 @@ void require_complete(const TrainOptions& o) {
     throw UserError(
         "no data (the first argument is the token file to train on) give one, as made by fsdp-tokenize TEXT... --out "
         "train.bin");
-  if (o.arch.empty() && o.model.empty() && o.restore == "none")
+  if (o.arch.empty() && o.model.empty() && o.finetune_from.empty() && o.restore == "none")
     throw UserError(
         "no model (--restore none leaves nothing to take it from) give --arch NAME, see --list-archs, or --model DIR");
   if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)

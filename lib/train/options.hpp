@@ -89,9 +89,12 @@ struct TrainOptions {
   std::size_t checkpoint_every = 1;  // blocks per segment
   // checkpoint
   std::filesystem::path save_dir = "checkpoints";
-  std::size_t save_interval_updates = 0;  // 0: at the end and on request only
-  std::string restore = "latest";         // "latest", "none" or a path
-  bool reset_optimizer = false;
+  std::size_t save_interval_updates = 0;      // 0: at the end and on request only
+  double save_interval_s = 0;                 // likewise
+  std::size_t keep_last = 0, keep_every = 0;  // 0: all; none beside the last
+  std::filesystem::path finetune_from;        // empty: nothing
+  std::string restore = "latest";             // "latest", "none" or a path
+  bool reset_optimizer = false, reset_dataloader = false;
   // run
   std::string device = "auto";
   CommOptions comm = {.kind = CommKind::automatic};

@@ -79,12 +79,18 @@ Origin look_for_origin(const TrainOptions& options) {
   } else if (options.restore != "none") {
     origin.checkpoint = open_checkpoint(options.restore, &origin.warnings);
   }
-  const bool named = !options.arch.empty() || !options.model.empty();
-  if (!named && !origin.checkpoint)
+  const bool named = !options.arch.empty() || !options.model.empty(), tuned = !options.finetune_from.empty();
+  if (tuned && !origin.checkpoint) origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings);
+  if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}) name a model with --arch or --model",
                            options.save_dir.string()));
   note_dropout(options, origin.warnings);
-  origin.config = named ? named_config(options, origin.checkpoint.get()) : origin.checkpoint->config();
+  if (named)
+    origin.config = named_config(options, origin.checkpoint ? &origin.checkpoint->config()
+                                          : tuned           ? &origin.pretrained->config()
+                                                            : nullptr);
+  else
+    origin.config = origin.checkpoint ? origin.checkpoint->config() : origin.pretrained->config();
   if (origin.checkpoint) {
     require_same_model(origin.config, *origin.checkpoint);
     note_batch(options, *origin.checkpoint, origin.warnings);
@@ -92,8 +98,9 @@ Origin look_for_origin(const TrainOptions& options) {
       origin.warnings.push_back("the optimizer's state starts at zero (--reset-optimizer)");
     else
       require_same_optimizer(options, *origin.checkpoint);
-  } else if (options.init == InitFrom::pretrained)
+  } else if (!tuned && options.init == InitFrom::pretrained) {
     origin.pretrained = open_hugging_face(options.model);
+  }
   // The run would come to a step that is there already, and its work since the save before would be lost.
   if (const auto newest = latest_checkpoint(options.save_dir))
     if (const std::uint64_t there = CheckpointReader::open(*newest)->header().progress.update; there > origin.update())
@@ -106,29 +113,48 @@ Origin look_for_origin(const TrainOptions& options) {
 
 }  // namespace
 
-TransformerConfig named_config(const TrainOptions& options, const CheckpointReader* checkpoint) {
+TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source) {
   const ConfigOverrides overrides = overrides_of(options);
   TransformerConfig config =
       override_config(options.arch.empty() ? read_config(options.model) : arch_config(options.arch), overrides);
   config.validate();
   // As in fairseq: learned positions of a new model are as many as can be trained.
   if (!options.arch.empty() && config.family == Family::gpt2)
-    config.max_positions =
-        std::min(config.max_positions, checkpoint ? checkpoint->config().max_positions : options.tokens_per_sample);
+    config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.tokens_per_sample);
   return config;
 }
 
 Origin find_origin(const TrainOptions& options, Communicator& world, Stream& stream) {
-  Origin origin;
-  agree(world, [&] { origin = look_for_origin(options); });
-  // A shared file system may show one rank a checkpoint that another one does not see yet.
-  std::vector<std::int64_t> updates(static_cast<std::size_t>(world.size()));
-  updates[static_cast<std::size_t>(world.rank())] = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
-  world.all_reduce(stream, updates.data(), updates.size());
-  if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
-    throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step) start again", 0, true,
-                          exit_code::failed);
-  return origin;
+  std::vector<std::string> passed_over;
+  for (;;) {
+    Origin origin;
+    agree(world, [&] { origin = look_for_origin(options); });
+    // A shared file system may show one rank a checkpoint that another one does not see yet.
+    std::vector<std::int64_t> updates(static_cast<std::size_t>(world.size()));
+    updates[static_cast<std::size_t>(world.rank())] = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
+    world.all_reduce(stream, updates.data(), updates.size());
+    if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
+      throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step) start again", 0, true,
+                            exit_code::failed);
+    if (!origin.checkpoint && !passed_over.empty())
+      throw CollectiveError(
+          format("{}; no other checkpoint is left in {} to go on from (nothing was removed) start with --restore none, or name "
+                 "one with --restore PATH",
+                 passed_over.back(), options.save_dir.string()),
+          0, true, exit_code::failed);
+    try {
+      if (origin.checkpoint && !options.dry_run) agree(world, [&] { origin.checkpoint->verify(world.rank(), world.size()); });
+      origin.warnings.insert(origin.warnings.begin(), passed_over.begin(), passed_over.end());
+      return origin;
+    } catch (const CollectiveError& damage) {
+      if (options.restore != "latest") throw;
+      std::string aside;
+      agree(world, [&] {
+        if (world.rank() == 0) aside = set_aside(origin.checkpoint->folder()).string();
+      });
+      passed_over.push_back(format("{} It was renamed to {}, and the one before is used", damage.what(), aside));
+    }
+  }
 }
 
 }  // namespace fsdp

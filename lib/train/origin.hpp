@@ -21,11 +21,14 @@ struct Origin {
   std::uint64_t update() const { return checkpoint ? checkpoint->header().progress.update : 0; }
 };
 
-/// The model that --arch or --model and the overrides name. `checkpoint` is what the run continues, or null. Throws UserError.
-TransformerConfig named_config(const TrainOptions& options, const CheckpointReader* checkpoint);
+/// The model that --arch or --model and the overrides name. `source` is that of what the weights come from, or null. Throws
+/// UserError.
+TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source);
 
-/// Follows --restore, --model, --arch and --init. Collective over world: every rank finds the same, or all throw
-/// CollectiveError (a checkpoint of another model, later steps in the save folder, ranks that see different files).
+/// Follows --restore, --finetune-from, --model, --arch and --init; compares the checksums of the checkpoint, of which each rank
+/// reads its share, and goes back to the one before where the latest is damaged. Collective over world: every rank finds the
+/// same, or all throw CollectiveError (a checkpoint of another model, later steps in the save folder, ranks that see different
+/// files).
 Origin find_origin(const TrainOptions& options, Communicator& world, Stream& stream);
 
 }  // namespace fsdp

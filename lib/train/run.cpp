@@ -200,7 +200,8 @@ void Run::open_files() {
   train_file_->check_vocabulary(vocabulary, rank, ranks);
   const DataPosition start{0, cut_.T, train_file_->tokens(), options_.shuffle, options_.seed};
   std::string notice;
-  progress_.data = origin_.checkpoint ? continue_data(progress_.data, start, &notice) : start;
+  const bool goes_on = origin_.checkpoint && !options_.reset_dataloader;
+  progress_.data = goes_on ? continue_data(progress_.data, start, &notice) : start;
   if (!notice.empty()) metrics_->say("warning: " + notice);
   if (options_.shuffle && progress_.data.seed != options_.seed)
     metrics_->say(format("warning: the data stay in the order of --seed {}, with which they began", progress_.data.seed));
@@ -242,7 +243,6 @@ void Run::fill_weights() {
   Executor& executor = sharded_->executor();
   const auto& parameters = sharded_->model().parameters();
   if (origin_.checkpoint) {
-    origin_.checkpoint->verify(world_.rank(), world_.size());
     std::vector<ShardState> wanted = states();
     if (options_.reset_optimizer) wanted.erase(wanted.begin() + 1, wanted.end());
     load_states(*origin_.checkpoint, parameters, sharded_->layout(), sharded_->shard(), wanted);
@@ -390,7 +390,11 @@ void Run::save() {
   const auto folder =
       save_checkpoint(options_.save_dir, header, sharded_->layout(), sharded_->shard(), sharded_->replica(), states(), world_);
   last_save_ = progress_.update;
+  since_save_.restart();
   metrics_->save(progress_.update, folder, timer.seconds() * 1e3);
+  if (options_.keep_last == 0 || world_.rank() != 0) return;
+  const std::string problem = remove_old_checkpoints(options_.save_dir, options_.keep_last, options_.keep_every);
+  if (!problem.empty()) metrics_->say("warning: " + problem);
 }
 
 void Run::finish(const std::string& next) {

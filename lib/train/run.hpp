@@ -45,8 +45,10 @@ class Run {
   /// scale is lower now. Throws CollectiveError if it is not finite otherwise.
   bool step();
   void validate();
-  /// A checkpoint, unless this update has been saved already.
+  /// A checkpoint, unless this update has been saved already; then older ones go, as --keep-last says.
   void save();
+  /// Whether --save-interval has passed on this rank since the last save.
+  bool save_is_due() const { return options_.save_interval_s > 0 && since_save_.seconds() >= options_.save_interval_s; }
 
   /// All updates or all passes over the data are done; the latter is known after open_data().
   bool done() const;
@@ -95,7 +97,7 @@ class Run {
   std::optional<LossScaler> scaler_;  // fp16
   std::optional<GroupNorms> group_norms_;
   std::uint64_t last_save_ = 0, start_tokens_ = 0;
-  Timer since_start_;
+  Timer since_start_, since_save_;
 };
 
 }  // namespace fsdp

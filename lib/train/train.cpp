@@ -35,18 +35,25 @@ void require_same_options(const TrainOptions& options, Communicator& world, Stre
 
 /// What is told to the person who stopped the run, and to a job that is requeued.
 std::string how_to_continue(const TrainOptions& options) {
-  std::string without;
-  if (options.restore != "latest") without = "--restore";
-  if (options.reset_optimizer) without += without.empty() ? "--reset-optimizer" : " and --reset-optimizer";
-  return without.empty() ? "the same command continues" : "the same command without " + without + " continues";
+  std::vector<std::string> once;
+  if (options.restore != "latest") once.push_back("--restore");
+  if (options.reset_optimizer) once.push_back("--reset-optimizer");
+  if (options.reset_dataloader) once.push_back("--reset-dataloader");
+  return once.empty() ? "the same command continues"
+                      : format("the same command without {} continues", fmt::join(once, " and "));
 }
 
+struct AgreedRequests {
+  Requests asked;
+  bool due;  // by the clock of rank 0
+};
+
 /// The most that any rank has been asked. Collective.
-Requests agreed_requests(SignalWatch& watch, Communicator& world, Stream& stream) {
+AgreedRequests agreed_requests(SignalWatch& watch, const Run& run, Communicator& world, Stream& stream) {
   const Requests mine = watch.poll();
-  std::size_t counts[2] = {mine.stop, mine.save};
+  std::size_t counts[3] = {mine.stop, mine.save, world.rank() == 0 && run.save_is_due()};
   max_over_ranks(world, stream, counts);
-  return {counts[0], counts[1]};
+  return {{counts[0], counts[1]}, counts[2] > 0};
 }
 
 }  // namespace
@@ -70,9 +77,9 @@ int train(const TrainOptions& options, Communicator& world) {
   while (!run.done()) {
     const bool done = run.step();  // else nothing is new but the loss scale
 
-    const Requests requests = agreed_requests(watch, world, *stream);
+    const auto [requests, due] = agreed_requests(watch, run, world, *stream);
     const bool save_asked = requests.save > saves_honoured;
-    if ((done && every(options.save_interval_updates, run.update())) || save_asked || requests.stop > 0) run.save();
+    if (due || (done && every(options.save_interval_updates, run.update())) || save_asked || requests.stop > 0) run.save();
     if (save_asked) watch.honoured_save();
     saves_honoured = requests.save;
     if (requests.stop > 0) watch.honoured_stop();

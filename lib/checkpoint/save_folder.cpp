@@ -1,0 +1,72 @@
+#include "checkpoint/save_folder.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "checkpoint/stored.hpp"
+
+namespace fsdp {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> complete_checkpoints(const fs::path& save_dir, std::vector<std::string>* warnings) {
+  std::error_code error;
+  std::vector<std::pair<std::uint64_t, fs::path>> steps;
+  for (auto entry = fs::directory_iterator(save_dir, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    const fs::path& path = entry->path();
+    if (const auto update = stored::update_of_step_name(path.filename().string()))
+      steps.emplace_back(*update, path);
+    else if (warnings && path.extension() == ".tmp" && stored::update_of_step_name(path.stem().string()))
+      warnings->push_back(format("{} was never finished (the run ended while it was saved); it is not used", path.string()));
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  std::vector<fs::path> complete;
+  for (const auto& [update, path] : steps) {
+    try {
+      stored::read_complete(path);
+      complete.push_back(path);
+    } catch (const UserError& problem) {
+      if (warnings && complete.empty()) warnings->push_back(problem.what());  // older ones are of no interest
+    }
+  }
+  return complete;
+}
+
+std::optional<fs::path> latest_checkpoint(const fs::path& save_dir, std::vector<std::string>* warnings) {
+  const std::vector<fs::path> complete = complete_checkpoints(save_dir, warnings);
+  return complete.empty() ? std::nullopt : std::optional(complete.front());
+}
+
+fs::path set_aside(const fs::path& folder) {
+  fs::path to = folder;
+  to += ".damaged";
+  for (int i = 2; fs::exists(to); ++i) to = folder.string() + format(".damaged-{}", i);
+  std::error_code error;
+  fs::rename(folder, to, error);
+  if (error)
+    throw RunError(format("{} is damaged and cannot be renamed ({}) move it away, or name another one with --restore",
+                          folder.string(), error.message()));
+  return to;
+}
+
+std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_last, std::uint64_t keep_every) {
+  expect(keep_last > 0, "the newest step is kept");
+  const std::vector<fs::path> steps = complete_checkpoints(save_dir);
+  std::string problem;
+  for (std::size_t i = keep_last; i < steps.size(); ++i) {
+    const std::uint64_t update = stored::update_of_step_name(steps[i].filename().string()).value_or(0);
+    if (keep_every > 0 && update % keep_every == 0) continue;
+    std::error_code error;
+    fs::path leaving = steps[i];
+    leaving += ".tmp";  // what is left of it goes with the next save
+    fs::rename(steps[i], leaving, error);
+    if (!error) fs::remove_all(leaving, error);
+    if (error) problem = format("{} could not be removed ({})", steps[i].string(), error.message());
+  }
+  return problem;
+}
+
+}  // namespace fsdp

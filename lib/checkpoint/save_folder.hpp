@@ -1,0 +1,27 @@
+// What lies in a save folder: steps, complete or not, and which of them go.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+/// Complete steps, the newest first, as far as markers and sizes tell; what is not complete is named in `warnings`.
+std::vector<std::filesystem::path> complete_checkpoints(const std::filesystem::path& save_dir,
+                                                        std::vector<std::string>* warnings = nullptr);
+/// The newest of them, if there is one.
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir,
+                                                       std::vector<std::string>* warnings = nullptr);
+
+/// Renames a step that turned out to be damaged, so that nothing takes it for one and nothing is lost. Returns its new name.
+/// Throws RunError.
+std::filesystem::path set_aside(const std::filesystem::path& folder);
+
+/// Removes complete steps but the newest `keep_last` (at least 1), and those whose update is a multiple of `keep_every` (0: no
+/// such). A step stops being one before its files go. Returns what could not be removed, in words; empty if nothing.
+std::string remove_old_checkpoints(const std::filesystem::path& save_dir, std::size_t keep_last, std::uint64_t keep_every);
+
+}  // namespace fsdp

@@ -1,0 +1,154 @@
+// What a save folder holds while and after training: which steps stay, what happens to damaged ones, and what a new run takes
+// from an old one.
+#define BOOST_TEST_MODULE jobs.saving
+#include <algorithm>
+#include <set>
+
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+std::vector<std::string> options(const std::string& save_dir, int updates, const std::string& more = "") {
+  auto words = split(
+      "--arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 48 --decoder-attention-heads 4 --tokens-per-sample "
+      "32 "
+      "--total-batch-size 12 --lr 3e-3 --clip-norm 1 --save-dir " +
+      save_dir + " --log-file " + save_dir + ".jsonl --max-update " + std::to_string(updates) + " " + more);
+  words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
+  return words;
+}
+
+Outcome train(const fs::path& folder, int np, const std::string& save_dir, int updates, const std::string& more = "") {
+  auto words = options(save_dir, updates, more);
+  words.insert(words.end(), {"--batch-size", std::to_string(12 / np)});
+  return run(folder, mpirun(np, "fsdp-train", words));
+}
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.is_directory()) names.insert(entry.path().filename().string());
+  return names;
+}
+
+/// One bit in the midst of the largest rank file.
+void damage(const fs::path& step) {
+  fs::path largest;
+  for (const auto& entry : fs::directory_iterator(step))
+    if (largest.empty() || entry.file_size() > fs::file_size(largest)) largest = entry.path();
+  std::fstream file(largest, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(largest) / 2);
+  file.seekg(middle);
+  const int byte = file.get();
+  file.seekp(middle);
+  file.put(static_cast<char>(byte ^ 4));
+}
+
+std::vector<double> losses(const fs::path& folder, const std::string& save_dir) {
+  std::vector<double> values;
+  for (const json& line : metrics(folder / (save_dir + ".jsonl"), "train")) values.push_back(line["loss"]);
+  return values;
+}
+
+using Names = std::set<std::string>;
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(old_steps_go_and_milestones_stay) {
+  const auto folder = fresh_folder();
+  BOOST_TEST(train(folder, 2, "saves", 9, "--save-interval-updates 1 --keep-last 2 --keep-every 4").code == 0);
+  BOOST_CHECK((names_in(folder / "saves") == Names{"step-00000004", "step-00000008", "step-00000009"}));
+  BOOST_TEST(train(folder, 3, "saves", 10, "--keep-last 1").code == 0);
+  BOOST_CHECK((names_in(folder / "saves") == Names{"step-00000010"}));
+  const Outcome alone = train(folder, 2, "saves", 11, "--keep-every 2");
+  BOOST_TEST(alone.code == 2);
+  BOOST_TEST(alone.says("give --keep-last, too"), alone.output);
+}
+
+BOOST_AUTO_TEST_CASE(saves_by_the_clock) {
+  const auto folder = fresh_folder();
+  const Outcome outcome =
+      run(folder, mpirun(2, "fsdp-train", options("saves", 1000000, "--batch-size 6 --save-interval 1s --keep-last 3")),
+          [&](pid_t launcher) {
+            wait_until([&] { return metrics(folder / "saves.jsonl", "save").size() >= 3; });
+            kill(launcher, SIGUSR1);
+          });
+  BOOST_TEST(outcome.code == 75, outcome.output);
+  const auto saves = metrics(folder / "saves.jsonl", "save");
+  BOOST_TEST(saves.size() >= 3u);
+  BOOST_TEST(saves[1]["step"].get<int>() > saves[0]["step"].get<int>() + 1);
+  BOOST_TEST(names_in(folder / "saves").size() == 3u);
+}
+
+BOOST_AUTO_TEST_CASE(the_step_before_a_damaged_one_is_used) {
+  const auto folder = fresh_folder();
+  BOOST_TEST(train(folder, 3, "saves", 6, "--save-interval-updates 2").code == 0);
+  const auto undisturbed = losses(folder, "saves");
+  damage(folder / "saves" / "step-00000006");
+  damage(folder / "saves" / "step-00000004");
+  const Outcome named = train(folder, 3, "other", 6, "--restore saves/step-00000006");
+  BOOST_TEST(named.code == 1, named.output);
+  BOOST_TEST(named.says("its checksum is"), named.output);
+  BOOST_TEST(fs::exists(folder / "saves" / "step-00000006"));
+  const Outcome outcome = train(folder, 3, "saves", 6);
+  BOOST_TEST(outcome.code == 0, outcome.output);
+  BOOST_TEST(outcome.times_said("and the one before is used") == 2u, outcome.output);
+  BOOST_TEST(outcome.says("step-00000006.damaged"), outcome.output);
+  BOOST_CHECK((names_in(folder / "saves") ==
+               Names{"step-00000002", "step-00000004.damaged", "step-00000006", "step-00000006.damaged"}));
+  BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"] == 2);
+  auto again = losses(folder, "saves");
+  again.erase(again.begin(), again.begin() + 6);
+  BOOST_TEST(again == std::vector<double>(undisturbed.begin() + 2, undisturbed.end()), boost::test_tools::per_element());
+  for (const char* step : {"step-00000002", "step-00000006"}) damage(folder / "saves" / step);
+  const Outcome nothing = train(folder, 2, "saves", 8);
+  BOOST_TEST(nothing.code == 1, nothing.output);
+  BOOST_TEST(nothing.says("no other checkpoint is left in saves"), nothing.output);
+  BOOST_TEST(nothing.times_said("fsdp-train: ") == 1u, nothing.output);
+  BOOST_CHECK((names_in(folder / "saves") ==
+               Names{"step-00000002.damaged", "step-00000004.damaged", "step-00000006.damaged", "step-00000006.damaged-2"}));
+}
+
+BOOST_AUTO_TEST_CASE(fine_tuning_takes_the_weights_alone) {
+  const auto folder = fresh_folder();
+  BOOST_TEST(train(folder, 3, "saves", 8).code == 0);
+  for (const std::string format : {"hdf5", "safetensors"})
+    BOOST_TEST(
+        run(folder, {std::string(FSDP_BIN) + "/fsdp-consolidate", "saves", "model-" + format, "--format", format}).code == 0);
+  BOOST_TEST(train(folder, 3, "first", 1, "--restore none --finetune-from saves").code == 0);
+  const double first = losses(folder, "first").front();
+  BOOST_TEST(first < losses(folder, "saves").front() - 0.05);
+  for (const std::string source : {"saves/step-00000008", "model-hdf5", "model-safetensors"}) {
+    const std::string name = "from-" + fs::path(source).filename().string();
+    auto words = split("--tokens-per-sample 32 --batch-size 4 --lr 3e-3 --clip-norm 1 --max-update 3 --save-dir " + name +
+                       " --log-file " + name + ".jsonl --finetune-from " + source);  // the model is the source's
+    words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
+    const Outcome outcome = run(folder, mpirun(3, "fsdp-train", words));
+    BOOST_TEST(outcome.code == 0, outcome.output);
+    BOOST_TEST(losses(folder, name).front() == first);
+    // What there is to continue goes first.
+    words[std::find(words.begin(), words.end(), "--max-update") - words.begin() + 1] = "5";
+    BOOST_TEST(run(folder, mpirun(2, "fsdp-train", words)).code == 0);
+    BOOST_TEST(metrics(folder / (name + ".jsonl"), "restore").back()["step"] == 3);
+  }
+  const Outcome other = train(folder, 2, "other", 1, "--finetune-from saves --decoder-layers 3");
+  BOOST_TEST(other.code == 2);
+  const Outcome missing = train(folder, 2, "other", 1, "--finetune-from nowhere");
+  BOOST_TEST(missing.code == 2);
+  BOOST_TEST(missing.times_said("fsdp-train: ") == 1u, missing.output);
+}
+
+BOOST_AUTO_TEST_CASE(data_from_the_start) {
+  const auto folder = fresh_folder();
+  BOOST_TEST(train(folder, 2, "saves", 4).code == 0);
+  BOOST_TEST(train(folder, 2, "saves", 5, "--reset-dataloader --lr-scheduler fixed").code == 0);
+  BOOST_TEST(train(folder, 2, "straight", 5).code == 0);
+  // The first batch once more: other tokens than the fifth, and learned already.
+  BOOST_TEST(losses(folder, "saves").back() != losses(folder, "straight").back());
+  BOOST_TEST(losses(folder, "saves").back() < losses(folder, "saves").front());
+}
