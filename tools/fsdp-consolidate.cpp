@@ -17,13 +17,13 @@ using namespace fsdp;
 
 namespace {
 
-struct ConsolidateOptions {
+struct Command {
   std::filesystem::path checkpoint, out;
-  ConsolidatedFormat format = ConsolidatedFormat::hdf5;
+  ConsolidateOptions how;
   bool verify = false;
 };
 
-OptionTable consolidate_option_table(ConsolidateOptions& o) {
+OptionTable consolidate_option_table(Command& o) {
   OptionTable table("fsdp-consolidate", "CHECKPOINT OUT [options]",
                     "Makes one whole model from the rank files of a checkpoint. Needs no MPI launcher, and a few tens of MB of "
                     "memory whatever "
@@ -37,9 +37,15 @@ OptionTable consolidate_option_table(ConsolidateOptions& o) {
       .positional()
       .required();
   table.choice<ConsolidatedFormat>(
-      "format", o.format, {{"hdf5", ConsolidatedFormat::hdf5}, {"safetensors", ConsolidatedFormat::safetensors}},
+      "format", o.how.format, {{"hdf5", ConsolidatedFormat::hdf5}, {"safetensors", ConsolidatedFormat::safetensors}},
       "hdf5: one file, a dataset per parameter under its Hugging Face name. safetensors: a Hugging Face folder, "
       "config.json and model.safetensors.");
+  table.choice<DType>("dtype", o.how.type, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
+                      "Type of the numbers written, rounded to nearest from the fp32 parameters.");
+  table
+      .size("max-shard-size", "SIZE", o.how.max_shard_bytes,
+            "safetensors: largest file, as in 5GB; then there are several, and model.safetensors.index.json names them.")
+      .unset("one file");
   table.flag("verify", o.verify, "Compare the checkpoint's checksums before, and read the result back and compare it after.");
   return table;
 }
@@ -57,7 +63,7 @@ void with_progress(const std::string& what, Work&& work) {
 }
 
 int run(int argc, char** argv) {
-  ConsolidateOptions options;
+  Command options;
   OptionTable table = consolidate_option_table(options);
   if (const auto text = answer(table, table.parse(argc, argv))) {
     fmt::print("{}", *text);
@@ -65,6 +71,9 @@ int run(int argc, char** argv) {
   }
   if (options.checkpoint.empty() || options.out.empty())
     throw UserError("CHECKPOINT and OUT are needed (what to read, and where to write) see fsdp-consolidate --help");
+
+  if (options.how.max_shard_bytes > 0 && options.how.format == ConsolidatedFormat::hdf5)
+    throw UserError("--max-shard-size changes nothing (HDF5 makes one file) add --format safetensors, or leave it out");
 
   std::vector<std::string> warnings;
   const auto reader = open_checkpoint(options.checkpoint, &warnings);
@@ -75,10 +84,11 @@ int run(int argc, char** argv) {
     fmt::print("{}: {} files verified\n", reader->description(), files);
   }
   with_progress("consolidating",
-                [&](const ByteProgress& progress) { consolidate(*reader, options.out, options.format, progress); });
+                [&](const ByteProgress& progress) { consolidate(*reader, options.out, options.how, progress); });
   if (options.verify) {
     const auto result = open_tensor_source(options.out);
-    with_progress("verifying", [&](const ByteProgress& progress) { compare_sources(*reader, *result, progress); });
+    with_progress("verifying",
+                  [&](const ByteProgress& progress) { compare_sources(*reader, *result, options.how.type, progress); });
   }
   std::size_t elements = 0;
   for (const std::string& name : reader->names()) elements += numel(reader->shape(name));

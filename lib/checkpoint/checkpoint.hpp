@@ -87,11 +87,18 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& p
                                                   std::vector<std::string>* warnings = nullptr);
 
 enum class ConsolidatedFormat { hdf5, safetensors };
+struct ConsolidateOptions {
+  ConsolidatedFormat format = ConsolidatedFormat::hdf5;
+  DType type = DType::f32;          // fp32 parameters are rounded to it, to nearest
+  std::size_t max_shard_bytes = 0;  // of safetensors files: a tensor that would exceed it begins the next; 0: one file
+};
 /// One process, no MPI: streams every whole parameter from `source` into one HDF5 file (OUT) or a Hugging Face folder (OUT/),
 /// in constant memory, under a temporary name until whole and on the disk. Throws UserError if OUT exists.
-void consolidate(const CheckpointReader& source, const std::filesystem::path& out, ConsolidatedFormat format,
+void consolidate(const CheckpointReader& source, const std::filesystem::path& out, const ConsolidateOptions& options,
                  const ByteProgress& progress = nullptr);
-/// Compares all tensors of two sources bit by bit, in constant memory. Throws UserError naming the first that differs.
-void compare_sources(const TensorSource& expected, const TensorSource& found, const ByteProgress& progress = nullptr);
+/// Compares all tensors of two sources bit by bit, in constant memory, those of `expected` rounded to `type`. Throws UserError
+/// naming the first that differs.
+void compare_sources(const TensorSource& expected, const TensorSource& found, DType type = DType::f32,
+                     const ByteProgress& progress = nullptr);
 
 }  // namespace fsdp

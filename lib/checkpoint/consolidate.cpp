@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <span>
+#include <type_traits>
 
 #include <nlohmann/json.hpp>
 
@@ -11,6 +13,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/stored.hpp"
+#include "kernels/element.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp {
@@ -39,7 +42,15 @@ void in_pieces(std::size_t elements, Total& total, const ByteProgress& progress,
   }
 }
 
-void write_hdf5(const CheckpointReader& source, const fs::path& path, const ByteProgress& progress) {
+/// In place. HDF5's own rounding is not to nearest even: it gets numbers that need none.
+void round_to(DType type, std::span<float> values) {
+  with_element(type, [&]<class E>() {
+    if constexpr (!std::is_same_v<E, float>)
+      for (float& value : values) value = static_cast<float>(E(value));
+  });
+}
+
+void write_hdf5(const CheckpointReader& source, const fs::path& path, DType type, const ByteProgress& progress) {
   Total total(source);
   std::vector<float> piece(std::min(piece_elements, total.all / sizeof(float)));
   h5::File file = h5::File::create(path);
@@ -50,29 +61,57 @@ void write_hdf5(const CheckpointReader& source, const fs::path& path, const Byte
   file.write_text("config", config_to_json(source.config()).dump(2));
   for (const std::string& name : source.names()) {
     const Shape shape = source.shape(name);
-    h5::Dataset dataset = file.create_dataset(name, shape);
+    h5::Dataset dataset = file.create_dataset(name, shape, type);
     in_pieces(numel(shape), total, progress, [&](Range range) {
       source.read(name, range, piece.data());
+      round_to(type, std::span(piece).first(range.size()));
       dataset.write(range, piece.data());
     });
   }
   file.close();
 }
 
-void write_safetensors(const CheckpointReader& source, const fs::path& folder, const ByteProgress& progress) {
+using NamedShapes = std::vector<std::pair<std::string, Shape>>;
+
+/// The tensors of each file, in order.
+std::vector<NamedShapes> cut_into_files(const CheckpointReader& source, const ConsolidateOptions& options) {
+  std::vector<NamedShapes> files(1);
+  std::size_t bytes = 0;  // of the last
+  for (const std::string& name : source.names()) {
+    const Shape shape = source.shape(name);
+    const std::size_t mine = numel(shape) * size_of(options.type);
+    if (options.max_shard_bytes > 0 && bytes > 0 && bytes + mine > options.max_shard_bytes) files.emplace_back(), bytes = 0;
+    files.back().emplace_back(name, shape);
+    bytes += mine;
+  }
+  return files;
+}
+
+void write_safetensors(const CheckpointReader& source, const fs::path& folder, const ConsolidateOptions& options,
+                       const ByteProgress& progress) {
   Total total(source);
   std::vector<float> piece(std::min(piece_elements, total.all / sizeof(float)));
   fs::create_directory(folder);
-  std::vector<std::pair<std::string, Shape>> tensors;
-  for (const std::string& name : source.names()) tensors.emplace_back(name, source.shape(name));
-  SafetensorsWriter writer(folder / "model.safetensors", tensors);
-  for (const auto& [name, shape] : tensors)
-    in_pieces(numel(shape), total, progress, [&](Range range) {
-      source.read(name, range, piece.data());
-      writer.append(piece.data(), range.size());
-    });
-  writer.finish();
-  write_text_file_durably(folder / "config.json", config_to_json(source.config()).dump(2) + "\n");
+  const std::vector<NamedShapes> files = cut_into_files(source, options);
+  nlohmann::ordered_json index = {{"metadata", {{"total_size", total.all / sizeof(float) * size_of(options.type)}}},
+                                  {"weight_map", nlohmann::ordered_json::object()}};
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    const std::string file =
+        files.size() == 1 ? "model.safetensors" : format("model-{:05}-of-{:05}.safetensors", f + 1, files.size());
+    SafetensorsWriter writer(folder / file, files[f], options.type);
+    for (const auto& [name, shape] : files[f]) {
+      in_pieces(numel(shape), total, progress, [&](Range range) {
+        source.read(name, range, piece.data());
+        writer.append(piece.data(), range.size());
+      });
+      index["weight_map"][name] = file;
+    }
+    writer.finish();
+  }
+  if (files.size() > 1) write_text_file_durably(folder / "model.safetensors.index.json", index.dump(2) + "\n");
+  nlohmann::json config = config_to_json(source.config());
+  config["torch_dtype"] = options.type == DType::f32 ? "float32" : options.type == DType::bf16 ? "bfloat16" : "float16";
+  write_text_file_durably(folder / "config.json", config.dump(2) + "\n");
   sync_folder(folder);
 }
 
@@ -125,7 +164,7 @@ class ConsolidatedFile final : public TensorSource {
 
 }  // namespace
 
-void consolidate(const CheckpointReader& source, const fs::path& out, ConsolidatedFormat format_,
+void consolidate(const CheckpointReader& source, const fs::path& out, const ConsolidateOptions& options,
                  const ByteProgress& progress) {
   const fs::path target = out.has_filename() ? out : out.parent_path();  // without a final slash
   if (fs::exists(target))
@@ -136,11 +175,11 @@ void consolidate(const CheckpointReader& source, const fs::path& out, Consolidat
     const fs::path parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
     fs::create_directories(parent);
     fs::remove_all(temporary);
-    require_free_space(parent, Total(source).all);
-    if (format_ == ConsolidatedFormat::hdf5)
-      write_hdf5(source, temporary, progress);
+    require_free_space(parent, Total(source).all / sizeof(float) * size_of(options.type));
+    if (options.format == ConsolidatedFormat::hdf5)
+      write_hdf5(source, temporary, options.type, progress);
     else
-      write_safetensors(source, temporary, progress);
+      write_safetensors(source, temporary, options, progress);
     rename_durably(temporary, target);
   } catch (const std::exception& error) {
     std::error_code ignored;
@@ -152,7 +191,7 @@ void consolidate(const CheckpointReader& source, const fs::path& out, Consolidat
   }
 }
 
-void compare_sources(const TensorSource& expected, const TensorSource& found, const ByteProgress& progress) {
+void compare_sources(const TensorSource& expected, const TensorSource& found, DType type, const ByteProgress& progress) {
   Total total(expected);
   std::vector<float> a(std::min(piece_elements, total.all / sizeof(float))), b(a.size());
   const auto differ = [&](const std::string& name, const std::string& how) {
@@ -166,6 +205,7 @@ void compare_sources(const TensorSource& expected, const TensorSource& found, co
       differ(name, format("its shape is {}, not {}", to_string(found.shape(name)), to_string(shape)));
     in_pieces(numel(shape), total, progress, [&](Range range) {
       expected.read(name, range, a.data());
+      round_to(type, std::span(a).first(range.size()));
       found.read(name, range, b.data());
       if (std::memcmp(a.data(), b.data(), range.size() * sizeof(float)) == 0) return;
       std::size_t i = 0;

@@ -3,7 +3,12 @@
 // change results.
 #include <atomic>
 #include <map>
+#include <memory>
 #include <set>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -19,30 +24,41 @@ bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
 }
 
+constexpr const char* single_name = "model.safetensors";
+constexpr const char* index_name = "model.safetensors.index.json";
+
+/// The files that an index names, each once. Throws UserError.
+std::vector<std::string> files_of_index(const std::filesystem::path& path) {
+  const auto index = nlohmann::json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  const auto damaged = [&](const std::string& why) {
+    throw UserError(format("{} is damaged ({}) download or copy it again", path.string(), why));
+  };
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
+    damaged("it has no weight_map, which says in which file each tensor is");
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    if (!file.is_string()) damaged(format("its weight_map names no file for {}", tensor));
+    const std::string name = file;
+    if (name.find('/') != std::string::npos) damaged(format("its weight_map names '{}', which is not beside it", name));
+    if (!std::filesystem::exists(path.parent_path() / name))
+      throw UserError(format("{} is not there ({} is in it, as {} says) copy the whole folder",
+                             (path.parent_path() / name).string(), tensor, path.string()));
+    names.insert(name);
+  }
+  return {names.begin(), names.end()};
+}
+
 class HuggingFaceFolder final : public TensorSource {
  public:
-  explicit HuggingFaceFolder(const std::filesystem::path& folder)
-      : folder_(folder), config_(read_config(folder)), file_(folder / "model.safetensors") {
+  /// `files`: names of safetensors files in it, which together hold the model.
+  HuggingFaceFolder(const std::filesystem::path& folder, const std::vector<std::string>& files)
+      : folder_(folder), config_(read_config(folder)) {
     config_.validate();
     std::set<std::string> wanted;
     for (const Parameter& parameter : list_parameters(config_).parameters) wanted.insert(parameter.name);
-    for (const StoredTensor& tensor : file_.tensors()) {
-      std::string name;
-      for (const char* prefix : {"", "transformer.", "model."})
-        if (name.empty() && wanted.contains(prefix + tensor.name)) name = prefix + tensor.name;
-      if (name.empty()) {
-        if (is_buffer(tensor.name) || (config_.tied_embeddings && tensor.name == "lm_head.weight")) continue;
-        throw UserError(format(
-            "{} holds {} {}, which the model of {} does not have (leaving it out would change results) correct config.json "
-            "or use another model",
-            file_.path().string(), tensor.name, to_string(tensor.shape), (folder / "config.json").string()));
-      }
-      if (tensor.dtype != "F32")
-        throw UserError(format("{} holds {} in {} (only F32 is read) convert the model to float32", file_.path().string(),
-                               tensor.name, tensor.dtype));
-      if (!tensors_.emplace(name, &tensor).second)
-        throw UserError(
-            format("{} holds {} under two names (which one counts is unknown) remove one", file_.path().string(), name));
+    for (const std::string& name : files) {
+      files_.push_back(std::make_unique<SafetensorsFile>(folder / name));
+      for (const StoredTensor& tensor : files_.back()->tensors()) take(*files_.back(), tensor, wanted);
     }
   }
 
@@ -53,27 +69,49 @@ class HuggingFaceFolder final : public TensorSource {
     return all;
   }
   bool has(const std::string& name) const override { return tensors_.contains(name); }
-  Shape shape(const std::string& name) const override { return find(name).shape; }
+  Shape shape(const std::string& name) const override { return locate(name).second->shape; }
   void read(const std::string& name, Range range, float* out) const override {
-    file_.read(find(name), range, out);
-    bytes_read_ += range.size() * sizeof(float);
+    const auto& [file, tensor] = locate(name);
+    file->read(*tensor, range, out);
+    bytes_read_ += range.size() * size_of(*type_of_safetensors(tensor->dtype));
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("Hugging Face folder {}", folder_.string()); }
 
  private:
-  const StoredTensor& find(const std::string& name) const {
+  using Place = std::pair<const SafetensorsFile*, const StoredTensor*>;
+
+  void take(const SafetensorsFile& file, const StoredTensor& tensor, const std::set<std::string>& wanted) {
+    std::string name;
+    for (const char* prefix : {"", "transformer.", "model."})
+      if (name.empty() && wanted.contains(prefix + tensor.name)) name = prefix + tensor.name;
+    if (name.empty()) {
+      if (is_buffer(tensor.name) || (config_.tied_embeddings && tensor.name == "lm_head.weight")) return;
+      throw UserError(
+          format("{} holds {} {}, which the model of {} does not have (leaving it out would change results) correct "
+                 "config.json or use "
+                 "another model",
+                 file.path().string(), tensor.name, to_string(tensor.shape), (folder_ / "config.json").string()));
+    }
+    if (!type_of_safetensors(tensor.dtype))
+      throw UserError(format("{} holds {} in {} (F32, BF16 and F16 are read) convert the model", file.path().string(),
+                             tensor.name, tensor.dtype));
+    if (!tensors_.emplace(name, Place{&file, &tensor}).second)
+      throw UserError(format("{} holds {} a second time (which one counts is unknown) remove one", file.path().string(), name));
+  }
+
+  const Place& locate(const std::string& name) const {
     const auto found = tensors_.find(name);
     if (found == tensors_.end())
-      throw UserError(format("{} has no tensor {} (the model of its config.json needs it) use the whole model",
-                             file_.path().string(), name));
-    return *found->second;
+      throw UserError(
+          format("{} has no tensor {} (the model of its config.json needs it) use the whole model", folder_.string(), name));
+    return found->second;
   }
 
   std::filesystem::path folder_;
   TransformerConfig config_;
-  SafetensorsFile file_;
-  std::map<std::string, const StoredTensor*> tensors_;  // by our names
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, Place> tensors_;  // by our names
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };
 
@@ -81,18 +119,15 @@ class HuggingFaceFolder final : public TensorSource {
 
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder) {
   const auto there = [&](const char* name) { return std::filesystem::exists(folder / name); };
-  if (!there("model.safetensors")) {
-    if (there("model.safetensors.index.json"))
-      throw UserError(format(
-          "{} holds its model in several files (only a single model.safetensors is read) save it with a larger shard size",
-          folder.string()));
-    throw UserError(format("{} has no model.safetensors (the weights are read from there){} check the path", folder.string(),
+  const bool single = there(single_name), several = there(index_name);
+  if (!single && !several)
+    throw UserError(format("{} has no {} (the weights are read from there){} check the path", folder.string(), single_name,
                            there("pytorch_model.bin") ? " save its pytorch_model.bin as safetensors, or" : ""));
-  }
   if (!there("config.json"))
     throw UserError(
         format("{} has no config.json (it says what the model is) copy it from where the weights are from", folder.string()));
-  return std::make_unique<HuggingFaceFolder>(folder);
+  return std::make_unique<HuggingFaceFolder>(
+      folder, single ? std::vector<std::string>{single_name} : files_of_index(folder / index_name));
 }
 
 }  // namespace fsdp

@@ -4,12 +4,14 @@
 #include <bit>
 #include <limits>
 #include <optional>
+#include <type_traits>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "h5/output.hpp"
+#include "kernels/element.hpp"
 
 namespace fsdp {
 
@@ -19,7 +21,8 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 namespace {
 
-constexpr std::uint64_t largest_header = 100'000'000;  // as the reference implementation has it
+constexpr std::size_t converted_at_once = std::size_t{1} << 16;  // elements
+constexpr std::uint64_t largest_header = 100'000'000;            // as the reference implementation has it
 
 [[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
   throw UserError(format("{} is damaged ({}) download or copy it again", path.string(), why));
@@ -66,6 +69,14 @@ StoredTensor read_entry(const std::filesystem::path& path, const std::string& na
 
 }  // namespace
 
+std::string_view safetensors_name(DType type) { return type == DType::f32 ? "F32" : type == DType::bf16 ? "BF16" : "F16"; }
+
+std::optional<DType> type_of_safetensors(std::string_view name) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
+    if (name == safetensors_name(type)) return type;
+  return std::nullopt;
+}
+
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
   if (file_.size() < 8) damaged(path, format("it has {} bytes, fewer than a header's length takes", file_.size()));
   std::uint64_t length = 0;
@@ -109,22 +120,35 @@ const StoredTensor* SafetensorsFile::find(const std::string& name) const {
 }
 
 void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) const {
-  if (tensor.dtype != "F32")
-    throw UserError(format("{} of {} has type {} (only F32 is read) convert the model to float32", tensor.name, path().string(),
+  const std::optional<DType> type = type_of_safetensors(tensor.dtype);
+  if (!type)
+    throw UserError(format("{} of {} has type {} (F32, BF16 and F16 are read) convert the model", tensor.name, path().string(),
                            tensor.dtype));
-  expect(range.begin <= range.end && range.end <= tensor.bytes / sizeof(float), "a range lies outside its tensor");
-  file_.read(tensor.offset + range.begin * sizeof(float), out, range.size() * sizeof(float));
+  expect(range.begin <= range.end && range.end <= tensor.bytes / size_of(*type), "a range lies outside its tensor");
+  with_element(*type, [&]<class E>() {
+    const std::uint64_t begin = tensor.offset + range.begin * sizeof(E);
+    if constexpr (std::is_same_v<E, float>) {
+      file_.read(begin, out, range.size() * sizeof(E));
+    } else {
+      std::vector<E> narrow(std::min(converted_at_once, range.size()));
+      for (std::size_t at = 0; at < range.size(); at += narrow.size()) {
+        const std::size_t n = std::min(narrow.size(), range.size() - at);
+        file_.read(begin + at * sizeof(E), narrow.data(), n * sizeof(E));
+        std::copy_n(narrow.begin(), n, out + at);
+      }
+    }
+  });
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
-                                     const std::vector<std::pair<std::string, Shape>>& tensors)
-    : output_(std::make_shared<h5::Output>(path.string())) {
+                                     const std::vector<std::pair<std::string, Shape>>& tensors, DType type)
+    : output_(std::make_shared<h5::Output>(path.string())), type_(type) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};  // transformers asks for it
   std::uint64_t at = 0;
   for (const auto& [name, shape] : tensors) {
-    const std::uint64_t end = at + numel(shape) * sizeof(float);
-    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {at, end}}};
+    const std::uint64_t end = at + numel(shape) * size_of(type);
+    header[name] = {{"dtype", safetensors_name(type)}, {"shape", shape}, {"data_offsets", {at, end}}};
     at = end;
   }
   std::string text = header.dump();
@@ -140,10 +164,21 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
 SafetensorsWriter::~SafetensorsWriter() = default;
 
 void SafetensorsWriter::append(const float* values, std::size_t count) {
-  expect(count * sizeof(float) <= end_ - at_, "no more is appended than the header says");
-  output_->write(at_, values, count * sizeof(float));
+  expect(count * size_of(type_) <= end_ - at_, "no more is appended than the header says");
+  with_element(type_, [&]<class E>() {
+    if constexpr (std::is_same_v<E, float>) {
+      output_->write(at_, values, count * sizeof(E));
+    } else {
+      std::vector<E> narrow(std::min(converted_at_once, count));
+      for (std::size_t at = 0; at < count; at += narrow.size()) {
+        const std::size_t n = std::min(narrow.size(), count - at);
+        std::transform(values + at, values + at + n, narrow.begin(), [](float x) { return E(x); });
+        output_->write(at_ + at * sizeof(E), narrow.data(), n * sizeof(E));
+      }
+    }
+  });
   output_->check();
-  at_ += count * sizeof(float);
+  at_ += count * size_of(type_);
 }
 
 void SafetensorsWriter::finish() {

@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/dtype.hpp"
 #include "checkpoint/files.hpp"
 #include "tensor/shape.hpp"
 
@@ -17,6 +20,10 @@ namespace fsdp {
 namespace h5 {
 class Output;
 }
+
+/// "F32", "BF16", "F16"; and what such a text says, if it is one of these.
+std::string_view safetensors_name(DType type);
+std::optional<DType> type_of_safetensors(std::string_view name);
 
 struct StoredTensor {
   std::string name;
@@ -33,7 +40,7 @@ class SafetensorsFile {
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   /// nullptr if there is none.
   const StoredTensor* find(const std::string& name) const;
-  /// Elements [range) of an F32 tensor. Throws UserError for another type.
+  /// Elements [range) of an F32, BF16 or F16 tensor as fp32. Throws UserError for another type.
   void read(const StoredTensor& tensor, Range range, float* out) const;
   const std::filesystem::path& path() const { return file_.path(); }
 
@@ -42,19 +49,21 @@ class SafetensorsFile {
   std::vector<StoredTensor> tensors_;
 };
 
-/// Writes F32 tensors one after another.
+/// Writes tensors one after another, all of one type.
 class SafetensorsWriter {
  public:
   /// Throws CallError, also if there is such a file.
-  SafetensorsWriter(const std::filesystem::path& path, const std::vector<std::pair<std::string, Shape>>& tensors);
+  SafetensorsWriter(const std::filesystem::path& path, const std::vector<std::pair<std::string, Shape>>& tensors,
+                    DType type = DType::f32);
   ~SafetensorsWriter();
-  /// The next `count` elements in the order of `tensors`.
+  /// The next `count` elements in the order of `tensors`, rounded to the type.
   void append(const float* values, std::size_t count);
   /// Waits for the disk. Everything must have been appended.
   void finish();
 
  private:
   std::shared_ptr<h5::Output> output_;
+  DType type_;
   std::uint64_t at_ = 0, end_ = 0;
 };
 

@@ -35,8 +35,8 @@ class TensorSource {
 std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path,
                                                  std::vector<std::string>* warnings = nullptr);
 
-/// A Hugging Face folder: config.json and one model.safetensors with fp32 tensors, with or without their "transformer." or
-/// "model.".
+/// A Hugging Face folder: config.json and model.safetensors, or the files that model.safetensors.index.json names, with tensors
+/// in fp32, bf16 or fp16, with or without their "transformer." or "model.".
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder);
 /// One HDF5 file with whole parameters, as consolidate() writes it.
 std::unique_ptr<TensorSource> open_consolidated(const std::filesystem::path& file);

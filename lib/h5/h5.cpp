@@ -280,7 +280,23 @@ File File::open(const std::filesystem::path& path) {
   return {{id, H5Fclose, "H5Fclose"}, path, nullptr};
 }
 
-Dataset File::create_dataset(const std::string& name, const Shape& shape) {
+namespace {
+
+/// A type of HDF5's own description, so that any of its tools shows numbers: sign, exponent and mantissa of so many bits.
+Handle file_type(DType type, const std::string& what) {
+  Handle made(check_h5(H5Tcopy(H5T_IEEE_F32LE), "H5Tcopy", what), H5Tclose, "H5Tclose");
+  if (type == DType::f32) return made;
+  const std::size_t mantissa = type == DType::bf16 ? 7 : 10, exponent = 15 - mantissa;
+  check_h5(H5Tset_fields(made.id(), 15, mantissa, exponent, 0, mantissa), "H5Tset_fields", what);
+  check_h5(H5Tset_ebias(made.id(), (std::size_t{1} << (exponent - 1)) - 1), "H5Tset_ebias", what);
+  check_h5(H5Tset_precision(made.id(), 16), "H5Tset_precision", what);
+  check_h5(H5Tset_size(made.id(), 2), "H5Tset_size", what);
+  return made;
+}
+
+}  // namespace
+
+Dataset File::create_dataset(const std::string& name, const Shape& shape, DType type) {
   const Lock lock;
   const std::string what = format("{} of {}", name, what_);
   const Handle space = dataspace({shape.begin(), shape.end()});
@@ -288,7 +304,8 @@ Dataset File::create_dataset(const std::string& name, const Shape& shape) {
   check_h5(H5Pset_create_intermediate_group(links.id(), 1), "H5Pset_create_intermediate_group", what);
   check_h5(H5Pset_fill_time(creation.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time",
            what);  // every element is written once, by us
-  return {{check_h5(H5Dcreate2(handle_.id(), name.c_str(), H5T_IEEE_F32LE, space.id(), links.id(), creation.id(), H5P_DEFAULT),
+  const Handle stored = file_type(type, what);
+  return {{check_h5(H5Dcreate2(handle_.id(), name.c_str(), stored.id(), space.id(), links.id(), creation.id(), H5P_DEFAULT),
                     "H5Dcreate2", what),
            H5Dclose, "H5Dclose"},
           what,

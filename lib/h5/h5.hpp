@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp::h5 {
@@ -105,7 +106,7 @@ class File : public Node {
   static bool looks_like_hdf5(const std::filesystem::path& path);
 
   /// Contiguous fp32, without values until written.
-  Dataset create_dataset(const std::string& name, const Shape& shape);
+  Dataset create_dataset(const std::string& name, const Shape& shape, DType type = DType::f32);
   /// fp32; what no part covers reads as NaN, and so do the parts of a file that is missing.
   void create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts);
   bool has(const std::string& name) const;

@@ -54,10 +54,10 @@ BOOST_AUTO_TEST_CASE(both_formats_hold_what_was_saved) {
       BOOST_TEST(done > last);
       last = done, all = total;
     };
-    consolidate(*reader, folder / "model.h5", ConsolidatedFormat::hdf5, progress);
+    consolidate(*reader, folder / "model.h5", {.format = ConsolidatedFormat::hdf5}, progress);
     BOOST_TEST(last == parameter_count(run.config) * 4);
     BOOST_TEST(all == last);
-    consolidate(*reader, folder / "deep" / "model", ConsolidatedFormat::safetensors);
+    consolidate(*reader, folder / "deep" / "model", {.format = ConsolidatedFormat::safetensors});
     check_model(folder / "model.h5", run);
     check_model(folder / "deep" / "model", run);
     BOOST_CHECK((list(folder / "deep" / "model") == std::vector<std::string>{"config.json", "model.safetensors"}));
@@ -68,10 +68,31 @@ BOOST_AUTO_TEST_CASE(both_formats_hold_what_was_saved) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(sixteen_bits_and_several_files_read_back) {
+  const TemporaryFolder folder;
+  const Run run;
+  const auto reader = CheckpointReader::open(save(folder / "saves", run));
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
+    for (const auto& [format, largest] : std::vector<std::pair<ConsolidatedFormat, std::size_t>>{
+             {ConsolidatedFormat::hdf5, 0}, {ConsolidatedFormat::safetensors, 0}, {ConsolidatedFormat::safetensors, 3000}}) {
+      const fs::path out = folder / ("model-" + std::string(name_of(type)) + std::to_string(largest));
+      fs::remove_all(out);
+      consolidate(*reader, out, {.format = format, .type = type, .max_shard_bytes = largest});
+      const auto result = open_tensor_source(out);
+      compare_sources(*reader, *result, type);
+      if (type != DType::f32) CHECK_CONTAINS(message_of([&] { compare_sources(*reader, *result); }), "differs from that of");
+      if (largest == 0) continue;
+      std::size_t files = 0;
+      for (const auto& entry : fs::directory_iterator(out)) files += entry.path().extension() == ".safetensors";
+      BOOST_TEST(files > 2u);
+      BOOST_TEST(fs::exists(out / "model.safetensors.index.json"));
+    }
+}
+
 BOOST_AUTO_TEST_CASE(a_difference_is_named) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
-  consolidate(*reader, folder / "model", ConsolidatedFormat::safetensors);
+  consolidate(*reader, folder / "model", {.format = ConsolidatedFormat::safetensors});
   const fs::path file = folder / "model" / "model.safetensors";
   std::uint64_t offset = 0;
   {
@@ -89,11 +110,11 @@ BOOST_AUTO_TEST_CASE(what_exists_is_not_overwritten) {
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
   for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors}) {
     write_file(folder / "out", "mine");
-    CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", format); }), "out exists");
+    CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.format = format}); }), "out exists");
     BOOST_TEST(read_file(folder / "out") == "mine");
     fs::remove(folder / "out");
     write_file(folder / "out.tmp", "left over by a run that was killed");
-    consolidate(*reader, folder.path().string() + (format == ConsolidatedFormat::hdf5 ? "/out" : "/out/"), format);
+    consolidate(*reader, folder.path().string() + (format == ConsolidatedFormat::hdf5 ? "/out" : "/out/"), {.format = format});
     BOOST_TEST(!fs::exists(folder / "out.tmp"));
     check_model(folder / "out", Run{});
     fs::remove_all(folder / "out");
@@ -103,7 +124,7 @@ BOOST_AUTO_TEST_CASE(what_exists_is_not_overwritten) {
 BOOST_AUTO_TEST_CASE(a_truncated_or_foreign_file_is_refused) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
-  consolidate(*reader, folder / "model.h5", ConsolidatedFormat::hdf5);
+  consolidate(*reader, folder / "model.h5", {.format = ConsolidatedFormat::hdf5});
   fs::resize_file(folder / "model.h5", fs::file_size(folder / "model.h5") - 100);
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder / "model.h5"); }), "truncated file");
   h5::File::create(folder / "other.h5").write_text("title", "weather");
@@ -133,8 +154,9 @@ BOOST_AUTO_TEST_CASE(the_program) {
   CHECK_CONTAINS(text, "absent does not exist");
   std::tie(text, code) = run_program(step.string() + " " + out + "2 --format onnx");
   BOOST_TEST(code == 2);
-  std::tie(text, code) = run_program(step.string() + " " + out + "2 --dtype bf16");
+  std::tie(text, code) = run_program(step.string() + " " + out + "2 --max-shard-size 1MB");
   BOOST_TEST(code == 2);
+  CHECK_CONTAINS(text, "add --format safetensors");
   flip(step / "rank-00001-of-00003.h5", 4000);
   std::tie(text, code) = run_program(step.string() + " " + out + "2 --verify");
   BOOST_TEST(code == 1);
