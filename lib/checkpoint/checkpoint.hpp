@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/save_folder.hpp"
@@ -67,6 +68,10 @@ class CheckpointReader : public TensorSource {
   virtual const std::vector<std::string>& states() const = 0;
   /// Whether this state of a parameter was saved: the optimizer's is for those that were trained.
   virtual bool has_state(const std::string& state, const std::string& name) const = 0;
+  /// The parameter's own shape, with one column or row for a state by row or by column. Throws UserError if there is none.
+  virtual Shape state_shape(const std::string& state, const std::string& name) const = 0;
+  /// Which rank's file has which elements of a parameter, in order.
+  virtual std::vector<std::pair<Range, int>> holders(const std::string& name) const = 0;
   /// Elements [range) of a parameter's state `state` ("parameters", "exp_avg", ...), which may be fewer than its own: row_var.
   virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
   /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws

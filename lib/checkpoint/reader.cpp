@@ -78,6 +78,18 @@ class ShardedCheckpoint final : public CheckpointReader {
     return has(name) && stored::extent_of(find(name).unit, state);
   }
 
+  Shape state_shape(const std::string& state, const std::string& name) const override {
+    const Tensor& tensor = find(name);
+    if (!has_state(state, name))
+      throw UserError(format("{} has no {} of {} (it was not trained) use another checkpoint", description(), state, name));
+    return stored::state_shape(tensor.shape, *stored::extent_of(tensor.unit, state));
+  }
+  std::vector<std::pair<Range, int>> holders(const std::string& name) const override {
+    std::vector<std::pair<Range, int>> all;
+    for (const Part& part : find(name).parts.at(Extent::element)) all.emplace_back(part.range, part.rank);
+    return all;
+  }
+
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end())
       throw UserError(format("{} has no {} (it holds {}) use another checkpoint, or start with a fresh optimizer",

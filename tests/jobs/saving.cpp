@@ -152,3 +152,44 @@ BOOST_AUTO_TEST_CASE(data_from_the_start) {
   BOOST_TEST(losses(folder, "saves").back() != losses(folder, "straight").back());
   BOOST_TEST(losses(folder, "saves").back() < losses(folder, "saves").front());
 }
+
+BOOST_AUTO_TEST_CASE(what_is_in_a_checkpoint_is_shown) {
+  const auto folder = fresh_folder();
+  BOOST_TEST(train(folder, 3, "saves", 3, "--save-interval-updates 2").code == 0);
+  const auto inspect = [&](const std::string& words) {
+    std::vector<std::string> command = split(words);
+    command.insert(command.begin(), std::string(FSDP_BIN) + "/fsdp-inspect");
+    return run(folder, command);
+  };
+  const Outcome all = inspect("saves --verify");
+  BOOST_TEST(all.code == 0, all.output);
+  for (const char* text : {"update 3, ", "strategy full, 3 shards", "4 files, all checksums as written",
+                           "transformer.wte.weight", "[211, 48]", "optimizer adamw", "0-2"})
+    BOOST_TEST(all.says(text), text << " is not in " << all.output);
+  const json parsed = json::parse(inspect("saves --json").output);
+  BOOST_TEST(parsed["update"] == 3);
+  BOOST_TEST(parsed["non_finite"] == 0);
+  BOOST_TEST(json::parse(inspect("saves --options").output)["lr"] == 3e-3);
+  const json tensor = json::parse(inspect("saves --tensor transformer.h.1.mlp.c_fc.weight --json").output);
+  BOOST_TEST(tensor["exp_avg_sq"]["min"].get<double>() >= 0.0);
+  std::size_t held = 0;
+  for (const json& part : tensor["holders"]) held += part["end"].get<std::size_t>() - part["begin"].get<std::size_t>();
+  BOOST_TEST(held == 48u * 192u);
+
+  BOOST_TEST(run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate saves model --format safetensors")).code == 0);
+  BOOST_TEST(run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate saves low --format safetensors --dtype bf16")).code ==
+             0);
+  BOOST_TEST(inspect("saves model").says("all 28 tensors are the same, bit for bit"), inspect("saves model").output);
+  const std::string compared = inspect("saves low --json").output;  // behind its progress
+  const json low = json::parse(compared.substr(compared.find('{')));
+  BOOST_TEST(low["different"].get<int>() > 0);
+  for (const json& one : low["tensors"]) BOOST_TEST(one["relative"].get<double>() < 0.004);
+  BOOST_TEST(inspect("saves/step-00000002 saves/step-00000003").says("of 28 tensors differ"));
+  BOOST_TEST(inspect("model --verify").code == 2);
+  BOOST_TEST(inspect("nowhere").code == 2);
+  BOOST_TEST(inspect("saves --tensor nothing").code == 2);
+  damage(folder / "saves" / "step-00000003");
+  const Outcome damaged = inspect("saves --verify");
+  BOOST_TEST(damaged.code == 1);
+  BOOST_TEST(damaged.says("is damaged (its checksum is"), damaged.output);
+}

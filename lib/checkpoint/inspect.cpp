@@ -1,0 +1,93 @@
+#include "checkpoint/inspect.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t piece_elements = std::size_t{1} << 20;
+
+template <class Handle>
+void in_pieces(std::size_t elements, Handle&& handle) {
+  for (std::size_t at = 0; at < elements; at += piece_elements) handle(Range{at, std::min(elements, at + piece_elements)});
+}
+
+TensorSummary summary_of(std::size_t elements, const std::function<void(Range, float*)>& read) {
+  TensorSummary summary;
+  double sum = 0, squares = 0;
+  std::size_t finite = 0;
+  std::vector<float> values(std::min(elements, piece_elements));
+  in_pieces(elements, [&](Range range) {
+    read(range, values.data());
+    for (std::size_t i = 0; i < range.size(); ++i) {
+      const double x = values[i];
+      if (!std::isfinite(x)) {
+        ++summary.non_finite;
+        continue;
+      }
+      summary.smallest = finite == 0 ? x : std::min(summary.smallest, x);
+      summary.largest = finite == 0 ? x : std::max(summary.largest, x);
+      sum += x, squares += x * x, ++finite;
+    }
+  });
+  if (finite > 0) summary.mean = sum / static_cast<double>(finite);
+  summary.norm = std::sqrt(squares);
+  return summary;
+}
+
+}  // namespace
+
+TensorSummary summarize(const TensorSource& source, const std::string& name) {
+  return summary_of(numel(source.shape(name)), [&](Range range, float* out) { source.read(name, range, out); });
+}
+
+TensorSummary summarize_state(const CheckpointReader& reader, const std::string& state, const std::string& name) {
+  return summary_of(numel(reader.state_shape(state, name)),
+                    [&](Range range, float* out) { reader.read_state(state, name, range, out); });
+}
+
+std::vector<TensorDifference> compare_tensors(const TensorSource& a, const TensorSource& b, const ByteProgress& progress) {
+  std::size_t done = 0, all = 0;
+  for (const std::string& name : a.names()) all += numel(a.shape(name)) * sizeof(float);
+  std::vector<TensorDifference> differences;
+  std::vector<float> x(piece_elements), y(piece_elements);
+  for (const std::string& name : a.names()) {
+    TensorDifference difference;
+    difference.name = name;
+    const Shape shape = a.shape(name);
+    if (!b.has(name)) {
+      difference.why = "only in " + a.description();
+    } else if (b.shape(name) != shape) {
+      difference.why = format("{} and {}", to_string(shape), to_string(b.shape(name)));
+    } else {
+      double apart = 0, squares = 0;
+      in_pieces(numel(shape), [&](Range range) {
+        a.read(name, range, x.data());
+        b.read(name, range, y.data());
+        for (std::size_t i = 0; i < range.size(); ++i) {
+          squares += double{x[i]} * double{x[i]};
+          if (std::memcmp(&x[i], &y[i], sizeof(float)) == 0) continue;
+          const double d = std::abs(double{x[i]} - double{y[i]});
+          ++difference.elements;
+          apart += d * d;
+          if (!(d <= difference.largest)) difference.largest = d;  // keeps what is not a number
+        }
+        done += range.size() * sizeof(float);
+        if (progress) progress(done, all);
+      });
+      difference.relative = squares > 0 ? std::sqrt(apart / squares) : apart > 0 ? INFINITY : 0;
+    }
+    differences.push_back(std::move(difference));
+  }
+  for (const std::string& name : b.names())
+    if (!a.has(name)) differences.push_back({.name = name, .why = "only in " + b.description()});
+  return differences;
+}
+
+}  // namespace fsdp
