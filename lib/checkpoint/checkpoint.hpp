@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/worker.hpp"
 #include "checkpoint/save_folder.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
@@ -53,6 +54,32 @@ struct CheckpointHeader {
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
                                       const Layout& layout, int shard, int replica, std::span<const ShardState> states,
                                       Communicator& world);
+
+/// A save that goes on while its caller computes. save_checkpoint() is one that is finished at once.
+class CheckpointSave {
+ public:
+  /// As save_checkpoint(). What this rank writes is copied into `snapshot`, snapshot_bytes() long, and a thread writes it from
+  /// there; `snapshot`, `layout` and `world` must outlive this. Without a snapshot, finish() writes it from where it lies.
+  /// Collective over world; all ranks throw the same CollectiveError.
+  CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout, int shard,
+                 int replica, std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {});
+  CheckpointSave(const CheckpointSave&) = delete;
+  /// Waits for this rank's thread. What was not finished is no checkpoint, and goes with the next save.
+  ~CheckpointSave();
+
+  /// Whether this rank has nothing more to write, because it is on the disk, or because that failed. Not collective.
+  bool written() const;
+  /// Waits for the files of all ranks, and makes a checkpoint of them. Collective over world. On return it is durable, or all
+  /// ranks have thrown the same CollectiveError and the temporary folder is gone.
+  std::filesystem::path finish();
+
+ private:
+  struct Job;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<Worker> writer_;  // last: it works on the job
+};
+/// Of what a rank writes, where states as large as parameters are of `state_type`.
+std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size);
 
 /// Called now and then with bytes done and bytes in all.
 using ByteProgress = std::function<void(std::size_t, std::size_t)>;

@@ -1,8 +1,10 @@
 // The write protocol of docs/checkpoint-format.md. Every step that can fail on one rank alone is run through agree(), so that
 // all ranks go on or all throw the same.
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <random>
+#include <type_traits>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -10,6 +12,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
+#include "kernels/element.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp {
@@ -88,15 +91,51 @@ void each_slice(const ShardState& state, const Layout& layout, int rank, int wor
     if (!state.units[slice.unit].empty()) f(slice);
 }
 
-std::uint64_t bytes_of(std::span<const ShardState> states, const Layout& layout, int rank, int world_size) {
-  std::uint64_t elements = 0;
+/// What this rank writes of one parameter's state, and where it lies.
+struct Piece {
+  std::string dataset;
+  Shape shape;  // of the whole
+  Range range;
+  DType type;
+  const std::byte* data;
+  std::size_t numel() const { return range.size(); }
+  std::size_t bytes() const { return numel() * size_of(type); }
+};
+
+constexpr std::size_t piece_alignment = 64;  // in a snapshot
+
+std::vector<Piece> pieces_of(std::span<const ShardState> states, const std::vector<Parameter>& parameters, const Layout& layout,
+                             int rank, int world_size) {
+  std::vector<Piece> pieces;
   for (const ShardState& state : states)
-    each_slice(state, layout, rank, world_size, [&](const stored::WrittenSlice& slice) { elements += slice.range.size(); });
+    each_slice(state, layout, rank, world_size, [&](const stored::WrittenSlice& slice) {
+      const Parameter& parameter = parameters[slice.parameter];
+      pieces.push_back({stored::slice_name(state.name, parameter.name), stored::state_shape(parameter.shape, state.extent),
+                        slice.range, state.type, state.units[slice.unit].data() + slice.offset * size_of(state.type)});
+    });
+  return pieces;
+}
+
+/// The pieces with their data in `snapshot`.
+std::vector<Piece> copied(std::vector<Piece> pieces, std::span<std::byte> snapshot) {
+  std::size_t at = 0;
+  for (Piece& piece : pieces) {
+    expect(at + piece.bytes() <= snapshot.size(), "what is saved fits into the snapshot that was planned");
+    std::memcpy(snapshot.data() + at, piece.data, piece.bytes());
+    piece.data = snapshot.data() + at;
+    at += round_up(piece.bytes(), piece_alignment);
+  }
+  return pieces;
+}
+
+std::uint64_t stored_bytes(const std::vector<Piece>& pieces) {
+  std::uint64_t elements = 0;
+  for (const Piece& piece : pieces) elements += piece.numel();
   return elements * sizeof(float);
 }
 
 FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
-                        const std::vector<Parameter>& parameters, const Layout& layout, std::span<const ShardState> states) {
+                        const std::vector<Piece>& pieces) {
   if (!fs::is_directory(path.parent_path()))
     throw UserError(format(
         "{} is not there on this rank (rank 0 has just made it) choose a --save-dir on a file system that all nodes share",
@@ -109,23 +148,23 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   file.write_integer("rank", static_cast<std::uint64_t>(rank));
   file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
   std::vector<float> widened;
-  for (const ShardState& state : states)
-    each_slice(state, layout, rank, header.world_size, [&](const stored::WrittenSlice& slice) {
-      const Parameter& parameter = parameters[slice.parameter];
-      const Shape shape = stored::state_shape(parameter.shape, state.extent);
-      const float* values = reinterpret_cast<const float*>(state.units[slice.unit].data()) + slice.offset;
-      if (state.type != DType::f32) {
-        widened.resize(slice.range.size());
-        state.read(slice.unit, slice.offset, widened);
-        values = widened.data();
+  for (const Piece& piece : pieces) {
+    const float* values = with_element(piece.type, [&]<class E>() {
+      if constexpr (std::is_same_v<E, float>) {
+        return reinterpret_cast<const float*>(piece.data);
+      } else {
+        const auto* const narrow = reinterpret_cast<const E*>(piece.data);
+        widened.assign(narrow, narrow + piece.numel());
+        return static_cast<const float*>(widened.data());
       }
-      h5::Dataset dataset = file.create_dataset(stored::slice_name(state.name, parameter.name), {slice.range.size()});
-      dataset.write_integers("shape", std::vector<std::uint64_t>(shape.begin(), shape.end()));
-      dataset.write_integer("begin", slice.range.begin);
-      dataset.write_integer("end", slice.range.end);
-      dataset.write_integer("xxh3_64", checksum(values, slice.range.size() * sizeof(float)));
-      dataset.write({0, slice.range.size()}, values);
     });
+    h5::Dataset dataset = file.create_dataset(piece.dataset, {piece.numel()});
+    dataset.write_integers("shape", std::vector<std::uint64_t>(piece.shape.begin(), piece.shape.end()));
+    dataset.write_integer("begin", piece.range.begin);
+    dataset.write_integer("end", piece.range.end);
+    dataset.write_integer("xxh3_64", checksum(values, piece.numel() * sizeof(float)));
+    dataset.write({0, piece.numel()}, values);
+  }
   file.close();
   return sum_file(path);
 }
@@ -179,9 +218,46 @@ void complete(const Names& names, const stored::Index& index, const std::vector<
 
 }  // namespace
 
-std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
-                                      const Layout& layout, int shard, int replica, std::span<const ShardState> states,
-                                      Communicator& world) {
+std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size) {
+  std::size_t bytes = 0;
+  for (const Extent extent : {Extent::element, Extent::row, Extent::column})
+    for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, world_size, extent)) {
+      const Unit& unit = layout.units()[slice.unit];
+      if (extent == Extent::element) bytes += round_up(slice.range.size() * sizeof(float), piece_alignment);
+      if (!unit.trainable) continue;
+      for (const StateInfo& state : info_of(unit.rule).states)
+        if (state.extent == extent)
+          bytes += round_up(slice.range.size() * size_of(extent == Extent::element ? state_type : DType::f32), piece_alignment);
+    }
+  return bytes;
+}
+
+struct CheckpointSave::Job {
+  Names names;
+  stored::Index index;
+  std::vector<Parameter> parameters;
+  const Layout& layout;
+  Communicator& world;
+  std::vector<Piece> pieces;  // of this rank
+  std::uint64_t all_bytes = 0;
+  FileSum sum;  // of this rank's file, once it is written
+  std::atomic<bool> written = false;
+
+  void write() {
+    const int rank = world.rank();
+    const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world.size());
+    sum = writing(path, stored_bytes(pieces), [&] { return write_rank_file(path, index.header, index.save_id, rank, pieces); });
+  }
+  /// All ranks have closed their files by now, or the job is ending.
+  void remove_temporary_folder() const {
+    std::error_code ignored;
+    if (world.rank() == 0) fs::remove_all(names.temporary_folder, ignored);
+  }
+};
+
+CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
+                               int shard, int replica, std::span<const ShardState> states, Communicator& world,
+                               std::span<std::byte> snapshot) {
   const int rank = world.rank(), world_size = world.size();
   expect(header.world_size == world_size && header.shards == layout.shards() && world_size % header.shards == 0 &&
              rank == replica * header.shards + shard,
@@ -195,54 +271,89 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
              "a state covers what is saved of it");
     }
   }
-
-  const auto device = make_cpu_device();
-  const auto stream = device->make_stream();
-  const Names names(save_dir, header.progress.update);
-  const std::vector<Parameter> parameters = list_parameters(header.config).parameters;
-  std::uint64_t all_bytes = 0;
-  for (const ShardState& state : states)
+  job_.reset(new Job{Names(save_dir, header.progress.update),
+                     {header, {}, 0},
+                     list_parameters(header.config).parameters,
+                     layout,
+                     world,
+                     {},
+                     0,
+                     {}});
+  for (const ShardState& state : states) {
+    job_->index.states.push_back(state.name);
     for (std::size_t u = 0; u < layout.units().size(); ++u)
       if (const auto extent = stored::extent_of(layout.units()[u], state.name))
-        all_bytes += sizeof(float) * (*extent == Extent::element ? layout.units()[u].numel : layout.state_numel(u, *extent));
-
-  stored::Index index{header, {}, 0};
-  for (const ShardState& state : states) index.states.push_back(state.name);
+        job_->all_bytes +=
+            sizeof(float) * (*extent == Extent::element ? layout.units()[u].numel : layout.state_numel(u, *extent));
+  }
+  const auto stream = make_cpu_device()->make_stream();
   if (rank == 0) {
     std::random_device random;
-    index.save_id = (std::uint64_t{random()} << 32) | random();
+    job_->index.save_id = (std::uint64_t{random()} << 32) | random();
   }
-  world.broadcast(*stream, &index.save_id, sizeof index.save_id, 0);
-
+  world.broadcast(*stream, &job_->index.save_id, sizeof job_->index.save_id, 0);
   try {
     agree(world, [&] {
-      if (rank != 0) return;
-      writing(names.temporary_folder, all_bytes, [&] { prepare(save_dir, names, all_bytes); });
+      if (rank == 0)
+        writing(job_->names.temporary_folder, job_->all_bytes, [&] { prepare(save_dir, job_->names, job_->all_bytes); });
+      job_->pieces = pieces_of(states, job_->parameters, layout, rank, world_size);
+      if (!snapshot.empty()) job_->pieces = copied(std::move(job_->pieces), snapshot);
     });
-    std::vector<std::int64_t> sums(2 * static_cast<std::size_t>(world_size));  // bytes and checksum of each rank's file
+  } catch (const std::exception&) {
+    job_->remove_temporary_folder();
+    throw;
+  }
+  if (snapshot.empty()) return;
+  writer_ = std::make_unique<Worker>("fsdp-save");
+  writer_->start([job = job_.get()] {
+    try {
+      job->write();
+    } catch (...) {
+      job->written = true;
+      throw;
+    }
+    job->written = true;
+  });
+}
+
+CheckpointSave::~CheckpointSave() = default;
+
+bool CheckpointSave::written() const { return !writer_ || job_->written; }
+
+std::filesystem::path CheckpointSave::finish() {
+  Communicator& world = job_->world;
+  const auto stream = make_cpu_device()->make_stream();
+  const auto rank = static_cast<std::size_t>(world.rank());
+  try {
+    std::vector<std::int64_t> sums(2 * static_cast<std::size_t>(world.size()));  // bytes and checksum of each rank's file
     agree(world, [&] {
-      const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world_size);
-      const FileSum sum = writing(path, bytes_of(states, layout, rank, world_size), [&] {
-        return write_rank_file(path, header, index.save_id, rank, parameters, layout, states);
-      });
-      const std::uint64_t mine[2] = {sum.bytes, sum.checksum};
+      if (writer_)
+        writer_->finish();
+      else
+        job_->write();
+      const std::uint64_t mine[2] = {job_->sum.bytes, job_->sum.checksum};
       std::memcpy(sums.data() + 2 * rank, mine, sizeof mine);
     });
     world.all_reduce(*stream, sums.data(), sums.size());
     agree(world, [&] {
       if (rank != 0) return;
-      std::vector<FileSum> all(static_cast<std::size_t>(world_size));
+      std::vector<FileSum> all(static_cast<std::size_t>(world.size()));
       for (std::size_t r = 0; r < all.size(); ++r)
         all[r] = {static_cast<std::uint64_t>(sums[2 * r]), static_cast<std::uint64_t>(sums[2 * r + 1])};
-      writing(names.final_folder, all_bytes, [&] { complete(names, index, parameters, layout, all); });
+      writing(job_->names.final_folder, job_->all_bytes,
+              [&] { complete(job_->names, job_->index, job_->parameters, job_->layout, all); });
     });
   } catch (const std::exception&) {
-    // All ranks have closed their files by now, or the job is ending.
-    std::error_code ignored;
-    if (rank == 0) fs::remove_all(names.temporary_folder, ignored);
+    job_->remove_temporary_folder();
     throw;
   }
-  return names.final_folder;
+  return job_->names.final_folder;
+}
+
+std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
+                                      const Layout& layout, int shard, int replica, std::span<const ShardState> states,
+                                      Communicator& world) {
+  return CheckpointSave(save_dir, header, layout, shard, replica, states, world).finish();
 }
 
 }  // namespace fsdp

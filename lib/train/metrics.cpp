@@ -112,10 +112,12 @@ void Metrics::valid(const ValidMetrics& m) {
                    format_count(static_cast<double>(m.tokens)), m.ms));
 }
 
-void Metrics::save(std::uint64_t step, const std::filesystem::path& folder, double ms) {
+void Metrics::save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms) {
   if (!active_) return;
-  write({{"type", "save"}, {"step", step}, {"path", folder.string()}, {"ms", ms}});
-  bar_.line(format("saved {} in {}", folder.string(), format_duration(1e-3 * ms)));
+  write({{"type", "save"}, {"step", step}, {"path", folder.string()}, {"ms", ms}, {"stall_ms", stall_ms}});
+  bar_.line(
+      format("saved {} in {}{}", folder.string(), format_duration(1e-3 * ms),
+             stall_ms < 0.9 * ms ? format(", of which training stood still for {}", format_duration(1e-3 * stall_ms)) : ""));
 }
 
 void Metrics::restore(std::uint64_t step, const std::string& source, double ms) {

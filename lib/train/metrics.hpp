@@ -66,7 +66,8 @@ class Metrics {
   /// An update that overflowed at `scale`; the next one has `next_scale`.
   void skip(std::uint64_t step, double scale, double next_scale);
   void valid(const ValidMetrics& m);
-  void save(std::uint64_t step, const std::filesystem::path& folder, double ms);
+  /// `stall_ms`: of `ms`, how long training stood still.
+  void save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms);
   void restore(std::uint64_t step, const std::string& source, double ms);
   /// `reason`: "SIGUSR1", "stop file".
   void stop(std::uint64_t step, const std::string& reason);

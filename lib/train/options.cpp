@@ -275,6 +275,10 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   table.integer("save-interval-updates", "N", o.save_interval_updates, {0},
                 "Save every N updates; 0: at the end and on request only.");
   table.duration("save-interval", "TIME", o.save_interval_s, "Save when this long has passed since the last save; 0: do not.");
+  table.flag(
+      "no-async-save", o.no_async_save,
+      "Let training wait for each save. Else those by interval are copied to memory, and written from there while training "
+      "goes on.");
   table.integer("keep-last", "N", o.keep_last, {1, 1e6}, "Remove all but the newest N steps after each save.")
       .unset("keep all");
   table.integer("keep-every", "N", o.keep_every, {1, 1e12}, "With --keep-last: also keep the steps of every N-th update.")
@@ -554,6 +558,10 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
   else
     require_complete(command.options);
   return command;
+}
+
+bool saves_meanwhile(const TrainOptions& o) {
+  return !o.no_async_save && (o.save_interval_updates > 0 || o.save_interval_s > 0);
 }
 
 DType parameter_type(const TrainOptions& o) {

@@ -89,8 +89,9 @@ struct TrainOptions {
   std::size_t checkpoint_every = 1;  // blocks per segment
   // checkpoint
   std::filesystem::path save_dir = "checkpoints";
-  std::size_t save_interval_updates = 0;      // 0: at the end and on request only
-  double save_interval_s = 0;                 // likewise
+  std::size_t save_interval_updates = 0;  // 0: at the end and on request only
+  double save_interval_s = 0;             // likewise
+  bool no_async_save = false;
   std::size_t keep_last = 0, keep_every = 0;  // 0: all; none beside the last
   std::filesystem::path finetune_from;        // empty: nothing
   std::string restore = "latest";             // "latest", "none" or a path
@@ -138,6 +139,8 @@ OptimizerOptions optimizer_of(const TrainOptions& options);
 nlohmann::json to_json(const TrainOptions& options);
 /// What --list-archs prints.
 std::string list_of_archs();
+/// Whether saves are written while training goes on: those by interval; those on request alone are not worth the memory.
+bool saves_meanwhile(const TrainOptions& options);
 /// The sizes of the model that are given.
 ConfigOverrides overrides_of(const TrainOptions& options);
 /// "--threads N", the same in every program that computes.

@@ -50,7 +50,9 @@ std::string plural(std::uint64_t n, std::string_view one, std::string_view many)
 
 std::string name_of(const PlanRow& row) { return format("{} {}", row.chosen ? ">" : " ", row.placement->name); }
 
-std::size_t other_bytes(const RankMemory& m) { return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.gemm; }
+std::size_t other_bytes(const RankMemory& m) {
+  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.gemm + m.snapshot;
+}
 
 std::string memory_table(const PlanTable& table) {
   std::vector<Cells> rows = {
@@ -261,6 +263,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({"  scratch, batch, tables", "-", "-", bytes(m.of(BufferRole::scratch) + m.of(BufferRole::batch))});
   rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
   rows.push_back({"  gemm's panels, about", "-", "-", bytes(m.gemm)});
+  if (m.snapshot > 0) rows.push_back({"  snapshot of a save", "-", "-", bytes(m.snapshot)});
   rows.push_back({"  total", tutorial ? bytes(tutorial->total()) : "-", bytes(slides.total()), bytes(m.total())});
   const bool in_parts = row.placement->parameters_forward_to_backward == Place::sharded;
   return lay_out(rows, 2) +
@@ -330,6 +333,7 @@ nlohmann::json memory_json(const RankMemory& m) {
           {"plan_peak", m.plan_peak()},
           {"communication_staging", m.staging},
           {"gemm_panels", m.gemm},
+          {"snapshot", m.snapshot},
           {"total", m.total()}};
 }
 

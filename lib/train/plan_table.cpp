@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "comm/mpi_session.hpp"
 #include "kernels/threads.hpp"
 #include "train/origin.hpp"
@@ -69,12 +70,14 @@ std::size_t staging_bytes(MeshShape mesh, Cluster cluster, CommKind comm) {
 }
 
 PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
-                         CommKind comm, std::vector<std::string>* warnings) {
+                         const TrainOptions& train, std::vector<std::string>* warnings) {
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
   PlanVariant variant;
   variant.memory.by_role = memory_by_role(planned.plan);
-  variant.memory.staging = staging_bytes(mesh, cluster, comm);
+  variant.memory.staging = staging_bytes(mesh, cluster, train.comm.kind);
   variant.memory.gemm = gemm_bytes(model.config(), options.batch, options.types.parameter);
+  if (saves_meanwhile(train))  // of rank 0, which writes most
+    variant.memory.snapshot = snapshot_bytes(planned.layout, train.optimizer_state_dtype, 0, cluster.ranks());
   variant.traffic =
       traffic_of_cluster(collectives_of_update(planned.plan.update, planned.layout, options.plan.micro_batches), mesh, cluster);
   return variant;
@@ -163,7 +166,7 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
       row.mesh = mesh_shape(placement, cluster.ranks(), sharding.shard_group_size);
       const bool first = table.rows.empty() && !recompute;  // the units are the same for all
       (recompute ? row.recomputing : row.keeping) =
-          plan_variant(table.model, sharding, row.mesh, cluster, options.train.comm.kind, first ? &table.warnings : nullptr);
+          plan_variant(table.model, sharding, row.mesh, cluster, options.train, first ? &table.warnings : nullptr);
     }
     table.rows.push_back(row);
   }

@@ -35,7 +35,8 @@ struct RankMemory {
   std::size_t gemm = 0;                           // about what matrix products take and give back
   std::size_t of(BufferRole role) const { return by_role[static_cast<std::size_t>(role)]; }
   std::size_t plan_peak() const;
-  std::size_t total() const { return plan_peak() + staging + gemm; }
+  std::size_t snapshot = 0;  // that asynchronous saves write from
+  std::size_t total() const { return plan_peak() + staging + gemm + snapshot; }
 };
 
 struct PlanVariant {

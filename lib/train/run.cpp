@@ -155,6 +155,7 @@ void Run::prepare() {
   sharded_->allocate(*device_, {.comm_thread = options_.comm_thread, .table_type = options_.buffer_dtype});
   if (options_.log_group_norms) group_norms_.emplace(*sharded_, optimizer_of(options_));
   agree(world_, [&] {
+    snapshot_ = device_->allocate(snapshot_bytes());
     if (!options_.trace.file.empty()) recorder_.emplace(sharded_->plan(), options_.trace.updates);
   });
   const Timer timer;
@@ -217,7 +218,7 @@ void Run::open_files() {
 
 /// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
 void Run::require_memory() {
-  const std::size_t mine = sharded_->plan().peak_bytes + staging_bytes() + gemm_bytes() + trace_bytes();
+  const std::size_t mine = sharded_->plan().peak_bytes + staging_bytes() + gemm_bytes() + trace_bytes() + snapshot_bytes();
   auto together = narrow<std::int64_t>(mine);
   node_->all_reduce(*stream_, &together, 1);
   agree(world_, [&] {
@@ -375,26 +376,43 @@ void Run::validate() {
   metrics_->valid({progress_.update, loss, valid_batches_->targets(), timer.seconds() * 1e3});
 }
 
-void Run::save() {
-  if (last_save_ == progress_.update) return;
+void Run::save(bool wait) {
+  if (last_save_ != progress_.update) {
+    if (save_) finish_save();
+    since_save_began_.restart();
+    const CheckpointHeader header = {.config = sharded_->model().config(),
+                                     .progress = progress_,
+                                     .strategy = std::string(sharded_->placement().name),
+                                     .world_size = world_.size(),
+                                     .shards = sharded_->layout().shards(),
+                                     .units = {sharded_->layout().units().begin(), sharded_->layout().units().end()},
+                                     .optimizer = std::string(info_of(options_.optimizer).name),
+                                     .options_json = options_json_.dump(),
+                                     .version = version_string()};
+    const std::span<std::byte> snapshot = wait ? std::span<std::byte>() : std::span(snapshot_.data(), snapshot_.bytes());
+    save_ = std::make_unique<CheckpointSave>(options_.save_dir, header, sharded_->layout(), sharded_->shard(),
+                                             sharded_->replica(), states(), world_, snapshot);
+    last_save_ = progress_.update;
+    stall_s_ = since_save_began_.seconds();
+    since_save_.restart();
+  }
+  if (save_ && (wait || snapshot_.bytes() == 0)) finish_save();
+}
+
+void Run::finish_save() {
   const Timer timer;
-  const CheckpointHeader header = {.config = sharded_->model().config(),
-                                   .progress = progress_,
-                                   .strategy = std::string(sharded_->placement().name),
-                                   .world_size = world_.size(),
-                                   .shards = sharded_->layout().shards(),
-                                   .units = {sharded_->layout().units().begin(), sharded_->layout().units().end()},
-                                   .optimizer = std::string(info_of(options_.optimizer).name),
-                                   .options_json = options_json_.dump(),
-                                   .version = version_string()};
-  const auto folder =
-      save_checkpoint(options_.save_dir, header, sharded_->layout(), sharded_->shard(), sharded_->replica(), states(), world_);
-  last_save_ = progress_.update;
-  since_save_.restart();
-  metrics_->save(progress_.update, folder, timer.seconds() * 1e3);
+  const std::unique_ptr<CheckpointSave> save = std::move(save_);
+  const std::filesystem::path folder = save->finish();
+  metrics_->save(last_save_, folder, since_save_began_.seconds() * 1e3, (stall_s_ + timer.seconds()) * 1e3);
   if (options_.keep_last == 0 || world_.rank() != 0) return;
   const std::string problem = remove_old_checkpoints(options_.save_dir, options_.keep_last, options_.keep_every);
   if (!problem.empty()) metrics_->say("warning: " + problem);
+}
+
+std::size_t Run::snapshot_bytes() const {
+  return saves_meanwhile(options_)
+             ? fsdp::snapshot_bytes(sharded_->layout(), options_.optimizer_state_dtype, world_.rank(), world_.size())
+             : 0;
 }
 
 void Run::finish(const std::string& next) {
@@ -409,7 +427,7 @@ void Run::finish(const std::string& next) {
         "memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above{}",
         format_bytes(static_cast<double>(planned)), format_bytes(static_cast<double>(measured)),
         format_bytes(static_cast<double>(process)),
-        format_bytes(static_cast<double>(planned + staging_bytes() + borrowed_bytes() + gemm_bytes())),
+        format_bytes(static_cast<double>(planned + staging_bytes() + borrowed_bytes() + gemm_bytes() + snapshot_bytes())),
         borrowed_bytes() == 0
             ? ""
             : format(" and {} read in neighbours' slots", format_bytes(static_cast<double>(borrowed_bytes())))));
@@ -446,8 +464,11 @@ std::size_t Run::trace_bytes() const {
 std::string Run::overheads() const {
   const std::string trace =
       trace_bytes() == 0 ? "" : format(", {} of the trace", format_bytes(static_cast<double>(trace_bytes())));
-  return format("  and beside it: {} communication staging, about {} that oneDNN's gemm takes and frees{}\n",
-                format_bytes(static_cast<double>(staging_bytes())), format_bytes(static_cast<double>(gemm_bytes())), trace);
+  const std::string snapshot =
+      snapshot_bytes() == 0 ? "" : format(", {} that a save writes from", format_bytes(static_cast<double>(snapshot_bytes())));
+  return format("  and beside it: {} communication staging, about {} that oneDNN's gemm takes and frees{}{}\n",
+                format_bytes(static_cast<double>(staging_bytes())), format_bytes(static_cast<double>(gemm_bytes())), snapshot,
+                trace);
 }
 
 }  // namespace fsdp

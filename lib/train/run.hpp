@@ -45,8 +45,14 @@ class Run {
   /// scale is lower now. Throws CollectiveError if it is not finite otherwise.
   bool step();
   void validate();
-  /// A checkpoint, unless this update has been saved already; then older ones go, as --keep-last says.
-  void save();
+  /// A checkpoint, unless this update has been saved already; the one before is finished first. Where saves are asynchronous it
+  /// goes on while steps are done, unless `wait`.
+  void save(bool wait);
+  /// Whether a save goes on; whether this rank has written its part of it.
+  bool saving() const { return save_ != nullptr; }
+  bool saved_its_part() const { return !save_ || save_->written(); }
+  /// Makes a checkpoint of it once all ranks have; then older ones go, as --keep-last says.
+  void finish_save();
   /// Whether --save-interval has passed on this rank since the last save.
   bool save_is_due() const { return options_.save_interval_s > 0 && since_save_.seconds() >= options_.save_interval_s; }
 
@@ -73,6 +79,7 @@ class Run {
   std::size_t gemm_bytes() const;
   std::size_t trace_bytes() const;
   std::string overheads() const;
+  std::size_t snapshot_bytes() const;
 
   const TrainOptions& options_;
   Communicator& world_;
@@ -97,6 +104,10 @@ class Run {
   std::optional<LossScaler> scaler_;  // fp16
   std::optional<GroupNorms> group_norms_;
   std::uint64_t last_save_ = 0, start_tokens_ = 0;
+  Buffer snapshot_;  // of what an asynchronous save writes
+  std::unique_ptr<CheckpointSave> save_;
+  Timer since_save_began_;
+  double stall_s_ = 0;
   Timer since_start_, since_save_;
 };
 

@@ -45,15 +45,16 @@ std::string how_to_continue(const TrainOptions& options) {
 
 struct AgreedRequests {
   Requests asked;
-  bool due;  // by the clock of rank 0
+  bool due;      // by the clock of rank 0
+  bool writing;  // some rank still writes its part of a save
 };
 
 /// The most that any rank has been asked. Collective.
 AgreedRequests agreed_requests(SignalWatch& watch, const Run& run, Communicator& world, Stream& stream) {
   const Requests mine = watch.poll();
-  std::size_t counts[3] = {mine.stop, mine.save, world.rank() == 0 && run.save_is_due()};
+  std::size_t counts[4] = {mine.stop, mine.save, world.rank() == 0 && run.save_is_due(), !run.saved_its_part()};
   max_over_ranks(world, stream, counts);
-  return {{counts[0], counts[1]}, counts[2] > 0};
+  return {{counts[0], counts[1]}, counts[2] > 0, counts[3] > 0};
 }
 
 }  // namespace
@@ -77,10 +78,11 @@ int train(const TrainOptions& options, Communicator& world) {
   while (!run.done()) {
     const bool done = run.step();  // else nothing is new but the loss scale
 
-    const auto [requests, due] = agreed_requests(watch, run, world, *stream);
-    const bool save_asked = requests.save > saves_honoured;
-    if (due || (done && every(options.save_interval_updates, run.update())) || save_asked || requests.stop > 0) run.save();
-    if (save_asked) watch.honoured_save();
+    const auto [requests, due, writing] = agreed_requests(watch, run, world, *stream);
+    if (run.saving() && !writing) run.finish_save();
+    const bool asked = requests.save > saves_honoured, stop = requests.stop > 0;
+    if (due || (done && every(options.save_interval_updates, run.update())) || asked || stop) run.save(asked || stop);
+    if (asked) watch.honoured_save();
     saves_honoured = requests.save;
     if (requests.stop > 0) watch.honoured_stop();
     if (requests.stop > 0 && !run.done()) {
@@ -91,7 +93,7 @@ int train(const TrainOptions& options, Communicator& world) {
     }
     if (done && every(options.validate_interval_updates, run.update()) && !run.done()) run.validate();
   }
-  run.save();
+  run.save(true);
   run.validate();
   run.finish("done; fsdp-evaluate, fsdp-generate and fsdp-consolidate read " + options.save_dir.string());
   world.barrier();
