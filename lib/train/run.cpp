@@ -346,6 +346,7 @@ void Run::refuse(const UpdateResult& result, const BatchReader& read, const Upda
                      sharded_->model().parameters()[static_cast<std::size_t>(all[3 * first + 2])].name,
                      sharded_->layout().units()[static_cast<std::size_t>(all[3 * first + 1])].name, first);
   }
+  if (save_) finish_save();  // what has been promised
   throw CollectiveError(
       format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), and the weights were left as "
              "they are; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again: the last complete "
