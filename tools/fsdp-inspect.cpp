@@ -50,20 +50,6 @@ OptionTable inspect_option_table(Command& o) {
 
 using Cells = std::vector<std::string>;
 
-/// Columns, the first to the left and the others to the right.
-std::string lay_out(const std::vector<Cells>& rows) {
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const Cells& row : rows)
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  std::string text;
-  for (const Cells& row : rows) {
-    std::string line = format("{:<{}}", row[0], widths[0]);
-    for (std::size_t c = 1; c < row.size(); ++c) line += format("  {:>{}}", row[c], widths[c]);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
-
 /// "0-3", "2", "0-1, 4".
 std::string ranks_text(const std::vector<int>& ranks) {
   std::string text;
@@ -131,7 +117,7 @@ int show_difference(const TensorSource& a, const TensorSource& b, const Command&
   if (different == 0)
     fmt::print("all {} tensors are the same, bit for bit\n", all.size());
   else
-    fmt::print("{}{} of {} tensors differ\n", lay_out(rows), different, all.size());
+    fmt::print("{}{} of {} tensors differ\n", lay_out(rows, 2), different, all.size());
   return exit_code::done;
 }
 
@@ -155,7 +141,7 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
       json["holders"].push_back({{"rank", rank}, {"begin", range.begin}, {"end", range.end}});
     }
   }
-  fmt::print("{}", command.json ? json.dump() + "\n" : lay_out(rows) + holders);
+  fmt::print("{}", command.json ? json.dump() + "\n" : lay_out(rows, 2) + holders);
   return exit_code::done;
 }
 
@@ -189,7 +175,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     return exit_code::done;
   }
   fmt::print("{}{}{} parameters in {} tensors, norm {:.6g}{}\n", reader ? describe_run(*reader) : source.description() + "\n",
-             lay_out(rows), format_count(static_cast<double>(elements)), source.names().size(), std::sqrt(squares),
+             lay_out(rows, 2), format_count(static_cast<double>(elements)), source.names().size(), std::sqrt(squares),
              non_finite == 0 ? "" : format(", {} elements are not finite", non_finite));
   return exit_code::done;
 }

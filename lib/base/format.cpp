@@ -85,6 +85,23 @@ double parse_duration(std::string_view text) {
   throw UserError(format("'{}' is not a duration (unknown unit '{}'); use s, min, h or d", text, unit));
 }
 
+std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c)
+      line += c == 0 ? format("{:<{}}", row[c], widths[c]) : format("{:>{}}", row[c], widths[c] + gap);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   const auto distance = [](std::string_view a, std::string_view b) {  // Levenshtein, two rows
     std::vector<std::size_t> last(b.size() + 1), row(b.size() + 1);

@@ -25,6 +25,9 @@ std::size_t parse_size(std::string_view text);
 /// Seconds from "90", "90s", "30min", "2h", "1d". Throws UserError.
 double parse_duration(std::string_view text);
 
+/// Rows of cells as lines: the first column to the left, the others to the right, `gap` spaces before each.
+std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap);
+
 /// The candidate nearest to `word` in edit distance if it is near enough to be meant, else "".
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 

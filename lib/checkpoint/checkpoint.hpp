@@ -93,6 +93,7 @@ class CheckpointReader : public TensorSource {
   virtual const std::filesystem::path& folder() const = 0;
   /// "parameters", "exp_avg", ...
   virtual const std::vector<std::string>& states() const = 0;
+  virtual bool was_trained(const std::string& name) const = 0;
   /// Whether this state of a parameter was saved: the optimizer's is for those that were trained.
   virtual bool has_state(const std::string& state, const std::string& name) const = 0;
   /// The parameter's own shape, with one column or row for a state by row or by column. Throws UserError if there is none.

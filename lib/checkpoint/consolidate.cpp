@@ -4,7 +4,6 @@
 #include <cstring>
 #include <mutex>
 #include <span>
-#include <type_traits>
 
 #include <nlohmann/json.hpp>
 
@@ -42,14 +41,6 @@ void in_pieces(std::size_t elements, Total& total, const ByteProgress& progress,
   }
 }
 
-/// In place. HDF5's own rounding is not to nearest even: it gets numbers that need none.
-void round_to(DType type, std::span<float> values) {
-  with_element(type, [&]<class E>() {
-    if constexpr (!std::is_same_v<E, float>)
-      for (float& value : values) value = static_cast<float>(E(value));
-  });
-}
-
 void write_hdf5(const CheckpointReader& source, const fs::path& path, DType type, const ByteProgress& progress) {
   Total total(source);
   std::vector<float> piece(std::min(piece_elements, total.all / sizeof(float)));
@@ -64,7 +55,7 @@ void write_hdf5(const CheckpointReader& source, const fs::path& path, DType type
     h5::Dataset dataset = file.create_dataset(name, shape, type);
     in_pieces(numel(shape), total, progress, [&](Range range) {
       source.read(name, range, piece.data());
-      round_to(type, std::span(piece).first(range.size()));
+      round_values(type, std::span(piece).first(range.size()));  // HDF5's own rounding is not to nearest even
       dataset.write(range, piece.data());
     });
   }
@@ -205,7 +196,7 @@ void compare_sources(const TensorSource& expected, const TensorSource& found, DT
       differ(name, format("its shape is {}, not {}", to_string(found.shape(name)), to_string(shape)));
     in_pieces(numel(shape), total, progress, [&](Range range) {
       expected.read(name, range, a.data());
-      round_to(type, std::span(a).first(range.size()));
+      round_values(type, std::span(a).first(range.size()));
       found.read(name, range, b.data());
       if (std::memcmp(a.data(), b.data(), range.size() * sizeof(float)) == 0) return;
       std::size_t i = 0;

@@ -43,9 +43,6 @@ void check_shapes(const TensorSource& source, const std::vector<Parameter>& para
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states) {
   check_shapes(reader, parameters);
-  std::vector<bool> was_trained(parameters.size());
-  for (const UnitSpec& unit : reader.header().units)
-    for (const std::size_t p : unit.parameters) was_trained.at(p) = unit.trainable;
   std::vector<float> piece;
   for (const ShardState& state : states) {
     expect(state.units.size() == layout.units().size(), "a state has all units");
@@ -56,11 +53,12 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
       expect(state.numel(u) == layout.state_numel(u, state.extent), "a state covers what the rank has");
       std::fill(state.units[u].begin(), state.units[u].end(), std::byte{0});  // padding, and what was not trained
       const auto load = [&](std::size_t p, Range range, std::size_t offset) {
-        if ((state.name != "parameters" && !was_trained[p]) || (is_known && !reader.has_state(state.name, parameters[p].name)))
-          return;
+        const std::string& name = parameters[p].name;
+        if (state.name != "parameters" && !reader.was_trained(name)) return;
+        if (is_known && !reader.has_state(state.name, name)) return;
         for (std::size_t at = 0; at < range.size(); at += most_at_once) {
           piece.resize(std::min(most_at_once, range.size() - at));
-          reader.read_state(state.name, parameters[p].name, {range.begin + at, range.begin + at + piece.size()}, piece.data());
+          reader.read_state(state.name, name, {range.begin + at, range.begin + at + piece.size()}, piece.data());
           state.write(u, offset + at, piece);
         }
       };

@@ -73,6 +73,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     return format("checkpoint {} ({} rank{})", folder_.string(), ranks, ranks == 1 ? "" : "s");
   }
 
+  bool was_trained(const std::string& name) const override { return find(name).unit.trainable; }
   bool has_state(const std::string& state, const std::string& name) const override {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end()) return false;
     return has(name) && stored::extent_of(find(name).unit, state);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.hpp"
 
@@ -78,5 +79,14 @@ decltype(auto) with_element(DType type, F&& f) {
   }
   return f.template operator()<float>();
 }
+
+#if !defined(__CUDACC__)
+/// Each to the nearest number of `type`, in place.
+inline void round_values(DType type, std::span<float> values) {
+  with_element(type, [&]<class E>() {
+    for (float& value : values) value = static_cast<float>(E(value));
+  });
+}
+#endif
 
 }  // namespace fsdp

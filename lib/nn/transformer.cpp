@@ -53,9 +53,7 @@ void Transformer::fill_tables(std::span<float> tables, std::size_t T, DType type
       tables[t * D + D / 2 + i] = static_cast<float>(std::sin(angle));
     }
   }
-  with_element(type, [&]<class E>() {
-    for (float& value : tables) value = static_cast<float>(E(value));
-  });
+  round_values(type, tables);
 }
 
 }  // namespace fsdp

@@ -37,13 +37,8 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
                            found, wanted, remedy));
   const auto& there = checkpoint.states();
   // Of what was trained: the checkpoint has no state of other parameters, whatever updates them.
-  std::vector<Parameter> trained;
-  std::vector<bool> was_trained(list_parameters(checkpoint.header().config).parameters.size());
-  for (const UnitSpec& unit : checkpoint.header().units)
-    for (const std::size_t p : unit.parameters) was_trained[p] = unit.trainable;
-  const std::vector<Parameter> all = list_parameters(checkpoint.header().config).parameters;
-  for (std::size_t p = 0; p < all.size(); ++p)
-    if (was_trained[p]) trained.push_back(all[p]);
+  std::vector<Parameter> trained = list_parameters(checkpoint.header().config).parameters;
+  std::erase_if(trained, [&](const Parameter& parameter) { return !checkpoint.was_trained(parameter.name); });
   for (const std::string& state : states_of(optimizer_of(options), trained))
     if (std::find(there.begin(), there.end(), state) == there.end())
       throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options: there are {}) {}",

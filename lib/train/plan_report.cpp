@@ -22,28 +22,6 @@ std::string bytes(Number n) {
   return format_bytes(static_cast<double>(n));
 }
 
-std::string without_spaces_at_end(std::string line) {
-  line.erase(line.find_last_not_of(' ') + 1);
-  return line + "\n";
-}
-
-/// The first column to the left, the others to the right.
-std::string lay_out(const std::vector<Cells>& rows, std::size_t gap) {
-  std::vector<std::size_t> widths;
-  for (const Cells& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  }
-  std::string text;
-  for (const Cells& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c)
-      line += c == 0 ? format("{:<{}}", row[c], widths[c]) : format("{:>{}}", row[c], widths[c] + gap);
-    text += without_spaces_at_end(line);
-  }
-  return text;
-}
-
 std::string plural(std::uint64_t n, std::string_view one, std::string_view many) {
   return format("{} {}", n, n == 1 ? one : many);
 }
