@@ -10,11 +10,20 @@ namespace fsdp::kernels {
 namespace {
 
 template <class Body>
+inline constexpr bool has_tile_form = false;
+template <>
+inline constexpr bool has_tile_form<AttentionForward<bf16>> = true;
+template <>
+inline constexpr bool has_tile_form<AttentionBackward<bf16>> = true;
+
+template <class Body>
 void launch_attention(Stream& stream, const Body& body, std::size_t rows, float* scratch) {
   expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
   expect(body.shape.K > 0 && body.shape.H % body.shape.K == 0, "query heads must be a multiple of key heads");
   const AddTime timed(stream.times.attention);
   const std::size_t per_thread = AttentionScratch{body.shape.T, body.shape.D}.per_thread();
+  if constexpr (has_tile_form<Body>)
+    if (has_tiles()) return run_attention<5>(body, rows, scratch, per_thread);
   switch (cpu_level()) {
     case CpuLevel::v4:
       return run_attention<4>(body, rows, scratch, per_thread);

@@ -1,6 +1,7 @@
-// GEMM on oneDNN: dnnl_sgemm, or on one thread a cached matmul primitive for the shapes where that is faster. Which one is a
-// function of the shape and of whether several threads share it, so that a result does not depend on timing. Measured with
-// oneDNN 2.6.3 on one AVX-512 core (Cascade Lake, peak about 150 GFLOP/s), sgemm against matmul:
+// GEMM in bf16 on AMX's tiles (rows/tile_gemm.hpp) where the machine has them, else on oneDNN: dnnl_sgemm, or on one thread a
+// cached matmul primitive for the shapes where that is faster. Which one is a function of the shape and of whether several
+// threads share it, so that a result does not depend on timing. Measured with oneDNN 2.6.3 on one AVX-512 core (Cascade Lake,
+// peak about 150 GFLOP/s), sgemm against matmul:
 //   out[1024,3072] = x[1024,768] w[768,3072]        101-119 against  45    plain right-hand sides of 2304 or 3072 columns
 //   out[1024,768] = x[1024,3072] w[768,3072]^T      123     against 120
 //   out[1024,256] = x[1024,1024] w[256,1024]^T       77     against 121    few columns, transposed right-hand side
@@ -9,9 +10,7 @@
 //   dw[1024,256] = x[1024,1024]^T dy[1024,256]       70     against 100
 //   dw[3072,768] = x[1024,3072]^T dy[1024,768]      119     against  96
 //   dw[256,1024] = x[512,256]^T dy[512,1024]        117     against 112
-#include <emmintrin.h>
 #include <omp.h>
-#include <xmmintrin.h>
 #include <dnnl.hpp>
 
 #include <algorithm>
@@ -28,6 +27,8 @@
 #include "base/narrow.hpp"
 #include "base/timer.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/tile_product.hpp"
 
 // Exported by oneDNN 2 and left out of its headers.
 extern "C" dnnl_status_t dnnl_gemm_bf16bf16f32(char trans_a, char trans_b, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
@@ -55,7 +56,6 @@ bool matmul_is_faster(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n
 struct Matmul {
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, out, scratchpad;
-  bool packed = false;  // b is wanted in panels
 };
 
 /// A product as a function of its types, shapes and strides.
@@ -65,79 +65,6 @@ struct MatmulKey {
   Write write;
   std::size_t m, n, k, lda, ldb, ldo;
   auto operator<=>(const MatmulKey&) const = default;
-};
-
-/// What oneDNN's bf16 products like a right-hand side to be: panels of 64 columns, in them blocks of 32 rows, in those pairs of
-/// rows side by side (its tag BA16a64b2a), zeros where the matrix ends. For a thousand rows on the left products are faster by
-/// more than that takes: with AMX 3.3 ms after 0.5 instead of 5.9 for x[1024,768] w[768,2304]. Its own reorder takes 1.1.
-struct Panels {
-  static constexpr std::size_t columns = 64, rows = 32;
-  static constexpr std::size_t worth_it = 256;  // rows on the left
-
-  std::size_t k, n;
-  std::size_t row_blocks() const { return (k + rows - 1) / rows; }
-  std::size_t count() const { return (n + columns - 1) / columns; }
-  std::size_t numel() const { return count() * row_blocks() * rows * columns; }
-
-  /// Whether `desc` is that layout, of a [k,n] matrix.
-  bool are(const dnnl::memory::desc& desc) const {
-    const dnnl_memory_desc_t& d = desc.data;
-    const auto& blocking = d.format_desc.blocking;
-    return d.format_kind == dnnl_blocked && d.offset0 == 0 && blocking.inner_nblks == 3 && blocking.inner_blks[0] == 16 &&
-           blocking.inner_blks[1] == columns && blocking.inner_blks[2] == 2 && blocking.inner_idxs[0] == 0 &&
-           blocking.inner_idxs[1] == 1 && blocking.inner_idxs[2] == 0 &&
-           blocking.strides[0] == static_cast<dnnl_dim_t>(rows * columns) &&
-           blocking.strides[1] == static_cast<dnnl_dim_t>(row_blocks() * rows * columns) &&
-           desc.get_size() == numel() * sizeof(bf16);
-  }
-
-  /// b is [k,n] with rows of `stride`, or, transposed, [n,k].
-  void pack(bf16* out, const bf16* b, std::size_t stride, Trans trans) const {
-#pragma omp parallel for schedule(static)
-    for (std::size_t panel = 0; panel < count(); ++panel) {
-      const std::size_t column = panel * columns, width = std::min(columns, n - column);
-      for (std::size_t row = 0; row < row_blocks() * rows; row += 2) {
-        bf16* const to = out + (panel * row_blocks() * rows + row) * columns;
-        if (row + 1 < k && width == columns) {
-          if (trans == Trans::no)
-            interleave(to, b + row * stride + column, b + (row + 1) * stride + column);
-          else if (row % 8 == 0 && row + 8 <= k)
-            gather_pairs(to, b + column * stride + row, stride);
-          if (trans == Trans::no || row + 8 - row % 8 <= k) continue;
-        }
-        for (std::size_t j = 0; j < columns; ++j)
-          for (std::size_t i = 0; i < 2; ++i) {
-            const bool there = row + i < k && j < width;
-            const std::size_t at = trans == Trans::no ? (row + i) * stride + column + j : (column + j) * stride + row + i;
-            to[2 * j + i].bits = there ? b[at].bits : std::uint16_t{0};
-          }
-      }
-    }
-  }
-
- private:
-  /// Two rows, element by element.
-  static void interleave(bf16* to, const bf16* upper, const bf16* lower) {
-    for (std::size_t j = 0; j < columns; j += 8) {
-      const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(upper + j)),
-                    b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(lower + j));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * j), _mm_unpacklo_epi16(a, b));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * j + 8), _mm_unpackhi_epi16(a, b));
-    }
-  }
-  /// Of 64 rows, stored one after another, eight elements each: four pairs of rows of the panel.
-  static void gather_pairs(bf16* to, const bf16* from, std::size_t stride) {
-    for (std::size_t j = 0; j < columns; j += 4) {
-      const auto row = [&](std::size_t i) {
-        return _mm_castsi128_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + (j + i) * stride)));
-      };
-      __m128 a = row(0), b = row(1), c = row(2), d = row(3);
-      _MM_TRANSPOSE4_PS(a, b, c, d);
-      const __m128 pairs[] = {a, b, c, d};
-      for (std::size_t i = 0; i < 4; ++i)
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i * 2 * columns + 2 * j), _mm_castps_si128(pairs[i]));
-    }
-  }
 };
 
 dnnl::memory::data_type dnnl_type(DType type) {
@@ -150,7 +77,7 @@ struct MatmulCache {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   std::map<MatmulKey, Matmul> primitives;
-  Buffer scratchpad, panels;
+  Buffer scratchpad;
 
   const Matmul& find(const MatmulKey& key) {
     const auto found = primitives.find(key);
@@ -171,15 +98,6 @@ struct MatmulCache {
       post.append_sum(1.0f);
       attributes.set_post_ops(post);
     }
-    if (key.type == DType::bf16 && key.write == Write::overwrite && key.m >= Panels::worth_it) {
-      const dnnl::memory::desc any(b.dims(), b.data_type(), dnnl::memory::format_tag::any);
-      const dnnl::matmul::primitive_desc description({a, any, out}, attributes, engine);
-      if (Panels{key.k, key.n}.are(description.weights_desc()))
-        return primitives
-            .emplace(key,
-                     Matmul{dnnl::matmul(description), a, description.weights_desc(), out, description.scratchpad_desc(), true})
-            .first->second;
-    }
     const dnnl::matmul::primitive_desc description({a, b, out}, attributes, engine);
     return primitives.emplace(key, Matmul{dnnl::matmul(description), a, b, out, description.scratchpad_desc()}).first->second;
   }
@@ -191,13 +109,6 @@ void matmul(const MatmulKey& key, const void* a, const void* b, void* out) {
     const Matmul& found = cache.find(key);
     if (cache.scratchpad.bytes() < found.scratchpad.get_size())
       cache.scratchpad = make_cpu_device()->allocate(found.scratchpad.get_size());
-    if (found.packed) {
-      const Panels panels = {key.k, key.n};
-      if (cache.panels.bytes() < found.b.get_size()) cache.panels = make_cpu_device()->allocate(found.b.get_size());
-      auto* const packed = reinterpret_cast<bf16*>(cache.panels.data());
-      panels.pack(packed, static_cast<const bf16*>(b), key.ldb, key.trans_b);
-      b = packed;
-    }
     auto memory = [&](const dnnl::memory::desc& desc, const void* data) {
       return dnnl::memory(desc, cache.engine, const_cast<void*>(data));
     };
@@ -231,20 +142,37 @@ void multiply(const Operands& o, const float* a, const float* b, float* out) {
                "dnnl_sgemm");
 }
 
+/// Where AMX pays: below, a call of oneDNN's packs less.
+bool worth_tiles(const Operands& o) { return o.m >= 64 && o.n >= 64 && o.k >= 64 && has_tiles(); }
+
+/// Each thread some columns.
+template <class Out>
+void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, Out* out) {
+#pragma omp parallel
+  {
+    thread_local Buffer workspace;
+    const auto threads = static_cast<std::size_t>(omp_get_num_threads()), own = static_cast<std::size_t>(omp_get_thread_num());
+    const std::size_t panels = (o.n + 31) / 32, begin = panels * own / threads * 32,
+                      end = std::min(o.n, panels * (own + 1) / threads * 32);
+    if (begin < end) {
+      if (workspace.bytes() == 0) workspace = make_cpu_device()->allocate(TileBlocks::workspace_bytes);
+      run_tile_product<5>(TileProduct<Out>{o.trans_a, o.trans_b, o.m, o.k, begin, end, a, o.lda, b, o.ldb, out, o.ldo, o.write},
+                          workspace.data());
+    }
+  }
+}
+
 template <class Out>
 void multiply(const Operands& o, const bf16* a, const bf16* b, Out* out) {
-  // oneDNN's gemm for bf16 writes fp32 only. It is the faster one where a is transposed, and where the result is added to;
-  // so much faster, that zeros are written to be added to (with AMX 1.5 instead of 2.5 ms for 768 x 768 from 1024 rows).
+  if (worth_tiles(o)) return multiply_by_tiles(o, a, b, out);
+  // oneDNN's gemm for bf16 writes fp32 only, and is the faster one where a is transposed, and where the result is added to.
   if constexpr (std::is_same_v<Out, float>)
-    if (o.trans_a == Trans::yes || o.write == Write::add) {
-      if (o.write == Write::overwrite)
-        for (std::size_t row = 0; row < o.m; ++row) std::fill_n(out + row * o.ldo, o.n, 0.0f);
+    if (o.trans_a == Trans::yes || o.write == Write::add)
       return check_status(
           dnnl_gemm_bf16bf16f32(letter(o.trans_a), letter(o.trans_b), narrow<dnnl_dim_t>(o.m), narrow<dnnl_dim_t>(o.n),
                                 narrow<dnnl_dim_t>(o.k), 1.0f, &a->bits, narrow<dnnl_dim_t>(o.lda), &b->bits,
-                                narrow<dnnl_dim_t>(o.ldb), 1.0f, out, narrow<dnnl_dim_t>(o.ldo)),
+                                narrow<dnnl_dim_t>(o.ldb), o.write == Write::add ? 1.0f : 0.0f, out, narrow<dnnl_dim_t>(o.ldo)),
           "dnnl_gemm_bf16bf16f32");
-    }
   matmul({DType::bf16, dtype_of<Out>, o.trans_a, o.trans_b, o.write, o.m, o.n, o.k, o.lda, o.ldb, o.ldo}, a, b, out);
 }
 

@@ -1,5 +1,9 @@
 #include "kernels/launch.hpp"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <dnnl.hpp>
+
 #include <cstdlib>
 #include <string_view>
 
@@ -30,6 +34,13 @@ CpuLevel choose_level() {
 CpuLevel cpu_level() {
   static const CpuLevel level = choose_level();  // a property of the machine, the same for every rank of a process
   return level;
+}
+
+bool has_tiles() {
+  constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA of Linux
+  static const bool has = cpu_level() == CpuLevel::v4 && dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_amx &&
+                          syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  return has;
 }
 
 }  // namespace fsdp::kernels

@@ -1,7 +1,8 @@
 #include "kernels/threads.hpp"
 
 #include "kernels/kernels.hpp"
-#include "tensor/shape.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/tile_product.hpp"
 
 #include <omp.h>
 
@@ -19,8 +20,8 @@ std::size_t gemm_workspace_bytes(DType type, std::span<const ProductShape> produ
     panels = std::max(panels, sizeof(float) * panel * (std::min(rows, most) + std::min(columns, most)));
     if (!multiplies(type))
       kept = std::max(kept, sizeof(float) * (rows * inner + inner * columns + rows * columns));
-    else if (type == DType::bf16)
-      kept = std::max(kept, size_of(type) * round_up(inner, 32) * round_up(columns, 64));
+    else if (type == DType::bf16 && has_tiles())
+      kept = static_cast<std::size_t>(threads()) * TileBlocks::workspace_bytes;
   }
   return panels + kept;
 }

@@ -17,8 +17,8 @@ struct ProductShape {
   std::size_t rows, inner, columns;
 };
 /// About what products of this type take beside the memory plan, on this machine: oneDNN's gemm takes panels of 384 along k of
-/// both operands and gives them back (from measurements of version 2.6.3); gemm() keeps a right-hand side in bf16 as oneDNN
-/// likes it, or, where the type has no products, all three matrices in fp32.
+/// both operands and gives them back (from measurements of version 2.6.3); gemm() keeps blocks for AMX's tiles, or, where the
+/// type has no products, all three matrices in fp32.
 std::size_t gemm_workspace_bytes(DType type, std::span<const ProductShape> products);
 
 }  // namespace fsdp::kernels

@@ -104,22 +104,24 @@ struct Run {
 
 constexpr float mark = 55.0f;
 
+/// In type E: the inputs are rounded to it.
+template <class E = float>
 Run run(const AttentionShape& s, const DropoutMask& mask = {}) {
   CpuStream stream;
-  Run r{random_floats(s.B * s.T * s.q_stride, 1, 2.0f),
-        random_floats(s.B * s.T * s.kv_stride, 2, 2.0f),
-        random_floats(s.B * s.T * s.kv_stride, 3),
-        random_floats(s.B * s.T * s.H * s.D, 4),
-        Floats(s.B * s.T * s.H * s.D, mark),
-        Floats(s.B * s.H * s.T, mark),
-        Floats(s.B * s.T * s.q_stride, mark),
-        Floats(s.B * s.T * s.kv_stride, mark),
-        Floats(s.B * s.T * s.kv_stride, mark)};
+  const auto rounded = [](const Floats& x) { return std::vector<E>(x.begin(), x.end()); };
+  const auto marked = [](std::size_t n) { return std::vector<E>(n, E(mark)); };
+  const std::vector<E> q = rounded(random_floats(s.B * s.T * s.q_stride, 1, 2.0f)),
+                       k = rounded(random_floats(s.B * s.T * s.kv_stride, 2, 2.0f)),
+                       v = rounded(random_floats(s.B * s.T * s.kv_stride, 3)),
+                       d_out = rounded(random_floats(s.B * s.T * s.H * s.D, 4));
+  std::vector<E> out = marked(d_out.size()), dq = marked(q.size()), dk = marked(k.size()), dv = marked(v.size());
+  Floats lse(s.B * s.H * s.T, mark);
   Floats scratch(kernels::attention_scratch(s), std::numeric_limits<float>::quiet_NaN());
-  kernels::attention_forward(stream, r.out.data(), r.lse.data(), r.q.data(), r.k.data(), r.v.data(), s, scratch.data(), mask);
-  kernels::attention_backward(stream, r.dq.data(), r.dk.data(), r.dv.data(), r.d_out.data(), r.out.data(), r.lse.data(),
-                              r.q.data(), r.k.data(), r.v.data(), s, scratch.data(), mask);
-  return r;
+  kernels::attention_forward(stream, out.data(), lse.data(), q.data(), k.data(), v.data(), s, scratch.data(), mask);
+  kernels::attention_backward(stream, dq.data(), dk.data(), dv.data(), d_out.data(), out.data(), lse.data(), q.data(), k.data(),
+                              v.data(), s, scratch.data(), mask);
+  const auto floats = [](const std::vector<E>& x) { return Floats(x.begin(), x.end()); };
+  return {floats(q), floats(k), floats(v), floats(d_out), floats(out), lse, floats(dq), floats(dk), floats(dv)};
 }
 
 void check_marks(const Floats& x, std::size_t width, std::size_t stride) {
@@ -145,7 +147,8 @@ BOOST_AUTO_TEST_CASE(the_reference_gradients_are_those_of_the_reference) {
   }
 }
 
-BOOST_DATA_TEST_CASE(forward_and_backward, boost::unit_test::data::make({0.0f, 0.1f, 0.5f}), rate) {
+template <class E>
+void check_against_reference(float rate, double tolerance) {
   struct Case {
     std::size_t T, H, K, D, pad;
   };
@@ -166,7 +169,7 @@ BOOST_DATA_TEST_CASE(forward_and_backward, boost::unit_test::data::make({0.0f, 0
     BOOST_TEST_CONTEXT("T " << T << ", H " << H << ", K " << K << ", D " << D) {
       const AttentionShape s{2, T, H, K, D, H * D + pad, K * D + 2 * pad};
       const DropoutMask mask = kernels::dropout_mask(rate, 1, 2, 3, 4, T);
-      const Run r = run(s, mask);
+      const Run r = run<E>(s, mask);
       const Doubles m = explicit_factors(mask, s);
       const Doubles Q = widen(r.q), K_ = widen(r.k), V = widen(r.v);
       const Reference want = attention(Q, K_, V, s, m);
@@ -187,6 +190,15 @@ BOOST_DATA_TEST_CASE(forward_and_backward, boost::unit_test::data::make({0.0f, 0
       BOOST_TEST(own_error(r.dv, g.dv, K * D, s.kv_stride) < tolerance);
     }
   }
+}
+
+BOOST_DATA_TEST_CASE(forward_and_backward, boost::unit_test::data::make({0.0f, 0.1f, 0.5f}), rate) {
+  check_against_reference<float>(rate, tolerance);
+}
+
+// Besides the results, probabilities and gradients of scores are rounded where AMX multiplies them: 2^-9 of each.
+BOOST_DATA_TEST_CASE(in_bf16, boost::unit_test::data::make({0.0f, 0.1f, 0.5f}), rate) {
+  check_against_reference<bf16>(rate, 0.01);
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_a_fused_matrix) {

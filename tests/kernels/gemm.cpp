@@ -71,15 +71,16 @@ BOOST_AUTO_TEST_CASE(low_precision) {
   struct Size {
     std::size_t m, n, k;
   };
-  // Around the panels of 64 columns and 32 rows into which a right-hand side is packed, and below the rows for which it is.
+  // Around the 64 for which AMX pays, its tiles of 32, and the blocks into which it cuts every size.
   for (const auto [m, n, k] : std::vector<Size>{{1, 1, 1},
                                                 {33, 65, 31},
-                                                {255, 64, 32},
-                                                {256, 64, 32},
+                                                {64, 64, 64},
+                                                {65, 97, 70},
                                                 {257, 63, 33},
-                                                {300, 129, 40},
-                                                {256, 200, 31},
-                                                {264, 128, 300}})
+                                                {300, 129, 101},
+                                                {1030, 70, 64},
+                                                {66, 1100, 90},
+                                                {90, 80, 2100}})
     for (const Trans trans_b : {Trans::no, Trans::yes})
       for (const std::size_t pad : {0, 3})
         for (const Write write : {Write::overwrite, Write::add}) {

@@ -30,7 +30,13 @@ struct AttentionScratch {
   std::size_t per_thread() const {
     const std::size_t forward = 2 * rows() + block_rows() + block_columns() + scores();
     const std::size_t backward = 4 * rows() + 3 * block_rows() + 2 * block_columns() + 2 * panel();
-    return forward > backward ? forward : backward;
+    const std::size_t by_lanes = forward > backward ? forward : backward;
+    return by_lanes > by_tiles() ? by_lanes : by_tiles();
+  }
+  /// What rows/attention_tiles.hpp needs of it, whose backward pass takes more.
+  std::size_t by_tiles() const {
+    const std::size_t R = (T + 31) / 32 * 32, W = (D + 31) / 32 * 32;
+    return (3 * R * W + 4 * 32 * W + 2 * 32 * R) / 2 + 2 * 32 * R + 32 * W + 2 * R * W + R;
   }
 };
 

@@ -1,0 +1,36 @@
+// Products and attention in bf16 by AMX: compiled for x86-64-v4 and AMX's instructions, as level 5. What rows/cpu.cpp says of
+// names and inlining holds here too.
+#include <omp.h>
+
+#include "kernels/launch.hpp"
+#include "kernels/rows/attention_tiles.hpp"
+#include "kernels/rows/tile_gemm.hpp"
+
+namespace fsdp::kernels {
+
+template <>
+void run_attention<5>(const AttentionForward<bf16>& call, std::size_t rows, float* scratch, std::size_t scratch_per_thread) {
+  const TileAttentionForward body{call};
+#pragma omp parallel for schedule(static)
+  for (std::size_t r = 0; r < rows; ++r)
+    body(CpuLanes<5>{}, r, scratch + static_cast<std::size_t>(omp_get_thread_num()) * scratch_per_thread);
+}
+
+template <>
+void run_attention<5>(const AttentionBackward<bf16>& call, std::size_t rows, float* scratch, std::size_t scratch_per_thread) {
+  const TileAttentionBackward body{call};
+#pragma omp parallel for schedule(static)
+  for (std::size_t r = 0; r < rows; ++r)
+    body(CpuLanes<5>{}, r, scratch + static_cast<std::size_t>(omp_get_thread_num()) * scratch_per_thread);
+}
+
+template <>
+void run_tile_product<5>(const TileProduct<bf16>& product, std::byte* workspace) {
+  tile_gemm(product, workspace);
+}
+template <>
+void run_tile_product<5>(const TileProduct<float>& product, std::byte* workspace) {
+  tile_gemm(product, workspace);
+}
+
+}  // namespace fsdp::kernels

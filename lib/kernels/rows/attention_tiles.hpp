@@ -1,0 +1,246 @@
+// Causal attention in bf16 on AMX's tiles: what rows/attention.hpp does, for 32 queries at a time. Products take probabilities
+// and gradients of scores rounded to bf16; softmax, sums and what is added up over queries are fp32. The gradients of keys and
+// values are summed transposed, dk^T = q^T ds, so that probabilities need no transposition.
+#pragma once
+
+#include "kernels/rows/attention.hpp"
+#include "kernels/rows/tiles.hpp"
+
+namespace fsdp::kernels {
+
+namespace tile_parts {
+
+using namespace tiles;
+
+/// Takes arrays from a thread's scratch.
+struct Shelf {
+  float* at;
+  FSDP_INLINE float* floats(std::size_t n) {
+    float* const here = at;
+    at += n;
+    return here;
+  }
+  FSDP_INLINE bf16* numbers(std::size_t n) { return reinterpret_cast<bf16*>(floats(n / 2)); }
+};
+
+/// All panels of a matrix whose `lanes` rows of left operands or columns of right ones are more than one panel; `lane_stride`:
+/// elements from one lane to the next.
+template <Operand operand, Trans trans>
+FSDP_INLINE void pack_all(bf16* to, const bf16* from, std::size_t stride, std::size_t lane_stride, std::size_t lanes,
+                          std::size_t depth) {
+  for (std::size_t lane = 0; lane < lanes; lane += side, to += aligned(depth) * side)
+    pack<operand, trans>(to, from + lane * lane_stride, stride, lanes - lane < side ? lanes - lane : side, depth);
+}
+
+/// out[32, columns] (=, +=) left[32, 32 steps] right, whose panels have `right_steps` steps; columns is a multiple of 32.
+FSDP_INLINE void multiply_row(std::size_t steps, const bf16* left, const bf16* right, std::size_t right_steps, float* out,
+                              std::size_t stride, std::size_t columns) {
+  for (std::size_t column = 0; column < columns; column += side, right += right_steps * step)
+    multiply(steps, left, right, out + column, stride, Write::overwrite);
+}
+
+/// Above the diagonal of the last 32 keys, nothing has weight.
+FSDP_INLINE void hide_later_keys(float* scores, std::size_t stride) {
+  for (std::size_t i = 0; i < side; ++i)
+    for (std::size_t j = i + 1; j < side; ++j) scores[i * stride + j] = -__builtin_huge_valf();
+}
+
+/// Of n floats, a multiple of 32.
+FSDP_INLINE float largest(const float* x, std::size_t n) {
+  __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
+  for (std::size_t i = side; i < n; i += side) {
+    a = _mm512_max_ps(a, _mm512_loadu_ps(x + i));
+    b = _mm512_max_ps(b, _mm512_loadu_ps(x + i + 16));
+  }
+  return _mm512_reduce_max_ps(_mm512_max_ps(a, b));
+}
+FSDP_INLINE float sum(const float* x, std::size_t n) {
+  __m512 a = _mm512_setzero_ps(), b = a;
+  for (std::size_t i = 0; i < n; i += side) {
+    a = _mm512_add_ps(a, _mm512_loadu_ps(x + i));
+    b = _mm512_add_ps(b, _mm512_loadu_ps(x + i + 16));
+  }
+  return _mm512_reduce_add_ps(_mm512_add_ps(a, b));
+}
+FSDP_INLINE float dot(const bf16* x, const bf16* y, std::size_t n) {
+  __m512 total = _mm512_setzero_ps();
+  for (std::size_t i = 0; i < n; i += side)
+    total = _mm512_dpbf16_ps(total, (__m512bh)_mm512_maskz_loadu_epi16(first(n - i), x + i),
+                             (__m512bh)_mm512_maskz_loadu_epi16(first(n - i), y + i));
+  return _mm512_reduce_add_ps(total);
+}
+
+/// Dropout's factors for one query and keys [0, keys), a multiple of 32.
+template <class Lanes>
+FSDP_INLINE void dropout_factors(Lanes lanes, float* factors, DropoutMask mask, std::size_t b, std::size_t h, std::size_t query,
+                                 std::size_t keys) {
+  lanes.each(keys / 8, [=](std::size_t group) FSDP_LANE {
+    const DropoutFactors eight(mask, group, query, h, b);
+    FSDP_UNROLL
+    for (std::size_t k = 0; k < 8; ++k) factors[group * 8 + k] = eight[k];
+  });
+}
+
+/// to[lanes, depth] = the transpose of from[depth, lanes], rounded; from's rows are `from_stride` floats apart, and there is
+/// room for whole blocks of 32.
+FSDP_INLINE void store_transposed(bf16* to, std::size_t stride, const float* from, std::size_t from_stride, std::size_t lanes,
+                                  std::size_t depth) {
+  for (std::size_t lane = 0; lane < lanes; lane += 16)
+    for (std::size_t d = 0; d < depth; d += side) {
+      __m512i left[16], right[16];
+      for (std::size_t i = 0; i < 16; ++i) {
+        left[i] = _mm512_loadu_si512(from + (d + i) * from_stride + lane);
+        right[i] = _mm512_loadu_si512(from + (d + 16 + i) * from_stride + lane);
+      }
+      transpose(left);
+      transpose(right);
+      for (std::size_t i = 0; i < 16 && lane + i < lanes; ++i)
+        store_rounded(to + (lane + i) * stride + d, _mm512_castsi512_ps(left[i]), _mm512_castsi512_ps(right[i]), depth - d);
+    }
+}
+
+}  // namespace tile_parts
+
+/// Row (b, h) of B * H.
+struct TileAttentionForward {
+  AttentionForward<bf16> call;
+
+  template <int level>
+  FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
+    using namespace tile_parts;
+    const auto& [out, lse, q, k, v, s, mask] = call;
+    const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T, R = aligned(T), W = aligned(D);
+    const std::size_t kv_offset = b * T * s.kv_stride + h / (s.H / s.K) * D;
+    const float scale = 1.0f / square_root(static_cast<float>(D));
+    Shelf shelf{scratch};
+    bf16 *const keys = shelf.numbers(R * W), *const values = shelf.numbers(R * W), *const queries = shelf.numbers(side * W),
+                *const probabilities = shelf.numbers(side * R);
+    float *const scores = shelf.floats(side * R), *const sums = shelf.floats(side * W), *const factors = shelf.floats(R);
+    const Registers registers;
+    pack_all<Operand::right, Trans::yes>(keys, k + kv_offset, s.kv_stride, s.kv_stride, T, D);
+    pack_all<Operand::right, Trans::no>(values, v + kv_offset, s.kv_stride, 1, D, T);
+
+    for (std::size_t first = 0; first < T; first += side) {
+      const std::size_t rows = T - first < side ? T - first : side, end = first + side;
+      pack<Operand::left, Trans::no>(queries, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, D);
+      multiply_row(W / side, queries, keys, W / side, scores, R, end);
+      hide_later_keys(scores + first, R);
+      float shift[side], total[side];
+      for (std::size_t j = 0; j < side; ++j) {
+        float* const p = scores + j * R;
+        const float top = largest(p, end) * scale;
+        lanes.each(end, [=](std::size_t i) FSDP_LANE { p[i] = exp(multiply_add(p[i], scale, -top)); });
+        shift[j] = top;
+        total[j] = sum(p, end);
+        if (mask.dropped) {
+          dropout_factors(lanes, factors, mask, b, h, first + j, end);
+          lanes.each(end, [=](std::size_t i) FSDP_LANE { p[i] *= factors[i]; });
+        }
+      }
+      lanes.each(side, [&](std::size_t j) FSDP_LANE { shift[j] += log(total[j]); });
+      for (std::size_t j = 0; j < rows; ++j) lse[row * T + first + j] = shift[j];
+      round_left(probabilities, scores, R, end);
+      multiply_row(end / side, probabilities, values, R / side, sums, W, W);
+      for (std::size_t j = 0; j < rows; ++j) {
+        const __m512 factor = _mm512_set1_ps(1.0f / total[j]);
+        for (std::size_t d = 0; d < D; d += side) {
+          const float* x = sums + j * W + d;
+          store_rounded(out + ((b * T + first + j) * s.H + h) * D + d, _mm512_mul_ps(_mm512_loadu_ps(x), factor),
+                        _mm512_mul_ps(_mm512_loadu_ps(x + 16), factor), D - d);
+        }
+      }
+    }
+  }
+};
+
+/// Row (b, kv) of B * K: all query heads of a key head, in order.
+struct TileAttentionBackward {
+  AttentionBackward<bf16> call;
+
+  template <int level>
+  FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
+    using namespace tile_parts;
+    const auto& [dq, dk, dv, d_out, out, lse, q, k, v, s, mask] = call;
+    const std::size_t b = row / s.K, kv = row % s.K, D = s.D, T = s.T, group = s.H / s.K, R = aligned(T), W = aligned(D);
+    const std::size_t kv_offset = b * T * s.kv_stride + kv * D;
+    const float scale = 1.0f / square_root(static_cast<float>(D));
+    Shelf shelf{scratch};
+    bf16 *const keys = shelf.numbers(R * W), *const keys_transposed = shelf.numbers(R * W),
+                *const values_transposed = shelf.numbers(R * W), *const queries = shelf.numbers(side * W),
+                *const queries_transposed = shelf.numbers(side * W), *const d_outs = shelf.numbers(side * W),
+                *const d_outs_transposed = shelf.numbers(side * W), *const slopes = shelf.numbers(side * R),
+                *const rounded = shelf.numbers(side * R);
+    float *const scores = shelf.floats(side * R), *const d_scores = shelf.floats(side * R),
+                 *const d_queries = shelf.floats(side * W), *const d_keys = shelf.floats(R * W),
+                 *const d_values = shelf.floats(R * W), *const factors = shelf.floats(R);
+    const Registers registers;
+    pack_all<Operand::right, Trans::no>(keys, k + kv_offset, s.kv_stride, 1, D, T);
+    pack_all<Operand::right, Trans::yes>(keys_transposed, k + kv_offset, s.kv_stride, s.kv_stride, T, D);
+    pack_all<Operand::right, Trans::yes>(values_transposed, v + kv_offset, s.kv_stride, s.kv_stride, T, D);
+    lanes.each(2 * R * W, [=](std::size_t i) FSDP_LANE { d_keys[i] = 0; });
+
+    for (std::size_t h = kv * group; h < (kv + 1) * group; ++h)
+      for (std::size_t first = 0; first < T; first += side) {
+        const std::size_t rows = T - first < side ? T - first : side, end = first + side;
+        const bf16* const q_rows = q + (b * T + first) * s.q_stride + h * D;
+        const bf16* const d_out_rows = d_out + ((b * T + first) * s.H + h) * D;
+        const bf16* const out_rows = out + ((b * T + first) * s.H + h) * D;
+        pack<Operand::left, Trans::no>(queries, q_rows, s.q_stride, rows, D);
+        pack_all<Operand::left, Trans::yes>(queries_transposed, q_rows, s.q_stride, 1, D, rows);
+        pack<Operand::left, Trans::no>(d_outs, d_out_rows, s.H * D, rows, D);
+        pack_all<Operand::left, Trans::yes>(d_outs_transposed, d_out_rows, s.H * D, 1, D, rows);
+        multiply_row(W / side, queries, keys_transposed, W / side, scores, R, end);
+        multiply_row(W / side, d_outs, values_transposed, W / side, d_scores, R, end);
+        hide_later_keys(scores + first, R);
+        for (std::size_t j = 0; j < side; ++j) {
+          float *const p = scores + j * R, *const d = d_scores + j * R;
+          if (j >= rows) {
+            lanes.each(end, [=](std::size_t i) FSDP_LANE { p[i] = d[i] = 0; });
+            continue;
+          }
+          const float delta = dot(d_out_rows + j * s.H * D, out_rows + j * s.H * D, D);
+          const float shift = lse[(b * s.H + h) * T + first + j];
+          if (mask.dropped) {
+            dropout_factors(lanes, factors, mask, b, h, first + j, end);
+            lanes.each(end, [=](std::size_t i) FSDP_LANE {
+              const float e = exp(multiply_add(p[i], scale, -shift));
+              p[i] = e * factors[i];
+              d[i] = e * (d[i] * factors[i] - delta) * scale;
+            });
+          } else {
+            lanes.each(end, [=](std::size_t i) FSDP_LANE {
+              const float e = exp(multiply_add(p[i], scale, -shift));
+              p[i] = e;
+              d[i] = e * (d[i] - delta) * scale;
+            });
+          }
+        }
+        round_left(slopes, d_scores, R, end);
+        multiply_row(end / side, slopes, keys, R / side, d_queries, W, W);
+        for (std::size_t j = 0; j < rows; ++j)
+          for (std::size_t d = 0; d < D; d += side) {
+            const float* x = d_queries + j * W + d;
+            store_rounded(dq + (b * T + first + j) * s.q_stride + h * D + d, _mm512_loadu_ps(x), _mm512_loadu_ps(x + 16),
+                          D - d);
+          }
+        round_right(rounded, d_scores, R, end);
+        add_products(d_keys, queries_transposed, rounded, R, W, end);
+        round_right(rounded, scores, R, end);
+        add_products(d_values, d_outs_transposed, rounded, R, W, end);
+      }
+    store_transposed(dk + kv_offset, s.kv_stride, d_keys, R, T, D);
+    store_transposed(dv + kv_offset, s.kv_stride, d_values, R, T, D);
+  }
+
+ private:
+  /// sums[W, keys) += left[W, 32] right[32, keys], rows of `stride`.
+  FSDP_INLINE static void add_products(float* sums, const bf16* left, const bf16* right, std::size_t stride, std::size_t W,
+                                       std::size_t keys) {
+    using namespace tile_parts;
+    for (std::size_t d = 0; d < W; d += side)
+      for (std::size_t key = 0; key < keys; key += side)
+        multiply(1, left + d * side, right + key * side, sums + d * stride + key, stride, Write::add);
+  }
+};
+
+}  // namespace fsdp::kernels
