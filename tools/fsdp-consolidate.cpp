@@ -39,13 +39,16 @@ OptionTable consolidate_option_table(Command& o) {
   table.choice<ConsolidatedFormat>(
       "format", o.how.format, {{"hdf5", ConsolidatedFormat::hdf5}, {"safetensors", ConsolidatedFormat::safetensors}},
       "hdf5: one file, a dataset per parameter under its Hugging Face name. safetensors: a Hugging Face folder, "
-      "config.json and model.safetensors.");
+      "config.json, model.safetensors, and the tokenizer's files of the folder that the model came from.");
   table.choice<DType>("dtype", o.how.type, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
                       "Type of the numbers written, rounded to nearest from the fp32 parameters.");
   table
       .size("max-shard-size", "SIZE", o.how.max_shard_bytes,
             "safetensors: largest file, as in 5GB; then there are several, and model.safetensors.index.json names them.")
       .unset("one file");
+  table.flag("with-optimizer", o.how.with_optimizer,
+             "The optimizer's states, too, in fp32: in HDF5 as datasets /exp_avg/NAME and so on, beside safetensors in "
+             "optimizer.safetensors.");
   table.flag("verify", o.verify, "Compare the checkpoint's checksums before, and read the result back and compare it after.");
   return table;
 }
@@ -77,23 +80,30 @@ int run(int argc, char** argv) {
 
   std::vector<std::string> warnings;
   const auto reader = open_checkpoint(options.checkpoint, &warnings);
-  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+  print_warnings(warnings);
   if (options.verify) {
     const int files = reader->header().world_size + 1;
     with_progress("checksums", [&](const ByteProgress& progress) { reader->verify(0, 1, progress); });
     fmt::print("{}: {} files verified\n", reader->description(), files);
   }
+  Consolidated done;
   with_progress("consolidating",
-                [&](const ByteProgress& progress) { consolidate(*reader, options.out, options.how, progress); });
+                [&](const ByteProgress& progress) { done = consolidate(*reader, options.out, options.how, progress); });
+  print_warnings(done.warnings);
+  if (done.kept_bytes > 0)
+    fmt::print("went on from {} that an earlier run had written\n", format_bytes(static_cast<double>(done.kept_bytes)));
+  if (!done.copied.empty()) fmt::print("copied from {}: {}\n", reader->header().model_folder, fmt::join(done.copied, ", "));
+  const std::vector<std::string> states = consolidated_states(*reader, options.how);
   if (options.verify) {
     const auto result = open_tensor_source(options.out);
     with_progress("verifying",
-                  [&](const ByteProgress& progress) { compare_sources(*reader, *result, options.how.type, progress); });
+                  [&](const ByteProgress& progress) { compare_sources(*reader, *result, options.how.type, progress, states); });
   }
   std::size_t elements = 0;
   for (const std::string& name : reader->names()) elements += numel(reader->shape(name));
-  fmt::print("{}: {} parameters of {}, update {}{}\n", options.out.string(), format_count(static_cast<double>(elements)),
-             reader->description(), reader->header().progress.update, options.verify ? ", verified" : "");
+  fmt::print("{}: {} parameters of {}, update {}{}{}\n", options.out.string(), format_count(static_cast<double>(elements)),
+             reader->description(), reader->header().progress.update,
+             states.size() > 1 ? format(", states: {}", fmt::join(states, ", ")) : "", options.verify ? ", verified" : "");
   return exit_code::done;
 }
 

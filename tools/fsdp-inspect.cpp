@@ -41,7 +41,9 @@ OptionTable inspect_option_table(Command& o) {
       .unset("no comparison");
   table.group("How");
   table.flag("verify", o.verify, "Compare the checksums of every file of the checkpoint; a bad one is named, with the tensor.");
-  table.text("tensor", "NAME", o.tensor, "This tensor alone, with the optimizer's states of it and who holds what.")
+  table
+      .text("tensor", "NAME", o.tensor,
+            "This tensor alone, with the optimizer's states of it, where they are stored, and who holds what.")
       .unset("all");
   table.flag("options", o.options, "The options of the run that wrote it.");
   table.flag("json", o.json, "Print one JSON object.");
@@ -129,13 +131,13 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
   std::vector<Cells> rows = {{name + " " + to_string(shape), "mean", "norm", "min", "max", ""}};
   rows.push_back(joined({"parameters"}, cells_of(parameters)));
   std::string holders;
+  for (const std::string& state : source.states()) {
+    if (state == "parameters" || !source.has_state(state, name)) continue;
+    const TensorSummary summary = summarize_state(source, state, name);
+    json[state] = to_json(summary);
+    rows.push_back(joined({state}, cells_of(summary)));
+  }
   if (reader) {
-    for (const std::string& state : reader->states()) {
-      if (state == "parameters" || !reader->has_state(state, name)) continue;
-      const TensorSummary summary = summarize_state(*reader, state, name);
-      json[state] = to_json(summary);
-      rows.push_back(joined({state}, cells_of(summary)));
-    }
     for (const auto& [range, rank] : reader->holders(name)) {
       holders += format("rank {}: elements {} to {}\n", rank, range.begin, range.end);
       json["holders"].push_back({{"rank", rank}, {"begin", range.begin}, {"end", range.end}});
@@ -164,18 +166,22 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     json["tensors"].push_back(std::move(entry));
   }
   json["parameters"] = elements, json["norm"] = std::sqrt(squares), json["non_finite"] = non_finite;
+  json["states"] = source.states();
   if (reader) {
     const CheckpointHeader& h = reader->header();
     json["update"] = h.progress.update, json["tokens"] = h.progress.tokens, json["world_size"] = h.world_size;
-    json["strategy"] = h.strategy, json["optimizer"] = h.optimizer, json["states"] = reader->states();
+    json["strategy"] = h.strategy, json["optimizer"] = h.optimizer;
     json["version"] = h.version;
   }
   if (command.json) {
     fmt::print("{}\n", json.dump());
     return exit_code::done;
   }
-  fmt::print("{}{}{} parameters in {} tensors, norm {:.6g}{}\n", reader ? describe_run(*reader) : source.description() + "\n",
-             lay_out(rows, 2), format_count(static_cast<double>(elements)), source.names().size(), std::sqrt(squares),
+  const std::string states =
+      source.states().size() > 1 ? format(", states: {}", fmt::join(source.states(), ", ")) : std::string();
+  fmt::print("{}{}{} parameters in {} tensors, norm {:.6g}{}\n",
+             reader ? describe_run(*reader) : source.description() + states + "\n", lay_out(rows, 2),
+             format_count(static_cast<double>(elements)), source.names().size(), std::sqrt(squares),
              non_finite == 0 ? "" : format(", {} elements are not finite", non_finite));
   return exit_code::done;
 }

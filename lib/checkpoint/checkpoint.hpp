@@ -36,12 +36,13 @@ struct Progress {
 struct CheckpointHeader {
   TransformerConfig config;
   Progress progress;
-  std::string strategy;         // "full"
-  int world_size = 1;           // ranks that wrote; each rank file holds the slices that its rank owns exactly once
-  int shards = 1;               // size of the shard axis
-  std::vector<UnitSpec> units;  // with the number of shards and of ranks: the layout
-  std::string optimizer;        // "adamw", a name of optimizer_kinds()
-  std::string options_json;     // all options of the run, for inspection
+  std::string strategy;           // "full"
+  int world_size = 1;             // ranks that wrote; each rank file holds the slices that its rank owns exactly once
+  int shards = 1;                 // size of the shard axis
+  std::vector<UnitSpec> units;    // with the number of shards and of ranks: the layout
+  std::string optimizer;          // "adamw", a name of optimizer_kinds()
+  std::string options_json;       // all options of the run, for inspection
+  std::string model_folder = {};  // the Hugging Face folder that the model came from; empty: none
   std::string version;
 };
 
@@ -91,17 +92,9 @@ class CheckpointReader : public TensorSource {
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder);
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
-  /// "parameters", "exp_avg", ...
-  virtual const std::vector<std::string>& states() const = 0;
   virtual bool was_trained(const std::string& name) const = 0;
-  /// Whether this state of a parameter was saved: the optimizer's is for those that were trained.
-  virtual bool has_state(const std::string& state, const std::string& name) const = 0;
-  /// The parameter's own shape, with one column or row for a state by row or by column. Throws UserError if there is none.
-  virtual Shape state_shape(const std::string& state, const std::string& name) const = 0;
   /// Which rank's file has which elements of a parameter, in order.
   virtual std::vector<std::pair<Range, int>> holders(const std::string& name) const = 0;
-  /// Elements [range) of a parameter's state `state` ("parameters", "exp_avg", ...), which may be fewer than its own: row_var.
-  virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
   /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws
   /// RunError naming the first bad one, and in it the first bad tensor.
   virtual void verify(int part, int parts, const ByteProgress& progress = nullptr) const = 0;
@@ -111,9 +104,20 @@ class CheckpointReader : public TensorSource {
 /// and so is the state of what was not trained when the checkpoint was written. Not collective.
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states);
-/// The same for parameters alone from any source. Throws UserError naming a tensor that is missing or has another shape.
+/// The same for parameters alone from any source. Those that `fresh` says are left zero. Throws UserError naming every tensor
+/// that does not fit.
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                     const std::vector<std::span<float>>& units);
+                     const std::vector<std::span<float>>& units, const std::vector<bool>& fresh = {});
+
+/// Tensors that do not fit and that patterns allow.
+struct Mismatch {
+  std::vector<bool> fresh;        // by parameter: not to be taken from the source
+  std::vector<std::string> said;  // a line for each tensor, parameter or not, and for each pattern that changes nothing
+};
+/// Compares a source's tensors with a model's: names and shapes. Throws UserError naming all that fit neither the model nor a
+/// pattern; `remedy` is what the user can do then.
+Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>& parameters,
+                       const std::vector<std::string>& patterns = {}, const std::string& remedy = "");
 
 /// `path` is a step folder, or a save folder: then its latest complete step. Throws UserError.
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path,
@@ -124,14 +128,24 @@ struct ConsolidateOptions {
   ConsolidatedFormat format = ConsolidatedFormat::hdf5;
   DType type = DType::f32;          // fp32 parameters are rounded to it, to nearest
   std::size_t max_shard_bytes = 0;  // of safetensors files: a tensor that would exceed it begins the next; 0: one file
+  bool with_optimizer = false;      // its states, too, in fp32
 };
-/// One process, no MPI: streams every whole parameter from `source` into one HDF5 file (OUT) or a Hugging Face folder (OUT/),
-/// in constant memory, under a temporary name until whole and on the disk. Throws UserError if OUT exists.
-void consolidate(const CheckpointReader& source, const std::filesystem::path& out, const ConsolidateOptions& options,
-                 const ByteProgress& progress = nullptr);
-/// Compares all tensors of two sources bit by bit, in constant memory, those of `expected` rounded to `type`. Throws UserError
-/// naming the first that differs.
+/// "parameters", or all that `source` has. Throws UserError if there is nothing of an optimizer.
+std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options);
+struct Consolidated {
+  std::size_t kept_bytes = 0;         // of the tensors, that an earlier call had written
+  std::vector<std::string> copied;    // files of the model's folder
+  std::vector<std::string> warnings;  // why others were not
+};
+/// One process, no MPI: streams every whole tensor from `source` into one HDF5 file (OUT) or a Hugging Face folder (OUT/), in
+/// constant memory, in the folder OUT.tmp until whole and on the disk. A call that was killed or failed leaves that folder; the
+/// next one with the same source and options keeps those pieces of it whose checksums are right, and any other begins anew.
+/// Throws UserError if OUT exists.
+Consolidated consolidate(const CheckpointReader& source, const std::filesystem::path& out, const ConsolidateOptions& options,
+                         const ByteProgress& progress = nullptr);
+/// Compares all tensors of two sources bit by bit, in constant memory, parameters of `expected` rounded to `type`. Throws
+/// UserError naming the first that differs.
 void compare_sources(const TensorSource& expected, const TensorSource& found, DType type = DType::f32,
-                     const ByteProgress& progress = nullptr);
+                     const ByteProgress& progress = nullptr, const std::vector<std::string>& states = {"parameters"});
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // A Hugging Face folder as a source of tensors. Checkpoints on the Hub name GPT-2's tensors without "transformer."; some carry
-// buffers that are computed, not learned. Any other tensor that the model has no place for is an error: ignoring it would
-// change results.
+// buffers that are computed, not learned, and are left out. Any other tensor is listed, for whoever loads to refuse.
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -23,9 +23,6 @@ namespace {
 bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
 }
-
-constexpr const char* single_name = "model.safetensors";
-constexpr const char* index_name = "model.safetensors.index.json";
 
 /// The files that an index names, each once. Throws UserError.
 std::vector<std::string> files_of_index(const std::filesystem::path& path) {
@@ -50,8 +47,9 @@ std::vector<std::string> files_of_index(const std::filesystem::path& path) {
 
 class HuggingFaceFolder final : public TensorSource {
  public:
-  /// `files`: names of safetensors files in it, which together hold the model.
-  HuggingFaceFolder(const std::filesystem::path& folder, const std::vector<std::string>& files)
+  /// `files`: names of safetensors files in it, which together hold the model; `state_files` the optimizer's states.
+  HuggingFaceFolder(const std::filesystem::path& folder, const std::vector<std::string>& files,
+                    const std::vector<std::string>& state_files)
       : folder_(folder), config_(read_config(folder)) {
     config_.validate();
     std::set<std::string> wanted;
@@ -60,18 +58,29 @@ class HuggingFaceFolder final : public TensorSource {
       files_.push_back(std::make_unique<SafetensorsFile>(folder / name));
       for (const StoredTensor& tensor : files_.back()->tensors()) take(*files_.back(), tensor, wanted);
     }
+    for (const std::string& name : state_files) {
+      files_.push_back(std::make_unique<SafetensorsFile>(folder / name));
+      for (const StoredTensor& tensor : files_.back()->tensors()) take_state(*files_.back(), tensor);
+    }
   }
 
   const TransformerConfig& config() const override { return config_; }
   std::vector<std::string> names() const override {
     std::vector<std::string> all;
-    for (const auto& [name, tensor] : tensors_) all.push_back(name);
+    for (const auto& [key, place] : tensors_)
+      if (key.first == "parameters") all.push_back(key.second);
     return all;
   }
-  bool has(const std::string& name) const override { return tensors_.contains(name); }
-  Shape shape(const std::string& name) const override { return locate(name).second->shape; }
-  void read(const std::string& name, Range range, float* out) const override {
-    const auto& [file, tensor] = locate(name);
+  bool has(const std::string& name) const override { return has_state("parameters", name); }
+  Shape shape(const std::string& name) const override { return state_shape("parameters", name); }
+  void read(const std::string& name, Range range, float* out) const override { read_state("parameters", name, range, out); }
+  const std::vector<std::string>& states() const override { return states_; }
+  bool has_state(const std::string& state, const std::string& name) const override { return tensors_.contains({state, name}); }
+  Shape state_shape(const std::string& state, const std::string& name) const override {
+    return locate(state, name).second->shape;
+  }
+  void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
+    const auto& [file, tensor] = locate(state, name);
     file->read(*tensor, range, out);
     bytes_read_ += range.size() * size_of(*type_of_safetensors(tensor->dtype));
   }
@@ -87,47 +96,70 @@ class HuggingFaceFolder final : public TensorSource {
       if (name.empty() && wanted.contains(prefix + tensor.name)) name = prefix + tensor.name;
     if (name.empty()) {
       if (is_buffer(tensor.name) || (config_.tied_embeddings && tensor.name == "lm_head.weight")) return;
-      throw UserError(
-          format("{} holds {} {}, which the model of {} does not have (leaving it out would change results) correct "
-                 "config.json or use "
-                 "another model",
-                 file.path().string(), tensor.name, to_string(tensor.shape), (folder_ / "config.json").string()));
+      name = tensor.name;
+    } else {
+      require_readable(file, tensor);
     }
+    add("parameters", name, file, tensor);
+  }
+
+  /// "exp_avg/transformer.wte.weight"
+  void take_state(const SafetensorsFile& file, const StoredTensor& tensor) {
+    const std::size_t slash = tensor.name.find('/');
+    if (slash == std::string::npos) return;
+    require_readable(file, tensor);
+    const std::string state = tensor.name.substr(0, slash);
+    if (std::find(states_.begin(), states_.end(), state) == states_.end()) states_.push_back(state);
+    add(state, tensor.name.substr(slash + 1), file, tensor);
+  }
+
+  static void require_readable(const SafetensorsFile& file, const StoredTensor& tensor) {
     if (!type_of_safetensors(tensor.dtype))
       throw UserError(format("{} holds {} in {} (F32, BF16 and F16 are read) convert the model", file.path().string(),
                              tensor.name, tensor.dtype));
-    if (!tensors_.emplace(name, Place{&file, &tensor}).second)
+  }
+
+  void add(const std::string& state, const std::string& name, const SafetensorsFile& file, const StoredTensor& tensor) {
+    if (!tensors_.emplace(std::pair(state, name), Place{&file, &tensor}).second)
       throw UserError(format("{} holds {} a second time (which one counts is unknown) remove one", file.path().string(), name));
   }
 
-  const Place& locate(const std::string& name) const {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end())
+  const Place& locate(const std::string& state, const std::string& name) const {
+    const auto found = tensors_.find({state, name});
+    if (found != tensors_.end()) return found->second;
+    if (state != "parameters")
       throw UserError(
-          format("{} has no tensor {} (the model of its config.json needs it) use the whole model", folder_.string(), name));
-    return found->second;
+          format("{} has no {} of {} (it holds {}) check the name", folder_.string(), state, name, fmt::join(states_, ", ")));
+    throw UserError(
+        format("{} has no tensor {} (the model of its config.json needs it) use the whole model", folder_.string(), name));
   }
 
   std::filesystem::path folder_;
   TransformerConfig config_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, Place> tensors_;  // by our names
+  std::map<std::pair<std::string, std::string>, Place> tensors_;  // by state and our name
+  std::vector<std::string> states_ = {"parameters"};
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder) {
-  const auto there = [&](const char* name) { return std::filesystem::exists(folder / name); };
-  const bool single = there(single_name), several = there(index_name);
-  if (!single && !several)
-    throw UserError(format("{} has no {} (the weights are read from there){} check the path", folder.string(), single_name,
+  const auto there = [&](const std::string& name) { return std::filesystem::exists(folder / name); };
+  /// NAME.safetensors, or the files that its index names; none if neither is there.
+  const auto files_of = [&](const std::string& name) -> std::vector<std::string> {
+    const std::string single = name + ".safetensors", index = single + ".index.json";
+    if (there(single)) return {single};
+    return there(index) ? files_of_index(folder / index) : std::vector<std::string>();
+  };
+  const std::vector<std::string> files = files_of("model");
+  if (files.empty())
+    throw UserError(format("{} has no model.safetensors (the weights are read from there){} check the path", folder.string(),
                            there("pytorch_model.bin") ? " save its pytorch_model.bin as safetensors, or" : ""));
   if (!there("config.json"))
     throw UserError(
         format("{} has no config.json (it says what the model is) copy it from where the weights are from", folder.string()));
-  return std::make_unique<HuggingFaceFolder>(
-      folder, single ? std::vector<std::string>{single_name} : files_of_index(folder / index_name));
+  return std::make_unique<HuggingFaceFolder>(folder, files, files_of("optimizer"));
 }
 
 }  // namespace fsdp

@@ -47,9 +47,9 @@ TensorSummary summarize(const TensorSource& source, const std::string& name) {
   return summary_of(numel(source.shape(name)), [&](Range range, float* out) { source.read(name, range, out); });
 }
 
-TensorSummary summarize_state(const CheckpointReader& reader, const std::string& state, const std::string& name) {
-  return summary_of(numel(reader.state_shape(state, name)),
-                    [&](Range range, float* out) { reader.read_state(state, name, range, out); });
+TensorSummary summarize_state(const TensorSource& source, const std::string& state, const std::string& name) {
+  return summary_of(numel(source.state_shape(state, name)),
+                    [&](Range range, float* out) { source.read_state(state, name, range, out); });
 }
 
 std::vector<TensorDifference> compare_tensors(const TensorSource& a, const TensorSource& b, const ByteProgress& progress) {

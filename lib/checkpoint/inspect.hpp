@@ -14,8 +14,8 @@ struct TensorSummary {
   std::size_t non_finite = 0;
 };
 TensorSummary summarize(const TensorSource& source, const std::string& name);
-/// The same of a state of a checkpoint: "exp_avg". Throws UserError if it has none of this parameter.
-TensorSummary summarize_state(const CheckpointReader& reader, const std::string& state, const std::string& name);
+/// The same of a state of the optimizer: "exp_avg". Throws UserError if there is none of this parameter.
+TensorSummary summarize_state(const TensorSource& source, const std::string& state, const std::string& name);
 
 struct TensorDifference {
   std::string name;

@@ -1,10 +1,13 @@
 // From whole tensors, wherever they are, to one rank's shard.
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
+#include "nn/patterns.hpp"
 
 namespace fsdp {
 
@@ -12,37 +15,55 @@ namespace {
 
 constexpr std::size_t most_at_once = std::size_t{1} << 20;  // elements
 
-/// Calls read(parameter, range, out) for every slice of the units that have room.
-template <class Read>
-void fill_shard(const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                const std::vector<std::span<float>>& units, Read&& read) {
-  expect(units.size() == layout.units().size(), "a state has all units");
-  for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    if (units[unit].empty()) continue;
-    expect(units[unit].size() == layout.shard_numel(unit), "a state covers the shard");
-    std::fill(units[unit].begin(), units[unit].end(), 0.0f);  // padding
-    for (const Slice& slice : layout.slices(unit, shard))
-      read(parameters[slice.parameter], slice.range, units[unit].data() + slice.shard_offset);
-  }
-}
-
-void check_shapes(const TensorSource& source, const std::vector<Parameter>& parameters) {
-  for (const Parameter& parameter : parameters) {
-    if (!source.has(parameter.name))
-      throw UserError(format("{} has no tensor {} (the model needs it) check the model options, or use another source",
-                             source.description(), parameter.name));
-    const Shape found = source.shape(parameter.name);
-    if (found != parameter.shape)
-      throw UserError(format("{} of {} has shape {} (the model needs {}) check the model options, or use another source",
-                             parameter.name, source.description(), to_string(found), to_string(parameter.shape)));
-  }
-}
+constexpr const char* other_source = "check the model options, or use another source";
+constexpr std::size_t most_named = 40;
 
 }  // namespace
 
+Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>& parameters,
+                       const std::vector<std::string>& patterns, const std::string& remedy) {
+  Mismatch result;
+  result.fresh.resize(parameters.size());
+  std::vector<bool> used(patterns.size());
+  std::vector<std::string> bad;
+  const auto note = [&](const std::string& name, const std::string& how, const char* then) {
+    bool allowed = false;
+    for (std::size_t i = 0; i < patterns.size(); ++i)
+      if (matches(patterns[i], name)) used[i] = allowed = true;
+    if (allowed)
+      result.said.push_back(format("{} {}: {}", name, then, how));
+    else
+      bad.push_back(format("{}: {}", name, how));
+    return allowed;
+  };
+  std::set<std::string> known;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const auto& [name, shape] = std::tie(parameters[p].name, parameters[p].shape);
+    known.insert(name);
+    if (!source.has(name))
+      result.fresh[p] = note(name, "it is not there", "starts afresh");
+    else if (const Shape found = source.shape(name); found != shape)
+      result.fresh[p] =
+          note(name, format("its shape is {} there, {} in the model", to_string(found), to_string(shape)), "starts afresh");
+  }
+  for (const std::string& name : source.names())
+    if (!known.contains(name))
+      note(name, format("the model has none, there it is {}", to_string(source.shape(name))), "is left out");
+  if (!bad.empty()) {
+    const std::size_t all = bad.size();
+    if (all > most_named) bad.resize(most_named), bad.push_back(format("and {} more", all - most_named));
+    throw UserError(format("{} does not fit the model in {} tensor{} ({}) {}", source.description(), all, all == 1 ? "" : "s",
+                           fmt::join(bad, "; "), remedy.empty() ? other_source : remedy));
+  }
+  for (std::size_t i = 0; i < patterns.size(); ++i)
+    if (!used[i])
+      result.said.push_back(format("'{}' changes nothing: all that it matches fits, or it matches nothing", patterns[i]));
+  return result;
+}
+
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states) {
-  check_shapes(reader, parameters);
+  find_mismatch(reader, parameters);
   std::vector<float> piece;
   for (const ShardState& state : states) {
     expect(state.units.size() == layout.units().size(), "a state has all units");
@@ -72,10 +93,17 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
 }
 
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                     const std::vector<std::span<float>>& units) {
-  check_shapes(source, parameters);
-  fill_shard(parameters, layout, shard, units,
-             [&](const Parameter& parameter, Range range, float* out) { source.read(parameter.name, range, out); });
+                     const std::vector<std::span<float>>& units, const std::vector<bool>& fresh) {
+  if (fresh.empty()) find_mismatch(source, parameters);
+  expect(units.size() == layout.units().size(), "a state has all units");
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    if (units[unit].empty()) continue;
+    expect(units[unit].size() == layout.shard_numel(unit), "a state covers the shard");
+    std::fill(units[unit].begin(), units[unit].end(), 0.0f);  // padding
+    for (const Slice& slice : layout.slices(unit, shard))
+      if (fresh.empty() || !fresh[slice.parameter])
+        source.read(parameters[slice.parameter].name, slice.range, units[unit].data() + slice.shard_offset);
+  }
 }
 
 }  // namespace fsdp

@@ -10,7 +10,6 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "h5/output.hpp"
 #include "kernels/element.hpp"
 
 namespace fsdp {
@@ -140,11 +139,11 @@ void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) 
   });
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
-                                     const std::vector<std::pair<std::string, Shape>>& tensors, DType type)
-    : output_(std::make_shared<h5::Output>(path.string())), type_(type) {
+std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>& tensors, DType type,
+                               const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header;
-  header["__metadata__"] = {{"format", "pt"}};  // transformers asks for it
+  header["__metadata__"] = metadata;
+  header["__metadata__"]["format"] = "pt";  // transformers asks for it
   std::uint64_t at = 0;
   for (const auto& [name, shape] : tensors) {
     const std::uint64_t end = at + numel(shape) * size_of(type);
@@ -154,36 +153,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
   std::string text = header.dump();
   text.resize(round_up(text.size(), 8), ' ');  // so that the data is aligned
   const std::uint64_t length = text.size();
-  output_->write(0, &length, sizeof length);
-  output_->write(8, text.data(), text.size());
-  output_->check();
-  at_ = 8 + length;
-  end_ = at_ + at;
-}
-
-SafetensorsWriter::~SafetensorsWriter() = default;
-
-void SafetensorsWriter::append(const float* values, std::size_t count) {
-  expect(count * size_of(type_) <= end_ - at_, "no more is appended than the header says");
-  with_element(type_, [&]<class E>() {
-    if constexpr (std::is_same_v<E, float>) {
-      output_->write(at_, values, count * sizeof(E));
-    } else {
-      std::vector<E> narrow(std::min(converted_at_once, count));
-      for (std::size_t at = 0; at < count; at += narrow.size()) {
-        const std::size_t n = std::min(narrow.size(), count - at);
-        std::transform(values + at, values + at + n, narrow.begin(), [](float x) { return E(x); });
-        output_->write(at_ + at * sizeof(E), narrow.data(), n * sizeof(E));
-      }
-    }
-  });
-  output_->check();
-  at_ += count * size_of(type_);
-}
-
-void SafetensorsWriter::finish() {
-  expect(at_ == end_, "everything that the header names was written");
-  output_->finish();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }
 
 }  // namespace fsdp

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,10 +16,6 @@
 #include "tensor/shape.hpp"
 
 namespace fsdp {
-
-namespace h5 {
-class Output;
-}
 
 /// "F32", "BF16", "F16"; and what such a text says, if it is one of these.
 std::string_view safetensors_name(DType type);
@@ -49,22 +45,9 @@ class SafetensorsFile {
   std::vector<StoredTensor> tensors_;
 };
 
-/// Writes tensors one after another, all of one type.
-class SafetensorsWriter {
- public:
-  /// Throws CallError, also if there is such a file.
-  SafetensorsWriter(const std::filesystem::path& path, const std::vector<std::pair<std::string, Shape>>& tensors,
-                    DType type = DType::f32);
-  ~SafetensorsWriter();
-  /// The next `count` elements in the order of `tensors`, rounded to the type.
-  void append(const float* values, std::size_t count);
-  /// Waits for the disk. Everything must have been appended.
-  void finish();
-
- private:
-  std::shared_ptr<h5::Output> output_;
-  DType type_;
-  std::uint64_t at_ = 0, end_ = 0;
-};
+/// What a file of these tensors, all of one type, begins with: their bytes follow without gaps, in this order. `metadata` are
+/// texts beside the format's own.
+std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>& tensors, DType type = DType::f32,
+                               const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace fsdp

@@ -88,7 +88,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
         continue;
       }
       if (busy)
-        throw RunError(format("{} is in use ({} saves there) wait for its end, or choose another --save-dir", folder_.string(),
+        throw RunError(format("{} is in use ({} saves there) wait for its end, or choose another folder", folder_.string(),
                               owner.host.empty() ? "another run" : owner.description()));
       if (locked && !is_file_at(fd_, path_)) {
         ::close(fd_);

@@ -156,6 +156,21 @@ Progress read_progress(const h5::Node& node) {
           read_loss_scaler(node)};
 }
 
+void write_states(h5::Node& node, const std::vector<std::string>& states) {
+  node.write_text("states", format("{}", fmt::join(states, " ")));
+}
+
+std::vector<std::string> read_states(const h5::Node& node) {
+  std::vector<std::string> all;
+  const std::string states = node.read_text("states");
+  for (std::size_t at = 0; at < states.size();) {
+    const std::size_t end = std::min(states.find(' ', at), states.size());
+    all.push_back(states.substr(at, end - at));
+    at = end + 1;
+  }
+  return all;
+}
+
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind) {
   const std::string found = node.has_attribute("format") ? node.read_text("format") : "";
   if (found != kind)
@@ -179,9 +194,10 @@ void write_index_attributes(h5::Node& node, const Index& index) {
   node.write_text("units", units_to_json(header.units).dump());
   node.write_integer("flat_alignment", flat_alignment);
   node.write_text("optimizer", header.optimizer);
-  node.write_text("states", format("{}", fmt::join(index.states, " ")));
+  write_states(node, index.states);
   node.write_text("config", config_to_json(header.config).dump(2));
   node.write_text("options", header.options_json);
+  if (!header.model_folder.empty()) node.write_text("model_folder", header.model_folder);
 }
 
 Index read_index_attributes(const h5::Node& node, const std::string& name) {
@@ -201,6 +217,7 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   header.shards = static_cast<int>(shards);
   header.optimizer = node.read_text("optimizer");
   header.options_json = node.read_text("options");
+  if (node.has_attribute("model_folder")) header.model_folder = node.read_text("model_folder");
   const json config = json::parse(node.read_text("config"), nullptr, /*allow_exceptions=*/false);
   if (config.is_discarded())
     throw UserError(format("{} holds no model configuration (it is not JSON) use another checkpoint", name));
@@ -210,12 +227,7 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
                                  list_parameters(header.config).parameters.size());
   if (header.units.empty())
     throw UserError(format("{} describes units that do not cover its model once (it is damaged) use another checkpoint", name));
-  const std::string states = node.read_text("states");
-  for (std::size_t at = 0; at < states.size();) {
-    const std::size_t end = std::min(states.find(' ', at), states.size());
-    index.states.push_back(states.substr(at, end - at));
-    at = end + 1;
-  }
+  index.states = read_states(node);
   return index;
 }
 

@@ -57,6 +57,9 @@ Index read_index_attributes(const h5::Node& node, const std::string& name);
 
 void write_progress(h5::Node& node, const Progress& progress);
 Progress read_progress(const h5::Node& node);
+/// Names of the states that are stored, "parameters" first.
+void write_states(h5::Node& node, const std::vector<std::string>& states);
+std::vector<std::string> read_states(const h5::Node& node);
 /// Throws UserError unless the file says that it is of this kind, in a version that we know.
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind);
 

@@ -24,6 +24,14 @@ class TensorSource {
   virtual Shape shape(const std::string& name) const = 0;
   /// Elements [range) of the tensor, flat in its stored shape, as fp32. Throws UserError (missing, truncated) or CallError.
   virtual void read(const std::string& name, Range range, float* out) const = 0;
+  /// "parameters", and those of the optimizer that are stored beside them: "exp_avg".
+  virtual const std::vector<std::string>& states() const = 0;
+  /// Whether this state of a parameter is there: the optimizer's is for those that were trained.
+  virtual bool has_state(const std::string& state, const std::string& name) const = 0;
+  /// The parameter's own shape, with one column or row for a state by row or by column. Throws UserError if there is none.
+  virtual Shape state_shape(const std::string& state, const std::string& name) const = 0;
+  /// Elements [range) of a parameter's state, which may be fewer than its own: row_var.
+  virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
   /// Bytes of tensor data read so far through this object.
   virtual std::size_t bytes_read() const = 0;
   /// "Hugging Face folder models/gpt2", "checkpoint checkpoints/step-00000350 (4 ranks)".
@@ -36,7 +44,8 @@ std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& pa
                                                  std::vector<std::string>* warnings = nullptr);
 
 /// A Hugging Face folder: config.json and model.safetensors, or the files that model.safetensors.index.json names, with tensors
-/// in fp32, bf16 or fp16, with or without their "transformer." or "model.".
+/// in fp32, bf16 or fp16, with or without their "transformer." or "model."; optimizer.safetensors as consolidate() writes it.
+/// What its model has no place for is among its names, too.
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder);
 /// One HDF5 file with whole parameters, as consolidate() writes it.
 std::unique_ptr<TensorSource> open_consolidated(const std::filesystem::path& file);

@@ -294,22 +294,41 @@ Handle file_type(DType type, const std::string& what) {
   return made;
 }
 
-}  // namespace
-
-Dataset File::create_dataset(const std::string& name, const Shape& shape, DType type) {
-  const Lock lock;
-  const std::string what = format("{} of {}", name, what_);
-  const Handle space = dataspace({shape.begin(), shape.end()});
-  const Handle links = property_list(H5P_LINK_CREATE), creation = property_list(H5P_DATASET_CREATE);
-  check_h5(H5Pset_create_intermediate_group(links.id(), 1), "H5Pset_create_intermediate_group", what);
+Handle dataset_creation(const std::string& what) {
+  Handle creation = property_list(H5P_DATASET_CREATE);
   check_h5(H5Pset_fill_time(creation.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time",
            what);  // every element is written once, by us
-  const Handle stored = file_type(type, what);
-  return {{check_h5(H5Dcreate2(handle_.id(), name.c_str(), stored.id(), space.id(), links.id(), creation.id(), H5P_DEFAULT),
-                    "H5Dcreate2", what),
-           H5Dclose, "H5Dclose"},
-          what,
-          output_};
+  return creation;
+}
+
+Handle make_dataset(const Handle& file, const std::string& name, const Shape& shape, DType type, const Handle& creation,
+                    const std::string& what) {
+  const Handle space = dataspace({shape.begin(), shape.end()}), links = property_list(H5P_LINK_CREATE),
+               stored = file_type(type, what);
+  check_h5(H5Pset_create_intermediate_group(links.id(), 1), "H5Pset_create_intermediate_group", what);
+  return {check_h5(H5Dcreate2(file.id(), name.c_str(), stored.id(), space.id(), links.id(), creation.id(), H5P_DEFAULT),
+                   "H5Dcreate2", what),
+          H5Dclose, "H5Dclose"};
+}
+
+}  // namespace
+
+Dataset File::create_dataset(const std::string& name, const Shape& shape) {
+  const Lock lock;
+  const std::string what = format("{} of {}", name, what_);
+  return {make_dataset(handle_, name, shape, DType::f32, dataset_creation(what), what), what, output_};
+}
+
+std::uint64_t File::reserve_dataset(const std::string& name, const Shape& shape, DType type) {
+  const Lock lock;
+  const std::string what = format("{} of {}", name, what_);
+  const Handle creation = dataset_creation(what);
+  check_h5(H5Pset_alloc_time(creation.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time", what);
+  check_h5(H5Pset_obj_track_times(creation.id(), false), "H5Pset_obj_track_times", what);
+  const Handle dataset = make_dataset(handle_, name, shape, type, creation, what);
+  const haddr_t offset = H5Dget_offset(dataset.id());
+  if (offset == HADDR_UNDEF) throw CallError("H5Dget_offset " + what, error_stack());
+  return offset;
 }
 
 void File::create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts) {

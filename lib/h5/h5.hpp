@@ -106,7 +106,10 @@ class File : public Node {
   static bool looks_like_hdf5(const std::filesystem::path& path);
 
   /// Contiguous fp32, without values until written.
-  Dataset create_dataset(const std::string& name, const Shape& shape, DType type = DType::f32);
+  Dataset create_dataset(const std::string& name, const Shape& shape);
+  /// Contiguous room for elements of `type`, whose bytes somebody else writes once the file is closed. Returns where it begins
+  /// in the file. Bytes of the file do not depend on the time.
+  std::uint64_t reserve_dataset(const std::string& name, const Shape& shape, DType type);
   /// fp32; what no part covers reads as NaN, and so do the parts of a file that is missing.
   void create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts);
   bool has(const std::string& name) const;

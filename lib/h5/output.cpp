@@ -18,9 +18,12 @@ namespace {
 constexpr std::size_t piece_bytes = std::size_t{16} << 20;
 }
 
-Output::Output(std::string path)
-    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
-  check_errno(fd_ >= 0, "create " + path_);
+Output::Output(std::string path, Open open)
+    : path_(std::move(path)),
+      fd_(::open(path_.c_str(), O_RDWR | O_CLOEXEC | (open == Open::create ? O_CREAT | O_EXCL : 0), 0666)) {
+  check_errno(fd_ >= 0, (open == Open::create ? "create " : "open ") + path_);
+  const off_t end = ::lseek(fd_, 0, SEEK_END);
+  size_ = end > 0 ? static_cast<std::uint64_t>(end) : 0;
 }
 
 Output::~Output() {

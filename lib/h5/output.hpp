@@ -11,8 +11,9 @@ namespace fsdp::h5 {
 
 class Output : public std::enable_shared_from_this<Output> {
  public:
-  /// Creates the file. Throws CallError, also if there is one.
-  explicit Output(std::string path);
+  enum class Open { create, existing };
+  /// Throws CallError, also if there is such a file, or with `existing` if there is none.
+  explicit Output(std::string path, Open open = Open::create);
   Output(const Output&) = delete;
   ~Output();
 

@@ -3,11 +3,17 @@
 #include <boost/test/unit_test.hpp>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
+#include <map>
 
 #include <sys/wait.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/safetensors.hpp"
+#include "checkpoint/save_lock.hpp"
 #include "checkpoint/support.hpp"
 #include "h5/h5.hpp"
 
@@ -89,6 +95,156 @@ BOOST_AUTO_TEST_CASE(sixteen_bits_and_several_files_read_back) {
     }
 }
 
+namespace {
+
+/// Every file below a folder, or the file itself, with its bytes.
+std::map<std::string, std::string> contents(const fs::path& path) {
+  std::map<std::string, std::string> all;
+  if (fs::is_regular_file(path)) return {{"", read_file(path)}};
+  for (const auto& entry : fs::recursive_directory_iterator(path))
+    all[fs::relative(entry.path(), path).string()] = read_file(entry.path());
+  return all;
+}
+
+/// Consolidates in a process of its own, which kills itself once `part` of the bytes are reported.
+void consolidate_and_die(const fs::path& step, const fs::path& out, const ConsolidateOptions& options, double part) {
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      consolidate(*CheckpointReader::open(step), out, options, [&](std::size_t done, std::size_t all) {
+        if (static_cast<double>(done) >= part * static_cast<double>(all)) raise(SIGKILL);
+      });
+    } catch (...) {
+    }
+    _exit(0);
+  }
+  int status = 0;
+  BOOST_REQUIRE(waitpid(child, &status, 0) == child);
+  BOOST_REQUIRE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_run_that_was_killed_is_gone_on_with) {
+  const TemporaryFolder folder;
+  const Run run{gpt2_config(), "full", 3, 1, 7};
+  const fs::path step = save(folder / "saves", run);
+  const std::vector<ConsolidateOptions> all = {
+      {.format = ConsolidatedFormat::hdf5},
+      {.format = ConsolidatedFormat::hdf5, .type = DType::bf16, .with_optimizer = true},
+      {.format = ConsolidatedFormat::safetensors, .type = DType::f16},
+      {.format = ConsolidatedFormat::safetensors, .max_shard_bytes = 20000, .with_optimizer = true}};
+  for (const ConsolidateOptions& options : all) {
+    const auto undisturbed = CheckpointReader::open(step);
+    BOOST_TEST(consolidate(*undisturbed, folder / "whole", options).kept_bytes == 0u);
+    for (const double part : {0.0, 0.8, 1.0}) {
+      consolidate_and_die(step, folder / "out", options, part / 2);
+      BOOST_TEST(!fs::exists(folder / "out"));
+      consolidate_and_die(step, folder / "out", options, part);
+      BOOST_TEST(!fs::exists(folder / "out"));
+      BOOST_CHECK_THROW(open_tensor_source(folder / "out.tmp" / "model"), UserError);
+      const auto reader = CheckpointReader::open(step);
+      std::size_t last = 0;
+      const Consolidated done = consolidate(*reader, folder / "out", options, [&](std::size_t bytes, std::size_t) {
+        BOOST_TEST(bytes > last);
+        last = bytes;
+      });
+      BOOST_TEST(done.kept_bytes > 0u);
+      BOOST_TEST(reader->bytes_read() < undisturbed->bytes_read());
+      if (part == 0.8) BOOST_TEST(static_cast<double>(reader->bytes_read()) < 0.2 * static_cast<double>(last));
+      if (part == 1.0) BOOST_TEST(reader->bytes_read() < last / 10);
+      BOOST_CHECK(contents(folder / "out") == contents(folder / "whole"));
+      BOOST_TEST(!fs::exists(folder / "out.tmp"));
+      fs::remove_all(folder / "out");
+    }
+    fs::remove_all(folder / "whole");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_was_begun_otherwise_or_damaged_is_made_anew) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder / "saves", {gpt2_config(), "full", 3, 1, 7});
+  const fs::path other = save(folder / "others", {gpt2_config(), "full", 3, 1, 8});
+  const auto reader = CheckpointReader::open(step);
+  for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors}) {
+    const ConsolidateOptions options = {.format = format};
+    consolidate(*reader, folder / "whole", options);
+    const auto finish = [&](const ConsolidateOptions& with) {
+      const std::size_t kept = consolidate(*reader, folder / "out", with).kept_bytes;
+      compare_sources(*reader, *open_tensor_source(folder / "out"), with.type);
+      if (with.type == DType::f32) BOOST_CHECK(contents(folder / "out") == contents(folder / "whole"));
+      fs::remove_all(folder / "out");
+      return kept;
+    };
+    consolidate_and_die(step, folder / "out", options, 0.9);
+    BOOST_TEST(finish({.format = format, .type = DType::bf16}) == 0u);
+    consolidate_and_die(other, folder / "out", options, 0.9);
+    BOOST_TEST(finish(options) == 0u);
+    // One bit anywhere, or the end of the file: what is bad is written again, or all if it is not of a tensor.
+    std::size_t most = 0;
+    for (int i = 0; i <= 8; ++i) {
+      consolidate_and_die(step, folder / "out", options, 1);
+      const fs::path model = folder / "out.tmp" / "model";
+      const fs::path file = format == ConsolidatedFormat::hdf5 ? model : model / "model.safetensors";
+      const std::size_t bytes = fs::file_size(file);
+      if (i < 8)
+        flip(file, bytes * static_cast<std::size_t>(i) / 8);
+      else
+        fs::resize_file(file, bytes / 2);
+      const std::size_t kept = finish(options);
+      BOOST_TEST(kept < parameter_count(gpt2_config()) * 4);
+      most = std::max(most, kept);
+    }
+    BOOST_TEST(most > parameter_count(gpt2_config()) * 2);
+    fs::remove_all(folder / "whole");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(two_at_once_are_refused) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
+  const SaveLock lock(folder / "out.tmp");
+  CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {}); }), "out.tmp is in use");
+}
+
+BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
+  const TemporaryFolder folder;
+  Run run;
+  run.model_folder = folder / "origin";
+  const auto reader = CheckpointReader::open(save(folder / "saves", run));
+  const ConsolidateOptions options = {.format = ConsolidatedFormat::safetensors};
+  const auto warning = [&] {
+    fs::remove_all(folder / "model");
+    const Consolidated done = consolidate(*reader, folder / "model", options);
+    BOOST_TEST(done.copied.empty());
+    BOOST_CHECK((list(folder / "model") == std::vector<std::string>{"config.json", "model.safetensors"}));
+    BOOST_TEST_REQUIRE(done.warnings.size() == 1u);
+    return done.warnings.front();
+  };
+  CHECK_CONTAINS(warning(), "it is not there any more");
+  fs::create_directories(run.model_folder);
+  nlohmann::json config = config_to_json(run.config);
+  config["vocab_size"] = 36;
+  write_file(run.model_folder / "config.json", config.dump());
+  write_file(run.model_folder / "tokenizer.json", "{}");
+  CHECK_CONTAINS(warning(), "its vocabulary is 36, this model's 37");
+  write_file(run.model_folder / "config.json", "no JSON");
+  CHECK_CONTAINS(warning(), "does not hold an object");
+
+  config["vocab_size"] = 37, config["eos_token_id"] = 5;
+  write_file(run.model_folder / "config.json", config.dump());
+  for (const char* name : {"merges.txt", "generation_config.json", "README.md", "pytorch_model.bin"})
+    write_file(run.model_folder / name, name);
+  fs::remove_all(folder / "model");
+  const Consolidated done = consolidate(*reader, folder / "model", options);
+  BOOST_TEST(done.warnings.empty());
+  BOOST_CHECK((list(folder / "model") == std::vector<std::string>{"config.json", "generation_config.json", "merges.txt",
+                                                                  "model.safetensors", "tokenizer.json"}));
+  BOOST_TEST(read_file(folder / "model" / "merges.txt") == "merges.txt");
+  BOOST_TEST(nlohmann::json::parse(read_file(folder / "model" / "config.json"))["eos_token_id"] == 5);
+  compare_sources(*reader, *open_tensor_source(folder / "model"));
+}
+
 BOOST_AUTO_TEST_CASE(a_difference_is_named) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
@@ -144,6 +300,9 @@ BOOST_AUTO_TEST_CASE(the_program) {
   std::tie(text, code) = run_program(step.string() + " " + out + " --format=safetensors --verify");
   BOOST_TEST(code == 0);
   check_model(out, run);
+  std::tie(text, code) = run_program(step.string() + " " + out + "-all.h5 --with-optimizer --dtype fp16 --verify");
+  BOOST_TEST(code == 0);
+  CHECK_CONTAINS(text, "states: parameters, exp_avg, exp_avg_sq, verified");
   std::tie(text, code) = run_program(step.string() + " " + out);
   BOOST_TEST(code == 2);
   CHECK_CONTAINS(text, "exists");

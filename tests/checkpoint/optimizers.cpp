@@ -163,6 +163,28 @@ BOOST_DATA_TEST_CASE(a_resumed_run_has_the_same_bits, boost::unit_test::data::ma
   }
 }
 
+BOOST_DATA_TEST_CASE(states_go_into_whole_tensors, boost::unit_test::data::make(choices()), choice) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(run_stage(choice, {3, "full", {}, 2, folder / "saves"}).step);
+  if (reader->states().size() < 2) {
+    CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.with_optimizer = true}); }), "leave out --with-opt");
+    return;
+  }
+  for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors}) {
+    const fs::path out = folder / (format == ConsolidatedFormat::hdf5 ? "model.h5" : "model");
+    consolidate(*reader, out, {.format = format, .type = DType::bf16, .max_shard_bytes = 2000, .with_optimizer = true});
+    const auto result = open_tensor_source(out);
+    BOOST_TEST(result->names().size() == reader->names().size());
+    BOOST_TEST(result->states().size() == reader->states().size());
+    for (const std::string& state : reader->states())
+      for (const std::string& name : reader->names())
+        BOOST_TEST(result->has_state(state, name) == reader->has_state(state, name));
+    compare_sources(*reader, *result, DType::bf16, nullptr, reader->states());
+    BOOST_TEST(!result->has_state(reader->states().back(), "transformer.wpe.weight"));  // it was not trained
+    CHECK_CONTAINS(message_of([&] { result->state_shape(reader->states().back(), "transformer.wpe.weight"); }), "wpe.weight");
+  }
+}
+
 BOOST_DATA_TEST_CASE(state_goes_to_any_world_size, boost::unit_test::data::make(choices()), choice) {
   const TemporaryFolder folder;
   const Result four = run_stage(choice, {4, "full", {}, 3, folder / "four"}),

@@ -2,6 +2,7 @@
 #define BOOST_TEST_MODULE checkpoint.safetensors
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 #include <nlohmann/json.hpp>
@@ -20,6 +21,10 @@ std::string file_bytes(const std::string& header, const std::string& data) {
   return std::string(reinterpret_cast<const char*>(&length), 8) + header + data;
 }
 
+std::string bytes_of(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
 /// A folder of config.json and the tensors given; `rename` may change or drop ("") names.
 template <class Rename>
 void write_folder(const fs::path& folder, const TransformerConfig& config, Rename&& rename) {
@@ -34,10 +39,7 @@ void write_folder(const fs::path& folder, const TransformerConfig& config, Renam
     const auto tensor = whole(0, p, parameters[p].shape, 1);
     values.insert(values.end(), tensor.begin(), tensor.end());
   }
-  SafetensorsWriter writer(folder / "model.safetensors", tensors);
-  writer.append(values.data(), values.size() / 3);
-  writer.append(values.data() + values.size() / 3, values.size() - values.size() / 3);
-  writer.finish();
+  write_file(folder / "model.safetensors", safetensors_header(tensors) + bytes_of(values));
   write_file(folder / "config.json", config_to_json(config).dump());
 }
 
@@ -130,21 +132,22 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
     for (const Parameter& parameter : parameters) tensors.emplace_back(parameter.name, parameter.shape);
     tensors.emplace_back("h.0.attn.bias", Shape{1, 1, 11, 11});
     tensors.emplace_back(extra, shape);
-    SafetensorsWriter writer(path / "model.safetensors", tensors);
     std::vector<float> values;
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const auto tensor = whole(0, p, parameters[p].shape, 1);
       values.insert(values.end(), tensor.begin(), tensor.end());
     }
     values.resize(values.size() + 121 + numel(shape));
-    writer.append(values.data(), values.size());
-    writer.finish();
+    write_file(path / "model.safetensors", safetensors_header(tensors) + bytes_of(values));
     write_file(path / "config.json", config_to_json(config).dump());
   };
   write(folder / "a", "lm_head.weight", {37, 12});
   check_model(*open_hugging_face(folder / "a"), config);
   write(folder / "b", "transformer.h.0.attn.q_norm.weight", {12});
-  CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "b"); }), "transformer.h.0.attn.q_norm.weight [12]");
+  const auto b = open_hugging_face(folder / "b");
+  BOOST_TEST(b->names().size() == parameters.size() + 1);
+  CHECK_CONTAINS(message_of([&] { find_mismatch(*b, parameters); }),
+                 "1 tensor (transformer.h.0.attn.q_norm.weight: the model has none, there it is [12])");
   write(folder / "c", "wte.weight", {37, 12});
   CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "c"); }), "transformer.wte.weight a second time");
 }
@@ -158,7 +161,7 @@ BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
   UnitValues values = room(layout, 0);
   const std::string missing =
       message_of([&] { load_parameters(*open_hugging_face(folder / "a"), parameters, layout, 0, spans(values)); });
-  CHECK_CONTAINS(missing, "has no tensor transformer.h.1.ln_1.bias");
+  CHECK_CONTAINS(missing, "does not fit the model in 1 tensor (transformer.h.1.ln_1.bias: it is not there)");
   write_folder(folder / "b", gpt2_config(), same_name);
   TransformerConfig wider = gpt2_config();
   wider.ffn_width = 31;
@@ -167,8 +170,49 @@ BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
   UnitValues other_values = room(other_layout, 0);
   const std::string shape =
       message_of([&] { load_parameters(*open_hugging_face(folder / "b"), others, other_layout, 0, spans(other_values)); });
-  CHECK_CONTAINS(shape, "transformer.h.0.mlp.c_fc.weight");
-  CHECK_CONTAINS(shape, "has shape [12, 29] (the model needs [12, 31])");
+  CHECK_CONTAINS(shape, "in 9 tensors");
+  for (const char* text : {"transformer.h.0.mlp.c_fc.weight: its shape is [12, 29] there, [12, 31] in the model",
+                           "transformer.h.0.mlp.c_fc.bias: its shape is [29] there", "transformer.h.2.mlp.c_proj.weight: "})
+    CHECK_CONTAINS(shape, text);
+}
+
+BOOST_AUTO_TEST_CASE(patterns_allow_what_does_not_fit) {
+  const TemporaryFolder folder;
+  TransformerConfig untied = llama_config();
+  write_folder(folder.path(), untied,
+               [](const std::string& name) { return name == "model.norm.weight" ? "score.weight" : name; });
+  const auto source = open_hugging_face(folder.path());
+  TransformerConfig larger = untied;
+  larger.vocab_size = 43;
+  const auto parameters = list_parameters(larger).parameters;
+  const std::string message = message_of([&] { find_mismatch(*source, parameters, {"lm_head*"}, "do this"); });
+  CHECK_CONTAINS(message,
+                 "in 3 tensors (model.embed_tokens.weight: its shape is [41, 20] there, [43, 20] in the model; "
+                 "model.norm.weight: it is not there; score.weight: the model has none, there it is [20]) do this");
+  const Mismatch found =
+      find_mismatch(*source, parameters, {"*embed*", "norm.weight", "lm_head.weight", "score.*", "layers.*"});
+  BOOST_TEST(found.said.size() == 5u);
+  for (const char* text : {"lm_head.weight starts afresh: its shape is [41, 20] there, [43, 20] in the model",
+                           "score.weight is left out", "'layers.*' changes nothing"})
+    BOOST_TEST(std::any_of(found.said.begin(), found.said.end(),
+                           [&](const std::string& line) { return line.find(text) != std::string::npos; }),
+               text);
+  for (const int shards : {1, 2, 3}) {
+    const Layout layout(parameters, wrap_parameters(parameters, {}), shards);
+    for (int shard = 0; shard < shards; ++shard) {
+      UnitValues values = room(layout, padding);
+      load_parameters(*source, parameters, layout, shard, spans(values), found.fresh);
+      for (std::size_t unit = 0; unit < values.size(); ++unit)
+        for (const Slice& slice : layout.slices(unit, shard))
+          for (std::size_t i = 0; i < slice.range.size(); ++i) {
+            const std::string& name = parameters[slice.parameter].name;
+            const bool fresh =
+                name.find("embed") != std::string::npos || name == "model.norm.weight" || name == "lm_head.weight";
+            const float expected = fresh ? 0 : element(0, slice.parameter, slice.range.begin + i, 1);
+            BOOST_REQUIRE(values[unit][slice.shard_offset + i] == expected);
+          }
+    }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(damaged_files_are_refused) {

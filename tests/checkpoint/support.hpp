@@ -93,6 +93,7 @@ struct Run {
   std::size_t blocks_per_unit = 1;
   std::uint64_t update = 100;
   ParameterPatterns patterns = {};
+  std::filesystem::path model_folder = {};
 
   MeshShape mesh() const { return mesh_shape(find_placement(strategy), world_size, 2); }
   std::vector<UnitSpec> units() const {
@@ -109,6 +110,7 @@ struct Run {
     header.units = units();
     header.optimizer = "adamw";
     header.options_json = R"({"lr": 0.001})";
+    header.model_folder = model_folder.string();
     header.version = "test";
     return header;
   }
