@@ -104,10 +104,11 @@ std::vector<ShardState> Executor::optimizer_states() {
   return all;
 }
 
-void Executor::initialize_parameters(std::uint64_t seed) {
+void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>& which) {
   Stream& s = stream(StreamId::compute);
   for (std::size_t u = 0; u < layout_.units().size(); ++u)
     for (const Slice& slice : layout_.slices(u, mesh_.shard->rank())) {
+      if (!which.empty() && !which[slice.parameter]) continue;
       const Init& init = model_.parameters()[slice.parameter].init;
       float* out = owned_master(u) + slice.shard_offset;
       if (init.kind == Init::Kind::constant)

@@ -95,8 +95,9 @@ class Executor {
   std::vector<std::span<float>> gradients();
   /// The optimizer's states, each once, those of all units together.
   std::vector<ShardState> optimizer_states();
-  /// Initial weights of what this rank owns, each from (seed, parameter, element). Not collective.
-  void initialize_parameters(std::uint64_t seed);
+  /// Initial weights of what this rank owns, each from (seed, parameter, element): of all parameters, or of those that `which`
+  /// says. Not collective.
+  void initialize_parameters(std::uint64_t seed, const std::vector<bool>& which = {});
   /// Makes of the fp32 parameters that this rank owns what is computed with: rounds them in low precision, and gives the other
   /// ranks what they hold a copy of. Collective over world.
   void publish_parameters();

@@ -292,6 +292,12 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
           "Begin with the weights of a checkpoint, a consolidated file or a Hugging Face folder, and nothing else of it; where "
           "there is a checkpoint to continue from, that is continued.")
       .unset("--init");
+  table
+      .list(
+          "ignore-missing", "PATTERN,...", o.ignore_missing,
+          "With --finetune-from or pretrained weights: tensors by name that may be missing there, have another shape, as with "
+          "another --vocab-size, or be there in vain. Such parameters start from --seed, as in a new model. '*' crosses dots.")
+      .unset("none: all must fit");
   table.flag("reset-optimizer", o.reset_optimizer,
              "Take the weights, the update and the data position from the checkpoint, and start the optimizer's state at zero: "
              "needed where the checkpoint has another optimizer's.");
@@ -468,15 +474,21 @@ void resolve(TrainOptions& o, int world_size) {
     o.init = o.model.empty() ? InitFrom::random : InitFrom::pretrained;
   else if (o.init == InitFrom::pretrained && o.model.empty())
     throw UserError("--init pretrained needs --model (an --arch has no weights) give --model DIR, or --init random");
+  if (!o.ignore_missing.empty() && o.finetune_from.empty() && o.init != InitFrom::pretrained)
+    throw UserError(
+        "--ignore-missing changes nothing (no weights are taken from elsewhere) give --finetune-from PATH or --model DIR, too, "
+        "or leave it out");
   if (const char* given = first_override(o)) {
-    if (!chosen)
+    if (!chosen && o.finetune_from.empty())
       throw UserError(
           format("--{} changes nothing (a checkpoint that is resumed has its own configuration) give --arch or --model too, or "
                  "leave it out",
                  given));
-    if (o.init == InitFrom::pretrained)
-      throw UserError(format(
-          "--{} does not go with pretrained weights (their shapes are fixed) leave it out, or add --init random", given));
+    if (o.init == InitFrom::pretrained && o.ignore_missing.empty())
+      throw UserError(
+          format("--{} does not go with pretrained weights (their shapes are fixed) leave it out, name with "
+                 "--ignore-missing what may differ, or add --init random",
+                 given));
   }
 
   // Batch: G = B K ranks.

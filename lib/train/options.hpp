@@ -94,6 +94,7 @@ struct TrainOptions {
   bool no_async_save = false;
   std::size_t keep_last = 0, keep_every = 0;  // 0: all; none beside the last
   std::filesystem::path finetune_from;        // empty: nothing
+  std::vector<std::string> ignore_missing;    // name patterns
   std::string restore = "latest";             // "latest", "none" or a path
   bool reset_optimizer = false, reset_dataloader = false;
   // run

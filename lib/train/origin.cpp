@@ -65,6 +65,15 @@ void note_dropout(const TrainOptions& options, std::vector<std::string>& warning
                                 config[key].dump()));
 }
 
+/// What is named now goes before what an earlier run knew.
+std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
+  std::error_code error;
+  for (const std::filesystem::path& path : {options.model, options.finetune_from})
+    if (!path.empty() && std::filesystem::exists(path / "config.json", error)) return std::filesystem::absolute(path).string();
+  if (const auto* before = dynamic_cast<const CheckpointReader*>(origin.pretrained.get())) return before->header().model_folder;
+  return origin.checkpoint ? origin.checkpoint->header().model_folder : "";
+}
+
 /// Reads files only; may differ by rank.
 Origin look_for_origin(const TrainOptions& options) {
   Origin origin;
@@ -80,12 +89,9 @@ Origin look_for_origin(const TrainOptions& options) {
     throw UserError(format("there is nothing to train (no complete checkpoint in {}) name a model with --arch or --model",
                            options.save_dir.string()));
   note_dropout(options, origin.warnings);
-  if (named)
-    origin.config = named_config(options, origin.checkpoint ? &origin.checkpoint->config()
-                                          : tuned           ? &origin.pretrained->config()
-                                                            : nullptr);
-  else
-    origin.config = origin.checkpoint ? origin.checkpoint->config() : origin.pretrained->config();
+  origin.config = named_config(options, origin.checkpoint ? &origin.checkpoint->config()
+                                        : tuned           ? &origin.pretrained->config()
+                                                          : nullptr);
   if (origin.checkpoint) {
     require_same_model(origin.config, *origin.checkpoint);
     note_batch(options, *origin.checkpoint, origin.warnings);
@@ -96,6 +102,14 @@ Origin look_for_origin(const TrainOptions& options) {
   } else if (!tuned && options.init == InitFrom::pretrained) {
     origin.pretrained = open_hugging_face(options.model);
   }
+  if (origin.pretrained) {
+    Mismatch mismatch = find_mismatch(
+        *origin.pretrained, list_parameters(origin.config).parameters, options.ignore_missing,
+        "check the model options, or name with --ignore-missing PATTERN,... what may differ: such parameters start afresh");
+    origin.fresh = std::move(mismatch.fresh);
+    for (const std::string& line : mismatch.said) origin.warnings.push_back("--ignore-missing: " + line);
+  }
+  origin.model_folder = model_folder_of(options, origin);
   // The run would come to a step that is there already, and its work since the save before would be lost.
   if (const auto newest = latest_checkpoint(options.save_dir))
     if (const std::uint64_t there = CheckpointReader::open(*newest)->header().progress.update; there > origin.update())
@@ -110,8 +124,10 @@ Origin look_for_origin(const TrainOptions& options) {
 
 TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source) {
   const ConfigOverrides overrides = overrides_of(options);
-  TransformerConfig config =
-      override_config(options.arch.empty() ? read_config(options.model) : arch_config(options.arch), overrides);
+  const TransformerConfig base = !options.arch.empty()    ? arch_config(options.arch)
+                                 : !options.model.empty() ? read_config(options.model)
+                                                          : *source;
+  TransformerConfig config = override_config(base, overrides);
   config.validate();
   // As in fairseq: learned positions of a new model are as many as can be trained.
   if (!options.arch.empty() && config.family == Family::gpt2)

@@ -16,13 +16,15 @@ struct Origin {
   TransformerConfig config;
   std::unique_ptr<CheckpointReader> checkpoint;  // at most one of the two
   std::unique_ptr<TensorSource> pretrained;
+  std::vector<bool> fresh;            // parameters that are not taken from `pretrained`; empty: it is null
+  std::string model_folder;           // the Hugging Face folder that the model came from, absolute; empty: none is known
   std::vector<std::string> warnings;  // checkpoints that were passed over
 
   std::uint64_t update() const { return checkpoint ? checkpoint->header().progress.update : 0; }
 };
 
-/// The model that --arch or --model and the overrides name. `source` is that of what the weights come from, or null. Throws
-/// UserError.
+/// The model that --arch or --model, or else `source`, and the overrides name. `source` is that of what the weights come from,
+/// or null. Throws UserError.
 TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source);
 
 /// Follows --restore, --finetune-from, --model, --arch and --init; compares the checksums of the checkpoint, of which each rank

@@ -260,7 +260,9 @@ void Run::fill_weights() {
           "their first steps are up to 6.6 times --lr: lower it or warm up",
           fresh));
   } else if (origin_.pretrained) {
-    load_parameters(*origin_.pretrained, parameters, sharded_->layout(), sharded_->shard(), executor.parameters());
+    load_parameters(*origin_.pretrained, parameters, sharded_->layout(), sharded_->shard(), executor.parameters(),
+                    origin_.fresh);
+    executor.initialize_parameters(options_.seed, origin_.fresh);
   } else {
     executor.initialize_parameters(options_.seed);
   }
@@ -389,6 +391,7 @@ void Run::save(bool wait) {
                                      .units = {sharded_->layout().units().begin(), sharded_->layout().units().end()},
                                      .optimizer = std::string(info_of(options_.optimizer).name),
                                      .options_json = options_json_.dump(),
+                                     .model_folder = origin_.model_folder,
                                      .version = version_string()};
     const std::span<std::byte> snapshot = wait ? std::span<std::byte>() : std::span(snapshot_.data(), snapshot_.bytes());
     save_ = std::make_unique<CheckpointSave>(options_.save_dir, header, sharded_->layout(), sharded_->shard(),

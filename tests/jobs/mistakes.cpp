@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {
     wait_until([&] { return metrics(folder / "log.jsonl", "train").size() > 3; });
     const auto other = folder / "other";
     fs::create_directory(other);
-    expect_failure(1, other, plus({tokens, "--save-dir", "../saves"}, model), {"saves is in use", "choose another --save-dir"});
+    expect_failure(1, other, plus({tokens, "--save-dir", "../saves"}, model), {"saves is in use", "choose another folder"});
     kill(job, SIGUSR1);
   });
   BOOST_TEST(first.code == 75, first.output);

@@ -146,6 +146,76 @@ BOOST_AUTO_TEST_CASE(fine_tuning_takes_the_weights_alone) {
   BOOST_TEST(missing.times_said("fsdp-train: ") == 1u, missing.output);
 }
 
+BOOST_AUTO_TEST_CASE(another_vocabulary_keeps_the_rest) {
+  const auto folder = fresh_folder();
+  BOOST_TEST(train(folder, 3, "saves", 8).code == 0);
+  BOOST_TEST(run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate saves model --format safetensors")).code == 0);
+  const auto tune = [&](int np, const std::string& name, const std::string& more) {
+    auto words = split("--tokens-per-sample 32 --total-batch-size 12 --batch-size " + std::to_string(12 / np) +
+                       " --lr 1e-3 --max-update 2 --save-dir " + name + " --log-file " + name + ".jsonl " + more);
+    words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
+    return run(folder, mpirun(np, "fsdp-train", words));
+  };
+  const std::string larger = "--vocab-size 301 --finetune-from ";
+  const Outcome refused = tune(2, "refused", larger + "saves");
+  BOOST_TEST(refused.code == 2);
+  BOOST_TEST(refused.says("in 1 tensor (transformer.wte.weight: its shape is [211, 48] there, [301, 48] in the model)"),
+             refused.output);
+  BOOST_TEST(refused.says("--ignore-missing"), refused.output);
+  BOOST_TEST(refused.times_said("fsdp-train: ") == 1u, refused.output);
+  const Outcome model = tune(1, "refused", "--vocab-size 301 --model model");
+  BOOST_TEST(model.code == 2);
+  BOOST_TEST(model.says("name with --ignore-missing"), model.output);
+  std::vector<double> first;
+  for (const auto& [np, from] : std::vector<std::pair<int, std::string>>{
+           {1, larger + "saves"}, {2, larger + "model"}, {2, "--vocab-size 301 --model model"}}) {
+    const std::string name = "tuned-" + std::to_string(first.size());
+    const Outcome tuned = tune(np, name, from + " --ignore-missing wte.weight");
+    BOOST_TEST(tuned.code == 0, tuned.output);
+    BOOST_TEST(tuned.times_said("transformer.wte.weight starts afresh: its shape is [211, 48] there") == 1u, tuned.output);
+    first.push_back(losses(folder, name).front());
+  }
+  BOOST_TEST(first[0] == first[1], boost::test_tools::tolerance(1e-6));
+  BOOST_TEST(first[1] == first[2]);
+  // The blocks are those that were trained: the same but for the two updates.
+  const std::string compared = run(folder, split(std::string(FSDP_BIN) + "/fsdp-inspect model tuned-0 --json")).output;
+  const json difference = json::parse(compared.substr(compared.find('{')));  // behind its progress
+  for (const json& tensor : difference["tensors"])
+    BOOST_TEST((tensor["why"] == "" ? tensor["relative"].get<double>() < 0.2 : tensor["name"] == "transformer.wte.weight"),
+               tensor.dump());
+  // The same command goes on from what it saved, here to nothing.
+  BOOST_TEST(tune(2, "tuned-0", larger + "saves --ignore-missing wte.weight").code == 0);
+  const Outcome other = tune(2, "tuned-0", "--vocab-size 303 --finetune-from saves --ignore-missing wte.weight");
+  BOOST_TEST(other.says("vocab_size: 303 asked for, 301 there"), other.output);
+  BOOST_TEST(tune(2, "fresh", "--arch gpt2 --ignore-missing wte.weight").says("--ignore-missing changes nothing"));
+}
+
+BOOST_AUTO_TEST_CASE(tokenizer_files_are_remembered) {
+  const auto folder = fresh_folder();
+  fs::copy(golden_folder("gpt2-tied"), folder / "origin");
+  std::ofstream(folder / "origin" / "tokenizer.json") << "{}";
+  const auto job = [&](int np, int updates, const std::string& from) {
+    auto words = split("--tokens-per-sample 32 --batch-size 4 --lr 1e-3 --max-update " + std::to_string(updates) + " " + from);
+    words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
+    return run(folder, mpirun(np, "fsdp-train", words));
+  };
+  const auto consolidate = [&](const std::string& words) {
+    return run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate " + words + " --format safetensors"));
+  };
+  BOOST_TEST(job(2, 1, "--model origin --save-dir a").code == 0);
+  BOOST_TEST(job(3, 2, "--save-dir a").code == 0);                    // which names no model any more
+  BOOST_TEST(job(1, 1, "--finetune-from a --save-dir b").code == 0);  // nor a folder
+  for (const std::string name : {"a", "b"}) {
+    const Outcome outcome = consolidate(name + " model-" + name);
+    BOOST_TEST(outcome.says("/origin: tokenizer.json"), outcome.output);
+    BOOST_TEST(fs::exists(folder / ("model-" + name) / "tokenizer.json"));
+  }
+  fs::rename(folder / "origin", folder / "moved");
+  const Outcome gone = consolidate("b model");
+  BOOST_TEST(gone.code == 0);
+  BOOST_TEST(gone.says("warning: no tokenizer files were copied from"), gone.output);
+}
+
 BOOST_AUTO_TEST_CASE(data_from_the_start) {
   const auto folder = fresh_folder();
   BOOST_TEST(train(folder, 2, "saves", 4).code == 0);
@@ -254,7 +324,14 @@ BOOST_AUTO_TEST_CASE(what_is_in_a_checkpoint_is_shown) {
   for (const json& part : tensor["holders"]) held += part["end"].get<std::size_t>() - part["begin"].get<std::size_t>();
   BOOST_TEST(held == 48u * 192u);
 
-  BOOST_TEST(run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate saves model --format safetensors")).code == 0);
+  for (const std::string words : {"model.h5", "model --format safetensors"}) {
+    BOOST_TEST(run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate saves " + words + " --with-optimizer")).code == 0);
+    json whole =
+        json::parse(inspect(words.substr(0, words.find(' ')) + " --tensor transformer.h.1.mlp.c_fc.weight --json").output);
+    whole["holders"] = tensor["holders"];
+    BOOST_TEST(whole == tensor);
+  }
+  BOOST_TEST(inspect("model.h5").says("states: parameters, exp_avg, exp_avg_sq"));
   BOOST_TEST(run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate saves low --format safetensors --dtype bf16")).code ==
              0);
   BOOST_TEST(inspect("saves model").says("all 28 tensors are the same, bit for bit"), inspect("saves model").output);
