@@ -1,0 +1,94 @@
+// What is written is read by others: h5py, PyTorch and transformers load it as docs/checkpoint-format.md says, transformers
+// gets our logits from it, and PyTorch's optimizer goes on from its state. Skipped where no Python has these packages:
+// FSDP_PYTHON names one, else it is python3.
+#define BOOST_TEST_MODULE jobs.python
+#include <boost/test/unit_test.hpp>
+
+#include "checkpoint/tensor_source.hpp"
+#include "golden.hpp"
+#include "jobs/job.hpp"
+#include "nn/model_run.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+std::string python() {
+  const char* named = std::getenv("FSDP_PYTHON");
+  return named ? named : "python3";
+}
+const std::string script = FSDP_TEST_DATA "/../jobs/read_in_python.py";
+
+struct SkipWithoutPython {
+  SkipWithoutPython() {
+    if (std::system((python() + " " + script + " --probe").c_str()) == 0) return;
+    std::puts("skipped: no Python with torch, transformers, safetensors and h5py (FSDP_PYTHON=FILE names one)");
+    std::exit(77);
+  }
+};
+BOOST_TEST_GLOBAL_FIXTURE(SkipWithoutPython);
+
+void must(const fs::path& folder, const std::vector<std::string>& command) {
+  const Outcome outcome = run(folder, command);
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+}
+
+void consolidate(const fs::path& folder, const std::string& words) {
+  must(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate " + words));
+}
+
+void train(const fs::path& folder, int np, const std::string& model, const std::string& words) {
+  auto all = split("--tokens-per-sample 32 --total-batch-size 12 --batch-size " + std::to_string(12 / np) + " " + words);
+  all.push_back((golden_folder(model) / "train.bin").string());
+  must(folder, mpirun(np, "fsdp-train", all));
+}
+
+template <class T>
+void write_values(const fs::path& path, const std::vector<T>& values) {
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
+}
+
+/// Beside a model: 23 tokens, and the logits after each.
+void write_logits(const fs::path& model, const std::string& golden) {
+  const auto source = fsdp::open_tensor_source(model);
+  ModelRun whole(source->config());
+  const auto& parameters = whole.model.parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    source->read(parameters[p].name, {0, whole.weights[p].size()}, whole.weights[p].data());
+  std::vector<std::int32_t> tokens = read_tokens(golden_folder(golden) / "train.bin");
+  tokens.resize(23);
+  const std::size_t V = source->config().vocab_size;
+  const fsdp::StageContext stage = whole.context({1, tokens.size()}, false);
+  whole.forward(stage, tokens.data());
+  std::vector<float> logits(tokens.size() * V);
+  for (std::size_t row = 0; row < tokens.size(); ++row)
+    whole.model.head_logits(stage, whole.x.back().data(), row, logits.data() + row * V);
+  write_values(model / "tokens.bin", tokens);
+  write_values(model / "logits.bin", logits);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
+  const auto folder = fresh_folder();
+  for (const std::string name : {"llama-gqa", "llama3-tied"}) {
+    train(folder, 2, name, "--model " + golden_folder(name).string() + " --lr 1e-2 --max-update 3 --save-dir saves-" + name);
+    consolidate(folder, "saves-" + name + " " + name + " --format safetensors");
+    consolidate(folder, "saves-" + name + " " + name + "-cut --format safetensors --max-shard-size 100KB --dtype bf16");
+    for (const std::string kind : {"", "-cut"}) write_logits(folder / (name + kind), name);
+  }
+  const std::string more = "--model " + golden_folder("gpt2-tied").string() +
+                           " --lr 1e-3 --weight-decay 0 --save-dir checkpoints --log-file train.jsonl --max-update ";
+  train(folder, 3, "gpt2-tied", more + "100");
+  consolidate(folder, "checkpoints model --format safetensors --with-optimizer");
+  consolidate(folder, "checkpoints model.h5 --with-optimizer");
+  write_logits(folder / "model", "gpt2-tied");
+  train(folder, 2, "gpt2-tied", more + "104");
+  const Outcome read =
+      run(folder, {python(), script, FSDP_TEST_DATA "/../../docs/checkpoint-format.md", golden_folder("gpt2-tied").string()});
+  BOOST_TEST(read.code == 0, read.output);
+  for (const char* text : {"model: (23, 211) logits", "llama3-tied-cut: (23, 223) logits", "update 104: loss"})
+    BOOST_TEST(read.says(text), read.output);
+  BOOST_TEST_MESSAGE(read.output);
+}
