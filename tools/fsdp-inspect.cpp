@@ -67,7 +67,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 std::vector<int> ranks_that_hold(const CheckpointReader& reader, const std::string& name) {
   std::vector<int> ranks;
-  for (const auto& [range, rank] : reader.holders(name)) ranks.push_back(rank);
+  for (const auto& [range, rank] : reader.parts().of(name)) ranks.push_back(rank);
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
@@ -138,7 +138,7 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
     rows.push_back(joined({state}, cells_of(summary)));
   }
   if (reader) {
-    for (const auto& [range, rank] : reader->holders(name)) {
+    for (const auto& [range, rank] : reader->parts().of(name)) {
       holders += format("rank {}: elements {} to {}\n", rank, range.begin, range.end);
       json["holders"].push_back({{"rank", rank}, {"begin", range.begin}, {"end", range.end}});
     }

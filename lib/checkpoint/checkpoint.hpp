@@ -9,10 +9,10 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/worker.hpp"
+#include "checkpoint/read_plan.hpp"
 #include "checkpoint/save_folder.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
@@ -93,8 +93,8 @@ class CheckpointReader : public TensorSource {
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
   virtual bool was_trained(const std::string& name) const = 0;
-  /// Which rank's file has which elements of a parameter, in order.
-  virtual std::vector<std::pair<Range, int>> holders(const std::string& name) const = 0;
+  /// Which rank's file has which elements.
+  virtual const StoredParts& parts() const = 0;
   /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws
   /// RunError naming the first bad one, and in it the first bad tensor.
   virtual void verify(int part, int parts, const ByteProgress& progress = nullptr) const = 0;

@@ -6,7 +6,6 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/stored.hpp"
 #include "nn/patterns.hpp"
 
 namespace fsdp {
@@ -64,30 +63,37 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states) {
   find_mismatch(reader, parameters);
-  std::vector<float> piece;
   for (const ShardState& state : states) {
     expect(state.units.size() == layout.units().size(), "a state has all units");
-    const auto& known = reader.states();
-    const bool is_known = std::find(known.begin(), known.end(), state.name) != known.end();
     for (std::size_t u = 0; u < state.units.size(); ++u) {
       if (state.units[u].empty()) continue;
       expect(state.numel(u) == layout.state_numel(u, state.extent), "a state covers what the rank has");
       std::fill(state.units[u].begin(), state.units[u].end(), std::byte{0});  // padding, and what was not trained
-      const auto load = [&](std::size_t p, Range range, std::size_t offset) {
-        const std::string& name = parameters[p].name;
-        if (state.name != "parameters" && !reader.was_trained(name)) return;
-        if (is_known && !reader.has_state(state.name, name)) return;
-        for (std::size_t at = 0; at < range.size(); at += most_at_once) {
-          piece.resize(std::min(most_at_once, range.size() - at));
-          reader.read_state(state.name, name, {range.begin + at, range.begin + at + piece.size()}, piece.data());
-          state.write(u, offset + at, piece);
-        }
-      };
-      if (state.extent == Extent::element)
-        for (const Slice& slice : layout.slices(u, shard)) load(slice.parameter, slice.range, slice.shard_offset);
-      else  // all ranks have all of it, as rank 0 of one
-        for (const stored::WrittenSlice& slice : stored::written_slices(layout, 0, layout.shards(), state.extent))
-          if (slice.unit == u) load(slice.parameter, slice.range, slice.offset);
+    }
+  }
+  std::vector<float> piece;
+  const auto load = [&](const ShardState& state, const PlannedRead& read) {
+    const std::string& name = parameters[read.parameter].name;
+    if (state.name != "parameters" && !reader.was_trained(name)) return;
+    const auto& known = reader.states();
+    const bool is_known = std::find(known.begin(), known.end(), state.name) != known.end();
+    if (is_known && !reader.has_state(state.name, name)) return;
+    for (std::size_t at = 0; at < read.range.size(); at += most_at_once) {
+      piece.resize(std::min(most_at_once, read.range.size() - at));
+      const std::size_t begin = read.range.begin + at;
+      reader.read_state(state.name, name, {begin, begin + piece.size()}, piece.data());
+      state.write(read.unit, read.offset + at, piece);
+    }
+  };
+  for (const Extent extent : {Extent::element, Extent::row, Extent::column}) {
+    if (std::none_of(states.begin(), states.end(), [&](const ShardState& state) { return state.extent == extent; })) continue;
+    const std::vector<PlannedRead> plan = plan_reads(reader.parts(), parameters, layout, shard, extent);
+    for (auto file = plan.begin(); file != plan.end();) {  // opened once, and read in the order in which it was written
+      const auto next = std::find_if(file, plan.end(), [&](const PlannedRead& read) { return read.rank != file->rank; });
+      for (const ShardState& state : states)
+        for (auto read = file; read != next; ++read)
+          if (state.extent == extent && !state.units[read->unit].empty()) load(state, *read);
+      file = next;
     }
   }
 }

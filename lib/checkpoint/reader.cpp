@@ -41,18 +41,12 @@ class ShardedCheckpoint final : public CheckpointReader {
     const Layout layout(parameters, header.units, header.shards);
     tensors_.resize(parameters.size());
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-      tensors_[p] = {parameters[p].name, parameters[p].shape, {}, {}};
+      tensors_[p] = {parameters[p].name, parameters[p].shape, {}};
       by_name_[parameters[p].name] = p;
     }
     for (const Unit& unit : layout.units())
       for (const std::size_t p : unit.parameters) tensors_[p].unit = unit;
-    for (const Extent extent : {Extent::element, Extent::row, Extent::column})
-      for (int rank = 0; rank < header.world_size; ++rank)
-        for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, header.world_size, extent))
-          tensors_[slice.parameter].parts[extent].push_back({slice.range, rank});
-    for (Tensor& tensor : tensors_)
-      std::sort(tensor.parts[Extent::element].begin(), tensor.parts[Extent::element].end(),
-                [](const Part& a, const Part& b) { return a.range.begin < b.range.begin; });
+    parts_.emplace(parameters, layout, header.world_size);
   }
 
   const fs::path& folder() const override { return folder_; }
@@ -85,11 +79,7 @@ class ShardedCheckpoint final : public CheckpointReader {
       throw UserError(format("{} has no {} of {} (it was not trained) use another checkpoint", description(), state, name));
     return stored::state_shape(tensor.shape, *stored::extent_of(tensor.unit, state));
   }
-  std::vector<std::pair<Range, int>> holders(const std::string& name) const override {
-    std::vector<std::pair<Range, int>> all;
-    for (const Part& part : find(name).parts.at(Extent::element)) all.emplace_back(part.range, part.rank);
-    return all;
-  }
+  const StoredParts& parts() const override { return *parts_; }
 
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end())
@@ -102,9 +92,8 @@ class ShardedCheckpoint final : public CheckpointReader {
     expect(range.begin <= range.end && range.end <= numel(stored::state_shape(tensor.shape, extent)),
            "a range lies outside its tensor");
     const std::lock_guard lock(mutex_);
-    for (const Part& part : tensor.parts.at(extent)) {
+    for (const StoredPart& part : parts_->of(name, range, extent)) {
       const Range common = intersect(part.range, range);
-      if (common.empty()) continue;
       read_part(part, stored::slice_name(state, name), common, out + (common.begin - range.begin));
       bytes_read_ += common.size() * sizeof(float);
     }
@@ -129,15 +118,10 @@ class ShardedCheckpoint final : public CheckpointReader {
   }
 
  private:
-  struct Part {
-    Range range;
-    int rank;
-  };
   struct Tensor {
     std::string name;
     Shape shape;
-    UnitSpec unit;                              // that it was in
-    std::map<Extent, std::vector<Part>> parts;  // all elements, in order
+    UnitSpec unit;  // that it was in
   };
   struct OpenFile {
     int rank;
@@ -169,7 +153,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     return files_.front().file;
   }
 
-  void read_part(const Part& part, const std::string& name, Range range, float* out) const {
+  void read_part(const StoredPart& part, const std::string& name, Range range, float* out) const {
     try {
       const h5::Dataset dataset = rank_file(part.rank).dataset(name);
       if (dataset.shape() != Shape{part.range.size()} || dataset.read_integer("begin") != part.range.begin)
@@ -188,7 +172,7 @@ class ShardedCheckpoint final : public CheckpointReader {
       for (const Tensor& tensor : tensors_) {
         const auto extent = stored::extent_of(tensor.unit, state);
         if (!extent) continue;
-        for (const Part& part : tensor.parts.at(*extent)) {
+        for (const StoredPart& part : parts_->of(tensor.name, *extent)) {
           if (part.rank != rank) continue;
           const std::string name = stored::slice_name(state, tensor.name);
           try {
@@ -209,6 +193,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   stored::Index index_;
   std::vector<Tensor> tensors_;
   std::map<std::string, std::size_t> by_name_;
+  std::optional<StoredParts> parts_;
   mutable std::mutex mutex_;
   mutable std::list<OpenFile> files_;  // the latest used first
   mutable std::atomic<std::size_t> bytes_read_ = 0;

@@ -2,7 +2,6 @@
 // all ranks go on or all throw the same.
 #include <atomic>
 #include <cstring>
-#include <map>
 #include <random>
 #include <type_traits>
 
@@ -174,23 +173,18 @@ void write_index(const fs::path& path, const stored::Index& index, const std::ve
   std::vector<const Unit*> unit_of(parameters.size());
   for (const Unit& unit : layout.units())
     for (const std::size_t p : unit.parameters) unit_of[p] = &unit;
-  using Parts = std::vector<std::vector<h5::VirtualPart>>;  // of each parameter
-  std::map<Extent, Parts> parts;
-  for (const Extent extent : {Extent::element, Extent::row, Extent::column}) {
-    parts[extent].resize(parameters.size());
-    for (int rank = 0; rank < index.header.world_size; ++rank)
-      for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, index.header.world_size, extent))
-        parts[extent][slice.parameter].push_back({slice.range, stored::rank_file_name(rank, index.header.world_size), ""});
-  }
+  const StoredParts stored_parts(parameters, layout, index.header.world_size);
   h5::File file = h5::File::create(path);
   stored::write_index_attributes(file, index);
   for (const std::string& state : index.states)
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const auto extent = stored::extent_of(*unit_of[p], state);
       if (!extent) continue;
-      for (h5::VirtualPart& part : parts[*extent][p]) part.dataset = stored::slice_name(state, parameters[p].name);
-      file.create_virtual_dataset(stored::whole_name(state, parameters[p].name),
-                                  stored::state_shape(parameters[p].shape, *extent), parts[*extent][p]);
+      const std::string& name = parameters[p].name;
+      std::vector<h5::VirtualPart> parts;
+      for (const auto& [range, rank] : stored_parts.of(name, *extent))
+        parts.push_back({range, stored::rank_file_name(rank, index.header.world_size), stored::slice_name(state, name)});
+      file.create_virtual_dataset(stored::whole_name(state, name), stored::state_shape(parameters[p].shape, *extent), parts);
     }
   file.close();
 }
