@@ -1,0 +1,362 @@
+// Jobs that are killed at any moment, saves included, and disks that fail at any call: what was complete stays complete, and
+// the same command goes on from it. `faults -- ROUNDS SEED`: jobs killed in each torture; with more than 5 every call fails
+// once.
+#define BOOST_TEST_MODULE jobs.faults
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+struct Arguments {
+  int rounds = 5;
+  unsigned seed = 11;
+};
+
+Arguments arguments() {
+  const auto& all = boost::unit_test::framework::master_test_suite();
+  Arguments given;
+  if (all.argc > 1) given.rounds = std::stoi(all.argv[1]);
+  if (all.argc > 2) given.seed = static_cast<unsigned>(std::stoul(all.argv[2]));
+  return given;
+}
+
+/// One micro-batch on any number of ranks up to 4, so that strategies change no bit.
+std::vector<std::string> options(int np, const std::string& save_dir, std::size_t updates, const std::string& more = "") {
+  auto words = split(
+      "--arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 48 --decoder-attention-heads 4 --tokens-per-sample "
+      "32 --total-batch-size 12 --clip-norm 1 --save-dir " +
+      save_dir + " --log-file " + save_dir + ".jsonl --max-update " + std::to_string(updates) + " --batch-size " +
+      std::to_string(12 / np) + (more.find("--lr ") == std::string::npos ? " --lr 3e-3 " : " ") + more);
+  words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
+  return words;
+}
+
+Outcome train(const fs::path& folder, int np, const std::string& save_dir, std::size_t updates, const std::string& more = "") {
+  return run(folder, mpirun(np, "fsdp-train", options(np, save_dir, updates, more)));
+}
+
+Outcome inspect(const fs::path& folder, const std::string& words) {
+  return run(folder, split(std::string(FSDP_BIN) + "/fsdp-inspect " + words));
+}
+
+const std::string all_calls = "create,write,sync,rename,remove,mkdir";
+const std::string writing_calls = "create,write,sync,rename,mkdir";
+
+/// What tests/support/faults.cpp does.
+struct Fault {
+  std::string calls = all_calls, what = "kill";
+  long at = 0, times = 1;
+  int rank = -1;  // all
+};
+
+/// The words that start a program with this fault below a save folder. What it counts goes to `calls` in `folder`.
+std::vector<std::string> with(const Fault& fault, const fs::path& folder, const std::string& save_dir) {
+  fs::remove(folder / "calls");
+  return {"env",
+          "LD_PRELOAD=" FSDP_FAULTS,
+          "ASAN_OPTIONS=verify_asan_link_order=0",
+          "FSDP_FAULT_BELOW=" + (fs::canonical(folder) / save_dir).string(),
+          "FSDP_FAULT_LOG=" + (folder / "calls").string(),
+          "FSDP_FAULT_CALLS=" + fault.calls,
+          "FSDP_FAULT_DO=" + fault.what,
+          "FSDP_FAULT_AT=" + std::to_string(fault.at),
+          "FSDP_FAULT_TIMES=" + std::to_string(fault.times),
+          "FSDP_FAULT_RANK=" + (fault.rank < 0 ? "" : std::to_string(fault.rank))};
+}
+
+struct Calls {
+  std::map<int, std::map<std::string, long>> counts;  // of each rank, by kind
+  std::map<int, int> exit_codes;                      // of the ranks that came to their end
+  std::string fault;                                  // the first line of one
+  long of(int rank) const {
+    long sum = 0;
+    for (const auto& [kind, count] : counts.at(rank)) sum += count;
+    return sum;
+  }
+};
+
+Calls read_calls(const fs::path& folder) {
+  Calls calls;
+  std::ifstream file(folder / "calls");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    int rank = -1, code = -1;
+    std::string kind;
+    words >> rank >> kind;
+    if (kind == "exit") {
+      words >> code;
+      calls.exit_codes[rank] = code;
+      continue;
+    }
+    if (kind == "fault") {
+      if (calls.fault.empty()) calls.fault = line;
+      words >> kind;
+    }
+    ++calls.counts[rank][kind];
+  }
+  return calls;
+}
+
+/// Updates whose steps have their marker, without asking the code that is tested.
+std::set<std::size_t> complete_steps(const fs::path& saves) {
+  std::set<std::size_t> updates;
+  if (!fs::exists(saves)) return updates;
+  for (const auto& entry : fs::directory_iterator(saves)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step-") && name.find('.') == std::string::npos && fs::exists(entry.path() / "complete.json"))
+      updates.insert(std::stoul(name.substr(5)));
+  }
+  return updates;
+}
+std::size_t latest(const fs::path& saves) {
+  const auto updates = complete_steps(saves);
+  return updates.empty() ? 0 : *updates.rbegin();
+}
+
+std::string strategy_for(int np, std::minstd_rand& dice) {
+  std::vector<std::string> names = {"full", "grad-op", "optim", "none"};
+  if (np == 4) names.insert(names.end(), {"hybrid --shard-group-size 2", "hybrid-grad-op --shard-group-size 2"});
+  return "--sharding-strategy " + names[dice() % names.size()];
+}
+
+/// A job of `np` ranks went on from update `from`.
+struct Part {
+  int np;
+  std::string strategy;
+  std::size_t from;
+};
+
+std::vector<pid_t> children_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/task/" + std::to_string(process) + "/children");
+  return {std::istream_iterator<pid_t>(file), {}};
+}
+
+/// Starts the same run, which has no end, again and again, and kills it each time: its processes, or one of them, from outside
+/// or at some call of a save. Then lets it make two more updates. Returns what continued from where.
+std::vector<Part> torture(const fs::path& folder, const std::string& save_dir, std::minstd_rand& dice,
+                          const std::function<int()>& choose_np) {
+  const fs::path log = folder / (save_dir + ".jsonl");
+  const auto saves = [&] { return metrics(log, "save"); };
+  std::vector<Part> parts;
+  std::map<std::string, int> died;  // at which calls
+  const auto check_restored = [&](std::size_t from, std::size_t restores) {
+    const auto lines = metrics(log, "restore");
+    if (lines.size() > restores)
+      BOOST_TEST(lines.back()["step"].get<std::size_t>() == from);
+    else
+      BOOST_TEST(from == 0u);
+  };
+  for (int round = 0; round < arguments().rounds; ++round) {
+    const int np = choose_np();
+    const std::string strategy = strategy_for(np, dice);
+    const std::size_t from = latest(folder / save_dir), restores = metrics(log, "restore").size(), before = saves().size();
+    parts.push_back({np, strategy, from});
+    const auto words = options(np, save_dir, 1'000'000, "--save-interval-updates 1 --keep-last 2 " + strategy);
+    Fault fault;
+    if (round % 4 != 3) {
+      // Of rank 0's calls many are writes: each kind gets its share. Another rank only makes its file.
+      fault.rank = static_cast<int>(dice() % static_cast<unsigned>(np));
+      const std::vector<std::pair<std::string, unsigned>> kinds = {{"sync", 25},   {"write", 400}, {"create", 12},
+                                                                   {"rename", 12}, {"remove", 30}, {"mkdir", 5}};
+      const auto& [kind, most] = kinds[dice() % (fault.rank == 0 ? kinds.size() : 3)];
+      fault.calls = kind, fault.at = 1 + static_cast<long>(dice() % (fault.rank == 0 ? most : most / 4));
+    }
+    const Outcome outcome = run(folder, mpirun(np, "fsdp-train", words, with(fault, folder, save_dir)), [&](pid_t launcher) {
+      if (fault.at > 0) return;
+      wait_until([&] { return saves().size() >= before + 2; });
+      std::this_thread::sleep_for(std::chrono::milliseconds(dice() % 150));
+      const auto ranks = children_of(launcher);
+      const std::size_t one = dice() % 2 == 0 ? ranks.size() : dice() % std::max<std::size_t>(ranks.size(), 1);
+      for (std::size_t r = 0; r < ranks.size(); ++r)
+        if (one == ranks.size() || one == r) kill(ranks[r], SIGKILL);
+    });
+    const Calls calls = read_calls(folder);
+    BOOST_TEST_INFO_SCOPE("round " << round << " on " << np << " ranks, " << strategy << ", " << fault.calls << " " << fault.at
+                                   << " on rank " << fault.rank << ": " << calls.fault << "\n"
+                                   << outcome.output);
+    BOOST_TEST(outcome.code != 0);
+    BOOST_TEST((fault.at == 0 || !calls.fault.empty()), "it died where it should");
+    ++died[fault.at == 0 ? "from outside" : fault.calls];
+    check_restored(from, restores);
+    // All that was said to be saved is there, but for what --keep-last removes.
+    const std::size_t now = latest(folder / save_dir);
+    BOOST_TEST(now >= from);
+    if (saves().size() > before) BOOST_TEST(now >= saves().back()["step"].get<std::size_t>());
+  }
+  const std::size_t from = latest(folder / save_dir), restores = metrics(log, "restore").size();
+  const int np = choose_np();
+  parts.push_back({np, strategy_for(np, dice), from});
+  const Outcome end = train(folder, np, save_dir, from + 2, parts.back().strategy);
+  BOOST_TEST(end.code == 0, end.output);
+  check_restored(from, restores);
+  for (const auto& entry : fs::directory_iterator(folder / save_dir))
+    BOOST_TEST(entry.path().extension() != ".tmp", entry.path());
+  parts.push_back({0, "", from + 2});
+  for (const auto& [where, times] : died) BOOST_TEST_MESSAGE(times << " killed: " << where);
+  BOOST_TEST_MESSAGE("to update " << from + 2);
+  return parts;
+}
+
+void check_same(const fs::path& folder, const std::string& a, const std::string& b) {
+  const Outcome same = inspect(folder, a + " " + b);
+  BOOST_TEST(same.says("are the same, bit for bit"), same.output);
+  const Outcome verified = inspect(folder, b + " --verify");
+  BOOST_TEST(verified.code == 0, verified.output);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(killed_at_any_moment_a_run_ends_as_if_it_had_not_been) {
+  const auto folder = fresh_folder();
+  std::minstd_rand dice(arguments().seed);
+  const int np = 2 + static_cast<int>(dice() % 3);
+  const auto parts = torture(folder, "killed", dice, [&] { return np; });
+  const Outcome undisturbed = train(folder, np, "undisturbed", parts.back().from);
+  BOOST_TEST(undisturbed.code == 0, undisturbed.output);
+  check_same(folder, "undisturbed", "killed");
+}
+
+BOOST_AUTO_TEST_CASE(killed_and_continued_on_other_numbers_of_ranks) {
+  const auto folder = fresh_folder();
+  std::minstd_rand dice(arguments().seed + 1);
+  const auto parts = torture(folder, "killed", dice, [&] { return 1 + static_cast<int>(dice() % 4); });
+  // Another number of ranks adds in another order. So the run beside it changes its number at the same updates, in good order.
+  for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+    if (parts[i + 1].from == parts[i].from) continue;
+    const Outcome outcome = train(folder, parts[i].np, "undisturbed", parts[i + 1].from, parts[i].strategy);
+    BOOST_TEST(outcome.code == 0, outcome.output);
+  }
+  check_same(folder, "undisturbed", "killed");
+}
+
+namespace {
+
+/// A run that has saved update 1 goes on with a fault: it saves update 2 while it computes, and 3 at its end.
+void fail_and_go_on(const fs::path& folder, int np, const Fault& fault, const std::string& more) {
+  fs::remove_all(folder / "saves");
+  fs::copy(folder / "first", folder / "saves", fs::copy_options::recursive);
+  fs::remove(folder / "saves.jsonl");
+  auto command =
+      mpirun(np, "fsdp-train", options(np, "saves", 3, "--save-interval-updates 1 " + more), with(fault, folder, "saves"));
+  // The launcher lets all ranks end by themselves, so that each has its exit code; its own is 0 then.
+  command.insert(command.begin(), {"env", "OMPI_MCA_orte_abort_on_non_zero_status=0", "timeout", "--kill-after=5", "60"});
+  const Outcome outcome = run(folder, command);
+  const Calls calls = read_calls(folder);
+  BOOST_TEST_INFO_SCOPE(fault.what << " at call " << fault.at << " of " << fault.calls << " on rank " << fault.rank << " of "
+                                   << np << more << ": " << calls.fault << "\n"
+                                   << outcome.output);
+  BOOST_TEST(!calls.fault.empty());
+  BOOST_TEST(outcome.code == 0);
+  BOOST_TEST(outcome.times_said("fsdp-train: ") == 1u);
+  BOOST_TEST(outcome.says(fault.what == "ENOSPC" ? "No space left on device"
+                          : fault.what == "EIO"  ? "Input/output error"
+                                                 : "Read-only file system"));
+  BOOST_TEST((outcome.says("free some space") || outcome.says("choose another --save-dir")));
+  BOOST_TEST(calls.exit_codes.size() == static_cast<std::size_t>(np));
+  for (const auto& [rank, code] : calls.exit_codes) BOOST_TEST((code == (outcome.says("cannot be written") ? 2 : 1)));
+  // The first save is as it was, and so is each that was said to be there.
+  const auto steps = complete_steps(folder / "saves");
+  BOOST_TEST(steps.contains(1));
+  for (const json& save : metrics(folder / "saves.jsonl", "save")) BOOST_TEST(steps.contains(save["step"].get<std::size_t>()));
+  BOOST_TEST(!steps.contains(3));
+  for (const std::size_t step : steps) {
+    const Outcome verified = inspect(folder, "saves/step-0000000" + std::to_string(step) + " --verify");
+    BOOST_TEST(verified.code == 0, verified.output);
+  }
+  const Outcome again = train(folder, np, "saves", 3, more);
+  BOOST_TEST(again.code == 0, again.output);
+  BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"].get<std::size_t>() == *steps.rbegin());
+  BOOST_TEST(latest(folder / "saves") == 3u);
+}
+
+/// `most` of 1 to `all`, without repeating, in order; all of them if `most` is not less.
+std::vector<long> sample(long all, std::size_t most, std::minstd_rand& dice) {
+  std::vector<long> numbers;
+  for (long n = 1; n <= all; ++n) numbers.push_back(n);
+  if (most >= numbers.size()) return numbers;
+  std::shuffle(numbers.begin(), numbers.end(), dice);
+  numbers.resize(most);
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_disk_that_fails_at_any_call_ends_the_run_and_loses_nothing) {
+  const auto folder = fresh_folder();
+  std::minstd_rand dice(arguments().seed);
+  const bool all = arguments().rounds > 5;
+  BOOST_TEST(train(folder, 3, "first", 1).code == 0);
+  struct Row {
+    std::string what, calls;
+    int rank;
+    std::size_t samples;
+    long times;
+  };
+  for (const Row& row : {Row{"ENOSPC", writing_calls, 0, 5, 1},
+                         {"ENOSPC", writing_calls, 1, 2, 1},
+                         {"EIO", "sync", 0, 2, 1},
+                         {"EIO", "sync", 1, 1, 1},
+                         {"EROFS", all_calls, 0, 2, 1'000'000},
+                         {"EROFS", "create", 1, 1, 1'000'000}}) {
+    // How many there are, of this rank.
+    fs::remove_all(folder / "saves");
+    fs::copy(folder / "first", folder / "saves", fs::copy_options::recursive);
+    Fault fault{row.calls, row.what, 0, row.times, row.rank};
+    const Outcome dry =
+        run(folder, mpirun(3, "fsdp-train", options(3, "saves", 3, "--save-interval-updates 1"), with(fault, folder, "saves")));
+    BOOST_TEST_REQUIRE(dry.code == 0, dry.output);
+    const Calls calls = read_calls(folder);
+    // The lock goes last, when all is saved: whether it does, nobody need know.
+    const long count = calls.of(row.rank) - (row.rank == 0 && row.calls == all_calls ? 1 : 0);
+    BOOST_TEST_MESSAGE(row.what << " at " << row.calls << " on rank " << row.rank << ": " << count << " calls");
+    for (const long at : sample(count, all ? static_cast<std::size_t>(count) : row.samples, dice)) {
+      fault.at = at;
+      fail_and_go_on(folder, 3, fault, at % 2 == 0 ? " --no-async-save" : "");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_save_that_goes_on_is_finished_however_a_run_ends_in_good_order) {
+  const auto folder = fresh_folder();
+  const Fault slow{"sync", "wait", 1, 1'000'000, -1};  // saves take seconds, and updates milliseconds
+  const auto start = [&](const std::string& save_dir, std::size_t updates, const std::string& more,
+                         const std::function<void(pid_t)>& meanwhile = {}) {
+    return run(folder, mpirun(2, "fsdp-train", options(2, save_dir, updates, more), with(slow, folder, save_dir)), meanwhile);
+  };
+  const auto expect_saved = [&](const std::string& save_dir, const std::set<std::size_t>& updates) {
+    BOOST_CHECK(complete_steps(folder / save_dir) == updates);
+    for (const auto& entry : fs::directory_iterator(folder / save_dir))
+      BOOST_TEST(entry.path().extension() != ".tmp", entry.path());
+  };
+  BOOST_TEST(start("done", 7, "--save-interval-updates 5").code == 0);
+  expect_saved("done", {5, 7});
+  const Outcome refused = start("refused", 9, "--save-interval-updates 1 --optimizer sgd --lr 1e30");
+  BOOST_TEST(refused.code == 1, refused.output);
+  BOOST_TEST(refused.says("update 2 is not finite"), refused.output);
+  expect_saved("refused", {1});
+  for (const bool by_signal : {true, false}) {
+    const std::string name = by_signal ? "signal" : "file";
+    const Outcome stopped = start(name, 1'000'000, "--save-interval-updates 5", [&](pid_t launcher) {
+      wait_until([&] { return fs::exists(folder / name / "step-00000005.tmp"); });
+      if (by_signal)
+        kill(launcher, SIGUSR1);
+      else
+        std::ofstream(folder / name / "stop") << "";
+    });
+    BOOST_TEST(stopped.code == 75, stopped.output);
+    const auto saved = complete_steps(folder / name);
+    BOOST_TEST(saved.contains(5));
+    BOOST_TEST(*saved.rbegin() == metrics(folder / (name + ".jsonl"), "train").back()["step"].get<std::size_t>());
+    expect_saved(name, saved);
+  }
+}

@@ -1,0 +1,230 @@
+// A library for LD_PRELOAD: counts the calls that change files below a folder, and lets one of them fail, or the process die
+// there. So a test chooses a moment inside a save, and the programs know nothing of it. From the environment:
+//   FSDP_FAULT_BELOW  the folder, as an absolute path
+//   FSDP_FAULT_LOG    gets a line "RANK KIND PATH" for each call that is counted, and "RANK exit CODE" at the end; "fault"
+//   before
+//                     the kind where one was made
+//   FSDP_FAULT_CALLS  kinds that count: create, write, sync, rename, remove, mkdir; separated by commas
+//   FSDP_FAULT_RANK   only on this rank of Open MPI's; all if it is not set
+//   FSDP_FAULT_AT     which call, from 1; 0: none
+//   FSDP_FAULT_TIMES  how many from that one on, 1 if it is not set
+//   FSDP_FAULT_DO     kill, ENOSPC, EIO, EROFS, or wait. The process dies instead of making the call, or after half of a write;
+//                     a call that waits is made a tenth of a second later
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+namespace {
+
+std::string setting(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
+}
+
+struct Settings {
+  std::string below = setting("FSDP_FAULT_BELOW"), log = setting("FSDP_FAULT_LOG"), what = setting("FSDP_FAULT_DO");
+  std::string calls = "," + setting("FSDP_FAULT_CALLS") + ",", rank = setting("OMPI_COMM_WORLD_RANK");
+  bool here = setting("FSDP_FAULT_RANK").empty() || setting("FSDP_FAULT_RANK") == rank;
+  long at = std::atol(setting("FSDP_FAULT_AT").c_str());
+  long times = setting("FSDP_FAULT_TIMES").empty() ? 1 : std::atol(setting("FSDP_FAULT_TIMES").c_str());
+};
+
+const Settings& settings() {
+  static const Settings* const all = new Settings;  // lives until the last call
+  return *all;
+}
+
+void say(const std::string& text) {
+  const std::string line = settings().rank + " " + text + "\n";
+  const long file = syscall(SYS_openat, AT_FDCWD, settings().log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) return;
+  static_cast<void>(syscall(SYS_write, file, line.data(), line.size()));
+  syscall(SYS_close, file);
+}
+
+[[gnu::constructor]] void say_how_it_ends() {
+  on_exit([](int code, void*) { say("exit " + std::to_string(code)); }, nullptr);
+}
+
+std::string link_of(const std::string& name) {
+  char path[4096];
+  const ssize_t n = readlink(name.c_str(), path, sizeof path);
+  return n > 0 ? std::string(path, static_cast<std::size_t>(n)) : "";
+}
+std::string path_of(int fd) { return link_of("/proc/self/fd/" + std::to_string(fd)); }
+std::string path_of(int folder, const char* path) {
+  if (*path == '/') return path;
+  return (folder == AT_FDCWD ? link_of("/proc/self/cwd") : path_of(folder)) + "/" + path;
+}
+
+enum class Fault { none, error, death };
+
+/// Of this call. Error: errno says which.
+Fault count(const char* kind, const std::string& path) {
+  const Settings& s = settings();
+  const std::string& below = s.below;
+  if (below.empty() || path.compare(0, below.size(), below) != 0 || (path.size() > below.size() && path[below.size()] != '/') ||
+      s.calls.find("," + std::string(kind) + ",") == std::string::npos)
+    return Fault::none;
+  static std::atomic<long> calls = 0;
+  const long number = ++calls;
+  const bool due = s.here && s.at > 0 && number >= s.at && number < s.at + s.times;
+  const int before = errno;
+  say((due ? "fault " : "") + std::string(kind) + " " + path);
+  errno = before;
+  if (!due) return Fault::none;
+  if (s.what == "wait") return usleep(100'000), Fault::none;
+  if (s.what == "kill") return Fault::death;
+  errno = s.what == "ENOSPC" ? ENOSPC : s.what == "EROFS" ? EROFS : EIO;
+  return Fault::error;
+}
+
+[[noreturn]] void die() {
+  raise(SIGKILL);
+  std::abort();
+}
+
+/// The call itself, unless it shall fail.
+template <class Call>
+auto unless_fault(const char* kind, const std::string& path, Call&& call) -> decltype(call()) {
+  switch (count(kind, path)) {
+    case Fault::error:
+      return -1;
+    case Fault::death:
+      die();
+    case Fault::none:
+      break;
+  }
+  return call();
+}
+
+/// `write(bytes)` writes the first of them.
+template <class Write>
+ssize_t unless_write_fault(int fd, std::size_t bytes, Write&& write) {
+  const int before = errno;
+  const std::string path = path_of(fd);
+  errno = before;
+  switch (count("write", path)) {
+    case Fault::error:
+      return -1;
+    case Fault::death:
+      write(bytes / 2), die();
+    case Fault::none:
+      break;
+  }
+  return write(bytes);
+}
+
+/// What the next library has under this name.
+template <class F>
+F* next(F*, const char* name) {
+  return reinterpret_cast<F*>(dlsym(RTLD_NEXT, name));
+}
+
+std::size_t bytes_of(const iovec* pieces, int count) {
+  std::size_t bytes = 0;
+  for (int i = 0; i < count; ++i) bytes += pieces[i].iov_len;
+  return bytes;
+}
+
+}  // namespace
+
+#define NEXT(name) static auto* const real = next(&::name, #name)
+
+extern "C" {
+
+#define FSDP_OPEN(name)                                                                              \
+  int name(const char* path, int flags, ...) {                                                       \
+    NEXT(name);                                                                                      \
+    va_list rest;                                                                                    \
+    va_start(rest, flags);                                                                           \
+    const mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;                                  \
+    va_end(rest);                                                                                    \
+    if (!(flags & O_CREAT)) return real(path, flags);                                                \
+    return unless_fault("create", path_of(AT_FDCWD, path), [&] { return real(path, flags, mode); }); \
+  }
+FSDP_OPEN(open)
+FSDP_OPEN(open64)
+
+#define FSDP_OPENAT(name)                                                                                  \
+  int name(int folder, const char* path, int flags, ...) {                                                 \
+    NEXT(name);                                                                                            \
+    va_list rest;                                                                                          \
+    va_start(rest, flags);                                                                                 \
+    const mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;                                        \
+    va_end(rest);                                                                                          \
+    if (!(flags & O_CREAT)) return real(folder, path, flags);                                              \
+    return unless_fault("create", path_of(folder, path), [&] { return real(folder, path, flags, mode); }); \
+  }
+FSDP_OPENAT(openat)
+FSDP_OPENAT(openat64)
+
+ssize_t write(int fd, const void* data, size_t bytes) {
+  NEXT(write);
+  return unless_write_fault(fd, bytes, [&](size_t n) { return real(fd, data, n); });
+}
+ssize_t pwrite(int fd, const void* data, size_t bytes, off_t at) {
+  NEXT(pwrite);
+  return unless_write_fault(fd, bytes, [&](size_t n) { return real(fd, data, n, at); });
+}
+ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t at) {
+  NEXT(pwrite64);
+  return unless_write_fault(fd, bytes, [&](size_t n) { return real(fd, data, n, at); });
+}
+ssize_t writev(int fd, const iovec* pieces, int count) {
+  NEXT(writev);
+  return unless_write_fault(fd, bytes_of(pieces, count), [&](size_t) { return real(fd, pieces, count); });
+}
+int ftruncate(int fd, off_t bytes) noexcept {
+  NEXT(ftruncate);
+  return unless_fault("write", path_of(fd), [&] { return real(fd, bytes); });
+}
+int ftruncate64(int fd, off64_t bytes) noexcept {
+  NEXT(ftruncate64);
+  return unless_fault("write", path_of(fd), [&] { return real(fd, bytes); });
+}
+int fsync(int fd) {
+  NEXT(fsync);
+  return unless_fault("sync", path_of(fd), [&] { return real(fd); });
+}
+int fdatasync(int fd) {
+  NEXT(fdatasync);
+  return unless_fault("sync", path_of(fd), [&] { return real(fd); });
+}
+int rename(const char* from, const char* to) noexcept {
+  NEXT(rename);
+  return unless_fault("rename", path_of(AT_FDCWD, to), [&] { return real(from, to); });
+}
+int remove(const char* path) noexcept {
+  NEXT(remove);
+  return unless_fault("remove", path_of(AT_FDCWD, path), [&] { return real(path); });
+}
+int unlink(const char* path) noexcept {
+  NEXT(unlink);
+  return unless_fault("remove", path_of(AT_FDCWD, path), [&] { return real(path); });
+}
+int rmdir(const char* path) noexcept {
+  NEXT(rmdir);
+  return unless_fault("remove", path_of(AT_FDCWD, path), [&] { return real(path); });
+}
+int unlinkat(int folder, const char* path, int flags) noexcept {
+  NEXT(unlinkat);
+  return unless_fault("remove", path_of(folder, path), [&] { return real(folder, path, flags); });
+}
+int mkdir(const char* path, mode_t mode) noexcept {
+  NEXT(mkdir);
+  return unless_fault("mkdir", path_of(AT_FDCWD, path), [&] { return real(path, mode); });
+}
+
+}  // extern "C"
