@@ -46,12 +46,12 @@ struct CheckpointHeader {
   std::string version;
 };
 
-/// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, fsync, barrier; rank 0
-/// the index, rename, marker last, barrier. On return it is durable, or every rank has thrown the same CollectiveError and the
-/// temporary folder is gone; earlier checkpoints are as they were. A step that exists is replaced only if it is not complete,
-/// else UserError. Removes what earlier runs left under temporary names. `shard` is this rank's index on the shard axis,
-/// `replica` on the replicate axis (rank = replica * shards + shard); each replica writes its part of the shard. `states` has
-/// "parameters" first. Returns the folder.
+/// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, rank 0 the index, fsync,
+/// barrier; rank 0 rename, marker last, barrier. On return it is durable, or every rank has thrown the same CollectiveError and
+/// the temporary folder is gone; earlier checkpoints are as they were. A step that exists is replaced only if it is not
+/// complete, else UserError. Removes what earlier runs left under temporary names. `shard` is this rank's index on the shard
+/// axis, `replica` on the replicate axis (rank = replica * shards + shard); each replica writes its part of the shard. `states`
+/// has "parameters" first. Returns the folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
                                       const Layout& layout, int shard, int replica, std::span<const ShardState> states,
                                       Communicator& world);

@@ -189,15 +189,12 @@ void write_index(const fs::path& path, const stored::Index& index, const std::ve
   file.close();
 }
 
-/// Rank 0, once all rank files are on the disk: the index, the final name, the marker.
-void complete(const Names& names, const stored::Index& index, const std::vector<Parameter>& parameters, const Layout& layout,
-              const std::vector<FileSum>& sums) {
+/// Rank 0, once all files are on the disk: the final name, the marker.
+void complete(const Names& names, const stored::Index& index, const std::vector<FileSum>& sums, const FileSum& index_sum) {
   stored::Marker marker{index.header.progress.update, index.save_id, {}};
   for (const FileSum& sum : sums)
     marker.files.push_back({stored::rank_file_name(narrow<int>(marker.files.size()), index.header.world_size), sum});
-  const fs::path path = names.temporary_folder / stored::index_name;
-  write_index(path, index, parameters, layout);
-  marker.files.push_back({stored::index_name, sum_file(path)});
+  marker.files.push_back({stored::index_name, index_sum});
   sync_folder(names.temporary_folder);
   fs::remove_all(names.final_folder);  // not complete: prepare() has looked
   try {
@@ -234,13 +231,21 @@ struct CheckpointSave::Job {
   Communicator& world;
   std::vector<Piece> pieces;  // of this rank
   std::uint64_t all_bytes = 0;
-  FileSum sum;  // of this rank's file, once it is written
+  FileSum sum;             // of this rank's file, once it is written
+  FileSum index_sum = {};  // on rank 0
   std::atomic<bool> written = false;
 
+  /// The index says where everything lies, not what it is: rank 0 need not wait for the others.
   void write() {
     const int rank = world.rank();
     const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world.size());
     sum = writing(path, stored_bytes(pieces), [&] { return write_rank_file(path, index.header, index.save_id, rank, pieces); });
+    if (rank != 0) return;
+    const fs::path index_path = names.temporary_folder / stored::index_name;
+    index_sum = writing(index_path, all_bytes, [&] {
+      write_index(index_path, index, parameters, layout);
+      return sum_file(index_path);
+    });
   }
   /// All ranks have closed their files by now, or the job is ending.
   void remove_temporary_folder() const {
@@ -334,8 +339,7 @@ std::filesystem::path CheckpointSave::finish() {
       std::vector<FileSum> all(static_cast<std::size_t>(world.size()));
       for (std::size_t r = 0; r < all.size(); ++r)
         all[r] = {static_cast<std::uint64_t>(sums[2 * r]), static_cast<std::uint64_t>(sums[2 * r + 1])};
-      writing(job_->names.final_folder, job_->all_bytes,
-              [&] { complete(job_->names, job_->index, job_->parameters, job_->layout, all); });
+      writing(job_->names.final_folder, job_->all_bytes, [&] { complete(job_->names, job_->index, all, job_->index_sum); });
     });
   } catch (const std::exception&) {
     job_->remove_temporary_folder();
