@@ -71,8 +71,8 @@ void keep_freed_memory() {
 #endif
 }
 
-std::size_t process_peak_bytes() {
-  const auto kibibytes = number_behind("/proc/self/status", "VmHWM:");
+std::size_t process_peak_bytes(const std::string& process) {
+  const auto kibibytes = number_behind("/proc/" + process + "/status", "VmHWM:");
   return kibibytes ? *kibibytes * 1024 : 0;
 }
 

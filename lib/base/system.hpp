@@ -18,7 +18,7 @@ std::size_t available_memory_bytes();
 /// memory, large pieces above all, which the system would have to fill with zeros each time.
 void keep_freed_memory();
 
-/// VmHWM: the most memory that this process has had resident, in bytes.
-std::size_t process_peak_bytes();
+/// VmHWM: the most memory that a process of this host has had resident, in bytes; 0 if there is none. A number, or "self".
+std::size_t process_peak_bytes(const std::string& process = "self");
 
 }  // namespace fsdp

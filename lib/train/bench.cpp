@@ -9,13 +9,14 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
-#include "base/philox.hpp"
 #include "base/timer.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
+#include "train/bench_checkpoint.hpp"
 #include "train/bench_collectives.hpp"
 #include "train/bench_optimizer.hpp"
+#include "train/bench_support.hpp"
 #include "train/machine.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
@@ -23,11 +24,6 @@
 namespace fsdp {
 
 namespace {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 /// FLOP/s of one product, all ranks running it at once: the median of repetitions that fill about `seconds`.
 template <class E>
@@ -114,10 +110,7 @@ void check_step(const BenchOptions& options) {
 
 std::string bench_step(BenchOptions options, Communicator& world, Device& device, Stream& stream) {
   const std::size_t B = options.batch_size, T = options.tokens_per_sample, K = options.update_freq;
-  const ShardingOptions sharding = {.strategy = options.sharding_strategy,
-                                    .batch = {B, T},
-                                    .types = {.parameter = options.precision},
-                                    .plan = {.micro_batches = K, .checkpoint_activations = options.checkpoint_activations}};
+  const ShardingOptions sharding = sharding_of(options);
   std::optional<TraceFile> trace_file;  // rank 0's
   agree(world, [&] {
     check_step(options);
@@ -132,15 +125,7 @@ std::string bench_step(BenchOptions options, Communicator& world, Device& device
   const double peak = gemm_peak(options.precision, device, stream, world);
 
   const std::size_t V = sharded.model().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
-  const auto random_tokens = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
-    for (std::size_t i = 0; i < B * T; ++i) {
-      const auto words = philox(
-          {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(micro), static_cast<std::uint32_t>(world.rank()), 0},
-          {1, 0});
-      inputs[i] = static_cast<std::int32_t>(words[0] % V);
-      targets[i] = static_cast<std::int32_t>(words[1] % V);
-    }
-  };
+  const BatchReader random_tokens = random_batches({B, T}, V, world.rank());
   std::uint64_t updates = 0;
   const auto update = [&](bool fake) {
     executor.fake_collectives(fake);
@@ -225,13 +210,13 @@ std::string bench_step(BenchOptions options, Communicator& world, Device& device
 }  // namespace
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|step|collectives|optimizer [options]",
+  OptionTable table("fsdp-bench", "gemm|step|collectives|optimizer|checkpoint [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.group("What");
   table
-      .text("what", "gemm|step|collectives|optimizer", options.what,
+      .text("what", "gemm|step|collectives|optimizer|checkpoint", options.what,
             "gemm: the products of a model's layers; step: whole updates on random tokens; collectives: ours and MPI's own; "
-            "optimizer: updates of a model's parameters alone")
+            "optimizer: updates of a model's parameters alone; checkpoint: saves, reads and consolidation against plain files")
       .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs");
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank per micro-batch");
@@ -249,7 +234,8 @@ OptionTable bench_option_table(BenchOptions& options) {
              "step: run updates with and without transfers in turn; the difference is the communication that nothing hides.");
   add_trace_options(table, options.trace);
   table.group("How");
-  table.integer("steps", "N", options.steps, {1, 1e6}, "updates that count, after two that do not");
+  table.integer("steps", "N", options.steps, {1, 1e6},
+                "updates that count, after two that do not; checkpoint: rounds in which all is measured once");
   add_threads_option(table, options.threads);
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
@@ -261,8 +247,10 @@ OptionTable bench_option_table(BenchOptions& options) {
                       "optimizer: type of the moments");
   table
       .path("python", "FILE", options.python,
-            "optimizer: a Python with torch, whose fused AdamW takes turns with ours on tensors of the same sizes")
+            "optimizer, checkpoint: a Python with torch, whose fused AdamW or distributed checkpoints take turns with ours on "
+            "tensors of the same sizes")
       .unset("no comparison");
+  table.path("save-dir", "DIR", options.save_dir, "checkpoint: a new folder is made in it, and removed in the end");
   table.flag("json", options.json, "print one JSON object");
   return table;
 }
@@ -277,20 +265,21 @@ void require_read(const BenchOptions& o) {
     bool given;
     std::string_view read_by;
   };
-  const Use uses[] = {{"batch-size", o.batch_size != defaults.batch_size, "gemm step"},
-                      {"tokens-per-sample", o.tokens_per_sample != defaults.tokens_per_sample, "gemm step"},
-                      {"update-freq", o.update_freq != defaults.update_freq, "step"},
-                      {"sharding-strategy", o.sharding_strategy != defaults.sharding_strategy, "step"},
-                      {"checkpoint-activations", o.checkpoint_activations, "step"},
-                      {"precision", o.precision != defaults.precision, "gemm step"},
+  const Use uses[] = {{"batch-size", o.batch_size != defaults.batch_size, "gemm step checkpoint"},
+                      {"tokens-per-sample", o.tokens_per_sample != defaults.tokens_per_sample, "gemm step checkpoint"},
+                      {"update-freq", o.update_freq != defaults.update_freq, "step checkpoint"},
+                      {"sharding-strategy", o.sharding_strategy != defaults.sharding_strategy, "step checkpoint"},
+                      {"checkpoint-activations", o.checkpoint_activations, "step checkpoint"},
+                      {"precision", o.precision != defaults.precision, "gemm step checkpoint"},
                       {"fake-collectives", o.fake_collectives, "step"},
                       {"exposed", o.exposed, "step"},
                       {"trace", !o.trace.file.empty(), "step"},
-                      {"comm-thread", o.comm_thread, "step"},
+                      {"comm-thread", o.comm_thread, "step checkpoint"},
                       {"max-size", o.largest_bytes != defaults.largest_bytes, "collectives"},
                       {"optimizer", !o.optimizer.empty(), "optimizer"},
                       {"optimizer-state-dtype", o.optimizer_state_dtype != defaults.optimizer_state_dtype, "optimizer"},
-                      {"python", !o.python.empty(), "optimizer"}};
+                      {"python", !o.python.empty(), "optimizer checkpoint"},
+                      {"save-dir", o.save_dir != defaults.save_dir, "checkpoint"}};
   for (const Use& use : uses)
     if (use.given && (" " + std::string(use.read_by) + " ").find(" " + o.what + " ") == std::string::npos)
       throw UserError(format("--{} changes nothing (fsdp-bench {} does not read it; {} does) leave it out", use.option, o.what,
@@ -305,7 +294,8 @@ std::string bench(const BenchOptions& given, Communicator& world) {
     if (options.bf16 && options.precision == DType::f16)
       throw UserError("--bf16 contradicts --precision fp16 (each says what is computed with) leave one out");
     if (options.bf16) options.precision = DType::bf16;
-    if (std::string_view("gemm step collectives optimizer").find(options.what) != std::string_view::npos) require_read(options);
+    if (std::string_view("gemm step collectives optimizer checkpoint").find(options.what) != std::string_view::npos)
+      require_read(options);
   });
   const auto device = make_cpu_device();
   const auto stream = device->make_stream();
@@ -314,6 +304,7 @@ std::string bench(const BenchOptions& given, Communicator& world) {
   if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);
   if (options.what == "optimizer") return bench_optimizer(options, world, *device, *stream);
+  if (options.what == "checkpoint") return bench_checkpoint(options, world, *device, *stream);
   if (options.what == "collectives") {
     if (options.largest_bytes < 4096 || options.largest_bytes > std::size_t{1} << 32)
       throw CollectiveError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more) choose one between", 0, true,
@@ -321,8 +312,9 @@ std::string bench(const BenchOptions& given, Communicator& world) {
     return bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
   }
   throw CollectiveError(
-      format("'{}' is not a measurement (gemm, step, collectives and optimizer are); see fsdp-bench --help", options.what), 0,
-      true, 2);
+      format("'{}' is not a measurement (gemm, step, collectives, optimizer and checkpoint are); see fsdp-bench --help",
+             options.what),
+      0, true, 2);
 }
 
 }  // namespace fsdp

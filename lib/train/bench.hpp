@@ -14,7 +14,7 @@
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;  // "gemm", "step", "collectives" or "optimizer"
+  std::string what;  // "gemm", "step", "collectives", "optimizer" or "checkpoint"
   std::string arch = "gpt2";
   std::size_t batch_size = 4, tokens_per_sample = 256, update_freq = 1;
   std::string sharding_strategy = "full";
@@ -31,6 +31,7 @@ struct BenchOptions {
   std::string optimizer;  // empty: all
   DType optimizer_state_dtype = DType::f32;
   std::filesystem::path python;  // empty: no comparison with PyTorch
+  std::filesystem::path save_dir = ".";
   bool json = false;
 };
 

@@ -11,6 +11,7 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "comm/mpi_calls.hpp"
+#include "train/bench_support.hpp"
 #include "train/machine.hpp"
 
 namespace fsdp {
@@ -29,11 +30,6 @@ struct Seconds {
 };
 
 std::size_t rounds_for(std::size_t bytes) { return std::clamp<std::size_t>((std::size_t{512} << 20) / bytes, 9, 201); }
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 double slowest(Communicator& comm, Stream& stream, double seconds) {
   return 1e-9 * static_cast<double>(max_over_ranks(comm, stream, static_cast<std::size_t>(1e9 * seconds)));

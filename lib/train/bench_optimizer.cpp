@@ -2,13 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <optional>
 #include <vector>
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -19,16 +14,12 @@
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "nn/config.hpp"
+#include "train/bench_support.hpp"
 #include "train/machine.hpp"
 
 namespace fsdp {
 
 namespace {
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
@@ -122,14 +113,12 @@ class Contestant {
   double bytes_ = 0, flops_ = 0, norm_ = 0;
 };
 
-/// A Python process with the same tensors, which does one step of torch.optim.AdamW(fused=True) whenever it is asked to.
-class TorchProcess {
- public:
-  TorchProcess(const std::filesystem::path& python, const std::vector<Parameter>& parameters, int threads) {
-    std::string sizes;
-    for (const Parameter& parameter : parameters)
-      sizes += format("{}{}", sizes.empty() ? "" : ",", fsdp::numel(parameter.shape));
-    const std::string script = format(R"(import sys, time
+/// Python with the same tensors, which does one step of torch.optim.AdamW(fused=True) whenever it is asked to, and says how
+/// long that took.
+std::string torch_script(const std::vector<Parameter>& parameters, int threads) {
+  std::string sizes;
+  for (const Parameter& parameter : parameters) sizes += format("{}{}", sizes.empty() ? "" : ",", fsdp::numel(parameter.shape));
+  return format(R"(import sys, time
 import torch
 torch.set_num_threads({})
 tensors = [torch.nn.Parameter(0.02 * torch.randn(n)) for n in [{}]]
@@ -141,54 +130,8 @@ for line in sys.stdin:
     optimizer.step()
     print(time.perf_counter() - begin, flush=True)
 )",
-                                      threads, sizes);
-    int to[2], from[2];
-    check_errno(::pipe(to) == 0 && ::pipe(from) == 0, "make a pipe");
-    child_ = ::fork();
-    check_errno(child_ >= 0, "start another process");
-    if (child_ == 0) {
-      ::dup2(to[0], 0);
-      ::dup2(from[1], 1);
-      for (const int end : {to[0], to[1], from[0], from[1]}) ::close(end);
-      ::execlp(python.c_str(), python.c_str(), "-c", script.c_str(), nullptr);
-      ::_exit(127);
-    }
-    ::close(to[0]);
-    ::close(from[1]);
-    to_ = ::fdopen(to[1], "w");
-    from_ = ::fdopen(from[0], "r");
-    version_ = line();
-    if (version_.empty())
-      throw UserError(format("--python {} has no torch (it ended with the message above, or is no Python) give one that has",
-                             python.string()));
-  }
-  TorchProcess(const TorchProcess&) = delete;
-  ~TorchProcess() {
-    std::fclose(to_);  // the child's loop ends
-    std::fclose(from_);
-    ::waitpid(child_, nullptr, 0);
-  }
-
-  double step() {
-    std::fputs("go\n", to_);
-    std::fflush(to_);
-    const std::string answer = line();
-    if (answer.empty()) throw RunError("PyTorch stopped in the middle of the measurement (its message is above) look there");
-    return std::stod(answer);
-  }
-  const std::string& version() const { return version_; }
-
- private:
-  std::string line() {
-    char text[256];
-    if (!std::fgets(text, sizeof text, from_)) return "";
-    return std::string(text, std::strcspn(text, "\n"));
-  }
-
-  pid_t child_ = -1;
-  std::FILE *to_ = nullptr, *from_ = nullptr;
-  std::string version_;
-};
+                threads, sizes);
+}
 
 struct Figure {
   std::string name;
@@ -199,13 +142,13 @@ struct Figure {
 
 std::string bench_optimizer(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
   std::vector<Parameter> parameters;
-  std::optional<TorchProcess> torch;
+  std::optional<PythonProcess> torch;
   agree(world, [&] {
     const TransformerConfig config = arch_config(options.arch);
     parameters = list_parameters(config).parameters;
     if (!options.python.empty() && world.size() > 1)
       throw UserError("--python compares with one process (there are more ranks) start one rank");
-    if (!options.python.empty()) torch.emplace(options.python, parameters, kernels::threads());
+    if (!options.python.empty()) torch.emplace(options.python, torch_script(parameters, kernels::threads()));
   });
   std::size_t numel = 0;
   for (const Parameter& parameter : parameters) numel += fsdp::numel(parameter.shape);
@@ -236,7 +179,7 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
       const Timer timer;
       kernels::copy(stream, floats(to), floats(from), numel);
       const double copy = timer.seconds();
-      const double theirs = with_torch ? torch->step() : 0;
+      const double theirs = with_torch ? std::stod(torch->ask("step")) : 0;
       if (i < 2) continue;
       seconds.push_back(all);
       copies.push_back(copy);
@@ -278,8 +221,8 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
   if (!torch_seconds.empty()) {
     const double theirs = median(torch_seconds), ours = median(beside_torch);
     text += format("torch {} AdamW(fused=True), in turn with adamw: {:.1f} ms, ours {:.1f} ms: {:.2f} times as fast\n",
-                   torch->version(), theirs * 1e3, ours * 1e3, theirs / ours);
-    json["torch"] = {{"version", torch->version()}, {"ms", theirs * 1e3}, {"ours_ms", ours * 1e3}};
+                   torch->torch_version(), theirs * 1e3, ours * 1e3, theirs / ours);
+    json["torch"] = {{"version", torch->torch_version()}, {"ms", theirs * 1e3}, {"ours_ms", ours * 1e3}};
   }
   return options.json ? json.dump() + "\n" : text;
 }
