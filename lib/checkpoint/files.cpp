@@ -46,22 +46,60 @@ void InputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
   }
 }
 
+void InputFile::prefetch(std::uint64_t offset, std::size_t bytes) const {
+  ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+}
+
 std::uint64_t checksum(const void* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
 std::string checksum_text(std::uint64_t checksum) { return format("{:016x}", checksum); }
 
+namespace {
+
+/// Of bytes that come one after the other.
+class RunningSum {
+ public:
+  RunningSum() { expect(state_ && XXH3_64bits_reset(state_.get()) == XXH_OK, "XXH3 starts"); }
+  void add(const void* data, std::size_t bytes) { XXH3_64bits_update(state_.get(), data, bytes); }
+  /// Bytes [begin, end) of a file.
+  void add(const InputFile& file, std::uint64_t begin, std::uint64_t end,
+           const std::function<void(std::size_t)>& piece_done = nullptr) {
+    piece_.resize(piece_bytes);
+    while (begin < end) {
+      const std::size_t n = std::min<std::uint64_t>(piece_bytes, end - begin);
+      file.read(begin, piece_.data(), n);
+      add(piece_.data(), n);
+      begin += n;
+      if (piece_done) piece_done(n);
+    }
+  }
+  std::uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
+
+ private:
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_{XXH3_createState(), XXH3_freeState};
+  std::vector<char> piece_;
+};
+
+}  // namespace
+
 FileSum sum_file(const std::filesystem::path& path, const std::function<void(std::size_t)>& piece_done) {
   const InputFile file(path);
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
-  expect(state && XXH3_64bits_reset(state.get()) == XXH_OK, "XXH3 starts");
-  std::vector<char> piece(piece_bytes);
-  for (std::uint64_t at = 0; at < file.size();) {
-    const std::size_t n = std::min<std::uint64_t>(piece.size(), file.size() - at);
-    file.read(at, piece.data(), n);
-    XXH3_64bits_update(state.get(), piece.data(), n);
-    at += n;
-    if (piece_done) piece_done(n);
+  RunningSum sum;
+  sum.add(file, 0, file.size(), piece_done);
+  return {file.size(), sum.value()};
+}
+
+FileSum sum_file(const std::filesystem::path& path, std::span<const KnownPart> known) {
+  const InputFile file(path);
+  RunningSum sum;
+  std::uint64_t at = 0;
+  for (const KnownPart& part : known) {
+    expect(part.offset >= at && part.offset + part.bytes.size() <= file.size(), "what is known lies in the file, in order");
+    sum.add(file, at, part.offset);
+    sum.add(part.bytes.data(), part.bytes.size());
+    at = part.offset + part.bytes.size();
   }
-  return {file.size(), XXH3_64bits_digest(state.get())};
+  sum.add(file, at, file.size());
+  return {file.size(), sum.value()};
 }
 
 std::string read_text_file(const std::filesystem::path& path) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,8 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   /// Exactly `bytes` from `offset`. Throws UserError if the file ends before.
   void read(std::uint64_t offset, void* out, std::size_t bytes) const;
+  /// This will be read soon, by whomever: the disk may begin.
+  void prefetch(std::uint64_t offset, std::size_t bytes) const;
 
  private:
   std::filesystem::path path_;
@@ -39,6 +42,12 @@ struct FileSum {
 };
 /// Of every byte of the file; tells of the bytes of each piece read. Throws UserError.
 FileSum sum_file(const std::filesystem::path& path, const std::function<void(std::size_t)>& piece_done = nullptr);
+/// The same, of a file of which parts need not be read, because what was written there is known. In order of their offsets.
+struct KnownPart {
+  std::uint64_t offset;
+  std::span<const std::byte> bytes;
+};
+FileSum sum_file(const std::filesystem::path& path, std::span<const KnownPart> known);
 
 /// Whole, or UserError.
 std::string read_text_file(const std::filesystem::path& path);

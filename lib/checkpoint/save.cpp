@@ -1,5 +1,6 @@
 // The write protocol of docs/checkpoint-format.md. Every step that can fail on one rank alone is run through agree(), so that
 // all ranks go on or all throw the same.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <random>
@@ -147,6 +148,7 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   file.write_integer("rank", static_cast<std::uint64_t>(rank));
   file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
   std::vector<float> widened;
+  std::vector<KnownPart> known;  // written from memory that stays as it is
   for (const Piece& piece : pieces) {
     const float* values = with_element(piece.type, [&]<class E>() {
       if constexpr (std::is_same_v<E, float>) {
@@ -163,9 +165,12 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
     dataset.write_integer("end", piece.range.end);
     dataset.write_integer("xxh3_64", checksum(values, piece.numel() * sizeof(float)));
     dataset.write({0, piece.numel()}, values);
+    if (const auto offset = dataset.offset(); offset && piece.type == DType::f32)
+      known.push_back({*offset, {piece.data, piece.bytes()}});
   }
   file.close();
-  return sum_file(path);
+  std::sort(known.begin(), known.end(), [](const KnownPart& a, const KnownPart& b) { return a.offset < b.offset; });
+  return sum_file(path, known);
 }
 
 void write_index(const fs::path& path, const stored::Index& index, const std::vector<Parameter>& parameters,

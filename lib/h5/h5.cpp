@@ -246,6 +246,12 @@ void Dataset::read(Range range, float* out) const {
   }
 }
 
+std::optional<std::uint64_t> Dataset::offset() const {
+  const Lock lock;
+  const haddr_t address = H5Dget_offset(handle_.id());
+  return address == HADDR_UNDEF ? std::nullopt : std::optional<std::uint64_t>(address);
+}
+
 // --- files ---
 
 File File::create(const std::filesystem::path& path) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,6 +82,8 @@ class Dataset : public Node {
   /// Elements [range), flat in row-major order.
   void write(Range range, const float* values);
   void read(Range range, float* out) const;
+  /// Where its elements begin in the file; nothing if they do not lie there one behind the other, or were never written.
+  std::optional<std::uint64_t> offset() const;
 
  private:
   friend class File;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -16,11 +17,15 @@ namespace fsdp::h5 {
 
 namespace {
 constexpr std::size_t piece_bytes = std::size_t{16} << 20;
-}
+constexpr std::size_t direct_from = std::size_t{1} << 20;   // bytes of one write
+constexpr std::size_t direct_bytes = std::size_t{4} << 20;  // at once
+constexpr std::size_t direct_alignment = 4096;              // of memory, offset and length; file systems ask for this or less
+}  // namespace
 
 Output::Output(std::string path, Open open)
     : path_(std::move(path)),
-      fd_(::open(path_.c_str(), O_RDWR | O_CLOEXEC | (open == Open::create ? O_CREAT | O_EXCL : 0), 0666)) {
+      fd_(::open(path_.c_str(), O_RDWR | O_CLOEXEC | (open == Open::create ? O_CREAT | O_EXCL : 0), 0666)),
+      direct_piece_(nullptr, std::free) {
   check_errno(fd_ >= 0, (open == Open::create ? "create " : "open ") + path_);
   const off_t end = ::lseek(fd_, 0, SEEK_END);
   size_ = end > 0 ? static_cast<std::uint64_t>(end) : 0;
@@ -28,6 +33,7 @@ Output::Output(std::string path, Open open)
 
 Output::~Output() {
   if (fd_ >= 0) ::close(fd_);
+  if (direct_fd_ >= 0) ::close(direct_fd_);
 }
 
 void Output::failed(const char* call, std::uint64_t bytes, std::uint64_t offset) noexcept {
@@ -38,6 +44,17 @@ void Output::failed(const char* call, std::uint64_t bytes, std::uint64_t offset)
 void Output::write(std::uint64_t offset, const void* data, std::size_t bytes) noexcept {
   size_ = std::max(size_, offset + bytes);
   const char* from = static_cast<const char*>(data);
+  const auto advance = [&](std::size_t n) { from += n, offset += n, bytes -= n; };
+  if (bytes >= direct_from && !direct_refused_) {  // whole blocks; never one that has been written in part
+    const std::size_t head = (direct_alignment - offset % direct_alignment) % direct_alignment;
+    write_cached(offset, from, head);
+    advance(head);
+    advance(write_direct(offset, from, bytes - bytes % direct_alignment));
+  }
+  write_cached(offset, from, bytes);
+}
+
+void Output::write_cached(std::uint64_t offset, const char* from, std::size_t bytes) noexcept {
   while (bytes > 0 && error_.empty()) {
     const ssize_t n = ::pwrite(fd_, from, std::min(bytes, piece_bytes), static_cast<off_t>(offset));
     if (n < 0) {
@@ -49,6 +66,26 @@ void Output::write(std::uint64_t offset, const void* data, std::size_t bytes) no
     if (n >= ssize_t{1} << 20) ::sync_file_range(fd_, static_cast<off_t>(offset), n, SYNC_FILE_RANGE_WRITE);
     from += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
   }
+}
+
+/// Returns how much was written: less than all where the file system refuses, or has no more room, of which write_cached() then
+/// says why.
+std::size_t Output::write_direct(std::uint64_t offset, const char* from, std::size_t bytes) noexcept {
+  if (!direct_piece_) {
+    direct_piece_.reset(static_cast<char*>(std::aligned_alloc(direct_alignment, direct_bytes)));
+    direct_fd_ = ::open(path_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
+    direct_refused_ = !direct_piece_ || direct_fd_ < 0;
+  }
+  std::size_t done = 0;
+  while (done < bytes && error_.empty() && !direct_refused_) {
+    const std::size_t piece = std::min(direct_bytes, bytes - done);
+    std::memcpy(direct_piece_.get(), from + done, piece);
+    const ssize_t n = ::pwrite(direct_fd_, direct_piece_.get(), piece, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    direct_refused_ = n != static_cast<ssize_t>(piece);
+    if (n > 0) done += static_cast<std::size_t>(n);
+  }
+  return done;
 }
 
 void Output::read(std::uint64_t offset, void* data, std::size_t bytes) noexcept {
@@ -75,6 +112,8 @@ void Output::check() const {
 
 void Output::finish() {
   check();
+  direct_piece_.reset();
+  if (direct_fd_ >= 0) ::close(std::exchange(direct_fd_, -1));
   check_errno(::fsync(fd_) == 0, "fsync " + path_);
   check_errno(::close(std::exchange(fd_, -1)) == 0, "close " + path_);
 }

@@ -1,6 +1,9 @@
 // How HDF5's bytes get to the disk. HDF5 1.10 does not survive a write that fails (a full disk): objects that it cannot flush
 // stay open, and it loops or crashes when they are closed again. So it writes through a file driver of ours that never fails:
 // the first error is kept, what follows is dropped, and the owner of the file asks for the error and throws it.
+//
+// Large writes go past the page cache (O_DIRECT) where the file system allows that: copying into it takes a core that trains
+// while a save goes on, and pages for it, which others need.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +33,12 @@ class Output : public std::enable_shared_from_this<Output> {
 
  private:
   void failed(const char* call, std::uint64_t bytes, std::uint64_t offset) noexcept;
+  void write_cached(std::uint64_t offset, const char* data, std::size_t bytes) noexcept;
+  std::size_t write_direct(std::uint64_t offset, const char* data, std::size_t bytes) noexcept;
   std::string path_;
-  int fd_;
+  int fd_, direct_fd_ = -1;  // the same file
+  bool direct_refused_ = false;
+  std::unique_ptr<char, void (*)(void*)> direct_piece_;  // what is written from, aligned
   std::uint64_t size_ = 0;
   std::string error_;
 };

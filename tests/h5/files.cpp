@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <numeric>
 #include <thread>
 
@@ -55,6 +56,33 @@ BOOST_AUTO_TEST_CASE(datasets_in_groups_are_written_and_read_by_flat_ranges) {
       dataset.read({begin, end}, out.data());
       BOOST_TEST(std::equal(out.begin(), out.end(), values.begin() + static_cast<std::ptrdiff_t>(begin)));
     }
+}
+
+BOOST_AUTO_TEST_CASE(large_writes_are_whole_wherever_they_begin) {
+  const test::TemporaryFolder folder;
+  const auto values = counting(2900021);  // 11.6 MB: some goes past the page cache, in pieces, beginnings and ends do not
+  std::vector<std::uint64_t> offsets;
+  {
+    h5::File file = h5::File::create(folder / "a.h5");
+    for (const char* name : {"first", "second"}) {
+      file.create_dataset(std::string("small before ") + name, {5}).write({0, 5}, values.data());
+      h5::Dataset dataset = file.create_dataset(name, {values.size()});
+      BOOST_TEST(!dataset.offset().has_value());
+      for (const Range range : {Range{0, 7}, Range{7, 1400003}, Range{1400003, 1400010}, Range{1400010, 2900021}})
+        dataset.write(range, values.data() + range.begin);
+      offsets.push_back(dataset.offset().value());
+    }
+    file.close();
+  }
+  const std::string bytes = test::read_file(folder / "a.h5");
+  const h5::File file = h5::File::open(folder / "a.h5");
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::vector<float> found(values.size());
+    file.dataset(i == 0 ? "first" : "second").read({0, found.size()}, found.data());
+    BOOST_CHECK(found == values);
+    BOOST_REQUIRE(offsets[i] + values.size() * sizeof(float) <= bytes.size());
+    BOOST_CHECK(std::memcmp(bytes.data() + offsets[i], values.data(), values.size() * sizeof(float)) == 0);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(attributes_come_back) {
@@ -162,7 +190,17 @@ BOOST_AUTO_TEST_CASE(a_write_that_does_not_fit_throws_and_leaves_the_library_usa
     }
     file.close();
   });
+  // Past the page cache, and into the limit in the middle of a piece.
+  const auto many = counting(2000000);
+  const rlimit wider{5000001, before.rlim_max};
+  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0 && setrlimit(RLIMIT_FSIZE, &wider) == 0);
+  const std::string large = message_of<CallError>([&] {
+    h5::File file = h5::File::create(folder / "large.h5");
+    file.create_dataset("d", {many.size()}).write({0, many.size()}, many.data());
+    file.close();
+  });
   BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK_CONTAINS(large, "File too large");
   CHECK_CONTAINS(message, "big.h5");
   CHECK_CONTAINS(message, "File too large");
   CHECK_CONTAINS(late, "File too large");
