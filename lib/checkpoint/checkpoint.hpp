@@ -95,6 +95,8 @@ class CheckpointReader : public TensorSource {
   virtual bool was_trained(const std::string& name) const = 0;
   /// Which rank's file has which elements.
   virtual const StoredParts& parts() const = 0;
+  /// These elements will be read soon: the disk may begin. Nothing if there are none.
+  virtual void prefetch_state(const std::string& state, const std::string& name, Range range) const = 0;
   /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws
   /// RunError naming the first bad one, and in it the first bad tensor.
   virtual void verify(int part, int parts, const ByteProgress& progress = nullptr) const = 0;

@@ -71,19 +71,12 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
       std::fill(state.units[u].begin(), state.units[u].end(), std::byte{0});  // padding, and what was not trained
     }
   }
-  std::vector<float> piece;
-  const auto load = [&](const ShardState& state, const PlannedRead& read) {
-    const std::string& name = parameters[read.parameter].name;
-    if (state.name != "parameters" && !reader.was_trained(name)) return;
-    const auto& known = reader.states();
+  std::vector<std::pair<const ShardState*, PlannedRead>> reads;
+  const auto& known = reader.states();
+  const auto is_stored = [&](const ShardState& state, const std::string& name) {
+    if (state.name != "parameters" && !reader.was_trained(name)) return false;
     const bool is_known = std::find(known.begin(), known.end(), state.name) != known.end();
-    if (is_known && !reader.has_state(state.name, name)) return;
-    for (std::size_t at = 0; at < read.range.size(); at += most_at_once) {
-      piece.resize(std::min(most_at_once, read.range.size() - at));
-      const std::size_t begin = read.range.begin + at;
-      reader.read_state(state.name, name, {begin, begin + piece.size()}, piece.data());
-      state.write(read.unit, read.offset + at, piece);
-    }
+    return !is_known || reader.has_state(state.name, name);  // reading says what is missing
   };
   for (const Extent extent : {Extent::element, Extent::row, Extent::column}) {
     if (std::none_of(states.begin(), states.end(), [&](const ShardState& state) { return state.extent == extent; })) continue;
@@ -92,8 +85,28 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
       const auto next = std::find_if(file, plan.end(), [&](const PlannedRead& read) { return read.rank != file->rank; });
       for (const ShardState& state : states)
         for (auto read = file; read != next; ++read)
-          if (state.extent == extent && !state.units[read->unit].empty()) load(state, *read);
+          if (state.extent == extent && !state.units[read->unit].empty() && is_stored(state, parameters[read->parameter].name))
+            reads.emplace_back(&state, *read);
       file = next;
+    }
+  }
+
+  std::vector<float> piece;
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    const auto& [state, read] = reads[i];
+    const std::string& name = parameters[read.parameter].name;
+    if (i + 1 < reads.size())
+      reader.prefetch_state(reads[i + 1].first->name, parameters[reads[i + 1].second.parameter].name,
+                            reads[i + 1].second.range);
+    if (state->type == DType::f32) {
+      reader.read_state(state->name, name, read.range, reinterpret_cast<float*>(state->units[read.unit].data()) + read.offset);
+      continue;
+    }
+    for (std::size_t at = 0; at < read.range.size(); at += most_at_once) {
+      piece.resize(std::min(most_at_once, read.range.size() - at));
+      const std::size_t begin = read.range.begin + at;
+      reader.read_state(state->name, name, {begin, begin + piece.size()}, piece.data());
+      state->write(read.unit, read.offset + at, piece);
     }
   }
 }

@@ -99,6 +99,21 @@ class ShardedCheckpoint final : public CheckpointReader {
     }
   }
 
+  void prefetch_state(const std::string& state, const std::string& name, Range range) const override {
+    if (!has_state(state, name)) return;
+    const Tensor& tensor = find(name);
+    const std::lock_guard lock(mutex_);
+    for (const Part& part : tensor.parts.at(*stored::extent_of(tensor.unit, state))) {
+      const Range common = intersect(part.range, range);
+      if (common.empty()) continue;
+      const OpenFile& open = rank_file(part.rank);
+      const std::string dataset = stored::slice_name(state, name);
+      if (!open.file.has(dataset)) continue;  // reading it says so
+      if (const auto offset = open.file.dataset(dataset).offset())
+        open.bytes->prefetch(*offset + (common.begin - part.range.begin) * sizeof(float), common.size() * sizeof(float));
+    }
+  }
+
   void verify(int part, int parts, const ByteProgress& progress) const override {
     expect(parts >= 1 && part >= 0 && part < parts, "a part of the files to verify");
     std::size_t done = 0, all = 0;
@@ -126,6 +141,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   struct OpenFile {
     int rank;
     h5::File file;
+    std::unique_ptr<InputFile> bytes;  // the same
   };
 
   const Tensor& find(const std::string& name) const {
@@ -138,24 +154,24 @@ class ShardedCheckpoint final : public CheckpointReader {
   fs::path rank_path(int rank) const { return folder_ / stored::rank_file_name(rank, index_.header.world_size); }
 
   /// Opened when first needed, the longest unused one closed. Under the mutex.
-  const h5::File& rank_file(int rank) const {
+  const OpenFile& rank_file(int rank) const {
     const auto found = std::find_if(files_.begin(), files_.end(), [rank](const OpenFile& open) { return open.rank == rank; });
     if (found != files_.end()) {
       files_.splice(files_.begin(), files_, found);
-      return files_.front().file;
+      return files_.front();
     }
     h5::File file = h5::File::open(rank_path(rank));
     stored::check_kind(file, rank_path(rank).string(), stored::rank_kind);
     if (file.read_integer("save_id") != index_.save_id || file.read_integer("rank") != static_cast<std::uint64_t>(rank))
       damaged(rank_path(rank), "it is not of the same save as the index");
     if (files_.size() == open_files) files_.pop_back();
-    files_.push_front({rank, std::move(file)});
-    return files_.front().file;
+    files_.push_front({rank, std::move(file), std::make_unique<InputFile>(rank_path(rank))});
+    return files_.front();
   }
 
   void read_part(const StoredPart& part, const std::string& name, Range range, float* out) const {
     try {
-      const h5::Dataset dataset = rank_file(part.rank).dataset(name);
+      const h5::Dataset dataset = rank_file(part.rank).file.dataset(name);
       if (dataset.shape() != Shape{part.range.size()} || dataset.read_integer("begin") != part.range.begin)
         damaged(rank_path(part.rank), format("{} is not elements {} to {}", name, part.range.begin, part.range.end));
       dataset.read({range.begin - part.range.begin, range.end - part.range.begin}, out);
@@ -179,7 +195,7 @@ class ShardedCheckpoint final : public CheckpointReader {
             values.resize(part.range.size());
             read_part(part, name, part.range, values.data());
             const std::uint64_t sum = checksum(values.data(), values.size() * sizeof(float));
-            if (sum == rank_file(rank).dataset(name).read_integer("xxh3_64")) continue;
+            if (sum == rank_file(rank).file.dataset(name).read_integer("xxh3_64")) continue;
           } catch (const std::exception&) {  // unreadable is damaged, too
           }
           return ", in " + name;

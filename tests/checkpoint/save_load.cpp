@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "checkpoint/stored.hpp"
@@ -37,6 +39,16 @@ void check_load(const fs::path& folder, const Run& saved, const Run& target) {
                                          << layout.shards());
     BOOST_TEST(reader->bytes_read() == own * state_names.size() * sizeof(float));
   }
+}
+
+/// What this process has read so far, as the system counts it; nothing where it does not.
+std::optional<std::size_t> bytes_read_by_process() {
+  std::ifstream io("/proc/self/io");
+  std::string key;
+  std::size_t bytes = 0;
+  while (io >> key >> bytes)
+    if (key == "rchar:") return bytes;
+  return {};
 }
 
 std::string run_command(const std::string& command, int& status) {
@@ -110,6 +122,37 @@ BOOST_AUTO_TEST_CASE(the_header_comes_back) {
                  }),
                  "has no momentum");
   CHECK_CONTAINS(message_of([&] { reader->read("lm_tail.weight", {0, 1}, one.data()); }), "has no tensor lm_tail.weight");
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_reads_its_share_of_the_files) {
+  if (!bytes_read_by_process()) {
+    BOOST_TEST_MESSAGE("the system does not count what a process reads: skipped");
+    return;
+  }
+  const TemporaryFolder folder;
+  Run saved;
+  saved.world_size = 3;
+  saved.config.width = 192;
+  saved.config.head_size = 64;
+  saved.config.ffn_width = 771;
+  saved.config.vocab_size = 5003;
+  const fs::path step = save(folder.path(), saved);
+  const double all = static_cast<double>(parameter_count(saved.config) * sizeof(float) * state_names.size());
+  for (const int ranks : {2, 4, 7}) {
+    Run target = saved;
+    target.world_size = ranks;
+    const Layout layout = target.layout();
+    std::vector<UnitValues> values;
+    std::vector<ShardState> states;
+    for (std::size_t s = 0; s < state_names.size(); ++s) values.push_back(room(layout, padding, s > 0));
+    for (std::size_t s = 0; s < values.size(); ++s) states.push_back({state_names[s], spans(values[s])});
+    const std::size_t before = *bytes_read_by_process();
+    load_states(*CheckpointReader::open(step), list_parameters(target.config).parameters, layout, ranks - 1, states);
+    const double share = static_cast<double>(*bytes_read_by_process() - before) / all;
+    BOOST_TEST_MESSAGE("rank " << ranks - 1 << " of " << ranks << " reads " << share << " of " << all << " bytes");
+    BOOST_TEST(share > 0.98 / ranks);
+    BOOST_TEST(share < 1.0 / ranks + 0.02);  // the index, and what HDF5 says of its datasets
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_step_folder_has_exactly_these_files) {
