@@ -50,6 +50,11 @@ class ShardedCheckpoint final : public CheckpointReader {
   }
 
   const fs::path& folder() const override { return folder_; }
+  std::size_t file_bytes() const override {
+    std::size_t bytes = 0;
+    for (const stored::Marker::File& file : marker_.files) bytes += file.sum.bytes;
+    return bytes;
+  }
   const CheckpointHeader& header() const override { return index_.header; }
   const std::vector<std::string>& states() const override { return index_.states; }
   const TransformerConfig& config() const override { return index_.header.config; }

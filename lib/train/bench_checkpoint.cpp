@@ -555,8 +555,9 @@ std::string CheckpointBench::report() const {
                  median(seconds("stall")), spread(ratios("stall", "step"), 100, " %"),
                  spread(ratios("step_meanwhile", "step"), 1, ""));
   text += format("  lost to training in all {} s\n", spread(seconds("lost"), 1, ""));
+  text += "read by a rank at most:";
   for (const auto& [ranks, share] : share_bytes_)
-    text += format("each of {} reads {} at most\n", plural(ranks, "rank"), format_bytes(static_cast<double>(share)));
+    text += format(" {} of {}{}", format_bytes(static_cast<double>(share)), ranks, ranks <= world_.size() ? "," : "\n");
   text += format("fsdp-consolidate: {} of memory at most\n", format_bytes(static_cast<double>(consolidate_peak_)));
   if (seconds_.contains("torch_save"))
     text += format(

@@ -120,10 +120,17 @@ void Metrics::save(std::uint64_t step, const std::filesystem::path& folder, doub
              stall_ms < 0.9 * ms ? format(", of which training stood still for {}", format_duration(1e-3 * stall_ms)) : ""));
 }
 
-void Metrics::restore(std::uint64_t step, const std::string& source, double ms) {
+void Metrics::restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read,
+                      std::size_t file_bytes) {
   if (!active_) return;
-  write({{"type", "restore"}, {"step", step}, {"source", source}, {"ms", ms}});
-  bar_.line(format("restored step {} from {} in {}", step, source, format_duration(1e-3 * ms)));
+  write({{"type", "restore"},
+         {"step", step},
+         {"source", source},
+         {"ms", ms},
+         {"bytes_read", bytes_read},
+         {"file_bytes", file_bytes}});
+  bar_.line(format("restored step {} from {} in {}; a rank reads {} of its {}", step, source, format_duration(1e-3 * ms),
+                   format_bytes(static_cast<double>(bytes_read)), format_bytes(static_cast<double>(file_bytes))));
 }
 
 void Metrics::stop(std::uint64_t step, const std::string& reason) {

@@ -68,7 +68,8 @@ class Metrics {
   void valid(const ValidMetrics& m);
   /// `stall_ms`: of `ms`, how long training stood still.
   void save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms);
-  void restore(std::uint64_t step, const std::string& source, double ms);
+  /// `bytes_read`: of tensors, by the rank that read most; `file_bytes`: of the whole source.
+  void restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read, std::size_t file_bytes);
   /// `reason`: "SIGUSR1", "stop file".
   void stop(std::uint64_t step, const std::string& reason);
   void end(const EndMetrics& m);

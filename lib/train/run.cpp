@@ -161,7 +161,11 @@ void Run::prepare() {
   const Timer timer;
   agree(world_, [&] { fill_weights(); });
   sharded_->executor().publish_parameters();
-  if (origin_.checkpoint) metrics_->restore(progress_.update, origin_.checkpoint->description(), timer.seconds() * 1e3);
+  if (origin_.checkpoint) {
+    const double ms = timer.seconds() * 1e3;
+    const std::size_t most = max_over_ranks(world_, *stream_, origin_.checkpoint->bytes_read());
+    metrics_->restore(progress_.update, origin_.checkpoint->description(), ms, most, origin_.checkpoint->file_bytes());
+  }
   last_save_ = progress_.update;
   origin_.checkpoint.reset();
   origin_.pretrained.reset();

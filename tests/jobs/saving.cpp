@@ -114,6 +114,46 @@ BOOST_AUTO_TEST_CASE(the_step_before_a_damaged_one_is_used) {
                Names{"step-00000002.damaged", "step-00000004.damaged", "step-00000006.damaged", "step-00000006.damaged-2"}));
 }
 
+BOOST_AUTO_TEST_CASE(a_rank_reads_its_share_at_another_world_size) {
+  const auto folder = fresh_folder();
+  BOOST_TEST(train(folder, 3, "saves", 1).code == 0);
+  const double parameters = metrics(folder / "saves.jsonl", "start").back()["parameters"];
+  for (const int np : {2, 4}) {
+    const Outcome outcome = train(folder, np, "saves", np);
+    BOOST_TEST(outcome.code == 0, outcome.output);
+    BOOST_TEST(outcome.says("a rank reads "), outcome.output);
+    const json restored = metrics(folder / "saves.jsonl", "restore").back();
+    const double share = restored["bytes_read"].get<double>() / (12 * parameters);  // with both moments
+    BOOST_TEST(share >= 1.0 / np);
+    BOOST_TEST(share < 1.02 / np);
+    BOOST_TEST(restored["file_bytes"].get<double>() > 12 * parameters);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_checkpoints_cost_is_measured_and_nothing_is_left) {
+  const auto folder = fresh_folder();
+  const Outcome outcome =
+      run(folder, mpirun(2, "fsdp-bench",
+                         split("checkpoint --arch transformer_lm_gpt2_tiny --batch-size 1 --tokens-per-sample 16 "
+                               "--sharding-strategy none --steps 2 --save-dir scratch --json")));
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  const json found = json::parse(outcome.output);
+  const double bytes = found["bytes"], model_bytes = found["model_bytes"];
+  BOOST_TEST(bytes == 3 * model_bytes);
+  for (const auto& [key, seconds] : found["seconds"].items()) {
+    BOOST_TEST(seconds.size() == 2u, key);
+    for (const double s : seconds) BOOST_TEST((s > 0 || key == "lost"), key);
+  }
+  for (const int ranks : {1, 2, 3}) {
+    const double share = found["share_bytes"][std::to_string(ranks)].get<double>() / bytes;
+    BOOST_TEST(share >= 0.999 / ranks);
+    BOOST_TEST(share < 1.01 / ranks);
+  }
+  BOOST_TEST(found["consolidate_peak_bytes"].get<double>() > 8e6);
+  BOOST_TEST(found["consolidate_peak_bytes"].get<double>() < 512 * 1048576.0);
+  BOOST_TEST(fs::is_empty(folder / "scratch"));
+}
+
 BOOST_AUTO_TEST_CASE(fine_tuning_takes_the_weights_alone) {
   const auto folder = fresh_folder();
   BOOST_TEST(train(folder, 3, "saves", 8).code == 0);

@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
       metrics.train({step, std::nextafter(2.3412, 3), 1.9e-3, 0.1f, step * 512, 9930.5, 412.25, std::nullopt, 1.5, 4096});
     metrics.valid({13, 2.5, 511, 20});
     metrics.save(13, "checkpoints/step-00000013", 1200, 300);
-    metrics.restore(10, "checkpoint x", 5);
+    metrics.restore(10, "checkpoint x", 5, 1000, 3000);
     metrics.stop(13, "SIGUSR1");
     metrics.end({13, 6656, 9000, 4096, "continue with the same command"});
   }
