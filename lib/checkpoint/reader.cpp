@@ -106,11 +106,9 @@ class ShardedCheckpoint final : public CheckpointReader {
 
   void prefetch_state(const std::string& state, const std::string& name, Range range) const override {
     if (!has_state(state, name)) return;
-    const Tensor& tensor = find(name);
     const std::lock_guard lock(mutex_);
-    for (const Part& part : tensor.parts.at(*stored::extent_of(tensor.unit, state))) {
+    for (const StoredPart& part : parts_->of(name, range, *stored::extent_of(find(name).unit, state))) {
       const Range common = intersect(part.range, range);
-      if (common.empty()) continue;
       const OpenFile& open = rank_file(part.rank);
       const std::string dataset = stored::slice_name(state, name);
       if (!open.file.has(dataset)) continue;  // reading it says so
