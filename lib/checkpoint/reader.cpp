@@ -31,8 +31,9 @@ class ShardedCheckpoint final : public CheckpointReader {
     try {
       const h5::File file = h5::File::open(path);
       index_ = stored::read_index_attributes(file, path.string());
-    } catch (const CallError& error) {
-      damaged(path, error.what());
+    } catch (const std::exception& error) {
+      if (sum_file(path) != marker_.files.back().sum || dynamic_cast<const CallError*>(&error)) damaged(path, error.what());
+      throw;
     }
     const CheckpointHeader& header = index_.header;
     if (index_.save_id != marker_.save_id || static_cast<std::size_t>(header.world_size) + 1 != marker_.files.size())

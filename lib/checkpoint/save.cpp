@@ -55,7 +55,7 @@ bool is_complete(const fs::path& folder) {
   try {
     stored::read_complete(folder);
     return true;
-  } catch (const UserError&) {
+  } catch (const RunError&) {
     return false;
   }
 }

@@ -1,7 +1,11 @@
 #include "checkpoint/save_folder.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 #include <utility>
+
+#include <unistd.h>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -28,8 +32,10 @@ std::vector<fs::path> complete_checkpoints(const fs::path& save_dir, std::vector
     try {
       stored::read_complete(path);
       complete.push_back(path);
-    } catch (const UserError& problem) {
+    } catch (const RunError& problem) {
       if (warnings && complete.empty()) warnings->push_back(problem.what());  // older ones are of no interest
+    } catch (const UserError&) {
+      if (complete.empty()) throw;
     }
   }
   return complete;
@@ -62,7 +68,9 @@ std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_la
     std::error_code error;
     fs::path leaving = steps[i];
     leaving += ".tmp";  // what is left of it goes with the next save
-    fs::rename(steps[i], leaving, error);
+    // A folder that somebody made read-only to keep it stays a step.
+    if (::access(steps[i].c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
+    if (!error) fs::rename(steps[i], leaving, error);
     if (!error) fs::remove_all(leaving, error);
     if (error) problem = format("{} could not be removed ({})", steps[i].string(), error.message());
   }

@@ -9,7 +9,8 @@
 
 namespace fsdp {
 
-/// Complete steps, the newest first, as far as markers and sizes tell; what is not complete is named in `warnings`.
+/// Complete steps, the newest first, as far as markers and sizes tell; what is not complete is named in `warnings`. Throws
+/// UserError if the newest is of a format version that this program does not know: it may be whole.
 std::vector<std::filesystem::path> complete_checkpoints(const std::filesystem::path& save_dir,
                                                         std::vector<std::string>* warnings = nullptr);
 /// The newest of them, if there is one.

@@ -171,14 +171,23 @@ std::vector<std::string> read_states(const h5::Node& node) {
   return all;
 }
 
+namespace {
+
+/// Of a file that may be whole, and is nothing for this program.
+void check_version(std::uint64_t found, const std::string& name) {
+  if (found != version)
+    throw UserError(format(
+        "{} has format version {} (this program knows {}) use the fsdp that wrote it, or a newer one; the file is as it was",
+        name, found, version));
+}
+
+}  // namespace
+
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind) {
   const std::string found = node.has_attribute("format") ? node.read_text("format") : "";
   if (found != kind)
     throw UserError(format("{} is not what it should be (its format is \"{}\", not \"{}\") check the path", name, found, kind));
-  const std::uint64_t found_version = node.read_integer("format_version");
-  if (found_version != version)
-    throw UserError(
-        format("{} has format version {} (this program knows {}) use the program that wrote it", name, found_version, version));
+  check_version(node.read_integer("format_version"), name);
 }
 
 void write_index_attributes(h5::Node& node, const Index& index) {
@@ -256,8 +265,7 @@ Marker read_complete(const std::filesystem::path& folder) {
   const json text = json::parse(read_text_file(folder / marker_name), nullptr, /*allow_exceptions=*/false);
   Marker marker;
   try {  // nlohmann's own checks of every access
-    if (text.at("format_version").get<std::uint64_t>() != version)
-      fail(format("its format version is {}, this program knows {}", text.at("format_version").dump(), version));
+    check_version(text.at("format_version"), marker_path.string());
     const auto hexadecimal = [](const json& value) { return std::stoull(value.get<std::string>(), nullptr, 16); };
     marker.update = text.at("update");
     marker.save_id = hexadecimal(text.at("save_id"));

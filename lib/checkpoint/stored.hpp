@@ -74,7 +74,7 @@ struct Marker {
 };
 std::string marker_text(const Marker& marker);
 /// Throws RunError that says why `folder` is not a complete checkpoint (no marker, a bad one, a file missing or of another
-/// size), and CallError if there is a marker that cannot be read.
+/// size), UserError if it is of another format version, and CallError if there is a marker that cannot be read.
 Marker read_complete(const std::filesystem::path& folder);
 
 }  // namespace fsdp::stored

@@ -74,15 +74,16 @@ std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
   return origin.checkpoint ? origin.checkpoint->header().model_folder : "";
 }
 
-/// Reads files only; may differ by rank.
-Origin look_for_origin(const TrainOptions& options) {
-  Origin origin;
-  if (options.restore == "latest") {
-    if (const auto folder = latest_checkpoint(options.save_dir, &origin.warnings))
-      origin.checkpoint = CheckpointReader::open(*folder);
-  } else if (options.restore != "none") {
-    origin.checkpoint = open_checkpoint(options.restore, &origin.warnings);
-  }
+/// Nothing if there is none to continue from. Reads files only; may differ by rank.
+std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& options, std::vector<std::string>& warnings) {
+  if (options.restore == "none") return nullptr;
+  if (options.restore != "latest") return open_checkpoint(options.restore, &warnings);
+  const auto folder = latest_checkpoint(options.save_dir, &warnings);
+  return folder ? CheckpointReader::open(*folder) : nullptr;
+}
+
+/// The rest, with the checkpoint or without. Reads files only; may differ by rank.
+void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool named = !options.arch.empty() || !options.model.empty(), tuned = !options.finetune_from.empty();
   if (tuned && !origin.checkpoint) origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings);
   if (!named && !origin.checkpoint && !tuned)
@@ -117,7 +118,6 @@ Origin look_for_origin(const TrainOptions& options) {
           format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; "
                  "choose another --save-dir or move them away",
                  options.save_dir.string(), there, origin.update()));
-  return origin;
 }
 
 }  // namespace
@@ -137,9 +137,27 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
 
 Origin find_origin(const TrainOptions& options, Communicator& world, Stream& stream) {
   std::vector<std::string> passed_over;
+  const auto pass_over_latest = [&](const CollectiveError& damage) {
+    if (options.restore != "latest" || options.dry_run || damage.exit_code != exit_code::failed) throw damage;
+    std::string aside;
+    agree(world, [&] {
+      if (world.rank() != 0) return;
+      const auto latest = latest_checkpoint(options.save_dir);
+      if (!latest) throw damage;
+      aside = set_aside(*latest).string();
+    });
+    passed_over.push_back(format("{} It was renamed to {}, and the one before is used", damage.what(), aside));
+  };
   for (;;) {
     Origin origin;
-    agree(world, [&] { origin = look_for_origin(options); });
+    try {
+      agree(world, [&] { origin.checkpoint = look_for_checkpoint(options, origin.warnings); });
+    } catch (const CollectiveError& damage) {
+      if (!damage.all) throw;  // all ranks read the index: it is the fault of one of them
+      pass_over_latest(damage);
+      continue;
+    }
+    agree(world, [&] { complete_origin(options, origin); });
     // A shared file system may show one rank a checkpoint that another one does not see yet.
     std::vector<std::int64_t> updates(static_cast<std::size_t>(world.size()));
     updates[static_cast<std::size_t>(world.rank())] = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
@@ -155,16 +173,12 @@ Origin find_origin(const TrainOptions& options, Communicator& world, Stream& str
           0, true, exit_code::failed);
     try {
       if (origin.checkpoint && !options.dry_run) agree(world, [&] { origin.checkpoint->verify(world.rank(), world.size()); });
-      origin.warnings.insert(origin.warnings.begin(), passed_over.begin(), passed_over.end());
-      return origin;
     } catch (const CollectiveError& damage) {
-      if (options.restore != "latest") throw;
-      std::string aside;
-      agree(world, [&] {
-        if (world.rank() == 0) aside = set_aside(origin.checkpoint->folder()).string();
-      });
-      passed_over.push_back(format("{} It was renamed to {}, and the one before is used", damage.what(), aside));
+      pass_over_latest(damage);
+      continue;
     }
+    origin.warnings.insert(origin.warnings.begin(), passed_over.begin(), passed_over.end());
+    return origin;
   }
 }
 

@@ -2,6 +2,8 @@
 #define BOOST_TEST_MODULE checkpoint.damage
 #include <boost/test/unit_test.hpp>
 
+#include "checkpoint/inspect.hpp"
+#include "checkpoint/stored.hpp"
 #include "checkpoint/support.hpp"
 
 using namespace fsdp;
@@ -145,6 +147,83 @@ BOOST_AUTO_TEST_CASE(parts_of_a_verification_cover_all_files) {
     }
     flip(step / names[i], 3000);
   }
+}
+
+// The file may be whole: it is neither passed over, nor written over, nor taken for damaged.
+BOOST_AUTO_TEST_CASE(files_of_a_newer_format_version_are_refused) {
+  const std::string newer = " has format version 2 (this program knows 1) use the fsdp that wrote it, or a newer one";
+  const auto complaint = [](auto&& call) {
+    return message_of([&] {
+      try {
+        call();
+      } catch (const RunError&) {  // of what is damaged
+        return;
+      }
+    });
+  };
+  {
+    const TwoSteps steps;
+    const std::string marker = read_file(steps.late / "complete.json");
+    const auto at = marker.find("\"format_version\": 1");
+    BOOST_REQUIRE(at != std::string::npos);
+    write_file(steps.late / "complete.json", std::string(marker).replace(at, 19, "\"format_version\": 2"));
+    const std::vector<std::string> before = list(steps.late);
+    CHECK_CONTAINS(complaint([&] { latest_checkpoint(steps.folder.path()); }), "step-00000200/complete.json" + newer);
+    CHECK_CONTAINS(complaint([&] { open_checkpoint(steps.folder.path()); }), "step-00000200/complete.json" + newer);
+    CHECK_CONTAINS(complaint([&] { open_tensor_source(steps.late); }), "step-00000200/complete.json" + newer);
+    CHECK_CONTAINS(complaint([&] { save(steps.folder.path(), steps.run); }), "step-00000200/complete.json" + newer);
+    BOOST_CHECK(list(steps.late) == before);
+    // An older step is of no interest, and stays.
+    Run last = steps.run;
+    last.update = 300;
+    save(steps.folder.path(), last);
+    BOOST_TEST(*latest_checkpoint(steps.folder.path()) == steps.folder / "step-00000300");
+    BOOST_TEST(remove_old_checkpoints(steps.folder.path(), 1, 0) == "");
+    BOOST_CHECK((list(steps.folder.path()) == std::vector<std::string>{"step-00000200", "step-00000300"}));
+  }
+  const TemporaryFolder folder;
+  const auto replace = [](const fs::path& file, const char* kind) {
+    fs::remove(file);
+    h5::File made = h5::File::create(file);
+    made.write_text("format", kind);
+    made.write_integer("format_version", 2);
+    made.close();
+  };
+  /// A step whose marker agrees with the replaced file.
+  const auto replaced = [&](const std::string& name, const char* kind) {
+    const fs::path step = save(folder / name, Run{});
+    stored::Marker marker = stored::read_complete(step);
+    replace(step / name, kind);
+    for (auto& file : marker.files)
+      if (file.name == name) file.sum = sum_file(step / name);
+    write_file(step / "complete.json", stored::marker_text(marker));
+    return step;
+  };
+  const fs::path index = replaced("checkpoint.h5", stored::index_kind), rank = replaced(second_file, stored::rank_kind);
+  CHECK_CONTAINS(complaint([&] { CheckpointReader::open(index); }), (index / "checkpoint.h5").string() + newer);
+  const auto reader = CheckpointReader::open(rank);
+  reader->verify(0, 1);
+  CHECK_CONTAINS(complaint([&] { summarize(*reader, "transformer.h.2.mlp.c_proj.weight"); }),
+                 (rank / second_file).string() + newer);
+  replace(folder / "model.h5", stored::model_kind);
+  CHECK_CONTAINS(complaint([&] { open_tensor_source(folder / "model.h5"); }), (folder / "model.h5").string() + newer);
+}
+
+BOOST_AUTO_TEST_CASE(the_index_of_another_save_is_noticed) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder / "a", Run{}), other = save(folder / "b", Run{});
+  fs::copy_file(other / "checkpoint.h5", step / "checkpoint.h5", fs::copy_options::overwrite_existing);
+  CHECK_CONTAINS(message_of<RunError>([&] { CheckpointReader::open(step); }),
+                 "checkpoint.h5 is damaged (it is not of the same save");
+  // With its marker, too, the rank files are those that do not belong here.
+  fs::copy_file(other / "complete.json", step / "complete.json", fs::copy_options::overwrite_existing);
+  const auto reader = CheckpointReader::open(step);
+  CHECK_CONTAINS(message_of<RunError>([&] { reader->verify(0, 1); }), "rank-00000-of-00002.h5 is damaged (its checksum is");
+  CHECK_CONTAINS(message_of<RunError>([&] { summarize(*reader, "transformer.wte.weight"); }),
+                 "not of the same save as the index");
+  // Where nothing of it can be read, its checksum tells a damaged one from one of another kind.
+  write_file(other / "checkpoint.h5", std::string(fs::file_size(other / "checkpoint.h5"), 'x'));
+  CHECK_CONTAINS(message_of<RunError>([&] { CheckpointReader::open(other); }), "checkpoint.h5 is damaged");
 }
 
 BOOST_AUTO_TEST_CASE(files_of_another_save_are_noticed) {

@@ -35,6 +35,24 @@ void expect_mistake(const fs::path& folder, const std::vector<std::string>& word
   expect_failure(2, folder, words, texts);
 }
 
+std::string read_whole(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// So that permissions count for root, too.
+std::vector<std::string> with_permissions(std::vector<std::string> command) {
+  const std::vector<std::string> words = split("setpriv --bounding-set -dac_override");
+  if (geteuid() == 0) command.insert(command.begin(), words.begin(), words.end());
+  return command;
+}
+boost::test_tools::assertion_result permissions_count(boost::unit_test::test_unit_id) {
+  if (geteuid() != 0 || std::system("setpriv --bounding-set -dac_override true") == 0) return true;
+  boost::test_tools::assertion_result no(false);
+  no.message() << "root cannot give up its rights here";
+  return no;
+}
+
 void copy_part(const fs::path& from, const fs::path& to, std::size_t bytes) {
   std::ifstream in(from, std::ios::binary);
   std::string content(bytes, ' ');
@@ -120,23 +138,41 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
        "24", "--decoder-attention-heads", "3", "--tokens-per-sample", "16", "--max-update", "4"},
       {"another model", "n_layer"});
   // Going on from a copy that lost something; the original is still good.
-  const auto damage = [&](const std::string& name, const std::function<void(const fs::path&)>& what) {
+  const auto damage = [&](const std::string& name, const std::string& problem,
+                          const std::function<void(const fs::path&)>& what) {
     fs::remove_all(folder / name);
     fs::copy(step, folder / name, fs::copy_options::recursive);
     what(folder / name);
     expect_failure(1, folder,
                    plus({tokens, "--save-dir", "new", "--restore", name, "--max-update", "4"},
                         std::vector<std::string>(model.begin(), model.end() - 2)),
-                   {name});
+                   {name, problem});
     BOOST_TEST(!fs::exists(folder / "new"));
-    expect_failure(1, folder, {name, tokens, "--tokens-per-sample", "16"}, {name}, "fsdp-evaluate");
+    expect_failure(1, folder, {name, tokens, "--tokens-per-sample", "16"}, {name, problem}, "fsdp-evaluate");
   };
-  damage("no-marker", [](const fs::path& f) { fs::remove(f / "complete.json"); });
-  damage("no-rank-1", [](const fs::path& f) { fs::remove(f / "rank-00001-of-00003.h5"); });
-  damage("truncated", [](const fs::path& f) {
+  damage("no-marker", "it has no complete.json", [](const fs::path& f) { fs::remove(f / "complete.json"); });
+  damage("no-rank-1", "rank-00001-of-00003.h5 is missing", [](const fs::path& f) { fs::remove(f / "rank-00001-of-00003.h5"); });
+  damage("truncated", "rank-00002-of-00003.h5 has", [](const fs::path& f) {
     fs::resize_file(f / "rank-00002-of-00003.h5", fs::file_size(f / "rank-00002-of-00003.h5") / 2);
   });
-  damage("no-index", [](const fs::path& f) { fs::remove(f / "checkpoint.h5"); });
+  damage("no-index", "checkpoint.h5 is missing", [](const fs::path& f) { fs::remove(f / "checkpoint.h5"); });
+  const Outcome another = run(folder, mpirun(3, "fsdp-train", plus({tokens, "--save-dir", "others"}, model)));
+  BOOST_TEST_REQUIRE(another.code == 0, another.output);
+  const fs::path others = folder / "others" / "step-00000002";
+  const auto taken = fs::copy_options::overwrite_existing;
+  damage("index-of-another", "checkpoint.h5 ",
+         [&](const fs::path& f) { fs::copy_file(others / "checkpoint.h5", f / "checkpoint.h5", taken); });
+  damage("index-and-marker-of-another", "rank-00000-of-00003.h5 is damaged", [&](const fs::path& f) {
+    for (const char* file : {"checkpoint.h5", "complete.json"}) fs::copy_file(others / file, f / file, taken);
+  });
+  // Of a newer format: perhaps whole, so neither passed over nor renamed.
+  std::string marker = read_whole(others / "complete.json");
+  marker.replace(marker.find("\"format_version\": 1"), 19, "\"format_version\": 2");
+  std::ofstream(others / "complete.json") << marker;
+  for (const char* restore : {"latest", "others"})
+    expect_mistake(folder, plus({tokens, "--save-dir", "others", "--restore", restore}, model),
+                   {"step-00000002/complete.json has format version 2 (this program knows 1) use the fsdp that wrote it"});
+  BOOST_TEST(read_whole(others / "complete.json") == marker);
   const Outcome good = run(folder, mpirun(2, "fsdp-evaluate", {"saves", tokens, "--tokens-per-sample", "16"}));
   BOOST_TEST(good.code == 0, good.output);
 }
@@ -160,6 +196,50 @@ BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {
   });
   BOOST_TEST(first.code == 75, first.output);
   BOOST_TEST(!fs::exists(folder / "saves" / "lock"));
+}
+
+BOOST_AUTO_TEST_CASE(folders_that_may_only_be_read, *boost::unit_test::precondition(permissions_count)) {
+  const auto folder = fresh_folder();
+  const auto go = [&](int ranks, const std::string& program, const std::vector<std::string>& words) {
+    return run(folder, with_permissions(mpirun(ranks, program, words)));
+  };
+  const std::vector<std::string> same(model.begin(), model.end() - 2);
+  const fs::path saves = folder / "saves", step = saves / "step-00000002";
+  BOOST_TEST_REQUIRE(go(2, "fsdp-train", plus({tokens, "--save-dir", "saves"}, model)).code == 0);
+  for (const fs::path& path : {step, saves}) fs::permissions(path, fs::perms(0555));
+  const Outcome refused = go(2, "fsdp-train", plus({tokens, "--save-dir", "saves", "--max-update", "4"}, same));
+  BOOST_TEST(refused.code == 2, refused.output);
+  BOOST_TEST(refused.says("checkpoints cannot be written to saves (Permission denied) choose another --save-dir"),
+             refused.output);
+  BOOST_TEST(refused.times_said("fsdp-train: ") == 1u);
+  // It is read as any other.
+  for (const char* program : {"fsdp-inspect saves --verify", "fsdp-consolidate saves model.h5 --verify"}) {
+    const Outcome read = run(folder, with_permissions(split(std::string(FSDP_BIN) + "/" + program)));
+    BOOST_TEST(read.code == 0, read.output);
+  }
+  const Outcome on = go(3, "fsdp-train", plus({tokens, "--save-dir", "new", "--restore", "saves", "--max-update", "4"}, same));
+  BOOST_TEST(on.code == 0, on.output);
+  BOOST_TEST(fs::exists(folder / "new" / "step-00000004"));
+  fs::permissions(saves, fs::perms(0755));
+  // While a run goes on.
+  const std::vector<std::string> often = plus({tokens, "--save-dir", "saves", "--save-interval-updates", "1", "--keep-last",
+                                               "2", "--max-update", "1000000", "--log-file", "log.jsonl"},
+                                              same);
+  const Outcome ended = run(folder, with_permissions(mpirun(2, "fsdp-train", often)), [&](pid_t) {
+    wait_until([&] { return metrics(folder / "log.jsonl", "save").size() > 3; });
+    fs::permissions(saves, fs::perms(0555));
+  });
+  BOOST_TEST(ended.code == 1, ended.output);
+  BOOST_TEST(ended.says("Permission denied"), ended.output);
+  BOOST_TEST(ended.times_said("fsdp-train: ") == 1u, ended.output);
+  fs::permissions(saves, fs::perms(0755));
+  BOOST_TEST(fs::exists(step));  // --keep-last cannot remove it, and leaves it as it was
+  const std::size_t saved = metrics(folder / "log.jsonl", "save").back()["step"];
+  const Outcome again =
+      go(2, "fsdp-train",
+         plus({tokens, "--save-dir", "saves", "--log-file", "log.jsonl", "--max-update", std::to_string(saved + 2)}, same));
+  BOOST_TEST(again.code == 0, again.output);
+  BOOST_TEST(metrics(folder / "log.jsonl", "restore").back()["step"].get<std::size_t>() >= saved);
 }
 
 BOOST_AUTO_TEST_CASE(a_flipped_byte_is_found) {
