@@ -9,6 +9,7 @@
 #include "base/program.hpp"
 #include "base/progress.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/inspect.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "h5/h5.hpp"
 #include "train/options.hpp"
@@ -49,7 +50,8 @@ OptionTable consolidate_option_table(Command& o) {
   table.flag("with-optimizer", o.how.with_optimizer,
              "The optimizer's states, too, in fp32: in HDF5 as datasets /exp_avg/NAME and so on, beside safetensors in "
              "optimizer.safetensors.");
-  table.flag("verify", o.verify, "Compare the checkpoint's checksums before, and read the result back and compare it after.");
+  table.flag("verify", o.verify,
+             "Compare the checkpoint's checksums and norms before, and read the result back and compare it after.");
   return table;
 }
 
@@ -84,6 +86,7 @@ int run(int argc, char** argv) {
   if (options.verify) {
     const int files = reader->header().world_size + 1;
     with_progress("checksums", [&](const ByteProgress& progress) { reader->verify(0, 1, progress); });
+    with_progress("norms", [&](const ByteProgress& progress) { verify_norms(*reader, {"parameters"}, progress); });
     fmt::print("{}: {} files verified\n", reader->description(), files);
   }
   Consolidated done;

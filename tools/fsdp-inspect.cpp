@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,9 @@ OptionTable inspect_option_table(Command& o) {
       .positional()
       .unset("no comparison");
   table.group("How");
-  table.flag("verify", o.verify, "Compare the checksums of every file of the checkpoint; a bad one is named, with the tensor.");
+  table.flag("verify", o.verify,
+             "Compare the checksum of every file of the checkpoint, and the norm of every tensor with that of when it was "
+             "saved; a bad one is named.");
   table
       .text("tensor", "NAME", o.tensor,
             "This tensor alone, with the optimizer's states of it, where they are stored, and who holds what.")
@@ -73,13 +76,23 @@ std::vector<int> ranks_that_hold(const CheckpointReader& reader, const std::stri
   return ranks;
 }
 
-nlohmann::json to_json(const TensorSummary& s) {
-  return {{"mean", s.mean}, {"norm", s.norm}, {"min", s.smallest}, {"max", s.largest}, {"non_finite", s.non_finite}};
+/// What the norm was when it was saved, if that was stored.
+std::optional<double> saved_norm(const CheckpointReader* reader, const std::string& state, const std::string& name) {
+  return reader ? reader->norm(state, name) : std::nullopt;
 }
 
-Cells cells_of(const TensorSummary& s) {
+nlohmann::json to_json(const TensorSummary& s, std::optional<double> saved) {
+  nlohmann::json json = {
+      {"mean", s.mean}, {"norm", s.norm}, {"min", s.smallest}, {"max", s.largest}, {"non_finite", s.non_finite}};
+  if (saved) json["saved_norm"] = *saved;
+  return json;
+}
+
+Cells cells_of(const TensorSummary& s, std::optional<double> saved) {
+  std::string remark = s.non_finite == 0 ? "" : format("{} not finite", s.non_finite);
+  if (saved && !s.has_norm(*saved)) remark += format("{}norm was {:.6g}", remark.empty() ? "" : ", ", *saved);
   return {format("{:.4g}", s.mean), format("{:.6g}", s.norm), format("{:.4g}", s.smallest), format("{:.4g}", s.largest),
-          s.non_finite == 0 ? "" : format("{} not finite", s.non_finite)};
+          remark};
 }
 
 Cells joined(Cells a, const Cells& b) {
@@ -127,15 +140,17 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
   const std::string& name = command.tensor;
   const Shape shape = source.shape(name);
   const TensorSummary parameters = summarize(source, name);
-  nlohmann::json json = {{"name", name}, {"shape", shape}, {"parameters", to_json(parameters)}};
+  const auto saved = saved_norm(reader, "parameters", name);
+  nlohmann::json json = {{"name", name}, {"shape", shape}, {"parameters", to_json(parameters, saved)}};
   std::vector<Cells> rows = {{name + " " + to_string(shape), "mean", "norm", "min", "max", ""}};
-  rows.push_back(joined({"parameters"}, cells_of(parameters)));
+  rows.push_back(joined({"parameters"}, cells_of(parameters, saved)));
   std::string holders;
   for (const std::string& state : source.states()) {
     if (state == "parameters" || !source.has_state(state, name)) continue;
     const TensorSummary summary = summarize_state(source, state, name);
-    json[state] = to_json(summary);
-    rows.push_back(joined({state}, cells_of(summary)));
+    const auto saved_state = saved_norm(reader, state, name);
+    json[state] = to_json(summary, saved_state);
+    rows.push_back(joined({state}, cells_of(summary, saved_state)));
   }
   if (reader) {
     for (const auto& [range, rank] : reader->parts().of(name)) {
@@ -156,9 +171,10 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     const TensorSummary summary = summarize(source, name);
     const Shape shape = source.shape(name);
     elements += numel(shape), non_finite += summary.non_finite, squares += summary.norm * summary.norm;
-    nlohmann::json entry = to_json(summary);
+    const auto saved = saved_norm(reader, "parameters", name);
+    nlohmann::json entry = to_json(summary, saved);
     entry["name"] = name, entry["shape"] = shape;
-    Cells row = joined({name, to_string(shape)}, cells_of(summary));
+    Cells row = joined({name, to_string(shape)}, cells_of(summary, saved));
     const std::vector<int> ranks = reader ? ranks_that_hold(*reader, name) : std::vector<int>();
     if (reader) entry["ranks"] = ranks;
     row.push_back(ranks_text(ranks));
@@ -210,8 +226,14 @@ int run(int argc, char** argv) {
     reader->verify(0, 1,
                    [&](std::size_t done, std::size_t all) { bar.update(static_cast<double>(done), static_cast<double>(all)); });
     bar.clear();
+    ProgressBar second("norms", ProgressBar::Unit::bytes);
+    const std::size_t norms = verify_norms(*reader, reader->states(), [&](std::size_t done, std::size_t all) {
+      second.update(static_cast<double>(done), static_cast<double>(all));
+    });
+    second.clear();
     if (!command.json)
-      fmt::print("{}: {} files, all checksums as written\n", reader->description(), reader->header().world_size + 1);
+      fmt::print("{}: {} files, all checksums as written; {}\n", reader->description(), reader->header().world_size + 1,
+                 norms == 0 ? "norms were not stored" : format("{} tensors, all norms as saved", norms));
   }
   if (command.options) {
     const auto options = nlohmann::json::parse(reader->header().options_json, nullptr, false);

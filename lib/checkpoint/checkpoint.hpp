@@ -95,6 +95,8 @@ class CheckpointReader : public TensorSource {
   /// Of all its files.
   virtual std::size_t file_bytes() const = 0;
   virtual bool was_trained(const std::string& name) const = 0;
+  /// The root of the sum of squares when it was saved; NaN if an element was not finite; nothing if it was not stored.
+  virtual std::optional<double> norm(const std::string& state, const std::string& name) const = 0;
   /// Which rank's file has which elements.
   virtual const StoredParts& parts() const = 0;
   /// These elements will be read soon: the disk may begin. Nothing if there are none.

@@ -1,11 +1,13 @@
 #include "checkpoint/inspect.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <functional>
 
+#include "base/error.hpp"
 #include "base/format.hpp"
+#include "checkpoint/stored.hpp"
+#include "kernels/exact_sum.hpp"
 
 namespace fsdp {
 
@@ -20,11 +22,14 @@ void in_pieces(std::size_t elements, Handle&& handle) {
 
 TensorSummary summary_of(std::size_t elements, const std::function<void(Range, float*)>& read) {
   TensorSummary summary;
-  double sum = 0, squares = 0;
+  double sum = 0;
+  kernels::ExactSum squares;
+  const auto stream = make_cpu_device()->make_stream();
   std::size_t finite = 0;
   std::vector<float> values(std::min(elements, piece_elements));
   in_pieces(elements, [&](Range range) {
     read(range, values.data());
+    kernels::add_squares(*stream, squares, values.data(), range.size());
     for (std::size_t i = 0; i < range.size(); ++i) {
       const double x = values[i];
       if (!std::isfinite(x)) {
@@ -33,11 +38,12 @@ TensorSummary summary_of(std::size_t elements, const std::function<void(Range, f
       }
       summary.smallest = finite == 0 ? x : std::min(summary.smallest, x);
       summary.largest = finite == 0 ? x : std::max(summary.largest, x);
-      sum += x, squares += x * x, ++finite;
+      sum += x, ++finite;
     }
   });
   if (finite > 0) summary.mean = sum / static_cast<double>(finite);
-  summary.norm = std::sqrt(squares);
+  squares.non_finite = 0;
+  summary.norm = std::sqrt(squares.value());
   return summary;
 }
 
@@ -50,6 +56,29 @@ TensorSummary summarize(const TensorSource& source, const std::string& name) {
 TensorSummary summarize_state(const TensorSource& source, const std::string& state, const std::string& name) {
   return summary_of(numel(source.state_shape(state, name)),
                     [&](Range range, float* out) { source.read_state(state, name, range, out); });
+}
+
+std::size_t verify_norms(const CheckpointReader& reader, const std::vector<std::string>& states, const ByteProgress& progress) {
+  std::size_t done = 0, all = 0, compared = 0;
+  for (const std::string& state : states)
+    for (const std::string& name : reader.names())
+      if (reader.has_state(state, name)) all += numel(reader.state_shape(state, name)) * sizeof(float);
+  for (const std::string& state : states)
+    for (const std::string& name : reader.names()) {
+      if (!reader.has_state(state, name)) continue;
+      const auto saved = reader.norm(state, name);
+      if (!saved) continue;
+      const TensorSummary found = summarize_state(reader, state, name);
+      if (!found.has_norm(*saved))
+        throw RunError(
+            format("{} of {} has norm {}, {} elements not finite (it had norm {} when it was saved) restore it from a copy, or "
+                   "use another step",
+                   stored::slice_name(state, name), reader.description(), found.norm, found.non_finite, *saved));
+      ++compared;
+      done += numel(reader.state_shape(state, name)) * sizeof(float);
+      if (progress) progress(done, all);
+    }
+  return compared;
 }
 
 std::vector<TensorDifference> compare_tensors(const TensorSource& a, const TensorSource& b, const ByteProgress& progress) {

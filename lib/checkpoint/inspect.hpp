@@ -1,7 +1,7 @@
 // What is in a source of tensors, and how two of them differ. Tensors stream through buffers of fixed size.
 #pragma once
 
-#include <optional>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -12,10 +12,17 @@ namespace fsdp {
 struct TensorSummary {
   double mean = 0, norm = 0, smallest = 0, largest = 0;  // norm: the root of the sum of squares; of finite elements
   std::size_t non_finite = 0;
+  /// Whether a norm that was stored is this one.
+  bool has_norm(double stored) const { return non_finite > 0 ? std::isnan(stored) : norm == stored; }
 };
 TensorSummary summarize(const TensorSource& source, const std::string& name);
 /// The same of a state of the optimizer: "exp_avg". Throws UserError if there is none of this parameter.
 TensorSummary summarize_state(const TensorSource& source, const std::string& state, const std::string& name);
+
+/// Compares the norms of all tensors of `states` with those of when they were saved. Throws RunError that names the first which
+/// is another. Returns how many there were to compare: none in a checkpoint from before they were stored.
+std::size_t verify_norms(const CheckpointReader& reader, const std::vector<std::string>& states,
+                         const ByteProgress& progress = nullptr);
 
 struct TensorDifference {
   std::string name;

@@ -78,6 +78,10 @@ class ShardedCheckpoint final : public CheckpointReader {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end()) return false;
     return has(name) && stored::extent_of(find(name).unit, state);
   }
+  std::optional<double> norm(const std::string& state, const std::string& name) const override {
+    const auto found = marker_.norms.find(stored::whole_name(state, name));
+    return found == marker_.norms.end() ? std::nullopt : std::optional(found->second);
+  }
 
   Shape state_shape(const std::string& state, const std::string& name) const override {
     const Tensor& tensor = find(name);

@@ -2,7 +2,9 @@
 // all ranks go on or all throw the same.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <map>
 #include <random>
 #include <type_traits>
 
@@ -13,6 +15,8 @@
 #include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "kernels/element.hpp"
+#include "kernels/exact_sum.hpp"
+#include "kernels/threads.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp {
@@ -93,6 +97,7 @@ void each_slice(const ShardState& state, const Layout& layout, int rank, int wor
 
 /// What this rank writes of one parameter's state, and where it lies.
 struct Piece {
+  std::size_t tensor;  // state x parameters + parameter
   std::string dataset;
   Shape shape;  // of the whole
   Range range;
@@ -107,11 +112,13 @@ constexpr std::size_t piece_alignment = 64;  // in a snapshot
 std::vector<Piece> pieces_of(std::span<const ShardState> states, const std::vector<Parameter>& parameters, const Layout& layout,
                              int rank, int world_size) {
   std::vector<Piece> pieces;
-  for (const ShardState& state : states)
-    each_slice(state, layout, rank, world_size, [&](const stored::WrittenSlice& slice) {
+  for (std::size_t s = 0; s < states.size(); ++s)
+    each_slice(states[s], layout, rank, world_size, [&](const stored::WrittenSlice& slice) {
+      const ShardState& state = states[s];
       const Parameter& parameter = parameters[slice.parameter];
-      pieces.push_back({stored::slice_name(state.name, parameter.name), stored::state_shape(parameter.shape, state.extent),
-                        slice.range, state.type, state.units[slice.unit].data() + slice.offset * size_of(state.type)});
+      pieces.push_back({s * parameters.size() + slice.parameter, stored::slice_name(state.name, parameter.name),
+                        stored::state_shape(parameter.shape, state.extent), slice.range, state.type,
+                        state.units[slice.unit].data() + slice.offset * size_of(state.type)});
     });
   return pieces;
 }
@@ -134,8 +141,9 @@ std::uint64_t stored_bytes(const std::vector<Piece>& pieces) {
   return elements * sizeof(float);
 }
 
+/// Adds the squares of the pieces to those of their tensors.
 FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
-                        const std::vector<Piece>& pieces) {
+                        const std::vector<Piece>& pieces, std::vector<kernels::ExactSum>& squares) {
   if (!fs::is_directory(path.parent_path()))
     throw UserError(format(
         "{} is not there on this rank (rank 0 has just made it) choose a --save-dir on a file system that all nodes share",
@@ -147,6 +155,7 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   file.write_integer("update", header.progress.update);
   file.write_integer("rank", static_cast<std::uint64_t>(rank));
   file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
+  const auto stream = make_cpu_device()->make_stream();
   std::vector<float> widened;
   std::vector<KnownPart> known;  // written from memory that stays as it is
   for (const Piece& piece : pieces) {
@@ -159,6 +168,7 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
         return static_cast<const float*>(widened.data());
       }
     });
+    kernels::add_squares(*stream, squares[piece.tensor], values, piece.numel());
     h5::Dataset dataset = file.create_dataset(piece.dataset, {piece.numel()});
     dataset.write_integers("shape", std::vector<std::uint64_t>(piece.shape.begin(), piece.shape.end()));
     dataset.write_integer("begin", piece.range.begin);
@@ -195,8 +205,9 @@ void write_index(const fs::path& path, const stored::Index& index, const std::ve
 }
 
 /// Rank 0, once all files are on the disk: the final name, the marker.
-void complete(const Names& names, const stored::Index& index, const std::vector<FileSum>& sums, const FileSum& index_sum) {
-  stored::Marker marker{index.header.progress.update, index.save_id, {}};
+void complete(const Names& names, const stored::Index& index, const std::vector<FileSum>& sums, const FileSum& index_sum,
+              std::map<std::string, double> norms) {
+  stored::Marker marker{index.header.progress.update, index.save_id, {}, std::move(norms)};
   for (const FileSum& sum : sums)
     marker.files.push_back({stored::rank_file_name(narrow<int>(marker.files.size()), index.header.world_size), sum});
   marker.files.push_back({stored::index_name, index_sum});
@@ -234,7 +245,8 @@ struct CheckpointSave::Job {
   std::vector<Parameter> parameters;
   const Layout& layout;
   Communicator& world;
-  std::vector<Piece> pieces;  // of this rank
+  std::vector<kernels::ExactSum> squares;  // of each tensor of each state: this rank's, then all ranks'
+  std::vector<Piece> pieces;               // of this rank
   std::uint64_t all_bytes = 0;
   FileSum sum;             // of this rank's file, once it is written
   FileSum index_sum = {};  // on rank 0
@@ -244,13 +256,25 @@ struct CheckpointSave::Job {
   void write() {
     const int rank = world.rank();
     const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world.size());
-    sum = writing(path, stored_bytes(pieces), [&] { return write_rank_file(path, index.header, index.save_id, rank, pieces); });
+    sum = writing(path, stored_bytes(pieces),
+                  [&] { return write_rank_file(path, index.header, index.save_id, rank, pieces, squares); });
     if (rank != 0) return;
     const fs::path index_path = names.temporary_folder / stored::index_name;
     index_sum = writing(index_path, all_bytes, [&] {
       write_index(index_path, index, parameters, layout);
       return sum_file(index_path);
     });
+  }
+  /// Of every tensor that is stored, by its name in the index.
+  std::map<std::string, double> norms() const {
+    std::map<std::string, double> all;
+    for (const Unit& unit : layout.units())
+      for (std::size_t s = 0; s < index.states.size(); ++s)
+        for (const std::size_t p : unit.parameters)
+          if (stored::extent_of(unit, index.states[s]))
+            all[stored::whole_name(index.states[s], parameters[p].name)] =
+                std::sqrt(squares[s * parameters.size() + p].value());
+    return all;
   }
   /// All ranks have closed their files by now, or the job is ending.
   void remove_temporary_folder() const {
@@ -281,8 +305,10 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
                      layout,
                      world,
                      {},
+                     {},
                      0,
                      {}});
+  job_->squares.resize(states.size() * job_->parameters.size());
   for (const ShardState& state : states) {
     job_->index.states.push_back(state.name);
     for (std::size_t u = 0; u < layout.units().size(); ++u)
@@ -310,6 +336,7 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
   if (snapshot.empty()) return;
   writer_ = std::make_unique<Worker>("fsdp-save");
   writer_->start([job = job_.get()] {
+    kernels::set_threads(1);  // the others compute
     try {
       job->write();
     } catch (...) {
@@ -339,12 +366,15 @@ std::filesystem::path CheckpointSave::finish() {
       std::memcpy(sums.data() + 2 * rank, mine, sizeof mine);
     });
     world.all_reduce(*stream, sums.data(), sums.size());
+    auto& squares = job_->squares;
+    world.all_reduce(*stream, reinterpret_cast<std::int64_t*>(squares.data()), squares.size() * kernels::ExactSum::words);
     agree(world, [&] {
       if (rank != 0) return;
       std::vector<FileSum> all(static_cast<std::size_t>(world.size()));
       for (std::size_t r = 0; r < all.size(); ++r)
         all[r] = {static_cast<std::uint64_t>(sums[2 * r]), static_cast<std::uint64_t>(sums[2 * r + 1])};
-      writing(job_->names.final_folder, job_->all_bytes, [&] { complete(job_->names, job_->index, all, job_->index_sum); });
+      writing(job_->names.final_folder, job_->all_bytes,
+              [&] { complete(job_->names, job_->index, all, job_->index_sum, job_->norms()); });
     });
   } catch (const std::exception&) {
     job_->remove_temporary_folder();

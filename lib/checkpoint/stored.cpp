@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <limits>
 #include <utility>
 
 #include <unistd.h>
@@ -249,6 +250,7 @@ std::string marker_text(const Marker& marker) {
   text["files"] = nlohmann::ordered_json::array();
   for (const Marker::File& file : marker.files)
     text["files"].push_back({{"name", file.name}, {"bytes", file.sum.bytes}, {"xxh3_64", checksum_text(file.sum.checksum)}});
+  text["norms"] = marker.norms;
   return text.dump(1) + "\n";
 }
 
@@ -271,6 +273,9 @@ Marker read_complete(const std::filesystem::path& folder) {
     marker.save_id = hexadecimal(text.at("save_id"));
     for (const json& file : text.at("files"))
       marker.files.push_back({file.at("name"), {file.at("bytes"), hexadecimal(file.at("xxh3_64"))}});
+    const json norms = text.value("norms", json::object());
+    for (const auto& [name, norm] : norms.items())  // JSON has no NaN
+      marker.norms[name] = norm.is_null() ? std::numeric_limits<double>::quiet_NaN() : norm.get<double>();
   } catch (const json::exception&) {
     fail(format("its {} is damaged", marker_name));
   } catch (const std::logic_error&) {  // of stoull

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -71,6 +72,7 @@ struct Marker {
   };
   std::uint64_t update = 0, save_id = 0;
   std::vector<File> files;
+  std::map<std::string, double> norms = {};  // of tensors when they were saved, by their names in the index; older saves: none
 };
 std::string marker_text(const Marker& marker);
 /// Throws RunError that says why `folder` is not a complete checkpoint (no marker, a bad one, a file missing or of another

@@ -6,9 +6,13 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <sstream>
 
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/inspect.hpp"
 #include "checkpoint/stored.hpp"
 #include "checkpoint/support.hpp"
 #include "h5/h5.hpp"
@@ -96,6 +100,55 @@ BOOST_AUTO_TEST_CASE(any_world_size_and_strategy_loads_any_other) {
         for (int target_size = 1; target_size <= 4; ++target_size)
           check_load(step, saved, Run{config, "full", target_size, target_size == 4 ? 3u : 1u, 0});
       }
+}
+
+// The same bits whoever has which part: what was saved, not how.
+BOOST_AUTO_TEST_CASE(norms_do_not_depend_on_the_ranks) {
+  const TemporaryFolder folder;
+  for (const auto& config : {gpt2_config(), llama_config()}) {
+    std::map<std::string, double> first;
+    for (const char* strategy : {"full", "none"})
+      for (int world_size = 1; world_size <= 4; ++world_size) {
+        const auto reader = CheckpointReader::open(save(folder / "saves", Run{config, strategy, world_size, 1, 100}));
+        for (const std::string& state : state_names)
+          for (const std::string& name : reader->names()) {
+            const auto norm = reader->norm(state, name);
+            BOOST_REQUIRE(norm.has_value());
+            BOOST_TEST(first.try_emplace(state + "/" + name, *norm).first->second == *norm);
+          }
+        BOOST_TEST(verify_norms(*reader, state_names) == first.size());
+        fs::remove_all(folder / "saves");
+      }
+    const auto parameters = list_parameters(config).parameters;
+    for (std::size_t s = 0; s < state_names.size(); ++s)
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
+        long double squares = 0;
+        for (const float x : whole(s, p, parameters[p].shape, 100)) squares += static_cast<long double>(x) * x;
+        const double expected = static_cast<double>(std::sqrt(squares));
+        BOOST_TEST(std::abs(first.at(state_names[s] + "/" + parameters[p].name) - expected) <= 1e-15 * expected);
+      }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_norm_that_is_another_is_named_and_one_that_is_missing_is_not) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder.path(), Run{}), marker = step / "complete.json";
+  const std::string tensor = "transformer.h.1.mlp.c_fc.weight";
+  nlohmann::json text = nlohmann::json::parse(read_file(marker));
+  double& norm = text["norms"]["exp_avg/" + tensor].get_ref<double&>();
+  norm = std::nextafter(norm, 0.0);
+  write_file(marker, text.dump());
+  {
+    const auto reader = CheckpointReader::open(step);
+    CHECK_CONTAINS(message_of<RunError>([&] { verify_norms(*reader, state_names); }), "exp_avg/" + tensor);
+    BOOST_TEST(verify_norms(*reader, {"parameters"}) == reader->names().size());
+  }
+  text.erase("norms");  // as checkpoints from before there were any
+  write_file(marker, text.dump());
+  const auto old = CheckpointReader::open(step);
+  BOOST_TEST(!old->norm("exp_avg", tensor));
+  BOOST_TEST(verify_norms(*old, state_names) == 0u);
+  check_load(step, Run{}, Run{});
 }
 
 BOOST_AUTO_TEST_CASE(the_header_comes_back) {
@@ -201,7 +254,8 @@ BOOST_AUTO_TEST_CASE(h5dump_reads_the_index) {
   BOOST_TEST(status == 0);
   CHECK_CONTAINS(dump, "( 37, 12 )");
   // "(0,0): 1.5, 2.5, ..." : all numbers after the colons of the DATA block.
-  std::istringstream lines(dump.substr(dump.find("DATA {")));
+  const auto begin = dump.find("DATA {");
+  std::istringstream lines(dump.substr(begin, dump.find('}', begin) - begin));
   std::vector<float> found;
   for (std::string line; std::getline(lines, line);) {
     const auto colon = line.find("): ");
