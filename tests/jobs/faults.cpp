@@ -163,12 +163,13 @@ std::vector<Part> torture(const fs::path& folder, const std::string& save_dir, s
     const auto words = options(np, save_dir, 1'000'000, "--save-interval-updates 1 --keep-last 2 " + strategy);
     Fault fault;
     if (round % 4 != 3) {
-      // Of rank 0's calls many are writes: each kind gets its share. Another rank only makes its file.
-      fault.rank = static_cast<int>(dice() % static_cast<unsigned>(np));
+      // Of all calls most are writes: each kind gets its share. Ranks but the first only make and write their files.
       const std::vector<std::pair<std::string, unsigned>> kinds = {{"sync", 25},   {"write", 400}, {"create", 12},
                                                                    {"rename", 12}, {"remove", 30}, {"mkdir", 5}};
-      const auto& [kind, most] = kinds[dice() % (fault.rank == 0 ? kinds.size() : 3)];
-      fault.calls = kind, fault.at = 1 + static_cast<long>(dice() % (fault.rank == 0 ? most : most / 4));
+      const std::size_t kind = dice() % kinds.size();
+      fault.rank = kind < 3 ? static_cast<int>(dice() % static_cast<unsigned>(np)) : 0;
+      fault.calls = kinds[kind].first;
+      fault.at = 1 + static_cast<long>(dice() % (fault.rank == 0 ? kinds[kind].second : kinds[kind].second / 4));
     }
     const Outcome outcome = run(folder, mpirun(np, "fsdp-train", words, with(fault, folder, save_dir)), [&](pid_t launcher) {
       if (fault.at > 0) return;
