@@ -474,7 +474,7 @@ std::string Run::overheads() const {
       trace_bytes() == 0 ? "" : format(", {} of the trace", format_bytes(static_cast<double>(trace_bytes())));
   const std::string snapshot =
       snapshot_bytes() == 0 ? "" : format(", {} that a save writes from", format_bytes(static_cast<double>(snapshot_bytes())));
-  return format("  and beside it: {} communication staging, about {} that oneDNN's gemm takes and frees{}{}\n",
+  return format("  and beside it: {} communication staging, about {} in which gemm works{}{}\n",
                 format_bytes(static_cast<double>(staging_bytes())), format_bytes(static_cast<double>(gemm_bytes())), snapshot,
                 trace);
 }
