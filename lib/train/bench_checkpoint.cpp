@@ -103,8 +103,8 @@ void write_plain(const fs::path& path, std::span<const std::byte> bytes) {
   check_errno(good, "write " + path.string());
 }
 
-/// The same, but the disk begins with each piece at once.
-void write_hinted(const fs::path& path, std::span<const std::byte> bytes) {
+/// The same as saves write: large pieces past the page cache, where the file system allows it.
+void write_as_saves(const fs::path& path, std::span<const std::byte> bytes) {
   const auto output = std::make_shared<h5::Output>(path.string());
   output->write(0, bytes.data(), bytes.size());
   output->finish();
@@ -153,8 +153,7 @@ std::size_t run_program(const std::vector<std::string>& words, const fs::path& l
   return peak;
 }
 
-/// DCP's part. `work` is what a thread does while another one writes; both of ours and theirs count what training loses to a
-/// save until it is done.
+/// DCP's part. Products stand for training, and as with ours it is counted what they lose to a save until it is done.
 constexpr const char* torch_script = R"(
 import json, multiprocessing, os, resource, sys, time, warnings
 warnings.filterwarnings("ignore")
@@ -176,7 +175,7 @@ def tensors(rank, size, name):
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", init_method="file://" + os.path.abspath(path(name)), rank=rank, world_size=size)
     mesh = init_device_mesh("cpu", (size,))
-    make = lambda shape: distribute_tensor(torch.rand(shape), mesh, [Shard(0)])
+    make = lambda shape: distribute_tensor(torch.rand(shape), mesh, [Shard(0)], src_data_rank=None)
     return {state: {name: make(shape) for name, shape in shapes.items()} for state in ["parameters", "exp_avg", "exp_avg_sq"]}
 
 def forget():
@@ -298,7 +297,7 @@ class CheckpointBench {
                        },
                        [&] {
                          const auto bytes = std::span<const std::byte>(snapshot_.data(), snapshot_.bytes());
-                         note("hinted_write", together([&] { write_hinted(hinted_file(), bytes); }));
+                         note("output_write", together([&] { write_as_saves(output_file(), bytes); }));
                        },
                        [&] { save(); }});
     double alone = 0;
@@ -332,7 +331,7 @@ class CheckpointBench {
 
   const std::vector<Parameter>& parameters() const { return sharded_.model().parameters(); }
   fs::path plain_file(int rank) const { return scratch_.path() / format("plain-{}", rank); }
-  fs::path hinted_file() const { return scratch_.path() / format("hinted-{}", world_.rank()); }
+  fs::path output_file() const { return scratch_.path() / format("output-{}", world_.rank()); }
   /// Of all ranks' files without what HDF5 adds.
   double stored_bytes() const { return static_cast<double>(numel_ * sizeof(float) * states_.size()); }
   std::size_t bytes_of_shard(const Layout& layout) const {
@@ -527,7 +526,7 @@ std::string CheckpointBench::report() const {
                     against.empty() ? "" : spread(ratios(against, key), 100, " %"), what});
   };
   row("plain files, write and fsync", "plain_write", bytes);
-  row("the same, begun piece by piece", "hinted_write", bytes);
+  row("the same, written as saves are", "output_write", bytes);
   row("save", "save", bytes, "plain_write", "of plain files");
   for (const auto& [ranks, layout] : readers_) {
     row(format("plain files, read as by {}", plural(ranks, "rank")), format("plain_read_{}", ranks), bytes);
