@@ -19,6 +19,7 @@
 #include "data/position.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/shard_state.hpp"
+#include "h5/h5.hpp"
 #include "optim/loss_scaler.hpp"
 
 namespace fsdp {
@@ -54,7 +55,7 @@ struct CheckpointHeader {
 /// has "parameters" first. Returns the folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
                                       const Layout& layout, int shard, int replica, std::span<const ShardState> states,
-                                      Communicator& world);
+                                      Communicator& world, h5::Compression compression = h5::Compression::none);
 
 /// A save that goes on while its caller computes. save_checkpoint() is one that is finished at once.
 class CheckpointSave {
@@ -63,7 +64,8 @@ class CheckpointSave {
   /// there; `snapshot`, `layout` and `world` must outlive this. Without a snapshot, finish() writes it from where it lies.
   /// Collective over world; all ranks throw the same CollectiveError.
   CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout, int shard,
-                 int replica, std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {});
+                 int replica, std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {},
+                 h5::Compression compression = h5::Compression::none);
   CheckpointSave(const CheckpointSave&) = delete;
   /// Waits for this rank's thread. What was not finished is no checkpoint, and goes with the next save.
   ~CheckpointSave();

@@ -143,7 +143,8 @@ std::uint64_t stored_bytes(const std::vector<Piece>& pieces) {
 
 /// Adds the squares of the pieces to those of their tensors.
 FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
-                        const std::vector<Piece>& pieces, std::vector<kernels::ExactSum>& squares) {
+                        const std::vector<Piece>& pieces, h5::Compression compression,
+                        std::vector<kernels::ExactSum>& squares) {
   if (!fs::is_directory(path.parent_path()))
     throw UserError(format(
         "{} is not there on this rank (rank 0 has just made it) choose a --save-dir on a file system that all nodes share",
@@ -169,7 +170,7 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
       }
     });
     kernels::add_squares(*stream, squares[piece.tensor], values, piece.numel());
-    h5::Dataset dataset = file.create_dataset(piece.dataset, {piece.numel()});
+    h5::Dataset dataset = file.create_dataset(piece.dataset, {piece.numel()}, compression);
     dataset.write_integers("shape", std::vector<std::uint64_t>(piece.shape.begin(), piece.shape.end()));
     dataset.write_integer("begin", piece.range.begin);
     dataset.write_integer("end", piece.range.end);
@@ -245,6 +246,7 @@ struct CheckpointSave::Job {
   std::vector<Parameter> parameters;
   const Layout& layout;
   Communicator& world;
+  h5::Compression compression;
   std::vector<kernels::ExactSum> squares;  // of each tensor of each state: this rank's, then all ranks'
   std::vector<Piece> pieces;               // of this rank
   std::uint64_t all_bytes = 0;
@@ -257,7 +259,7 @@ struct CheckpointSave::Job {
     const int rank = world.rank();
     const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world.size());
     sum = writing(path, stored_bytes(pieces),
-                  [&] { return write_rank_file(path, index.header, index.save_id, rank, pieces, squares); });
+                  [&] { return write_rank_file(path, index.header, index.save_id, rank, pieces, compression, squares); });
     if (rank != 0) return;
     const fs::path index_path = names.temporary_folder / stored::index_name;
     index_sum = writing(index_path, all_bytes, [&] {
@@ -285,7 +287,7 @@ struct CheckpointSave::Job {
 
 CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
                                int shard, int replica, std::span<const ShardState> states, Communicator& world,
-                               std::span<std::byte> snapshot) {
+                               std::span<std::byte> snapshot, h5::Compression compression) {
   const int rank = world.rank(), world_size = world.size();
   expect(header.world_size == world_size && header.shards == layout.shards() && world_size % header.shards == 0 &&
              rank == replica * header.shards + shard,
@@ -304,6 +306,7 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
                      list_parameters(header.config).parameters,
                      layout,
                      world,
+                     compression,
                      {},
                      {},
                      0,
@@ -385,8 +388,8 @@ std::filesystem::path CheckpointSave::finish() {
 
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
                                       const Layout& layout, int shard, int replica, std::span<const ShardState> states,
-                                      Communicator& world) {
-  return CheckpointSave(save_dir, header, layout, shard, replica, states, world).finish();
+                                      Communicator& world, h5::Compression compression) {
+  return CheckpointSave(save_dir, header, layout, shard, replica, states, world, {}, compression).finish();
 }
 
 }  // namespace fsdp

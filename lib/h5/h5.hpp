@@ -26,6 +26,9 @@ namespace fsdp::h5 {
 
 class Output;
 
+/// gzip: HDF5's own filters shuffle and deflate, which every HDF5 tool undoes.
+enum class Compression { none, gzip };
+
 /// Owns an HDF5 identifier, and knows how to close it.
 class Handle {
  public:
@@ -108,8 +111,9 @@ class File : public Node {
   /// Whether its first bytes are those of an HDF5 file.
   static bool looks_like_hdf5(const std::filesystem::path& path);
 
-  /// Contiguous fp32, without values until written.
-  Dataset create_dataset(const std::string& name, const Shape& shape);
+  /// fp32, without values until written. Contiguous; with gzip in chunks of 64 Ki elements, but for small ones, and of one
+  /// dimension.
+  Dataset create_dataset(const std::string& name, const Shape& shape, Compression compression = Compression::none);
   /// Contiguous room for elements of `type`, whose bytes somebody else writes once the file is closed. Returns where it begins
   /// in the file. Bytes of the file do not depend on the time.
   std::uint64_t reserve_dataset(const std::string& name, const Shape& shape, DType type);

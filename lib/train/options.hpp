@@ -16,6 +16,7 @@
 #include "comm/mpi_session.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/wrap.hpp"
+#include "h5/h5.hpp"
 #include "nn/config.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/schedule.hpp"
@@ -92,6 +93,7 @@ struct TrainOptions {
   std::size_t save_interval_updates = 0;  // 0: at the end and on request only
   double save_interval_s = 0;             // likewise
   bool no_async_save = false;
+  h5::Compression compress = h5::Compression::none;
   std::size_t keep_last = 0, keep_every = 0;  // 0: all; none beside the last
   std::filesystem::path finetune_from;        // empty: nothing
   std::vector<std::string> ignore_missing;    // name patterns

@@ -399,7 +399,7 @@ void Run::save(bool wait) {
                                      .version = version_string()};
     const std::span<std::byte> snapshot = wait ? std::span<std::byte>() : std::span(snapshot_.data(), snapshot_.bytes());
     save_ = std::make_unique<CheckpointSave>(options_.save_dir, header, sharded_->layout(), sharded_->shard(),
-                                             sharded_->replica(), states(), world_, snapshot);
+                                             sharded_->replica(), states(), world_, snapshot, options_.compress);
     last_save_ = progress_.update;
     stall_s_ = since_save_began_.seconds();
     since_save_.restart();

@@ -55,6 +55,13 @@ std::optional<std::size_t> bytes_read_by_process() {
   return {};
 }
 
+/// A matrix of several chunks.
+TransformerConfig many_words() {
+  TransformerConfig config = gpt2_config();
+  config.vocab_size = 12007;
+  return config;
+}
+
 std::string run_command(const std::string& command, int& status) {
   std::string text;
   std::FILE* pipe = popen(command.c_str(), "r");
@@ -100,6 +107,32 @@ BOOST_AUTO_TEST_CASE(any_world_size_and_strategy_loads_any_other) {
         for (int target_size = 1; target_size <= 4; ++target_size)
           check_load(step, saved, Run{config, "full", target_size, target_size == 4 ? 3u : 1u, 0});
       }
+}
+
+BOOST_AUTO_TEST_CASE(compressed_checkpoints_load_as_others_do) {
+  const TemporaryFolder folder;
+  for (const char* strategy : {"full", "none"}) {
+    Run run{many_words(), strategy, 2, 1, 100};
+    const fs::path plain = save(folder / strategy, run);
+    run.compression = h5::Compression::gzip;
+    const fs::path step = save(folder / (strategy + std::string("-gzip")), run);
+    for (const char* file : {"rank-00000-of-00002.h5", "rank-00001-of-00002.h5"})
+      BOOST_TEST(fs::file_size(step / file) < 0.9 * static_cast<double>(fs::file_size(plain / file)));
+    for (const int target_size : {1, 2, 3}) check_load(step, run, Run{run.config, "full", target_size, 2, 0});
+    CheckpointReader::open(step)->verify(0, 1);
+    BOOST_TEST(verify_norms(*CheckpointReader::open(step), state_names) == 3 * list_parameters(run.config).parameters.size());
+    int inside_tensors = 0;
+    const fs::path file = step / "rank-00000-of-00002.h5";
+    for (std::size_t at = 0, size = fs::file_size(file); at < size; at += size / 23) {
+      const auto fresh = CheckpointReader::open(step);
+      flip(file, at);
+      const std::string message = message_of([&] { fresh->verify(0, 1); });
+      CHECK_CONTAINS(message, "rank-00000-of-00002.h5 is damaged");
+      inside_tensors += contains(message, "transformer.wte.weight");
+      flip(file, at);
+    }
+    BOOST_TEST(inside_tensors > 3);
+  }
 }
 
 // The same bits whoever has which part: what was saved, not how.
@@ -247,15 +280,22 @@ BOOST_AUTO_TEST_CASE(h5dump_reads_the_index) {
     return;
   }
   const TemporaryFolder folder;
-  const Run run{gpt2_config(), "full", 3, 1, 1};
-  const fs::path step = save(folder.path(), run);
-  const std::string dump =
-      run_command("cd / && h5dump -d /transformer.wte.weight " + (step / "checkpoint.h5").string() + " 2>&1", status);
-  BOOST_TEST(status == 0);
-  CHECK_CONTAINS(dump, "( 37, 12 )");
+  Run run{many_words(), "full", 2, 1, 1};
+  run.compression = h5::Compression::gzip;
+  save(folder / "compressed", run);
+  run = {gpt2_config(), "full", 3, 1, 1};
+  const fs::path step = save(folder / "plain", run);
+  const auto dump_of = [&](const fs::path& from) {
+    const std::string text = run_command(
+        "cd / && h5dump -d /transformer.wte.weight -c 37,12 " + (from / "checkpoint.h5").string() + " 2>&1", status);
+    BOOST_TEST(status == 0);
+    const auto begin = text.find("DATA {");
+    return text.substr(begin, text.find('}', begin) - begin);
+  };
+  const std::string dump = dump_of(step);
+  BOOST_TEST(dump == dump_of(folder / "compressed" / "step-00000001"));  // its first rows
   // "(0,0): 1.5, 2.5, ..." : all numbers after the colons of the DATA block.
-  const auto begin = dump.find("DATA {");
-  std::istringstream lines(dump.substr(begin, dump.find('}', begin) - begin));
+  std::istringstream lines(dump);
   std::vector<float> found;
   for (std::string line; std::getline(lines, line);) {
     const auto colon = line.find("): ");

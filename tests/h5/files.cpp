@@ -3,10 +3,13 @@
 #define BOOST_TEST_MODULE h5.files
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <numeric>
+#include <random>
 #include <thread>
 
 #include <sys/resource.h>
@@ -83,6 +86,44 @@ BOOST_AUTO_TEST_CASE(large_writes_are_whole_wherever_they_begin) {
     BOOST_REQUIRE(offsets[i] + values.size() * sizeof(float) <= bytes.size());
     BOOST_CHECK(std::memcmp(bytes.data() + offsets[i], values.data(), values.size() * sizeof(float)) == 0);
   }
+}
+
+// Two ends of a dataset are read while the chunks between them are gone.
+BOOST_AUTO_TEST_CASE(compressed_datasets_are_read_by_the_chunks_that_a_range_needs) {
+  const test::TemporaryFolder folder;
+  constexpr std::size_t chunk = 65536, n = 9 * chunk + 77;
+  std::vector<float> values(n);
+  std::mt19937 random(1);
+  for (float& value : values)
+    value = std::bit_cast<float>(static_cast<std::uint32_t>(random() % 0x7f000000));  // nothing to deflate
+  {
+    h5::File file = h5::File::create(folder / "a.h5");
+    {
+      h5::Dataset dataset = file.create_dataset("x", {n}, h5::Compression::gzip);
+      for (const Range range : {Range{0, 1}, Range{1, 70001}, Range{70001, n}})
+        dataset.write(range, values.data() + range.begin);
+      file.create_dataset("zeros", {n}, h5::Compression::gzip).write({0, n}, std::vector<float>(n).data());
+      file.create_dataset("small", {100}, h5::Compression::gzip).write({0, 100}, values.data());
+    }
+    file.close();
+  }
+  const auto size = std::filesystem::file_size(folder / "a.h5");
+  BOOST_TEST(size < n * sizeof(float) * 1.05);  // zeros take next to nothing
+  const auto reads = [&](Range range, const std::string& name = "x") {
+    const h5::File file = h5::File::open(folder / "a.h5");
+    std::vector<float> out(range.size(), -1);
+    file.dataset(name).read(range, out.data());
+    return std::equal(out.begin(), out.end(), values.begin() + static_cast<std::ptrdiff_t>(range.begin));
+  };
+  BOOST_TEST(reads({0, n}));
+  BOOST_TEST(reads({65535, 65537}));
+  BOOST_TEST(reads({0, 100}, "small"));
+  std::string bytes = test::read_file(folder / "a.h5");
+  std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(size / 3), size / 3, '\0');
+  test::write_file(folder / "a.h5", bytes);
+  BOOST_TEST(reads({0, 2 * chunk}));
+  BOOST_TEST(reads({8 * chunk + 5, n}));
+  CHECK_CONTAINS(message_of<CallError>([&] { reads({0, n}); }), "H5Dread");
 }
 
 BOOST_AUTO_TEST_CASE(attributes_come_back) {

@@ -291,6 +291,21 @@ BOOST_AUTO_TEST_CASE(a_save_that_goes_on_has_the_same_bits) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(compressed_saves_are_the_same_and_smaller) {
+  const auto folder = fresh_folder();
+  const std::string often = "--save-interval-updates 2 ";
+  BOOST_TEST(train(folder, 2, "plain", 4, often).code == 0);
+  BOOST_TEST(train(folder, 2, "gzip", 4, often + "--compress gzip").code == 0);
+  for (const std::string step : {"step-00000002", "step-00000004"}) {
+    const auto size = [&](const std::string& name) { return fs::file_size(folder / name / step / "rank-00001-of-00002.h5"); };
+    BOOST_TEST(size("gzip") < size("plain"));
+    const Outcome same = run(folder, split(std::string(FSDP_BIN) + "/fsdp-inspect plain/" + step + " gzip/" + step));
+    BOOST_TEST(same.says("are the same, bit for bit"), same.output);
+  }
+  for (const std::string name : {"plain", "gzip"}) BOOST_TEST(train(folder, 3, name, 6).code == 0);  // from either
+  BOOST_TEST(losses(folder, "gzip") == losses(folder, "plain"), boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(a_disk_that_is_full_ends_the_run_and_loses_nothing) {
   const auto folder = fresh_folder();
   for (const std::string more : {"", " --no-async-save"}) {
