@@ -121,7 +121,7 @@ FSDP_INLINE void tile_gemm(const TileProduct<Out>& p, std::byte* workspace) {
           else
             left.fill<Operand::left, Trans::yes>(p.a + l * p.lda + row, p.lda, rows, depth);
           for (std::size_t j = 0; j < right.panels; ++j) {
-            float* const own_sums = sums + (j * TileBlocks::rows_of_sums + row - top) * side;
+            float* const own_sums = depth == p.k ? sums : sums + (j * TileBlocks::rows_of_sums + row - top) * side;
             const auto rows_of = [&](std::size_t i) FSDP_LANE { return rows - i * side < side ? rows - i * side : side; };
             const auto out_of = [&](std::size_t i) FSDP_LANE { return p.out + (row + i * side) * p.ldo + column + j * side; };
             for (std::size_t s = 0; s < steps; s += stretch) {

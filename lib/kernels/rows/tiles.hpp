@@ -156,12 +156,12 @@ FSDP_INLINE void multiply(std::size_t steps, const bf16* left, const bf16* right
     _tile_zero(3);
   }
   for (std::size_t s = 0; s < steps; ++s, left += step, right += step) {
-    _tile_loadd(6, right, 64);
     _tile_loadd(4, left, 64);
-    _tile_loadd(7, right + tile, 64);
-    _tile_loadd(5, left + tile, 64);
+    _tile_loadd(6, right, 64);
     _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, right + tile, 64);
     _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, left + tile, 64);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
