@@ -322,8 +322,8 @@ void take_from_model_folder(const CheckpointReader& source, const fs::path& mode
   if (folder.empty()) return;
   const auto copy_by_hand = [&](const std::string& why) {
     done.warnings.push_back(
-        format("no tokenizer files were copied from {}, where the model came from ({}): copy those that fit beside {}",
-               folder.string(), why, "config.json"));
+        format("no tokenizer files were copied from {}, where the model came from ({}): copy those that fit beside config.json",
+               folder.string(), why));
   };
   std::error_code error;
   if (!fs::exists(folder / "config.json", error)) return copy_by_hand("it is not there any more");

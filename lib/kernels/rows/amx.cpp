@@ -8,20 +8,24 @@
 
 namespace fsdp::kernels {
 
-template <>
-void run_attention<5>(const AttentionForward<bf16>& call, std::size_t rows, float* scratch, std::size_t scratch_per_thread) {
-  const TileAttentionForward body{call};
+namespace {
+
+template <class Body>
+void run(const Body& body, std::size_t rows, float* scratch, std::size_t scratch_per_thread) {
 #pragma omp parallel for schedule(static)
   for (std::size_t r = 0; r < rows; ++r)
     body(CpuLanes<5>{}, r, scratch + static_cast<std::size_t>(omp_get_thread_num()) * scratch_per_thread);
 }
 
+}  // namespace
+
+template <>
+void run_attention<5>(const AttentionForward<bf16>& call, std::size_t rows, float* scratch, std::size_t scratch_per_thread) {
+  run(TileAttentionForward{call}, rows, scratch, scratch_per_thread);
+}
 template <>
 void run_attention<5>(const AttentionBackward<bf16>& call, std::size_t rows, float* scratch, std::size_t scratch_per_thread) {
-  const TileAttentionBackward body{call};
-#pragma omp parallel for schedule(static)
-  for (std::size_t r = 0; r < rows; ++r)
-    body(CpuLanes<5>{}, r, scratch + static_cast<std::size_t>(omp_get_thread_num()) * scratch_per_thread);
+  run(TileAttentionBackward{call}, rows, scratch, scratch_per_thread);
 }
 
 template <>
