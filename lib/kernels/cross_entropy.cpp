@@ -6,21 +6,22 @@
 
 namespace fsdp::kernels {
 
-void cross_entropy(Stream& stream, float* loss, const Logits& logits, float gradient_scale) {
-  const auto& [values, factors, targets, R, V, piece] = logits;
-  expect(piece > 0, "the vocabulary is cut into pieces");
-  launch(stream, CrossEntropy{loss, factors, values, targets, R, V, piece, gradient_scale}, R);
+template <class E>
+void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::size_t begin) {
+  const auto& [values, stats, targets, R, V, piece] = logits;
+  const std::size_t columns = std::min(piece, V - begin);
+  launch(stream, CrossEntropy<E>{loss, stats, values + R * begin, targets, begin, columns, begin + columns == V}, R);
 }
 
 template <class E>
-void logit_gradient(Stream& stream, E* d, const Logits& logits, std::size_t begin, float gradient_scale) {
-  const std::size_t columns = std::min(logits.piece, logits.V - begin);
-  launch(stream,
-         LogitGradient<E>{d, logits.values + logits.R * begin, logits.factors, logits.targets, begin, columns, gradient_scale},
-         logits.R);
+void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale) {
+  const auto& [values, stats, targets, R, V, piece] = logits;
+  launch(stream, LogitGradient<E>{values + R * begin, stats, targets, begin, std::min(piece, V - begin), gradient_scale}, R);
 }
 
-#define FSDP_INSTANTIATE(E) template void logit_gradient(Stream&, E*, const Logits&, std::size_t, float);
+#define FSDP_INSTANTIATE(E)                                                    \
+  template void cross_entropy(Stream&, float*, const Logits<E>&, std::size_t); \
+  template void logit_gradient(Stream&, const Logits<E>&, std::size_t, float);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 double sum(Stream& stream, const float* x, std::size_t n) {

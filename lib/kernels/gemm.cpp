@@ -127,6 +127,11 @@ struct Operands {
   Write write;
 };
 
+/// Of dense matrices.
+Operands dense(Trans trans_b, std::size_t m, std::size_t n, std::size_t k) {
+  return {Trans::no, trans_b, m, n, k, k, trans_b == Trans::yes ? k : n, n, Write::overwrite};
+}
+
 char letter(Trans trans) { return trans == Trans::yes ? 'T' : 'N'; }
 
 void check_status(dnnl_status_t status, const char* call) {
@@ -146,8 +151,8 @@ void multiply(const Operands& o, const float* a, const float* b, float* out) {
 bool worth_tiles(const Operands& o) { return o.m >= 64 && o.n >= 64 && o.k >= 64 && has_tiles(); }
 
 /// Each thread some columns.
-template <class Out>
-void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, Out* out) {
+template <class End>
+void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, const End& end_of_product) {
 #pragma omp parallel
   {
     thread_local Buffer workspace;
@@ -156,7 +161,7 @@ void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, Out* out
                       end = std::min(o.n, panels * (own + 1) / threads * 32);
     if (begin < end) {
       if (workspace.bytes() == 0) workspace = make_cpu_device()->allocate(TileBlocks::workspace_bytes);
-      run_tile_product<5>(TileProduct<Out>{o.trans_a, o.trans_b, o.m, o.k, begin, end, a, o.lda, b, o.ldb, out, o.ldo, o.write},
+      run_tile_product<5>(TileProduct<End>{o.trans_a, o.trans_b, o.m, o.k, begin, end, a, o.lda, b, o.ldb, end_of_product},
                           workspace.data());
     }
   }
@@ -164,7 +169,7 @@ void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, Out* out
 
 template <class Out>
 void multiply(const Operands& o, const bf16* a, const bf16* b, Out* out) {
-  if (worth_tiles(o)) return multiply_by_tiles(o, a, b, out);
+  if (worth_tiles(o)) return multiply_by_tiles(o, a, b, StoreSums<Out>{out, o.ldo, o.write});
   // oneDNN's gemm for bf16 writes fp32 only, and is the faster one where a is transposed, and where the result is added to.
   if constexpr (std::is_same_v<Out, float>)
     if (o.trans_a == Trans::yes || o.write == Write::add)
@@ -232,6 +237,44 @@ FSDP_INSTANTIATE(bf16, bf16)
 FSDP_INSTANTIATE(bf16, float)
 FSDP_INSTANTIATE(f16, f16)
 FSDP_INSTANTIATE(f16, float)
+
+template <class E>
+void gemm_bias_gelu(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
+                    const E* b, Nullable<E> bias, E* pre, E* out) {
+  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
+  const Operands o = dense(trans_b, m, n, k);
+  if constexpr (std::is_same_v<E, bf16>)
+    if (worth_tiles(o)) {
+      const AddTime timed(stream.times.gemm);
+      if (form == Gelu::tanh) return multiply_by_tiles(o, a, b, StoreGelu<Gelu::tanh>{out, pre, n, bias});
+      return multiply_by_tiles(o, a, b, StoreGelu<Gelu::erf>{out, pre, n, bias});
+    }
+  gemm(stream, o.trans_a, o.trans_b, m, n, k, a, o.lda, b, o.ldb, pre, o.ldo, o.write);
+  bias_gelu_forward(stream, form, out, pre, bias, m, n);
+}
+
+template <class E>
+void gemm_gelu_backward(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
+                        const E* b, const E* pre, E* d_pre) {
+  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
+  const Operands o = dense(trans_b, m, n, k);
+  if constexpr (std::is_same_v<E, bf16>)
+    if (worth_tiles(o)) {
+      const AddTime timed(stream.times.gemm);
+      if (form == Gelu::tanh) return multiply_by_tiles(o, a, b, StoreGeluGradient<Gelu::tanh>{d_pre, pre, n});
+      return multiply_by_tiles(o, a, b, StoreGeluGradient<Gelu::erf>{d_pre, pre, n});
+    }
+  gemm(stream, o.trans_a, o.trans_b, m, n, k, a, o.lda, b, o.ldb, d_pre, o.ldo, o.write);
+  gelu_backward(stream, form, d_pre, d_pre, pre, m * n);
+}
+
+#undef FSDP_INSTANTIATE
+#define FSDP_INSTANTIATE(E)                                                                                                   \
+  template void gemm_bias_gelu(Stream&, Gelu, Trans, std::size_t, std::size_t, std::size_t, const E*, const E*, Nullable<E>,  \
+                               E*, E*);                                                                                       \
+  template void gemm_gelu_backward(Stream&, Gelu, Trans, std::size_t, std::size_t, std::size_t, const E*, const E*, const E*, \
+                                   E*);
+FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 namespace {
 

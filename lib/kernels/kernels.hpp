@@ -34,6 +34,16 @@ enum class Trans { no, yes };
 template <class E, class Out>
 void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
           std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write);
+/// tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) ("gelu_new"); erf: 0.5 x (1 + erf(x/sqrt 2)) ("gelu").
+enum class Gelu { tanh, erf };
+/// gemm() and bias_gelu_forward() in one: pre[m,n] = a[m,k] op(b)[k,n] + bias (unless null), out = gelu(pre). All are dense.
+template <class E>
+void gemm_bias_gelu(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
+                    const E* b, Nullable<E> bias, E* pre, E* out);
+/// gemm() and gelu_backward() in one: d_pre[m,n] = (a[m,k] op(b)[k,n]) * gelu'(pre).
+template <class E>
+void gemm_gelu_backward(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
+                        const E* b, const E* pre, E* d_pre);
 /// Names what gemm() runs on: "oneDNN 2.6.3, avx512_core_amx (bf16 by AMX, fp16 by fp32, converted)".
 std::string gemm_description();
 /// Whether this machine multiplies 16-bit numbers of this type as they are. Else gemm() converts them to fp32 and uses its
@@ -103,8 +113,6 @@ void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, st
 template <class E>
 void add_residual(Stream& stream, E* y, const E* x, const E* branch, Nullable<E> bias, std::size_t R, std::size_t C,
                   const DropoutMask& mask = {});
-/// tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) ("gelu_new"); erf: 0.5 x (1 + erf(x/sqrt 2)) ("gelu").
-enum class Gelu { tanh, erf };
 /// pre = pre + bias (unless null), stored back for the backward pass; out = gelu(pre).
 template <class E>
 void bias_gelu_forward(Stream& stream, Gelu form, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
@@ -153,20 +161,26 @@ void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, con
 std::size_t attention_scratch(const AttentionShape& shape);
 
 // --- cross_entropy.cpp -------------------------------------------------------------------------------------------------
+/// Of a row of logits, as far as it has been seen: the largest, the sum of exp(logit - largest), and the target's.
+struct SoftmaxStats {
+  float top, total, at_target;
+};
 /// Logits of R rows, cut along the vocabulary into pieces of `piece` columns (the last one may have fewer), which lie one
-/// behind the other: each is a dense matrix with R rows. `factors` holds R floats.
+/// behind the other: each is a dense matrix with R rows. stats[R].
+template <class E>
 struct Logits {
-  float *values, *factors;
+  E* values;
+  SoftmaxStats* stats;
   const std::int32_t* targets;
   std::size_t R, V, piece;
 };
-/// For each row: loss[r] = log(sum(exp(logits[r,:]))) - logits[r,target], 0 where target < 0 (such a token does not count).
-/// Unless gradient_scale is 0, the logits are replaced by what logit_gradient() needs.
-void cross_entropy(Stream& stream, float* loss, const Logits& logits, float gradient_scale);
-/// d[R, columns] of the piece that begins at column `begin`: gradient_scale * (softmax - onehot), zeros where target < 0. After
-/// cross_entropy with the same scale. d may be where the piece lies.
+/// Called for each piece in order, by the column where it begins. The last one gives, for each row, loss[r] =
+/// log(sum(exp(logits[r,:]))) - logits[r,target], 0 where target < 0 (such a token does not count).
 template <class E>
-void logit_gradient(Stream& stream, E* d, const Logits& logits, std::size_t begin, float gradient_scale);
+void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::size_t begin);
+/// After cross_entropy() of all pieces: this piece's logits become gradient_scale * (softmax - onehot), zeros where target < 0.
+template <class E>
+void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale);
 /// Sum of n floats in double, in index order.
 double sum(Stream& stream, const float* x, std::size_t n);
 

@@ -8,8 +8,8 @@
 
 namespace fsdp::kernels {
 
-/// Columns [begin, end) of out[m,n] (=, +=) op(a)[m,k] op(b)[k,n], as in gemm(). begin is a multiple of 32.
-template <class Out>
+/// Columns [begin, end) of op(a)[m,k] op(b)[k,n], as in gemm(), and what becomes of them. begin is a multiple of 32.
+template <class End>
 struct TileProduct {
   Trans trans_a, trans_b;
   std::size_t m, k, begin, end;
@@ -17,9 +17,27 @@ struct TileProduct {
   std::size_t lda;
   const bf16* b;
   std::size_t ldb;
+  End finish;
+};
+
+/// The ends of gemm(), gemm_bias_gelu() and gemm_gelu_backward().
+template <class Out>
+struct StoreSums {
   Out* out;
   std::size_t ldo;
   Write write;
+};
+template <Gelu form>
+struct StoreGelu {
+  bf16 *out, *pre;
+  std::size_t n;
+  const bf16* bias;
+};
+template <Gelu form>
+struct StoreGeluGradient {
+  bf16* d_pre;
+  const bf16* pre;
+  std::size_t n;
 };
 
 /// How a product is cut, so that what it works on stays in the second-level cache: at most `depth` of k, `rows` of a and
@@ -33,7 +51,7 @@ struct TileBlocks {
 
 /// Defined in rows/amx.cpp, for machines where has_tiles(). `workspace`: TileBlocks::workspace_bytes, on a multiple of 64
 /// bytes.
-template <int level, class Out>
-void run_tile_product(const TileProduct<Out>& product, std::byte* workspace);
+template <int level, class End>
+void run_tile_product(const TileProduct<End>& product, std::byte* workspace);
 
 }  // namespace fsdp::kernels

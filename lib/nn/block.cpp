@@ -85,13 +85,13 @@ kernels::Gelu gelu_form(Activation activation) {
   return activation == Activation::gelu_tanh ? kernels::Gelu::tanh : kernels::Gelu::erf;
 }
 
-/// activated[R,F] from pre, to which `bias` is added first unless null.
+/// activated[R,F] from pre.
 template <class E>
-void activate(const Stage<E>& stage, E* pre, std::type_identity_t<const E*> bias, E* activated) {
+void activate(const Stage<E>& stage, E* pre, E* activated) {
   Stream& stream = stage.context.stream;
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
   if (stage.config.activation != Activation::swiglu)
-    kernels::bias_gelu_forward(stream, gelu_form(stage.config.activation), activated, pre, bias, R, F);
+    kernels::bias_gelu_forward(stream, gelu_form(stage.config.activation), activated, pre, nullptr, R, F);
   else
     kernels::swiglu_forward(stream, activated, pre, pre + R * F, R * F);
 }
@@ -100,25 +100,33 @@ void activate(const Stage<E>& stage, E* pre, std::type_identity_t<const E*> bias
 template <class E>
 void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E* pre, E* activated) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
-  for (std::size_t i = 0; i < group.size; ++i) stage.linear_forward(group.part[i], x, pre + i * R * F, F);
-  if (stage.config.activation == Activation::swiglu)
-    for (std::size_t i = 0; i < group.size; ++i)
-      if (group.part[i].bias >= 0)
-        kernels::add_bias(stage.context.stream, pre + i * R * F, stage.weight(group.part[i].bias), R, F);
-  activate(stage, pre, stage.weight(group.part[0].bias), activated);
+  if (stage.config.activation != Activation::swiglu)
+    return stage.linear_gelu_forward(group.part[0], gelu_form(stage.config.activation), x, pre, activated);
+  for (std::size_t i = 0; i < group.size; ++i) {
+    E* const part = pre + i * R * F;
+    stage.linear_forward(group.part[i], x, part, F);
+    if (group.part[i].bias >= 0) kernels::add_bias(stage.context.stream, part, stage.weight(group.part[i].bias), R, F);
+  }
+  activate(stage, pre, activated);
 }
 
-/// dx[R,C] over x; d_activated is lost.
+/// d_pre[R,F], where SwiGLU has its gate, from dy[R,C], which `out` has made; the gradient of its other half is left in
+/// scratch.
 template <class E>
-void ffn_in_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E* pre, E* d_activated, Write write) {
-  Stream& stream = stage.context.stream;
+void activation_backward(const Stage<E>& stage, const Linear& out, const E* dy, const E* pre, E* d_pre) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
-  E* const d_pre[] = {d_activated, stage.scratch_values(stage.scratch.d_up)};
-  if (stage.config.activation != Activation::swiglu) {
-    kernels::gelu_backward(stream, gelu_form(stage.config.activation), d_pre[0], d_activated, pre, R * F);
-  } else {
-    kernels::swiglu_backward(stream, d_pre[0], d_pre[1], d_activated, pre, pre + R * F, R * F);
-  }
+  if (stage.config.activation != Activation::swiglu)
+    return stage.linear_gelu_backward(out, gelu_form(stage.config.activation), dy, pre, d_pre);
+  stage.linear_backward_input(out, dy, stage.config.width, d_pre, Write::overwrite);
+  kernels::swiglu_backward(stage.context.stream, d_pre, stage.scratch_values(stage.scratch.d_up), d_pre, pre, pre + R * F,
+                           R * F);
+}
+
+/// dx[R,C] over x, after activation_backward().
+template <class E>
+void ffn_in_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E* d_gate, Write write) {
+  const std::size_t F = stage.config.ffn_width;
+  const E* const d_pre[] = {d_gate, stage.scratch_values(stage.scratch.d_up)};
   for (std::size_t i = 0; i < group.size; ++i) stage.linear_backward_parameters(group.part[i], x, d_pre[i], F, write);
   for (std::size_t i = 0; i < group.size; ++i)
     stage.linear_backward_input(group.part[i], d_pre[i], F, x, i == 0 ? Write::overwrite : Write::add);
@@ -161,7 +169,7 @@ void Transformer::refill_block(const StageContext& context, std::size_t block, c
   const BlockParameters& parameters = model_.blocks[block];
   stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, stage.R());
   stage.norm_forward(parameters.norm2, at.norm2, at.stats2, at.mid, stage.R());
-  activate(stage, at.pre, nullptr, at.activated);
+  activate(stage, at.pre, at.activated);
 }
 
 template <class E>
@@ -173,11 +181,11 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
   const std::size_t C = config_.width;
   const std::size_t k = config_.heads * config_.head_size, v = k + config_.kv_heads * config_.head_size;  // columns of qkv
 
-  E* const d_activated = at.activated;
+  E* const d_pre = at.activated;
   const E* d_branch = stage.branch_gradient(DropoutSite::ffn_out, block, dx);
   stage.linear_backward_parameters(parameters.ffn_out, at.activated, d_branch, C, write);
-  stage.linear_backward_input(parameters.ffn_out, d_branch, C, d_activated, Write::overwrite);
-  ffn_in_backward(stage, parameters.ffn_in, at.norm2, at.pre, d_activated, write);
+  activation_backward(stage, parameters.ffn_out, d_branch, at.pre, d_pre);
+  ffn_in_backward(stage, parameters.ffn_in, at.norm2, d_pre, write);
   stage.norm_backward(parameters.norm2, dx, Write::add, at.norm2, at.mid, at.stats2, write);
 
   E* const d_attention = at.mid;

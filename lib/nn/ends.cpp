@@ -51,28 +51,25 @@ double head(const Stage<E>& stage, const ModelParameters& model, const E* x, con
   stage.norm_forward(model.final_norm, norm, stats, x, R);
   for (std::size_t row = 0; row < R; row += chunk) {
     const std::size_t rows = std::min(chunk, R - row);
-    const kernels::Logits logits = {.values = stage.scratch_at(stage.scratch.logits),
-                                    .factors = stage.scratch_at(stage.scratch.factors),
-                                    .targets = targets + row,
-                                    .R = rows,
-                                    .V = V,
-                                    .piece = piece};
+    const kernels::Logits<E> logits = {
+        .values = stage.scratch_values(stage.scratch.logits),
+        .stats = reinterpret_cast<kernels::SoftmaxStats*>(stage.scratch_at(stage.scratch.softmax)),
+        .targets = targets + row,
+        .R = rows,
+        .V = V,
+        .piece = piece};
     E* const norm_rows = norm + row * C;
     for (std::size_t begin = 0; begin < V; begin += piece) {
       const std::size_t columns = std::min(piece, V - begin);
       kernels::gemm(stream, Trans::no, Trans::yes, rows, columns, C, norm_rows, C, weight + begin * C, C,
                     logits.values + rows * begin, columns, Write::overwrite);
+      kernels::cross_entropy(stream, loss + row, logits, begin);
     }
-    kernels::cross_entropy(stream, loss + row, logits, gradient_scale);
     if (!dx) continue;
     for (std::size_t begin = 0; begin < V; begin += piece) {
       const std::size_t columns = std::min(piece, V - begin);
-      E* d_logits;
-      if constexpr (std::is_same_v<E, float>)
-        d_logits = logits.values + rows * begin;
-      else
-        d_logits = stage.scratch_values(stage.scratch.d_logits);
-      kernels::logit_gradient(stream, d_logits, logits, begin, gradient_scale);
+      E* const d_logits = logits.values + rows * begin;
+      kernels::logit_gradient(stream, logits, begin, gradient_scale);
       if (d_weight)
         kernels::gemm(stream, Trans::yes, Trans::no, columns, C, rows, d_logits, columns, norm_rows, C, d_weight + begin * C, C,
                       row == 0 ? write : Write::add);

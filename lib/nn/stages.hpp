@@ -100,8 +100,8 @@ struct Scratch {
   std::size_t d_up;               // block: [R,F], over d_qkv, which is later
   std::size_t d_branch;           // block: [R,C] likewise: dx through the mask of a branch
   std::size_t norm, stats, loss;  // head: [R,C], [R,2], [R]
-  std::size_t factors, logits;    // head: [chunk], [chunk,V]
-  std::size_t d_logits, d_norm;   // head: [chunk,piece], over the logits where their type is fp32, and fp32 [chunk,C]
+  std::size_t softmax, logits;    // head: [chunk], [chunk,V]
+  std::size_t d_norm;             // head: fp32 [chunk,C]
   std::size_t numel;
 
   Scratch(const TransformerConfig& c, BatchShape shape, DType type) {
@@ -119,9 +119,8 @@ struct Scratch {
     stats = head.take(2 * R);
     loss = head.take(R);
     const std::size_t chunk = head_chunk_rows(R, c.vocab_size);
-    factors = head.take(chunk);
-    logits = head.take(chunk * c.vocab_size);
-    d_logits = head.take_values(type == DType::f32 ? 0 : chunk * head_piece(c.vocab_size));
+    softmax = head.take(chunk * sizeof(kernels::SoftmaxStats) / sizeof(float));
+    logits = head.take_values(chunk * c.vocab_size);
     d_norm = head.take(chunk * C);
     numel = std::max({block.end(), activation.end(), branch.end(), head.end()});
   }
@@ -205,6 +204,16 @@ class Stage {
     const bool conv1d = config.family == Family::gpt2;
     kernels::gemm(context.stream, Trans::no, conv1d ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,
                   weight(linear.weight), conv1d ? linear.out : linear.in, dx, linear.in, write);
+  }
+  /// pre[R,out] = x[R,in] W + bias, y = gelu(pre).
+  void linear_gelu_forward(const Linear& linear, kernels::Gelu form, const E* x, E* pre, E* y) const {
+    kernels::gemm_bias_gelu(context.stream, form, config.family == Family::gpt2 ? Trans::no : Trans::yes, R(), linear.out,
+                            linear.in, x, weight(linear.weight), weight(linear.bias), pre, y);
+  }
+  /// d_pre[R,in], from before a GELU whose result was this linear's input, = (dy[R,out] W^T) gelu'(pre).
+  void linear_gelu_backward(const Linear& linear, kernels::Gelu form, const E* dy, const E* pre, E* d_pre) const {
+    kernels::gemm_gelu_backward(context.stream, form, config.family == Family::gpt2 ? Trans::yes : Trans::no, R(), linear.in,
+                                linear.out, dy, weight(linear.weight), pre, d_pre);
   }
   /// Gradients of the weight and the bias, from the input and the output's gradient.
   void linear_backward_parameters(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {

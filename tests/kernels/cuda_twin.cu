@@ -149,13 +149,14 @@ int main() {
   compare("fill", n, blocks, 0, [](F x, I) { return k::Fill<float>{x, n - 3, 1.5f}; });
   compare("rope", 10 * 256 + 5 * 64, 10, rounding,
           [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });
-  for (const std::size_t piece : {C, std::size_t{100}})
-    for (const float scale : {0.0f, 0.5f}) {
-      compare("cross entropy", 2 * R + n, R, rounding,
-              [=](F x, I t) { return k::CrossEntropy{x, x + R, x + 2 * R, t, R, C, piece, scale}; });
-      compare("logit gradient", R + n, R, rounding,
-              [=](F x, I t) { return k::LogitGradient<float>{x + R, x + R, x, t, 0, piece, scale}; });
-    }
+  const auto softmax = [](F x) { return reinterpret_cast<k::SoftmaxStats*>(x); };
+  for (const std::size_t begin : {std::size_t{0}, std::size_t{5}})
+    for (const bool last : {false, true})
+      compare("cross entropy", 4 * R + n, R, rounding, [=](F x, I t) {
+        return k::CrossEntropy<float>{x, softmax(x + R), x + 4 * R, t, begin, C, last};
+      });
+  compare("logit gradient", 3 * R + n, R, rounding,
+          [=](F x, I t) { return k::LogitGradient<float>{x + 3 * R, softmax(x), t, 0, C, 0.5f}; });
   // 16-bit numbers: half as many floats hold them.
   const auto bf = [](F x) { return reinterpret_cast<fsdp::bf16*>(x); };
   const auto half = [](F x) { return reinterpret_cast<fsdp::f16*>(x); };

@@ -6,6 +6,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <thread>
 
@@ -42,6 +43,38 @@ double run(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size
       want[i * ldo + j] = total;
     }
   return relative_error(Floats(out.begin(), out.end()), want);
+}
+
+/// gemm_bias_gelu() and gemm_gelu_backward() of E beside the product in double and the kernels for GELU alone. `rounding`: of
+/// results in E.
+template <class E>
+void check_gelu(kernels::Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, bool with_bias,
+                double rounding) {
+  CpuStream stream;
+  const std::vector<E> a = random_of<E>(m * k, 1), b = random_of<E>(k * n, 2), bias = random_of<E>(n, 3);
+  Doubles product(m * n), want = product;
+  for (std::size_t i = 0; i < m * n; ++i) {
+    for (std::size_t l = 0; l < k; ++l)
+      product[i] += static_cast<double>(a[i / n * k + l]) *
+                    static_cast<double>(trans_b == Trans::yes ? b[i % n * k + l] : b[l * n + i % n]);
+    want[i] = product[i] + (with_bias ? static_cast<double>(bias[i % n]) : 0);
+  }
+  const auto error = [](const std::vector<E>& got, const Doubles& wanted) {
+    return relative_error(Floats(got.begin(), got.end()), wanted);
+  };
+  std::vector<E> pre(m * n), out(m * n), d_pre(m * n), activated(m * n), slope(m * n), unchanged;
+  kernels::gemm_bias_gelu(stream, form, trans_b, m, n, k, a.data(), b.data(), with_bias ? bias.data() : nullptr, pre.data(),
+                          out.data());
+  BOOST_TEST(error(pre, want) < 2 * rounding);  // of the product, and of the sum with the bias
+  unchanged = pre;
+  kernels::bias_gelu_forward<E>(stream, form, activated.data(), unchanged.data(), nullptr, m, n);
+  BOOST_TEST(error(out, Doubles(activated.begin(), activated.end())) < rounding);
+
+  kernels::gemm_gelu_backward(stream, form, trans_b, m, n, k, a.data(), b.data(), pre.data(), d_pre.data());
+  const std::vector<E> ones(m * n, E(1.0f));
+  kernels::gelu_backward(stream, form, slope.data(), ones.data(), pre.data(), m * n);
+  for (std::size_t i = 0; i < m * n; ++i) want[i] = product[i] * static_cast<double>(slope[i]);
+  BOOST_TEST(error(d_pre, want) < 2 * rounding);
 }
 
 }  // namespace
@@ -97,6 +130,49 @@ BOOST_AUTO_TEST_CASE(low_precision) {
   BOOST_TEST((run<bf16, bf16>(Trans::no, Trans::no, 300, 200, 100, 0, Write::overwrite) < 4e-3));
   BOOST_TEST((run<bf16, bf16>(Trans::no, Trans::yes, 300, 200, 100, 0, Write::overwrite) < 4e-3));
   omp_set_num_threads(threads);
+}
+
+BOOST_AUTO_TEST_CASE(with_gelu) {
+  for (const auto form : {kernels::Gelu::tanh, kernels::Gelu::erf})
+    for (const Trans trans_b : {Trans::no, Trans::yes})
+      for (const bool with_bias : {false, true})
+        for (const auto [m, n, k] : {std::array<std::size_t, 3>{3, 5, 7}, {64, 96, 64}, {101, 131, 70}, {40, 1100, 1100}}) {
+          BOOST_TEST_CONTEXT("m " << m << ", n " << n << ", k " << k << (with_bias ? ", bias" : "")) {
+            check_gelu<float>(form, trans_b, m, n, k, with_bias, 2e-6);
+            check_gelu<bf16>(form, trans_b, m, n, k, with_bias, 4e-3);
+            check_gelu<f16>(form, trans_b, m, n, k, with_bias, 5e-4);
+          }
+        }
+}
+
+// Where rows are whole cache lines, products may be written in another way: to the same bits, and to nothing else.
+BOOST_AUTO_TEST_CASE(wherever_results_lie) {
+  CpuStream stream;
+  const std::size_t m = 130, n = 192, k = 160, numel = m * n;
+  const std::vector<bf16> a = random_of<bf16>(m * k, 1), b = random_of<bf16>(k * n, 2), bias = random_of<bf16>(n, 3);
+  const auto compare = [&]<class Out>(Out mark, const auto& run) {
+    const Buffer memory = stream.device->allocate(sizeof(Out) * (2 * numel + 100));  // begins at a page
+    Out* const at = reinterpret_cast<Out*>(memory.data());
+    std::fill_n(at, 2 * numel + 100, mark);
+    run(at);
+    run(at + numel + 33);
+    const Floats result(at, at + 2 * numel + 100);
+    BOOST_TEST(std::equal(at, at + numel, at + numel + 33, [](Out x, Out y) { return float(x) == float(y); }));
+    for (const std::size_t i : {numel, numel + 32, 2 * numel + 33}) BOOST_TEST(result[i] == static_cast<float>(mark));
+    BOOST_TEST((result[0] != static_cast<float>(mark) && result[numel - 1] != static_cast<float>(mark)));
+  };
+  const auto product = [&](auto* out) {
+    kernels::gemm(stream, Trans::no, Trans::no, m, n, k, a.data(), k, b.data(), n, out, n, Write::overwrite);
+  };
+  compare(bf16(99.0f), product);
+  compare(99.0f, product);
+  std::vector<bf16> pre(numel);
+  compare(bf16(99.0f), [&](bf16* out) {
+    kernels::gemm_bias_gelu(stream, kernels::Gelu::tanh, Trans::no, m, n, k, a.data(), b.data(), bias.data(), pre.data(), out);
+  });
+  compare(bf16(99.0f), [&](bf16* out) {
+    kernels::gemm_gelu_backward(stream, kernels::Gelu::tanh, Trans::no, m, n, k, a.data(), b.data(), pre.data(), out);
+  });
 }
 
 BOOST_AUTO_TEST_CASE(overwriting_ignores_what_was_there) {

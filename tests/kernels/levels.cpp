@@ -74,9 +74,14 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
     return k::SwigluBackward{out.data(), out.data() + R * C, b.data(), a.data(), b.data(), R * C};
   });
   compare("cross entropy", R, tolerance, [](Floats& out) {
+    out.resize(4 * R);
+    return k::CrossEntropy{out.data(), reinterpret_cast<k::SoftmaxStats*>(out.data() + R), a.data(), targets.data(), 0, C,
+                           true};
+  });
+  compare("logit gradient", R, tolerance, [](Floats& out) {
     out = a;
-    out.resize(R * C + 2 * R);
-    return k::CrossEntropy{out.data() + R * C, out.data() + R * C + R, out.data(), targets.data(), R, C, C / 2 + 1, 1.0f};
+    static const std::vector<k::SoftmaxStats> softmax(R, {3.0f, 40.0f, 0.0f});
+    return k::LogitGradient{out.data(), softmax.data(), targets.data(), 0, C, 1.0f};
   });
 }
 

@@ -39,7 +39,6 @@
   X(FactoredUpdate)                       \
   X(ColumnFinish)                         \
   X(CopyPieces)                           \
-  X(CrossEntropy)                         \
   X(NormalFill)                           \
   X(Squares)                              \
   X(Convert<float, float>)                \
@@ -58,6 +57,7 @@
   X(BiasGelu<Gelu::erf, E>)      \
   X(BiasGelu<Gelu::tanh, E>)     \
   X(ColumnSum<E>)                \
+  X(CrossEntropy<E>)             \
   X(DropoutBody<E>)              \
   X(EmbeddingBackward<E>)        \
   X(EmbeddingForward<E>)         \

@@ -1,82 +1,73 @@
-// Row bodies of softmax and cross-entropy. The logits of a row lie in pieces of the vocabulary, each a dense matrix of its own.
+// Row bodies of softmax and cross-entropy over one piece of the vocabulary, a dense matrix whose first column is column `begin`
+// of the logits.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/element.hpp"
+#include "kernels/kernels.hpp"
 #include "kernels/rows/lanes.hpp"
 
 namespace fsdp::kernels {
 
-/// Row r of R: loss[r]; where a gradient is wanted, logits become exp(logit - largest), and factors[r] what makes them the
-/// gradient.
+/// Row r: takes the piece into the row's statistics (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax");
+/// the last piece gives loss[r].
+template <class E>
 struct CrossEntropy {
-  float *loss, *factors, *logits;
+  float* loss;
+  SoftmaxStats* stats;
+  const E* logits;
   const std::int32_t* targets;
-  std::size_t R, V, piece;
-  float gradient_scale;
+  std::size_t begin, columns;
+  bool last;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    float *out = loss + r, *factor = factors + r;
+    float* out = loss + r;
     const std::int32_t target = targets[r];
     if (target < 0) {
-      lanes.once([=]() FSDP_LANE { *out = *factor = 0; });
+      lanes.once([=]() FSDP_LANE { *out = 0; });
       return;
     }
-    const std::size_t begin_of_target = static_cast<std::size_t>(target) / piece * piece;
-    const float at_target = row_of(begin_of_target, r)[static_cast<std::size_t>(target) - begin_of_target];
-    float top = -__builtin_huge_valf(), total = 0;
-    for (std::size_t begin = 0; begin < V; begin += piece) {
-      const float* row = row_of(begin, r);
-      top = lanes.max(columns(begin), top, [=](std::size_t v) FSDP_LANE { return row[v]; });
-    }
-    const bool keep = gradient_scale != 0;
-    for (std::size_t begin = 0; begin < V; begin += piece) {
-      float* row = row_of(begin, r);
-      total += keep ? lanes.sum(columns(begin),
-                                [=](std::size_t v) FSDP_LANE {
-                                  const float e = exp(row[v] - top);
-                                  row[v] = e;
-                                  return e;
-                                })
-                    : lanes.sum(columns(begin), [=](std::size_t v) FSDP_LANE { return exp(row[v] - top); });
-    }
-    const float scale = gradient_scale;
+    SoftmaxStats* const own = stats + r;
+    const E* row = logits + r * columns;
+    SoftmaxStats s = begin > 0 ? *own : SoftmaxStats{-__builtin_huge_valf(), 0, 0};
+    const float before = s.top, top = lanes.max(columns, before, [=](std::size_t v) FSDP_LANE { return float(row[v]); });
+    s.total = s.total * exp(before - top) + lanes.sum(columns, [=](std::size_t v) FSDP_LANE { return exp(row[v] - top); });
+    s.top = top;
+    const std::size_t hit = static_cast<std::size_t>(target) - begin;  // wraps where the target is in an earlier piece
+    if (hit < columns) s.at_target = row[hit];
+    const bool done = last;
     lanes.once([=]() FSDP_LANE {
-      *out = log(total) + (top - at_target);
-      *factor = scale / total;
+      *own = s;
+      if (done) *out = log(s.total) + (s.top - s.at_target);
     });
   }
-
-  FSDP_INLINE std::size_t columns(std::size_t begin) const { return V - begin < piece ? V - begin : piece; }
-  FSDP_INLINE float* row_of(std::size_t begin, std::size_t r) const { return logits + R * begin + r * columns(begin); }
 };
 
-/// Row r of a piece of `columns` columns, the first of which is column `begin`: the gradient of its logits. d may be `exps`.
+/// Row r: its logits become their gradients.
 template <class E>
 struct LogitGradient {
-  E* d;
-  const float *exps, *factors;
+  E* logits;
+  const SoftmaxStats* stats;
   const std::int32_t* targets;
   std::size_t begin, columns;
   float gradient_scale;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    E* out = d + r * columns;
-    const float* e = exps + r * columns;
+    E* row = logits + r * columns;
     if (targets[r] < 0) {
-      lanes.each(columns, [=](std::size_t v) FSDP_LANE { out[v] = E(0.0f); });
+      lanes.each(columns, [=](std::size_t v) FSDP_LANE { row[v] = E(0.0f); });
       return;
     }
-    const float factor = factors[r], scale = gradient_scale;
-    const std::size_t hit = static_cast<std::size_t>(targets[r]) - begin;  // wraps where the target is in another piece
-    const float at_target = hit < columns ? e[hit] : 0.0f;
+    const float scale = gradient_scale, top = stats[r].top, factor = scale / stats[r].total;
+    const std::size_t hit = static_cast<std::size_t>(targets[r]) - begin;
+    const float at_target = hit < columns ? float(row[hit]) : 0.0f;
     lanes.sync();
-    lanes.each(columns, [=](std::size_t v) FSDP_LANE { out[v] = E(e[v] * factor); });
+    lanes.each(columns, [=](std::size_t v) FSDP_LANE { row[v] = E(exp(row[v] - top) * factor); });
     lanes.sync();
-    if (hit < columns) lanes.once([=]() FSDP_LANE { out[hit] = E(at_target * factor - scale); });
+    if (hit < columns) lanes.once([=]() FSDP_LANE { row[hit] = E(exp(at_target - top) * factor - scale); });
   }
 };
 

@@ -3,6 +3,10 @@
 // columns over a stretch of the depth, finds the right operand in the first-level cache and the left one in the second.
 #pragma once
 
+#include <cstdint>
+
+#include "kernels/rows/lanes.hpp"
+#include "kernels/rows/pointwise.hpp"
 #include "kernels/rows/tiles.hpp"
 #include "kernels/tile_product.hpp"
 
@@ -52,46 +56,118 @@ FSDP_INLINE std::size_t even_part(std::size_t n, std::size_t most, std::size_t g
   return (part + grain - 1) / grain * grain;
 }
 
-/// rows x columns of sums[32,32], rounded or not, where they belong.
-FSDP_INLINE void put(float* to, std::size_t stride, const float* sums, std::size_t rows, std::size_t columns, Write write) {
-  const __mmask16 left = static_cast<__mmask16>(first(columns)), right = static_cast<__mmask16>(first(columns) >> 16);
-  for (std::size_t r = 0; r < rows; ++r, to += stride, sums += side) {
-    __m512 a = _mm512_loadu_ps(sums), b = _mm512_loadu_ps(sums + 16);
-    if (write == Write::add) {
-      a = _mm512_add_ps(a, _mm512_maskz_loadu_ps(left, to));
-      b = _mm512_add_ps(b, _mm512_maskz_loadu_ps(right, to + 16));
-    }
-    _mm512_mask_storeu_ps(to, left, a);
-    _mm512_mask_storeu_ps(to + 16, right, b);
+/// 32 numbers of a row, in fp32.
+struct Row {
+  __m512 left, right;
+};
+FSDP_INLINE Row load(const float* from, std::size_t columns) {
+  return {_mm512_maskz_loadu_ps(static_cast<__mmask16>(first(columns)), from),
+          _mm512_maskz_loadu_ps(static_cast<__mmask16>(first(columns) >> 16), from + 16)};
+}
+FSDP_INLINE Row load(const bf16* from, std::size_t columns) {
+  const __m512i both = _mm512_maskz_loadu_epi16(first(columns), from);
+  const __m512i left = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(both)),
+                right = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(both, 1));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(left, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(right, 16))};
+}
+FSDP_INLINE Row operator+(Row a, Row b) { return {_mm512_add_ps(a.left, b.left), _mm512_add_ps(a.right, b.right)}; }
+
+/// Whether rows of 32 columns are whole cache lines: then they are written past the caches, which need not read them first.
+/// What a product makes is too large to stay in them.
+template <class Out>
+FSDP_INLINE bool whole_lines(const Out* to, std::size_t stride, std::size_t columns) {
+  return columns >= side && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && stride * sizeof(Out) % 64 == 0;
+}
+FSDP_INLINE void store(float* to, Row x, std::size_t columns, bool past_caches) {
+  if (past_caches) {
+    _mm512_stream_ps(to, x.left);
+    _mm512_stream_ps(to + 16, x.right);
+  } else {
+    _mm512_mask_storeu_ps(to, static_cast<__mmask16>(first(columns)), x.left);
+    _mm512_mask_storeu_ps(to + 16, static_cast<__mmask16>(first(columns) >> 16), x.right);
   }
 }
-FSDP_INLINE void put(bf16* to, std::size_t stride, const float* sums, std::size_t rows, std::size_t columns, Write write) {
-  for (std::size_t r = 0; r < rows; ++r, to += stride, sums += side) {
-    __m512 a = _mm512_loadu_ps(sums), b = _mm512_loadu_ps(sums + 16);
-    if (write == Write::add) {
-      const __m512i there = _mm512_maskz_loadu_epi16(first(columns), to);
-      const __m512i left = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(there)),
-                    right = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(there, 1));
-      a = _mm512_add_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32(left, 16)));
-      b = _mm512_add_ps(b, _mm512_castsi512_ps(_mm512_slli_epi32(right, 16)));
-    }
-    store_rounded(to, a, b, columns);
-  }
+FSDP_INLINE void store(bf16* to, Row x, std::size_t columns, bool past_caches) {
+  if (past_caches)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)_mm512_cvtne2ps_pbh(x.right, x.left));
+  else
+    store_rounded(to, x.left, x.right, columns);
 }
 
-/// Asks for what put() will write to.
+/// f of each of the 32 numbers.
+template <class F>
+FSDP_INLINE Row each(Row x, F f) {
+  alignas(64) float values[side];
+  _mm512_store_ps(values, x.left);
+  _mm512_store_ps(values + 16, x.right);
+  CpuLanes<5>::each(side, [f, v = &values[0]](std::size_t i) FSDP_LANE { v[i] = f(v[i]); });
+  return {_mm512_load_ps(values), _mm512_load_ps(values + 16)};
+}
+
+/// Asks for what finish() will read at (row, column), and for what it will write without filling whole lines.
+template <class T>
+FSDP_INLINE void ask_for(const T* from, std::size_t stride, std::size_t rows) {
+  for (std::size_t r = 0; r < rows; ++r, from += stride) {
+    __builtin_prefetch(from, 1);
+    __builtin_prefetch(from + side - 1, 1);
+  }
+}
 template <class Out>
-FSDP_INLINE void foresee(Out* to, std::size_t stride, std::size_t rows) {
-  for (std::size_t r = 0; r < rows; ++r, to += stride) {
-    __builtin_prefetch(to, 1);
-    __builtin_prefetch(to + side - 1, 1);
+FSDP_INLINE void foresee(const StoreSums<Out>& to, std::size_t row, std::size_t column, std::size_t rows, std::size_t columns) {
+  const Out* out = to.out + row * to.ldo + column;
+  if (to.write == Write::add || !whole_lines(out, to.ldo, columns)) ask_for(out, to.ldo, rows);
+}
+template <Gelu form>
+FSDP_INLINE void foresee(const StoreGelu<form>&, std::size_t, std::size_t, std::size_t, std::size_t) {}
+template <Gelu form>
+FSDP_INLINE void foresee(const StoreGeluGradient<form>& to, std::size_t row, std::size_t column, std::size_t rows,
+                         std::size_t) {
+  ask_for(to.pre + row * to.n + column, to.n, rows);
+}
+
+/// rows x columns of sums[32,32] to where (row, column) lies.
+template <class Out>
+FSDP_INLINE void finish(const StoreSums<Out>& to, std::size_t row, std::size_t column, const float* sums, std::size_t rows,
+                        std::size_t columns) {
+  Out* out = to.out + row * to.ldo + column;
+  if (to.write == Write::add) {
+    for (std::size_t r = 0; r < rows; ++r, out += to.ldo, sums += side)
+      store(out, load(out, columns) + load(sums, side), columns, false);
+  } else {
+    const bool past_caches = whole_lines(out, to.ldo, columns);
+    for (std::size_t r = 0; r < rows; ++r, out += to.ldo, sums += side) store(out, load(sums, side), columns, past_caches);
+  }
+}
+template <Gelu form>
+FSDP_INLINE void finish(const StoreGelu<form>& to, std::size_t row, std::size_t column, const float* sums, std::size_t rows,
+                        std::size_t columns) {
+  bf16 *out = to.out + row * to.n + column, *pre = to.pre + row * to.n + column;
+  const bool past_caches = whole_lines(out, to.n, columns) && whole_lines(pre, to.n, columns);
+  const Row bias = to.bias ? load(to.bias + column, columns) : Row{};
+  for (std::size_t r = 0; r < rows; ++r, out += to.n, pre += to.n, sums += side) {
+    // As it is stored: backward and refilling find the same.
+    const Row x = each(load(sums, side) + bias, [](float value) FSDP_LANE { return static_cast<float>(bf16(value)); });
+    store(pre, x, columns, past_caches);
+    store(out, each(x, [](float value) FSDP_LANE { return gelu<form>(value); }), columns, past_caches);
+  }
+}
+template <Gelu form>
+FSDP_INLINE void finish(const StoreGeluGradient<form>& to, std::size_t row, std::size_t column, const float* sums,
+                        std::size_t rows, std::size_t columns) {
+  bf16* d_pre = to.d_pre + row * to.n + column;
+  const bf16* pre = to.pre + row * to.n + column;
+  const bool past_caches = whole_lines(d_pre, to.n, columns);
+  for (std::size_t r = 0; r < rows; ++r, d_pre += to.n, pre += to.n, sums += side) {
+    const Row d = load(sums, side),
+              slope = each(load(pre, columns), [](float value) FSDP_LANE { return gelu_slope<form>(value); });
+    store(d_pre, {_mm512_mul_ps(d.left, slope.left), _mm512_mul_ps(d.right, slope.right)}, columns, past_caches);
   }
 }
 
 }  // namespace tile_parts
 
-template <class Out>
-FSDP_INLINE void tile_gemm(const TileProduct<Out>& p, std::byte* workspace) {
+template <class End>
+FSDP_INLINE void tile_gemm(const TileProduct<End>& p, std::byte* workspace) {
   using namespace tile_parts;
   constexpr std::size_t steps_in_first_cache = 8;
   auto* const left_memory = reinterpret_cast<bf16*>(workspace);
@@ -122,18 +198,17 @@ FSDP_INLINE void tile_gemm(const TileProduct<Out>& p, std::byte* workspace) {
             left.fill<Operand::left, Trans::yes>(p.a + l * p.lda + row, p.lda, rows, depth);
           for (std::size_t j = 0; j < right.panels; ++j) {
             float* const own_sums = depth == p.k ? sums : sums + (j * TileBlocks::rows_of_sums + row - top) * side;
-            const auto rows_of = [&](std::size_t i) FSDP_LANE { return rows - i * side < side ? rows - i * side : side; };
-            const auto out_of = [&](std::size_t i) FSDP_LANE { return p.out + (row + i * side) * p.ldo + column + j * side; };
+            const std::size_t width = columns - j * side < side ? columns - j * side : side;
+            const auto height = [&](std::size_t i) FSDP_LANE { return rows - i * side < side ? rows - i * side : side; };
             for (std::size_t s = 0; s < steps; s += stretch) {
               const bool last = l + depth == p.k && s + stretch >= steps;
-              if (last) foresee(out_of(0), p.ldo, rows_of(0));
+              if (last) foresee(p.finish, row, column + j * side, height(0), width);
               for (std::size_t i = 0; i < left.panels; ++i) {
-                if (last && i + 1 < left.panels) foresee(out_of(i + 1), p.ldo, rows_of(i + 1));
+                if (last && i + 1 < left.panels)
+                  foresee(p.finish, row + (i + 1) * side, column + j * side, height(i + 1), width);
                 multiply(left.length(s), left.at(s, i), right.at(s, j), own_sums + i * step, side,
                          l + s > 0 ? Write::add : Write::overwrite);
-                if (last)
-                  put(out_of(i), p.ldo, own_sums + i * step, rows_of(i), columns - j * side < side ? columns - j * side : side,
-                      p.write);
+                if (last) finish(p.finish, row + i * side, column + j * side, own_sums + i * step, height(i), width);
               }
             }
           }
@@ -141,6 +216,7 @@ FSDP_INLINE void tile_gemm(const TileProduct<Out>& p, std::byte* workspace) {
       }
     }
   }
+  _mm_sfence();
 }
 
 }  // namespace fsdp::kernels
