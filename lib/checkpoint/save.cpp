@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* temporary_suffix = ".tmp";
 constexpr const char* remedy =
-    "free some space, raise the quota, or choose another --save-dir; earlier checkpoints are as they were";
+    "free some space, raise the quota, see to the disk, or choose another --save-dir; earlier checkpoints are as they were";
 
 [[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
   throw RunError(format("{} with {} of tensors could not be written ({}) {}", what.string(),

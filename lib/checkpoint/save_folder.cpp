@@ -15,23 +15,32 @@ namespace fsdp {
 
 namespace fs = std::filesystem;
 
-std::vector<fs::path> complete_checkpoints(const fs::path& save_dir, std::vector<std::string>* warnings) {
+namespace {
+
+struct Step {
+  std::uint64_t update;
+  fs::path folder;
+  auto operator<=>(const Step&) const = default;
+};
+
+/// The newest first.
+std::vector<Step> complete_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::error_code error;
-  std::vector<std::pair<std::uint64_t, fs::path>> steps;
+  std::vector<Step> steps;
   for (auto entry = fs::directory_iterator(save_dir, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
     const fs::path& path = entry->path();
     if (const auto update = stored::update_of_step_name(path.filename().string()))
-      steps.emplace_back(*update, path);
+      steps.push_back({*update, path});
     else if (warnings && path.extension() == ".tmp" && stored::update_of_step_name(path.stem().string()))
       warnings->push_back(format("{} was never finished (the run ended while it was saved); it is not used", path.string()));
   }
   std::sort(steps.rbegin(), steps.rend());
-  std::vector<fs::path> complete;
-  for (const auto& [update, path] : steps) {
+  std::vector<Step> complete;
+  for (const Step& step : steps) {
     try {
-      stored::read_complete(path);
-      complete.push_back(path);
+      stored::read_complete(step.folder);
+      complete.push_back(step);
     } catch (const RunError& problem) {
       if (warnings && complete.empty()) warnings->push_back(problem.what());  // older ones are of no interest
     } catch (const UserError&) {
@@ -41,9 +50,16 @@ std::vector<fs::path> complete_checkpoints(const fs::path& save_dir, std::vector
   return complete;
 }
 
+}  // namespace
+
 std::optional<fs::path> latest_checkpoint(const fs::path& save_dir, std::vector<std::string>* warnings) {
-  const std::vector<fs::path> complete = complete_checkpoints(save_dir, warnings);
-  return complete.empty() ? std::nullopt : std::optional(complete.front());
+  const std::vector<Step> complete = complete_steps(save_dir, warnings);
+  return complete.empty() ? std::nullopt : std::optional(complete.front().folder);
+}
+
+std::optional<std::uint64_t> latest_update(const fs::path& save_dir) {
+  const std::vector<Step> complete = complete_steps(save_dir, nullptr);
+  return complete.empty() ? std::nullopt : std::optional(complete.front().update);
 }
 
 fs::path set_aside(const fs::path& folder) {
@@ -60,19 +76,19 @@ fs::path set_aside(const fs::path& folder) {
 
 std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_last, std::uint64_t keep_every) {
   expect(keep_last > 0, "the newest step is kept");
-  const std::vector<fs::path> steps = complete_checkpoints(save_dir);
+  const std::vector<Step> steps = complete_steps(save_dir, nullptr);
   std::string problem;
   for (std::size_t i = keep_last; i < steps.size(); ++i) {
-    const std::uint64_t update = stored::update_of_step_name(steps[i].filename().string()).value_or(0);
+    const auto& [update, folder] = steps[i];
     if (keep_every > 0 && update % keep_every == 0) continue;
     std::error_code error;
-    fs::path leaving = steps[i];
+    fs::path leaving = folder;
     leaving += ".tmp";  // what is left of it goes with the next save
     // A folder that somebody made read-only to keep it stays a step.
-    if (::access(steps[i].c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
-    if (!error) fs::rename(steps[i], leaving, error);
+    if (::access(folder.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
+    if (!error) fs::rename(folder, leaving, error);
     if (!error) fs::remove_all(leaving, error);
-    if (error) problem = format("{} could not be removed ({})", steps[i].string(), error.message());
+    if (error) problem = format("{} could not be removed ({})", folder.string(), error.message());
   }
   return problem;
 }

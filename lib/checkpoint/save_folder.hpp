@@ -9,13 +9,12 @@
 
 namespace fsdp {
 
-/// Complete steps, the newest first, as far as markers and sizes tell; what is not complete is named in `warnings`. Throws
-/// UserError if the newest is of a format version that this program does not know: it may be whole.
-std::vector<std::filesystem::path> complete_checkpoints(const std::filesystem::path& save_dir,
-                                                        std::vector<std::string>* warnings = nullptr);
-/// The newest of them, if there is one.
+/// The newest complete step, if there is one, as far as markers and sizes tell; newer ones that are not complete are named in
+/// `warnings`. Throws UserError if it is of a format version that this program does not know: it may be whole.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir,
                                                        std::vector<std::string>* warnings = nullptr);
+/// Its update.
+std::optional<std::uint64_t> latest_update(const std::filesystem::path& save_dir);
 
 /// Renames a step that turned out to be damaged, so that nothing takes it for one and nothing is lost. Returns its new name.
 /// Throws RunError.

@@ -112,12 +112,11 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   }
   origin.model_folder = model_folder_of(options, origin);
   // The run would come to a step that is there already, and its work since the save before would be lost.
-  if (const auto newest = latest_checkpoint(options.save_dir))
-    if (const std::uint64_t there = CheckpointReader::open(*newest)->header().progress.update; there > origin.update())
-      throw UserError(
-          format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; "
-                 "choose another --save-dir or move them away",
-                 options.save_dir.string(), there, origin.update()));
+  if (const auto newest = latest_update(options.save_dir); newest > origin.update())
+    throw UserError(
+        format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; "
+               "choose another --save-dir or move them away",
+               options.save_dir.string(), *newest, origin.update()));
 }
 
 }  // namespace

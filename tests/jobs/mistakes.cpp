@@ -165,6 +165,14 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   damage("index-and-marker-of-another", "rank-00000-of-00003.h5 is damaged", [&](const fs::path& f) {
     for (const char* file : {"checkpoint.h5", "complete.json"}) fs::copy_file(others / file, f / file, taken);
   });
+  // From the beginning, where there are steps already, in whatever state.
+  fs::copy(folder / "saves", folder / "flipped", fs::copy_options::recursive);
+  std::string index = read_whole(folder / "flipped" / "step-00000002" / "checkpoint.h5");
+  for (std::size_t i = 0; i < index.size(); i += 64) index[i] = static_cast<char>(~index[i]);
+  std::ofstream(folder / "flipped" / "step-00000002" / "checkpoint.h5") << index;
+  for (const char* name : {"saves", "flipped"})
+    expect_mistake(folder, plus({tokens, "--save-dir", name, "--restore", "none"}, model),
+                   {name, "holds later steps than the run would start from (2 against 0)"});
   // Of a newer format: perhaps whole, so neither passed over nor renamed.
   std::string marker = read_whole(others / "complete.json");
   marker.replace(marker.find("\"format_version\": 1"), 19, "\"format_version\": 2");
