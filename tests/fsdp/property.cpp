@@ -1,5 +1,5 @@
 // Random models, meshes, strategies, wrap policies, schedules and frozen sets: each plan is checked, executed on the threads
-// communicator and compared with one rank. `property -- CASES SEED`.
+// communicator and compared with one rank. `property -- CASES SEED FIRST`.
 #define BOOST_TEST_MODULE fsdp.property
 #include <cmath>
 #include <cstring>
@@ -263,8 +263,11 @@ Job reference(const Job& job) {
 std::string difference(const Job& job, const Outcome& a, const Outcome& b) {
   const DType travel = job.sharding.types.reduce;
   const float rounding = travel == DType::f32 ? 0 : travel == DType::bf16 ? 0.05f : 0.01f;
+  // Lion and Muon make as much of noise as of a gradient, and the next gradient is taken there.
+  const OptimizerKind kind = job.sharding.optimizer.kind;
+  const bool noisy = kind == OptimizerKind::lion || kind == OptimizerKind::muon;
   const DType computed = job.sharding.types.parameter;
-  const float flips = computed == DType::f32 ? 0 : computed == DType::bf16 ? 0.01f : 0.002f;
+  const float flips = computed == DType::bf16 || (noisy && job.updates > 1) ? 0.01f : computed == DType::f16 ? 0.002f : 0;
   const double loss_bound = rounding == 0 ? 2e-5 : 1e-3, norm_bound = 2e-4 + rounding;
   float largest_of_all = 0;
   for (const auto& gradient : b.gradients)
@@ -287,10 +290,10 @@ std::string difference(const Job& job, const Outcome& a, const Outcome& b) {
       for (std::size_t i = 0; i < a.gradients[p].size(); ++i)
         if (!(std::abs(a.gradients[p][i] - b.gradients[p][i]) <=
               (2e-3f + rounding + flips) * largest + 0.1f * rounding * largest_of_all + 2e-5f))
-          return format("gradient {}[{}]: {} and {}", parameters[p].name, i, a.gradients[p][i], b.gradients[p][i]);
-      // An optimizer that is wrong moves a tensor elsewhere. Lion and Muon make as much of noise as of a gradient.
-      const OptimizerKind kind = job.sharding.optimizer.kind;
-      if (kind == OptimizerKind::lion || kind == OptimizerKind::muon || rounding != 0) continue;
+          return format("gradient {}[{}]: {} and {}, of up to {}", parameters[p].name, i, a.gradients[p][i], b.gradients[p][i],
+                        largest);
+      // An optimizer that is wrong moves a tensor elsewhere.
+      if (noisy || rounding != 0) continue;
       double apart = 0, moved = 0;
       for (std::size_t i = 0; i < a.weights[p].size(); ++i) {
         apart += std::pow(a.weights[p][i] - b.weights[p][i], 2);
@@ -307,9 +310,10 @@ std::string difference(const Job& job, const Outcome& a, const Outcome& b) {
 BOOST_AUTO_TEST_CASE(any_plan_trains_like_one_rank) {
   const auto& suite = boost::unit_test::framework::master_test_suite();
   const std::uint64_t cases = suite.argc > 1 ? std::stoull(suite.argv[1]) : 500,
-                      seed = suite.argc > 2 ? std::stoull(suite.argv[2]) : 1;
+                      seed = suite.argc > 2 ? std::stoull(suite.argv[2]) : 1,
+                      first = suite.argc > 3 ? std::stoull(suite.argv[3]) : 0;
   std::size_t run = 0, nothing_to_train = 0;
-  for (std::uint64_t number = 0; run < cases; ++number) {
+  for (std::uint64_t number = first; run < cases; ++number) {
     const Job job = random_job(seed, number);
     try {
       wrap_parameters(list_parameters(job.config).parameters, job.sharding.wrap, job.sharding.patterns);
