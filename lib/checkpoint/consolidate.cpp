@@ -390,10 +390,10 @@ Consolidated write_result(const CheckpointReader& source, const fs::path& target
 }
 
 RunError could_not_write(const fs::path& target, const fs::path& work, const std::exception& error) {
-  return RunError(
-      format("{} could not be written ({}) free some space and start again, which goes on with what is in {}; or "
-             "remove that, and choose another place",
-             target.string(), error.what(), work.string()));
+  return RunError(format(
+      "{} could not be written ({}) free some space or see to the disk, and start again, which goes on with what is in {}; or "
+      "remove that, and choose another place",
+      target.string(), error.what(), work.string()));
 }
 
 class ConsolidatedFile final : public TensorSource {

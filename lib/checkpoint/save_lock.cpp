@@ -108,8 +108,8 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
     const bool written =
         ::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
     if (!written)
-      throw RunError(format("{} could not be written ({}) free some space, or choose another --save-dir", path_.string(),
-                            std::strerror(errno)));
+      throw RunError(format("{} could not be written ({}) free some space, see to the disk, or choose another --save-dir",
+                            path_.string(), std::strerror(errno)));
   } catch (...) {
     if (fd_ >= 0) ::close(fd_);
     if (made_folder_) ::rmdir(folder_.c_str());

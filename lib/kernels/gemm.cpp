@@ -150,20 +150,26 @@ void multiply(const Operands& o, const float* a, const float* b, float* out) {
 /// Where AMX pays: below, a call of oneDNN's packs less.
 bool worth_tiles(const Operands& o) { return o.m >= 64 && o.n >= 64 && o.k >= 64 && has_tiles(); }
 
+/// What each of `threads` threads of this rank packs into, one behind the other.
+std::byte* tile_workspace(std::size_t threads) {
+  thread_local Buffer workspace;
+  if (workspace.bytes() < threads * TileBlocks::workspace_bytes)
+    workspace = make_cpu_device()->allocate(threads * TileBlocks::workspace_bytes);
+  return workspace.data();
+}
+
 /// Each thread some columns.
 template <class End>
 void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, const End& end_of_product) {
+  const std::size_t most = static_cast<std::size_t>(omp_in_parallel() ? 1 : omp_get_max_threads()), panels = (o.n + 31) / 32;
+  std::byte* const workspace = tile_workspace(most);
 #pragma omp parallel
   {
-    thread_local Buffer workspace;
     const auto threads = static_cast<std::size_t>(omp_get_num_threads()), own = static_cast<std::size_t>(omp_get_thread_num());
-    const std::size_t panels = (o.n + 31) / 32, begin = panels * own / threads * 32,
-                      end = std::min(o.n, panels * (own + 1) / threads * 32);
-    if (begin < end) {
-      if (workspace.bytes() == 0) workspace = make_cpu_device()->allocate(TileBlocks::workspace_bytes);
+    const std::size_t begin = panels * own / threads * 32, end = std::min(o.n, panels * (own + 1) / threads * 32);
+    if (begin < end)
       run_tile_product<5>(TileProduct<End>{o.trans_a, o.trans_b, o.m, o.k, begin, end, a, o.lda, b, o.ldb, end_of_product},
-                          workspace.data());
-    }
+                          workspace + own * TileBlocks::workspace_bytes);
   }
 }
 

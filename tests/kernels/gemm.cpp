@@ -104,7 +104,8 @@ BOOST_AUTO_TEST_CASE(low_precision) {
   struct Size {
     std::size_t m, n, k;
   };
-  // Around the 64 for which AMX pays, its tiles of 32, and the blocks into which it cuts every size.
+  // Around the 64 for which AMX pays, its tiles of 32, and the blocks into which it cuts every size, one that they do not
+  // divide.
   for (const auto [m, n, k] : std::vector<Size>{{1, 1, 1},
                                                 {33, 65, 31},
                                                 {64, 64, 64},
@@ -113,7 +114,9 @@ BOOST_AUTO_TEST_CASE(low_precision) {
                                                 {300, 129, 101},
                                                 {1030, 70, 64},
                                                 {66, 1100, 90},
-                                                {90, 80, 2100}})
+                                                {90, 80, 2100},
+                                                {390, 70, 960},
+                                                {486, 64, 1600}})
     for (const Trans trans_b : {Trans::no, Trans::yes})
       for (const std::size_t pad : {0, 3})
         for (const Write write : {Write::overwrite, Write::add}) {

@@ -50,7 +50,8 @@ struct PackedBlock {
   }
 };
 
-/// n cut into the fewest parts of at most `most`, as even as multiples of `grain` allow: the length of a part.
+/// n cut into the fewest parts of at most `most`, a multiple of `grain`, as even as multiples of `grain` allow: the length of a
+/// part.
 FSDP_INLINE std::size_t even_part(std::size_t n, std::size_t most, std::size_t grain) {
   const std::size_t parts = (n + most - 1) / most, part = (n + parts - 1) / parts;
   return (part + grain - 1) / grain * grain;
@@ -188,7 +189,7 @@ FSDP_INLINE void tile_gemm(const TileProduct<End>& p, std::byte* workspace) {
           right.fill<Operand::right, Trans::no>(p.b + l * p.ldb + column, p.ldb, columns, depth);
         else
           right.fill<Operand::right, Trans::yes>(p.b + column * p.ldb + l, p.ldb, columns, depth);
-        const std::size_t rows_at_once = even_part(bottom - top, TileBlocks::left_numbers / (steps * side), side);
+        const std::size_t rows_at_once = even_part(bottom - top, TileBlocks::left_numbers / (steps * step) * side, side);
         for (std::size_t row = top; row < bottom; row += rows_at_once) {
           const std::size_t rows = bottom - row < rows_at_once ? bottom - row : rows_at_once;
           const PackedBlock left{left_memory, (rows + side - 1) / side, steps, stretch};
