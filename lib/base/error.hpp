@@ -1,6 +1,7 @@
 // The kinds of failure, and nothing else:
 //   UserError   wrong use, which the user can mend: "<problem> (<why>) <what to do>". Printed once, no stack; exit code 2.
-//   RunError    the same form, but the command is right: a full disk, a damaged checkpoint, a folder in use. Exit code 1.
+//   RunError    the same form, but the command is right: a full disk, a folder in use. Exit code 1.
+//   DamagedError  a RunError: what a file holds is not what was written there.
 //   CallError   a call to MPI, HDF5, oneDNN or the system failed: API, text, file:line. Exit code 1.
 //   expect()    a bug of ours: throws InternalError with file:line. Exit code 1.
 #pragma once
@@ -20,6 +21,11 @@ struct UserError : std::runtime_error {
 /// A failure that is not in the command: the same command works once its cause is removed.
 struct RunError : UserError {
   using UserError::UserError;
+};
+
+/// A file that was read, and whose contents are not what was written.
+struct DamagedError : RunError {
+  using RunError::RunError;
 };
 
 /// A failed call of a library or of the operating system.

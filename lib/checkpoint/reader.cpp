@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t open_files = 16;  // at most, of rank files
 
 [[noreturn]] void damaged(const fs::path& path, const std::string& why) {
-  throw RunError(format("{} is damaged ({}) restore it from a copy, or use another step", path.string(), why));
+  throw DamagedError(format("{} is damaged ({}) restore it from a copy, or use another step", path.string(), why));
 }
 
 class ShardedCheckpoint final : public CheckpointReader {
@@ -32,7 +32,7 @@ class ShardedCheckpoint final : public CheckpointReader {
       const h5::File file = h5::File::open(path);
       index_ = stored::read_index_attributes(file, path.string());
     } catch (const std::exception& error) {
-      if (sum_file(path) != marker_.files.back().sum || dynamic_cast<const CallError*>(&error)) damaged(path, error.what());
+      if (sum_file(path) != marker_.files.back().sum) damaged(path, error.what());
       throw;
     }
     const CheckpointHeader& header = index_.header;
@@ -112,13 +112,15 @@ class ShardedCheckpoint final : public CheckpointReader {
   void prefetch_state(const std::string& state, const std::string& name, Range range) const override {
     if (!has_state(state, name)) return;
     const std::lock_guard lock(mutex_);
-    for (const StoredPart& part : parts_->of(name, range, *stored::extent_of(find(name).unit, state))) {
-      const Range common = intersect(part.range, range);
-      const OpenFile& open = rank_file(part.rank);
-      const std::string dataset = stored::slice_name(state, name);
-      if (!open.file.has(dataset)) continue;  // reading it says so
-      if (const auto offset = open.file.dataset(dataset).offset())
-        open.bytes->prefetch(*offset + (common.begin - part.range.begin) * sizeof(float), common.size() * sizeof(float));
+    try {
+      for (const StoredPart& part : parts_->of(name, range, *stored::extent_of(find(name).unit, state))) {
+        const Range common = intersect(part.range, range);
+        const OpenFile& open = rank_file(part.rank);
+        if (const auto offset = open.file.dataset(stored::slice_name(state, name)).offset())
+          open.bytes->prefetch(*offset + (common.begin - part.range.begin) * sizeof(float), common.size() * sizeof(float));
+      }
+    } catch (const std::runtime_error&) {
+      // Reading says so.
     }
   }
 

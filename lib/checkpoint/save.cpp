@@ -330,14 +330,15 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
       if (rank == 0)
         writing(job_->names.temporary_folder, job_->all_bytes, [&] { prepare(save_dir, job_->names, job_->all_bytes); });
       job_->pieces = pieces_of(states, job_->parameters, layout, rank, world_size);
-      if (!snapshot.empty()) job_->pieces = copied(std::move(job_->pieces), snapshot);
+      if (snapshot.empty()) return;
+      job_->pieces = copied(std::move(job_->pieces), snapshot);
+      writer_ = std::make_unique<Worker>("fsdp-save");
     });
   } catch (const std::exception&) {
     job_->remove_temporary_folder();
     throw;
   }
-  if (snapshot.empty()) return;
-  writer_ = std::make_unique<Worker>("fsdp-save");
+  if (!writer_) return;
   writer_->start([job = job_.get()] {
     kernels::set_threads(1);  // the others compute
     try {

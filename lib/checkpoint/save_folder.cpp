@@ -76,8 +76,14 @@ fs::path set_aside(const fs::path& folder) {
 
 std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_last, std::uint64_t keep_every) {
   expect(keep_last > 0, "the newest step is kept");
-  const std::vector<Step> steps = complete_steps(save_dir, nullptr);
   std::string problem;
+  const auto note = [&problem](const std::string& what) { problem += (problem.empty() ? "" : "; ") + what; };
+  std::vector<Step> steps;
+  try {
+    steps = complete_steps(save_dir, nullptr);
+  } catch (const std::exception& error) {
+    note(format("nothing was removed ({})", error.what()));
+  }
   for (std::size_t i = keep_last; i < steps.size(); ++i) {
     const auto& [update, folder] = steps[i];
     if (keep_every > 0 && update % keep_every == 0) continue;
@@ -88,7 +94,7 @@ std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_la
     if (::access(folder.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
     if (!error) fs::rename(folder, leaving, error);
     if (!error) fs::remove_all(leaving, error);
-    if (error) problem = format("{} could not be removed ({})", folder.string(), error.message());
+    if (error) note(format("{} could not be removed ({})", folder.string(), error.message()));
   }
   return problem;
 }

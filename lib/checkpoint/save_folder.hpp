@@ -21,7 +21,8 @@ std::optional<std::uint64_t> latest_update(const std::filesystem::path& save_dir
 std::filesystem::path set_aside(const std::filesystem::path& folder);
 
 /// Removes complete steps but the newest `keep_last` (at least 1), and those whose update is a multiple of `keep_every` (0: no
-/// such). A step stops being one before its files go. Returns what could not be removed, in words; empty if nothing.
+/// such). A step stops being one before its files go. Returns what could not be removed, in words; empty if nothing. For one
+/// rank alone; throws nothing.
 std::string remove_old_checkpoints(const std::filesystem::path& save_dir, std::size_t keep_last, std::uint64_t keep_every);
 
 }  // namespace fsdp

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 /// Whom a lock file names. All fields empty: nobody, or a file that says nothing.
 struct Owner {
   std::string host, job;
-  std::int64_t process = 0;
+  std::int64_t process = 0, restarts = 0;
 
   std::string description() const {
     return format("process {} on {}{}", process, host, job.empty() ? "" : format(", Slurm job {}", job));
@@ -37,8 +37,8 @@ struct Owner {
 };
 
 Owner myself() {
-  const char* job = std::getenv("SLURM_JOB_ID");
-  return {host_name(), job ? job : "", getpid()};
+  const char *job = std::getenv("SLURM_JOB_ID"), *restarts = std::getenv("SLURM_RESTART_COUNT");
+  return {host_name(), job ? job : "", getpid(), restarts ? std::atoll(restarts) : 0};
 }
 
 Owner read_owner(int fd) {
@@ -52,7 +52,8 @@ Owner read_owner(int fd) {
   if (!json.is_object() || !is("host", &Json::is_string) || !is("slurm_job", &Json::is_string) ||
       !is("process", &Json::is_number_integer))
     return {};
-  return {json.value("host", ""), json.value("slurm_job", ""), json.value("process", std::int64_t{0})};
+  return {json.value("host", ""), json.value("slurm_job", ""), json.value("process", std::int64_t{0}),
+          is("slurm_restarts", &Json::is_number_integer) ? json["slurm_restarts"].get<std::int64_t>() : 0};
 }
 
 /// Whether the path still names this file: its last owner may have removed it in between.
@@ -72,7 +73,7 @@ bool is_file_at(int fd, const fs::path& path) {
 SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_dir), path_(save_dir / "lock") {
   std::error_code error;
   made_folder_ = fs::create_directories(folder_, error);
-  if (error || !fs::is_directory(folder_)) cannot_write(folder_, error ? error.message() : "it is not a folder");
+  if (error || !fs::is_directory(folder_, error)) cannot_write(folder_, error ? error.message() : "it is not a folder");
   const Owner me = myself();
   const Timer timer;
   try {
@@ -95,16 +96,20 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
         continue;
       }
       const bool left_here = owner.host.empty() || (owner.host == me.host && locked);  // a dead process holds no flock
-      const bool same_job = !owner.job.empty() && owner.job == me.job;
-      if (!left_here && !same_job)
+      // Not just another step of the same job.
+      const bool requeued = !owner.job.empty() && owner.job == me.job && owner.restarts < me.restarts;
+      if (!left_here && !requeued)
         throw RunError(format("{} may be in use (by {}) wait for its end; if it is dead, remove {}", folder_.string(),
                               owner.description(), path_.string()));
       break;
     }
-    const std::string text =
-        nlohmann::json{{"host", me.host}, {"process", me.process}, {"slurm_job", me.job}, {"since", std::time(nullptr)}}
-            .dump() +
-        "\n";
+    const std::string text = nlohmann::json{{"host", me.host},
+                                            {"process", me.process},
+                                            {"slurm_job", me.job},
+                                            {"slurm_restarts", me.restarts},
+                                            {"since", std::time(nullptr)}}
+                                 .dump() +
+                             "\n";
     const bool written =
         ::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
     if (!written)

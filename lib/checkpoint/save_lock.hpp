@@ -12,7 +12,7 @@ class SaveLock {
  public:
   /// Makes the folder if it is missing. Throws UserError if it cannot be made or written to, RunError naming the owner if
   /// another run has it. Where the file system has no locks that span hosts, a file left by another host counts as taken,
-  /// unless it is of the same Slurm job, which has been requeued.
+  /// unless the same Slurm job has been requeued since (SLURM_RESTART_COUNT).
   /// A run that is just being ended is waited for, `patience_s` seconds at most.
   explicit SaveLock(const std::filesystem::path& save_dir, double patience_s = 5);
   SaveLock(const SaveLock&) = delete;

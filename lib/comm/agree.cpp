@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <exception>
 #include <new>
-#include <tuple>
 #include <vector>
 
 #include "base/narrow.hpp"
@@ -13,11 +12,13 @@
 
 namespace fsdp {
 
-std::pair<std::string, int> describe_current_exception() {
+Failure describe_current_exception() {
   try {
     throw;
   } catch (const CollectiveError& error) {
-    return {error.what(), error.exit_code};
+    return {error.what(), error.exit_code, error.damage};
+  } catch (const DamagedError& error) {
+    return {error.what(), exit_code::failed, true};
   } catch (const RunError& error) {
     return {error.what(), exit_code::failed};
   } catch (const UserError& error) {
@@ -34,12 +35,15 @@ std::pair<std::string, int> describe_current_exception() {
 
 void agree(Communicator& comm, const std::function<void()>& step) {
   const auto me = static_cast<std::size_t>(comm.rank());
-  std::vector<std::int64_t> codes(static_cast<std::size_t>(comm.size()), 0);
+  constexpr std::int64_t damage = 256;                                        // beside an exit code
+  std::vector<std::int64_t> codes(static_cast<std::size_t>(comm.size()), 0);  // 0: no failure
   std::string message;
   try {
     step();
   } catch (...) {
-    std::tie(message, codes[me]) = describe_current_exception();
+    const Failure failure = describe_current_exception();
+    message = failure.message;
+    codes[me] = failure.exit_code + (failure.damage ? damage : 0);
   }
   const auto stream = make_cpu_device()->make_stream();
   comm.all_reduce(*stream, codes.data(), codes.size());
@@ -52,7 +56,7 @@ void agree(Communicator& comm, const std::function<void()>& step) {
   message.resize(static_cast<std::size_t>(length));
   comm.broadcast(*stream, message.data(), message.size(), speaker);
   const bool everywhere = std::find(codes.begin(), codes.end(), 0) == codes.end();
-  throw CollectiveError(message, speaker, everywhere, static_cast<int>(*first));
+  throw CollectiveError(message, speaker, everywhere, static_cast<int>(*first % damage), *first >= damage);
 }
 
 }  // namespace fsdp

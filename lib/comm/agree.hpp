@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <string>
-#include <utility>
 
 #include "base/error.hpp"
 #include "comm/communicator.hpp"
@@ -13,11 +12,12 @@ namespace fsdp {
 /// A failure that all ranks know of and throw at the same place, with the same message. One rank prints it, the job ends in
 /// good order.
 struct CollectiveError : UserError {
-  CollectiveError(const std::string& message, int speaker_rank, bool everywhere, int code)
-      : UserError(message), speaker(speaker_rank), all(everywhere), exit_code(code) {}
+  CollectiveError(const std::string& message, int speaker_rank, bool everywhere, int code, bool by_damage = false)
+      : UserError(message), speaker(speaker_rank), all(everywhere), exit_code(code), damage(by_damage) {}
   int speaker;    // the lowest rank that failed itself: it prints
   bool all;       // every rank failed: rank and host say nothing
   int exit_code;  // 2 if the speaker met a UserError (RunError: 1), else 1
+  bool damage;    // the speaker met a DamagedError
 };
 
 /// Runs `step` on this rank and agrees on its success: if it threw on any rank, every rank throws CollectiveError with the
@@ -25,7 +25,12 @@ struct CollectiveError : UserError {
 /// communicate over `comm`. Collective over comm.
 void agree(Communicator& comm, const std::function<void()>& step);
 
-/// What the exception that is being handled says, and the exit code that it asks for.
-std::pair<std::string, int> describe_current_exception();
+struct Failure {
+  std::string message;
+  int exit_code;
+  bool damage = false;
+};
+/// The exception that is being handled.
+Failure describe_current_exception();
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
-// GEMM in bf16 on AMX's tiles (rows/tile_gemm.hpp) where the machine has them, else on oneDNN: dnnl_sgemm, or on one thread a
-// cached matmul primitive for the shapes where that is faster. Which one is a function of the shape and of whether several
-// threads share it, so that a result does not depend on timing. Measured with oneDNN 2.6.3 on one AVX-512 core (Cascade Lake,
-// peak about 150 GFLOP/s), sgemm against matmul:
+// GEMM in bf16 on AMX's tiles (rows/tile_gemm.hpp) where the machine has them and the product is not small; else on oneDNN: its
+// gemm of the type, or a cached matmul primitive, in fp32 for the shapes where that is faster on one thread. Which one is a
+// function of the shape and of whether several threads share it, so that a result does not depend on timing. Measured with
+// oneDNN 2.6.3 on one AVX-512 core (Cascade Lake, peak about 150 GFLOP/s), sgemm against matmul:
 //   out[1024,3072] = x[1024,768] w[768,3072]        101-119 against  45    plain right-hand sides of 2304 or 3072 columns
 //   out[1024,768] = x[1024,3072] w[768,3072]^T      123     against 120
 //   out[1024,256] = x[1024,1024] w[256,1024]^T       77     against 121    few columns, transposed right-hand side

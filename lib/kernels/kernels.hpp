@@ -3,7 +3,7 @@
 // Letters as in docs/glossary.md:
 //   B sequences, T tokens per sequence, R = B*T rows, C width, H query heads, K key/value heads, D head size, F inner width,
 //   V vocabulary.
-// `stream` says where: each call is done, or queued, on its device. No call allocates, except gemm(): see
+// `stream` says where: each call is done, or queued, on its device. No call allocates, except gemm() and its two variants: see
 // gemm_workspace_bytes() in threads.hpp.
 // Sums over rows (bias and gain gradients) run in one fixed order that depends on the sizes alone.
 #pragma once
@@ -36,11 +36,12 @@ void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size
           std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write);
 /// tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) ("gelu_new"); erf: 0.5 x (1 + erf(x/sqrt 2)) ("gelu").
 enum class Gelu { tanh, erf };
-/// gemm() and bias_gelu_forward() in one: pre[m,n] = a[m,k] op(b)[k,n] + bias (unless null), out = gelu(pre). All are dense.
+/// gemm() and bias_gelu_forward() in one: pre[m,n] = a[m,k] op(b)[k,n] + bias (unless null), out = gelu(pre). All are dense
+/// and apart.
 template <class E>
 void gemm_bias_gelu(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                     const E* b, Nullable<E> bias, E* pre, E* out);
-/// gemm() and gelu_backward() in one: d_pre[m,n] = (a[m,k] op(b)[k,n]) * gelu'(pre).
+/// gemm() and gelu_backward() in one: d_pre[m,n] = (a[m,k] op(b)[k,n]) * gelu'(pre). All are dense and apart.
 template <class E>
 void gemm_gelu_backward(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                         const E* b, const E* pre, E* d_pre);

@@ -40,8 +40,8 @@ struct StoreGeluGradient {
   std::size_t n;
 };
 
-/// How a product is cut, so that what it works on stays in the second-level cache: at most `depth` of k, `rows` of a and
-/// `columns` of b at once, whose sums are held for `rows_of_sums` rows.
+/// How a product is cut, so that what it works on stays in the second-level cache: at most `depth` of k,
+/// `left_numbers` of a and `columns` of b at once, whose sums are held for `rows_of_sums` rows.
 struct TileBlocks {
   static constexpr std::size_t depth = 1024, left_numbers = 384 * 1024, columns = 1024, rows_of_sums = 1024;
   /// For one thread.

@@ -129,7 +129,7 @@ void copy_plain(const std::vector<fs::path>& from, const fs::path& to, std::size
 
 /// Runs a program to its end, with its output in a file. Returns the most memory that it had at once: as the system counts it,
 /// read every few milliseconds, so that what it takes in the last of them alone is missed.
-std::size_t run_program(const std::vector<std::string>& words, const fs::path& log) {
+std::size_t run_and_measure(const std::vector<std::string>& words, const fs::path& log) {
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -144,12 +144,15 @@ std::size_t run_program(const std::vector<std::string>& words, const fs::path& l
   check_errno(error == 0, "start " + words[0]);
   std::size_t peak = 0;
   int status = 0;
-  while (::waitpid(child, &status, WNOHANG) == 0) {
+  pid_t ended = 0;
+  while ((ended = ::waitpid(child, &status, WNOHANG)) == 0) {
     peak = std::max(peak, process_peak_bytes(std::to_string(child)));
     ::usleep(2000);
   }
+  check_errno(ended == child, "wait for " + words[0]);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw RunError(format("{} failed ({}) see there", fs::path(words[0]).filename().string(), read_text_file(log)));
+    throw RunError(
+        format("{} failed ({}) mend that, or measure without it", fs::path(words[0]).filename().string(), read_text_file(log)));
   return peak;
 }
 
@@ -458,8 +461,8 @@ class CheckpointBench {
     scratch_.forget();
     note("consolidate", together([&] {
            if (world_.rank() != 0) return;
-           const std::size_t peak = run_program({program_.string(), step_.string(), (scratch_.path() / "model.h5").string()},
-                                                scratch_.path() / "log");
+           const std::size_t peak = run_and_measure(
+               {program_.string(), step_.string(), (scratch_.path() / "model.h5").string()}, scratch_.path() / "log");
            consolidate_peak_ = std::max(consolidate_peak_, peak);
          }));
   }

@@ -122,6 +122,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
 }  // namespace
 
 TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source) {
+  expect(source || !options.arch.empty() || !options.model.empty(), "something names the model");
   const ConfigOverrides overrides = overrides_of(options);
   const TransformerConfig base = !options.arch.empty()    ? arch_config(options.arch)
                                  : !options.model.empty() ? read_config(options.model)
@@ -137,7 +138,7 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
 Origin find_origin(const TrainOptions& options, Communicator& world, Stream& stream) {
   std::vector<std::string> passed_over;
   const auto pass_over_latest = [&](const CollectiveError& damage) {
-    if (options.restore != "latest" || options.dry_run || damage.exit_code != exit_code::failed) throw damage;
+    if (options.restore != "latest" || options.dry_run || !damage.damage) throw damage;
     std::string aside;
     agree(world, [&] {
       if (world.rank() != 0) return;
@@ -145,7 +146,7 @@ Origin find_origin(const TrainOptions& options, Communicator& world, Stream& str
       if (!latest) throw damage;
       aside = set_aside(*latest).string();
     });
-    passed_over.push_back(format("{} It was renamed to {}, and the one before is used", damage.what(), aside));
+    passed_over.push_back(format("{}. It was renamed to {}, and the one before is used", damage.what(), aside));
   };
   for (;;) {
     Origin origin;

@@ -41,12 +41,12 @@ int run_mpi_program(int argc, char** argv,
       world->barrier();
       return code;
     } catch (...) {
-      const auto [message, code] = describe_current_exception();
+      const auto [message, code, damage] = describe_current_exception();
       print(where, message);
       session.abort_job(code);
     }
   } catch (...) {  // MPI itself did not start or end
-    const auto [message, code] = describe_current_exception();
+    const auto [message, code, damage] = describe_current_exception();
     print("", message);
     return code;
   }

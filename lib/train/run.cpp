@@ -222,7 +222,7 @@ void Run::open_files() {
 
 /// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
 void Run::require_memory() {
-  const std::size_t mine = sharded_->plan().peak_bytes + staging_bytes() + gemm_bytes() + trace_bytes() + snapshot_bytes();
+  const std::size_t mine = sharded_->plan().peak_bytes + bytes_beside_plan();
   auto together = narrow<std::int64_t>(mine);
   node_->all_reduce(*stream_, &together, 1);
   agree(world_, [&] {
@@ -435,7 +435,7 @@ void Run::finish(const std::string& next) {
         "memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above{}",
         format_bytes(static_cast<double>(planned)), format_bytes(static_cast<double>(measured)),
         format_bytes(static_cast<double>(process)),
-        format_bytes(static_cast<double>(planned + staging_bytes() + borrowed_bytes() + gemm_bytes() + snapshot_bytes())),
+        format_bytes(static_cast<double>(planned + bytes_beside_plan() + borrowed_bytes())),
         borrowed_bytes() == 0
             ? ""
             : format(" and {} read in neighbours' slots", format_bytes(static_cast<double>(borrowed_bytes())))));
@@ -468,6 +468,9 @@ std::size_t Run::gemm_bytes() const {
 std::size_t Run::trace_bytes() const {
   return options_.trace.file.empty() ? 0 : Recorder::bytes(sharded_->plan(), options_.trace.updates);
 }
+
+/// What overheads() lists.
+std::size_t Run::bytes_beside_plan() const { return staging_bytes() + gemm_bytes() + trace_bytes() + snapshot_bytes(); }
 
 std::string Run::overheads() const {
   const std::string trace =

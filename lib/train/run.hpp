@@ -78,6 +78,7 @@ class Run {
   std::size_t borrowed_bytes() const;
   std::size_t gemm_bytes() const;
   std::size_t trace_bytes() const;
+  std::size_t bytes_beside_plan() const;
   std::string overheads() const;
   std::size_t snapshot_bytes() const;
 

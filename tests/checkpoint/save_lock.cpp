@@ -97,7 +97,10 @@ BOOST_AUTO_TEST_CASE(files_that_were_left) {
   CHECK_CONTAINS(message, "remove");
   BOOST_TEST(fs::exists(folder / "lock"));
   setenv("SLURM_JOB_ID", "123", 1);
+  BOOST_CHECK_THROW(SaveLock(folder.path()), RunError);  // another step of the job
+  setenv("SLURM_RESTART_COUNT", "1", 1);
   { SaveLock requeued(folder.path()); }
+  unsetenv("SLURM_RESTART_COUNT");
   unsetenv("SLURM_JOB_ID");
   std::ofstream(folder / "lock") << R"({"host":5})";
   { SaveLock nonsense(folder.path()); }

@@ -268,14 +268,17 @@ void fail_and_go_on(const fs::path& folder, int np, const Fault& fault, const st
   const auto steps = complete_steps(folder / "saves");
   BOOST_TEST(steps.contains(1));
   for (const json& save : metrics(folder / "saves.jsonl", "save")) BOOST_TEST(steps.contains(save["step"].get<std::size_t>()));
-  BOOST_TEST(!steps.contains(3));
+  // Unless its marker was there already, and only that was not known to be on the disk.
+  const bool nothing_left = calls.fault.ends_with("sync " + (folder / "saves" / "step-00000003").string()) && steps.contains(3);
+  BOOST_TEST((nothing_left || !steps.contains(3)));
   for (const std::size_t step : steps) {
     const Outcome verified = inspect(folder, "saves/step-0000000" + std::to_string(step) + " --verify");
     BOOST_TEST(verified.code == 0, verified.output);
   }
   const Outcome again = train(folder, np, "saves", 3, more);
   BOOST_TEST(again.code == 0, again.output);
-  BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"].get<std::size_t>() == *steps.rbegin());
+  if (!nothing_left)
+    BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"].get<std::size_t>() == *steps.rbegin());
   BOOST_TEST(latest(folder / "saves") == 3u);
 }
 

@@ -1,6 +1,6 @@
-// Products of bf16 matrices on AMX's tiles (Intel 64 and IA-32 manual, volume 1, chapter "Programming with Intel AMX"), for
-// attention, whose matrices are too small for oneDNN's calls. A tile is 16 rows of 64 bytes. One instruction adds to a tile of
-// 16 x 16 floats the product of a tile of 16 x 32 numbers by one of 32 x 16, which lies as 16 rows of pairs.
+// Products of bf16 matrices on AMX's tiles (Intel 64 and IA-32 manual, volume 1, chapter "Programming with Intel AMX"): what
+// gemm() and attention have in common. A tile is 16 rows of 64 bytes. One instruction adds to a tile of 16 x 16 floats the
+// product of a tile of 16 x 32 numbers by one of 32 x 16, which lies as 16 rows of pairs.
 //
 // Operands are packed: 32 rows of a left operand, or 32 columns of a right one, make a panel, which is cut along the depth into
 // steps of 32. A step is two tiles, one behind the other. What lies beyond a matrix is 0.
@@ -17,7 +17,7 @@
 namespace fsdp::kernels::tiles {
 
 inline constexpr std::size_t side = 32;           // rows, columns and depth of what is multiplied at once
-inline constexpr std::size_t step = side * side;  // numbers of a panel
+inline constexpr std::size_t step = side * side;  // numbers of one step of a panel
 inline constexpr std::size_t tile = step / 2;
 inline constexpr std::size_t aligned(std::size_t n) { return (n + side - 1) / side * side; }
 
@@ -135,7 +135,7 @@ FSDP_INLINE void round_right(bf16* to, const float* from, std::size_t stride, st
     }
 }
 
-/// Up to 16 rows of 32 floats each, rounded, where they belong: `columns` of each.
+/// The first `columns` of 32 floats, rounded.
 FSDP_INLINE void store_rounded(bf16* to, __m512 left, __m512 right, std::size_t columns) {
   _mm512_mask_storeu_epi16(to, first(columns), (__m512i)_mm512_cvtne2ps_pbh(right, left));
 }
