@@ -130,9 +130,9 @@ int show_difference(const TensorSource& a, const TensorSource& b, const Command&
   }
   fmt::print("a: {}\nb: {}\n", a.description(), b.description());
   if (different == 0)
-    fmt::print("all {} tensors are the same, bit for bit\n", all.size());
+    fmt::print("the parameters, {} tensors, are the same, bit for bit\n", all.size());
   else
-    fmt::print("{}{} of {} tensors differ\n", lay_out(rows, 2), different, all.size());
+    fmt::print("{}{} of {} parameter tensors differ\n", lay_out(rows, 2), different, all.size());
   return exit_code::done;
 }
 
@@ -217,7 +217,12 @@ int run(int argc, char** argv) {
   const auto source = open_tensor_source(command.checkpoint, &warnings);
   print_warnings(warnings);
   const auto* const reader = dynamic_cast<const CheckpointReader*>(source.get());
-  if (!command.other.empty()) return show_difference(*source, *open_tensor_source(command.other), command);
+  if (!command.other.empty()) {
+    std::vector<std::string> warnings_of_other;
+    const auto other = open_tensor_source(command.other, &warnings_of_other);
+    print_warnings(warnings_of_other);
+    return show_difference(*source, *other, command);
+  }
   if (!reader && (command.verify || command.options))
     throw UserError(format("{} has no {} (a checkpoint has) leave out --{}", source->description(),
                            command.verify ? "checksums" : "options of a run", command.verify ? "verify" : "options"));

@@ -95,7 +95,7 @@ bool Option::is_unset() const { return print_ && print_() == default_ && (!unset
 
 /// "default: 1", "must be given", or nothing.
 std::string Option::default_text() const {
-  if (!print_ || flag_) return "";
+  if (!print_ || (flag_ && default_ != "true")) return "";
   if (unset_meaning_ == "must be given") return unset_meaning_;
   const std::string& meaning = unset_meaning_.empty() ? default_ : unset_meaning_;
   return meaning.empty() ? "" : "default: " + meaning;

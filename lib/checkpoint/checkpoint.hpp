@@ -50,12 +50,11 @@ struct CheckpointHeader {
 /// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, rank 0 the index, fsync,
 /// barrier; rank 0 rename, marker last, barrier. On return it is durable, or every rank has thrown the same CollectiveError and
 /// the temporary folder is gone; earlier checkpoints are as they were. A step that exists is replaced only if it is not
-/// complete, else UserError. Removes what earlier runs left under temporary names. `shard` is this rank's index on the shard
-/// axis, `replica` on the replicate axis (rank = replica * shards + shard); each replica writes its part of the shard. `states`
-/// has "parameters" first. Returns the folder.
+/// complete, else UserError. Removes what earlier runs left under temporary names. A rank's index on the shard axis is rank
+/// modulo header.shards; each replica writes its part of the shard. `states` has "parameters" first. Returns the folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
-                                      const Layout& layout, int shard, int replica, std::span<const ShardState> states,
-                                      Communicator& world, h5::Compression compression = h5::Compression::none);
+                                      const Layout& layout, std::span<const ShardState> states, Communicator& world,
+                                      h5::Compression compression = h5::Compression::none);
 
 /// A save that goes on while its caller computes. save_checkpoint() is one that is finished at once.
 class CheckpointSave {
@@ -63,8 +62,8 @@ class CheckpointSave {
   /// As save_checkpoint(). What this rank writes is copied into `snapshot`, snapshot_bytes() long, and a thread writes it from
   /// there; `snapshot`, `layout` and `world` must outlive this. Without a snapshot, finish() writes it from where it lies.
   /// Collective over world; all ranks throw the same CollectiveError.
-  CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout, int shard,
-                 int replica, std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {},
+  CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
+                 std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {},
                  h5::Compression compression = h5::Compression::none);
   CheckpointSave(const CheckpointSave&) = delete;
   /// Waits for this rank's thread. What was not finished is no checkpoint, and goes with the next save.

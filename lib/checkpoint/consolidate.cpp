@@ -4,6 +4,7 @@
 // it.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <type_traits>
@@ -252,6 +253,14 @@ std::span<const std::byte> as_stored(DType type, std::span<const float> values, 
   });
 }
 
+void require_fp16(std::span<const float> values, const std::string& name) {
+  constexpr float beyond = 65520;  // rounds to infinity
+  for (const float value : values)
+    if (std::isfinite(value) && std::abs(value) >= beyond)
+      throw RunError(
+          format("{} has an element {}, which fp16 cannot hold (its largest is 65504) use --dtype bf16 or fp32", name, value));
+}
+
 /// Returns the bytes that were there already.
 std::size_t write_numbers(const CheckpointReader& source, const Result& result, Journal& journal,
                           const ByteProgress& progress) {
@@ -275,7 +284,9 @@ std::size_t write_numbers(const CheckpointReader& source, const Result& result, 
           }
         }
         source.read_state(item.state, item.name, range, piece.data());
-        const std::span<const std::byte> bytes = as_stored(item.type, std::span(piece).first(range.size()), narrow);
+        const auto values = std::span(piece).first(range.size());
+        if (item.type == DType::f16) require_fp16(values, item.name);
+        const std::span<const std::byte> bytes = as_stored(item.type, values, narrow);
         output->write(at, bytes.data(), bytes.size());
         output->check();
         journal.note(k++, bytes);
@@ -348,7 +359,9 @@ void take_from_model_folder(const CheckpointReader& source, const fs::path& mode
 void finish_safetensors(const CheckpointReader& source, const Result& result, DType type, Consolidated& done) {
   for (const char* name : {"model", "optimizer"}) write_file_index(result, name);
   json config = config_to_json(source.config());
-  config["torch_dtype"] = type == DType::f32 ? "float32" : type == DType::bf16 ? "bfloat16" : "float16";
+  // Version 5 of transformers reads the first, older ones the second; without ids they would take those of GPT-2's vocabulary.
+  config["dtype"] = config["torch_dtype"] = type == DType::f32 ? "float32" : type == DType::bf16 ? "bfloat16" : "float16";
+  config["bos_token_id"] = config["eos_token_id"] = nullptr;
   take_from_model_folder(source, result.model, config, done);
   write_text_file_durably(result.model / "config.json", config.dump(2) + "\n");
   sync_folder(result.model);
@@ -440,8 +453,8 @@ class ConsolidatedFile final : public TensorSource {
   }
   h5::Dataset find(const std::string& state, const std::string& name) const {
     if (!has_state(state, name))
-      throw UserError(format("{} has no tensor {} (its model is another one) check the path", path_.string(),
-                             stored::whole_name(state, name)));
+      throw UserError(format("{} has no tensor {} (its model has none of that name) fsdp-inspect lists those it has",
+                             path_.string(), stored::whole_name(state, name)));
     return file_.dataset(stored::whole_name(state, name));
   }
 

@@ -286,11 +286,12 @@ struct CheckpointSave::Job {
 };
 
 CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
-                               int shard, int replica, std::span<const ShardState> states, Communicator& world,
-                               std::span<std::byte> snapshot, h5::Compression compression) {
+                               std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot,
+                               h5::Compression compression) {
   const int rank = world.rank(), world_size = world.size();
+  const auto same = [](const UnitSpec& a, const UnitSpec& b) { return a == b; };
   expect(header.world_size == world_size && header.shards == layout.shards() && world_size % header.shards == 0 &&
-             rank == replica * header.shards + shard,
+             std::equal(header.units.begin(), header.units.end(), layout.units().begin(), layout.units().end(), same),
          "the header, the layout and the communicator agree");
   expect(!states.empty() && states.front().name == "parameters", "a checkpoint starts with the parameters");
   for (const ShardState& state : states) {
@@ -388,9 +389,9 @@ std::filesystem::path CheckpointSave::finish() {
 }
 
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
-                                      const Layout& layout, int shard, int replica, std::span<const ShardState> states,
-                                      Communicator& world, h5::Compression compression) {
-  return CheckpointSave(save_dir, header, layout, shard, replica, states, world, {}, compression).finish();
+                                      const Layout& layout, std::span<const ShardState> states, Communicator& world,
+                                      h5::Compression compression) {
+  return CheckpointSave(save_dir, header, layout, states, world, {}, compression).finish();
 }
 
 }  // namespace fsdp

@@ -23,8 +23,8 @@ struct Step {
   auto operator<=>(const Step&) const = default;
 };
 
-/// The newest first.
-std::vector<Step> complete_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
+/// Complete or not, the newest first; saves that were never finished are named in `warnings`.
+std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::error_code error;
   std::vector<Step> steps;
   for (auto entry = fs::directory_iterator(save_dir, error); !error && entry != fs::directory_iterator();
@@ -36,8 +36,13 @@ std::vector<Step> complete_steps(const fs::path& save_dir, std::vector<std::stri
       warnings->push_back(format("{} was never finished (the run ended while it was saved); it is not used", path.string()));
   }
   std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+/// Those that are complete, the newest first.
+std::vector<Step> complete_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::vector<Step> complete;
-  for (const Step& step : steps) {
+  for (const Step& step : all_steps(save_dir, warnings)) {
     try {
       stored::read_complete(step.folder);
       complete.push_back(step);
@@ -60,6 +65,20 @@ std::optional<fs::path> latest_checkpoint(const fs::path& save_dir, std::vector<
 std::optional<std::uint64_t> latest_update(const fs::path& save_dir) {
   const std::vector<Step> complete = complete_steps(save_dir, nullptr);
   return complete.empty() ? std::nullopt : std::optional(complete.front().update);
+}
+
+std::vector<fs::path> damaged_checkpoints(const fs::path& save_dir, std::uint64_t update) {
+  std::vector<fs::path> damaged;
+  for (const Step& step : all_steps(save_dir, nullptr)) {
+    if (step.update <= update) break;
+    try {
+      stored::read_complete(step.folder);
+    } catch (const DamagedError&) {
+      damaged.push_back(step.folder);
+    } catch (const RunError&) {  // never finished: the next save of that step takes its place
+    }
+  }
+  return damaged;
 }
 
 fs::path set_aside(const fs::path& folder) {

@@ -16,6 +16,9 @@ std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::pa
 /// Its update.
 std::optional<std::uint64_t> latest_update(const std::filesystem::path& save_dir);
 
+/// Steps after `update` that were complete once, and of which something is missing now.
+std::vector<std::filesystem::path> damaged_checkpoints(const std::filesystem::path& save_dir, std::uint64_t update);
+
 /// Renames a step that turned out to be damaged, so that nothing takes it for one and nothing is lost. Returns its new name.
 /// Throws RunError.
 std::filesystem::path set_aside(const std::filesystem::path& folder);

@@ -255,15 +255,17 @@ std::string marker_text(const Marker& marker) {
 }
 
 Marker read_complete(const std::filesystem::path& folder) {
-  const auto fail = [&](const std::string& why) {
-    throw RunError(format("{} is not a complete checkpoint ({}) use another step", folder.string(), why));
+  const auto text_of = [&](const std::string& why) {
+    return format("{} is not a complete checkpoint ({}) use another step", folder.string(), why);
   };
+  const auto fail = [&](const std::string& why) { throw DamagedError(text_of(why)); };  // it was one
   // What cannot be read may be whole: that is no reason to use another step, or to write over this one.
   const std::filesystem::path marker_path = folder / marker_name;
   check_errno(::access(marker_path.c_str(), R_OK) == 0 || errno == ENOENT || errno == ENOTDIR, "read " + marker_path.string());
   std::error_code error;
-  if (!std::filesystem::is_directory(folder, error)) fail("there is no such folder");
-  if (!std::filesystem::exists(folder / marker_name, error)) fail(format("it has no {}, which is written last", marker_name));
+  if (!std::filesystem::is_directory(folder, error)) throw RunError(text_of("there is no such folder"));
+  if (!std::filesystem::exists(folder / marker_name, error))
+    throw RunError(text_of(format("it has no {}, which is written last", marker_name)));
   const json text = json::parse(read_text_file(folder / marker_name), nullptr, /*allow_exceptions=*/false);
   Marker marker;
   try {  // nlohmann's own checks of every access

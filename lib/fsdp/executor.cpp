@@ -45,7 +45,6 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
   }
   owners_ = matrix_owners(layout_, mesh_.world->size(), plan_.directions_at_once);
   model_.fill_tables({at(plan_.tables), model_.table_numel(shape_.T)}, shape_.T, options_.table_type);
-  model_.use_tables(at(plan_.tables));
   if (options_.comm_thread) comm_thread_ = std::make_unique<Worker>("fsdp-comm");
 }
 
@@ -267,8 +266,14 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   Stream& s = stream(op.stream);
   const auto u = static_cast<std::size_t>(op.unit), block = static_cast<std::size_t>(op.block);
   const Write write = op.accumulate ? Write::add : Write::overwrite;
-  StageContext context{
-      s, weights_, gradients_, at(plan_.scratch), shape_, scalars.dropout, layout_.units().front().types.parameter};
+  StageContext context{s,
+                       weights_,
+                       gradients_,
+                       at(plan_.scratch),
+                       at(plan_.tables),
+                       shape_,
+                       scalars.dropout,
+                       layout_.units().front().types.parameter};
   context.dropout.first_sequence += static_cast<std::uint64_t>(op.micro_batch) * shape_.B;
   float* const cheap = plan_.cheap < 0 ? nullptr : at(plan_.cheap);
   const auto tokens = [&](BufferId id) { return reinterpret_cast<std::int32_t*>(at(id)); };

@@ -59,7 +59,6 @@ class ShardedModel {
   const Placement& placement() const { return placement_; }
   /// This rank's index on the shard axis.
   int shard() const { return mesh_.shard->rank(); }
-  int replica() const { return mesh_.replicate->rank(); }
 
  private:
   ShardingOptions options_;

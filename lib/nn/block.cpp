@@ -73,12 +73,12 @@ void qkv_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E
 
 /// Rotary positions of queries and keys, which lie side by side, in one call.
 template <class E>
-void rotate(const Stage<E>& stage, const float* tables, E* qkv, bool inverse) {
+void rotate(const Stage<E>& stage, E* qkv, bool inverse) {
   const TransformerConfig& c = stage.config;
   if (c.family != Family::llama) return;
-  expect(tables != nullptr, "rotary positions have their tables");
+  expect(stage.context.tables != nullptr, "rotary positions have their tables");
   kernels::rope(stage.context.stream, qkv, stage.context.shape.B, stage.context.shape.T, c.heads + c.kv_heads, c.head_size,
-                qkv_width(c), tables, inverse);
+                qkv_width(c), stage.context.tables, inverse);
 }
 
 kernels::Gelu gelu_form(Activation activation) {
@@ -145,7 +145,7 @@ void Transformer::forward_block(const StageContext& context, std::size_t block, 
 
   stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, R);
   qkv_forward(stage, parameters.qkv, at.norm1, at.qkv);
-  rotate(stage, tables_, at.qkv, false);
+  rotate(stage, at.qkv, false);
   kernels::attention_forward(context.stream, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
                              attention_shape(config_, context.shape), stage.scratch_at(stage.scratch.attention),
                              stage.dropout_mask(DropoutSite::attention_probabilities, block));
@@ -197,7 +197,7 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
                               at.qkv + k, at.qkv + v, attention_shape(config_, context.shape),
                               stage.scratch_at(stage.scratch.attention),
                               stage.dropout_mask(DropoutSite::attention_probabilities, block));
-  rotate(stage, tables_, d_qkv, true);
+  rotate(stage, d_qkv, true);
   qkv_backward(stage, parameters.qkv, at.norm1, d_qkv, write);
   stage.norm_backward(parameters.norm1, dx, Write::add, at.norm1, x_in, at.stats1, write);
 }

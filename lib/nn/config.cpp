@@ -174,6 +174,10 @@ void TransformerConfig::validate() const {
   positive(max_positions, "the longest sequence", "n_positions or max_position_embeddings in config.json");
   positive(width, "the width", "--decoder-embed-dim (config.json: n_embd, hidden_size)");
   positive(layers, "the number of layers", "--decoder-layers (config.json: n_layer, num_hidden_layers)");
+  require(layers <= 10'000,
+          format("{} layers are more than 10000 (nothing of that size is trained) correct --decoder-layers or "
+                 "config.json: n_layer, num_hidden_layers",
+                 layers));
   positive(heads, "the number of heads", "--decoder-attention-heads (config.json: n_head, num_attention_heads)");
   positive(kv_heads, "the number of key/value heads", "--decoder-kv-heads (config.json: num_key_value_heads)");
   positive(ffn_width, "the inner width", "--decoder-ffn-embed-dim (config.json: n_inner, intermediate_size)");

@@ -30,13 +30,14 @@ struct Dropout {
 
 /// What a stage works with. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape; they are
 /// null where the caller has not gathered p, or wants no gradient. Weights and activations are numbers of `type`, gradients of
-/// parameters fp32. `scratch` holds scratch_numel() floats, contents lost. An evaluation leaves `dropout` as it is; backward
-/// and recomputation take forward's.
+/// parameters fp32. `scratch` holds scratch_numel() floats, contents lost; `tables` are of fill_tables(). An evaluation leaves
+/// `dropout` as it is; backward and recomputation take forward's.
 struct StageContext {
   Stream& stream;
   std::span<const void* const> weights;
   std::span<float* const> gradients;
   float* scratch;
+  const float* tables;
   BatchShape shape;
   Dropout dropout = {};
   DType type = DType::f32;
@@ -71,8 +72,6 @@ class Transformer {
   /// floats rounded to `type`.
   std::size_t table_numel(std::size_t T) const;
   void fill_tables(std::span<float> tables, std::size_t T, DType type = DType::f32) const;
-  /// Tables filled by fill_tables(); they must outlive the calls below.
-  void use_tables(const float* tables) { tables_ = tables; }
 
   // Activations (x, dx) are given as pointers to numbers of context.type.
 
@@ -115,7 +114,6 @@ class Transformer {
 
   TransformerConfig config_;
   ModelParameters model_;
-  const float* tables_ = nullptr;
 };
 
 }  // namespace fsdp

@@ -388,8 +388,7 @@ class CheckpointBench {
   void save() {
     world_.barrier();
     const Timer timer;
-    step_ = save_checkpoint(scratch_.path() / "waiting", header(), sharded_.layout(), sharded_.shard(), sharded_.replica(),
-                            states_, world_);
+    step_ = save_checkpoint(scratch_.path() / "waiting", header(), sharded_.layout(), states_, world_);
     note("save", timer.seconds());
   }
 
@@ -398,8 +397,8 @@ class CheckpointBench {
     Meanwhile result;
     world_.barrier();
     const Timer begin;
-    CheckpointSave save(scratch_.path() / "meanwhile", header(), sharded_.layout(), sharded_.shard(), sharded_.replica(),
-                        states_, world_, {snapshot_.data(), snapshot_.bytes()});
+    CheckpointSave save(scratch_.path() / "meanwhile", header(), sharded_.layout(), states_, world_,
+                        {snapshot_.data(), snapshot_.bytes()});
     result.stall = begin.seconds();
     do {
       result.steps += update();

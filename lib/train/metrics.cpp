@@ -37,10 +37,12 @@ Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bo
     : active_(active), log_interval_(log_interval), path_(file), bar_("train", ProgressBar::Unit::count, out) {
   if (!active_ || file.empty()) return;
   const bool mid_line = ends_in_mid_line(file);
+  std::error_code ignored;  // opening it says so
+  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), ignored);
   file_.open(file, std::ios::app);
   if (!file_)
-    throw UserError(format("cannot write --log-file '{}' ({}) give a path in a folder that exists and can be written",
-                           file.string(), std::strerror(errno)));
+    throw UserError(format("cannot write --log-file '{}' ({}) give a path in a folder that can be written", file.string(),
+                           std::strerror(errno)));
   if (mid_line) file_ << '\n';
 }
 

@@ -211,7 +211,8 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
       {{"pre", BackwardPrefetch::pre}, {"post", BackwardPrefetch::post}, {"none", BackwardPrefetch::none}},
       "When the next unit is gathered in backward: before the computation of the current one, after it, or when it is needed.");
   table.flag("forward-prefetch", o.forward_prefetch,
-             "Gather the next unit before the computation of the current one in forward; false: when it is needed.");
+             "Gather the next unit before the computation of the current one in forward; --forward-prefetch=false: when it is "
+             "needed.");
   table.integer("limit-all-gathers", "N", o.limit_all_gathers, {1, 1e4},
                 "Gathered units at a time, beside those that stay: slots, of which all but one are filled ahead.");
   table.flag("accumulate-unsharded", o.accumulate_unsharded,
@@ -289,7 +290,8 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
       .unset("none");
   table.text("restore", "latest|none|PATH", o.restore,
              "Continue from the latest complete checkpoint in --save-dir, from none, or from the one at PATH. If the latest is "
-             "damaged, it is renamed, and the one before is used.");
+             "damaged, it is renamed, and the one before is used. The model is the checkpoint's, all other options are the "
+             "command's.");
   table
       .path(
           "finetune-from", "PATH", o.finetune_from,

@@ -85,6 +85,10 @@ std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& option
 /// The rest, with the checkpoint or without. Reads files only; may differ by rank.
 void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool named = !options.arch.empty() || !options.model.empty(), tuned = !options.finetune_from.empty();
+  if (tuned && origin.checkpoint)
+    origin.warnings.push_back(
+        format("--finetune-from is not used, because step {} of {} is continued; another --save-dir begins anew",
+               origin.update(), origin.checkpoint->folder().parent_path().string()));
   if (tuned && !origin.checkpoint) origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings);
   if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}) name a model with --arch or --model",
@@ -146,7 +150,7 @@ Origin find_origin(const TrainOptions& options, Communicator& world, Stream& str
       if (!latest) throw damage;
       aside = set_aside(*latest).string();
     });
-    passed_over.push_back(format("{}. It was renamed to {}, and the one before is used", damage.what(), aside));
+    passed_over.push_back(format("{}. It was renamed to {}", damage.what(), aside));
   };
   for (;;) {
     Origin origin;
@@ -169,7 +173,7 @@ Origin find_origin(const TrainOptions& options, Communicator& world, Stream& str
       throw CollectiveError(
           format("{}; no other checkpoint is left in {} to go on from (nothing was removed) start with --restore none, or name "
                  "one with --restore PATH",
-                 passed_over.back(), options.save_dir.string()),
+                 fmt::join(passed_over, "; "), options.save_dir.string()),
           0, true, exit_code::failed);
     try {
       if (origin.checkpoint && !options.dry_run) agree(world, [&] { origin.checkpoint->verify(world.rank(), world.size()); });
@@ -177,6 +181,14 @@ Origin find_origin(const TrainOptions& options, Communicator& world, Stream& str
       pass_over_latest(damage);
       continue;
     }
+    // Steps in whose place the run will save.
+    if (!options.dry_run)
+      agree(world, [&] {
+        if (world.rank() != 0) return;
+        for (const std::filesystem::path& folder : damaged_checkpoints(options.save_dir, origin.update()))
+          origin.warnings.push_back(
+              format("{} is damaged, and was renamed to {}", folder.string(), set_aside(folder).string()));
+      });
     origin.warnings.insert(origin.warnings.begin(), passed_over.begin(), passed_over.end());
     return origin;
   }

@@ -296,7 +296,7 @@ bool Run::step() {
   const UpdateResult result = executor.run_update(read, scalars);
   if (!result.finite() && !scaler_) refuse(result, read, scalars);
   if (scaler_ && !scaler_->update(result.finite())) {
-    metrics_->say(format("overflow at loss scale {}, which may not become less", scalars.loss_scale));
+    metrics_->say(format("overflow at loss scale {}, and no less is tried", scalars.loss_scale));
     refuse(result, read, scalars);
   }
   if (scaler_) progress_.loss_scaler = scaler_->state();
@@ -355,9 +355,10 @@ void Run::refuse(const UpdateResult& result, const BatchReader& read, const Upda
   if (save_) finish_save();  // what has been promised
   throw CollectiveError(
       format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), and the weights were left as "
-             "they are; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again: the last complete "
-             "checkpoint is used",
-             progress_.update + 1, result.loss, result.non_finite, where, scaler_ ? ", or use --bf16" : "",
+             "they are; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again, from the last complete "
+             "checkpoint if there is one",
+             progress_.update + 1, result.loss, result.non_finite, where,
+             scaler_ ? ", lower --fp16-init-scale, --min-loss-scale or --threshold-loss-scale, or use --bf16" : "",
              options_.reduce_dtype == DType::f16 ? ", or reduce in --reduce-dtype bf16 or fp32" : ""),
       0, true, exit_code::failed);
 }
@@ -398,8 +399,8 @@ void Run::save(bool wait) {
                                      .model_folder = origin_.model_folder,
                                      .version = version_string()};
     const std::span<std::byte> snapshot = wait ? std::span<std::byte>() : std::span(snapshot_.data(), snapshot_.bytes());
-    save_ = std::make_unique<CheckpointSave>(options_.save_dir, header, sharded_->layout(), sharded_->shard(),
-                                             sharded_->replica(), states(), world_, snapshot, options_.compress);
+    save_ = std::make_unique<CheckpointSave>(options_.save_dir, header, sharded_->layout(), states(), world_, snapshot,
+                                             options_.compress);
     last_save_ = progress_.update;
     stall_s_ = since_save_began_.seconds();
     since_save_.restart();

@@ -95,7 +95,7 @@ int train(const TrainOptions& options, Communicator& world) {
   }
   run.save(true);
   run.validate();
-  run.finish("done; fsdp-evaluate, fsdp-generate and fsdp-consolidate read " + options.save_dir.string());
+  run.finish("done; fsdp-evaluate, fsdp-inspect and fsdp-consolidate read " + options.save_dir.string());
   world.barrier();
   return exit_code::done;
 }

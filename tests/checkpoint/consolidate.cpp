@@ -92,6 +92,10 @@ BOOST_AUTO_TEST_CASE(sixteen_bits_and_several_files_read_back) {
       for (const auto& entry : fs::directory_iterator(out)) files += entry.path().extension() == ".safetensors";
       BOOST_TEST(files > 2u);
       BOOST_TEST(fs::exists(out / "model.safetensors.index.json"));
+      const auto config = nlohmann::json::parse(read_text_file(out / "config.json"));
+      for (const char* key : {"dtype", "torch_dtype"})
+        BOOST_TEST(config[key] == (type == DType::f32 ? "float32" : type == DType::bf16 ? "bfloat16" : "float16"));
+      BOOST_TEST(config["bos_token_id"].is_null());
     }
 }
 

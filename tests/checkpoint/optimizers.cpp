@@ -111,7 +111,7 @@ Result run_stage(const Choice& choice, const Stage& stage) {
                                      .optimizer = std::string(info_of(choice.options.kind).name),
                                      .options_json = "{}",
                                      .version = "test"};
-    const auto folder = save_checkpoint(stage.to, header, sharded.layout(), sharded.shard(), sharded.replica(), states, world);
+    const auto folder = save_checkpoint(stage.to, header, sharded.layout(), states, world);
     if (world.rank() == 0) result.step = folder;
   });
   return result;

@@ -48,10 +48,10 @@ inline TransformerConfig llama_config() {
 
 inline const std::vector<std::string> state_names{"parameters", "exp_avg", "exp_avg_sq"};
 
-/// Different for every element of every parameter of every state, and not a round number.
+/// Different for every element of every parameter of every state, not a round number, and none too large for fp16.
 inline float element(std::size_t state, std::size_t parameter, std::size_t index, std::uint64_t update) {
   const double key = static_cast<double>(((update * 3 + state) * 64 + parameter) * 8192 + index);
-  return static_cast<float>(key * 1.0000001 - 123456.7);
+  return static_cast<float>((key * 1.0000001 - 123456.7) / 8192);
 }
 
 inline std::vector<float> whole(std::size_t state, std::size_t parameter, const Shape& shape, std::uint64_t update) {
@@ -120,12 +120,12 @@ struct Run {
 /// One rank's part of the save.
 inline std::filesystem::path save(const std::filesystem::path& save_dir, const Run& run, Communicator& world) {
   const Layout layout = run.layout();
-  const int shard = world.rank() % layout.shards(), replica = world.rank() / layout.shards();
+  const int shard = world.rank() % layout.shards();
   std::vector<UnitValues> values;
   std::vector<ShardState> states;
   for (std::size_t s = 0; s < state_names.size(); ++s) values.push_back(shard_values(layout, shard, s, run.update, padding));
   for (std::size_t s = 0; s < state_names.size(); ++s) states.push_back({state_names[s], spans(values[s])});
-  return save_checkpoint(save_dir, run.header(), layout, shard, replica, states, world, run.compression);
+  return save_checkpoint(save_dir, run.header(), layout, states, world, run.compression);
 }
 
 /// All ranks, as threads.

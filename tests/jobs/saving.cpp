@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(the_step_before_a_damaged_one_is_used) {
   BOOST_TEST(fs::exists(folder / "saves" / "step-00000006"));
   const Outcome outcome = train(folder, 3, "saves", 6);
   BOOST_TEST(outcome.code == 0, outcome.output);
-  BOOST_TEST(outcome.times_said("and the one before is used") == 2u, outcome.output);
+  BOOST_TEST(outcome.times_said("It was renamed to") == 2u, outcome.output);
   BOOST_TEST(outcome.says("step-00000006.damaged"), outcome.output);
   BOOST_CHECK((names_in(folder / "saves") ==
                Names{"step-00000002", "step-00000004.damaged", "step-00000006", "step-00000006.damaged"}));
@@ -109,9 +109,38 @@ BOOST_AUTO_TEST_CASE(the_step_before_a_damaged_one_is_used) {
   const Outcome nothing = train(folder, 2, "saves", 8);
   BOOST_TEST(nothing.code == 1, nothing.output);
   BOOST_TEST(nothing.says("no other checkpoint is left in saves"), nothing.output);
+  for (const char* step : {"step-00000002.damaged", "step-00000006.damaged-2"}) BOOST_TEST(nothing.says(step), nothing.output);
   BOOST_TEST(nothing.times_said("fsdp-train: ") == 1u, nothing.output);
   BOOST_CHECK((names_in(folder / "saves") ==
                Names{"step-00000002.damaged", "step-00000004.damaged", "step-00000006.damaged", "step-00000006.damaged-2"}));
+}
+
+BOOST_AUTO_TEST_CASE(steps_that_lost_something_are_not_in_the_way) {
+  const auto folder = fresh_folder();
+  BOOST_TEST(train(folder, 3, "saves", 8, "--save-interval-updates 2").code == 0);
+  const auto undisturbed = losses(folder, "saves");
+  fs::resize_file(folder / "saves" / "step-00000008" / "rank-00001-of-00003.h5", 1000);
+  fs::remove(folder / "saves" / "step-00000006" / "checkpoint.h5");
+  std::ofstream(folder / "saves" / "step-00000004" / "complete.json") << "";
+  const Outcome outcome = train(folder, 3, "saves", 8, "--save-interval-updates 2");
+  BOOST_TEST(outcome.code == 0, outcome.output);
+  BOOST_TEST(outcome.times_said("is damaged, and was renamed to") == 3u, outcome.output);
+  BOOST_CHECK((names_in(folder / "saves") == Names{"step-00000002", "step-00000004", "step-00000004.damaged", "step-00000006",
+                                                   "step-00000006.damaged", "step-00000008", "step-00000008.damaged"}));
+  BOOST_TEST(losses(folder, "saves").back() == undisturbed.back());
+}
+
+BOOST_AUTO_TEST_CASE(what_fp16_cannot_hold_is_not_consolidated_in_it) {
+  const auto folder = fresh_folder();
+  BOOST_TEST(train(folder, 2, "saves", 3, "--optimizer lion --lr-scale *=1e7").code == 0);
+  const auto consolidate = [&](const std::string& type) {
+    return run(folder, {std::string(FSDP_BIN) + "/fsdp-consolidate", "saves", "model-" + type, "--dtype", type});
+  };
+  const Outcome narrow = consolidate("fp16");
+  BOOST_TEST(narrow.code == 1, narrow.output);
+  BOOST_TEST(narrow.says("which fp16 cannot hold"), narrow.output);
+  BOOST_TEST(!fs::exists(folder / "model-fp16"));
+  BOOST_TEST(consolidate("bf16").code == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_reads_its_share_at_another_world_size) {
@@ -361,12 +390,13 @@ BOOST_AUTO_TEST_CASE(what_is_in_a_checkpoint_is_shown) {
   BOOST_TEST(inspect("model.h5").says("states: parameters, exp_avg, exp_avg_sq"));
   BOOST_TEST(run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate saves low --format safetensors --dtype bf16")).code ==
              0);
-  BOOST_TEST(inspect("saves model").says("all 28 tensors are the same, bit for bit"), inspect("saves model").output);
+  BOOST_TEST(inspect("saves model").says("the parameters, 28 tensors, are the same, bit for bit"),
+             inspect("saves model").output);
   const std::string compared = inspect("saves low --json").output;  // behind its progress
   const json low = json::parse(compared.substr(compared.find('{')));
   BOOST_TEST(low["different"].get<int>() > 0);
   for (const json& one : low["tensors"]) BOOST_TEST(one["relative"].get<double>() < 0.004);
-  BOOST_TEST(inspect("saves/step-00000002 saves/step-00000003").says("of 28 tensors differ"));
+  BOOST_TEST(inspect("saves/step-00000002 saves/step-00000003").says("of 28 parameter tensors differ"));
   BOOST_TEST(inspect("model --verify").code == 2);
   BOOST_TEST(inspect("nowhere").code == 2);
   BOOST_TEST(inspect("saves --tensor nothing").code == 2);

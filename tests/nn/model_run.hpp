@@ -23,7 +23,6 @@ struct ModelRun {
     }
     tables.resize(model.table_numel(longest));
     model.fill_tables(tables, longest);
-    model.use_tables(tables.data());
   }
 
   /// Weights away from 0 and 1, so that a missing or a swapped one shows.
@@ -44,7 +43,7 @@ struct ModelRun {
       gradient_pointers.push_back(with_gradients && !frozen(p) ? gradients[p].data() : nullptr);
     }
     scratch.assign(model.scratch_numel(shape), std::nanf(""));
-    return {*stream, weight_pointers, gradient_pointers, scratch.data(), shape, dropout};
+    return {*stream, weight_pointers, gradient_pointers, scratch.data(), tables.data(), shape, dropout};
   }
 
   /// Runs embedding and blocks; x[L] is the last block's output.
