@@ -60,6 +60,24 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
   return result;
 }
 
+namespace {
+
+/// Zeros where nothing is read: padding, and what was not trained.
+void clear_rest(const ShardState& state, std::size_t unit, std::vector<Range> filled) {
+  const std::span<std::byte> all = state.units[unit];
+  const std::size_t size = size_of(state.type);
+  std::sort(filled.begin(), filled.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::size_t at = 0;
+  for (const Range& range : filled) {
+    std::fill(all.begin() + static_cast<std::ptrdiff_t>(at * size),
+              all.begin() + static_cast<std::ptrdiff_t>(range.begin * size), std::byte{0});
+    at = range.end;
+  }
+  std::fill(all.begin() + static_cast<std::ptrdiff_t>(at * size), all.end(), std::byte{0});
+}
+
+}  // namespace
+
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states) {
   find_mismatch(reader, parameters);
@@ -68,7 +86,6 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
     for (std::size_t u = 0; u < state.units.size(); ++u) {
       if (state.units[u].empty()) continue;
       expect(state.numel(u) == layout.state_numel(u, state.extent), "a state covers what the rank has");
-      std::fill(state.units[u].begin(), state.units[u].end(), std::byte{0});  // padding, and what was not trained
     }
   }
   std::vector<std::pair<const ShardState*, PlannedRead>> reads;
@@ -90,6 +107,13 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
       file = next;
     }
   }
+  for (const ShardState& state : states)
+    for (std::size_t u = 0; u < state.units.size(); ++u) {
+      std::vector<Range> filled;
+      for (const auto& [read_state, read] : reads)
+        if (read_state == &state && read.unit == u) filled.push_back({read.offset, read.offset + read.range.size()});
+      clear_rest(state, u, std::move(filled));
+    }
 
   std::vector<float> piece;
   for (std::size_t i = 0; i < reads.size(); ++i) {
