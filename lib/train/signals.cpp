@@ -84,7 +84,7 @@ SignalWatch::~SignalWatch() {
 
 bool SignalWatch::look_for(const char* name) {
   std::error_code ignored;  // an unreadable folder shows when saving
-  return std::filesystem::exists(save_dir_ / name, ignored);
+  return std::filesystem::is_regular_file(save_dir_ / name, ignored);
 }
 
 Requests SignalWatch::poll() {
