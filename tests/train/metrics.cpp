@@ -111,5 +111,8 @@ BOOST_AUTO_TEST_CASE(other_ranks_write_nothing) {
 
 BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_opened_is_an_error) {
   const TemporaryFolder folder;
-  CHECK_CONTAINS(message_of([&] { Metrics(folder / "no/m.jsonl", 1, true); }), "m.jsonl' (No such file");
+  Metrics(folder / "new/below/m.jsonl", 1, true);
+  BOOST_TEST(std::filesystem::exists(folder / "new/below/m.jsonl"));
+  CHECK_CONTAINS(message_of([&] { Metrics(folder / "new/below/m.jsonl/m.jsonl", 1, true); }), "m.jsonl' (Not a directory");
+  CHECK_CONTAINS(message_of([&] { Metrics(folder / "new", 1, true); }), "new' (Is a directory");
 }
