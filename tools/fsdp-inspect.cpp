@@ -213,16 +213,15 @@ int run(int argc, char** argv) {
   if (!command.other.empty() && (command.verify || command.options || !command.tensor.empty()))
     throw UserError("OTHER does not go with --verify, --options or --tensor (it is compared with) leave one out");
 
-  std::vector<std::string> warnings;
-  const auto source = open_tensor_source(command.checkpoint, &warnings);
-  print_warnings(warnings);
+  const auto open = [](const std::filesystem::path& path) {
+    std::vector<std::string> warnings;
+    auto opened = open_tensor_source(path, &warnings);
+    print_warnings(warnings);
+    return opened;
+  };
+  const auto source = open(command.checkpoint);
   const auto* const reader = dynamic_cast<const CheckpointReader*>(source.get());
-  if (!command.other.empty()) {
-    std::vector<std::string> warnings_of_other;
-    const auto other = open_tensor_source(command.other, &warnings_of_other);
-    print_warnings(warnings_of_other);
-    return show_difference(*source, *other, command);
-  }
+  if (!command.other.empty()) return show_difference(*source, *open(command.other), command);
   if (!reader && (command.verify || command.options))
     throw UserError(format("{} has no {} (a checkpoint has) leave out --{}", source->description(),
                            command.verify ? "checksums" : "options of a run", command.verify ? "verify" : "options"));

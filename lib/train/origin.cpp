@@ -89,7 +89,8 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     origin.warnings.push_back(
         format("--finetune-from is not used, because step {} of {} is continued; another --save-dir begins anew",
                origin.update(), origin.checkpoint->folder().parent_path().string()));
-  if (tuned && !origin.checkpoint) origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings);
+  else if (tuned)
+    origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings);
   if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}) name a model with --arch or --model",
                            options.save_dir.string()));
