@@ -21,7 +21,7 @@ namespace {
 struct Command {
   std::filesystem::path checkpoint, out;
   ConsolidateOptions how;
-  bool verify = false;
+  bool verify = false, no_verify = false;
 };
 
 OptionTable consolidate_option_table(Command& o) {
@@ -52,6 +52,7 @@ OptionTable consolidate_option_table(Command& o) {
              "optimizer.safetensors.");
   table.flag("verify", o.verify,
              "Compare the checkpoint's checksums and norms before, and read the result back and compare it after.");
+  add_no_verify_option(table, o.no_verify);
   return table;
 }
 
@@ -81,7 +82,9 @@ int run(int argc, char** argv) {
     throw UserError("--max-shard-size changes nothing (HDF5 makes one file) add --format safetensors, or leave it out");
 
   std::vector<std::string> warnings;
-  const auto reader = open_checkpoint(options.checkpoint, &warnings);
+  if (options.verify && options.no_verify)
+    throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing) leave one out");
+  const auto reader = open_checkpoint(options.checkpoint, &warnings, options.no_verify ? Verify::no : Verify::yes);
   print_warnings(warnings);
   if (options.verify) {
     const int files = reader->header().world_size + 1;

@@ -14,6 +14,7 @@
 #include "base/program.hpp"
 #include "base/progress.hpp"
 #include "checkpoint/inspect.hpp"
+#include "files/json.hpp"
 #include "train/options.hpp"
 
 using namespace fsdp;
@@ -23,7 +24,7 @@ namespace {
 struct Command {
   std::filesystem::path checkpoint, other;
   std::string tensor;
-  bool verify = false, options = false, json = false;
+  bool verify = false, no_verify = false, options = false, json = false;
 };
 
 OptionTable inspect_option_table(Command& o) {
@@ -44,6 +45,7 @@ OptionTable inspect_option_table(Command& o) {
   table.flag("verify", o.verify,
              "Compare the checksum of every file of the checkpoint, and the norm of every tensor with that of when it was "
              "saved; a bad one is named.");
+  add_no_verify_option(table, o.no_verify);
   table
       .text("tensor", "NAME", o.tensor,
             "This tensor alone, with the optimizer's states of it, where they are stored, and who holds what.")
@@ -100,6 +102,16 @@ Cells joined(Cells a, const Cells& b) {
   return a;
 }
 
+/// What a program exits with that has shown `wrong` tensors whose norm is not the one that was saved.
+int exit_code_for(std::size_t wrong) {
+  if (wrong == 0) return exit_code::done;
+  fmt::print(stderr,
+             "fsdp-inspect: {} tensor{} of another norm than when {} saved; restore the checkpoint from a copy, or use "
+             "another step\n",
+             wrong, wrong == 1 ? "" : "s", wrong == 1 ? "it was" : "they were");
+  return exit_code::failed;
+}
+
 std::string describe_run(const CheckpointReader& reader) {
   const CheckpointHeader& h = reader.header();
   return format("{}\nupdate {}, {} tokens trained on; strategy {}, {} shards; optimizer {}, states: {}\nwritten by fsdp {}\n",
@@ -120,12 +132,13 @@ int show_difference(const TensorSource& a, const TensorSource& b, const Command&
     json["tensors"].push_back(
         {{"name", d.name}, {"why", d.why}, {"elements", d.elements}, {"max", d.largest}, {"relative", d.relative}});
     if (!d.same())
-      rows.push_back({d.name, d.why.empty() ? format("{}", d.elements) : "", d.why.empty() ? format("{:.3g}", d.largest) : "",
-                      d.why.empty() ? format("{:.3g}", d.relative) : "", d.why});
+      rows.push_back({excerpt(d.name), d.why.empty() ? format("{}", d.elements) : "",
+                      d.why.empty() ? format("{:.3g}", d.largest) : "", d.why.empty() ? format("{:.3g}", d.relative) : "",
+                      d.why});
   }
   json["different"] = different;
   if (command.json) {
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", json_text(json));
     return exit_code::done;
   }
   fmt::print("a: {}\nb: {}\n", a.description(), b.description());
@@ -142,6 +155,7 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
   const TensorSummary parameters = summarize(source, name);
   const auto saved = saved_norm(reader, "parameters", name);
   nlohmann::json json = {{"name", name}, {"shape", shape}, {"parameters", to_json(parameters, saved)}};
+  std::size_t wrong = saved && !parameters.has_norm(*saved);
   std::vector<Cells> rows = {{name + " " + to_string(shape), "mean", "norm", "min", "max", ""}};
   rows.push_back(joined({"parameters"}, cells_of(parameters, saved)));
   std::string holders;
@@ -150,6 +164,7 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
     const TensorSummary summary = summarize_state(source, state, name);
     const auto saved_state = saved_norm(reader, state, name);
     json[state] = to_json(summary, saved_state);
+    wrong += saved_state && !summary.has_norm(*saved_state);
     rows.push_back(joined({state}, cells_of(summary, saved_state)));
   }
   if (reader) {
@@ -158,23 +173,24 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
       json["holders"].push_back({{"rank", rank}, {"begin", range.begin}, {"end", range.end}});
     }
   }
-  fmt::print("{}", command.json ? json.dump() + "\n" : lay_out(rows, 2) + holders);
-  return exit_code::done;
+  fmt::print("{}", command.json ? json_text(json) + "\n" : lay_out(rows, 2) + holders);
+  return exit_code_for(wrong);
 }
 
 int show_all(const TensorSource& source, const CheckpointReader* reader, const Command& command) {
   nlohmann::json json = {{"description", source.description()}, {"config", config_to_json(source.config())}};
   std::vector<Cells> rows = {{"tensor", "shape", "mean", "norm", "min", "max", "", reader ? "ranks" : ""}};
-  std::size_t elements = 0, non_finite = 0;
+  std::size_t elements = 0, non_finite = 0, wrong = 0;
   double squares = 0;
   for (const std::string& name : source.names()) {
     const TensorSummary summary = summarize(source, name);
     const Shape shape = source.shape(name);
     elements += numel(shape), non_finite += summary.non_finite, squares += summary.norm * summary.norm;
     const auto saved = saved_norm(reader, "parameters", name);
+    wrong += saved && !summary.has_norm(*saved);
     nlohmann::json entry = to_json(summary, saved);
     entry["name"] = name, entry["shape"] = shape;
-    Cells row = joined({name, to_string(shape)}, cells_of(summary, saved));
+    Cells row = joined({excerpt(name), to_string(shape)}, cells_of(summary, saved));
     const std::vector<int> ranks = reader ? ranks_that_hold(*reader, name) : std::vector<int>();
     if (reader) entry["ranks"] = ranks;
     row.push_back(ranks_text(ranks));
@@ -190,8 +206,8 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     json["version"] = h.version;
   }
   if (command.json) {
-    fmt::print("{}\n", json.dump());
-    return exit_code::done;
+    fmt::print("{}\n", json_text(json));
+    return exit_code_for(wrong);
   }
   const std::string states =
       source.states().size() > 1 ? format(", states: {}", fmt::join(source.states(), ", ")) : std::string();
@@ -199,7 +215,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
              reader ? describe_run(*reader) : source.description() + states + "\n", lay_out(rows, 2),
              format_count(static_cast<double>(elements)), source.names().size(), std::sqrt(squares),
              non_finite == 0 ? "" : format(", {} elements are not finite", non_finite));
-  return exit_code::done;
+  return exit_code_for(wrong);
 }
 
 int run(int argc, char** argv) {
@@ -213,9 +229,11 @@ int run(int argc, char** argv) {
   if (!command.other.empty() && (command.verify || command.options || !command.tensor.empty()))
     throw UserError("OTHER does not go with --verify, --options or --tensor (it is compared with) leave one out");
 
-  const auto open = [](const std::filesystem::path& path) {
+  if (command.verify && command.no_verify)
+    throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing) leave one out");
+  const auto open = [&](const std::filesystem::path& path) {
     std::vector<std::string> warnings;
-    auto opened = open_tensor_source(path, &warnings);
+    auto opened = open_tensor_source(path, &warnings, command.no_verify ? Verify::no : Verify::yes);
     print_warnings(warnings);
     return opened;
   };
@@ -240,8 +258,8 @@ int run(int argc, char** argv) {
                  norms == 0 ? "norms were not stored" : format("{} tensors, all norms as saved", norms));
   }
   if (command.options) {
-    const auto options = nlohmann::json::parse(reader->header().options_json, nullptr, false);
-    fmt::print("{}\n", options.is_discarded() ? reader->header().options_json : options.dump(command.json ? -1 : 2));
+    const auto options = parse_json(reader->header().options_json);
+    fmt::print("{}\n", options.is_discarded() ? reader->header().options_json : json_text(options, command.json ? -1 : 2));
     return exit_code::done;
   }
   if (!command.tensor.empty()) return show_tensor(*source, reader, command);

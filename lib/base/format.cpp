@@ -57,6 +57,29 @@ std::string format_duration(double seconds) {
   return format("{}:{:02}:{:02} h", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+std::string excerpt(std::string_view text, std::size_t most) {
+  std::string shown;
+  for (std::size_t i = 0; i < text.size() && shown.size() < most; ++i)
+    if (static_cast<unsigned char>(text[i]) >= ' ' && text[i] != '\x7f') shown += text[i];
+  if (text.size() <= most) return shown;
+  const auto last_is = [&](unsigned mask, unsigned bits) {
+    return !shown.empty() && (static_cast<unsigned char>(shown.back()) & mask) == bits;
+  };
+  while (last_is(0xc0, 0x80)) shown.pop_back();  // not in the midst of a character of UTF-8
+  if (last_is(0xc0, 0xc0)) shown.pop_back();
+  return shown + "...";
+}
+
+std::string printable(std::string_view message) {
+  constexpr std::size_t most = 8000, kept_end = 1000;  // the end says what to do
+  std::string all;
+  for (const char c : message)
+    if ((static_cast<unsigned char>(c) >= ' ' && c != '\x7f') || c == '\n') all += c;
+  if (all.size() <= most) return all;
+  return format("{} ... ({} characters are left out) ... {}", all.substr(0, most - kept_end), all.size() - most,
+                all.substr(all.size() - kept_end));
+}
+
 std::size_t parse_size(std::string_view text) {
   auto [value, unit] = number_and_unit(text, "size", "1024, 64M or 2GiB");
   if (!unit.empty() && unit.back() == 'b') unit.pop_back();

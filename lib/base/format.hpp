@@ -25,6 +25,12 @@ std::size_t parse_size(std::string_view text);
 /// Seconds from "90", "90s", "30min", "2h", "1d". Throws UserError.
 double parse_duration(std::string_view text);
 
+/// Text from outside as it can stand in a message: control characters and bytes beyond `most` are left out, and "..." says so.
+std::string excerpt(std::string_view text, std::size_t most = 200);
+
+/// A message as it is printed: without control characters but line ends, and without the middle of a very long one.
+std::string printable(std::string_view message);
+
 /// Rows of cells as lines: the first column to the left, the others to the right, `gap` spaces before each.
 std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap);
 

@@ -10,13 +10,13 @@
 namespace fsdp {
 
 void print_warnings(const std::vector<std::string>& warnings) {
-  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", printable(warning));
 }
 
 int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body) {
   const auto report = [&](const char* message, int code) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}: {}\n", argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp", message);
+    fmt::print(stderr, "{}: {}\n", argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp", printable(message));
     return code;
   };
   try {

@@ -17,6 +17,7 @@
 #include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
 #include "data/position.hpp"
+#include "files/sealed_file.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/shard_state.hpp"
 #include "h5/h5.hpp"
@@ -49,9 +50,10 @@ struct CheckpointHeader {
 
 /// Collective over world. Writes save_dir/step-NNNNNNNN under a temporary name: every rank its slices, rank 0 the index, fsync,
 /// barrier; rank 0 rename, marker last, barrier. On return it is durable, or every rank has thrown the same CollectiveError and
-/// the temporary folder is gone; earlier checkpoints are as they were. A step that exists is replaced only if it is not
-/// complete, else UserError. Removes what earlier runs left under temporary names. A rank's index on the shard axis is rank
-/// modulo header.shards; each replica writes its part of the shard. `states` has "parameters" first. Returns the folder.
+/// the temporary folder is gone; earlier checkpoints are as they were. Parameters that are not finite are such an error. A step
+/// that exists is replaced only if it is not complete, else UserError. Removes what earlier runs left under temporary names. A
+/// rank's index on the shard axis is rank modulo header.shards; each replica writes its part of the shard. `states` has
+/// "parameters" first. Returns the folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
                                       const Layout& layout, std::span<const ShardState> states, Communicator& world,
                                       h5::Compression compression = h5::Compression::none);
@@ -89,8 +91,9 @@ using ByteProgress = std::function<void(std::size_t, std::size_t)>;
 /// Reads any part of a complete checkpoint, at any layout. Opens files as needed; checks that all are there.
 class CheckpointReader : public TensorSource {
  public:
-  /// `folder` is a step folder. Throws UserError if it is not complete or not one.
-  static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder);
+  /// `folder` is a step folder. Throws what stored::read_complete() throws. Whatever is read later is compared with its
+  /// checksums unless Verify::no, and DamagedError thrown where it differs.
+  static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder, Verify verify = Verify::yes);
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
   /// Of all its files.
@@ -128,7 +131,7 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
 
 /// `path` is a step folder, or a save folder: then its latest complete step. Throws UserError.
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path,
-                                                  std::vector<std::string>* warnings = nullptr);
+                                                  std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
 
 enum class ConsolidatedFormat { hdf5, safetensors };
 struct ConsolidateOptions {
@@ -150,9 +153,5 @@ struct Consolidated {
 /// Throws UserError if OUT exists.
 Consolidated consolidate(const CheckpointReader& source, const std::filesystem::path& out, const ConsolidateOptions& options,
                          const ByteProgress& progress = nullptr);
-/// Compares all tensors of two sources bit by bit, in constant memory, parameters of `expected` rounded to `type`. Throws
-/// UserError naming the first that differs.
-void compare_sources(const TensorSource& expected, const TensorSource& found, DType type = DType::f32,
-                     const ByteProgress& progress = nullptr, const std::vector<std::string>& states = {"parameters"});
 
 }  // namespace fsdp

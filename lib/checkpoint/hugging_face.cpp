@@ -14,6 +14,8 @@
 #include "base/format.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/tensor_source.hpp"
+#include "files/input_file.hpp"
+#include "files/json.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp {
@@ -24,9 +26,11 @@ bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
 }
 
+constexpr std::size_t longest_index = std::size_t{64} << 20;
+
 /// The files that an index names, each once. Throws UserError.
 std::vector<std::string> files_of_index(const std::filesystem::path& path) {
-  const auto index = nlohmann::json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  const auto index = read_json_file(path, longest_index);
   const auto damaged = [&](const std::string& why) {
     throw UserError(format("{} is damaged ({}) download or copy it again", path.string(), why));
   };
@@ -36,8 +40,10 @@ std::vector<std::string> files_of_index(const std::filesystem::path& path) {
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     if (!file.is_string()) damaged(format("its weight_map names no file for {}", tensor));
     const std::string name = file;
-    if (name.find('/') != std::string::npos) damaged(format("its weight_map names '{}', which is not beside it", name));
-    if (!std::filesystem::exists(path.parent_path() / name))
+    const bool is_plain =
+        name.find('/') == std::string::npos && excerpt(name, name.size()) == name && name != "." && name != "..";
+    if (!is_plain) damaged(format("its weight_map names '{}', which is not beside it", excerpt(name)));
+    if (kind_of(path.parent_path() / name) == PathKind::missing)
       throw UserError(format("{} is not there ({} is in it, as {} says) copy the whole folder",
                              (path.parent_path() / name).string(), tensor, path.string()));
     names.insert(name);
@@ -49,17 +55,17 @@ class HuggingFaceFolder final : public TensorSource {
  public:
   /// `files`: names of safetensors files in it, which together hold the model; `state_files` the optimizer's states.
   HuggingFaceFolder(const std::filesystem::path& folder, const std::vector<std::string>& files,
-                    const std::vector<std::string>& state_files)
+                    const std::vector<std::string>& state_files, Verify verify)
       : folder_(folder), config_(read_config(folder)) {
     config_.validate();
     std::set<std::string> wanted;
     for (const Parameter& parameter : list_parameters(config_).parameters) wanted.insert(parameter.name);
     for (const std::string& name : files) {
-      files_.push_back(std::make_unique<SafetensorsFile>(folder / name));
+      files_.push_back(std::make_unique<SafetensorsFile>(folder / name, verify));
       for (const StoredTensor& tensor : files_.back()->tensors()) take(*files_.back(), tensor, wanted);
     }
     for (const std::string& name : state_files) {
-      files_.push_back(std::make_unique<SafetensorsFile>(folder / name));
+      files_.push_back(std::make_unique<SafetensorsFile>(folder / name, verify));
       for (const StoredTensor& tensor : files_.back()->tensors()) take_state(*files_.back(), tensor);
     }
   }
@@ -144,8 +150,8 @@ class HuggingFaceFolder final : public TensorSource {
 
 }  // namespace
 
-std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder) {
-  const auto there = [&](const std::string& name) { return std::filesystem::exists(folder / name); };
+std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder, Verify verify) {
+  const auto there = [&](const std::string& name) { return kind_of(folder / name) != PathKind::missing; };
   /// NAME.safetensors, or the files that its index names; none if neither is there.
   const auto files_of = [&](const std::string& name) -> std::vector<std::string> {
     const std::string single = name + ".safetensors", index = single + ".index.json";
@@ -159,7 +165,7 @@ std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& fol
   if (!there("config.json"))
     throw UserError(
         format("{} has no config.json (it says what the model is) copy it from where the weights are from", folder.string()));
-  return std::make_unique<HuggingFaceFolder>(folder, files, files_of("optimizer"));
+  return std::make_unique<HuggingFaceFolder>(folder, files, files_of("optimizer"), verify);
 }
 
 }  // namespace fsdp

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <span>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/stored.hpp"
+#include "kernels/element.hpp"
 #include "kernels/exact_sum.hpp"
 
 namespace fsdp {
@@ -79,6 +81,38 @@ std::size_t verify_norms(const CheckpointReader& reader, const std::vector<std::
       if (progress) progress(done, all);
     }
   return compared;
+}
+
+void compare_sources(const TensorSource& expected, const TensorSource& found, DType type, const ByteProgress& progress,
+                     const std::vector<std::string>& states) {
+  std::size_t done = 0, all = 0;
+  const auto each_tensor = [&](auto&& handle) {
+    for (const std::string& state : states)
+      for (const std::string& name : expected.names())
+        if (expected.has_state(state, name)) handle(state, name, expected.state_shape(state, name));
+  };
+  each_tensor([&](const std::string&, const std::string&, const Shape& shape) { all += numel(shape) * sizeof(float); });
+  std::vector<float> a(piece_elements), b(piece_elements);
+  each_tensor([&](const std::string& state, const std::string& name, const Shape& shape) {
+    const auto differ = [&](const std::string& how) {
+      throw RunError(format("{} of {} differs from that of {} ({}) make it again", stored::whole_name(state, name),
+                            found.description(), expected.description(), how));
+    };
+    if (!found.has_state(state, name)) differ("it is not there");
+    if (const Shape other = found.state_shape(state, name); other != shape)
+      differ(format("its shape is {}, not {}", to_string(other), to_string(shape)));
+    in_pieces(numel(shape), [&](Range range) {
+      expected.read_state(state, name, range, a.data());
+      if (state == "parameters") round_values(type, std::span(a).first(range.size()));
+      found.read_state(state, name, range, b.data());
+      done += range.size() * sizeof(float);
+      if (progress) progress(done, all);
+      if (std::memcmp(a.data(), b.data(), range.size() * sizeof(float)) == 0) return;
+      std::size_t i = 0;
+      while (std::memcmp(&a[i], &b[i], sizeof(float)) == 0) ++i;
+      differ(format("element {} is {}, not {}", range.begin + i, b[i], a[i]));
+    });
+  });
 }
 
 std::vector<TensorDifference> compare_tensors(const TensorSource& a, const TensorSource& b, const ByteProgress& progress) {

@@ -24,6 +24,11 @@ TensorSummary summarize_state(const TensorSource& source, const std::string& sta
 std::size_t verify_norms(const CheckpointReader& reader, const std::vector<std::string>& states,
                          const ByteProgress& progress = nullptr);
 
+/// Compares all tensors of two sources bit by bit, in constant memory, parameters of `expected` rounded to `type`. Throws
+/// RunError naming the first that differs.
+void compare_sources(const TensorSource& expected, const TensorSource& found, DType type = DType::f32,
+                     const ByteProgress& progress = nullptr, const std::vector<std::string>& states = {"parameters"});
+
 struct TensorDifference {
   std::string name;
   std::string why = {};              // not comparable: "only in ...", another shape; else empty

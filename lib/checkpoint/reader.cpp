@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
+#include "files/sealed_file.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp {
@@ -26,15 +27,10 @@ constexpr std::size_t open_files = 16;  // at most, of rank files
 
 class ShardedCheckpoint final : public CheckpointReader {
  public:
-  explicit ShardedCheckpoint(const fs::path& folder) : folder_(folder), marker_(stored::read_complete(folder)) {
+  ShardedCheckpoint(const fs::path& folder, Verify verify)
+      : folder_(folder), verify_(verify), marker_(stored::read_complete(folder)) {
     const fs::path path = folder / stored::index_name;
-    try {
-      const h5::File file = h5::File::open(path);
-      index_ = stored::read_index_attributes(file, path.string());
-    } catch (const std::exception& error) {
-      if (sum_file(path) != marker_.files.back().sum) damaged(path, error.what());
-      throw;
-    }
+    index_ = stored::read_index_attributes(h5::File::open(path, Verify::yes, marker_.files.back().sum), path.string());
     const CheckpointHeader& header = index_.header;
     if (index_.save_id != marker_.save_id || static_cast<std::size_t>(header.world_size) + 1 != marker_.files.size())
       damaged(path, "it is not of the same save as the other files");
@@ -115,9 +111,9 @@ class ShardedCheckpoint final : public CheckpointReader {
     try {
       for (const StoredPart& part : parts_->of(name, range, *stored::extent_of(find(name).unit, state))) {
         const Range common = intersect(part.range, range);
-        const OpenFile& open = rank_file(part.rank);
-        if (const auto offset = open.file.dataset(stored::slice_name(state, name)).offset())
-          open.bytes->prefetch(*offset + (common.begin - part.range.begin) * sizeof(float), common.size() * sizeof(float));
+        const h5::File& file = rank_file(part.rank);
+        if (const auto offset = file.dataset(stored::slice_name(state, name)).offset())
+          file.prefetch(*offset + (common.begin - part.range.begin) * sizeof(float), common.size() * sizeof(float));
       }
     } catch (const std::runtime_error&) {
       // Reading says so.
@@ -151,7 +147,6 @@ class ShardedCheckpoint final : public CheckpointReader {
   struct OpenFile {
     int rank;
     h5::File file;
-    std::unique_ptr<InputFile> bytes;  // the same
   };
 
   const Tensor& find(const std::string& name) const {
@@ -165,57 +160,41 @@ class ShardedCheckpoint final : public CheckpointReader {
   fs::path rank_path(int rank) const { return folder_ / stored::rank_file_name(rank, index_.header.world_size); }
 
   /// Opened when first needed, the longest unused one closed. Under the mutex.
-  const OpenFile& rank_file(int rank) const {
+  const h5::File& rank_file(int rank) const {
     const auto found = std::find_if(files_.begin(), files_.end(), [rank](const OpenFile& open) { return open.rank == rank; });
     if (found != files_.end()) {
       files_.splice(files_.begin(), files_, found);
-      return files_.front();
+      return files_.front().file;
     }
-    h5::File file = h5::File::open(rank_path(rank));
+    h5::File file = h5::File::open(rank_path(rank), verify_, marker_.files[static_cast<std::size_t>(rank)].sum);
     stored::check_kind(file, rank_path(rank).string(), stored::rank_kind);
     if (file.read_integer("save_id") != index_.save_id || file.read_integer("rank") != static_cast<std::uint64_t>(rank))
       damaged(rank_path(rank), "it is not of the same save as the index");
     if (files_.size() == open_files) files_.pop_back();
-    files_.push_front({rank, std::move(file), std::make_unique<InputFile>(rank_path(rank))});
-    return files_.front();
+    files_.push_front({rank, std::move(file)});
+    return files_.front().file;
   }
 
   void read_part(const StoredPart& part, const std::string& name, Range range, float* out) const {
+    const h5::Dataset dataset = rank_file(part.rank).dataset(name);
+    if (dataset.shape() != Shape{part.range.size()} || dataset.read_integer("begin") != part.range.begin)
+      damaged(rank_path(part.rank), format("{} is not elements {} to {}", name, part.range.begin, part.range.end));
+    dataset.read({range.begin - part.range.begin, range.end - part.range.begin}, out);
+  }
+
+  /// ", in exp_avg/wte.weight" for the first slice of a bad file that is not what was written. HDF5 does not see the file.
+  std::string damaged_tensor(int rank) const {
     try {
-      const h5::Dataset dataset = rank_file(part.rank).file.dataset(name);
-      if (dataset.shape() != Shape{part.range.size()} || dataset.read_integer("begin") != part.range.begin)
-        damaged(rank_path(part.rank), format("{} is not elements {} to {}", name, part.range.begin, part.range.end));
-      dataset.read({range.begin - part.range.begin, range.end - part.range.begin}, out);
-    } catch (const CallError& error) {
-      damaged(rank_path(part.rank), error.what());
+      const CheckedFile file(rank_path(rank), Verify::no);
+      const std::string name = file.damaged_part(0, file.size());
+      return name.empty() ? "" : ", in " + name;
+    } catch (const std::exception&) {
+      return ", in its list of checksums";
     }
   }
 
-  /// ", in exp_avg/wte.weight" for the first slice of a bad file whose own checksum does not fit.
-  std::string damaged_tensor(int rank) const {
-    const std::lock_guard lock(mutex_);
-    std::vector<float> values;
-    for (const std::string& state : index_.states)
-      for (const Tensor& tensor : tensors_) {
-        const auto extent = stored::extent_of(tensor.unit, state);
-        if (!extent) continue;
-        for (const StoredPart& part : parts_->of(tensor.name, *extent)) {
-          if (part.rank != rank) continue;
-          const std::string name = stored::slice_name(state, tensor.name);
-          try {
-            values.resize(part.range.size());
-            read_part(part, name, part.range, values.data());
-            const std::uint64_t sum = checksum(values.data(), values.size() * sizeof(float));
-            if (sum == rank_file(rank).file.dataset(name).read_integer("xxh3_64")) continue;
-          } catch (const std::exception&) {  // unreadable is damaged, too
-          }
-          return ", in " + name;
-        }
-      }
-    return ", outside the tensors";
-  }
-
   fs::path folder_;
+  Verify verify_;
   stored::Marker marker_;
   stored::Index index_;
   std::vector<Tensor> tensors_;
@@ -228,8 +207,8 @@ class ShardedCheckpoint final : public CheckpointReader {
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> CheckpointReader::open(const fs::path& folder) {
-  return std::make_unique<ShardedCheckpoint>(folder);
+std::unique_ptr<CheckpointReader> CheckpointReader::open(const fs::path& folder, Verify verify) {
+  return std::make_unique<ShardedCheckpoint>(folder, verify);
 }
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/json.hpp"
 #include "kernels/element.hpp"
 
 namespace fsdp {
@@ -22,6 +23,7 @@ namespace {
 
 constexpr std::size_t converted_at_once = std::size_t{1} << 16;  // elements
 constexpr std::uint64_t largest_header = 100'000'000;            // as the reference implementation has it
+constexpr std::size_t most_values = 64;                          // of an entry: a type, two positions and a shape
 
 [[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
   throw UserError(format("{} is damaged ({}) download or copy it again", path.string(), why));
@@ -45,7 +47,8 @@ std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
 /// One entry of the header, or UserError.
 StoredTensor read_entry(const std::filesystem::path& path, const std::string& name, const json& entry, std::uint64_t data_start,
                         std::uint64_t data_bytes) {
-  const auto fail = [&](const std::string& why) { damaged(path, format("its entry for {} {}", name, why)); };
+  const auto fail = [&](const std::string& why) { damaged(path, format("its entry for {} {}", excerpt(name), why)); };
+  if (excerpt(name, name.size()) != name) fail("has control characters in its name");
   const auto is_count = [](const json& value) { return value.is_number_unsigned(); };
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets"))
     fail("lacks dtype, shape or data_offsets");
@@ -76,7 +79,10 @@ std::optional<DType> type_of_safetensors(std::string_view name) {
   return std::nullopt;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
+std::filesystem::path seal_of_safetensors(const std::filesystem::path& path) { return path.string() + ".xxh3"; }
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verify)
+    : file_(CheckedFile::sealed_by(seal_of_safetensors(path), path, verify)) {
   if (file_.size() < 8) damaged(path, format("it has {} bytes, fewer than a header's length takes", file_.size()));
   std::uint64_t length = 0;
   file_.read(0, &length, sizeof length);
@@ -84,22 +90,38 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
     damaged(path, format("its header would be {} bytes long, the file has {}", length, file_.size()));
   std::string text(length, '\0');
   file_.read(8, text.data(), text.size());
+  const std::uint64_t data_start = 8 + length, data_bytes = file_.size() - data_start;
 
+  // An entry is looked at when it ends, and not kept: a header of 100 MB may hold any JSON, and would become 2 GB of values.
   // JSON allows a name to be repeated, this format does not.
   std::vector<std::string> seen;
+  std::size_t values = 0;  // of the entry that is read
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth == 1 && event == json::parse_event_t::key) seen.push_back(parsed.get<std::string>());
+    using Event = json::parse_event_t;
+    const bool is_entry = depth == 1;
+    if (event == Event::key && is_entry) {
+      seen.push_back(parsed.get<std::string>());
+      values = 0;
+      return seen.back() != "__metadata__";
+    }
+    const bool of_metadata = !seen.empty() && seen.back() == "__metadata__";
+    if (seen.empty() || of_metadata) return depth == 0 || (is_entry && event == Event::object_start);
+    if (is_entry && event == Event::object_end) {
+      tensors_.push_back(read_entry(path, seen.back(), parsed, data_start, data_bytes));
+      return false;
+    }
+    if (is_entry && (event == Event::value || event == Event::array_start))
+      read_entry(path, seen.back(), json(), data_start, data_bytes);
+    if (event == Event::value && ++values > most_values)
+      damaged(path, format("its entry for {} is too long", excerpt(seen.back())));
     return true;
   };
-  const json header = json::parse(text, watch, /*allow_exceptions=*/false);
+  const json header = parse_json(text, watch);
   if (header.is_discarded() || !header.is_object()) damaged(path, "its header is not a JSON object");
   std::sort(seen.begin(), seen.end());
   if (const auto repeated = std::adjacent_find(seen.begin(), seen.end()); repeated != seen.end())
-    damaged(path, format("its header names {} twice", *repeated));
+    damaged(path, format("its header names {} twice", excerpt(*repeated)));
 
-  const std::uint64_t data_start = 8 + length, data_bytes = file_.size() - data_start;
-  for (const auto& [name, entry] : header.items())
-    if (name != "__metadata__") tensors_.push_back(read_entry(path, name, entry, data_start, data_bytes));
   std::sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);  // an empty tensor before its neighbour
   });

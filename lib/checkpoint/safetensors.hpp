@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/dtype.hpp"
-#include "checkpoint/files.hpp"
+#include "files/sealed_file.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -30,8 +30,9 @@ struct StoredTensor {
 
 class SafetensorsFile {
  public:
-  /// Reads and checks the header. Throws UserError.
-  explicit SafetensorsFile(const std::filesystem::path& path);
+  /// Reads and checks the header. Throws UserError. What is read is compared with the seal beside the file, if there is one:
+  /// fsdp-consolidate writes it.
+  explicit SafetensorsFile(const std::filesystem::path& path, Verify verify = Verify::yes);
   /// In the order of their bytes.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   /// nullptr if there is none.
@@ -41,9 +42,12 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:
-  InputFile file_;
+  CheckedFile file_;
   std::vector<StoredTensor> tensors_;
 };
+
+/// The name of the seal beside a file.
+std::filesystem::path seal_of_safetensors(const std::filesystem::path& path);
 
 /// What a file of these tensors, all of one type, begins with: their bytes follow without gaps, in this order. `metadata` are
 /// texts beside the format's own.

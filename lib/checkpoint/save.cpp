@@ -14,6 +14,8 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
+#include "files/input_file.hpp"
+#include "files/output_file.hpp"
 #include "kernels/element.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
@@ -64,11 +66,20 @@ bool is_complete(const fs::path& folder) {
   }
 }
 
+/// After an error, which is what is told.
+void remove_what_was_begun(const fs::path& folder) {
+  try {
+    remove_our_files(folder, stored::is_step_file);
+  } catch (const std::exception&) {
+  }
+}
+
 /// Folders of steps that were never finished. Only one run writes to a save folder at a time.
 void remove_left_over(const fs::path& save_dir) {
   for (const auto& entry : fs::directory_iterator(save_dir)) {
     const fs::path& path = entry.path();
-    if (path.extension() == temporary_suffix && stored::update_of_step_name(path.stem().string())) fs::remove_all(path);
+    if (path.extension() == temporary_suffix && stored::update_of_step_name(path.stem().string()))
+      remove_our_files(path, stored::is_step_file);
   }
 }
 
@@ -80,7 +91,7 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
         format("{} is a complete checkpoint already (it is not overwritten) choose another --save-dir, continue from it with "
                "--restore latest, or remove it",
                names.final_folder.string()));
-  if (fs::exists(names.final_folder / stored::marker_name))
+  if (kind_of(names.final_folder / stored::marker_name) != PathKind::missing)
     throw RunError(format("{} was complete once (it has a marker, and is damaged) move it away, or choose another --save-dir",
                           names.final_folder.string()));
   remove_left_over(save_dir);
@@ -145,7 +156,7 @@ std::uint64_t stored_bytes(const std::vector<Piece>& pieces) {
 FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
                         const std::vector<Piece>& pieces, h5::Compression compression,
                         std::vector<kernels::ExactSum>& squares) {
-  if (!fs::is_directory(path.parent_path()))
+  if (kind_of(path.parent_path()) != PathKind::folder)
     throw UserError(format(
         "{} is not there on this rank (rank 0 has just made it) choose a --save-dir on a file system that all nodes share",
         path.parent_path().string()));
@@ -158,7 +169,7 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
   const auto stream = make_cpu_device()->make_stream();
   std::vector<float> widened;
-  std::vector<KnownPart> known;  // written from memory that stays as it is
+  std::vector<h5::KnownPart> known;
   for (const Piece& piece : pieces) {
     const float* values = with_element(piece.type, [&]<class E>() {
       if constexpr (std::is_same_v<E, float>) {
@@ -174,18 +185,19 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
     dataset.write_integers("shape", std::vector<std::uint64_t>(piece.shape.begin(), piece.shape.end()));
     dataset.write_integer("begin", piece.range.begin);
     dataset.write_integer("end", piece.range.end);
-    dataset.write_integer("xxh3_64", checksum(values, piece.numel() * sizeof(float)));
+    const std::size_t bytes = piece.numel() * sizeof(float);
+    const std::uint64_t sum = checksum(values, bytes);
+    dataset.write_integer("xxh3_64", sum);
     dataset.write({0, piece.numel()}, values);
-    if (const auto offset = dataset.offset(); offset && piece.type == DType::f32)
-      known.push_back({*offset, {piece.data, piece.bytes()}});
+    const bool as_in_memory = piece.type == DType::f32 && dataset.offset();
+    for (const auto& [offset, stored_bytes] : dataset.stored_ranges())
+      known.push_back({{piece.dataset, offset, stored_bytes, sum}, as_in_memory ? piece.data : nullptr});
   }
-  file.close();
-  std::sort(known.begin(), known.end(), [](const KnownPart& a, const KnownPart& b) { return a.offset < b.offset; });
-  return sum_file(path, known);
+  return file.seal(std::move(known));
 }
 
-void write_index(const fs::path& path, const stored::Index& index, const std::vector<Parameter>& parameters,
-                 const Layout& layout) {
+FileSum write_index(const fs::path& path, const stored::Index& index, const std::vector<Parameter>& parameters,
+                    const Layout& layout) {
   std::vector<const Unit*> unit_of(parameters.size());
   for (const Unit& unit : layout.units())
     for (const std::size_t p : unit.parameters) unit_of[p] = &unit;
@@ -202,7 +214,7 @@ void write_index(const fs::path& path, const stored::Index& index, const std::ve
         parts.push_back({range, stored::rank_file_name(rank, index.header.world_size), stored::slice_name(state, name)});
       file.create_virtual_dataset(stored::whole_name(state, name), stored::state_shape(parameters[p].shape, *extent), parts);
     }
-  file.close();
+  return file.seal();
 }
 
 /// Rank 0, once all files are on the disk: the final name, the marker.
@@ -213,13 +225,14 @@ void complete(const Names& names, const stored::Index& index, const std::vector<
     marker.files.push_back({stored::rank_file_name(narrow<int>(marker.files.size()), index.header.world_size), sum});
   marker.files.push_back({stored::index_name, index_sum});
   sync_folder(names.temporary_folder);
-  fs::remove_all(names.final_folder);  // not complete: prepare() has looked
+  if (!remove_our_files(names.final_folder, stored::is_step_file))  // not complete: prepare() has looked
+    throw RunError(format("{} is in the way (it is no complete checkpoint, and holds files that are not ours) move it away",
+                          names.final_folder.string()));
   try {
     rename_durably(names.temporary_folder, names.final_folder);
     write_text_file_durably(names.final_folder / stored::marker_name, stored::marker_text(marker));
   } catch (const std::exception&) {
-    std::error_code ignored;
-    fs::remove_all(names.final_folder, ignored);
+    remove_what_was_begun(names.final_folder);
     throw;
   }
 }
@@ -262,10 +275,26 @@ struct CheckpointSave::Job {
                   [&] { return write_rank_file(path, index.header, index.save_id, rank, pieces, compression, squares); });
     if (rank != 0) return;
     const fs::path index_path = names.temporary_folder / stored::index_name;
-    index_sum = writing(index_path, all_bytes, [&] {
-      write_index(index_path, index, parameters, layout);
-      return sum_file(index_path);
-    });
+    index_sum = writing(index_path, all_bytes, [&] { return write_index(index_path, index, parameters, layout); });
+  }
+  /// Throws RunError if a parameter has elements that are not finite: nothing could go on from them, and earlier steps would
+  /// leave for it. Once all squares are known.
+  void require_finite() const {
+    std::size_t tensors = 0;
+    std::string first;
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      const std::int64_t bad = squares[p].non_finite;
+      if (bad == 0) continue;
+      if (++tensors == 1) first = format("{} has {} elements that are infinite or no numbers", parameters[p].name, bad);
+    }
+    if (tensors == 0) return;
+    const auto latest = latest_update(names.final_folder.parent_path());
+    throw RunError(format(
+        "the weights after update {} are not finite ({}{}) and were not saved; {}; lower the learning rate, warm up longer or "
+        "clip gradients, and start again",
+        index.header.progress.update, first, tensors == 1 ? "" : format(", and {} other tensors are like it", tensors - 1),
+        latest ? format("the last complete checkpoint is {}", stored::step_name(*latest))
+               : "there is no checkpoint before it"));
   }
   /// Of every tensor that is stored, by its name in the index.
   std::map<std::string, double> norms() const {
@@ -280,8 +309,7 @@ struct CheckpointSave::Job {
   }
   /// All ranks have closed their files by now, or the job is ending.
   void remove_temporary_folder() const {
-    std::error_code ignored;
-    if (world.rank() == 0) fs::remove_all(names.temporary_folder, ignored);
+    if (world.rank() == 0) remove_what_was_begun(names.temporary_folder);
   }
 };
 
@@ -375,6 +403,7 @@ std::filesystem::path CheckpointSave::finish() {
     world.all_reduce(*stream, reinterpret_cast<std::int64_t*>(squares.data()), squares.size() * kernels::ExactSum::words);
     agree(world, [&] {
       if (rank != 0) return;
+      job_->require_finite();
       std::vector<FileSum> all(static_cast<std::size_t>(world.size()));
       for (std::size_t r = 0; r < all.size(); ++r)
         all[r] = {static_cast<std::uint64_t>(sums[2 * r]), static_cast<std::uint64_t>(sums[2 * r + 1])};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <system_error>
 #include <utility>
 
@@ -10,6 +11,8 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/stored.hpp"
+#include "files/input_file.hpp"
+#include "files/output_file.hpp"
 
 namespace fsdp {
 
@@ -20,13 +23,15 @@ namespace {
 struct Step {
   std::uint64_t update;
   fs::path folder;
+  bool finite = true;  // once it has been looked into
   auto operator<=>(const Step&) const = default;
 };
 
 /// Complete or not, the newest first; saves that were never finished are named in `warnings`.
 std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
-  std::error_code error;
   std::vector<Step> steps;
+  if (kind_of(save_dir) == PathKind::missing) return steps;
+  std::error_code error;
   for (auto entry = fs::directory_iterator(save_dir, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
     const fs::path& path = entry->path();
@@ -35,16 +40,24 @@ std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* 
     else if (warnings && path.extension() == ".tmp" && stored::update_of_step_name(path.stem().string()))
       warnings->push_back(format("{} was never finished (the run ended while it was saved); it is not used", path.string()));
   }
+  if (error) throw CallError("read folder " + save_dir.string(), error.message());
   std::sort(steps.rbegin(), steps.rend());
   return steps;
+}
+
+/// Whether a run could go on from it: steps of before such were refused may have weights that are not finite.
+bool is_finite(const stored::Marker& marker) {
+  return std::none_of(marker.norms.begin(), marker.norms.end(), [](const auto& norm) {
+    return std::isnan(norm.second) && norm.first.find('/') == std::string::npos;  // of a parameter
+  });
 }
 
 /// Those that are complete, the newest first.
 std::vector<Step> complete_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::vector<Step> complete;
-  for (const Step& step : all_steps(save_dir, warnings)) {
+  for (Step step : all_steps(save_dir, warnings)) {
     try {
-      stored::read_complete(step.folder);
+      step.finite = is_finite(stored::read_complete(step.folder));
       complete.push_back(step);
     } catch (const RunError& problem) {
       if (warnings && complete.empty()) warnings->push_back(problem.what());  // older ones are of no interest
@@ -84,7 +97,7 @@ std::vector<fs::path> damaged_checkpoints(const fs::path& save_dir, std::uint64_
 fs::path set_aside(const fs::path& folder) {
   fs::path to = folder;
   to += ".damaged";
-  for (int i = 2; fs::exists(to); ++i) to = folder.string() + format(".damaged-{}", i);
+  for (int i = 2; kind_of(to) != PathKind::missing; ++i) to = folder.string() + format(".damaged-{}", i);
   std::error_code error;
   fs::rename(folder, to, error);
   if (error)
@@ -103,17 +116,27 @@ std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_la
   } catch (const std::exception& error) {
     note(format("nothing was removed ({})", error.what()));
   }
+  const auto last_finite = std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.finite; });
   for (std::size_t i = keep_last; i < steps.size(); ++i) {
-    const auto& [update, folder] = steps[i];
+    const auto& [update, folder, finite] = steps[i];
     if (keep_every > 0 && update % keep_every == 0) continue;
+    if (last_finite == steps.begin() + static_cast<std::ptrdiff_t>(i)) continue;
     std::error_code error;
     fs::path leaving = folder;
     leaving += ".tmp";  // what is left of it goes with the next save
     // A folder that somebody made read-only to keep it stays a step.
     if (::access(folder.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
     if (!error) fs::rename(folder, leaving, error);
-    if (!error) fs::remove_all(leaving, error);
-    if (error) note(format("{} could not be removed ({})", folder.string(), error.message()));
+    if (error) {
+      note(format("{} could not be removed ({})", folder.string(), error.message()));
+      continue;
+    }
+    try {
+      if (!remove_our_files(leaving, stored::is_step_file))
+        note(format("{} stays: it holds files that are not of a checkpoint", leaving.string()));
+    } catch (const CallError& failure) {
+      note(format("{} could not be removed ({})", leaving.string(), failure.what()));
+    }
   }
   return problem;
 }

@@ -10,7 +10,8 @@
 namespace fsdp {
 
 /// The newest complete step, if there is one, as far as markers and sizes tell; newer ones that are not complete are named in
-/// `warnings`. Throws UserError if it is of a format version that this program does not know: it may be whole.
+/// `warnings`. Throws UserError if it is of a format version that this program does not know, or has the name of another step,
+/// and CallError where the system cannot tell what is there: it may be whole.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir,
                                                        std::vector<std::string>* warnings = nullptr);
 /// Its update.
@@ -23,9 +24,9 @@ std::vector<std::filesystem::path> damaged_checkpoints(const std::filesystem::pa
 /// Throws RunError.
 std::filesystem::path set_aside(const std::filesystem::path& folder);
 
-/// Removes complete steps but the newest `keep_last` (at least 1), and those whose update is a multiple of `keep_every` (0: no
-/// such). A step stops being one before its files go. Returns what could not be removed, in words; empty if nothing. For one
-/// rank alone; throws nothing.
+/// Removes complete steps but the newest `keep_last` (at least 1), the newest one whose weights are finite, and those whose
+/// update is a multiple of `keep_every` (0: no such). A step stops being one before its files go, and no other files go.
+/// Returns what could not be removed, in words; empty if nothing. For one rank alone; throws nothing.
 std::string remove_old_checkpoints(const std::filesystem::path& save_dir, std::size_t keep_last, std::uint64_t keep_every);
 
 }  // namespace fsdp

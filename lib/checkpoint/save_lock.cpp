@@ -5,8 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <optional>
+#include <string_view>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -19,6 +22,8 @@
 #include "base/format.hpp"
 #include "base/system.hpp"
 #include "base/timer.hpp"
+#include "files/input_file.hpp"
+#include "files/json.hpp"
 
 namespace fsdp {
 
@@ -41,26 +46,30 @@ Owner myself() {
   return {host_name(), job ? job : "", getpid(), restarts ? std::atoll(restarts) : 0};
 }
 
-Owner read_owner(int fd) {
+/// Nothing if what it holds was not written by a run of ours.
+std::optional<Owner> read_owner(int fd) {
   char text[1024];
   const ssize_t n = ::pread(fd, text, sizeof text, 0);
-  const nlohmann::json json = nlohmann::json::parse(text, text + (n > 0 ? n : 0), nullptr, /*allow_exceptions=*/false);
+  if (n == 0) return Owner{};  // it has just been made
+  if (n < 0) return {};
+  const std::string_view found(text, static_cast<std::size_t>(n)), ours = "{\"host\":";
+  if (found.substr(0, ours.size()) != ours.substr(0, found.size())) return {};
+  const nlohmann::json json = parse_json(found);
   const auto is = [&](const char* key, bool (nlohmann::json::*kind)() const noexcept) {
-    return json.contains(key) && (json[key].*kind)();
+    return json.is_object() && json.contains(key) && (json[key].*kind)();
   };
   using Json = nlohmann::json;
-  if (!json.is_object() || !is("host", &Json::is_string) || !is("slurm_job", &Json::is_string) ||
-      !is("process", &Json::is_number_integer))
-    return {};
-  return {json.value("host", ""), json.value("slurm_job", ""), json.value("process", std::int64_t{0}),
-          is("slurm_restarts", &Json::is_number_integer) ? json["slurm_restarts"].get<std::int64_t>() : 0};
+  if (!is("host", &Json::is_string) || !is("slurm_job", &Json::is_string) || !is("process", &Json::is_number_integer))
+    return Owner{};  // it died while it wrote
+  return Owner{json.value("host", ""), json.value("slurm_job", ""), json.value("process", std::int64_t{0}),
+               is("slurm_restarts", &Json::is_number_integer) ? json["slurm_restarts"].get<std::int64_t>() : 0};
 }
 
 /// Whether the path still names this file: its last owner may have removed it in between.
 bool is_file_at(int fd, const fs::path& path) {
   struct stat opened {
   }, named{};
-  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+  return ::fstat(fd, &opened) == 0 && ::lstat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
          opened.st_dev == named.st_dev;
 }
 
@@ -68,23 +77,36 @@ bool is_file_at(int fd, const fs::path& path) {
   throw UserError(format("checkpoints cannot be written to {} ({}) choose another --save-dir", folder.string(), why));
 }
 
+/// Opens the lock file, or makes it. What is there and is not a lock stays as it is.
+int open_lock(const fs::path& folder, const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  struct stat info {};
+  if (fd < 0 && errno != ELOOP && errno != ENXIO && errno != EISDIR) cannot_write(folder, std::strerror(errno));
+  const bool plain = fd >= 0 && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink <= 1;
+  if (plain && read_owner(fd)) return fd;
+  if (fd >= 0) ::close(fd);
+  throw UserError(
+      format("{} is in the way (a run marks there that it saves to this folder, and this is {}) move it away, or choose "
+             "another folder",
+             path.string(), plain ? "no such mark" : "a link, or no plain file"));
+}
+
 }  // namespace
 
 SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_dir), path_(save_dir / "lock") {
   std::error_code error;
   made_folder_ = fs::create_directories(folder_, error);
-  if (error || !fs::is_directory(folder_, error)) cannot_write(folder_, error ? error.message() : "it is not a folder");
+  if (error || kind_of(folder_) != PathKind::folder) cannot_write(folder_, error ? error.message() : "it is not a folder");
   const Owner me = myself();
   const Timer timer;
   try {
     for (;;) {
-      fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-      if (fd_ < 0) cannot_write(folder_, std::strerror(errno));
+      fd_ = open_lock(folder_, path_);
       const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
       const bool busy = !locked && errno == EWOULDBLOCK;  // any other error: a file system without locks
-      const Owner owner = read_owner(fd_);
+      const Owner owner = read_owner(fd_).value_or(Owner{});
       if (busy && timer.seconds() < patience_s) {
-        ::close(fd_);
+        ::close(std::exchange(fd_, -1));
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         continue;
       }
@@ -92,7 +114,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
         throw RunError(format("{} is in use ({} saves there) wait for its end, or choose another folder", folder_.string(),
                               owner.host.empty() ? "another run" : owner.description()));
       if (locked && !is_file_at(fd_, path_)) {
-        ::close(fd_);
+        ::close(std::exchange(fd_, -1));
         continue;
       }
       const bool left_here = owner.host.empty() || (owner.host == me.host && locked);  // a dead process holds no flock
@@ -103,18 +125,21 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
                               owner.description(), path_.string()));
       break;
     }
-    const std::string text = nlohmann::json{{"host", me.host},
-                                            {"process", me.process},
-                                            {"slurm_job", me.job},
-                                            {"slurm_restarts", me.restarts},
-                                            {"since", std::time(nullptr)}}
-                                 .dump() +
+    const std::string text = json_text(nlohmann::json{{"host", me.host},
+                                                      {"process", me.process},
+                                                      {"slurm_job", me.job},
+                                                      {"slurm_restarts", me.restarts},
+                                                      {"since", std::time(nullptr)}}) +
                              "\n";
     const bool written =
         ::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
-    if (!written)
+    if (!written) {
+      const int why = errno;
+      static_cast<void>(::ftruncate(fd_, 0));  // nobody's, rather than half a name
+      errno = why;
       throw RunError(format("{} could not be written ({}) free some space, see to the disk, or choose another --save-dir",
                             path_.string(), std::strerror(errno)));
+    }
   } catch (...) {
     if (fd_ >= 0) ::close(fd_);
     if (made_folder_) ::rmdir(folder_.c_str());
@@ -123,7 +148,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
 }
 
 SaveLock::~SaveLock() {
-  ::unlink(path_.c_str());
+  if (is_file_at(fd_, path_)) ::unlink(path_.c_str());
   ::close(fd_);
   if (made_folder_) ::rmdir(folder_.c_str());  // only if nothing is in it
 }

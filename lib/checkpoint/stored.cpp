@@ -1,17 +1,18 @@
 #include "checkpoint/stored.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <limits>
+#include <set>
 #include <utility>
-
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/input_file.hpp"
+#include "files/json.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp::stored {
@@ -31,6 +32,14 @@ std::optional<std::uint64_t> update_of_step_name(const std::string& name) {
 }
 
 std::string rank_file_name(int rank, int world_size) { return format("rank-{:05}-of-{:05}.h5", rank, world_size); }
+bool is_step_file(const std::string& name) {
+  const auto is_rank_file = [&] {
+    int rank = 0, ranks = 0, end = 0;
+    return std::sscanf(name.c_str(), "rank-%5d-of-%5d.h5%n", &rank, &ranks, &end) == 2 &&
+           static_cast<std::size_t>(end) == name.size();
+  };
+  return name == index_name || name == marker_name || name == std::string(marker_name) + ".tmp" || is_rank_file();
+}
 std::string slice_name(const std::string& state, const std::string& parameter) { return state + "/" + parameter; }
 std::string whole_name(const std::string& state, const std::string& parameter) {
   return state == "parameters" ? parameter : state + "/" + parameter;
@@ -135,7 +144,7 @@ namespace {
 
 std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
   if (!node.has_attribute("loss_scaler")) return {};
-  const json state = json::parse(node.read_text("loss_scaler"), nullptr, /*allow_exceptions=*/false);
+  const json state = parse_json(node.read_text("loss_scaler"));
   const auto number = [&](const char* key) {
     if (!state.is_object() || !state.contains(key) || !state[key].is_number())
       throw UserError(format("the checkpoint's loss scale cannot be read ('{}' is not there) use another checkpoint", key));
@@ -201,11 +210,11 @@ void write_index_attributes(h5::Node& node, const Index& index) {
   node.write_text("strategy", header.strategy);
   node.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
   node.write_integer("shards", static_cast<std::uint64_t>(header.shards));
-  node.write_text("units", units_to_json(header.units).dump());
+  node.write_text("units", json_text(units_to_json(header.units)));
   node.write_integer("flat_alignment", flat_alignment);
   node.write_text("optimizer", header.optimizer);
   write_states(node, index.states);
-  node.write_text("config", config_to_json(header.config).dump(2));
+  node.write_text("config", json_text(config_to_json(header.config), 2));
   node.write_text("options", header.options_json);
   if (!header.model_folder.empty()) node.write_text("model_folder", header.model_folder);
 }
@@ -228,13 +237,12 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   header.optimizer = node.read_text("optimizer");
   header.options_json = node.read_text("options");
   if (node.has_attribute("model_folder")) header.model_folder = node.read_text("model_folder");
-  const json config = json::parse(node.read_text("config"), nullptr, /*allow_exceptions=*/false);
+  const json config = parse_json(node.read_text("config"));
   if (config.is_discarded())
     throw UserError(format("{} holds no model configuration (it is not JSON) use another checkpoint", name));
   header.config = config_from_json(config);
   header.config.validate();
-  header.units = units_from_json(json::parse(node.read_text("units"), nullptr, /*allow_exceptions=*/false),
-                                 list_parameters(header.config).parameters.size());
+  header.units = units_from_json(parse_json(node.read_text("units")), list_parameters(header.config).parameters.size());
   if (header.units.empty())
     throw UserError(format("{} describes units that do not cover its model once (it is damaged) use another checkpoint", name));
   index.states = read_states(node);
@@ -251,36 +259,55 @@ std::string marker_text(const Marker& marker) {
   for (const Marker::File& file : marker.files)
     text["files"].push_back({{"name", file.name}, {"bytes", file.sum.bytes}, {"xxh3_64", checksum_text(file.sum.checksum)}});
   text["norms"] = marker.norms;
-  return text.dump(1) + "\n";
+  return seal_json(text);
 }
+
+namespace {
+
+/// The marker as it stands. Throws std::exception of whatever is wrong with it.
+Marker parse_marker(const json& text) {
+  const auto hexadecimal = [](const json& value) { return std::stoull(value.get<std::string>(), nullptr, 16); };
+  Marker marker;
+  marker.update = text.at("update");
+  marker.save_id = hexadecimal(text.at("save_id"));
+  for (const json& file : text.at("files"))
+    marker.files.push_back({file.at("name"), {file.at("bytes"), hexadecimal(file.at("xxh3_64"))}});
+  const json norms = text.value("norms", json::object());
+  for (const auto& [name, norm] : norms.items())  // JSON has no NaN
+    marker.norms[name] = norm.is_null() ? std::numeric_limits<double>::quiet_NaN() : norm.get<double>();
+  return marker;
+}
+
+/// Whether all that a marker without a seal says is what those of before there were seals said.
+bool is_from_before_seals(const json& text) {
+  const std::set<std::string> known = {"format", "format_version", "update", "save_id", "files", "norms"};
+  for (const auto& [key, value] : text.items())
+    if (!known.contains(key)) return false;
+  return true;
+}
+
+}  // namespace
 
 Marker read_complete(const std::filesystem::path& folder) {
   const auto text_of = [&](const std::string& why) {
     return format("{} is not a complete checkpoint ({}) use another step", folder.string(), why);
   };
   const auto fail = [&](const std::string& why) { throw DamagedError(text_of(why)); };  // it was one
-  // What cannot be read may be whole: that is no reason to use another step, or to write over this one.
-  const std::filesystem::path marker_path = folder / marker_name;
-  check_errno(::access(marker_path.c_str(), R_OK) == 0 || errno == ENOENT || errno == ENOTDIR, "read " + marker_path.string());
-  std::error_code error;
-  if (!std::filesystem::is_directory(folder, error)) throw RunError(text_of("there is no such folder"));
-  if (!std::filesystem::exists(folder / marker_name, error))
-    throw RunError(text_of(format("it has no {}, which is written last", marker_name)));
-  const json text = json::parse(read_text_file(folder / marker_name), nullptr, /*allow_exceptions=*/false);
-  Marker marker;
-  try {  // nlohmann's own checks of every access
-    check_version(text.at("format_version"), marker_path.string());
-    const auto hexadecimal = [](const json& value) { return std::stoull(value.get<std::string>(), nullptr, 16); };
-    marker.update = text.at("update");
-    marker.save_id = hexadecimal(text.at("save_id"));
-    for (const json& file : text.at("files"))
-      marker.files.push_back({file.at("name"), {file.at("bytes"), hexadecimal(file.at("xxh3_64"))}});
-    const json norms = text.value("norms", json::object());
-    for (const auto& [name, norm] : norms.items())  // JSON has no NaN
-      marker.norms[name] = norm.is_null() ? std::numeric_limits<double>::quiet_NaN() : norm.get<double>();
-  } catch (const json::exception&) {
+  const std::filesystem::path path = folder / marker_name;
+  if (kind_of(folder) != PathKind::folder) throw RunError(text_of("there is no such folder"));
+  if (kind_of(path) == PathKind::missing) throw RunError(text_of(format("it has no {}, which is written last", marker_name)));
+  const std::string text = read_text_file(path);
+  const json parsed = parse_json(text);
+  if (!parsed.is_object() || !parsed.contains("format_version") || !parsed["format_version"].is_number_unsigned())
     fail(format("its {} is damaged", marker_name));
-  } catch (const std::logic_error&) {  // of stoull
+  check_version(parsed["format_version"], path.string());  // first: another version may have another seal
+  const Seal seal = check_seal(text);
+  if (seal == Seal::broken) fail(format("its {} is damaged: it is not what its checksum says", marker_name));
+  if (seal == Seal::none && !is_from_before_seals(parsed)) fail(format("its {} is damaged: it has no checksum", marker_name));
+  Marker marker;
+  try {
+    marker = parse_marker(parsed);
+  } catch (const std::exception&) {  // of nlohmann's access and of stoull
     fail(format("its {} is damaged", marker_name));
   }
   const bool has_index = !marker.files.empty() && marker.files.back().name == index_name;
@@ -288,11 +315,14 @@ Marker read_complete(const std::filesystem::path& folder) {
   const int ranks = static_cast<int>(marker.files.size()) - 1;
   for (int i = 0; i <= ranks; ++i) {
     const Marker::File& file = marker.files[static_cast<std::size_t>(i)];
-    if (i < ranks && file.name != rank_file_name(i, ranks)) fail(format("its {} names {}", marker_name, file.name));
-    const auto bytes = std::filesystem::file_size(folder / file.name, error);
-    if (error) fail(format("{} is missing", file.name));
-    if (bytes != file.sum.bytes) fail(format("{} has {} bytes, {} were written", file.name, bytes, file.sum.bytes));
+    if (i < ranks && file.name != rank_file_name(i, ranks)) fail(format("its {} names {}", marker_name, excerpt(file.name)));
+    const auto bytes = size_of_file(folder / file.name);
+    if (!bytes) fail(format("{} is missing", file.name));
+    if (*bytes != file.sum.bytes) fail(format("{} has {} bytes, {} were written", file.name, *bytes, file.sum.bytes));
   }
+  if (const auto named = update_of_step_name(folder.filename().string()); named && *named != marker.update)
+    throw UserError(format("{} holds the step of update {} (it was renamed, or took another one's place) name it {} again",
+                           folder.string(), marker.update, step_name(marker.update)));
   return marker;
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/files.hpp"
+#include "files/checksum.hpp"
 #include "h5/h5.hpp"
 
 namespace fsdp::stored {
@@ -26,6 +26,8 @@ std::string step_name(std::uint64_t update);
 /// Nothing if `name` is not that of a step.
 std::optional<std::uint64_t> update_of_step_name(const std::string& name);
 std::string rank_file_name(int rank, int world_size);
+/// Whether we give this name to a file in a step folder.
+bool is_step_file(const std::string& name);
 /// Inside a rank file.
 std::string slice_name(const std::string& state, const std::string& parameter);
 /// Inside the index: parameters at the root, so that it reads as a state dict.
@@ -75,8 +77,9 @@ struct Marker {
   std::map<std::string, double> norms = {};  // of tensors when they were saved, by their names in the index; older saves: none
 };
 std::string marker_text(const Marker& marker);
-/// Throws RunError that says why `folder` is not a complete checkpoint (no marker, a bad one, a file missing or of another
-/// size), UserError if it is of another format version, and CallError if there is a marker that cannot be read.
+/// Throws RunError that says why `folder` is not a complete checkpoint: DamagedError if it was one (a bad marker, a file
+/// missing or of another size). Throws UserError if it is of another format version, or its name is that of another step; and
+/// CallError where the system cannot tell what is there.
 Marker read_complete(const std::filesystem::path& folder);
 
 }  // namespace fsdp::stored

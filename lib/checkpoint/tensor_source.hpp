@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "files/sealed_file.hpp"
 #include "nn/config.hpp"
 #include "tensor/shape.hpp"
 
@@ -39,15 +40,17 @@ class TensorSource {
 };
 
 /// Opens whatever `path` is: a Hugging Face folder, a step folder, a save folder (its latest complete step; incomplete ones are
-/// named in `warnings`) or a consolidated HDF5 file. Throws UserError that says what was expected and found.
+/// named in `warnings`) or a consolidated HDF5 file. Throws UserError that says what was expected and found. What is read is
+/// compared with checksums wherever there are some, unless Verify::no.
 std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path,
-                                                 std::vector<std::string>* warnings = nullptr);
+                                                 std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
 
 /// A Hugging Face folder: config.json and model.safetensors, or the files that model.safetensors.index.json names, with tensors
 /// in fp32, bf16 or fp16, with or without their "transformer." or "model."; optimizer.safetensors as consolidate() writes it.
 /// What its model has no place for is among its names, too.
-std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder);
-/// One HDF5 file with whole parameters, as consolidate() writes it.
-std::unique_ptr<TensorSource> open_consolidated(const std::filesystem::path& file);
+std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder, Verify verify = Verify::yes);
+/// One HDF5 file with whole parameters, as consolidate() writes it. One without checksums, which an older fsdp or another
+/// program wrote, is read in a process of its own first, since HDF5 may crash, or never return, where a file is damaged.
+std::unique_ptr<TensorSource> open_consolidated(const std::filesystem::path& file, Verify verify = Verify::yes);
 
 }  // namespace fsdp

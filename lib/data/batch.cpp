@@ -65,6 +65,11 @@ ValidBatches::ValidBatches(const TokenFile& file, BatchCut cut, std::size_t voca
   batches_ = (sequences + per_batch - 1) / per_batch;
 }
 
+void ValidBatches::clear(std::int32_t* inputs, std::int32_t* targets) const {
+  std::fill_n(inputs, cut_.B * cut_.T, 0);
+  std::fill_n(targets, cut_.B * cut_.T, -1);
+}
+
 void ValidBatches::read(std::size_t b, std::int32_t* inputs, std::int32_t* targets) const {
   const auto& [B, T, K, rank, ranks] = cut_;
   const std::size_t first = (b * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(rank)) * B;

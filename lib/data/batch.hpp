@@ -68,6 +68,8 @@ class ValidBatches {
   std::size_t targets() const { return file_.targets(); }
   /// Batch b of this rank: inputs[B T], targets[B T].
   void read(std::size_t b, std::int32_t* inputs, std::int32_t* targets) const;
+  /// A batch of which nothing counts.
+  void clear(std::int32_t* inputs, std::int32_t* targets) const;
 
  private:
   const TokenFile& file_;

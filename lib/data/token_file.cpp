@@ -6,10 +6,9 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.hpp"
@@ -18,7 +17,7 @@
 
 namespace fsdp {
 
-static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
+static_assert(std::endian::native == std::endian::little, "token files are read as they are");
 
 namespace {
 
@@ -56,80 +55,81 @@ bool write_all(int fd, const void* data, std::size_t bytes) {
 
 }  // namespace
 
-TokenFile::TokenFile(const std::filesystem::path& path) : path_(path) {
-  const auto reject = [&](const std::string& why) {
-    return UserError(format("'{}' is not a token file that can be used ({}) make one with fsdp-tokenize TEXT... --out FILE.bin",
-                            path.string(), why));
-  };
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) throw reject(std::strerror(errno));
-  struct stat status {};
-  check_errno(::fstat(file.get(), &status) == 0, "stat " + path.string());
-  if (S_ISDIR(status.st_mode)) throw reject("it is a folder");
-  const auto bytes = static_cast<std::size_t>(status.st_size);
-  if (bytes == 0) throw reject("it is empty");
-  if (bytes < sizeof(Header)) throw reject(format("{} bytes are too few for the header of {}", bytes, sizeof(Header)));
+namespace {
 
-  void* map = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  check_errno(map != MAP_FAILED, "mmap " + path.string());
-  map_ = map;
-  map_bytes_ = bytes;
-  const auto* header = static_cast<const std::int32_t*>(map);
-  try {
-    if (header[0] != magic) throw reject(format("it starts with {}, a llm.c token file with {}", header[0], magic));
-    if (header[1] != version)
-      throw reject(format("it is of version {}, only version {} with tokens of 16 bits is read", header[1], version));
-    const auto stored = (bytes - sizeof(Header)) / sizeof(std::uint16_t);
-    if (header[2] < 0 || stored < static_cast<std::size_t>(header[2]))
-      throw reject(format("it is truncated: its header says {} tokens, {} are there", header[2], stored));
-    if (bytes != sizeof(Header) + sizeof(std::uint16_t) * static_cast<std::size_t>(header[2]))
-      throw reject(format("its header says {} tokens, but {} bytes follow them", header[2],
-                          bytes - sizeof(Header) - sizeof(std::uint16_t) * static_cast<std::size_t>(header[2])));
-  } catch (...) {
-    ::munmap(map_, map_bytes_);
-    throw;
+UserError unusable(const std::filesystem::path& path, const std::string& why) {
+  return UserError(format("'{}' is not a token file that can be used ({}) make one with fsdp-tokenize TEXT... --out FILE.bin",
+                          path.string(), why));
+}
+
+InputFile open_tokens(const std::filesystem::path& path) {
+  switch (kind_of(path)) {
+    case PathKind::missing:
+      throw unusable(path, "No such file or directory");
+    case PathKind::folder:
+      throw unusable(path, "it is a folder");
+    case PathKind::other:
+      throw unusable(path, "it is a pipe or a device");
+    case PathKind::file:
+      break;
   }
-  tokens_ = {reinterpret_cast<const std::uint16_t*>(header + std::tuple_size_v<Header>), static_cast<std::size_t>(header[2])};
+  return InputFile(path);
 }
 
-TokenFile::TokenFile(TokenFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      map_(std::exchange(other.map_, nullptr)),
-      map_bytes_(std::exchange(other.map_bytes_, 0)),
-      tokens_(std::exchange(other.tokens_, {})) {}
+}  // namespace
 
-TokenFile::~TokenFile() {
-  if (map_ != nullptr) ::munmap(map_, map_bytes_);
+TokenFile::TokenFile(const std::filesystem::path& path) : file_(open_tokens(path)) {
+  const std::uint64_t bytes = file_.size();
+  if (bytes == 0) throw unusable(path, "it is empty");
+  if (bytes < sizeof(Header)) throw unusable(path, format("{} bytes are too few for the header of {}", bytes, sizeof(Header)));
+  Header header;
+  file_.read(0, header.data(), sizeof header);
+  if (header[0] != magic) throw unusable(path, format("it starts with {}, a llm.c token file with {}", header[0], magic));
+  if (header[1] != version)
+    throw unusable(path, format("it is of version {}, only version {} with tokens of 16 bits is read", header[1], version));
+  const std::uint64_t stored = (bytes - sizeof header) / sizeof(std::uint16_t);
+  if (header[2] < 0 || stored < static_cast<std::uint64_t>(header[2]))
+    throw unusable(path, format("it is truncated: its header says {} tokens, {} are there", header[2], stored));
+  tokens_ = static_cast<std::size_t>(header[2]);
+  if (const std::uint64_t end = sizeof header + sizeof(std::uint16_t) * tokens_; bytes != end)
+    throw unusable(path, format("its header says {} tokens, but {} bytes follow them", tokens_, bytes - end));
 }
 
-void TokenFile::refuse_token(std::size_t position, std::size_t vocab_size) const {
+void TokenFile::read_tokens(std::size_t begin, std::span<std::uint16_t> out) const {
+  file_.read(sizeof(Header) + begin * sizeof(std::uint16_t), out.data(), out.size_bytes());
+}
+
+void TokenFile::refuse_token(std::size_t position, std::uint16_t token, std::size_t vocab_size) const {
   throw UserError(format(
       "token {} at position {} of '{}' is outside the vocabulary of {} (the file was made with another tokenizer, or the "
       "model is another one); tokenize again or set --vocab-size",
-      tokens_[position], position, path_.string(), vocab_size));
+      token, position, path().string(), vocab_size));
 }
 
 void TokenFile::check_vocabulary(std::size_t vocab_size, std::size_t part, std::size_t parts) const {
   const Range mine = share(tokens(), parts, part);
-  constexpr std::size_t piece = std::size_t{1} << 21;
-  for (std::size_t begin = mine.begin; begin < mine.end; begin += piece) {
-    const auto tokens = tokens_.subspan(begin, std::min(piece, mine.end - begin));
+  std::vector<std::uint16_t> piece(std::min(mine.size(), std::size_t{1} << 19));
+  for (std::size_t begin = mine.begin; begin < mine.end; begin += piece.size()) {
+    const auto tokens = std::span(piece).first(std::min(piece.size(), mine.end - begin));
+    read_tokens(begin, tokens);
     const auto largest = std::max_element(tokens.begin(), tokens.end());
-    if (*largest >= vocab_size) refuse_token(begin + static_cast<std::size_t>(largest - tokens.begin()), vocab_size);
-    ::madvise(map_, map_bytes_, MADV_DONTNEED);  // the file's pages are not memory of the run
+    if (*largest >= vocab_size) refuse_token(begin + static_cast<std::size_t>(largest - tokens.begin()), *largest, vocab_size);
   }
 }
 
 void TokenFile::read(std::size_t k, std::size_t T, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const {
   const std::size_t begin = std::min(k * T, tokens());
-  const std::size_t present = std::min(T + 1, tokens() - begin);
-  const std::uint16_t* const from = tokens_.data() + begin;
-  const std::size_t targets_present = present == 0 ? 0 : present - 1;
-  for (std::size_t t = 0; t < present; ++t) {
-    if (from[t] >= vocab_size) [[unlikely]]
-      refuse_token(begin + t, vocab_size);
-    if (t < targets_present) inputs[t] = from[t];
-    if (t > 0) targets[t - 1] = from[t];
+  const std::size_t present = std::min(T + 1, tokens() - begin), targets_present = present == 0 ? 0 : present - 1;
+  std::array<std::uint16_t, 4096> piece;
+  for (std::size_t first = 0; first < present; first += piece.size()) {
+    const auto tokens = std::span(piece).first(std::min(piece.size(), present - first));
+    read_tokens(begin + first, tokens);
+    for (std::size_t i = 0, t = first; i < tokens.size(); ++i, ++t) {
+      if (tokens[i] >= vocab_size) [[unlikely]]
+        refuse_token(begin + t, tokens[i], vocab_size);
+      if (t < targets_present) inputs[t] = tokens[i];
+      if (t > 0) targets[t - 1] = tokens[i];
+    }
   }
   std::fill(inputs + targets_present, inputs + T, 0);
   std::fill(targets + targets_present, targets + T, -1);
@@ -149,7 +149,7 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::ui
   header[2] = static_cast<std::int32_t>(tokens.size());
 
   const std::filesystem::path temporary = path.string() + format(".tmp-{}", ::getpid());
-  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (file.get() < 0)
     throw UserError(format("cannot write '{}' ({}) give a path in a folder that exists and can be written", path.string(),
                            std::strerror(errno)));

@@ -1,9 +1,9 @@
 #include "h5/h5.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <limits>
 #include <mutex>
 #include <source_location>
@@ -13,7 +13,9 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
-#include "h5/output.hpp"
+#include "files/child.hpp"
+#include "files/input_file.hpp"
+#include "h5/driver.hpp"
 
 namespace fsdp::h5 {
 
@@ -25,17 +27,20 @@ std::recursive_mutex& library_mutex() {
   static std::recursive_mutex mutex;
   return mutex;
 }
+/// In a copy of this process that has no other threads: the mutex is held by a thread that is not there.
+bool is_alone = false;
 
 /// Holds the library for this thread, and keeps it from printing (its error stack, and so this setting, is per thread).
 class Lock {
  public:
-  Lock() : lock_(library_mutex()) {
+  Lock() {
+    if (!is_alone) lock_ = std::unique_lock(library_mutex());
     thread_local const bool silent = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
     static_cast<void>(silent);
   }
 
  private:
-  std::lock_guard<std::recursive_mutex> lock_;
+  std::unique_lock<std::recursive_mutex> lock_;
 };
 
 extern "C" herr_t collect_error(unsigned, const H5E_error2_t* error, void* out) {
@@ -51,12 +56,14 @@ std::string error_stack() {
   return all.size() == 1 ? all.front() : format("{}: {}", all.front(), all.back());
 }
 
-/// The one check of every call: HDF5 returns something negative on failure.
+/// The one check of every call: HDF5 returns something negative on failure. Where a read of ours failed, that is the reason.
 template <class Result>
 Result check_h5(Result result, std::string_view call, std::string_view object,
                 std::source_location where = std::source_location::current()) {
-  if (result < 0) throw CallError(format("{} {}", call, object), error_stack(), where);
-  return result;
+  const std::exception_ptr reason = take_read_error();
+  if (result >= 0) return result;
+  if (reason) std::rethrow_exception(reason);
+  throw CallError(format("{} {}", call, object), error_stack(), where);
 }
 
 Handle dataspace(const std::vector<hsize_t>& extent) {
@@ -99,6 +106,9 @@ void write_attribute(std::int64_t node, const std::string& name, std::int64_t fi
   check_h5(H5Awrite(attribute.id(), memory_type, value), "H5Awrite", format("{} of {}", name, what));
 }
 
+constexpr hssize_t most_of_an_attribute = 1 << 20;      // elements
+constexpr hsize_t most_of_a_chunk = hsize_t{64} << 20;  // elements
+
 /// An attribute that must be of type class `kind`, and the number of its elements.
 struct OpenAttribute {
   Handle attribute;
@@ -114,6 +124,7 @@ OpenAttribute open_attribute(std::int64_t node, const std::string& name, H5T_cla
     throw CallError("H5Aopen " + what, "the attribute is not a string of variable length");
   const Handle space(check_h5(H5Aget_space(attribute.id()), "H5Aget_space", what), H5Sclose, "H5Sclose");
   const hssize_t count = check_h5(H5Sget_simple_extent_npoints(space.id()), "H5Sget_simple_extent_npoints", what);
+  if (count > most_of_an_attribute) throw CallError("H5Aopen " + what, format("it would have {} elements", count));
   return {std::move(attribute), static_cast<std::size_t>(count), what};
 }
 
@@ -215,13 +226,19 @@ double Node::read_number(const std::string& name) const {
 
 // --- datasets ---
 
-Dataset::Dataset(Handle handle, std::string what, std::shared_ptr<Output> output)
+Dataset::Dataset(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output)
     : Node(std::move(handle), std::move(what)), output_(std::move(output)) {
   const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
   std::vector<hsize_t> extent(
       static_cast<std::size_t>(check_h5(H5Sget_simple_extent_ndims(space.id()), "H5Sget_simple_extent_ndims", what_)));
   check_h5(H5Sget_simple_extent_dims(space.id(), extent.data(), nullptr), "H5Sget_simple_extent_dims", what_);
   shape_.assign(extent.begin(), extent.end());
+  constexpr std::size_t most = std::size_t{1} << 60;
+  std::size_t elements = 1;
+  for (const std::size_t e : shape_) {
+    if (e != 0 && elements > most / e) throw CallError("H5Sget_simple_extent_dims " + what_, "it is too large for any memory");
+    elements *= e;
+  }
 }
 
 void Dataset::write(Range range, const float* values) {
@@ -253,38 +270,77 @@ std::optional<std::uint64_t> Dataset::offset() const {
   return address == HADDR_UNDEF ? std::nullopt : std::optional<std::uint64_t>(address);
 }
 
+std::vector<Dataset::StoredRange> Dataset::stored_ranges() const {
+  if (const auto begin = offset()) return {{*begin, numel(shape_) * sizeof(float)}};
+  const Lock lock;
+  std::vector<StoredRange> ranges;
+#if H5_VERSION_GE(1, 10, 5)
+  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
+  hsize_t chunks = 0;
+  check_h5(H5Dget_num_chunks(handle_.id(), space.id(), &chunks), "H5Dget_num_chunks", what_);
+  for (hsize_t i = 0; i < chunks; ++i) {
+    std::array<hsize_t, H5S_MAX_RANK> start{};
+    haddr_t address = HADDR_UNDEF;
+    hsize_t bytes = 0;
+    unsigned filters = 0;
+    check_h5(H5Dget_chunk_info(handle_.id(), space.id(), i, start.data(), &filters, &address, &bytes), "H5Dget_chunk_info",
+             what_);
+    if (!ranges.empty() && ranges.back().offset + ranges.back().bytes == address)
+      ranges.back().bytes += bytes;
+    else
+      ranges.push_back({address, bytes});
+  }
+#endif
+  return ranges;
+}
+
 // --- files ---
 
 File File::create(const std::filesystem::path& path) {
   const Lock lock;
-  auto output = std::make_shared<Output>(path.string());
+  auto output = std::make_shared<WrittenStorage>(path);
   const Handle access = file_access();
-  use_output(access.id(), *output);
+  use_storage(access.id(), *output);
   Handle file(check_h5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()), "H5Fcreate", path.string()), H5Fclose,
               "H5Fclose");
-  return {std::move(file), path, std::move(output)};
+  return {std::move(file), path, std::move(output), nullptr};
+}
+
+namespace {
+constexpr std::string_view signature = "\x89HDF\r\n\x1a\n";  // format specification, section II.A
 }
 
 bool File::looks_like_hdf5(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string start(8, '\0');
-  return file.read(start.data(), 8) && start == "\x89HDF\r\n\x1a\n";  // format specification, section II.A
+  const InputFile file(path);
+  std::string start(signature.size(), '\0');
+  if (file.size() < start.size()) return false;
+  file.read(0, start.data(), start.size());
+  return start == signature;
 }
 
-File File::open(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error))
-    throw UserError(format("{} is not a file (it does not exist, or is a folder) check the path", path.string()));
-  if (!looks_like_hdf5(path))
+File File::open(const std::filesystem::path& path, Verify verify, std::optional<FileSum> expected) {
+  auto input = std::make_shared<ReadStorage>(path, verify, expected);
+  std::string start(signature.size(), '\0');
+  if (input->size() >= start.size()) input->read(0, start.data(), start.size(), /*numbers=*/false);
+  if (start != signature)
     throw UserError(
         format("{} is not an HDF5 file (it does not begin as one) check the path, or copy the file again", path.string()));
   const Lock lock;
   const Handle access = file_access();  // closing it would clear the error stack
+  use_storage(access.id(), *input);
   const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id());
+  const std::exception_ptr reason = take_read_error();
+  if (id < 0 && reason) std::rethrow_exception(reason);
   if (id < 0)
     throw UserError(
         format("{} cannot be opened ({}) copy the file again, or use another checkpoint", path.string(), error_stack()));
-  return {{id, H5Fclose, "H5Fclose"}, path, nullptr};
+  return {{id, H5Fclose, "H5Fclose"}, path, nullptr, std::move(input)};
+}
+
+bool File::is_checked() const { return input_ && input_->file().is_checked(); }
+
+void File::prefetch(std::uint64_t offset, std::size_t bytes) const {
+  if (input_) input_->file().prefetch(offset, bytes);
 }
 
 namespace {
@@ -378,17 +434,62 @@ bool File::has(const std::string& name) const {
   const Lock lock;
   for (std::size_t end = name.find('/', 1);;
        end = name.find('/', end + 1)) {  // H5Lexists fails where a group on the way is missing
-    if (check_h5(H5Lexists(handle_.id(), name.substr(0, end).c_str(), H5P_DEFAULT), "H5Lexists",
-                 format("{} of {}", name, what_)) == 0)
-      return false;
+    const std::string part = name.substr(0, end), what = format("{} of {}", part, what_);
+    if (part != "/" && check_h5(H5Lexists(handle_.id(), part.c_str(), H5P_DEFAULT), "H5Lexists", what) == 0) return false;
+    H5L_info_t link{};
+    if (part != "/") check_h5(H5Lget_info(handle_.id(), part.c_str(), &link, H5P_DEFAULT), "H5Lget_info", what);
+    if (part != "/" && link.type != H5L_TYPE_HARD)
+      throw UserError(
+          format("{} is a link to another place (it may lead into any file) copy what it stands for into the file", what));
     if (end == std::string::npos) return true;
   }
 }
 
+namespace {
+
+/// A dataset's elements must lie in its own file, and in a form that HDF5 alone can read.
+void require_own_elements(const Handle& dataset, const std::string& what) {
+  const Handle creation(check_h5(H5Dget_create_plist(dataset.id()), "H5Dget_create_plist", what), H5Pclose, "H5Pclose");
+  const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what);
+  if (check_h5(H5Pget_external_count(creation.id()), "H5Pget_external_count", what) > 0 || layout == H5D_VIRTUAL)
+    throw UserError(
+        format("{} lies in other files (such a file could show any file of yours) copy the elements into the file", what));
+  const int filters = check_h5(H5Pget_nfilters(creation.id()), "H5Pget_nfilters", what);
+  for (int i = 0; i < filters; ++i) {
+    unsigned flags = 0, config = 0;
+    std::size_t values = 0;
+    const H5Z_filter_t filter =
+        check_h5(H5Pget_filter2(creation.id(), static_cast<unsigned>(i), &flags, &values, nullptr, 0, nullptr, &config),
+                 "H5Pget_filter2", what);
+    if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE && filter != H5Z_FILTER_FLETCHER32)
+      throw UserError(format("{} is stored through filter {} of HDF5 (shuffle, deflate and fletcher32 are read) store it again",
+                             what, static_cast<int>(filter)));
+  }
+  if (layout == H5D_CHUNKED) {
+    std::array<hsize_t, H5S_MAX_RANK> extent{};
+    const int rank = check_h5(H5Pget_chunk(creation.id(), H5S_MAX_RANK, extent.data()), "H5Pget_chunk", what);
+    hsize_t elements = 1;
+    for (const hsize_t e : std::span(extent).first(static_cast<std::size_t>(rank)))
+      elements = e == 0 || e > most_of_a_chunk / elements ? most_of_a_chunk + 1 : elements * e;
+    if (elements > most_of_a_chunk)
+      throw UserError(
+          format("{} has chunks of more than {} elements (each is read as a whole) store it again", what, most_of_a_chunk));
+  }
+  const Handle type(check_h5(H5Dget_type(dataset.id()), "H5Dget_type", what), H5Tclose, "H5Tclose");
+  if (H5Tget_class(type.id()) != H5T_FLOAT || H5Tget_size(type.id()) > sizeof(double))
+    throw UserError(
+        format("{} does not hold floating-point numbers of 8, 16, 32 or 64 bits (those are read) store it again", what));
+}
+
+}  // namespace
+
 Dataset File::dataset(const std::string& name) const {
   const Lock lock;
   const std::string what = format("{} of {}", name, what_);
-  return {{check_h5(H5Dopen2(handle_.id(), name.c_str(), H5P_DEFAULT), "H5Dopen2", what), H5Dclose, "H5Dclose"}, what, output_};
+  if (input_) has(name);  // refuses what leads out of the file
+  Handle dataset(check_h5(H5Dopen2(handle_.id(), name.c_str(), H5P_DEFAULT), "H5Dopen2", what), H5Dclose, "H5Dclose");
+  if (input_) require_own_elements(dataset, what);
+  return {std::move(dataset), what, output_};
 }
 
 std::vector<std::string> File::dataset_names(const std::string& group) const {
@@ -403,7 +504,33 @@ std::vector<std::string> File::dataset_names(const std::string& group) const {
 
 void File::close() {
   handle_.close(what_);
-  if (output_) output_->finish();
+  if (output_) output_->file().finish();
+}
+
+FileSum File::seal(std::vector<KnownPart> known) {
+  handle_.close(what_);
+  OutputFile& file = output_->file();
+  std::sort(known.begin(), known.end(), [](const KnownPart& a, const KnownPart& b) { return a.part.offset < b.part.offset; });
+  Sealer sealer(file, file.size());
+  for (auto& [part, bytes] : known) {
+    if (bytes) {
+      sealer.add(part.offset, bytes, part.bytes);
+      sealer.name(std::move(part));
+    } else {
+      sealer.name_and_sum(std::move(part));
+    }
+  }
+  const FileSum sum = sealer.finish();
+  file.finish();
+  return sum;
+}
+
+std::string what_ends_hdf5(const std::function<void()>& work) {
+  const Lock lock;  // so that no other thread is in the midst of a call
+  return what_ends([&] {
+    is_alone = true;
+    work();
+  });
 }
 
 std::string library_version() {

@@ -8,10 +8,15 @@
 // call here holds one process-wide mutex. Objects may be used from any thread, one at a time each.
 //
 // Names. "exp_avg/transformer.wte.weight": groups on the way are created as needed.
+//
+// What is read may come from anybody. Where a file has checksums (files/sealed_file.hpp), HDF5 sees no byte that is not right.
+// Whatever would lead into another file is refused: links but hard ones, external storage, virtual datasets, filters but
+// HDF5's own shuffle and deflate. What crashes HDF5 itself is not found here: see what_ends_hdf5().
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,11 +25,13 @@
 #include <vector>
 
 #include "base/dtype.hpp"
+#include "files/sealed_file.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp::h5 {
 
-class Output;
+class ReadStorage;
+class WrittenStorage;
 
 /// gzip: HDF5's own filters shuffle and deflate, which every HDF5 tool undoes.
 enum class Compression { none, gzip };
@@ -87,12 +94,24 @@ class Dataset : public Node {
   void read(Range range, float* out) const;
   /// Where its elements begin in the file; nothing if they do not lie there one behind the other, or were never written.
   std::optional<std::uint64_t> offset() const;
+  /// All bytes of the file that hold its elements, compressed or not.
+  struct StoredRange {
+    std::uint64_t offset, bytes;
+  };
+  std::vector<StoredRange> stored_ranges() const;
 
  private:
   friend class File;
-  Dataset(Handle handle, std::string what, std::shared_ptr<Output> output);
+  Dataset(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output);
   Shape shape_;
-  std::shared_ptr<Output> output_;  // of a file that is written
+  std::shared_ptr<WrittenStorage> output_;  // of a file that is written
+};
+
+/// Elements of a dataset in a file that is sealed, and the memory that still has the same bytes, with their checksum; or null:
+/// they are read.
+struct KnownPart {
+  SealedPart part;
+  const void* bytes = nullptr;
 };
 
 /// Elements [range) of a virtual dataset, flat, are all elements of a 1-D dataset of another file.
@@ -106,9 +125,12 @@ class File : public Node {
  public:
   /// Fails if there is such a file.
   static File create(const std::filesystem::path& path);
-  /// For reading only. Throws UserError if it is not there, not an HDF5 file, or shorter than it says.
-  static File open(const std::filesystem::path& path);
-  /// Whether its first bytes are those of an HDF5 file.
+  /// For reading only. Throws UserError if it is not there, not an HDF5 file, or shorter than it says; DamagedError if its seal
+  /// is broken, or it has none and is not `expected`. Later reads throw DamagedError, too. With Verify::no the elements of
+  /// datasets are not compared with their checksums; all else is.
+  static File open(const std::filesystem::path& path, Verify verify = Verify::yes,
+                   std::optional<FileSum> expected = std::nullopt);
+  /// Whether its first bytes are those of an HDF5 file. Throws what InputFile throws.
   static bool looks_like_hdf5(const std::filesystem::path& path);
 
   /// fp32, without values until written. Contiguous; with gzip in chunks of 64 Ki elements, but for small ones, and of one
@@ -120,17 +142,31 @@ class File : public Node {
   /// fp32; what no part covers reads as NaN, and so do the parts of a file that is missing.
   void create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts);
   bool has(const std::string& name) const;
+  /// Throws UserError if it leads out of this file.
   Dataset dataset(const std::string& name) const;
   /// Names of the datasets directly in a group ("/" for the root), in HDF5's order by name.
   std::vector<std::string> dataset_names(const std::string& group) const;
   /// Closes; what was written is on the disk then, or this throws CallError. Datasets of this file must be gone by then.
   void close();
+  /// Seals it and closes. What is in memory need not be read again. Returns what it is as a whole.
+  FileSum seal(std::vector<KnownPart> known = {});
+
+  /// Of a file that is read: whether all that it holds is compared with checksums.
+  bool is_checked() const;
+  /// These bytes of the file will be read soon, by whomever: the disk may begin.
+  void prefetch(std::uint64_t offset, std::size_t bytes) const;
 
  private:
-  File(Handle handle, const std::filesystem::path& path, std::shared_ptr<Output> output)
-      : Node(std::move(handle), path.string()), output_(std::move(output)) {}
-  std::shared_ptr<Output> output_;  // if it is written
+  File(Handle handle, const std::filesystem::path& path, std::shared_ptr<WrittenStorage> output,
+       std::shared_ptr<const ReadStorage> input)
+      : Node(std::move(handle), path.string()), output_(std::move(output)), input_(std::move(input)) {}
+  std::shared_ptr<WrittenStorage> output_;    // if it is written
+  std::shared_ptr<const ReadStorage> input_;  // if it is read
 };
+
+/// Runs `work`, which calls what is above for a file without checksums, in a process of its own, with limits of time and
+/// memory. Returns what ended that before `work` came to its end, empty if nothing did (files/child.hpp).
+std::string what_ends_hdf5(const std::function<void()>& work);
 
 /// "1.10.8"
 std::string library_version();

@@ -3,7 +3,6 @@
 #include "nn/config.hpp"
 
 #include <cmath>
-#include <fstream>
 #include <initializer_list>
 #include <limits>
 
@@ -11,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/json.hpp"
 
 namespace fsdp {
 
@@ -28,7 +28,7 @@ const json* find(const json& object, std::initializer_list<const char*> keys) {
 }
 
 [[noreturn]] void wrong_value(const char* key, const json& value, const char* wanted) {
-  throw UserError(format("config.json: \"{}\" is {} (expected {}): correct the file", key, value.dump(), wanted));
+  throw UserError(format("config.json: \"{}\" is {} (expected {}): correct the file", key, json_excerpt(value), wanted));
 }
 
 std::size_t read_count(const json& object, std::initializer_list<const char*> keys, std::size_t otherwise) {
@@ -64,7 +64,7 @@ void require_off(const json& object, const char* key, const json& off) {
   const json* value = find(object, {key});
   if (!value || *value == off) return;
   throw UserError(format("config.json: \"{}\": {} is not supported (it changes the results) use a model with \"{}\": {}", key,
-                         value->dump(), key, off.dump()));
+                         json_excerpt(*value), key, off.dump()));
 }
 
 Rope read_rope(const json& object) {
@@ -245,7 +245,7 @@ TransformerConfig config_from_json(const json& object) {
         throw UserError(
             format("config.json: layer type {} is not supported (it changes the results) use a model with full attention in "
                    "all layers",
-                   type.dump()));
+                   json_excerpt(type)));
   const std::string type = read_text(object, "model_type", "");
   if (type != "gpt2" && type != "llama")
     throw UserError(format(
@@ -306,14 +306,13 @@ json config_to_json(const TransformerConfig& config) {
 
 TransformerConfig read_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
-  std::ifstream file(path);
-  if (!file)
+  if (kind_of(path) == PathKind::missing)
     throw UserError(
         format("{} cannot be read (a model is a folder with config.json and *.safetensors) check --model", path.string()));
+  const json parsed = read_json_file(path);
+  if (parsed.is_discarded()) throw UserError(format("{} is not JSON, or nested too deeply; correct the file", path.string()));
   try {
-    return config_from_json(json::parse(file));
-  } catch (const json::parse_error& error) {
-    throw UserError(format("{} is not JSON ({}) correct the file", path.string(), error.what()));
+    return config_from_json(parsed);
   } catch (const UserError& error) {
     throw UserError(format("{}: {}", folder.string(), error.what()));
   }

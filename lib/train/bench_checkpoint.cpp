@@ -21,10 +21,10 @@
 #include "base/timer.hpp"
 #include "base/version.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/files.hpp"
 #include "comm/agree.hpp"
+#include "files/input_file.hpp"
+#include "files/output_file.hpp"
 #include "fsdp/sharded_model.hpp"
-#include "h5/output.hpp"
 #include "kernels/threads.hpp"
 #include "train/bench_support.hpp"
 #include "train/machine.hpp"
@@ -105,14 +105,14 @@ void write_plain(const fs::path& path, std::span<const std::byte> bytes) {
 
 /// The same as saves write: large pieces past the page cache, where the file system allows it.
 void write_as_saves(const fs::path& path, std::span<const std::byte> bytes) {
-  const auto output = std::make_shared<h5::Output>(path.string());
-  output->write(0, bytes.data(), bytes.size());
-  output->finish();
+  OutputFile output(path);
+  output.write(0, bytes.data(), bytes.size());
+  output.finish();
 }
 
 /// The first `bytes` of some files that lie one behind the other in one, durably.
 void copy_plain(const std::vector<fs::path>& from, const fs::path& to, std::size_t bytes) {
-  const auto output = std::make_shared<h5::Output>(to.string());
+  OutputFile output(to);
   std::vector<std::byte> piece(piece_bytes);
   std::size_t written = 0;
   for (const fs::path& path : from) {
@@ -120,11 +120,11 @@ void copy_plain(const std::vector<fs::path>& from, const fs::path& to, std::size
     for (std::size_t at = 0; at < file.size() && written < bytes;) {
       const std::size_t n = std::min({piece.size(), file.size() - at, bytes - written});
       file.read(at, piece.data(), n);
-      output->write(written, piece.data(), n);
+      output.write(written, piece.data(), n);
       at += n, written += n;
     }
   }
-  output->finish();
+  output.finish();
 }
 
 /// Runs a program to its end, with its output in a file. Returns the most memory that it had at once: as the system counts it,

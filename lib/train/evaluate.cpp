@@ -1,6 +1,7 @@
 #include "train/evaluate.hpp"
 
 #include <cmath>
+#include <exception>
 #include <numbers>
 #include <optional>
 
@@ -11,6 +12,7 @@
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/batch.hpp"
+#include "files/json.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "train/machine.hpp"
@@ -30,6 +32,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
       .alias("block-size")
       .unset("the model's longest sequence, at most 1024");
+  add_no_verify_option(table, options.no_verify);
   add_threads_option(table, options.threads);
   table.flag("json", options.json, "print one JSON object");
   return table;
@@ -42,9 +45,19 @@ void require_complete(const EvaluateOptions& options) {
 
 double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream) {
   double sum = 0;
+  std::exception_ptr problem;
   for (std::size_t b = 0; b < batches.batches(); ++b)
-    sum +=
-        executor.evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) { batches.read(b, inputs, targets); });
+    sum += executor.evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
+      try {
+        batches.read(b, inputs, targets);
+      } catch (...) {  // the others are in the midst of this batch, too
+        if (!problem) problem = std::current_exception();
+        batches.clear(inputs, targets);
+      }
+    });
+  agree(world, [&] {
+    if (problem) std::rethrow_exception(problem);
+  });
   world.all_reduce(stream, &sum, 1);
   return sum / static_cast<double>(batches.targets());
 }
@@ -58,7 +71,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   std::optional<TokenFile> file;
   agree(world, [&] {
     std::vector<std::string> warnings;
-    source = open_tensor_source(options.model, &warnings);
+    source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
     if (world.rank() == 0) print_warnings(warnings);
     file.emplace(options.data);
     file->check_vocabulary(source->config().vocab_size, static_cast<std::size_t>(world.rank()),
@@ -90,7 +103,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
                            {"bits_per_token", bits}, {"tokens", batches->targets()},
                            {"seconds", seconds},     {"model", source->description()}};
     if (bytes) json["bits_per_byte"] = bits;
-    return json.dump() + "\n";
+    return json_text(json) + "\n";
   }
   return format("{}\nloss {:.17g}  ppl {:.6g}  bits per {} {:.6g}  ({} tokens, {})\n", source->description(), loss,
                 std::exp(loss), bytes ? "byte" : "token", bits, batches->targets(), format_duration(seconds));

@@ -19,13 +19,15 @@ struct EvaluateOptions {
   std::size_t tokens_per_sample = 0;  // 0: the model's longest, at most 1024
   std::size_t threads = 0;
   bool json = false;
+  bool no_verify = false;
 };
 
 OptionTable evaluate_option_table(EvaluateOptions& options);
 /// Throws UserError if MODEL or DATA is not given.
 void require_complete(const EvaluateOptions& options);
 
-/// Mean loss over all targets of `batches`, the same on every rank. Collective over world.
+/// Mean loss over all targets of `batches`, the same on every rank. Collective over world: where a rank cannot read its data,
+/// all throw the same CollectiveError, in the end.
 double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream);
 
 /// The result as text, or as one JSON object. Every target of the file counts once. Collective over world; each rank holds a

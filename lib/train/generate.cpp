@@ -34,6 +34,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
                "above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
   table.integer("seed", "N", options.seed, {0, 4294967295.0}, "the same seed gives the same text");
   table.group("Run");
+  add_no_verify_option(table, options.no_verify);
   add_threads_option(table, options.threads);
   return table;
 }
@@ -59,7 +60,7 @@ std::size_t sample_token(std::span<const float> logits, double temperature, std:
 void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& out) {
   if (options.model.empty()) throw UserError("MODEL is needed (whose text to sample); see fsdp-generate --help");
   std::vector<std::string> warnings;
-  const auto source = open_tensor_source(options.model, &warnings);
+  const auto source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
   print_warnings(warnings);
   const TransformerConfig config = source->config();
   if (config.vocab_size != 256)

@@ -21,6 +21,7 @@ struct GenerateOptions {
   double top_p = 1;
   std::size_t seed = 1;
   std::size_t threads = 0;
+  bool no_verify = false;
 };
 
 OptionTable generate_option_table(GenerateOptions& options);

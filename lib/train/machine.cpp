@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +14,8 @@
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "base/system.hpp"
+#include "files/json.hpp"
+#include "files/output_file.hpp"
 
 namespace fsdp {
 
@@ -49,8 +50,11 @@ CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted, i
 namespace {
 
 nlohmann::json read_note(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  const nlohmann::json note = nlohmann::json::parse(file, nullptr, false);
+  nlohmann::json note;
+  try {
+    if (kind_of(path) == PathKind::file) note = read_json_file(path);
+  } catch (const std::exception&) {  // then it is measured again
+  }
   return note.is_object() && note.contains("flops_per_core") && note["flops_per_core"].is_object() ? note["flops_per_core"]
                                                                                                    : nlohmann::json::object();
 }
@@ -68,9 +72,11 @@ void note_peak_per_core(DType type, double flops) {
   const std::filesystem::path path = note_of_this_host();
   nlohmann::json peaks = read_note(path);
   peaks[std::string(name_of(type))] = flops;
-  std::error_code failed;
-  std::filesystem::create_directories(path.parent_path(), failed);
-  std::ofstream(path) << nlohmann::json{{"flops_per_core", peaks}}.dump() << "\n";
+  try {
+    std::filesystem::create_directories(path.parent_path());
+    write_text_file_durably(path, json_text(nlohmann::json{{"flops_per_core", peaks}}) + "\n");
+  } catch (const std::exception&) {  // it is but a note
+  }
 }
 
 void max_over_ranks(Communicator& comm, Stream& stream, std::span<std::size_t> values) {

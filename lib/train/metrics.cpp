@@ -10,6 +10,9 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/input_file.hpp"
+#include "files/json.hpp"
+#include "files/output_file.hpp"
 
 namespace fsdp {
 
@@ -17,10 +20,11 @@ namespace {
 
 /// A run that was killed in the middle of a line must not spoil the next one's first.
 bool ends_in_mid_line(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file || file.tellg() <= 0) return false;
-  file.seekg(-1, std::ios::end);
-  return file.get() != '\n';
+  if (kind_of(path) != PathKind::file) return false;
+  const InputFile file(path);
+  char last = '\n';
+  if (file.size() > 0) file.read(file.size() - 1, &last, 1);
+  return last != '\n';
 }
 
 }  // namespace
@@ -36,6 +40,7 @@ std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_
 Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out)
     : active_(active), log_interval_(log_interval), path_(file), bar_("train", ProgressBar::Unit::count, out) {
   if (!active_ || file.empty()) return;
+  require_no_foreign_link(file);
   const bool mid_line = ends_in_mid_line(file);
   std::error_code ignored;  // opening it says so
   if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), ignored);
@@ -48,7 +53,7 @@ Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bo
 
 void Metrics::write(const nlohmann::json& line) {
   if (!file_.is_open()) return;
-  file_ << line.dump() << '\n' << std::flush;
+  file_ << json_text(line) << '\n' << std::flush;
   if (!file_) {  // training is worth more than its log
     bar_.line(format("warning: cannot write to {} any more; going on without it", path_.string()));
     file_.close();

@@ -11,6 +11,7 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "comm/mpi_session.hpp"
+#include "files/json.hpp"
 #include "fsdp/placement.hpp"
 #include "h5/h5.hpp"
 #include "kernels/kernels.hpp"
@@ -40,6 +41,12 @@ std::string list_of_archs() {
   std::string out;
   for (const auto& [name, description] : list_archs()) out += format("{:<{}}  {}\n", name, width, description);
   return out;
+}
+
+void add_no_verify_option(OptionTable& table, bool& no_verify) {
+  table.flag("no-verify", no_verify,
+             "Do not compare what is read of checkpoints and models with its checksums: faster where the disk is not what "
+             "takes the time, and damaged numbers are taken as they are.");
 }
 
 Option& add_threads_option(OptionTable& table, std::size_t& threads) {
@@ -309,6 +316,7 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
              "needed where the checkpoint has another optimizer's.");
 
   table.flag("reset-dataloader", o.reset_dataloader, "Read the data from the start, whatever the checkpoint says.");
+  add_no_verify_option(table, o.no_verify);
 
   table.group("Run");
   table.choice<std::string>("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
@@ -620,7 +628,7 @@ nlohmann::json to_json(const TrainOptions& options) {
   nlohmann::json out;
   for (const auto& [name, value] : train_option_table(copy).values()) {
     // Numbers and truth values as such, all else as text.
-    const auto parsed = nlohmann::json::parse(value, nullptr, false);
+    const auto parsed = parse_json(value);
     out[name] = value.empty() ? nlohmann::json() : parsed.is_number() || parsed.is_boolean() ? parsed : nlohmann::json(value);
   }
   return out;

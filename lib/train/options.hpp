@@ -99,6 +99,7 @@ struct TrainOptions {
   std::vector<std::string> ignore_missing;    // name patterns
   std::string restore = "latest";             // "latest", "none" or a path
   bool reset_optimizer = false, reset_dataloader = false;
+  bool no_verify = false;
   // run
   std::string device = "auto";
   CommOptions comm = {.kind = CommKind::automatic};
@@ -148,6 +149,8 @@ bool saves_meanwhile(const TrainOptions& options);
 ConfigOverrides overrides_of(const TrainOptions& options);
 /// "--threads N", the same in every program that computes.
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
+/// "--no-verify", the same in every program that reads checkpoints.
+void add_no_verify_option(OptionTable& table, bool& no_verify);
 /// --comm and --collective-timeout.
 void add_comm_options(OptionTable& table, CommOptions& comm);
 /// What they say of weights and activations; resolved options.

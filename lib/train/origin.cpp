@@ -1,13 +1,13 @@
 #include "train/origin.hpp"
 
 #include <algorithm>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
 #include "base/program.hpp"
 #include "comm/agree.hpp"
+#include "files/json.hpp"
 
 namespace fsdp {
 
@@ -18,8 +18,8 @@ void require_same_model(const TransformerConfig& wanted, const CheckpointReader&
   std::string differences;
   for (const auto& [key, value] : a.items())
     if (!b.contains(key) || b[key] != value)
-      differences += format("{}{}: {} asked for, {} there", differences.empty() ? "" : "; ", key, value.dump(),
-                            b.contains(key) ? b[key].dump() : "nothing");
+      differences += format("{}{}: {} asked for, {} there", differences.empty() ? "" : "; ", key, json_excerpt(value),
+                            b.contains(key) ? json_excerpt(b[key]) : "nothing");
   if (!(wanted == checkpoint.header().config))
     throw UserError(
         format("{} holds another model ({}) choose another --save-dir or --restore, or leave out what names the model",
@@ -47,7 +47,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
 
 /// Another batch is allowed, and another run: the batch follows the number of ranks unless --total-batch-size says what it is.
 void note_batch(const TrainOptions& options, const CheckpointReader& checkpoint, std::vector<std::string>& warnings) {
-  const nlohmann::json before = nlohmann::json::parse(checkpoint.header().options_json, nullptr, false);
+  const nlohmann::json before = parse_json(checkpoint.header().options_json);
   if (!before.is_object() || !before.contains("total-batch-size") || !before["total-batch-size"].is_number()) return;
   if (const auto sequences = before["total-batch-size"].get<std::size_t>(); sequences != options.total_batch_size)
     warnings.push_back(
@@ -55,21 +55,22 @@ void note_batch(const TrainOptions& options, const CheckpointReader& checkpoint,
                options.total_batch_size, sequences));
 }
 
+Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verify::no : Verify::yes; }
+
 /// Rates that the model's folder asks for are for whoever trained it.
 void note_dropout(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
-  const nlohmann::json config = nlohmann::json::parse(std::ifstream(options.model / "config.json"), nullptr, false);
+  const nlohmann::json config = read_json_file(options.model / "config.json");
   for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout"})
     if (config.is_object() && config.contains(key) && config[key].is_number() && config[key] > 0)
       warnings.push_back(format("config.json asks for {} {}, which is not used; --dropout and --attention-dropout set it", key,
-                                config[key].dump()));
+                                json_excerpt(config[key])));
 }
 
 /// What is named now goes before what an earlier run knew.
 std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
-  std::error_code error;
   for (const std::filesystem::path& path : {options.model, options.finetune_from})
-    if (!path.empty() && std::filesystem::exists(path / "config.json", error)) return std::filesystem::absolute(path).string();
+    if (!path.empty() && kind_of(path / "config.json") == PathKind::file) return std::filesystem::absolute(path).string();
   if (const auto* before = dynamic_cast<const CheckpointReader*>(origin.pretrained.get())) return before->header().model_folder;
   return origin.checkpoint ? origin.checkpoint->header().model_folder : "";
 }
@@ -77,9 +78,9 @@ std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
 /// Nothing if there is none to continue from. Reads files only; may differ by rank.
 std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.restore == "none") return nullptr;
-  if (options.restore != "latest") return open_checkpoint(options.restore, &warnings);
+  if (options.restore != "latest") return open_checkpoint(options.restore, &warnings, verify_of(options));
   const auto folder = latest_checkpoint(options.save_dir, &warnings);
-  return folder ? CheckpointReader::open(*folder) : nullptr;
+  return folder ? CheckpointReader::open(*folder, verify_of(options)) : nullptr;
 }
 
 /// The rest, with the checkpoint or without. Reads files only; may differ by rank.
@@ -90,7 +91,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
         format("--finetune-from is not used, because step {} of {} is continued; another --save-dir begins anew",
                origin.update(), origin.checkpoint->folder().parent_path().string()));
   else if (tuned)
-    origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings);
+    origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings, verify_of(options));
   if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}) name a model with --arch or --model",
                            options.save_dir.string()));
@@ -106,7 +107,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     else
       require_same_optimizer(options, *origin.checkpoint);
   } else if (!tuned && options.init == InitFrom::pretrained) {
-    origin.pretrained = open_hugging_face(options.model);
+    origin.pretrained = open_hugging_face(options.model, verify_of(options));
   }
   if (origin.pretrained) {
     Mismatch mismatch = find_mismatch(
@@ -177,7 +178,8 @@ Origin find_origin(const TrainOptions& options, Communicator& world, Stream& str
                  fmt::join(passed_over, "; "), options.save_dir.string()),
           0, true, exit_code::failed);
     try {
-      if (origin.checkpoint && !options.dry_run) agree(world, [&] { origin.checkpoint->verify(world.rank(), world.size()); });
+      if (origin.checkpoint && !options.dry_run && !options.no_verify)
+        agree(world, [&] { origin.checkpoint->verify(world.rank(), world.size()); });
     } catch (const CollectiveError& damage) {
       pass_over_latest(damage);
       continue;

@@ -16,7 +16,7 @@ int run_mpi_program(int argc, char** argv,
   // One write per message, so that the lines of several ranks do not mix.
   const auto print = [&](const std::string& where, const std::string& message) {
     std::fflush(stdout);
-    const std::string text = format("{}: {}{}\n", program, where, message);
+    const std::string text = format("{}: {}{}\n", program, where, printable(message));
     std::fwrite(text.data(), 1, text.size(), stderr);
     std::fflush(stderr);
   };

@@ -10,6 +10,7 @@
 #include "base/system.hpp"
 #include "base/version.hpp"
 #include "comm/agree.hpp"
+#include "files/json.hpp"
 #include "fsdp/timeline.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
@@ -169,6 +170,11 @@ void Run::prepare() {
   last_save_ = progress_.update;
   origin_.checkpoint.reset();
   origin_.pretrained.reset();
+  batch_.resize(batch_bytes() / sizeof batch_[0]);
+  agree(world_, [&] {
+    read_ahead();
+    if (data_problem_) std::rethrow_exception(data_problem_);
+  });
   since_start_.restart();
 }
 
@@ -272,6 +278,31 @@ void Run::fill_weights() {
   }
 }
 
+void Run::read_ahead() {
+  if (done()) return;
+  const std::size_t tokens = cut_.B * cut_.T;
+  try {
+    for (std::size_t k = 0; k < cut_.K; ++k) {
+      std::int32_t* const inputs = batch_.data() + 2 * k * tokens;
+      train_batches_->read(progress_.data.sequences, k, inputs, inputs + tokens);
+    }
+  } catch (...) {
+    data_problem_ = std::current_exception();
+  }
+}
+
+void Run::refuse_data() {
+  agree(world_, [&] {
+    try {
+      if (data_problem_) std::rethrow_exception(data_problem_);
+    } catch (const std::exception& error) {
+      throw RunError(format("{}; update {} is saved, and the same command goes on from there once the data are whole again",
+                            error.what(), progress_.update));
+    }
+  });
+  throw InternalError("a rank could not read its data, and does not say so");
+}
+
 bool Run::step() {
   const Timer timer;
   Executor& executor = sharded_->executor();
@@ -280,7 +311,10 @@ bool Run::step() {
   const double rate = learning_rate(schedule(), progress_.update + 1);
   const std::uint64_t tokens = train_batches_->targets(progress_.data.sequences);
   const BatchReader read = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
-    train_batches_->read(progress_.data.sequences, micro, inputs, targets);
+    const std::size_t tokens_of_one = cut_.B * cut_.T;
+    const std::int32_t* const from = batch_.data() + 2 * micro * tokens_of_one;
+    std::copy_n(from, tokens_of_one, inputs);
+    std::copy_n(from + tokens_of_one, tokens_of_one, targets);
   };
   const UpdateScalars scalars = {.update = progress_.update + 1,
                                  .learning_rate = rate,
@@ -380,7 +414,13 @@ void Run::write_trace() {
 void Run::validate() {
   if (!valid_batches_) return;
   const Timer timer;
-  const double loss = mean_loss(sharded_->executor(), *valid_batches_, world_, *stream_);
+  double loss;
+  try {
+    loss = mean_loss(sharded_->executor(), *valid_batches_, world_, *stream_);
+  } catch (const CollectiveError&) {  // data that cannot be read: nothing of the training is wrong
+    save(true);
+    throw;
+  }
   metrics_->valid({progress_.update, loss, valid_batches_->targets(), timer.seconds() * 1e3});
 }
 
@@ -395,7 +435,7 @@ void Run::save(bool wait) {
                                      .shards = sharded_->layout().shards(),
                                      .units = {sharded_->layout().units().begin(), sharded_->layout().units().end()},
                                      .optimizer = std::string(info_of(options_.optimizer).name),
-                                     .options_json = options_json_.dump(),
+                                     .options_json = json_text(options_json_),
                                      .model_folder = origin_.model_folder,
                                      .version = version_string()};
     const std::span<std::byte> snapshot = wait ? std::span<std::byte>() : std::span(snapshot_.data(), snapshot_.bytes());
@@ -470,17 +510,21 @@ std::size_t Run::trace_bytes() const {
   return options_.trace.file.empty() ? 0 : Recorder::bytes(sharded_->plan(), options_.trace.updates);
 }
 
+std::size_t Run::batch_bytes() const { return 2 * cut_.K * cut_.B * cut_.T * sizeof(std::int32_t); }
+
 /// What overheads() lists.
-std::size_t Run::bytes_beside_plan() const { return staging_bytes() + gemm_bytes() + trace_bytes() + snapshot_bytes(); }
+std::size_t Run::bytes_beside_plan() const {
+  return staging_bytes() + gemm_bytes() + batch_bytes() + trace_bytes() + snapshot_bytes();
+}
 
 std::string Run::overheads() const {
   const std::string trace =
       trace_bytes() == 0 ? "" : format(", {} of the trace", format_bytes(static_cast<double>(trace_bytes())));
   const std::string snapshot =
       snapshot_bytes() == 0 ? "" : format(", {} that a save writes from", format_bytes(static_cast<double>(snapshot_bytes())));
-  return format("  and beside it: {} communication staging, about {} in which gemm works{}{}\n",
-                format_bytes(static_cast<double>(staging_bytes())), format_bytes(static_cast<double>(gemm_bytes())), snapshot,
-                trace);
+  return format("  and beside it: {} communication staging, about {} in which gemm works, {} of tokens read ahead{}{}\n",
+                format_bytes(static_cast<double>(staging_bytes())), format_bytes(static_cast<double>(gemm_bytes())),
+                format_bytes(static_cast<double>(batch_bytes())), snapshot, trace);
 }
 
 }  // namespace fsdp

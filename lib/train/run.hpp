@@ -2,9 +2,12 @@
 // it. Constructing, preparing, stepping, validating, saving and finishing are collective over world.
 #pragma once
 
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -41,6 +44,13 @@ class Run {
   /// Memory and weights: after it steps can be done.
   void prepare();
 
+  /// Reads this rank's part of the next update, before anything of it begins: a rank that cannot read says so while all can
+  /// still save. Not collective. Nothing if all updates are done.
+  void read_ahead();
+  bool can_read() const { return data_problem_ == nullptr; }
+  /// Where some rank could not: all throw its CollectiveError. Everything has been saved.
+  [[noreturn]] void refuse_data();
+
   /// Forward, backward, reduction, optimizer: one update. False: it overflowed in fp16, its batch was left out, and the loss
   /// scale is lower now. Throws CollectiveError if it is not finite otherwise.
   bool step();
@@ -60,6 +70,7 @@ class Run {
   bool done() const;
   std::uint64_t update() const { return progress_.update; }
 
+  void warn(const std::string& text) { metrics_->say("warning: " + text); }
   void say_stopping(const std::string& reason) { metrics_->stop(progress_.update, reason); }
   /// The closing lines: how it went, planned beside measured memory, how to go on.
   void finish(const std::string& next);
@@ -78,6 +89,7 @@ class Run {
   std::size_t borrowed_bytes() const;
   std::size_t gemm_bytes() const;
   std::size_t trace_bytes() const;
+  std::size_t batch_bytes() const;
   std::size_t bytes_beside_plan() const;
   std::string overheads() const;
   std::size_t snapshot_bytes() const;
@@ -100,6 +112,8 @@ class Run {
   std::optional<TokenFile> train_file_, valid_file_;
   std::optional<TrainBatches> train_batches_;
   std::optional<ValidBatches> valid_batches_;
+  std::vector<std::int32_t> batch_;  // what was read ahead: of each micro-batch inputs, then targets
+  std::exception_ptr data_problem_;  // why it was not
   nlohmann::json options_json_;
   Progress progress_;
   std::optional<LossScaler> scaler_;  // fp16

@@ -76,13 +76,23 @@ SignalWatch::SignalWatch(std::filesystem::path save_dir, bool looks_at_files)
       saves_at_start_(saves_before) {
   ++watches;
   hold_signals();
+  poll();
+}
+
+std::string SignalWatch::left_over() const {
+  if (stop_file_)
+    return format("{} was there before the start: the run saves and stops after its first update",
+                  (save_dir_ / "stop").string());
+  return save_file_
+             ? format("{} was there before the start: the run saves after its first update", (save_dir_ / "save").string())
+             : "";
 }
 
 SignalWatch::~SignalWatch() {
   if (--watches == 0) stops_before = stops.load(), saves_before = saves.load();
 }
 
-bool SignalWatch::look_for(const char* name) {
+bool SignalWatch::look_for(const char* name) const {
   std::error_code ignored;  // an unreadable folder shows when saving
   return std::filesystem::is_regular_file(save_dir_ / name, ignored);
 }
@@ -91,7 +101,7 @@ Requests SignalWatch::poll() {
   if (looks_at_files_ && timer_.seconds() >= next_look_s_) {
     next_look_s_ = timer_.seconds() + 1;
     stop_file_ = stop_file_ || look_for("stop");
-    if (!save_file_ && look_for("save")) save_file_ = true, ++save_files_;
+    if (!save_file_ && !save_stays_ && look_for("save")) save_file_ = true, ++save_files_;
   }
   return {static_cast<std::size_t>(stops - stops_at_start_) + stop_file_,
           static_cast<std::size_t>(saves - saves_at_start_) + save_files_};
@@ -104,15 +114,21 @@ std::string SignalWatch::stop_reason() const {
   return stop_file_ ? format("the file {}", (save_dir_ / "stop").string()) : "another rank";
 }
 
-void SignalWatch::honoured_stop() {
-  std::error_code ignored;
-  if (stop_file_) std::filesystem::remove(save_dir_ / "stop", ignored);
+std::string SignalWatch::remove_request(const char* name, const char* consequence) const {
+  std::error_code error;
+  std::filesystem::remove(save_dir_ / name, error);
+  return error ? format("{} could not be removed ({}): {}", (save_dir_ / name).string(), error.message(), consequence) : "";
 }
 
-void SignalWatch::honoured_save() {
-  std::error_code ignored;
-  if (save_file_) std::filesystem::remove(save_dir_ / "save", ignored);
-  save_file_ = false;
+std::string SignalWatch::honoured_stop() {
+  return stop_file_ ? remove_request("stop", "until it is gone, every start of this run stops after one update") : "";
+}
+
+std::string SignalWatch::honoured_save() {
+  if (!std::exchange(save_file_, false)) return "";
+  const std::string problem = remove_request("save", "it asks for nothing more in this run");
+  save_stays_ = !problem.empty();
+  return problem;
 }
 
 }  // namespace fsdp

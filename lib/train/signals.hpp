@@ -34,17 +34,21 @@ class SignalWatch {
   Requests poll();
   /// "SIGUSR1", "the file checkpoints/stop", or "another rank" if this rank has not been asked to stop.
   std::string stop_reason() const;
-  /// Removes the file behind a request once it has been honoured: everything is saved.
-  void honoured_stop();
-  void honoured_save();
+  /// Requests that lay in the save folder when this began, in words; empty if none did. They are honoured, too.
+  std::string left_over() const;
+  /// Removes the file behind a request once it has been honoured: everything is saved. Returns why that was not possible, in
+  /// words; empty if it was, or there is none.
+  std::string honoured_stop();
+  std::string honoured_save();
 
  private:
-  bool look_for(const char* name);
+  bool look_for(const char* name) const;
+  std::string remove_request(const char* name, const char* consequence) const;
 
   std::filesystem::path save_dir_;
   bool looks_at_files_;
   int stops_at_start_, saves_at_start_;
-  bool stop_file_ = false, save_file_ = false;
+  bool stop_file_ = false, save_file_ = false, save_stays_ = false;
   std::size_t save_files_ = 0;  // seen so far
   double next_look_s_ = 0;
   Timer timer_;

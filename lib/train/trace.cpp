@@ -13,7 +13,8 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "base/version.hpp"
-#include "checkpoint/files.hpp"
+#include "files/input_file.hpp"
+#include "files/output_file.hpp"
 #include "fsdp/traffic.hpp"
 
 namespace fsdp {
@@ -45,11 +46,12 @@ std::span<OperationTime> Recorder::next(std::uint64_t update) {
   return std::span(times_).subspan((numbers_.size() - 1) * operations_, operations_);
 }
 
-TraceFile::TraceFile(const std::filesystem::path& path) : path_(path), temporary_(path.string() + ".tmp") {
-  std::error_code none;
-  const bool replaces = !std::filesystem::exists(path, none) || std::filesystem::is_regular_file(path, none);
-  if (!replaces) errno = std::filesystem::is_directory(path, none) ? EISDIR : EINVAL;
-  file_ = replaces ? std::fopen(temporary_.c_str(), "w") : nullptr;
+TraceFile::TraceFile(const std::filesystem::path& path)
+    : path_(path), temporary_(format("{}.tmp-{}", path.string(), ::getpid())) {
+  const PathKind kind = kind_of(path);
+  const bool replaces = kind == PathKind::missing || kind == PathKind::file;
+  if (!replaces) errno = kind == PathKind::folder ? EISDIR : EINVAL;
+  file_ = replaces ? std::fopen(temporary_.c_str(), "wx") : nullptr;  // through no link, over no file
   if (!file_)
     throw UserError(format("cannot write --trace '{}' ({}) give the path of a file in a folder that exists and can be written",
                            path.string(), std::strerror(errno)));

@@ -5,6 +5,7 @@
 #include "base/format.hpp"
 #include "base/program.hpp"
 #include "comm/agree.hpp"
+#include "files/json.hpp"
 #include "train/machine.hpp"
 #include "train/run.hpp"
 #include "train/signals.hpp"
@@ -17,19 +18,19 @@ bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && 
 
 /// Every rank parses its own command line: they must say the same before anything depends on it. Collective.
 void require_same_options(const TrainOptions& options, Communicator& world, Stream& stream) {
-  const nlohmann::json mine = to_json(options);
-  std::string first = mine.dump();  // rank 0's, after the broadcast
+  std::string first = json_text(to_json(options));  // rank 0's, after the broadcast
+  const nlohmann::json mine = parse_json(first);
   std::uint64_t length = first.size();
   world.broadcast(stream, &length, sizeof length, 0);
   first.resize(length);
   world.broadcast(stream, first.data(), length, 0);
   agree(world, [&] {
-    const nlohmann::json theirs = nlohmann::json::parse(first);
+    const nlohmann::json theirs = parse_json(first);
     for (const auto& [key, value] : mine.items())
       if (!theirs.contains(key) || theirs[key] != value)
         throw UserError(
             format("--{} is {} here and {} on rank 0 (all ranks must be told the same) start all of them with the same options",
-                   key, value.dump(), theirs.contains(key) ? theirs[key].dump() : "unknown"));
+                   key, json_excerpt(value), theirs.contains(key) ? json_excerpt(theirs[key]) : "unknown"));
   });
 }
 
@@ -47,14 +48,16 @@ struct AgreedRequests {
   Requests asked;
   bool due;      // by the clock of rank 0
   bool writing;  // some rank still writes its part of a save
+  bool blind;    // some rank cannot read its part of the next update
 };
 
 /// The most that any rank has been asked. Collective.
 AgreedRequests agreed_requests(SignalWatch& watch, const Run& run, Communicator& world, Stream& stream) {
   const Requests mine = watch.poll();
-  std::size_t counts[4] = {mine.stop, mine.save, world.rank() == 0 && run.save_is_due(), !run.saved_its_part()};
+  std::size_t counts[5] = {mine.stop, mine.save, world.rank() == 0 && run.save_is_due(), !run.saved_its_part(),
+                           !run.can_read()};
   max_over_ranks(world, stream, counts);
-  return {{counts[0], counts[1]}, counts[2] > 0, counts[3] > 0};
+  return {{counts[0], counts[1]}, counts[2] > 0, counts[3] > 0, counts[4] > 0};
 }
 
 }  // namespace
@@ -73,19 +76,25 @@ int train(const TrainOptions& options, Communicator& world) {
                                        : "nothing to do: all passes over the data are done; raise --max-epoch to go on"),
            exit_code::done;
   run.prepare();
+  if (const std::string text = watch.left_over(); !text.empty()) run.warn(text);
 
   std::size_t saves_honoured = 0;
   while (!run.done()) {
     const bool done = run.step();  // else nothing is new but the loss scale
+    run.read_ahead();
 
-    const auto [requests, due, writing] = agreed_requests(watch, run, world, *stream);
+    const auto [requests, due, writing, blind] = agreed_requests(watch, run, world, *stream);
     if (run.saving() && !writing) run.finish_save();
     const bool asked = requests.save > saves_honoured, stop = requests.stop > 0;
-    if (due || (done && every(options.save_interval_updates, run.update())) || asked || stop) run.save(asked || stop);
-    if (asked) watch.honoured_save();
+    const bool wait = asked || stop || blind;
+    if (due || (done && every(options.save_interval_updates, run.update())) || wait) run.save(wait);
+    if (blind) run.refuse_data();
+    std::string problem;
+    if (asked) problem = watch.honoured_save();
     saves_honoured = requests.save;
-    if (requests.stop > 0) watch.honoured_stop();
-    if (requests.stop > 0 && !run.done()) {
+    if (stop) problem = watch.honoured_stop();
+    if (!problem.empty()) run.warn(problem);
+    if (stop && !run.done()) {
       run.say_stopping(watch.stop_reason());
       run.finish("stopped on request; " + how_to_continue(options));
       world.barrier();

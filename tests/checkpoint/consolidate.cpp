@@ -12,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/inspect.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/save_lock.hpp"
 #include "checkpoint/support.hpp"
@@ -23,8 +24,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-void check_model(const fs::path& path, const Run& run) {
-  const auto source = open_tensor_source(path);
+void check_model(const fs::path& path, const Run& run, Verify verify = Verify::yes) {
+  const auto source = open_tensor_source(path, nullptr, verify);
   BOOST_CHECK(source->config() == run.config);
   const auto parameters = list_parameters(run.config).parameters;
   BOOST_TEST(source->names().size() == parameters.size());
@@ -66,7 +67,8 @@ BOOST_AUTO_TEST_CASE(both_formats_hold_what_was_saved) {
     consolidate(*reader, folder / "deep" / "model", {.format = ConsolidatedFormat::safetensors});
     check_model(folder / "model.h5", run);
     check_model(folder / "deep" / "model", run);
-    BOOST_CHECK((list(folder / "deep" / "model") == std::vector<std::string>{"config.json", "model.safetensors"}));
+    BOOST_CHECK((list(folder / "deep" / "model") ==
+                 std::vector<std::string>{"config.json", "model.safetensors", "model.safetensors.xxh3"}));
     BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"deep", "model.h5", "saves"}));
     BOOST_TEST(h5::File::open(folder / "model.h5").read_integer("update") == run.update);
     compare_sources(*reader, *open_tensor_source(folder / "model.h5"));
@@ -221,7 +223,8 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
     fs::remove_all(folder / "model");
     const Consolidated done = consolidate(*reader, folder / "model", options);
     BOOST_TEST(done.copied.empty());
-    BOOST_CHECK((list(folder / "model") == std::vector<std::string>{"config.json", "model.safetensors"}));
+    BOOST_CHECK(
+        (list(folder / "model") == std::vector<std::string>{"config.json", "model.safetensors", "model.safetensors.xxh3"}));
     BOOST_TEST_REQUIRE(done.warnings.size() == 1u);
     return done.warnings.front();
   };
@@ -242,8 +245,9 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
   fs::remove_all(folder / "model");
   const Consolidated done = consolidate(*reader, folder / "model", options);
   BOOST_TEST(done.warnings.empty());
-  BOOST_CHECK((list(folder / "model") == std::vector<std::string>{"config.json", "generation_config.json", "merges.txt",
-                                                                  "model.safetensors", "tokenizer.json"}));
+  BOOST_CHECK(
+      (list(folder / "model") == std::vector<std::string>{"config.json", "generation_config.json", "merges.txt",
+                                                          "model.safetensors", "model.safetensors.xxh3", "tokenizer.json"}));
   BOOST_TEST(read_file(folder / "model" / "merges.txt") == "merges.txt");
   BOOST_TEST(nlohmann::json::parse(read_file(folder / "model" / "config.json"))["eos_token_id"] == 5);
   compare_sources(*reader, *open_tensor_source(folder / "model"));
@@ -260,7 +264,10 @@ BOOST_AUTO_TEST_CASE(a_difference_is_named) {
     offset = tensors.find("transformer.h.1.mlp.c_fc.bias")->offset;
   }
   flip(file, offset + 4 * 17 + 2);
-  const std::string message = message_of([&] { compare_sources(*reader, *open_tensor_source(folder / "model")); });
+  CHECK_CONTAINS(message_of([&] { compare_sources(*reader, *open_tensor_source(folder / "model")); }),
+                 "model.safetensors is damaged (bytes ");
+  const std::string message =
+      message_of([&] { compare_sources(*reader, *open_tensor_source(folder / "model", nullptr, Verify::no)); });
   CHECK_CONTAINS(message, "transformer.h.1.mlp.c_fc.bias");
   CHECK_CONTAINS(message, "element 17 is");
 }
@@ -273,7 +280,10 @@ BOOST_AUTO_TEST_CASE(what_exists_is_not_overwritten) {
     CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.format = format}); }), "out exists");
     BOOST_TEST(read_file(folder / "out") == "mine");
     fs::remove(folder / "out");
-    write_file(folder / "out.tmp", "left over by a run that was killed");
+    write_file(folder / "out.tmp", "mine");
+    CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.format = format}); }), "out.tmp is in the way");
+    BOOST_TEST(read_file(folder / "out.tmp") == "mine");
+    fs::remove(folder / "out.tmp");
     consolidate(*reader, folder.path().string() + (format == ConsolidatedFormat::hdf5 ? "/out" : "/out/"), {.format = format});
     BOOST_TEST(!fs::exists(folder / "out.tmp"));
     check_model(folder / "out", Run{});
@@ -286,6 +296,9 @@ BOOST_AUTO_TEST_CASE(a_truncated_or_foreign_file_is_refused) {
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
   consolidate(*reader, folder / "model.h5", {.format = ConsolidatedFormat::hdf5});
   fs::resize_file(folder / "model.h5", fs::file_size(folder / "model.h5") - 100);
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder / "model.h5"); }), "model.h5 has lost its checksums");
+  check_model(folder / "model.h5", Run{}, Verify::no);
+  fs::resize_file(folder / "model.h5", fs::file_size(folder / "model.h5") / 2);
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder / "model.h5"); }), "truncated file");
   h5::File::create(folder / "other.h5").write_text("title", "weather");
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder / "other.h5"); }), "HDF5 file of another kind");

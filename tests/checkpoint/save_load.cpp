@@ -16,6 +16,7 @@
 #include "checkpoint/stored.hpp"
 #include "checkpoint/support.hpp"
 #include "h5/h5.hpp"
+#include "support/plain_hdf5.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -170,6 +171,7 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_another_is_named_and_one_that_is_missing_is_
   nlohmann::json text = nlohmann::json::parse(read_file(marker));
   double& norm = text["norms"]["exp_avg/" + tensor].get_ref<double&>();
   norm = std::nextafter(norm, 0.0);
+  text.erase("xxh3_64");  // as markers from before they had a checksum
   write_file(marker, text.dump());
   {
     const auto reader = CheckpointReader::open(step);
@@ -253,19 +255,15 @@ BOOST_AUTO_TEST_CASE(the_index_shows_whole_parameters_even_after_a_move) {
   const TemporaryFolder folder;
   for (const Run& run : {Run{gpt2_config(), "full", 3, 1, 7}, Run{llama_config(), "none", 2, 1, 8}}) {
     fs::rename(save(folder / "saves", run), folder / "moved");
-    {
-      const h5::File index = h5::File::open(folder / "moved" / "checkpoint.h5");
-      const auto parameters = list_parameters(run.config).parameters;
-      BOOST_TEST(index.dataset_names("/").size() == parameters.size());
-      for (std::size_t s = 0; s < state_names.size(); ++s)
-        for (std::size_t p = 0; p < parameters.size(); ++p) {
-          const h5::Dataset dataset = index.dataset((s == 0 ? "" : state_names[s] + "/") + parameters[p].name);
-          BOOST_CHECK(dataset.shape() == parameters[p].shape);
-          std::vector<float> values(numel(parameters[p].shape));
-          dataset.read({0, values.size()}, values.data());
-          BOOST_CHECK(same_bits(values, whole(s, p, parameters[p].shape, run.update)));
-        }
-    }
+    const std::string index = folder / "moved" / "checkpoint.h5";
+    const auto parameters = list_parameters(run.config).parameters;
+    BOOST_TEST(h5::File::open(index).dataset_names("/").size() == parameters.size());
+    for (std::size_t s = 0; s < state_names.size(); ++s)
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
+        const auto found = test::read_plain_hdf5(index, (s == 0 ? "" : state_names[s] + "/") + parameters[p].name);
+        BOOST_CHECK(found.shape == parameters[p].shape);
+        BOOST_CHECK(same_bits(found.values, whole(s, p, parameters[p].shape, run.update)));
+      }
     check_load(folder / "moved", run, Run{run.config, "full", 2, 1, 0});
     CheckpointReader::open(folder / "moved")->verify(0, 1);
     fs::remove_all(folder / "moved");

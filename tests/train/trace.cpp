@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <map>
 #include <optional>
 #include <set>
 
+#include <sys/resource.h>
 #include <boost/test/unit_test.hpp>
+
 #include <nlohmann/json.hpp>
 
 #include "base/timer.hpp"
@@ -313,11 +316,17 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_written) {
   std::filesystem::remove_all(folder / "gone");
   const std::string message = message_of<RunError>([&] { file.finish({}); });
   CHECK_CONTAINS(message, "the trace was not written");
-  std::filesystem::create_symlink("/dev/full", folder / "full.json.tmp");
+  // A full disk, played by a limit on the size of files.
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  BOOST_REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit limited{100000, before.rlim_max};
+  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &limited) == 0);
   TraceFile full(folder / "full.json");
   for (int i = 0; i < 10000; ++i) full.add({{"event", i}});
   const std::string no_space = message_of<RunError>([&] { full.finish({}); });
-  CHECK_CONTAINS(no_space, "No space left on device");
+  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK_CONTAINS(no_space, "File too large");
   BOOST_TEST(!std::filesystem::exists(folder / "full.json"));
   CHECK_CONTAINS(message_of([] { check(TraceOptions{.file = {}, .updates = 7}); }), "--trace-updates changes nothing");
 }

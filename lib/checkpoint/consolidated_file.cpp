@@ -1,0 +1,124 @@
+// A consolidated HDF5 file as a source of tensors. It comes alone, from anybody: one without checksums is read in a process of
+// its own before HDF5 sees it in this one.
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "checkpoint/stored.hpp"
+#include "checkpoint/tensor_source.hpp"
+#include "files/json.hpp"
+#include "h5/h5.hpp"
+
+namespace fsdp {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Calls HDF5 for all that a reader of this file may call it for.
+void touch_all(const fs::path& path) {
+  const h5::File file = h5::File::open(path, Verify::no);
+  std::vector<std::string> groups = {"/"};
+  const auto attempt = [](auto&& work) {
+    try {
+      work();
+    } catch (const std::exception&) {  // the same is thrown in the process that asks
+    }
+  };
+  for (const char* name : {"format", "config", "checksums", "optimizer", "version"}) attempt([&] { file.read_text(name); });
+  attempt([&] { file.read_integer("format_version"); });
+  attempt([&] {
+    for (const std::string& state : stored::read_states(file)) groups.push_back(state);
+  });
+  std::vector<float> values;
+  for (const std::string& group : groups)
+    attempt([&] {
+      for (const std::string& name : file.dataset_names(group))
+        attempt([&] {
+          const h5::Dataset dataset = file.dataset(group == "/" ? name : group + "/" + name);
+          const std::size_t n = numel(dataset.shape()), piece = std::min<std::size_t>(n, std::size_t{1} << 20);
+          values.resize(piece);
+          // Where elements lie one behind the other, HDF5 only copies them.
+          const std::size_t step = dataset.offset() ? std::max<std::size_t>(n - piece, 1) : piece;
+          for (std::size_t at = 0; at < n; at += step) dataset.read({at, std::min(n, at + piece)}, values.data());
+        });
+    });
+}
+
+h5::File open_guarded(const fs::path& path, Verify verify) {
+  if (CheckedFile(path, verify).is_checked()) return h5::File::open(path, verify);
+  if (const std::string end = h5::what_ends_hdf5([&] { touch_all(path); }); !end.empty())
+    throw DamagedError(
+        format("{} is damaged (it was read in a process of its own first, and {}) copy it again, or consolidate again",
+               path.string(), end));
+  h5::File file = h5::File::open(path, verify);
+  if (verify == Verify::yes && file.has_attribute("checksums"))
+    throw DamagedError(
+        format("{} has lost its checksums (it was cut, or changed by another program) copy it again; or give "
+               "--no-verify to read it as it is",
+               path.string()));
+  return file;
+}
+
+class ConsolidatedFile final : public TensorSource {
+ public:
+  ConsolidatedFile(const fs::path& path, Verify verify) : path_(path), file_(open_guarded(path, verify)) {
+    const std::string kind = file_.has_attribute("format") ? file_.read_text("format") : "";
+    if (kind == stored::index_kind || kind == stored::rank_kind)
+      throw UserError(format("{} is one file of a checkpoint (its folder is needed) give {}", path.string(),
+                             path.has_parent_path() ? path.parent_path().string() : "its folder"));
+    if (kind != stored::model_kind)
+      throw UserError(
+          format("{} is an HDF5 file of another kind (fsdp-consolidate did not write it) check the path", path.string()));
+    stored::check_kind(file_, path.string(), stored::model_kind);
+    const auto config = parse_json(file_.read_text("config"));
+    if (config.is_discarded())
+      throw DamagedError(format("{} is damaged (its configuration is not JSON) consolidate again", path.string()));
+    config_ = config_from_json(config);
+    config_.validate();
+    if (file_.has_attribute("states")) states_ = stored::read_states(file_);
+  }
+
+  const TransformerConfig& config() const override { return config_; }
+  std::vector<std::string> names() const override { return file_.dataset_names("/"); }
+  bool has(const std::string& name) const override { return has_state("parameters", name); }
+  Shape shape(const std::string& name) const override { return state_shape("parameters", name); }
+  void read(const std::string& name, Range range, float* out) const override { read_state("parameters", name, range, out); }
+  const std::vector<std::string>& states() const override { return states_; }
+  bool has_state(const std::string& state, const std::string& name) const override {
+    return file_.has(stored::whole_name(state, name));
+  }
+  Shape state_shape(const std::string& state, const std::string& name) const override { return find(state, name).shape(); }
+  void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
+    find(state, name).read(range, out);
+    bytes_read_ += range.size() * sizeof(float);
+  }
+  std::size_t bytes_read() const override { return bytes_read_; }
+  std::string description() const override { return format("consolidated file {}", path_.string()); }
+
+ private:
+  h5::Dataset find(const std::string& state, const std::string& name) const {
+    if (!has_state(state, name))
+      throw UserError(format("{} has no tensor {} (its model has none of that name) fsdp-inspect lists those it has",
+                             path_.string(), stored::whole_name(state, name)));
+    return file_.dataset(stored::whole_name(state, name));
+  }
+
+  fs::path path_;
+  h5::File file_;
+  TransformerConfig config_;
+  std::vector<std::string> states_ = {"parameters"};
+  mutable std::atomic<std::size_t> bytes_read_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<TensorSource> open_consolidated(const fs::path& file, Verify verify) {
+  return std::make_unique<ConsolidatedFile>(file, verify);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,39 @@
+// XXH3-64 (xxhash.com, seed 0), the checksum of everything here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+struct XXH3_state_s;
+
+namespace fsdp {
+
+std::uint64_t checksum(const void* data, std::size_t bytes);
+/// "0123456789abcdef"
+std::string checksum_text(std::uint64_t checksum);
+
+/// The checksum of bytes that come one after the other.
+class RunningSum {
+ public:
+  RunningSum();
+  void add(const void* data, std::size_t bytes);
+  std::uint64_t value() const;
+  /// Of no bytes.
+  void reset();
+
+ private:
+  std::unique_ptr<XXH3_state_s, int (*)(XXH3_state_s*)> state_;
+};
+
+struct FileSum {
+  std::uint64_t bytes = 0, checksum = 0;
+  bool operator==(const FileSum&) const = default;
+};
+/// Of every byte of the file; tells of the bytes of each piece read. Throws what InputFile throws.
+FileSum sum_file(const std::filesystem::path& path, const std::function<void(std::size_t)>& piece_done = nullptr);
+
+}  // namespace fsdp

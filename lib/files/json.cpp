@@ -1,0 +1,75 @@
+#include "files/json.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/checksum.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t deepest = 64;
+constexpr std::string_view seal_key = ",\n \"xxh3_64\": \"";  // one space: not that of an object within
+constexpr std::string_view seal_end = "\"\n}\n";
+
+/// How deep brackets are nested, outside of strings. Right for whatever the parser accepts.
+std::size_t depth_of(std::string_view text) {
+  std::size_t depth = 0, most = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      most = std::max(most, ++depth);
+    } else if ((c == ']' || c == '}') && depth > 0) {
+      --depth;
+    }
+  }
+  return most;
+}
+
+template <class Json>
+std::string dumped(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_callback_t& watch) {
+  if (depth_of(text) > deepest) return nlohmann::json(nlohmann::json::value_t::discarded);
+  return nlohmann::json::parse(text, watch, /*allow_exceptions=*/false);
+}
+
+nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t most_bytes) {
+  return parse_json(read_text_file(path, most_bytes));
+}
+
+std::string json_text(const nlohmann::json& value, int indent) { return dumped(value, indent); }
+std::string json_text(const nlohmann::ordered_json& value, int indent) { return dumped(value, indent); }
+
+std::string json_excerpt(const nlohmann::json& value) { return excerpt(json_text(value)); }
+
+std::string seal_json(const nlohmann::ordered_json& object) {
+  expect(object.is_object() && !object.empty(), "an object is sealed");
+  std::string text = json_text(object, 1);
+  text.resize(text.size() - std::string_view("\n}").size());
+  return format("{}{}{}{}", text, seal_key, checksum_text(checksum(text.data(), text.size())), seal_end);
+}
+
+Seal check_seal(std::string_view text, std::size_t* end) {
+  const std::size_t close = text.find("\n}\n");
+  if (end) *end = close == std::string_view::npos ? text.size() : close + 3;
+  const std::string_view object = text.substr(0, close == std::string_view::npos ? close : close + 3);
+  const std::size_t at = object.rfind(seal_key);
+  if (at == std::string_view::npos) return Seal::none;
+  const std::string wanted = format("{}{}{}", seal_key, checksum_text(checksum(object.data(), at)), seal_end);
+  return object.substr(at) == wanted ? Seal::right : Seal::broken;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,188 @@
+#include "files/output_file.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t piece_bytes = std::size_t{16} << 20;
+constexpr std::size_t direct_from = std::size_t{1} << 20;   // bytes of one write
+constexpr std::size_t direct_bytes = std::size_t{4} << 20;  // at once
+constexpr std::size_t direct_alignment = 4096;              // of memory, offset and length; file systems ask for this or less
+
+int open_output(const std::filesystem::path& path, OutputFile::Open how) {
+  const bool create = how == OutputFile::Open::create;
+  const std::string what = (create ? "create " : "open ") + path.string();
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (create ? O_CREAT | O_EXCL : 0), 0666);
+  check_errno(fd >= 0, what);
+  struct stat info {};
+  const bool known = ::fstat(fd, &info) == 0;
+  if (known && S_ISREG(info.st_mode) && (create || info.st_uid == ::geteuid())) return fd;
+  ::close(fd);
+  throw CallError(what, !known                  ? "it cannot be looked at"
+                        : S_ISREG(info.st_mode) ? "it belongs to another user"
+                                                : "it is not a plain file");
+}
+
+}  // namespace
+
+OutputFile::OutputFile(std::filesystem::path path, Open open)
+    : path_(std::move(path)), fd_(open_output(path_, open)), direct_piece_(nullptr, std::free) {
+  const off_t end = ::lseek(fd_, 0, SEEK_END);
+  size_ = end > 0 ? static_cast<std::uint64_t>(end) : 0;
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (direct_fd_ >= 0) ::close(direct_fd_);
+}
+
+void OutputFile::write(std::uint64_t offset, const void* data, std::size_t bytes) {
+  size_ = std::max(size_, offset + bytes);
+  const char* from = static_cast<const char*>(data);
+  const auto advance = [&](std::size_t n) { from += n, offset += n, bytes -= n; };
+  if (bytes >= direct_from && !direct_refused_) {  // whole blocks; never one that has been written in part
+    const std::size_t head = (direct_alignment - offset % direct_alignment) % direct_alignment;
+    write_cached(offset, from, head);
+    advance(head);
+    advance(write_direct(offset, from, bytes - bytes % direct_alignment));
+  }
+  write_cached(offset, from, bytes);
+}
+
+void OutputFile::write_cached(std::uint64_t offset, const char* from, std::size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t n = ::pwrite(fd_, from, std::min(bytes, piece_bytes), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    check_errno(n >= 0,
+                format("write {} at byte {}, {} left", path_.string(), offset, format_bytes(static_cast<double>(bytes))));
+    // The disk starts on this piece while the next is copied, instead of waiting for fsync(). Only a hint: its result does not
+    // matter.
+    if (n >= ssize_t{1} << 20) ::sync_file_range(fd_, static_cast<off_t>(offset), n, SYNC_FILE_RANGE_WRITE);
+    from += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
+  }
+}
+
+/// Returns how much was written: less than all where the file system refuses, or has no more room, of which write_cached() then
+/// says why.
+std::size_t OutputFile::write_direct(std::uint64_t offset, const char* from, std::size_t bytes) {
+  if (!direct_piece_) {
+    direct_piece_.reset(static_cast<char*>(std::aligned_alloc(direct_alignment, direct_bytes)));
+    direct_fd_ = ::open(path_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW);
+    direct_refused_ = !direct_piece_ || direct_fd_ < 0;
+  }
+  std::size_t done = 0;
+  while (done < bytes && !direct_refused_) {
+    const std::size_t piece = std::min(direct_bytes, bytes - done);
+    std::memcpy(direct_piece_.get(), from + done, piece);
+    const ssize_t n = ::pwrite(direct_fd_, direct_piece_.get(), piece, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    direct_refused_ = n != static_cast<ssize_t>(piece);
+    if (n > 0) done += static_cast<std::size_t>(n);
+  }
+  return done;
+}
+
+void OutputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
+  char* to = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(fd_, to, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    const std::string what = format("read {} at byte {}", path_.string(), offset);
+    check_errno(n >= 0, what);
+    if (n == 0) throw CallError(what, "the file ends there");
+    to += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
+  }
+}
+
+void OutputFile::resize(std::uint64_t bytes) {
+  if (bytes == size_) return;
+  check_errno(::ftruncate(fd_, static_cast<off_t>(bytes)) == 0, format("ftruncate {} to {} bytes", path_.string(), bytes));
+  size_ = bytes;
+}
+
+void OutputFile::finish() {
+  direct_piece_.reset();
+  if (direct_fd_ >= 0) ::close(std::exchange(direct_fd_, -1));
+  check_errno(::fsync(fd_) == 0, "fsync " + path_.string());
+  check_errno(::close(std::exchange(fd_, -1)) == 0, "close " + path_.string());
+}
+
+void write_text_file_durably(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::path temporary = path;
+  temporary += ".tmp";
+  check_errno(::unlink(temporary.c_str()) == 0 || errno == ENOENT, "remove " + temporary.string());
+  OutputFile output(temporary);
+  output.write(0, text.data(), text.size());
+  output.finish();
+  rename_durably(temporary, path);
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  check_errno(fd >= 0, "open " + folder.string());
+  const int result = ::fsync(fd), error = errno;
+  ::close(fd);
+  errno = error;
+  // Some network file systems cannot sync a folder, and say so with EINVAL.
+  check_errno(result == 0 || error == EINVAL, "fsync " + folder.string());
+}
+
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
+  check_errno(std::rename(from.c_str(), to.c_str()) == 0, format("rename {} to {}", from.string(), to.string()));
+  sync_folder(to.has_parent_path() ? to.parent_path() : ".");
+}
+
+void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes) {
+  struct statvfs info {};
+  if (::statvfs(folder.c_str(), &info) != 0) return;  // then the writes will tell
+  const std::uint64_t free = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+  if (free < bytes)
+    throw RunError(format("{} has {} free ({} are to be written there) free some space or choose another file system",
+                          folder.string(), format_bytes(static_cast<double>(free)), format_bytes(static_cast<double>(bytes))));
+}
+
+void require_no_foreign_link(const std::filesystem::path& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode) && info.st_uid != ::geteuid() && info.st_uid != 0)
+    throw UserError(format("{} is a link that another user has made (it may lead into any file of yours) give another name",
+                           path.string()));
+}
+
+bool remove_our_files(const std::filesystem::path& folder, const std::function<bool(const std::string& name)>& is_ours) {
+  struct stat info {};
+  if (::lstat(folder.c_str(), &info) != 0) {
+    check_errno(errno == ENOENT || errno == ENOTDIR, "stat " + folder.string());
+    return true;
+  }
+  if (!S_ISDIR(info.st_mode)) return false;
+  std::vector<std::filesystem::path> ours;
+  std::error_code error;
+  for (auto entry = std::filesystem::directory_iterator(folder, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
+    if (is_ours(entry->path().filename().string())) ours.push_back(entry->path());
+  if (error) throw CallError("read folder " + folder.string(), error.message());
+  for (const std::filesystem::path& path : ours)
+    check_errno(::unlink(path.c_str()) == 0 || errno == ENOENT || errno == EISDIR, "remove " + path.string());
+  if (::rmdir(folder.c_str()) == 0) return true;
+  check_errno(errno == ENOTEMPTY || errno == EEXIST, "remove " + folder.string());
+  return false;
+}
+
+}  // namespace fsdp

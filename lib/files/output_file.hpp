@@ -1,0 +1,63 @@
+// Files and names that this program makes, and what makes them durable. Nothing is written through a link, and nothing is
+// removed but by a name that this program gives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+/// A file that is being written. Large writes go past the page cache (O_DIRECT) where the file system allows that: copying
+/// into it takes a core that trains while a save goes on, and pages for it, which others need.
+class OutputFile {
+ public:
+  enum class Open { create, existing };
+  /// `create` fails if anything has this name; `existing` if it is a link, is no plain file or belongs to another user. Throws
+  /// CallError.
+  explicit OutputFile(std::filesystem::path path, Open open = Open::create);
+  OutputFile(const OutputFile&) = delete;
+  ~OutputFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t size() const { return size_; }
+  /// These throw CallError.
+  void write(std::uint64_t offset, const void* data, std::size_t bytes);
+  /// Nothing of it may lie beyond the end.
+  void read(std::uint64_t offset, void* out, std::size_t bytes) const;
+  void resize(std::uint64_t bytes);
+  /// Waits until all is on the disk, and closes.
+  void finish();
+
+ private:
+  void write_cached(std::uint64_t offset, const char* data, std::size_t bytes);
+  std::size_t write_direct(std::uint64_t offset, const char* data, std::size_t bytes);
+
+  std::filesystem::path path_;
+  int fd_, direct_fd_ = -1;  // the same file
+  bool direct_refused_ = false;
+  std::unique_ptr<char, void (*)(void*)> direct_piece_;  // what is written from, aligned
+  std::uint64_t size_ = 0;
+};
+
+/// Writes under the name PATH.tmp, waits for the disk, renames, waits again. Throws CallError.
+void write_text_file_durably(const std::filesystem::path& path, std::string_view text);
+/// Waits until the names in this folder are on the disk. Throws CallError.
+void sync_folder(const std::filesystem::path& folder);
+/// Renames and waits until that is on the disk. Throws CallError.
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+/// Throws RunError if fewer than `bytes` are free to this user where `folder` lies.
+void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes);
+
+/// For a file that is appended to by its name: throws UserError if that is a link which another user has made (but root).
+void require_no_foreign_link(const std::filesystem::path& path);
+
+/// Removes from a folder those files whose names are ours, then the folder if nothing else is in it. A link to a folder is left
+/// alone. Returns whether the folder is gone, as it is if there was none. Throws CallError.
+bool remove_our_files(const std::filesystem::path& folder, const std::function<bool(const std::string& name)>& is_ours);
+
+}  // namespace fsdp

@@ -1,0 +1,267 @@
+#include "files/sealed_file.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/json.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t smallest_block = std::size_t{4} << 10, largest_block = std::size_t{1} << 20;
+constexpr std::uint64_t most_blocks = 65536;                 // of contents below 64 GiB
+constexpr std::size_t piece_bytes = std::size_t{256} << 10;  // at once: it stays in the cache until it is summed
+constexpr char magic[8] = {'f', 's', 'd', 'p', 's', 'e', 'a', 'l'};
+
+struct Footer {
+  std::uint64_t content_bytes, block_bytes, part_bytes, sum;
+  char magic[8];
+};
+static_assert(sizeof(Footer) == 40);
+
+std::uint64_t blocks_of(std::uint64_t bytes, std::uint64_t block_bytes) {
+  return bytes / block_bytes + (bytes % block_bytes != 0);
+}
+
+/// What stands between the contents and the footer's sum.
+std::uint64_t sum_of(const std::vector<std::uint64_t>& sums, const std::string& parts, const Footer& footer) {
+  RunningSum sum;
+  sum.add(sums.data(), sums.size() * sizeof sums[0]);
+  sum.add(parts.data(), parts.size());
+  sum.add(&footer, offsetof(Footer, sum));
+  return sum.value();
+}
+
+[[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
+  throw DamagedError(format("{} is damaged ({}) restore it from a copy, or make it again", path.string(), why));
+}
+
+}  // namespace
+
+// --- sums ---
+
+std::size_t BlockSums::block_bytes_for(std::uint64_t content_bytes) {
+  std::size_t bytes = smallest_block;
+  while (bytes < largest_block && content_bytes / bytes > most_blocks) bytes *= 2;
+  return bytes;
+}
+
+void BlockSums::add(const void* data, std::size_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const std::size_t n = std::min<std::size_t>(bytes, block_bytes_ - bytes_ % block_bytes_);
+    if (n == block_bytes_) {
+      sums_.push_back(checksum(from, n));
+    } else {
+      block_.add(from, n);
+      if ((bytes_ + n) % block_bytes_ == 0) sums_.push_back(block_.value()), block_.reset();
+    }
+    bytes_ += n, from += n, bytes -= n;
+  }
+}
+
+std::vector<std::uint64_t> BlockSums::sums() const {
+  std::vector<std::uint64_t> all = sums_;
+  if (bytes_ % block_bytes_ != 0) all.push_back(block_.value());
+  return all;
+}
+
+std::string BlockSums::trailer(const std::vector<SealedPart>& parts) const {
+  nlohmann::json listed = nlohmann::json::array();
+  for (const SealedPart& part : parts) listed.push_back({part.name, part.offset, part.bytes, checksum_text(part.checksum)});
+  const std::vector<std::uint64_t> all = sums();
+  const std::string names = json_text(listed);
+  Footer footer{bytes_, block_bytes_, names.size(), 0, {}};
+  footer.sum = sum_of(all, names, footer);
+  std::memcpy(footer.magic, magic, sizeof magic);
+  std::string text(reinterpret_cast<const char*>(all.data()), all.size() * sizeof all[0]);
+  text += names;
+  text.append(reinterpret_cast<const char*>(&footer), sizeof footer);
+  return text;
+}
+
+void Sealer::take(const void* data, std::size_t bytes) {
+  whole_.add(data, bytes);
+  blocks_.add(data, bytes);
+}
+
+void Sealer::read_up_to(std::uint64_t offset) {
+  expect(offset >= blocks_.bytes(), "what a file holds is summed in order");
+  piece_.resize(std::min<std::uint64_t>(piece_bytes, offset - blocks_.bytes()));
+  while (blocks_.bytes() < offset) {
+    const std::size_t n = std::min<std::uint64_t>(piece_.size(), offset - blocks_.bytes());
+    file_.read(blocks_.bytes(), piece_.data(), n);
+    take(piece_.data(), n);
+  }
+}
+
+void Sealer::add(std::uint64_t offset, const void* data, std::size_t bytes) {
+  read_up_to(offset);
+  for (const char* from = static_cast<const char*>(data); bytes > 0;) {  // both sums while the bytes are in the cache
+    const std::size_t n = std::min(bytes, piece_bytes);
+    take(from, n);
+    from += n, bytes -= n;
+  }
+}
+
+void Sealer::name_and_sum(SealedPart part) {
+  RunningSum sum;
+  piece_.resize(std::min<std::uint64_t>(piece_bytes, part.bytes));
+  for (std::uint64_t at = 0; at < part.bytes; at += piece_.size()) {
+    const std::size_t n = std::min<std::uint64_t>(piece_.size(), part.bytes - at);
+    file_.read(part.offset + at, piece_.data(), n);
+    sum.add(piece_.data(), n);
+  }
+  part.checksum = sum.value();
+  name(std::move(part));
+}
+
+std::string Sealer::trailer() {
+  expect(file_.size() == content_bytes_, "the contents have the length that they were to have");
+  read_up_to(content_bytes_);
+  return blocks_.trailer(parts_);
+}
+
+FileSum Sealer::finish() {
+  const std::string end = trailer();
+  whole_.add(end.data(), end.size());
+  file_.write(blocks_.bytes(), end.data(), end.size());
+  return {file_.size(), whole_.value()};
+}
+
+// --- reading ---
+
+CheckedFile::CheckedFile(const std::filesystem::path& path, Verify verify, std::optional<FileSum> expected)
+    : CheckedFile(path, verify, Unread{}) {
+  if (expected && file_.size() != expected->bytes)
+    damaged(path, format("it has {} bytes, {} were written", file_.size(), expected->bytes));
+  if (!read_seal(file_, /*beside=*/false) && expected && verify == Verify::yes) read_all(*expected);
+}
+
+CheckedFile CheckedFile::sealed_by(const std::filesystem::path& seal_path, const std::filesystem::path& path, Verify verify) {
+  CheckedFile file(path, verify, Unread{});
+  if (kind_of(seal_path) == PathKind::missing) return file;
+  if (verify == Verify::yes && !file.read_seal(InputFile(seal_path), /*beside=*/true)) damaged(seal_path, "it is no seal");
+  return file;
+}
+
+/// False if there is none.
+bool CheckedFile::read_seal(const InputFile& from, bool beside) {
+  Footer footer;
+  if (from.size() < sizeof footer) return false;
+  from.read(from.size() - sizeof footer, &footer, sizeof footer);
+  if (std::memcmp(footer.magic, magic, sizeof magic) != 0) return false;
+  const std::uint64_t before = from.size() - sizeof footer, begin = beside ? 0 : footer.content_bytes;
+  const bool fits =
+      std::has_single_bit(footer.block_bytes) && footer.block_bytes >= smallest_block && footer.block_bytes <= largest_block &&
+      begin <= before && footer.part_bytes <= before - begin && (before - begin - footer.part_bytes) % sizeof sums_[0] == 0 &&
+      (before - begin - footer.part_bytes) / sizeof sums_[0] == blocks_of(footer.content_bytes, footer.block_bytes);
+  if (!fits) damaged(from.path(), "its seal does not fit its size");
+  std::vector<std::uint64_t> sums(blocks_of(footer.content_bytes, footer.block_bytes));
+  std::string parts(footer.part_bytes, '\0');
+  from.read(begin, sums.data(), sums.size() * sizeof sums[0]);
+  from.read(before - parts.size(), parts.data(), parts.size());
+  if (sum_of(sums, parts, footer) != footer.sum) damaged(from.path(), "its list of checksums has changed");
+  if (beside && footer.content_bytes != file_.size())
+    damaged(path(), format("it has {} bytes, {} were written; if another program has written it since, remove {}", file_.size(),
+                           footer.content_bytes, from.path().string()));
+  content_bytes_ = footer.content_bytes;
+  block_bytes_ = footer.block_bytes;
+  sums_ = std::move(sums);
+  parts_ = std::move(parts);
+  return true;
+}
+
+std::string CheckedFile::damaged_part(std::uint64_t offset, std::uint64_t bytes) const {
+  std::vector<char> piece(piece_bytes);
+  const nlohmann::json listed = parse_json(parts_);
+  if (!listed.is_array()) return "";
+  for (const nlohmann::json& part : listed) {
+    if (!part.is_array() || part.size() != 4 || !part[0].is_string() || !part[1].is_number_unsigned() ||
+        !part[2].is_number_unsigned())
+      return "";
+    const std::uint64_t begin = part[1], size = part[2];
+    const bool touches = begin < offset + bytes && offset < begin + size;
+    if (!touches || begin > content_bytes_ || size > content_bytes_ - begin) continue;
+    RunningSum sum;
+    for (std::uint64_t at = 0; at < size; at += piece.size()) {
+      const std::size_t n = std::min<std::uint64_t>(piece.size(), size - at);
+      file_.read(begin + at, piece.data(), n);
+      sum.add(piece.data(), n);
+    }
+    if (part[3] != checksum_text(sum.value())) return part[0];
+  }
+  return "";
+}
+
+void CheckedFile::read_all(const FileSum& expected) {
+  block_bytes_ = BlockSums::block_bytes_for(file_.size());
+  BlockSums blocks(block_bytes_);
+  RunningSum whole;
+  std::vector<char> piece(std::min<std::uint64_t>(piece_bytes, file_.size()));
+  for (std::uint64_t at = 0; at < file_.size(); at += piece.size()) {
+    const std::size_t n = std::min<std::uint64_t>(piece.size(), file_.size() - at);
+    file_.read(at, piece.data(), n);
+    blocks.add(piece.data(), n);
+    whole.add(piece.data(), n);
+  }
+  if (whole.value() != expected.checksum)
+    damaged(path(),
+            format("its checksum is {}, {} was written", checksum_text(whole.value()), checksum_text(expected.checksum)));
+  sums_ = blocks.sums();
+}
+
+std::size_t CheckedFile::bytes_of(std::uint64_t block) const {
+  return std::min<std::uint64_t>(block_bytes_, content_bytes_ - block * block_bytes_);
+}
+
+void CheckedFile::check_block(std::uint64_t block, const char* bytes) const {
+  const std::uint64_t begin = block * block_bytes_, size = bytes_of(block);
+  if (checksum(bytes, size) == sums_[block]) return;
+  const std::string part = damaged_part(begin, size);
+  damaged(path(), format("bytes {} to {} are not what was written{}", begin, begin + size, part.empty() ? "" : ", in " + part));
+}
+
+const CheckedFile::Block& CheckedFile::kept_block(std::uint64_t block) const {
+  auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Block& b) { return b.index == block && !b.bytes.empty(); });
+  if (found == kept_.end()) {
+    found = kept_.end() - 1;
+    found->bytes.clear();  // nothing is kept of a block that turns out to be damaged
+    std::vector<char> bytes(bytes_of(block));
+    file_.read(block * block_bytes_, bytes.data(), bytes.size());
+    check_block(block, bytes.data());
+    *found = {block, std::move(bytes)};
+  }
+  std::rotate(kept_.begin(), found, found + 1);
+  return kept_.front();
+}
+
+void CheckedFile::read(std::uint64_t offset, void* out, std::size_t bytes, bool may_be_unchecked) const {
+  if (bytes == 0) return;
+  if (offset > content_bytes_ || bytes > content_bytes_ - offset)
+    damaged(path(), format("bytes {} to {} lie behind its end, at {}", offset, offset + bytes, content_bytes_));
+  if (sums_.empty() || (verify_ == Verify::no && may_be_unchecked)) return file_.read(offset, out, bytes);
+  char* to = static_cast<char*>(out);
+  const auto advance = [&](std::size_t n) { to += n, offset += n, bytes -= n; };
+  while (bytes > 0) {
+    const std::uint64_t block = offset / block_bytes_, from = offset % block_bytes_;
+    const std::size_t of_block = std::min<std::size_t>(bytes, bytes_of(block) - from);
+    if (of_block != bytes_of(block)) {
+      std::memcpy(to, kept_block(block).bytes.data() + from, of_block);
+      advance(of_block);
+      continue;
+    }
+    // As many whole blocks as fit into a piece; the last block of all may be shorter.
+    const std::size_t whole = std::max(of_block, std::min(bytes, piece_bytes) / block_bytes_ * block_bytes_);
+    file_.read(offset, to, whole);
+    for (std::size_t at = 0; at < whole; at += block_bytes_) check_block((offset + at) / block_bytes_, to + at);
+    advance(whole);
+  }
+}
+
+}  // namespace fsdp
