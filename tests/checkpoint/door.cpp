@@ -1,0 +1,432 @@
+// What damaged and hostile files may not do to whoever reads them, and what is not touched: each case is something that once
+// happened.
+#define BOOST_TEST_MODULE checkpoint.door
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include <hdf5.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/inspect.hpp"
+#include "checkpoint/journal.hpp"
+#include "checkpoint/save_lock.hpp"
+#include "checkpoint/stored.hpp"
+#include "checkpoint/support.hpp"
+#include "comm/agree.hpp"
+#include "files/json.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string rank_file = "rank-00001-of-00002.h5";
+
+/// Reads every number that a source has.
+void read_all(const TensorSource& source) {
+  std::vector<float> values;
+  for (const std::string& state : source.states())
+    for (const std::string& name : source.names()) {
+      if (!source.has_state(state, name)) continue;
+      values.resize(numel(source.state_shape(state, name)));
+      source.read_state(state, name, {0, values.size()}, values.data());
+    }
+}
+
+/// What reading all of a checkpoint says; empty if nothing.
+std::string complaint(const fs::path& step) {
+  try {
+    read_all(*CheckpointReader::open(step));
+    return "";
+  } catch (const DamagedError& error) {
+    return error.what();
+  }
+}
+
+/// As checkpoints were before files had seals: the seal is cut off, and the marker knows each file as a whole and no more.
+void remove_seals(const fs::path& step) {
+  stored::Marker marker = stored::read_complete(step);
+  for (stored::Marker::File& file : marker.files) {
+    const CheckedFile sealed(step / file.name);
+    fs::resize_file(step / file.name, sealed.size());
+    file.sum = sum_file(step / file.name);
+  }
+  nlohmann::json text = parse_json(stored::marker_text(marker));
+  text.erase("xxh3_64");
+  write_file(step / "complete.json", text.dump());
+}
+
+/// A consolidated file as it was before it had a seal, changed by `change` through HDF5 itself.
+void make_foreign(const fs::path& path, const std::function<void(hid_t)>& change) {
+  fs::resize_file(path, CheckedFile(path).size());
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  BOOST_REQUIRE(file >= 0);
+  H5Adelete(file, "checksums");
+  change(file);
+  H5Fclose(file);
+}
+
+const char* const victim_tensor = "transformer.h.1.mlp.c_fc.bias";  // [29]
+
+void replace_dataset(hid_t file, hid_t creation, hid_t type = H5T_IEEE_F32LE) {
+  H5Ldelete(file, victim_tensor, H5P_DEFAULT);
+  const hsize_t extent = 29;
+  const hid_t space = H5Screate_simple(1, &extent, nullptr);
+  const hid_t dataset = H5Dcreate2(file, victim_tensor, type, space, H5P_DEFAULT, creation, H5P_DEFAULT);
+  BOOST_REQUIRE(dataset >= 0);
+  H5Dclose(dataset);
+  H5Sclose(space);
+}
+
+}  // namespace
+
+// One byte near 2,076 of the index crashed HDF5, 512 zeros at 2,560 had it loop for ever.
+BOOST_AUTO_TEST_CASE(hdf5_sees_no_damaged_byte_of_a_checkpoint) {
+  for (const bool sealed : {true, false}) {
+    const TemporaryFolder folder;
+    const fs::path step = save(folder.path(), Run{});
+    if (!sealed) remove_seals(step);
+    BOOST_TEST(complaint(step) == "");
+    for (const std::string& name : {std::string("checkpoint.h5"), rank_file}) {
+      const std::string whole = read_file(step / name);
+      const auto damaged = [&](std::size_t at, std::size_t bytes, char with) {
+        std::string bad = whole;
+        std::fill_n(bad.begin() + static_cast<std::ptrdiff_t>(at), std::min(bytes, bad.size() - at), with);
+        if (bad == whole) return;
+        const auto before = CheckpointReader::open(step);
+        write_file(step / name, bad);
+        // What shows whole parameters to other programs is not read here.
+        if (const std::string said = complaint(step); !said.empty() || name == rank_file || !sealed)
+          CHECK_CONTAINS(said, name + " is damaged");
+        CHECK_CONTAINS(message_of<DamagedError>([&] { before->verify(0, 1); }), name + " is damaged");
+        write_file(step / name, whole);
+      };
+      for (std::size_t at = 0; at < whole.size(); at += 1021) damaged(at, 1, '\xff');
+      for (std::size_t at = 0; at < whole.size(); at += 4096) damaged(at, 512, '\0');
+      damaged(2076, 1, '\xff');
+      damaged(2560, 512, '\0');
+    }
+    BOOST_TEST(complaint(step) == "");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_newest_step_is_told_from_one_that_is_damaged_without_hdf5) {
+  const TemporaryFolder folder;
+  Run run;
+  const fs::path early = save(folder.path(), run);
+  run.update = 200;
+  const fs::path late = save(folder.path(), run);
+  std::string index = read_file(late / "checkpoint.h5");
+  std::fill_n(index.begin() + 2560, 512, '\0');
+  write_file(late / "checkpoint.h5", index);
+  CHECK_CONTAINS(message_of<DamagedError>([&] { CheckpointReader::open(late); }), "checkpoint.h5 is damaged");
+  set_aside(late);
+  BOOST_TEST(*latest_checkpoint(folder.path()) == early);
+}
+
+BOOST_AUTO_TEST_CASE(a_consolidated_file_is_compared_with_its_seal) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
+  consolidate(*reader, folder / "model.h5", {.with_optimizer = true});
+  const fs::path path = folder / "model.h5";
+  const std::string whole = read_file(path);
+  read_all(*open_tensor_source(path));
+  for (std::size_t at = 0; at < whole.size(); at += 307) {
+    flip(path, at);
+    message_of<UserError>([&] { read_all(*open_tensor_source(path)); });
+    write_file(path, whole);
+  }
+}
+
+// Every byte of HDF5's own structures, at worst: HDF5 dies in a process of its own.
+BOOST_AUTO_TEST_CASE(a_consolidated_file_without_a_seal_is_parsed_elsewhere_first) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
+  const fs::path path = folder / "model.h5";
+  consolidate(*reader, path, {});
+  make_foreign(path, [](hid_t) {});
+  compare_sources(*reader, *open_tensor_source(path));
+  const std::string whole = read_file(path);
+  std::size_t deaths = 0;
+  for (std::size_t at = 8; at < whole.size() && at < 40000; at += 397)
+    for (const std::size_t bytes : {1, 64}) {
+      std::string bad = whole;
+      std::fill_n(bad.begin() + static_cast<std::ptrdiff_t>(at), std::min(bytes, bad.size() - at), '\xff');
+      write_file(path, bad);
+      try {
+        read_all(*open_tensor_source(path));
+      } catch (const std::exception& error) {
+        deaths += contains(error.what(), "in a process of its own first");
+      }
+    }
+  BOOST_TEST_MESSAGE(deaths << " times HDF5 crashed or did not end");
+}
+
+BOOST_AUTO_TEST_CASE(nothing_leads_into_other_files) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
+  const fs::path path = folder / "model.h5";
+  write_file(folder / "secret", std::string(4096, 's'));
+  const auto refusal = [&](const std::function<void(hid_t)>& change) {
+    fs::remove(path);
+    consolidate(*reader, path, {});
+    make_foreign(path, change);
+    return message_of([&] { find_mismatch(*open_tensor_source(path), list_parameters(gpt2_config()).parameters); });
+  };
+  const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+  CHECK_CONTAINS(refusal([&](hid_t file) {
+                   const hid_t external = H5Pcopy(creation);
+                   H5Pset_external(external, (folder / "secret").c_str(), 0, 29 * 4);
+                   replace_dataset(file, external);
+                 }),
+                 "lies in other files");
+  CHECK_CONTAINS(refusal([&](hid_t file) {
+                   const hid_t shown = H5Pcopy(creation);
+                   const hsize_t extent = 29;
+                   const hid_t space = H5Screate_simple(1, &extent, nullptr);
+                   H5Pset_virtual(shown, space, (folder / "other.h5").c_str(), "x", space);
+                   replace_dataset(file, shown);
+                 }),
+                 "lies in other files");
+  CHECK_CONTAINS(refusal([&](hid_t file) {
+                   H5Ldelete(file, victim_tensor, H5P_DEFAULT);
+                   H5Lcreate_external((folder / "other.h5").c_str(), "/x", file, victim_tensor, H5P_DEFAULT, H5P_DEFAULT);
+                 }),
+                 "is a link to another place");
+  CHECK_CONTAINS(refusal([&](hid_t file) { replace_dataset(file, creation, H5T_STD_I32LE); }), "does not hold floating-point");
+  {
+    fs::remove(path);
+    consolidate(*reader, path, {});
+    make_foreign(path, [&](hid_t file) {
+      H5Ldelete(file, victim_tensor, H5P_DEFAULT);
+      H5Lcreate_soft("/transformer.h.0.mlp.c_fc.bias", file, victim_tensor, H5P_DEFAULT, H5P_DEFAULT);
+    });
+    CHECK_CONTAINS(message_of([&] { h5::File::open(path).dataset(victim_tensor); }), "is a link to another place");
+  }
+  H5Pclose(creation);
+}
+
+BOOST_AUTO_TEST_CASE(what_lies_where_a_consolidation_works_stays_as_it_is) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
+  const fs::path work = folder / "out.tmp";
+  const auto refused = [&] {
+    for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors})
+      CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.format = format}); }), "out.tmp is in the way");
+    BOOST_TEST(!fs::exists(folder / "out"));
+  };
+  fs::create_directory(work);
+  for (const char* name : {"thesis.tex", "model", "journal"}) {
+    write_file(work / name, "years of work");
+    refused();
+    BOOST_TEST(read_file(work / name) == "years of work");
+    fs::remove(work / name);
+  }
+  fs::create_directory(folder / "elsewhere");
+  fs::remove(work);
+  fs::create_symlink("elsewhere", work);
+  refused();
+  BOOST_TEST(fs::is_empty(folder / "elsewhere"));
+  fs::remove(work);
+  if (::geteuid() == 0) {
+    fs::create_directory(work);
+    BOOST_REQUIRE(::chown(work.c_str(), 1, 1) == 0);
+    refused();
+    fs::remove(work);
+  }
+  fs::create_directory(work);  // as a call leaves it that dies at once
+  consolidate(*reader, folder / "out", {});
+  BOOST_TEST(!fs::exists(work));
+}
+
+namespace {
+
+/// A consolidation that fails in its midst, and leaves OUT.tmp.
+void begin_consolidation(const CheckpointReader& reader, const fs::path& out, const ConsolidateOptions& options) {
+  BOOST_CHECK_THROW(consolidate(reader, out, options,
+                                [](std::size_t done, std::size_t all) {
+                                  if (done > all / 2) throw std::runtime_error("interrupted");
+                                }),
+                    std::runtime_error);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_journal_is_believed_in_nothing_but_what_is_there) {
+  for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors}) {
+    const TemporaryFolder folder;
+    const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
+    const ConsolidateOptions options = {.format = format};
+    const fs::path journal = folder / "out.tmp" / "journal";
+    begin_consolidation(*reader, folder / "out", options);
+    const std::string text = read_file(journal);
+    BOOST_CHECK((fs::status(folder / "out.tmp").permissions() & fs::perms::others_all) == fs::perms::none);
+    std::size_t head = 0;
+    BOOST_CHECK(check_seal(text, &head) == Seal::right);
+    for (std::size_t at = 0; at < text.size(); at += at < head ? 29 : 11) {
+      std::string bad = text;
+      bad[at] = bad[at] == '7' ? '3' : '7';
+      write_file(journal, bad);
+      try {
+        consolidate(*reader, folder / "out", options);
+        compare_sources(*reader, *open_tensor_source(folder / "out"));
+      } catch (const UserError& error) {
+        BOOST_TEST(at < head);
+        CHECK_CONTAINS(std::string(error.what()), "out.tmp is in the way");
+      }
+      fs::remove_all(folder / "out");
+      fs::remove_all(folder / "out.tmp");
+      begin_consolidation(*reader, folder / "out", options);
+    }
+    // A journal may name no files.
+    BOOST_TEST(!contains(text, (folder / "out").string()));
+    consolidate(*reader, folder / "out", options);
+    BOOST_TEST(!fs::exists(folder / "out.tmp"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_lock_is_nothing_but_a_lock) {
+  const TemporaryFolder folder;
+  write_file(folder / "victim", "precious");
+  const fs::path saves = folder / "saves", lock = saves / "lock";
+  fs::create_directory(saves);
+  const auto refused = [&] { CHECK_CONTAINS(message_of([&] { SaveLock taken(saves); }), "lock is in the way"); };
+  fs::create_symlink("../victim", lock);
+  refused();
+  fs::remove(lock);
+  fs::create_hard_link(folder / "victim", lock);
+  refused();
+  fs::remove(lock);
+  write_file(lock, "precious");
+  refused();
+  BOOST_TEST(read_file(lock) == "precious");
+  fs::remove(lock);
+  BOOST_REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);
+  refused();
+  fs::remove(lock);
+  fs::create_directory(lock);
+  refused();
+  fs::remove(lock);
+  {
+    const SaveLock taken(saves);
+    fs::remove(lock);
+    write_file(lock, "somebody else's");
+  }
+  BOOST_TEST(read_file(lock) == "somebody else's");
+  BOOST_TEST(read_file(folder / "victim") == "precious");
+}
+
+BOOST_AUTO_TEST_CASE(a_step_under_the_name_of_another_is_refused_by_name) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder.path(), Run{});
+  fs::rename(step, folder / "step-00000300");
+  for (const auto& call : std::vector<std::function<void()>>{
+           [&] { CheckpointReader::open(folder / "step-00000300"); }, [&] { open_tensor_source(folder.path()); },
+           [&] { latest_checkpoint(folder.path()); }, [&] { damaged_checkpoints(folder.path(), 0); }})
+    CHECK_CONTAINS(message_of(call), "step-00000300 holds the step of update 100");
+  fs::rename(folder / "step-00000300", folder / "best");  // a name that says nothing
+  BOOST_TEST(CheckpointReader::open(folder / "best")->header().progress.update == 100u);
+}
+
+BOOST_AUTO_TEST_CASE(files_of_the_users_in_a_step_stay) {
+  const TemporaryFolder folder;
+  Run run;
+  const fs::path first = save(folder.path(), run);
+  write_file(first / "notes.txt", "the good one");
+  run.update = 200;
+  save(folder.path(), run);
+  const std::string said = remove_old_checkpoints(folder.path(), 1, 0);
+  CHECK_CONTAINS(said, "step-00000100.tmp stays");
+  BOOST_TEST(read_file(folder / "step-00000100.tmp" / "notes.txt") == "the good one");
+  BOOST_TEST(list(folder / "step-00000100.tmp").size() == 1u);
+  run.update = 300;
+  save(folder.path(), run);
+  BOOST_TEST(read_file(folder / "step-00000100.tmp" / "notes.txt") == "the good one");
+  fs::create_directory(folder / "step-00000400");
+  write_file(folder / "step-00000400" / "notes.txt", "why this one failed");
+  run.update = 400;
+  run_ranks(2, [&](Communicator& world) {
+    try {
+      save(folder.path(), run, world);
+      expect(false, "a folder in the way is refused");
+    } catch (const CollectiveError& error) {
+      expect(contains(error.what(), "is in the way"), "it is named");
+    }
+  });
+  BOOST_TEST(read_file(folder / "step-00000400" / "notes.txt") == "why this one failed");
+}
+
+BOOST_AUTO_TEST_CASE(weights_that_are_not_finite_are_no_step) {
+  const TemporaryFolder folder;
+  const Run run;
+  save(folder.path(), run);
+  Run next = run;
+  next.update = 200;
+  run_ranks(2, [&](Communicator& world) {
+    const Layout layout = next.layout();
+    std::vector<UnitValues> values;
+    std::vector<ShardState> states;
+    for (std::size_t s = 0; s < state_names.size(); ++s)
+      values.push_back(shard_values(layout, world.rank(), s, next.update, padding));
+    if (world.rank() == 1) values[0][1][0] = std::numeric_limits<float>::infinity();
+    for (std::size_t s = 0; s < state_names.size(); ++s) states.push_back({state_names[s], spans(values[s])});
+    try {
+      save_checkpoint(folder.path(), next.header(), layout, states, world);
+      expect(false, "they are refused");
+    } catch (const CollectiveError& error) {
+      expect(contains(error.what(), "the weights after update 200 are not finite (transformer.") &&
+                 contains(error.what(), "has 1 element") && contains(error.what(), "last complete checkpoint is step-00000100"),
+             error.what());
+      expect(error.exit_code == 1, "it is no wrong use");
+    }
+  });
+  BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"step-00000100"}));
+  // Where an older program has saved such a step, the last finite one stays.
+  const fs::path late = save(folder.path(), next);
+  stored::Marker marker = stored::read_complete(late);
+  marker.norms["transformer.wte.weight"] = std::numeric_limits<double>::quiet_NaN();
+  write_file(late / "complete.json", stored::marker_text(marker));
+  BOOST_TEST(remove_old_checkpoints(folder.path(), 1, 0) == "");
+  BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"step-00000100", "step-00000200"}));
+}
+
+BOOST_AUTO_TEST_CASE(texts_are_neither_deep_nor_long_nor_pipes) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder / "saves", Run{});
+  const std::string deep(100000, '['), marker = read_file(step / "complete.json");
+  write_file(step / "complete.json", deep);
+  CHECK_CONTAINS(message_of<DamagedError>([&] { CheckpointReader::open(step); }), "its complete.json is damaged");
+  fs::remove(step / "complete.json");
+  BOOST_REQUIRE(::mkfifo((step / "complete.json").c_str(), 0600) == 0);
+  CHECK_CONTAINS(message_of([&] { CheckpointReader::open(step); }), "complete.json is not a file");
+  const fs::path model = folder / "model";
+  fs::create_directory(model);
+  write_file(model / "model.safetensors", "");
+  for (const std::string& text : {deep, "{\"model_type\":" + deep, std::string(60000, 'x')}) {
+    write_file(model / "config.json", text);
+    const std::string message = message_of([&] { open_tensor_source(model); });
+    CHECK_CONTAINS(message, "is not JSON");
+    BOOST_TEST(message.size() < 1000u);
+  }
+  write_file(model / "config.json", "{\"model_type\": \"" + std::string(60000, 'x') + "\"}");
+  BOOST_TEST(message_of([&] { open_tensor_source(model); }).size() < 1000u);
+  fs::remove(model / "config.json");
+  BOOST_REQUIRE(::mkfifo((model / "config.json").c_str(), 0600) == 0);
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(model); }), "config.json is not a file");
+  fs::remove(model / "config.json");
+  write_file(model / "config.json", config_to_json(gpt2_config()).dump());
+  fs::remove(model / "model.safetensors");
+  BOOST_REQUIRE(::mkfifo((model / "model.safetensors").c_str(), 0600) == 0);
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(model); }), "model.safetensors is not a file");
+  fs::remove(model / "model.safetensors");
+  for (const std::string name : {"a\\u0000b", "..", "a\\nb"}) {
+    write_file(model / "model.safetensors.index.json", "{\"weight_map\": {\"x\": \"" + name + "\"}}");
+    CHECK_CONTAINS(message_of([&] { open_tensor_source(model); }), "which is not beside it");
+  }
+}
