@@ -96,6 +96,8 @@ class CheckpointReader : public TensorSource {
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder, Verify verify = Verify::yes);
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
+  /// Whether what it reads is compared with checksums.
+  virtual bool verifies() const = 0;
   /// Of all its files.
   virtual std::size_t file_bytes() const = 0;
   virtual bool was_trained(const std::string& name) const = 0;

@@ -192,6 +192,7 @@ bool was_laid_out(const Result& result, const fs::path& model) {
 nlohmann::ordered_json identity_of(const CheckpointReader& source, const ConsolidateOptions& options) {
   const std::string marker = read_text_file(source.folder() / stored::marker_name);
   return {{"checkpoint", checksum_text(checksum(marker.data(), marker.size()))},
+          {"verified", source.verifies()},
           {"program", version_string()},
           {"hdf5", h5::library_version()},
           {"format", options.format == ConsolidatedFormat::hdf5 ? "hdf5" : "safetensors"},

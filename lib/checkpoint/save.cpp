@@ -8,6 +8,8 @@
 #include <random>
 #include <type_traits>
 
+#include <sys/stat.h>
+
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
@@ -95,8 +97,14 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
     throw RunError(format("{} was complete once (it has a marker, and is damaged) move it away, or choose another --save-dir",
                           names.final_folder.string()));
   remove_left_over(save_dir);
+  for (const fs::path& folder : {names.final_folder, names.temporary_folder})
+    if (!remove_our_files(folder, stored::is_step_file))
+      throw RunError(
+          format("{} is in the way (it is no complete checkpoint, and holds files that are not ours, or is a link) move "
+                 "it away",
+                 folder.string()));
   require_free_space(save_dir, bytes);
-  fs::create_directory(names.temporary_folder);
+  check_errno(::mkdir(names.temporary_folder.c_str(), 0777) == 0, "make folder " + names.temporary_folder.string());
 }
 
 /// Calls f(slice) for what this rank writes of a state.
@@ -225,9 +233,6 @@ void complete(const Names& names, const stored::Index& index, const std::vector<
     marker.files.push_back({stored::rank_file_name(narrow<int>(marker.files.size()), index.header.world_size), sum});
   marker.files.push_back({stored::index_name, index_sum});
   sync_folder(names.temporary_folder);
-  if (!remove_our_files(names.final_folder, stored::is_step_file))  // not complete: prepare() has looked
-    throw RunError(format("{} is in the way (it is no complete checkpoint, and holds files that are not ours) move it away",
-                          names.final_folder.string()));
   try {
     rename_durably(names.temporary_folder, names.final_folder);
     write_text_file_durably(names.final_folder / stored::marker_name, stored::marker_text(marker));

@@ -27,20 +27,28 @@ struct Step {
   auto operator<=>(const Step&) const = default;
 };
 
+constexpr const char* aside_suffix = ".damaged";
+
+/// All that is in the folder, if there is one.
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  if (kind_of(folder) == PathKind::missing) return entries;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator(); entry.increment(error))
+    entries.push_back(entry->path());
+  if (error) throw CallError("read folder " + folder.string(), error.message());
+  return entries;
+}
+
 /// Complete or not, the newest first; saves that were never finished are named in `warnings`.
 std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::vector<Step> steps;
-  if (kind_of(save_dir) == PathKind::missing) return steps;
-  std::error_code error;
-  for (auto entry = fs::directory_iterator(save_dir, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    const fs::path& path = entry->path();
+  for (const fs::path& path : entries_of(save_dir)) {
     if (const auto update = stored::update_of_step_name(path.filename().string()))
       steps.push_back({*update, path});
     else if (warnings && path.extension() == ".tmp" && stored::update_of_step_name(path.stem().string()))
       warnings->push_back(format("{} was never finished (the run ended while it was saved); it is not used", path.string()));
   }
-  if (error) throw CallError("read folder " + save_dir.string(), error.message());
   std::sort(steps.rbegin(), steps.rend());
   return steps;
 }
@@ -96,14 +104,25 @@ std::vector<fs::path> damaged_checkpoints(const fs::path& save_dir, std::uint64_
 
 fs::path set_aside(const fs::path& folder) {
   fs::path to = folder;
-  to += ".damaged";
-  for (int i = 2; kind_of(to) != PathKind::missing; ++i) to = folder.string() + format(".damaged-{}", i);
+  to += aside_suffix;
+  for (int i = 2; kind_of(to) != PathKind::missing; ++i) to = folder.string() + format("{}-{}", aside_suffix, i);
   std::error_code error;
   fs::rename(folder, to, error);
   if (error)
     throw RunError(format("{} is damaged and cannot be renamed ({}) move it away, or name another one with --restore",
                           folder.string(), error.message()));
   return to;
+}
+
+std::vector<fs::path> steps_set_aside(const fs::path& save_dir) {
+  std::vector<fs::path> aside;
+  for (const fs::path& path : entries_of(save_dir)) {
+    const std::string name = path.filename().string();
+    const std::size_t suffix = name.find(aside_suffix);
+    if (suffix != std::string::npos && stored::update_of_step_name(name.substr(0, suffix))) aside.push_back(path);
+  }
+  std::sort(aside.begin(), aside.end());
+  return aside;
 }
 
 std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_last, std::uint64_t keep_every) {

@@ -24,6 +24,9 @@ std::vector<std::filesystem::path> damaged_checkpoints(const std::filesystem::pa
 /// Throws RunError.
 std::filesystem::path set_aside(const std::filesystem::path& folder);
 
+/// What set_aside() has renamed and is still there.
+std::vector<std::filesystem::path> steps_set_aside(const std::filesystem::path& save_dir);
+
 /// Removes complete steps but the newest `keep_last` (at least 1), the newest one whose weights are finite, and those whose
 /// update is a multiple of `keep_every` (0: no such). A step stops being one before its files go, and no other files go.
 /// Returns what could not be removed, in words; empty if nothing. For one rank alone; throws nothing.

@@ -51,7 +51,7 @@ std::optional<Owner> read_owner(int fd) {
   char text[1024];
   const ssize_t n = ::pread(fd, text, sizeof text, 0);
   if (n == 0) return Owner{};  // it has just been made
-  if (n < 0) return {};
+  check_errno(n >= 0, "read the lock file");
   const std::string_view found(text, static_cast<std::size_t>(n)), ours = "{\"host\":";
   if (found.substr(0, ours.size()) != ours.substr(0, found.size())) return {};
   const nlohmann::json json = parse_json(found);

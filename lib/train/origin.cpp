@@ -125,6 +125,24 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
                options.save_dir.string(), *newest, origin.update()));
 }
 
+/// Steps after this update that are damaged, in whose place the run would save. Rank 0.
+void set_aside_damaged(const TrainOptions& options, std::uint64_t update, std::vector<std::string>& said) {
+  for (const std::filesystem::path& folder : damaged_checkpoints(options.save_dir, update))
+    said.push_back(format("{} is damaged, and was renamed to {}", folder.string(), set_aside(folder).string()));
+}
+
+/// A run that finds no checkpoint begins anew, but not where there are some that are damaged. Throws RunError. Rank 0.
+void require_nothing_to_lose(const TrainOptions& options, std::vector<std::string> damaged) {
+  set_aside_damaged(options, 0, damaged);
+  const auto aside = steps_set_aside(options.save_dir);
+  if (damaged.empty() && !aside.empty()) damaged.push_back(format("{} is damaged", aside.back().string()));
+  if (!damaged.empty())
+    throw RunError(
+        format("{}; no other checkpoint is left in {} to go on from (nothing was removed) start with --restore none, or name "
+               "one with --restore PATH",
+               fmt::join(damaged, "; "), options.save_dir.string()));
+}
+
 }  // namespace
 
 TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source) {
@@ -171,12 +189,10 @@ Origin find_origin(const TrainOptions& options, Communicator& world, Stream& str
     if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
       throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step) start again", 0, true,
                             exit_code::failed);
-    if (!origin.checkpoint && !passed_over.empty())
-      throw CollectiveError(
-          format("{}; no other checkpoint is left in {} to go on from (nothing was removed) start with --restore none, or name "
-                 "one with --restore PATH",
-                 fmt::join(passed_over, "; "), options.save_dir.string()),
-          0, true, exit_code::failed);
+    if (!origin.checkpoint && options.restore == "latest" && !options.dry_run)
+      agree(world, [&] {
+        if (world.rank() == 0) require_nothing_to_lose(options, std::move(passed_over));
+      });
     try {
       if (origin.checkpoint && !options.dry_run && !options.no_verify)
         agree(world, [&] { origin.checkpoint->verify(world.rank(), world.size()); });
@@ -187,10 +203,7 @@ Origin find_origin(const TrainOptions& options, Communicator& world, Stream& str
     // Steps in whose place the run will save.
     if (!options.dry_run)
       agree(world, [&] {
-        if (world.rank() != 0) return;
-        for (const std::filesystem::path& folder : damaged_checkpoints(options.save_dir, origin.update()))
-          origin.warnings.push_back(
-              format("{} is damaged, and was renamed to {}", folder.string(), set_aside(folder).string()));
+        if (world.rank() == 0) set_aside_damaged(options, origin.update(), origin.warnings);
       });
     origin.warnings.insert(origin.warnings.begin(), passed_over.begin(), passed_over.end());
     return origin;

@@ -1,10 +1,11 @@
-// A library for LD_PRELOAD: counts the calls that change files below a folder, and lets one of them fail, or the process die
-// there. So a test chooses a moment inside a save, and the programs know nothing of it. From the environment:
+// A library for LD_PRELOAD: counts the calls that change or read files below a folder, and lets one of them fail, or the
+// process die there. So a test chooses a moment inside a save, and the programs know nothing of it. From the environment:
 //   FSDP_FAULT_BELOW  the folder, as an absolute path
 //   FSDP_FAULT_LOG    gets a line "RANK KIND PATH" for each call that is counted, and "RANK exit CODE" at the end; "fault"
 //   before
 //                     the kind where one was made
-//   FSDP_FAULT_CALLS  kinds that count: create, write, sync, rename, remove, mkdir; separated by commas
+//   FSDP_FAULT_CALLS  kinds that count: create, write, sync, rename, remove, mkdir, open, read, stat, list; separated by commas
+//   FSDP_FAULT_NAME   only calls for paths that end so; all if it is not set
 //   FSDP_FAULT_RANK   only on this rank of Open MPI's; all if it is not set
 //   FSDP_FAULT_AT     which call, from 1; 0: none
 //   FSDP_FAULT_TIMES  how many from that one on, 1 if it is not set
@@ -18,6 +19,7 @@
 #include <cstdlib>
 #include <string>
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -33,7 +35,8 @@ std::string setting(const char* name) {
 }
 
 struct Settings {
-  std::string below = setting("FSDP_FAULT_BELOW"), log = setting("FSDP_FAULT_LOG"), what = setting("FSDP_FAULT_DO");
+  std::string name = setting("FSDP_FAULT_NAME"), below = setting("FSDP_FAULT_BELOW"), log = setting("FSDP_FAULT_LOG"),
+              what = setting("FSDP_FAULT_DO");
   std::string calls = "," + setting("FSDP_FAULT_CALLS") + ",", rank = setting("OMPI_COMM_WORLD_RANK");
   bool here = setting("FSDP_FAULT_RANK").empty() || setting("FSDP_FAULT_RANK") == rank;
   long at = std::atol(setting("FSDP_FAULT_AT").c_str());
@@ -75,7 +78,8 @@ Fault count(const char* kind, const std::string& path) {
   const Settings& s = settings();
   const std::string& below = s.below;
   if (below.empty() || path.compare(0, below.size(), below) != 0 || (path.size() > below.size() && path[below.size()] != '/') ||
-      s.calls.find("," + std::string(kind) + ",") == std::string::npos)
+      s.calls.find("," + std::string(kind) + ",") == std::string::npos ||
+      (path.size() >= s.name.size() ? path.compare(path.size() - s.name.size(), s.name.size(), s.name) != 0 : true))
     return Fault::none;
   static std::atomic<long> calls = 0;
   const long number = ++calls;
@@ -144,28 +148,28 @@ std::size_t bytes_of(const iovec* pieces, int count) {
 
 extern "C" {
 
-#define FSDP_OPEN(name)                                                                              \
-  int name(const char* path, int flags, ...) {                                                       \
-    NEXT(name);                                                                                      \
-    va_list rest;                                                                                    \
-    va_start(rest, flags);                                                                           \
-    const mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;                                  \
-    va_end(rest);                                                                                    \
-    if (!(flags & O_CREAT)) return real(path, flags);                                                \
-    return unless_fault("create", path_of(AT_FDCWD, path), [&] { return real(path, flags, mode); }); \
+#define FSDP_OPEN(name)                                                                                              \
+  int name(const char* path, int flags, ...) {                                                                       \
+    NEXT(name);                                                                                                      \
+    va_list rest;                                                                                                    \
+    va_start(rest, flags);                                                                                           \
+    const mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;                                                  \
+    va_end(rest);                                                                                                    \
+    if (!(flags & O_CREAT)) return unless_fault("open", path_of(AT_FDCWD, path), [&] { return real(path, flags); }); \
+    return unless_fault("create", path_of(AT_FDCWD, path), [&] { return real(path, flags, mode); });                 \
   }
 FSDP_OPEN(open)
 FSDP_OPEN(open64)
 
-#define FSDP_OPENAT(name)                                                                                  \
-  int name(int folder, const char* path, int flags, ...) {                                                 \
-    NEXT(name);                                                                                            \
-    va_list rest;                                                                                          \
-    va_start(rest, flags);                                                                                 \
-    const mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;                                        \
-    va_end(rest);                                                                                          \
-    if (!(flags & O_CREAT)) return real(folder, path, flags);                                              \
-    return unless_fault("create", path_of(folder, path), [&] { return real(folder, path, flags, mode); }); \
+#define FSDP_OPENAT(name)                                                                                                  \
+  int name(int folder, const char* path, int flags, ...) {                                                                 \
+    NEXT(name);                                                                                                            \
+    va_list rest;                                                                                                          \
+    va_start(rest, flags);                                                                                                 \
+    const mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;                                                        \
+    va_end(rest);                                                                                                          \
+    if (!(flags & O_CREAT)) return unless_fault("open", path_of(folder, path), [&] { return real(folder, path, flags); }); \
+    return unless_fault("create", path_of(folder, path), [&] { return real(folder, path, flags, mode); });                 \
   }
 FSDP_OPENAT(openat)
 FSDP_OPENAT(openat64)
@@ -185,6 +189,27 @@ ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t at) {
 ssize_t writev(int fd, const iovec* pieces, int count) {
   NEXT(writev);
   return unless_write_fault(fd, bytes_of(pieces, count), [&](size_t) { return real(fd, pieces, count); });
+}
+ssize_t pread(int fd, void* out, size_t bytes, off_t at) {
+  NEXT(pread);
+  return unless_fault("read", path_of(fd), [&] { return real(fd, out, bytes, at); });
+}
+ssize_t pread64(int fd, void* out, size_t bytes, off64_t at) {
+  NEXT(pread64);
+  return unless_fault("read", path_of(fd), [&] { return real(fd, out, bytes, at); });
+}
+#define FSDP_STAT(name, status)                                                                        \
+  int name(const char* path, struct status* out) noexcept {                                            \
+    static auto* const real = next(static_cast<int (*)(const char*, struct status*)>(nullptr), #name); \
+    return unless_fault("stat", path_of(AT_FDCWD, path), [&] { return real(path, out); });             \
+  }
+FSDP_STAT(stat, stat)
+FSDP_STAT(lstat, stat)
+FSDP_STAT(stat64, stat64)
+FSDP_STAT(lstat64, stat64)
+dirent* readdir(DIR* folder) {
+  NEXT(readdir);
+  return count("list", path_of(dirfd(folder))) == Fault::error ? nullptr : real(folder);
 }
 int ftruncate(int fd, off_t bytes) noexcept {
   NEXT(ftruncate);

@@ -1,0 +1,38 @@
+// Programs that are started with tests/support/faults.cpp: a call of theirs fails, or they die in it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "jobs/job.hpp"
+
+namespace fsdp::test {
+
+inline const std::string all_calls = "create,write,sync,rename,remove,mkdir";
+inline const std::string writing_calls = "create,write,sync,rename,mkdir";
+
+/// What tests/support/faults.cpp does.
+struct Fault {
+  std::string calls = all_calls, what = "kill";
+  long at = 0, times = 1;
+  int rank = -1;          // all
+  std::string name = "";  // that the path ends with; empty: any
+};
+
+/// The words that start a program with this fault below a save folder. What it counts goes to `calls` in `folder`.
+inline std::vector<std::string> with(const Fault& fault, const fs::path& folder, const std::string& save_dir) {
+  fs::remove(folder / "calls");
+  return {"env",
+          "LD_PRELOAD=" FSDP_FAULTS,
+          "ASAN_OPTIONS=verify_asan_link_order=0",
+          "FSDP_FAULT_BELOW=" + (fs::canonical(folder) / save_dir).string(),
+          "FSDP_FAULT_LOG=" + (folder / "calls").string(),
+          "FSDP_FAULT_CALLS=" + fault.calls,
+          "FSDP_FAULT_DO=" + fault.what,
+          "FSDP_FAULT_AT=" + std::to_string(fault.at),
+          "FSDP_FAULT_TIMES=" + std::to_string(fault.times),
+          "FSDP_FAULT_NAME=" + fault.name,
+          "FSDP_FAULT_RANK=" + (fault.rank < 0 ? "" : std::to_string(fault.rank))};
+}
+
+}  // namespace fsdp::test
