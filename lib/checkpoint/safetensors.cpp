@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::size_t converted_at_once = std::size_t{1} << 16;  // elements
 constexpr std::uint64_t largest_header = 100'000'000;            // as the reference implementation has it
+constexpr std::size_t most_tensors = 200'000;                    // of a file: the largest models have half as many in all
 constexpr std::size_t most_values = 64;                          // of an entry: a type, two positions and a shape
 
 [[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
@@ -101,6 +102,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
     const bool is_entry = depth == 1;
     if (event == Event::key && is_entry) {
       seen.push_back(parsed.get<std::string>());
+      if (seen.size() > most_tensors) damaged(path, format("its header names more than {} tensors", most_tensors));
       values = 0;
       return seen.back() != "__metadata__";
     }
