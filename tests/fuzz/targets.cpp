@@ -1,0 +1,648 @@
+#include "fuzz/targets.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/options.hpp"
+#include "base/system.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/inspect.hpp"
+#include "checkpoint/safetensors.hpp"
+#include "checkpoint/save_lock.hpp"
+#include "checkpoint/stored.hpp"
+#include "checkpoint/support.hpp"
+#include "data/token_file.hpp"
+#include "files/checksum.hpp"
+#include "files/json.hpp"
+#include "nn/parameters.hpp"
+#include "train/options.hpp"
+
+namespace fsdp::fuzz {
+
+namespace {
+
+namespace fs = std::filesystem;
+using test::read_file;
+
+constexpr std::size_t seal_footer_bytes = 40;
+
+/// Not through a stream, which would be half of the time.
+void write_file(const fs::path& path, std::string_view bytes) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  const bool written = fd >= 0 && ::write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
+  if (fd >= 0) ::close(fd);
+  if (!written) throw std::runtime_error("cannot write " + path.string());
+}
+
+void require(bool ok, const std::string& otherwise) {
+  if (!ok) throw Believed(otherwise);
+}
+
+/// Whether `work` ends in one of the ways in which a reader refuses a file.
+template <class Work>
+bool is_refused(Work&& work) {
+  try {
+    work();
+    return false;
+  } catch (const UserError&) {
+    return true;
+  } catch (const CallError&) {
+    return true;
+  }
+}
+
+// --- what a source of tensors gives ---
+
+constexpr std::size_t piece_elements = std::size_t{1} << 16;
+
+/// Everything that was read, each tensor's elements as bytes, by its name.
+struct Contents {
+  std::map<std::string, std::string> tensors;
+  std::string header;
+  bool complete = true;  // nothing was refused
+};
+
+/// Reads a tensor in pieces, as programs do: a file may say that it has any number of elements.
+std::string elements_of(const TensorSource& source, const std::string& state, const std::string& name) {
+  const std::size_t n = numel(source.state_shape(state, name));
+  std::string bytes;
+  std::vector<float> piece(std::min(n, piece_elements));
+  for (std::size_t at = 0; at < n; at += piece.size()) {
+    const Range range{at, std::min(n, at + piece.size())};
+    source.read_state(state, name, range, piece.data());
+    if (n <= piece_elements) bytes.assign(reinterpret_cast<const char*>(piece.data()), range.size() * sizeof(float));
+  }
+  return bytes;
+}
+
+/// All tensors. One that is refused does not keep the others from being read.
+Contents contents_of(const TensorSource& source) {
+  Contents all;
+  all.header = json_text(config_to_json(source.config()));
+  for (const std::string& state : source.states())
+    for (const std::string& name : source.names()) {
+      const bool refused = is_refused([&] {
+        if (source.has_state(state, name)) all.tensors[state + "/" + name] = elements_of(source, state, name);
+      });
+      if (refused) all.complete = false;
+    }
+  if (is_refused([&] { find_mismatch(source, list_parameters(source.config()).parameters); })) all.complete = false;
+  return all;
+}
+
+/// What a checkpoint says beside its tensors, but for the norms, which stand in the marker.
+std::string header_of(const CheckpointReader& reader) {
+  const CheckpointHeader& header = reader.header();
+  const Progress& p = header.progress;
+  return json_text(nlohmann::json{{"config", config_to_json(header.config)},
+                                  {"update", p.update},
+                                  {"tokens", p.tokens},
+                                  {"sequences", p.data.sequences},
+                                  {"began", p.optimizer_began},
+                                  {"seed", p.data.seed},
+                                  {"strategy", header.strategy},
+                                  {"ranks", header.world_size},
+                                  {"shards", header.shards},
+                                  {"optimizer", header.optimizer},
+                                  {"options", header.options_json},
+                                  {"states", reader.states()}});
+}
+
+std::string norms_of(const CheckpointReader& reader) {
+  std::string text;
+  for (const std::string& state : reader.states())
+    for (const std::string& name : reader.names())
+      if (const auto norm = reader.norm(state, name)) text += format("{}/{} {}\n", state, name, *norm);
+  return text;
+}
+
+/// Every tensor that was read is one of `expected`, with its elements.
+void require_same(const Contents& expected, const Contents& found) {
+  for (const auto& [name, elements] : found.tensors) {
+    const auto same = expected.tensors.find(name);
+    require(same != expected.tensors.end(), "there is no tensor " + name + ", and it was read");
+    require(same->second == elements, "wrong elements of " + name + " were read");
+  }
+  require(!found.complete || found.tensors.size() == expected.tensors.size(), "tensors are missing, and nothing says so");
+}
+
+// --- what is around the files ---
+
+TransformerConfig tiny_config() {
+  TransformerConfig config = test::gpt2_config();
+  config.layers = 1;
+  config.width = 6;
+  config.head_size = 2;
+  config.ffn_width = 7;
+  return config;
+}
+
+/// A step of two ranks.
+fs::path make_step(const fs::path& folder) {
+  test::Run run;
+  run.config = tiny_config();
+  return test::save(folder / "saves", run);
+}
+
+fs::path old_checkpoint() { return fs::path(FSDP_TEST_DATA) / "checkpoints" / "before-seals"; }
+
+/// What a sealed file holds, without its seal.
+std::string unsealed(const std::string& sealed) {
+  std::uint64_t content_bytes = 0;
+  std::memcpy(&content_bytes, sealed.data() + sealed.size() - seal_footer_bytes, sizeof content_bytes);
+  return sealed.substr(0, content_bytes);
+}
+
+/// A marker of before there were seals, which knows the files as they are now.
+void write_old_marker(const fs::path& step) {
+  nlohmann::ordered_json marker = nlohmann::ordered_json::parse(read_file(step / stored::marker_name));
+  marker.erase("xxh3_64");
+  for (auto& file : marker["files"]) {
+    const std::string bytes = read_file(step / file["name"].get<std::string>());
+    file["bytes"] = bytes.size();
+    file["xxh3_64"] = checksum_text(checksum(bytes.data(), bytes.size()));
+  }
+  write_file(step / stored::marker_name, marker.dump(1));
+}
+
+// --- checkpoints ---
+
+/// All that the programs do with a step: find it, open it, read it, compare it with its checksums.
+bool reads_step(const fs::path& step, Verify verify, Contents& found, std::string& norms) {
+  bool complete = true;
+  const bool refused = is_refused([&] {
+    latest_checkpoint(step.parent_path());
+    const auto reader = CheckpointReader::open(step, verify);
+    found = contents_of(*reader);
+    found.header = header_of(*reader);
+    norms = norms_of(*reader);
+    complete = found.complete && !is_refused([&] { reader->verify(0, 1); }) &&
+               !is_refused([&] { verify_norms(*reader, reader->states()); });
+  });
+  return !refused && complete;
+}
+
+/// One file of a step. Its bytes are believed only as they were.
+Target step_target(const fs::path& step, const std::string& file) {
+  struct Original {
+    Contents contents;
+    std::string norms;
+  };
+  auto original = std::make_shared<Original>();
+  Target target;
+  target.corpus = {read_file(step / file)};
+  target.is_text = file == stored::marker_name;
+  if (!reads_step(step, Verify::yes, original->contents, original->norms)) throw std::logic_error("the step is not readable");
+  target.accepts = [=, is_marker = target.is_text](std::string_view bytes) {
+    write_file(step / file, bytes);
+    Contents found;
+    std::string norms;
+    const bool accepted = reads_step(step, Verify::yes, found, norms);
+    require_same(original->contents, found);
+    require(found.header.empty() || found.header == original->contents.header, "another header was read");
+    // A marker without a seal, as they were once, may say anything of norms: they are compared with the tensors.
+    const bool is_old = is_marker && accepted && !nlohmann::json::parse(bytes).contains("xxh3_64");
+    require(!accepted || is_old || norms == original->norms, "other norms were read");
+    Contents unverified;
+    std::string ignored;
+    reads_step(step, Verify::no, unverified, ignored);
+    return accepted;
+  };
+  return target;
+}
+
+Target make_marker(const fs::path& folder) { return step_target(make_step(folder), stored::marker_name); }
+Target make_index(const fs::path& folder) { return step_target(make_step(folder), stored::index_name); }
+Target make_rank_file(const fs::path& folder) { return step_target(make_step(folder), stored::rank_file_name(1, 2)); }
+
+Target make_old_rank_file(const fs::path& folder) {
+  const fs::path step = make_step(folder);
+  for (const std::string& name : {stored::rank_file_name(0, 2), stored::rank_file_name(1, 2), std::string(stored::index_name)})
+    write_file(step / name, unsealed(read_file(step / name)));
+  write_old_marker(step);
+  return step_target(step, stored::rank_file_name(1, 2));
+}
+
+/// Files that an earlier fsdp wrote.
+fs::path copy_of_old_step(const fs::path& folder) {
+  fs::copy(old_checkpoint(), folder / "saves", fs::copy_options::recursive);
+  return folder / "saves" / stored::step_name(2);
+}
+Target make_old_marker(const fs::path& folder) { return step_target(copy_of_old_step(folder), stored::marker_name); }
+Target make_old_index(const fs::path& folder) { return step_target(copy_of_old_step(folder), stored::index_name); }
+Target make_older_rank_file(const fs::path& folder) {
+  return step_target(copy_of_old_step(folder), stored::rank_file_name(0, 2));
+}
+
+// --- consolidated files ---
+
+std::string consolidated(const fs::path& folder, const ConsolidateOptions& options) {
+  consolidate(*CheckpointReader::open(make_step(folder)), folder / "made.h5", options);
+  const std::string bytes = read_file(folder / "made.h5");
+  fs::remove_all(folder / "saves");
+  fs::remove(folder / "made.h5");
+  return bytes;
+}
+
+Contents contents_of_source(const fs::path& path, Verify verify = Verify::yes) {
+  Contents found;
+  found.complete = false;
+  is_refused([&] { found = contents_of(*open_tensor_source(path, nullptr, verify)); });
+  return found;
+}
+
+Target make_consolidated(const fs::path& folder) {
+  Target target;
+  target.corpus = {consolidated(folder, {}), consolidated(folder, {.type = DType::bf16, .with_optimizer = true})};
+  std::vector<Contents> originals;
+  for (const std::string& bytes : target.corpus) {
+    write_file(folder / "model.h5", bytes);
+    originals.push_back(contents_of_source(folder / "model.h5"));
+  }
+  target.accepts = [=](std::string_view bytes) {
+    write_file(folder / "model.h5", bytes);
+    const Contents found = contents_of_source(folder / "model.h5");
+    // What neither has a seal nor says that it had one is a file that another program may have written.
+    const bool has_checksums = bytes.find("checksums") != bytes.npos;
+    const bool is_one = std::any_of(originals.begin(), originals.end(), [&](const Contents& original) {
+      return std::includes(original.tensors.begin(), original.tensors.end(), found.tensors.begin(), found.tensors.end()) &&
+             (!found.complete || original.tensors.size() == found.tensors.size()) && original.header == found.header;
+    });
+    require(found.tensors.empty() || !has_checksums || is_one, "a file is believed that nobody wrote");
+    contents_of_source(folder / "model.h5", Verify::no);
+    return found.complete;
+  };
+  return target;
+}
+
+/// As another program might write it, with a compressed dataset and one of one element.
+std::string foreign_file(const fs::path& folder) {
+  const fs::path path = folder / "foreign.h5";
+  const TransformerConfig config = tiny_config();
+  h5::File file = h5::File::create(path);
+  file.write_text("format", stored::model_kind);
+  file.write_integer("format_version", stored::version);
+  file.write_text("config", json_text(config_to_json(config)));
+  file.write_text("states", "parameters exp_avg");
+  const auto write = [&](const std::string& name, const Shape& shape, h5::Compression compression) {
+    h5::Dataset dataset = file.create_dataset(name, shape, compression);
+    std::vector<float> values(numel(shape));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 97) / 16;
+    dataset.write({0, values.size()}, values.data());
+  };
+  for (const Parameter& parameter : list_parameters(config).parameters)
+    write(parameter.name, parameter.shape, h5::Compression::none);
+  write("exp_avg/" + list_parameters(config).parameters.front().name, {9000}, h5::Compression::gzip);
+  file.close();
+  const std::string bytes = read_file(path);
+  fs::remove(path);
+  return bytes;
+}
+
+Target make_foreign_hdf5(const fs::path& folder) {
+  Target target;
+  target.corpus = {foreign_file(folder), read_file(old_checkpoint() / "model.h5")};
+  target.accepts = [=](std::string_view bytes) {
+    write_file(folder / "model.h5", bytes);
+    return contents_of_source(folder / "model.h5").complete;
+  };
+  return target;
+}
+
+// --- Hugging Face folders ---
+
+/// Makes folder/model, in which `options` may say that there are several files.
+fs::path make_model(const fs::path& folder, ConsolidateOptions options = {}) {
+  options.format = ConsolidatedFormat::safetensors;
+  consolidate(*CheckpointReader::open(make_step(folder)), folder / "model", options);
+  fs::remove_all(folder / "saves");
+  return folder / "model";
+}
+
+/// One file of such a folder. `is_checked`: whatever is read is what was written.
+Target model_target(const fs::path& model, const std::string& file, std::vector<std::string> corpus, bool is_checked) {
+  const Contents original = contents_of_source(model);
+  if (!original.complete) throw std::logic_error("the model is not readable");
+  Target target;
+  target.corpus = std::move(corpus);
+  target.is_text = file.ends_with(".json");
+  target.accepts = [=](std::string_view bytes) {
+    write_file(model / file, bytes);
+    Contents found = contents_of_source(model);
+    if (is_checked) require_same(original, found);
+    contents_of_source(model, Verify::no);
+    return found.complete;
+  };
+  return target;
+}
+
+Target make_safetensors(const fs::path& folder) {
+  std::vector<std::string> corpus;
+  for (const DType type : {DType::f16, DType::bf16, DType::f32}) {
+    fs::remove_all(folder / "model");
+    corpus.push_back(read_file(make_model(folder, {.type = type}) / "model.safetensors"));
+  }
+  fs::remove(folder / "model" / "model.safetensors.xxh3");
+  return model_target(folder / "model", "model.safetensors", corpus, false);
+}
+
+Target make_optimizer_safetensors(const fs::path& folder) {
+  const fs::path model = make_model(folder, {.with_optimizer = true});
+  fs::remove(model / "optimizer.safetensors.xxh3");
+  return model_target(model, "optimizer.safetensors", {read_file(model / "optimizer.safetensors")}, false);
+}
+
+Target make_sealed_safetensors(const fs::path& folder) {
+  const fs::path model = make_model(folder);
+  return model_target(model, "model.safetensors", {read_file(model / "model.safetensors")}, true);
+}
+
+Target make_safetensors_seal(const fs::path& folder) {
+  const fs::path model = make_model(folder);
+  return model_target(model, "model.safetensors.xxh3", {read_file(model / "model.safetensors.xxh3")}, true);
+}
+
+/// A file that says where tensors are: those that are found are right, though some may not be.
+Target make_weight_index(const fs::path& folder) {
+  const fs::path model = make_model(folder, {.max_shard_bytes = 1500});
+  const fs::path index = model / "model.safetensors.index.json";
+  return model_target(model, index.filename().string(), {read_file(index)}, true);
+}
+
+Target make_config_json(const fs::path& folder) {
+  const fs::path model = make_model(folder);
+  const Contents original = contents_of_source(model);
+  Target target;
+  target.is_text = true;
+  target.corpus = {read_file(model / "config.json"), json_text(config_to_json(tiny_config()))};
+  target.accepts = [=](std::string_view bytes) {
+    write_file(model / "config.json", bytes);
+    is_refused([&] {
+      const TransformerConfig config = read_config(model);
+      require(config_from_json(config_to_json(config)) == config, "a configuration is not what is written of it");
+    });
+    const Contents found = contents_of_source(model);
+    for (const auto& [name, elements] : found.tensors)
+      if (const auto same = original.tensors.find(name); same != original.tensors.end())
+        require(same->second == elements, "wrong elements of " + name + " were read");
+    return found.complete;
+  };
+  return target;
+}
+
+/// A model of the other family, whose configuration alone is read.
+Target make_llama_config(const fs::path& folder) {
+  TransformerConfig config = test::llama_config();
+  Target target;
+  target.is_text = true;
+  target.corpus = {json_text(config_to_json(config), 1)};
+  config.rope = {500000, true, 8, 1, 4, 8};
+  target.corpus.push_back(json_text(config_to_json(config)));
+  target.accepts = [=](std::string_view bytes) {
+    write_file(folder / "config.json", bytes);
+    return !is_refused([&] {
+      const TransformerConfig read = read_config(folder);
+      list_parameters(read);
+      require(config_from_json(config_to_json(read)) == read, "a configuration is not what is written of it");
+    });
+  };
+  return target;
+}
+
+// --- data ---
+
+Target make_token_file(const fs::path& folder) {
+  std::vector<std::uint16_t> tokens(300);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint16_t>(i * 7 % 256);
+  Target target;
+  const fs::path path = folder / "tokens.bin";
+  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, tokens.size()}) {
+    write_token_file(path, std::span(tokens).first(n));
+    target.corpus.push_back(read_file(path));
+  }
+  target.accepts = [=](std::string_view bytes) {
+    write_file(path, bytes);
+    return !is_refused([&] {
+      const TokenFile file(path);
+      require(1024 + 2 * file.tokens() == bytes.size(), "another number of tokens than there are");
+      constexpr std::size_t vocabulary = 256, T = 7, parts = 3;
+      for (std::size_t part = 0; part < parts; ++part) file.check_vocabulary(vocabulary, part, parts);
+      std::vector<std::int32_t> inputs(T), targets(T);
+      for (std::size_t k = 0; k <= file.sequences(T); ++k) {
+        file.read(k, T, vocabulary, inputs.data(), targets.data());
+        for (std::size_t t = 0; t < T; ++t)
+          require(inputs[t] >= 0 && inputs[t] < static_cast<int>(vocabulary) && targets[t] < static_cast<int>(vocabulary),
+                  "a token outside the vocabulary");
+      }
+    });
+  };
+  return target;
+}
+
+// --- what a killed run left ---
+
+using Files = std::map<std::string, std::string>;
+
+/// Every file below a folder, with its bytes.
+Files files_below(const fs::path& folder) {
+  Files files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    files[fs::relative(entry.path(), folder).string()] = entry.is_regular_file() ? read_file(entry.path()) : "";
+  return files;
+}
+
+struct Stopped {};
+
+/// The journal of a consolidation that was stopped on its way.
+Target journal_target(const fs::path& folder, const ConsolidateOptions& options) {
+  const fs::path out = folder / "out", work = folder / "out.tmp";
+  const std::shared_ptr<CheckpointReader> source = CheckpointReader::open(make_step(folder));
+  consolidate(*source, out, options);
+  const bool is_file = fs::is_regular_file(out);
+  const Files right = is_file ? Files{{"", read_file(out)}} : files_below(out);
+  fs::remove_all(out);
+  try {
+    consolidate(*source, out, options, [](std::size_t done, std::size_t all) {
+      if (2 * done > all) throw Stopped();
+    });
+  } catch (const Stopped&) {
+  }
+  const Files left = files_below(work);
+  fs::remove_all(work);
+  write_file(folder / "bystander", "is not touched");
+  fs::create_directory(folder / "model");
+  write_file(folder / "model" / "config.json", "is not touched either");
+  const Files around = files_below(folder);
+
+  Target target;
+  target.is_text = true;
+  target.corpus = {left.at("journal")};
+  target.accepts = [=](std::string_view bytes) {
+    bool accepted = true;
+    for (const bool numbers_are_damaged : {false, true}) {
+      fs::create_directory(work);
+      if (!is_file) fs::create_directory(work / "model");
+      for (const auto& [name, contents] : left) {
+        if (!is_file && name == "model") continue;
+        std::string there = name == "journal" ? std::string(bytes) : contents;
+        if (numbers_are_damaged && name.starts_with("model") && there.size() > 1000) there[there.size() * 2 / 5] ^= 1;
+        write_file(work / name, there);
+      }
+      const Files before = files_below(work);
+      const bool refused = is_refused([&] { consolidate(*source, out, options); });
+      accepted = accepted && !refused;
+      if (refused) {
+        require(!fs::exists(out), "there is a result of a call that failed");
+        require(files_below(work) == before, "what is in the way was changed");
+      } else {
+        require((is_file ? Files{{"", read_file(out)}} : files_below(out)) == right, "a wrong result");
+        require(!fs::exists(work), "the folder is left");
+      }
+      fs::remove_all(out);
+      fs::remove_all(work);
+      require(files_below(folder) == around, "files elsewhere were changed");
+    }
+    return accepted;
+  };
+  return target;
+}
+Target make_journal(const fs::path& folder) { return journal_target(folder, {}); }
+Target make_journal_of_folder(const fs::path& folder) {
+  return journal_target(folder, {.format = ConsolidatedFormat::safetensors, .max_shard_bytes = 1500});
+}
+
+/// Whose a lock file is, by what docs/checkpoint-format.md and the messages say: a run marks there that it saves.
+enum class Mark { nobodys, here, elsewhere, foreign };
+Mark mark_of(std::string_view text) {
+  constexpr std::string_view start = "{\"host\":";
+  const auto json = nlohmann::json::accept(text) && !text.empty() ? nlohmann::json::parse(text) : nlohmann::json();
+  if (json.is_object() && json.contains("host") && json.contains("slurm_job") && json.contains("process") &&
+      json["host"].is_string() && json["slurm_job"].is_string() && json["process"].is_number_integer() &&
+      text.starts_with(start) && text.size() <= 1024) {
+    const std::string host = json["host"];
+    return host.empty() || host == host_name() ? Mark::here : Mark::elsewhere;
+  }
+  // One whose writer died meanwhile is the beginning of a mark.
+  const std::size_t n = std::min(text.size(), start.size());
+  const bool is_beginning =
+      text.substr(0, n) == start.substr(0, n) && text.size() < 1024 && text.find('\n') == text.npos && !json.is_object();
+  return is_beginning ? Mark::nobodys : Mark::foreign;
+}
+
+Target make_lock(const fs::path& folder) {
+  Target target;
+  target.is_text = true;
+  {
+    const SaveLock lock(folder);
+    target.corpus = {read_file(folder / "lock")};
+  }
+  target.corpus.push_back(format(R"({{"host":"{}","process":1,"slurm_job":"17","since":1}})", host_name()));
+  target.corpus.push_back(target.corpus.front().substr(0, 11));
+  target.corpus.push_back("");
+  target.accepts = [=](std::string_view bytes) {
+    const fs::path path = folder / "lock";
+    write_file(path, bytes);
+    const bool refused = is_refused([&] { const SaveLock lock(folder, 0); });
+    const Mark mark = mark_of(bytes);
+    require(refused || mark != Mark::foreign, "a file that is no mark was taken for one");
+    require(refused || mark != Mark::elsewhere, "the folder of a run elsewhere was taken");
+    require(!refused || read_file(path) == bytes, "a lock was changed that was not taken");
+    require(refused || !fs::exists(path), "a lock was left");
+    return !refused;
+  };
+  return target;
+}
+
+// --- options ---
+
+Target make_config_file(const fs::path& folder) {
+  const fs::path path = folder / "run.ini";
+  const auto parse = [path](std::string* config) {
+    TrainOptions options;
+    OptionTable table = train_option_table(options);
+    const std::string argument = path.string();
+    const char* const arguments[] = {"fsdp-train", "--config", argument.c_str()};
+    table.parse(3, arguments);
+    if (config) *config = table.config();
+    resolve(options, 2);
+  };
+  Target target;
+  target.is_text = true;
+  target.corpus = {"# a run\n[model]\narch = gpt2\nlr = 1e-3\n[batch]\nbatch-size = 2\nmax_update = 10\n"};
+  write_file(path, target.corpus.front());
+  std::string printed;
+  parse(&printed);
+  target.corpus.push_back(printed);
+  target.accepts = [=](std::string_view bytes) {
+    write_file(path, bytes);
+    std::string config, again;
+    const bool refused = is_refused([&] { parse(&config); });
+    if (!config.empty()) {
+      write_file(path, config);
+      const bool refused_again = is_refused([&] { parse(&again); });
+      require(refused == refused_again && (refused || config == again), "--print-config prints what is not read as the same");
+    }
+    return !refused;
+  };
+  return target;
+}
+
+constexpr NamedTarget named[] = {{"marker", make_marker},
+                                 {"index", make_index},
+                                 {"rank_file", make_rank_file},
+                                 {"old_rank_file", make_old_rank_file},
+                                 {"before_seals_marker", make_old_marker},
+                                 {"before_seals_index", make_old_index},
+                                 {"before_seals_rank_file", make_older_rank_file},
+                                 {"consolidated", make_consolidated},
+                                 {"foreign_hdf5", make_foreign_hdf5},
+                                 {"safetensors", make_safetensors},
+                                 {"optimizer_safetensors", make_optimizer_safetensors},
+                                 {"sealed_safetensors", make_sealed_safetensors},
+                                 {"safetensors_seal", make_safetensors_seal},
+                                 {"weight_index", make_weight_index},
+                                 {"config_json", make_config_json},
+                                 {"llama_config_json", make_llama_config},
+                                 {"token_file", make_token_file},
+                                 {"journal", make_journal},
+                                 {"journal_of_folder", make_journal_of_folder},
+                                 {"lock", make_lock},
+                                 {"config_file", make_config_file}};
+
+}  // namespace
+
+std::span<const NamedTarget> all_targets() { return named; }
+
+const NamedTarget* find_target(std::string_view name) {
+  const auto found = std::find_if(std::begin(named), std::end(named), [&](const NamedTarget& t) { return name == t.name; });
+  return found == std::end(named) ? nullptr : found;
+}
+
+WorkingFolder::WorkingFolder() {
+  const fs::path shared = "/dev/shm";
+  const fs::path parent = ::access(shared.c_str(), W_OK) == 0 ? shared : fs::temp_directory_path();
+  std::string name = (parent / "fsdp-fuzz-XXXXXX").string();
+  if (!::mkdtemp(name.data())) throw std::runtime_error("mkdtemp failed");
+  path_ = name;
+}
+
+WorkingFolder::~WorkingFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+}  // namespace fsdp::fuzz
