@@ -73,7 +73,7 @@ constexpr std::size_t piece_elements = std::size_t{1} << 16;
 struct Contents {
   std::map<std::string, std::string> tensors;
   std::string header;
-  bool complete = true;  // nothing was refused
+  bool complete = false;  // nothing was refused
 };
 
 /// Reads a tensor in pieces, as programs do: a file may say that it has any number of elements.
@@ -92,6 +92,7 @@ std::string elements_of(const TensorSource& source, const std::string& state, co
 /// All tensors. One that is refused does not keep the others from being read.
 Contents contents_of(const TensorSource& source) {
   Contents all;
+  all.complete = true;
   all.header = json_text(config_to_json(source.config()));
   for (const std::string& state : source.states())
     for (const std::string& name : source.names()) {
@@ -206,6 +207,7 @@ Target step_target(const fs::path& step, const std::string& file) {
   Target target;
   target.corpus = {read_file(step / file)};
   target.is_text = file == stored::marker_name;
+  target.has_limits = file.starts_with("rank-");
   if (!reads_step(step, Verify::yes, original->contents, original->norms)) throw std::logic_error("the step is not readable");
   target.accepts = [=, is_marker = target.is_text](std::string_view bytes) {
     write_file(step / file, bytes);
@@ -260,13 +262,13 @@ std::string consolidated(const fs::path& folder, const ConsolidateOptions& optio
 
 Contents contents_of_source(const fs::path& path, Verify verify = Verify::yes) {
   Contents found;
-  found.complete = false;
   is_refused([&] { found = contents_of(*open_tensor_source(path, nullptr, verify)); });
   return found;
 }
 
 Target make_consolidated(const fs::path& folder) {
   Target target;
+  target.has_limits = true;
   target.corpus = {consolidated(folder, {}), consolidated(folder, {.type = DType::bf16, .with_optimizer = true})};
   std::vector<Contents> originals;
   for (const std::string& bytes : target.corpus) {
@@ -315,6 +317,7 @@ std::string foreign_file(const fs::path& folder) {
 
 Target make_foreign_hdf5(const fs::path& folder) {
   Target target;
+  target.has_limits = true;
   target.corpus = {foreign_file(folder), read_file(old_checkpoint() / "model.h5")};
   target.accepts = [=](std::string_view bytes) {
     write_file(folder / "model.h5", bytes);
