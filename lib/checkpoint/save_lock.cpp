@@ -46,7 +46,7 @@ Owner myself() {
   return {host_name(), job ? job : "", getpid(), restarts ? std::atoll(restarts) : 0};
 }
 
-/// Nothing if what it holds was not written by a run of ours.
+/// Nothing if what it holds was not written by a run of ours. Of one that died while it wrote there is the beginning of a mark.
 std::optional<Owner> read_owner(int fd) {
   char text[1024];
   const ssize_t n = ::pread(fd, text, sizeof text, 0);
@@ -59,8 +59,10 @@ std::optional<Owner> read_owner(int fd) {
     return json.is_object() && json.contains(key) && (json[key].*kind)();
   };
   using Json = nlohmann::json;
-  if (!is("host", &Json::is_string) || !is("slurm_job", &Json::is_string) || !is("process", &Json::is_number_integer))
-    return Owner{};  // it died while it wrote
+  if (!is("host", &Json::is_string) || !is("slurm_job", &Json::is_string) || !is("process", &Json::is_number_integer)) {
+    const bool is_beginning = json.is_discarded() && found.size() < sizeof text && found.find('\n') == found.npos;
+    return is_beginning ? std::optional(Owner{}) : std::nullopt;
+  }
   return Owner{json.value("host", ""), json.value("slurm_job", ""), json.value("process", std::int64_t{0}),
                is("slurm_restarts", &Json::is_number_integer) ? json["slurm_restarts"].get<std::int64_t>() : 0};
 }

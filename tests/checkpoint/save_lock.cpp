@@ -102,8 +102,11 @@ BOOST_AUTO_TEST_CASE(files_that_were_left) {
   { SaveLock requeued(folder.path()); }
   unsetenv("SLURM_RESTART_COUNT");
   unsetenv("SLURM_JOB_ID");
-  std::ofstream(folder / "lock") << R"({"host":5})";
-  { SaveLock nonsense(folder.path()); }
+  for (const char* other : {R"({"host":5})", R"({"host":"db","port":5432})", "{\"host\":\n"}) {  // no beginning of a mark
+    std::ofstream(folder / "lock") << other;
+    CHECK_CONTAINS(message_of([&] { SaveLock lock(folder.path()); }), "is in the way");
+    BOOST_TEST(read_file(folder / "lock") == other);
+  }
   std::ofstream(folder / "lock") << "{";  // its owner died while it wrote
   SaveLock taken(folder.path());
 }
