@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "checkpoint/stored.hpp"
 #include "checkpoint/tensor_source.hpp"
+#include "checkpoint/unchecked.hpp"
 #include "files/json.hpp"
 #include "h5/h5.hpp"
 
@@ -19,42 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Calls HDF5 for all that a reader of this file may call it for.
-void touch_all(const fs::path& path) {
-  const h5::File file = h5::File::open(path, Verify::no);
-  std::vector<std::string> groups = {"/"};
-  const auto attempt = [](auto&& work) {
-    try {
-      work();
-    } catch (const std::exception&) {  // the same is thrown in the process that asks
-    }
-  };
-  for (const char* name : {"format", "config", "checksums", "optimizer", "version"}) attempt([&] { file.read_text(name); });
-  attempt([&] { file.read_integer("format_version"); });
-  attempt([&] {
-    for (const std::string& state : stored::read_states(file)) groups.push_back(state);
-  });
-  std::vector<float> values;
-  for (const std::string& group : groups)
-    attempt([&] {
-      for (const std::string& name : file.dataset_names(group))
-        attempt([&] {
-          const h5::Dataset dataset = file.dataset(group == "/" ? name : group + "/" + name);
-          const std::size_t n = numel(dataset.shape()), piece = std::min<std::size_t>(n, std::size_t{1} << 20);
-          values.resize(piece);
-          // Where elements lie one behind the other, HDF5 only copies them.
-          const std::size_t step = dataset.offset() ? std::max<std::size_t>(n - piece, 1) : piece;
-          for (std::size_t at = 0; at < n; at += step) dataset.read({at, std::min(n, at + piece)}, values.data());
-        });
-    });
-}
-
 h5::File open_guarded(const fs::path& path, Verify verify) {
   if (CheckedFile(path, verify).is_checked()) return h5::File::open(path, verify);
-  if (const std::string end = h5::what_ends_hdf5([&] { touch_all(path); }); !end.empty())
-    throw DamagedError(
-        format("{} is damaged (it was read in a process of its own first, and {}) copy it again, or consolidate again",
-               path.string(), end));
+  try_unchecked(path, {"/"}, "copy it again, or consolidate again");
   h5::File file = h5::File::open(path, verify);
   if (verify == Verify::yes && file.has_attribute("checksums"))
     throw DamagedError(

@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
+#include "checkpoint/unchecked.hpp"
 #include "files/sealed_file.hpp"
 #include "nn/parameters.hpp"
 
@@ -167,7 +168,10 @@ class ShardedCheckpoint final : public CheckpointReader {
       files_.splice(files_.begin(), files_, found);
       return files_.front().file;
     }
-    h5::File file = h5::File::open(rank_path(rank), verify_, marker_.files[static_cast<std::size_t>(rank)].sum);
+    const FileSum& sum = marker_.files[static_cast<std::size_t>(rank)].sum;
+    if (verify_ == Verify::no && !CheckedFile(rank_path(rank), verify_, sum).is_checked())  // it has no seal
+      try_unchecked(rank_path(rank), index_.states, "restore it from a copy, or use another step");
+    h5::File file = h5::File::open(rank_path(rank), verify_, sum);
     stored::check_kind(file, rank_path(rank).string(), stored::rank_kind);
     if (file.read_integer("save_id") != index_.save_id || file.read_integer("rank") != static_cast<std::uint64_t>(rank))
       damaged(rank_path(rank), "it is not of the same save as the index");
