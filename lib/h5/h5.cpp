@@ -447,7 +447,7 @@ bool File::has(const std::string& name) const {
 
 namespace {
 
-/// A dataset's elements must lie in its own file, and in a form that HDF5 alone can read.
+/// A dataset's elements must lie in its own file, along some dimension, and in a form that HDF5 alone can read.
 void require_own_elements(const Handle& dataset, const std::string& what) {
   const Handle creation(check_h5(H5Dget_create_plist(dataset.id()), "H5Dget_create_plist", what), H5Pclose, "H5Pclose");
   const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what);
@@ -475,6 +475,9 @@ void require_own_elements(const Handle& dataset, const std::string& what) {
       throw UserError(
           format("{} has chunks of more than {} elements (each is read as a whole) store it again", what, most_of_a_chunk));
   }
+  const Handle space(check_h5(H5Dget_space(dataset.id()), "H5Dget_space", what), H5Sclose, "H5Sclose");
+  if (check_h5(H5Sget_simple_extent_ndims(space.id()), "H5Sget_simple_extent_ndims", what) == 0)
+    throw UserError(format("{} has no dimensions (a tensor has one or more) store it again", what));
   const Handle type(check_h5(H5Dget_type(dataset.id()), "H5Dget_type", what), H5Tclose, "H5Tclose");
   if (H5Tget_class(type.id()) != H5T_FLOAT || H5Tget_size(type.id()) > sizeof(double))
     throw UserError(
