@@ -30,15 +30,27 @@ constexpr std::size_t longest_index = std::size_t{64} << 20;
 
 /// The files that an index names, each once. Throws UserError.
 std::vector<std::string> files_of_index(const std::filesystem::path& path) {
-  const auto index = read_json_file(path, longest_index);
+  using nlohmann::json;
   const auto damaged = [&](const std::string& why) {
     throw UserError(format("{} is damaged ({}) download or copy it again", path.string(), why));
   };
+  // Of what it holds the map alone is kept: 64 MB of any JSON would become 2 GB of values.
+  bool in_map = false;
+  std::string entry;
+  const auto watch = [&](int depth, json::parse_event_t event, const json& parsed) {
+    using Event = json::parse_event_t;
+    if (event == Event::key && depth == 1) return in_map = parsed == "weight_map";
+    if (event == Event::key && depth == 2) entry = parsed.get<std::string>();
+    const bool begins = event == Event::object_start || event == Event::array_start;
+    if (begins && in_map && depth == 2) damaged(format("its weight_map names no file for {}", excerpt(entry)));
+    return !begins || (event == Event::object_start && (depth == 0 || in_map));
+  };
+  const json index = parse_json(read_text_file(path, longest_index), watch);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
     damaged("it has no weight_map, which says in which file each tensor is");
   std::set<std::string> names;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
-    if (!file.is_string()) damaged(format("its weight_map names no file for {}", tensor));
+    if (!file.is_string()) damaged(format("its weight_map names no file for {}", excerpt(tensor)));
     const std::string name = file;
     const bool is_plain =
         name.find('/') == std::string::npos && excerpt(name, name.size()) == name && name != "." && name != "..";
