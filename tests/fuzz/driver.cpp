@@ -115,8 +115,8 @@ class Fuzzer {
   }
 
   bool read(const std::string& bytes) {
-    std::memcpy(shared_->bytes, bytes.data(), bytes.size());
-    shared_->size = bytes.size();
+    shared_->size = std::min(bytes.size(), longest_input);  // one that was given may be longer
+    std::memcpy(shared_->bytes, bytes.data(), shared_->size);
     try {
       const bool accepted = target_.accepts(bytes);
       if (peak_bytes() > most_memory) fail(format("it took {}", format_bytes(static_cast<double>(peak_bytes()))));
