@@ -45,6 +45,13 @@ double read_number(const json& object, const char* key, double otherwise) {
   return value->get<double>();
 }
 
+/// Beyond fp32's range it would be an infinity, for which JSON has no number.
+float read_float(const json& object, const char* key, double otherwise) {
+  const double value = read_number(object, key, otherwise);
+  if (std::abs(value) > std::numeric_limits<float>::max()) wrong_value(key, object[key], "a number that fp32 holds");
+  return static_cast<float>(value);
+}
+
 bool read_bool(const json& object, const char* key, bool otherwise) {
   const json* value = find(object, {key});
   if (!value) return otherwise;
@@ -121,7 +128,7 @@ TransformerConfig read_gpt2(const json& object) {
                "\"gelu_new\", \"gelu_pytorch_tanh\" or \"gelu\"",
                activation));
   }
-  config.norm_eps = static_cast<float>(read_number(object, "layer_norm_epsilon", 1e-5));
+  config.norm_eps = read_float(object, "layer_norm_epsilon", 1e-5);
   config.tied_embeddings = read_bool(object, "tie_word_embeddings", true);
   config.attention_bias = config.mlp_bias = true;
   return config;
@@ -141,7 +148,7 @@ TransformerConfig read_llama(const json& object) {
   config.head_size = read_count(object, {"head_dim"}, config.heads == 0 ? 0 : config.width / config.heads);
   config.ffn_width = read_count(object, {"intermediate_size"}, 11008);
   config.activation = Activation::swiglu;
-  config.norm_eps = static_cast<float>(read_number(object, "rms_norm_eps", 1e-6));
+  config.norm_eps = read_float(object, "rms_norm_eps", 1e-6);
   config.tied_embeddings = read_bool(object, "tie_word_embeddings", false);
   config.attention_bias = read_bool(object, "attention_bias", false);
   config.mlp_bias = read_bool(object, "mlp_bias", false);
@@ -251,7 +258,7 @@ TransformerConfig config_from_json(const json& object) {
     throw UserError(format(
         "config.json: model_type \"{}\" is not supported (known are gpt2 and llama) use a model of these families", type));
   TransformerConfig config = type == "gpt2" ? read_gpt2(object) : read_llama(object);
-  config.initializer_range = static_cast<float>(read_number(object, "initializer_range", 0.02));
+  config.initializer_range = read_float(object, "initializer_range", 0.02);
   config.validate();
   return config;
 }
