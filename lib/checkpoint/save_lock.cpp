@@ -60,7 +60,7 @@ std::optional<Owner> read_owner(int fd) {
   };
   using Json = nlohmann::json;
   if (!is("host", &Json::is_string) || !is("slurm_job", &Json::is_string) || !is("process", &Json::is_number_integer)) {
-    const bool is_beginning = json.is_discarded() && found.size() < sizeof text && found.find('\n') == found.npos;
+    const bool is_beginning = found.size() < sizeof text && found.find_first_of("}\n") == found.npos;
     return is_beginning ? std::optional(Owner{}) : std::nullopt;
   }
   return Owner{json.value("host", ""), json.value("slurm_job", ""), json.value("process", std::int64_t{0}),

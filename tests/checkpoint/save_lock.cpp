@@ -102,7 +102,8 @@ BOOST_AUTO_TEST_CASE(files_that_were_left) {
   { SaveLock requeued(folder.path()); }
   unsetenv("SLURM_RESTART_COUNT");
   unsetenv("SLURM_JOB_ID");
-  for (const char* other : {R"({"host":5})", R"({"host":"db","port":5432})", "{\"host\":\n"}) {  // no beginning of a mark
+  for (const char* other :
+       {R"({"host":5})", R"({"host":"db","port":5432})", R"({"host":"elsewhere","process":7}x)", "{\"host\":\n"}) {
     std::ofstream(folder / "lock") << other;
     CHECK_CONTAINS(message_of([&] { SaveLock lock(folder.path()); }), "is in the way");
     BOOST_TEST(read_file(folder / "lock") == other);
