@@ -42,7 +42,8 @@ std::string dumped(const Json& value, int indent) {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_callback_t& watch) {
-  if (depth_of(text) > deepest) return nlohmann::json(nlohmann::json::value_t::discarded);
+  // A zero byte is nothing that JSON allows, and the end of the text for the library, whatever follows it.
+  if (depth_of(text) > deepest || text.find('\0') != text.npos) return nlohmann::json(nlohmann::json::value_t::discarded);
   return nlohmann::json::parse(text, watch, /*allow_exceptions=*/false);
 }
 
