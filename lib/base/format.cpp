@@ -139,8 +139,11 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   };
   std::string best;
   std::size_t least = std::max<std::size_t>(2, word.size() / 3) + 1;
-  for (const std::string& candidate : candidates)
+  for (const std::string& candidate : candidates) {
+    const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
+    if (longer - shorter >= least) continue;  // a word may be as long as a file
     if (const std::size_t d = distance(word, candidate); d < least) least = d, best = candidate;
+  }
   return best;
 }
 
