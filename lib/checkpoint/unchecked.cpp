@@ -36,9 +36,10 @@ void touch_all(const std::filesystem::path& path, std::vector<std::string> group
         attempt([&] {
           const h5::Dataset dataset = file.dataset(group == "/" ? name : group + "/" + name);
           attempt([&] { dataset.read_integer("begin"); });
-          const std::size_t n = numel(dataset.shape()), piece = std::min<std::size_t>(n, std::size_t{1} << 20);
+          // Where elements lie one behind the other, HDF5 only copies them: the first and the last say as much as all.
+          const std::size_t n = numel(dataset.shape()), most = dataset.offset() ? 1 : std::size_t{1} << 20;
+          const std::size_t piece = std::min(n, most);
           values.resize(piece);
-          // Where elements lie one behind the other, HDF5 only copies them.
           const std::size_t step = dataset.offset() ? std::max<std::size_t>(n - piece, 1) : piece;
           for (std::size_t at = 0; at < n; at += step) dataset.read({at, std::min(n, at + piece)}, values.data());
         });

@@ -1,4 +1,4 @@
-// HDF5 files that are read without checksums: HDF5 may crash, or never return, where one is damaged.
+// HDF5 files that nothing vouches for: HDF5 may crash, or never return, where one is damaged or meant to.
 #pragma once
 
 #include <filesystem>
