@@ -51,9 +51,10 @@ struct Shared {
   char bytes[longest_input];
 };
 
-std::size_t peak_bytes() {
+/// The most memory that this process, or one that it has waited for, had resident.
+std::size_t peak_bytes(__rusage_who who = RUSAGE_SELF) {
   rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
+  ::getrusage(who, &usage);
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
 }
 
@@ -80,9 +81,10 @@ class Fuzzer {
     const bool passed = in_worker([&] { read_mutants(budget, began); });
     const double seconds = seconds_since(began);
     const std::uint64_t done = shared_->done;
-    fmt::print("{}: {} inputs in {:.1f} s ({:.0f}/s), {} accepted, {} refused; seed {}, {} files of {:.1f} s\n", name_, done,
-               seconds, static_cast<double>(done) / seconds, shared_->accepted.load(), shared_->refused.load(), seed_,
-               target_.corpus.size(), std::chrono::duration<double>(began - start).count());
+    fmt::print("{}: {} inputs in {:.1f} s ({:.0f}/s), {} accepted, {} refused, at most {}; seed {}, {} files of {:.1f} s\n",
+               name_, done, seconds, static_cast<double>(done) / seconds, shared_->accepted.load(), shared_->refused.load(),
+               format_bytes(static_cast<double>(peak_bytes(RUSAGE_CHILDREN))), seed_, target_.corpus.size(),
+               std::chrono::duration<double>(began - start).count());
     if (!passed) return report(format("iteration {}", done));
     if (done >= 100 && shared_->refused == 0) {
       fmt::print("{}: nothing was refused, so this reader is not tested\n", name_);
