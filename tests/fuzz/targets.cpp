@@ -555,7 +555,7 @@ Mark mark_of(std::string_view text) {
   const nlohmann::json json = parse_json(text);
   if (json.is_object() && json.contains("host") && json.contains("slurm_job") && json.contains("process") &&
       json["host"].is_string() && json["slurm_job"].is_string() && json["process"].is_number_integer() &&
-      text.starts_with(start) && text.size() <= 1024) {
+      text.starts_with(start) && text.size() < 1024) {
     const std::string host = json["host"];
     return host.empty() || host == host_name() ? Mark::here : Mark::elsewhere;
   }
