@@ -52,6 +52,7 @@ std::optional<Owner> read_owner(int fd) {
   const ssize_t n = ::pread(fd, text, sizeof text, 0);
   if (n == 0) return Owner{};  // it has just been made
   check_errno(n >= 0, "read the lock file");
+  if (n == sizeof text) return {};  // no mark is as long
   const std::string_view found(text, static_cast<std::size_t>(n)), ours = "{\"host\":";
   if (found.substr(0, ours.size()) != ours.substr(0, found.size())) return {};
   const nlohmann::json json = parse_json(found);
@@ -60,7 +61,7 @@ std::optional<Owner> read_owner(int fd) {
   };
   using Json = nlohmann::json;
   if (!is("host", &Json::is_string) || !is("slurm_job", &Json::is_string) || !is("process", &Json::is_number_integer)) {
-    const bool is_beginning = found.size() < sizeof text && found.find_first_of("}\n") == found.npos;
+    const bool is_beginning = found.find_first_of("}\n") == found.npos;
     return is_beginning ? std::optional(Owner{}) : std::nullopt;
   }
   return Owner{json.value("host", ""), json.value("slurm_job", ""), json.value("process", std::int64_t{0}),
