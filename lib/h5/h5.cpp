@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -56,12 +57,25 @@ std::string error_stack() {
   return all.size() == 1 ? all.front() : format("{}: {}", all.front(), all.back());
 }
 
+extern "C" herr_t find_lack_of_memory(unsigned, const H5E_error2_t* error, void* found) {
+  if (error->maj_num == H5E_RESOURCE && error->min_num == H5E_NOSPACE) *static_cast<bool*>(found) = true;
+  return 0;
+}
+
+/// A copy of this process that has run into its limit of memory dies of it: this process, which has none, is not to try.
+void die_if_out_of_memory() {
+  bool found = false;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, find_lack_of_memory, &found);
+  if (found) std::abort();
+}
+
 /// The one check of every call: HDF5 returns something negative on failure. Where a read of ours failed, that is the reason.
 template <class Result>
 Result check_h5(Result result, std::string_view call, std::string_view object,
                 std::source_location where = std::source_location::current()) {
   const std::exception_ptr reason = take_read_error();
   if (result >= 0) return result;
+  if (is_alone) die_if_out_of_memory();
   if (reason) std::rethrow_exception(reason);
   throw CallError(format("{} {}", call, object), error_stack(), where);
 }
@@ -330,6 +344,7 @@ File File::open(const std::filesystem::path& path, Verify verify, std::optional<
   use_storage(access.id(), *input);
   const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id());
   const std::exception_ptr reason = take_read_error();
+  if (id < 0 && is_alone) die_if_out_of_memory();
   if (id < 0 && reason) std::rethrow_exception(reason);
   if (id < 0)
     throw UserError(
