@@ -19,7 +19,12 @@ void fail_expectation(std::string_view what, std::source_location where) {
 }
 
 void check_errno(bool ok, std::string_view what, std::source_location where) {
-  if (!ok) throw CallError(what, std::strerror(errno), where);
+  if (ok) return;
+  const bool of_the_disk = errno == EIO || errno == ESTALE;
+  throw CallError(
+      what,
+      fmt::format("{}{}", std::strerror(errno), of_the_disk ? "; see to the disk or the file system, and start again" : ""),
+      where);
 }
 
 }  // namespace fsdp

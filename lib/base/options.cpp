@@ -367,11 +367,20 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
 }
 
 std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path) {
-  std::ifstream file(path);
+  std::ifstream opened(path);
   std::vector<Given> given;
-  if (!file || std::filesystem::is_directory(path))
+  if (!opened || std::filesystem::is_directory(path))
     throw UserError(format("cannot read --config '{}' ({}) give a file of lines 'name = value'", path,
                            std::filesystem::is_directory(path) ? "it is a folder" : "no such file, or no permission"));
+  constexpr std::size_t longest = std::size_t{16} << 20;  // a device may have no end
+  std::string text(longest + 1, '\0');
+  opened.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(opened.gcount()));
+  if (opened.bad()) throw UserError(format("cannot read --config '{}' (reading stopped with an error) check the file", path));
+  if (text.size() > longest)
+    throw UserError(format("cannot read --config '{}' (it is longer than {}) check the path", path,
+                           format_bytes(static_cast<double>(longest))));
+  std::istringstream file(text);
   // Boost reads one line at a time, so that every error can name its line.
   const po::options_description nothing;
   std::string line;
@@ -394,7 +403,6 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
       given.push_back({row, name, option.value.empty() ? "" : option.value.front(), where});
     }
   }
-  if (file.bad()) throw UserError(format("cannot read --config '{}' (reading stopped with an error) check the file", path));
   return given;
 }
 

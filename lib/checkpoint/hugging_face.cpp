@@ -53,7 +53,7 @@ std::vector<std::string> files_of_index(const std::filesystem::path& path) {
     if (!file.is_string()) damaged(format("its weight_map names no file for {}", excerpt(tensor)));
     const std::string name = file;
     const bool is_plain =
-        name.find('/') == std::string::npos && excerpt(name, name.size()) == name && name != "." && name != "..";
+        name.find('/') == std::string::npos && excerpt(name, 255) == name && !name.empty() && name != "." && name != "..";
     if (!is_plain) damaged(format("its weight_map names '{}', which is not beside it", excerpt(name)));
     if (kind_of(path.parent_path() / name) == PathKind::missing)
       throw UserError(format("{} is not there ({} is in it, as {} says) copy the whole folder",

@@ -1,7 +1,8 @@
 #include "checkpoint/journal.hpp"
 
 #include <cerrno>
-#include <cstdio>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include <sys/stat.h>
@@ -53,16 +54,24 @@ WorkFolder::WorkFolder(const fs::path& folder) : folder_(folder) {
   check_errno(::lstat(folder.c_str(), &info) == 0, "stat " + folder.string());
   if (!S_ISDIR(info.st_mode)) refuse("it is no folder");
   if (info.st_uid != ::geteuid()) refuse("it belongs to another user");
-  bool has_journal = false, has_other = false;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    has_journal = has_journal || name == "journal";
-    has_other = has_other || (name != "journal" && name != "journal.tmp" && name != "lock");
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  is_ours_ = !names.empty();
+  if (names.contains("journal")) {
+    if (!Journal::is_one(journal())) refuse("no earlier call has made it");
+    for (const fs::path& result : {model(), layout()})
+      if (::lstat(result.c_str(), &info) == 0 && S_ISLNK(info.st_mode)) refuse("it holds a link");
+    return;
   }
-  if (has_journal ? !Journal::is_one(journal()) : has_other) refuse("no earlier call has made it");
+  // A call that dies before it has a journal leaves nothing, its lock, or the beginning of the journal.
+  names.erase("lock");
+  if (names.contains("journal.tmp") && Journal::is_beginning(folder / "journal.tmp")) names.erase("journal.tmp");
+  if (!names.empty()) refuse("no earlier call has made it");
 }
 
-WorkFolder::~WorkFolder() { ::rmdir(folder_.c_str()); }
+WorkFolder::~WorkFolder() {
+  if (is_ours_) ::rmdir(folder_.c_str());
+}
 
 void WorkFolder::remove(const fs::path& result) const {
   struct stat info {};
@@ -90,6 +99,12 @@ bool Journal::is_one(const fs::path& path) {
   if (check_seal(text, &end) != Seal::right) return false;
   const nlohmann::json head = parse_json(std::string_view(text).substr(0, end));
   return head.is_object() && head.value("format", nlohmann::json()) == journal_kind;
+}
+
+bool Journal::is_beginning(const fs::path& path) {
+  const std::string text = read_text_file(path, longest_journal), all = head_of({});
+  const std::string common = all.substr(0, all.find("\"of\""));
+  return text.substr(0, common.size()) == common.substr(0, text.size());
 }
 
 std::unique_ptr<Journal> Journal::find(const fs::path& path, const nlohmann::ordered_json& identity) {

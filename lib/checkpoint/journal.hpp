@@ -24,7 +24,7 @@ class WorkFolder {
   /// its name: it stays as it is.
   explicit WorkFolder(const std::filesystem::path& folder);
   WorkFolder(const WorkFolder&) = delete;
-  /// Removes the folder if nothing is in it.
+  /// Removes the folder if nothing is in it, and it is ours.
   ~WorkFolder();
   std::filesystem::path model() const { return folder_ / "model"; }
   /// Where the same is laid out again, to be compared.
@@ -37,6 +37,7 @@ class WorkFolder {
 
  private:
   std::filesystem::path folder_;
+  bool is_ours_ = true;  // an empty one may be anybody's
 };
 
 /// A sealed object that says what is made, then the checksum of each piece that was written, a line of fixed length each.
@@ -47,6 +48,8 @@ class Journal {
   static std::unique_ptr<Journal> begin(const std::filesystem::path& path, const nlohmann::ordered_json& identity);
   /// Whether the file is a journal at all: what makes a folder one of ours.
   static bool is_one(const std::filesystem::path& path);
+  /// Whether it is what a call leaves that dies while it writes the first of one.
+  static bool is_beginning(const std::filesystem::path& path);
 
   /// Whether an earlier call wrote these bytes as piece `k`; whether it wrote piece `k`.
   bool has(std::size_t k, std::span<const std::byte> bytes) const;

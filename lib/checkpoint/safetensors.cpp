@@ -24,6 +24,7 @@ namespace {
 constexpr std::size_t converted_at_once = std::size_t{1} << 16;  // elements
 constexpr std::uint64_t largest_header = 100'000'000;            // as the reference implementation has it
 constexpr std::size_t most_tensors = 200'000;                    // of a file: the largest models have half as many in all
+constexpr std::size_t longest_name = 1000;                       // in characters
 constexpr std::size_t most_values = 64;                          // of an entry: a type, two positions and a shape
 
 [[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
@@ -49,12 +50,13 @@ std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
 StoredTensor read_entry(const std::filesystem::path& path, const std::string& name, const json& entry, std::uint64_t data_start,
                         std::uint64_t data_bytes) {
   const auto fail = [&](const std::string& why) { damaged(path, format("its entry for {} {}", excerpt(name), why)); };
-  if (excerpt(name, name.size()) != name) fail("has control characters in its name");
+  if (excerpt(name, longest_name) != name) fail("has control characters in its name, or a very long one");
   const auto is_count = [](const json& value) { return value.is_number_unsigned(); };
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets"))
     fail("lacks dtype, shape or data_offsets");
   const json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
   if (!dtype.is_string()) fail("has a dtype that is not a text");
+  if (dtype.get_ref<const std::string&>().size() > longest_name) fail("has a dtype that is no type");
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), is_count)) fail("has a shape that is not a list of sizes");
   if (!offsets.is_array() || offsets.size() != 2 || !is_count(offsets[0]) || !is_count(offsets[1]))
     fail("has data_offsets that are not two positions");

@@ -72,9 +72,14 @@ std::optional<Owner> read_owner(int fd) {
 bool is_file_at(int fd, const fs::path& path) {
   struct stat opened {
   }, named{};
-  return ::fstat(fd, &opened) == 0 && ::lstat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
-         opened.st_dev == named.st_dev;
+  check_errno(::fstat(fd, &opened) == 0, "stat " + path.string());
+  const bool is_there = ::lstat(path.c_str(), &named) == 0;
+  check_errno(is_there || errno == ENOENT, "stat " + path.string());
+  return is_there && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
+
+/// Whether another folder would not help.
+bool is_of_the_disk(int error) { return error == EIO || error == ESTALE || error == ETIMEDOUT; }
 
 [[noreturn]] void cannot_write(const fs::path& folder, const std::string& why) {
   throw UserError(format("checkpoints cannot be written to {} ({}) choose another --save-dir", folder.string(), why));
@@ -84,6 +89,7 @@ bool is_file_at(int fd, const fs::path& path) {
 int open_lock(const fs::path& folder, const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   struct stat info {};
+  check_errno(fd >= 0 || !is_of_the_disk(errno), "open " + path.string());
   if (fd < 0 && errno != ELOOP && errno != ENXIO && errno != EISDIR) cannot_write(folder, std::strerror(errno));
   const bool plain = fd >= 0 && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink <= 1;
   if (plain && read_owner(fd)) return fd;
@@ -99,6 +105,7 @@ int open_lock(const fs::path& folder, const fs::path& path) {
 SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_dir), path_(save_dir / "lock") {
   std::error_code error;
   made_folder_ = fs::create_directories(folder_, error);
+  if (is_of_the_disk(error.value())) throw CallError("make folder " + folder_.string(), error.message());
   if (error || kind_of(folder_) != PathKind::folder) cannot_write(folder_, error ? error.message() : "it is not a folder");
   const Owner me = myself();
   const Timer timer;
@@ -151,7 +158,10 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
 }
 
 SaveLock::~SaveLock() {
-  if (is_file_at(fd_, path_)) ::unlink(path_.c_str());
+  try {
+    if (is_file_at(fd_, path_)) ::unlink(path_.c_str());
+  } catch (const CallError&) {  // then it stays, and is void without the process
+  }
   ::close(fd_);
   if (made_folder_) ::rmdir(folder_.c_str());  // only if nothing is in it
 }

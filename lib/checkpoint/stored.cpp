@@ -27,7 +27,7 @@ std::optional<std::uint64_t> update_of_step_name(const std::string& name) {
   std::uint64_t update = 0;
   const char* const end = name.data() + name.size();
   const auto parsed = std::from_chars(name.data() + prefix.size(), end, update);
-  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  if (parsed.ec != std::errc() || parsed.ptr != end || step_name(update) != name) return std::nullopt;
   return update;
 }
 

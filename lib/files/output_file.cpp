@@ -33,11 +33,12 @@ int open_output(const std::filesystem::path& path, OutputFile::Open how) {
   check_errno(fd >= 0, what);
   struct stat info {};
   const bool known = ::fstat(fd, &info) == 0;
-  if (known && S_ISREG(info.st_mode) && (create || info.st_uid == ::geteuid())) return fd;
+  if (known && S_ISREG(info.st_mode) && (create || (info.st_uid == ::geteuid() && info.st_nlink == 1))) return fd;
   ::close(fd);
-  throw CallError(what, !known                  ? "it cannot be looked at"
-                        : S_ISREG(info.st_mode) ? "it belongs to another user"
-                                                : "it is not a plain file");
+  throw CallError(what, !known                       ? "it cannot be looked at"
+                        : !S_ISREG(info.st_mode)     ? "it is not a plain file"
+                        : info.st_uid != ::geteuid() ? "it belongs to another user"
+                                                     : "it is another file, too (a hard link)");
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ namespace fsdp {
 class OutputFile {
  public:
   enum class Open { create, existing };
-  /// `create` fails if anything has this name; `existing` if it is a link, is no plain file or belongs to another user. Throws
-  /// CallError.
+  /// `create` fails if anything has this name; `existing` if it is a link, has other names (hard links), is no plain file or
+  /// belongs to another user. Throws CallError.
   explicit OutputFile(std::filesystem::path path, Open open = Open::create);
   OutputFile(const OutputFile&) = delete;
   ~OutputFile();

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -35,6 +37,20 @@ std::uint64_t sum_of(const std::vector<std::uint64_t>& sums, const std::string& 
   sum.add(parts.data(), parts.size());
   sum.add(&footer, offsetof(Footer, sum));
   return sum.value();
+}
+
+/// The parts that a seal names, as far as they can be understood.
+std::vector<SealedPart> listed_parts(const std::string& text) {
+  std::vector<SealedPart> parts;
+  const nlohmann::json listed = parse_json(text);
+  if (!listed.is_array()) return parts;
+  for (const nlohmann::json& part : listed) {
+    const bool fits = part.is_array() && part.size() == 4 && part[0].is_string() && part[1].is_number_unsigned() &&
+                      part[2].is_number_unsigned() && part[3].is_string();
+    if (!fits) return parts;
+    parts.push_back({part[0], part[1], part[2], std::strtoull(part[3].get_ref<const std::string&>().c_str(), nullptr, 16)});
+  }
+  return parts;
 }
 
 [[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
@@ -174,27 +190,30 @@ bool CheckedFile::read_seal(const InputFile& from, bool beside) {
   block_bytes_ = footer.block_bytes;
   sums_ = std::move(sums);
   parts_ = std::move(parts);
+  if (verify_ == Verify::no)
+    for (const SealedPart& part : listed_parts(parts_)) part_ranges_.emplace_back(part.offset, part.offset + part.bytes);
+  std::sort(part_ranges_.begin(), part_ranges_.end());
   return true;
+}
+
+bool CheckedFile::lies_in_a_part(std::uint64_t offset, std::size_t bytes) const {
+  const auto next = std::upper_bound(part_ranges_.begin(), part_ranges_.end(), offset,
+                                     [](std::uint64_t at, const auto& range) { return at < range.first; });
+  return next != part_ranges_.begin() && offset + bytes <= std::prev(next)->second;
 }
 
 std::string CheckedFile::damaged_part(std::uint64_t offset, std::uint64_t bytes) const {
   std::vector<char> piece(piece_bytes);
-  const nlohmann::json listed = parse_json(parts_);
-  if (!listed.is_array()) return "";
-  for (const nlohmann::json& part : listed) {
-    if (!part.is_array() || part.size() != 4 || !part[0].is_string() || !part[1].is_number_unsigned() ||
-        !part[2].is_number_unsigned())
-      return "";
-    const std::uint64_t begin = part[1], size = part[2];
-    const bool touches = begin < offset + bytes && offset < begin + size;
-    if (!touches || begin > content_bytes_ || size > content_bytes_ - begin) continue;
+  for (const SealedPart& part : listed_parts(parts_)) {
+    const bool touches = part.offset < offset + bytes && offset < part.offset + part.bytes;
+    if (!touches || part.offset > content_bytes_ || part.bytes > content_bytes_ - part.offset) continue;
     RunningSum sum;
-    for (std::uint64_t at = 0; at < size; at += piece.size()) {
-      const std::size_t n = std::min<std::uint64_t>(piece.size(), size - at);
-      file_.read(begin + at, piece.data(), n);
+    for (std::uint64_t at = 0; at < part.bytes; at += piece.size()) {
+      const std::size_t n = std::min<std::uint64_t>(piece.size(), part.bytes - at);
+      file_.read(part.offset + at, piece.data(), n);
       sum.add(piece.data(), n);
     }
-    if (part[3] != checksum_text(sum.value())) return part[0];
+    if (part.checksum != sum.value()) return part.name;
   }
   return "";
 }
@@ -241,11 +260,12 @@ const CheckedFile::Block& CheckedFile::kept_block(std::uint64_t block) const {
   return kept_.front();
 }
 
-void CheckedFile::read(std::uint64_t offset, void* out, std::size_t bytes, bool may_be_unchecked) const {
+void CheckedFile::read(std::uint64_t offset, void* out, std::size_t bytes, bool numbers) const {
   if (bytes == 0) return;
   if (offset > content_bytes_ || bytes > content_bytes_ - offset)
     damaged(path(), format("bytes {} to {} lie behind its end, at {}", offset, offset + bytes, content_bytes_));
-  if (sums_.empty() || (verify_ == Verify::no && may_be_unchecked)) return file_.read(offset, out, bytes);
+  const bool may_differ = verify_ == Verify::no && numbers && (part_ranges_.empty() || lies_in_a_part(offset, bytes));
+  if (sums_.empty() || may_differ) return file_.read(offset, out, bytes);
   char* to = static_cast<char*>(out);
   const auto advance = [&](std::size_t n) { to += n, offset += n, bytes -= n; };
   while (bytes > 0) {

@@ -104,9 +104,9 @@ class CheckedFile {
   std::uint64_t size() const { return content_bytes_; }
   /// Whether its bytes have checksums here.
   bool is_checked() const { return !sums_.empty() || content_bytes_ == 0; }
-  /// Bytes of the contents, each compared unless Verify::no and `may_be_unchecked`. Throws DamagedError, which names the block,
-  /// or CallError. Not for several threads at once.
-  void read(std::uint64_t offset, void* out, std::size_t bytes, bool may_be_unchecked = true) const;
+  /// Bytes of the contents, each compared unless Verify::no and they are `numbers`: by the caller's word, and, where the seal
+  /// names parts, of one of these. Throws DamagedError, which names the block, or CallError. Not for several threads at once.
+  void read(std::uint64_t offset, void* out, std::size_t bytes, bool numbers = true) const;
   void prefetch(std::uint64_t offset, std::size_t bytes) const { file_.prefetch(offset, bytes); }
   /// The name of the first part which is not what was written, of those that have some of these bytes; empty if there is none,
   /// or parts have no names here.
@@ -122,6 +122,7 @@ class CheckedFile {
       : file_(path), verify_(verify), content_bytes_(file_.size()) {}
   bool read_seal(const InputFile& from, bool beside);
   void read_all(const FileSum& expected);
+  bool lies_in_a_part(std::uint64_t offset, std::size_t bytes) const;
   std::size_t bytes_of(std::uint64_t block) const;
   void check_block(std::uint64_t block, const char* bytes) const;
   const Block& kept_block(std::uint64_t block) const;
@@ -131,8 +132,9 @@ class CheckedFile {
   std::uint64_t content_bytes_;
   std::size_t block_bytes_ = 0;
   std::vector<std::uint64_t> sums_;
-  std::string parts_;                    // as they stand in the seal
-  mutable std::array<Block, 4> kept_{};  // what was read of in part, the latest first
+  std::string parts_;                                                 // as they stand in the seal
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> part_ranges_;  // with Verify::no: begin and end of each, in order
+  mutable std::array<Block, 4> kept_{};                               // what was read of in part, the latest first
 };
 
 }  // namespace fsdp

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -150,11 +151,20 @@ OpenAttribute open_scalar(std::int64_t node, const std::string& name, H5T_class_
   return result;
 }
 
+/// Names of the datasets of a group, and what else stands among them.
+struct Collected {
+  std::vector<std::string> datasets;
+  std::string refused;
+};
+
+constexpr std::size_t longest_name = 1000;
+
 extern "C" herr_t collect_dataset(hid_t group, const char* name, const H5L_info_t* link, void* out) {
-  if (link->type != H5L_TYPE_HARD) return 0;
+  auto& collected = *static_cast<Collected*>(out);
+  if (link->type != H5L_TYPE_HARD || std::strlen(name) > longest_name) return collected.refused = excerpt(name), 1;
   const hid_t object = H5Oopen(group, name, H5P_DEFAULT);
   if (object < 0) return -1;
-  if (H5Iget_type(object) == H5I_DATASET) static_cast<std::vector<std::string>*>(out)->push_back(name);
+  if (H5Iget_type(object) == H5I_DATASET) collected.datasets.push_back(name);
   return H5Oclose(object);
 }
 
@@ -515,9 +525,14 @@ std::vector<std::string> File::dataset_names(const std::string& group) const {
   const Handle opened(
       check_h5(H5Gopen2(handle_.id(), group.c_str(), H5P_DEFAULT), "H5Gopen2", format("{} of {}", group, what_)), H5Gclose,
       "H5Gclose");
-  std::vector<std::string> names;
-  check_h5(H5Literate(opened.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_dataset, &names), "H5Literate", what_);
-  return names;
+  Collected collected;
+  check_h5(H5Literate(opened.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_dataset, &collected), "H5Literate", what_);
+  if (!collected.refused.empty())
+    throw UserError(
+        format("{} of {} is a link to another place, or has a very long name (it may lead into any file) copy what it "
+               "stands for into the file",
+               collected.refused, what_));
+  return collected.datasets;
 }
 
 void File::close() {
@@ -543,12 +558,14 @@ FileSum File::seal(std::vector<KnownPart> known) {
   return sum;
 }
 
-std::string what_ends_hdf5(const std::function<void()>& work) {
+std::string what_ends_hdf5(const std::function<void()>& work, double seconds) {
   const Lock lock;  // so that no other thread is in the midst of a call
-  return what_ends([&] {
-    is_alone = true;
-    work();
-  });
+  return what_ends(
+      [&] {
+        is_alone = true;
+        work();
+      },
+      {.seconds = seconds});
 }
 
 std::string library_version() {

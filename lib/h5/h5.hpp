@@ -164,9 +164,9 @@ class File : public Node {
   std::shared_ptr<const ReadStorage> input_;  // if it is read
 };
 
-/// Runs `work`, which calls what is above for a file without checksums, in a process of its own, with limits of time and
-/// memory. Returns what ended that before `work` came to its end, empty if nothing did (files/child.hpp).
-std::string what_ends_hdf5(const std::function<void()>& work);
+/// Runs `work`, which calls what is above for a file without checksums, in a process of its own, which may compute for
+/// so many seconds. Returns what ended that before `work` came to its end, empty if nothing did (files/child.hpp).
+std::string what_ends_hdf5(const std::function<void()>& work, double seconds);
 
 /// "1.10.8"
 std::string library_version();

@@ -389,11 +389,11 @@ void Run::refuse(const UpdateResult& result, const BatchReader& read, const Upda
   if (save_) finish_save();  // what has been promised
   throw CollectiveError(
       format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), and the weights were left as "
-             "they are; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again, from the last complete "
-             "checkpoint if there is one",
+             "they are; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again, from {}",
              progress_.update + 1, result.loss, result.non_finite, where,
              scaler_ ? ", lower --fp16-init-scale, --min-loss-scale or --threshold-loss-scale, or use --bf16" : "",
-             options_.reduce_dtype == DType::f16 ? ", or reduce in --reduce-dtype bf16 or fp32" : ""),
+             options_.reduce_dtype == DType::f16 ? ", or reduce in --reduce-dtype bf16 or fp32" : "",
+             last_save_ > 0 ? format("the last complete checkpoint, that of update {}", last_save_) : "the beginning"),
       0, true, exit_code::failed);
 }
 
@@ -417,9 +417,10 @@ void Run::validate() {
   double loss;
   try {
     loss = mean_loss(sharded_->executor(), *valid_batches_, world_, *stream_);
-  } catch (const CollectiveError&) {  // data that cannot be read: nothing of the training is wrong
+  } catch (const CollectiveError& error) {  // data that cannot be read: nothing of the training is wrong
     save(true);
-    throw;
+    throw CollectiveError(format("{}; update {} is saved", error.what(), progress_.update), error.speaker, error.all,
+                          error.exit_code);
   }
   metrics_->valid({progress_.update, loss, valid_batches_->targets(), timer.seconds() * 1e3});
 }

@@ -228,6 +228,13 @@ BOOST_AUTO_TEST_CASE(what_lies_where_a_consolidation_works_stays_as_it_is) {
     BOOST_TEST(read_file(work / name) == "years of work");
     fs::remove(work / name);
   }
+  for (const auto& [name, text] : {std::pair{"journal.tmp", "mine"}, {"lock", R"({"host":"db.example.org","port":5432})"}}) {
+    write_file(work / name, text);
+    for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors})
+      CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.format = format}); }), "is in the way");
+    BOOST_TEST(read_file(work / name) == text);
+    fs::remove(work / name);
+  }
   fs::create_directory(folder / "elsewhere");
   fs::remove(work);
   fs::create_symlink("elsewhere", work);
@@ -240,9 +247,9 @@ BOOST_AUTO_TEST_CASE(what_lies_where_a_consolidation_works_stays_as_it_is) {
     refused();
     fs::remove(work);
   }
-  fs::create_directory(work);  // as a call leaves it that dies at once
+  fs::create_directory(work);  // as a call leaves it that dies at once, or as anybody makes one
   consolidate(*reader, folder / "out", {});
-  BOOST_TEST(!fs::exists(work));
+  BOOST_TEST(fs::is_empty(work));
 }
 
 namespace {
@@ -291,6 +298,50 @@ BOOST_AUTO_TEST_CASE(a_journal_is_believed_in_nothing_but_what_is_there) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(going_on_with_a_consolidation_leads_nowhere_else) {
+  const TemporaryFolder folder;
+  const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
+  const ConsolidateOptions options = {.format = ConsolidatedFormat::safetensors};
+  const fs::path work = folder / "out.tmp";
+  begin_consolidation(*reader, folder / "out", options);
+  fs::rename(work / "model", folder / "elsewhere");
+  fs::create_directory_symlink("../elsewhere", work / "model");
+  CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", options); }), "it holds a link");
+  fs::remove(work / "model");
+  fs::rename(folder / "elsewhere", work / "model");
+  for (const std::string name : {"model/model.safetensors", "journal"}) {
+    fs::create_hard_link(work / name, folder / "twin");
+    const std::string before = read_file(folder / "twin");
+    CHECK_CONTAINS(message_of<RunError>([&] { consolidate(*reader, folder / "out", options); }), "a hard link");
+    BOOST_TEST((read_file(folder / "twin") == before));
+    fs::remove(folder / "twin");
+  }
+  BOOST_TEST(consolidate(*reader, folder / "out", options).kept_bytes > 0u);
+  compare_sources(*reader, *open_tensor_source(folder / "out"));
+}
+
+// Pieces that nobody compared are not those of a call that compares.
+BOOST_AUTO_TEST_CASE(what_was_begun_without_verifying_is_not_gone_on_with) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder / "saves", Run{});
+  begin_consolidation(*CheckpointReader::open(step, Verify::no), folder / "out", {});
+  BOOST_TEST(consolidate(*CheckpointReader::open(step), folder / "out", {}).kept_bytes == 0u);
+}
+
+// Reading it elsewhere first once took longer, the larger it was, than the limit of time allows.
+BOOST_AUTO_TEST_CASE(a_larger_file_without_a_seal_is_not_taken_for_an_endless_one) {
+  const TemporaryFolder folder;
+  Run run;
+  run.config.width = 384;
+  run.config.ffn_width = 1536;
+  run.config.head_size = 128;
+  run.config.vocab_size = 3000;  // a table of 1.2 million elements
+  const auto reader = CheckpointReader::open(save(folder / "saves", run));
+  consolidate(*reader, folder / "model.h5", {});
+  make_foreign(folder / "model.h5", [](hid_t) {});
+  compare_sources(*reader, *open_tensor_source(folder / "model.h5"));
+}
+
 BOOST_AUTO_TEST_CASE(a_lock_is_nothing_but_a_lock) {
   const TemporaryFolder folder;
   write_file(folder / "victim", "precious");
@@ -303,10 +354,12 @@ BOOST_AUTO_TEST_CASE(a_lock_is_nothing_but_a_lock) {
   fs::create_hard_link(folder / "victim", lock);
   refused();
   fs::remove(lock);
-  write_file(lock, "precious");
-  refused();
-  BOOST_TEST(read_file(lock) == "precious");
-  fs::remove(lock);
+  for (const std::string text : {"precious", "{\"host\":\"db.example.org\",\"port\":5432}", "{\"host\":5}"}) {
+    write_file(lock, text);
+    refused();
+    BOOST_TEST(read_file(lock) == text);
+    fs::remove(lock);
+  }
   BOOST_REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);
   refused();
   fs::remove(lock);

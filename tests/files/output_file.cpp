@@ -40,6 +40,8 @@ BOOST_AUTO_TEST_CASE(nothing_is_written_through_a_link_or_over_a_file) {
     CHECK_CONTAINS(message_of<CallError>([&] { OutputFile file(folder / name); }), "File exists");
   for (const char* name : {"link", "dangling"})
     message_of<CallError>([&] { OutputFile file(folder / name, OutputFile::Open::existing); });
+  std::filesystem::create_hard_link(folder / "victim", folder / "twin");
+  CHECK_CONTAINS(message_of<CallError>([&] { OutputFile file(folder / "twin", OutputFile::Open::existing); }), "a hard link");
   write_text_file_durably(folder / "link", "new");  // takes the place of the link
   BOOST_TEST(read_file(folder / "link") == "new");
   BOOST_TEST(read_file(folder / "victim") == "precious");

@@ -26,7 +26,8 @@
 
 // A reader that asks for all memory gets none, as it would without sanitizers.
 extern "C" const char* __asan_default_options() {
-  return "allocator_may_return_null=1:max_allocation_size_mb=1024:quarantine_size_mb=16:detect_stack_use_after_return=0:exitcode=99";
+  return "allocator_may_return_null=1:max_allocation_size_mb=1024:quarantine_size_mb=16:detect_stack_use_after_return=0:"
+         "exitcode=99";
 }
 extern "C" const char* __ubsan_default_options() { return "halt_on_error=1:print_stacktrace=1"; }
 
