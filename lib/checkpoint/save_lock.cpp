@@ -92,7 +92,12 @@ int open_lock(const fs::path& folder, const fs::path& path) {
   check_errno(fd >= 0 || !is_of_the_disk(errno), "open " + path.string());
   if (fd < 0 && errno != ELOOP && errno != ENXIO && errno != EISDIR) cannot_write(folder, std::strerror(errno));
   const bool plain = fd >= 0 && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink <= 1;
-  if (plain && read_owner(fd)) return fd;
+  try {
+    if (plain && read_owner(fd)) return fd;
+  } catch (const CallError&) {
+    ::close(fd);
+    throw;
+  }
   if (fd >= 0) ::close(fd);
   throw UserError(
       format("{} is in the way (a run marks there that it saves to this folder, and this is {}) move it away, or choose "

@@ -1,8 +1,5 @@
 #include "files/checksum.hpp"
 
-#include <algorithm>
-#include <vector>
-
 #include <xxhash.h>
 
 #include "base/error.hpp"
@@ -10,11 +7,6 @@
 #include "files/input_file.hpp"
 
 namespace fsdp {
-
-namespace {
-// Large enough to hide the cost of a system call, small enough to stay in the cache between read and checksum.
-constexpr std::size_t piece_bytes = std::size_t{1} << 20;
-}  // namespace
 
 std::uint64_t checksum(const void* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
 std::string checksum_text(std::uint64_t checksum) { return format("{:016x}", checksum); }
@@ -30,13 +22,10 @@ void RunningSum::reset() { expect(state_ && XXH3_64bits_reset(state_.get()) == X
 FileSum sum_file(const std::filesystem::path& path, const std::function<void(std::size_t)>& piece_done) {
   const InputFile file(path);
   RunningSum sum;
-  std::vector<char> piece(std::min<std::uint64_t>(piece_bytes, file.size()));
-  for (std::uint64_t at = 0; at < file.size(); at += piece.size()) {
-    const std::size_t n = std::min<std::uint64_t>(piece.size(), file.size() - at);
-    file.read(at, piece.data(), n);
-    sum.add(piece.data(), n);
-    if (piece_done) piece_done(n);
-  }
+  each_piece(file, 0, file.size(), [&](const char* data, std::size_t bytes) {
+    sum.add(data, bytes);
+    if (piece_done) piece_done(bytes);
+  });
   return {file.size(), sum.value()};
 }
 

@@ -1,12 +1,14 @@
 // XXH3-64 (xxhash.com, seed 0), the checksum of everything here.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 struct XXH3_state_s;
 
@@ -28,6 +30,18 @@ class RunningSum {
  private:
   std::unique_ptr<XXH3_state_s, int (*)(XXH3_state_s*)> state_;
 };
+
+/// Reads [begin, end) of a file and calls handle(data, bytes) for each piece, while it is in the cache.
+template <class File, class Handle>
+void each_piece(const File& file, std::uint64_t begin, std::uint64_t end, Handle&& handle) {
+  constexpr std::size_t most = std::size_t{256} << 10;  // large enough to hide the cost of a system call
+  std::vector<char> piece(std::min<std::uint64_t>(most, end - begin));
+  for (std::size_t n; begin < end; begin += n) {
+    n = std::min<std::uint64_t>(piece.size(), end - begin);
+    file.read(begin, piece.data(), n);
+    handle(piece.data(), n);
+  }
+}
 
 struct FileSum {
   std::uint64_t bytes = 0, checksum = 0;

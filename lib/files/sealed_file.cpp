@@ -39,6 +39,14 @@ std::uint64_t sum_of(const std::vector<std::uint64_t>& sums, const std::string& 
   return sum.value();
 }
 
+/// The checksum of a part as the file has it.
+template <class File>
+std::uint64_t sum_of_part(const File& file, const SealedPart& part) {
+  RunningSum sum;
+  each_piece(file, part.offset, part.offset + part.bytes, [&](const char* data, std::size_t bytes) { sum.add(data, bytes); });
+  return sum.value();
+}
+
 /// The parts that a seal names, as far as they can be understood.
 std::vector<SealedPart> listed_parts(const std::string& text) {
   std::vector<SealedPart> parts;
@@ -108,12 +116,7 @@ void Sealer::take(const void* data, std::size_t bytes) {
 
 void Sealer::read_up_to(std::uint64_t offset) {
   expect(offset >= blocks_.bytes(), "what a file holds is summed in order");
-  piece_.resize(std::min<std::uint64_t>(piece_bytes, offset - blocks_.bytes()));
-  while (blocks_.bytes() < offset) {
-    const std::size_t n = std::min<std::uint64_t>(piece_.size(), offset - blocks_.bytes());
-    file_.read(blocks_.bytes(), piece_.data(), n);
-    take(piece_.data(), n);
-  }
+  each_piece(file_, blocks_.bytes(), offset, [&](const char* data, std::size_t bytes) { take(data, bytes); });
 }
 
 void Sealer::add(std::uint64_t offset, const void* data, std::size_t bytes) {
@@ -126,14 +129,7 @@ void Sealer::add(std::uint64_t offset, const void* data, std::size_t bytes) {
 }
 
 void Sealer::name_and_sum(SealedPart part) {
-  RunningSum sum;
-  piece_.resize(std::min<std::uint64_t>(piece_bytes, part.bytes));
-  for (std::uint64_t at = 0; at < part.bytes; at += piece_.size()) {
-    const std::size_t n = std::min<std::uint64_t>(piece_.size(), part.bytes - at);
-    file_.read(part.offset + at, piece_.data(), n);
-    sum.add(piece_.data(), n);
-  }
-  part.checksum = sum.value();
+  part.checksum = sum_of_part(file_, part);
   name(std::move(part));
 }
 
@@ -203,17 +199,10 @@ bool CheckedFile::lies_in_a_part(std::uint64_t offset, std::size_t bytes) const 
 }
 
 std::string CheckedFile::damaged_part(std::uint64_t offset, std::uint64_t bytes) const {
-  std::vector<char> piece(piece_bytes);
   for (const SealedPart& part : listed_parts(parts_)) {
     const bool touches = part.offset < offset + bytes && offset < part.offset + part.bytes;
     if (!touches || part.offset > content_bytes_ || part.bytes > content_bytes_ - part.offset) continue;
-    RunningSum sum;
-    for (std::uint64_t at = 0; at < part.bytes; at += piece.size()) {
-      const std::size_t n = std::min<std::uint64_t>(piece.size(), part.bytes - at);
-      file_.read(part.offset + at, piece.data(), n);
-      sum.add(piece.data(), n);
-    }
-    if (part.checksum != sum.value()) return part.name;
+    if (part.checksum != sum_of_part(file_, part)) return part.name;
   }
   return "";
 }
@@ -222,13 +211,10 @@ void CheckedFile::read_all(const FileSum& expected) {
   block_bytes_ = BlockSums::block_bytes_for(file_.size());
   BlockSums blocks(block_bytes_);
   RunningSum whole;
-  std::vector<char> piece(std::min<std::uint64_t>(piece_bytes, file_.size()));
-  for (std::uint64_t at = 0; at < file_.size(); at += piece.size()) {
-    const std::size_t n = std::min<std::uint64_t>(piece.size(), file_.size() - at);
-    file_.read(at, piece.data(), n);
-    blocks.add(piece.data(), n);
-    whole.add(piece.data(), n);
-  }
+  each_piece(file_, 0, file_.size(), [&](const char* data, std::size_t bytes) {
+    blocks.add(data, bytes);
+    whole.add(data, bytes);
+  });
   if (whole.value() != expected.checksum)
     damaged(path(),
             format("its checksum is {}, {} was written", checksum_text(whole.value()), checksum_text(expected.checksum)));

@@ -85,7 +85,6 @@ class Sealer {
   BlockSums blocks_;
   RunningSum whole_;
   std::vector<SealedPart> parts_;
-  std::vector<char> piece_;
 };
 
 /// The contents of a file that are compared with checksums before they are handed out: those of its seal, or, where it has
