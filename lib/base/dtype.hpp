@@ -1,6 +1,7 @@
 // Element types of parameters, gradients, reductions and files.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -8,10 +9,13 @@
 
 namespace fsdp {
 
-enum class DType { f32, bf16, f16 };
+/// Tensors have the first three; f64 and i64 are those of sums over ranks.
+enum class DType { f32, bf16, f16, f64, i64 };
 
-constexpr std::size_t size_of(DType type) { return type == DType::f32 ? 4 : 2; }
-constexpr std::string_view name_of(DType type) { return type == DType::f32 ? "fp32" : type == DType::bf16 ? "bf16" : "fp16"; }
+constexpr std::size_t size_of(DType type) { return std::array{4u, 2u, 2u, 8u, 8u}[static_cast<std::size_t>(type)]; }
+constexpr std::string_view name_of(DType type) {
+  return std::array<std::string_view, 5>{"fp32", "bf16", "fp16", "fp64", "int64"}[static_cast<std::size_t>(type)];
+}
 
 /// bf16 is the upper half of an fp32 number. On the host, an element at a time; to the nearest, ties to even.
 constexpr float bf16_to_float(std::uint16_t value) { return std::bit_cast<float>(std::uint32_t{value} << 16); }

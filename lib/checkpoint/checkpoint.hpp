@@ -119,7 +119,7 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
 /// The same for parameters alone from any source. Those that `fresh` says are left zero. Throws UserError naming every tensor
 /// that does not fit.
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                     const std::vector<std::span<float>>& units, const std::vector<bool>& fresh = {});
+                     const ShardState& state, const std::vector<bool>& fresh = {});
 
 /// Tensors that do not fit and that patterns allow.
 struct Mismatch {

@@ -64,16 +64,29 @@ namespace {
 
 /// Zeros where nothing is read: padding, and what was not trained.
 void clear_rest(const ShardState& state, std::size_t unit, std::vector<Range> filled) {
-  const std::span<std::byte> all = state.units[unit];
+  const MemoryView& all = state.units[unit];
   const std::size_t size = size_of(state.type);
   std::sort(filled.begin(), filled.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   std::size_t at = 0;
   for (const Range& range : filled) {
-    std::fill(all.begin() + static_cast<std::ptrdiff_t>(at * size),
-              all.begin() + static_cast<std::ptrdiff_t>(range.begin * size), std::byte{0});
+    all.clear(at * size, range.begin * size);
     at = range.end;
   }
-  std::fill(all.begin() + static_cast<std::ptrdiff_t>(at * size), all.end(), std::byte{0});
+  all.clear(at * size, all.bytes());
+}
+
+/// Gives `state` the elements that `read(range, out)` has for `range`, `offset` elements into the unit: where they are to be,
+/// if the host may write fp32 there, else by way of the host.
+template <class Read>
+void fill(const ShardState& state, std::size_t unit, std::size_t offset, Range range, const Read& read) {
+  std::byte* const there = state.units[unit].host();
+  if (state.type == DType::f32 && there) return read(range, reinterpret_cast<float*>(there) + offset);
+  std::vector<float> piece;
+  for (std::size_t at = 0; at < range.size(); at += piece.size()) {
+    piece.resize(std::min(most_at_once, range.size() - at));
+    read(Range{range.begin + at, range.begin + at + piece.size()}, piece.data());
+    state.write(unit, offset + at, piece);
+  }
 }
 
 }  // namespace
@@ -115,37 +128,30 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
       clear_rest(state, u, std::move(filled));
     }
 
-  std::vector<float> piece;
   for (std::size_t i = 0; i < reads.size(); ++i) {
-    const auto& [state, read] = reads[i];
+    const ShardState& state = *reads[i].first;
+    const PlannedRead& read = reads[i].second;
     const std::string& name = parameters[read.parameter].name;
     if (i + 1 < reads.size())
       reader.prefetch_state(reads[i + 1].first->name, parameters[reads[i + 1].second.parameter].name,
                             reads[i + 1].second.range);
-    if (state->type == DType::f32) {
-      reader.read_state(state->name, name, read.range, reinterpret_cast<float*>(state->units[read.unit].data()) + read.offset);
-      continue;
-    }
-    for (std::size_t at = 0; at < read.range.size(); at += most_at_once) {
-      piece.resize(std::min(most_at_once, read.range.size() - at));
-      const std::size_t begin = read.range.begin + at;
-      reader.read_state(state->name, name, {begin, begin + piece.size()}, piece.data());
-      state->write(read.unit, read.offset + at, piece);
-    }
+    fill(state, read.unit, read.offset, read.range,
+         [&](Range range, float* out) { reader.read_state(state.name, name, range, out); });
   }
 }
 
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                     const std::vector<std::span<float>>& units, const std::vector<bool>& fresh) {
+                     const ShardState& state, const std::vector<bool>& fresh) {
   if (fresh.empty()) find_mismatch(source, parameters);
-  expect(units.size() == layout.units().size(), "a state has all units");
-  for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    if (units[unit].empty()) continue;
-    expect(units[unit].size() == layout.shard_numel(unit), "a state covers the shard");
-    std::fill(units[unit].begin(), units[unit].end(), 0.0f);  // padding
+  expect(state.units.size() == layout.units().size(), "a state has all units");
+  for (std::size_t unit = 0; unit < state.units.size(); ++unit) {
+    if (state.units[unit].empty()) continue;
+    expect(state.numel(unit) == layout.shard_numel(unit), "a state covers the shard");
+    state.units[unit].clear(0, state.units[unit].bytes());  // padding
     for (const Slice& slice : layout.slices(unit, shard))
       if (fresh.empty() || !fresh[slice.parameter])
-        source.read(parameters[slice.parameter].name, slice.range, units[unit].data() + slice.shard_offset);
+        fill(state, unit, slice.shard_offset, slice.range,
+             [&](Range range, float* out) { source.read(parameters[slice.parameter].name, range, out); });
   }
 }
 

@@ -121,7 +121,7 @@ struct Piece {
   Shape shape;  // of the whole
   Range range;
   DType type;
-  const std::byte* data;
+  MemoryView data;
   std::size_t numel() const { return range.size(); }
   std::size_t bytes() const { return numel() * size_of(type); }
 };
@@ -135,9 +135,10 @@ std::vector<Piece> pieces_of(std::span<const ShardState> states, const std::vect
     each_slice(states[s], layout, rank, world_size, [&](const stored::WrittenSlice& slice) {
       const ShardState& state = states[s];
       const Parameter& parameter = parameters[slice.parameter];
-      pieces.push_back({s * parameters.size() + slice.parameter, stored::slice_name(state.name, parameter.name),
-                        stored::state_shape(parameter.shape, state.extent), slice.range, state.type,
-                        state.units[slice.unit].data() + slice.offset * size_of(state.type)});
+      pieces.push_back(
+          {s * parameters.size() + slice.parameter, stored::slice_name(state.name, parameter.name),
+           stored::state_shape(parameter.shape, state.extent), slice.range, state.type,
+           state.units[slice.unit].part(slice.offset * size_of(state.type), slice.range.size() * size_of(state.type))});
     });
   return pieces;
 }
@@ -147,8 +148,9 @@ std::vector<Piece> copied(std::vector<Piece> pieces, std::span<std::byte> snapsh
   std::size_t at = 0;
   for (Piece& piece : pieces) {
     expect(at + piece.bytes() <= snapshot.size(), "what is saved fits into the snapshot that was planned");
-    std::memcpy(snapshot.data() + at, piece.data, piece.bytes());
-    piece.data = snapshot.data() + at;
+    const std::span<std::byte> copy = snapshot.subspan(at, piece.bytes());
+    piece.data.read(0, copy);
+    piece.data = MemoryView(copy);
     at += round_up(piece.bytes(), piece_alignment);
   }
   return pieces;
@@ -176,14 +178,22 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   file.write_integer("rank", static_cast<std::uint64_t>(rank));
   file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
   const auto stream = make_cpu_device()->make_stream();
+  std::vector<std::byte> copy;
   std::vector<float> widened;
   std::vector<h5::KnownPart> known;
   for (const Piece& piece : pieces) {
+    const std::byte* data = piece.data.host();
+    const bool stays = data != nullptr;  // until the file is sealed
+    if (!stays) {
+      copy.resize(piece.bytes());
+      piece.data.read(0, copy);
+      data = copy.data();
+    }
     const float* values = with_element(piece.type, [&]<class E>() {
       if constexpr (std::is_same_v<E, float>) {
-        return reinterpret_cast<const float*>(piece.data);
+        return reinterpret_cast<const float*>(data);
       } else {
-        const auto* const narrow = reinterpret_cast<const E*>(piece.data);
+        const auto* const narrow = reinterpret_cast<const E*>(data);
         widened.assign(narrow, narrow + piece.numel());
         return static_cast<const float*>(widened.data());
       }
@@ -197,9 +207,9 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
     const std::uint64_t sum = checksum(values, bytes);
     dataset.write_integer("xxh3_64", sum);
     dataset.write({0, piece.numel()}, values);
-    const bool as_in_memory = piece.type == DType::f32 && dataset.offset();
+    const bool as_in_memory = stays && piece.type == DType::f32 && dataset.offset();
     for (const auto& [offset, stored_bytes] : dataset.stored_ranges())
-      known.push_back({{piece.dataset, offset, stored_bytes, sum}, as_in_memory ? piece.data : nullptr});
+      known.push_back({{piece.dataset, offset, stored_bytes, sum}, as_in_memory ? data : nullptr});
   }
   return file.seal(std::move(known));
 }

@@ -76,6 +76,8 @@ class Communicator {
   virtual void all_reduce(Stream& stream, double* data, std::size_t count) = 0;
   /// Exact, modulo 2^64.
   virtual void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) = 0;
+  /// One of these three, as `type` says; `travel` is read for fp32 alone.
+  void all_reduce(Stream& stream, void* data, std::size_t count, DType type, DType travel);
   virtual void broadcast(Stream& stream, void* data, std::size_t bytes, int root) = 0;
   virtual void barrier() = 0;
 

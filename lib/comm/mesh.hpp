@@ -14,6 +14,8 @@ struct Mesh {
   std::unique_ptr<Communicator> shard;      // ranks that hold the parts of one copy of the model
   std::unique_ptr<Communicator> replicate;  // ranks that hold the same part
   Communicator* world = nullptr;            // all of them
+  /// The ranks of `shard` once more, for gathers that run while something is reduced; null where they never do.
+  std::unique_ptr<Communicator> gather = nullptr;
   Communicator& along(GroupAxis axis) const;
 };
 

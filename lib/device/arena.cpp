@@ -3,11 +3,14 @@
 
 namespace fsdp {
 
-std::byte* Arena::acquire(std::size_t offset, std::size_t bytes) {
+std::byte* Arena::at(std::size_t offset, std::size_t bytes) const {
   expect(offset + bytes <= buffer_.bytes(), "a planned buffer lies outside the arena");
+  return buffer_.data() + offset;
+}
+
+void Arena::acquire(std::size_t bytes) {
   in_use_ += bytes;
   peak_ = std::max(peak_, in_use_);
-  return buffer_.data() + offset;
 }
 
 void Arena::give_back(std::size_t bytes) {

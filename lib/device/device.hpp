@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -44,17 +46,61 @@ struct KernelTimes {
   double gemm = 0, attention = 0;
 };
 
-/// A queue of work on one device. Work is done in the order in which it was given; when a call returns, a CPU stream has done
-/// it, a CUDA stream has only taken it.
+class Stream;
+
+/// A point in the work of a stream: all that it had been given when the event was recorded.
+struct Event {
+  Stream* stream = nullptr;
+  std::uint64_t number = 0;
+};
+
+/// A piece of work: run(context, index). It owns nothing, so that giving it to a stream allocates nothing; whoever gives it
+/// keeps `context` until the stream is done with it.
+struct Work {
+  void (*run)(void* context, std::size_t index) = nullptr;
+  void* context = nullptr;
+  std::size_t index = 0;
+};
+
+/// Thrown where somebody waits for a stream whose work has failed: a consequence, never the cause.
+struct StreamFailed : std::exception {
+  const char* what() const noexcept override { return "an operation on another stream failed"; }
+};
+
+/// A queue of work on one device. A stream does its work in the order in which it was given, and streams know nothing of each
+/// other but the events that they wait for.
+///
+/// Three kinds differ in who does the work. An inline stream, the CPU's usual one, does it before submit() returns. A queueing
+/// stream (QueueStream) has a thread that does it later. A CUDA stream calls it at once, and the kernels that the work gives to
+/// the stream run later. Code above this folder never asks which, and is right for all.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual DeviceKind kind() const = 0;
-  /// Returns once everything given to this stream is done.
+  /// Calls `work` after all that was given before, on the thread that calls this or on the stream's own.
+  virtual void submit(Work work) = 0;
+  /// The end of all that was given so far.
+  virtual Event record() = 0;
+  /// What is given from now on begins after the event, which is of this stream or of another one. An inline stream blocks the
+  /// caller until then. Throws StreamFailed if the event will never be.
+  virtual void wait(Event event) = 0;
+  /// Returns once everything given to this stream is done, and throws what its work threw; then the stream is as new.
   virtual void synchronize() = 0;
+  /// Blocks the caller until event `number` of this stream is done. Throws StreamFailed if it will never be.
+  virtual void synchronize(std::uint64_t number) = 0;
+  /// What has not begun will not be done; whoever waits for it gets StreamFailed. Not for what has begun.
+  virtual void cancel() noexcept = 0;
+  /// Whether submit() may return before the work is done.
+  virtual bool is_asynchronous() const = 0;
+
   /// Kernels add to it; whoever measures sets it to zero.
   KernelTimes times;
+  /// Seconds that the stream has waited for events since whoever measures set it to zero.
+  double waited_s = 0;
 };
+
+/// What a stream is for: a device may run transfers on threads of their own, or with another priority.
+enum class StreamUse { compute, communication };
 
 class Device {
  public:
@@ -64,18 +110,29 @@ class Device {
   virtual std::string description() const = 0;
   /// Throws UserError that says how much was asked for and how much there is.
   virtual Buffer allocate(std::size_t bytes) = 0;
-  virtual std::unique_ptr<Stream> make_stream() = 0;
+  /// Streams for one use may be one stream.
+  virtual std::shared_ptr<Stream> make_stream(StreamUse use = StreamUse::compute) = 0;
+  /// Whether two streams for communication may be at work at the same time: each then needs a group of ranks of its own, as the
+  /// collectives of a group are done one after another.
+  virtual bool communicates_at_once() const { return false; }
+};
+
+struct CpuDeviceOptions {
+  /// Communication streams are one thread, beside the one that computes.
+  bool communication_thread = false;
 };
 
 /// The CPU this process runs on.
-std::unique_ptr<Device> make_cpu_device();
+std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions options = {});
 
-/// Hands out consecutive pieces of one buffer and remembers the most that was in use.
+/// One buffer whose pieces are in use by turns; it remembers the most that was in use.
 class Arena {
  public:
   explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
-  /// The piece at [offset, offset + bytes); counts as in use until given back.
-  std::byte* acquire(std::size_t offset, std::size_t bytes);
+  /// The piece at [offset, offset + bytes).
+  std::byte* at(std::size_t offset, std::size_t bytes) const;
+  /// So much more is in use, until it is given back.
+  void acquire(std::size_t bytes);
   void give_back(std::size_t bytes);
   std::size_t peak_bytes() const { return peak_; }
 

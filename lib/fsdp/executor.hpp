@@ -1,9 +1,8 @@
-// Runs a plan. It knows neither the strategy nor the family: it binds buffers to memory and calls, operation by operation, the
-// communicator, a stage of the model, or the optimizer.
+// Runs a plan. It knows neither the strategy nor the family: it gives each operation to its stream, after the events that the
+// operation waits for, and there the operation calls the communicator, a stage of the model, or the optimizer.
 //
-// Streams of the CPU run in the order of the list on the thread that calls, or, with a communication thread, those of gathers
-// and reductions on that one, so that they run while the model computes. Then nothing but the waits of the plan keeps the two
-// in order. The numbers are the same.
+// Whether operations run at once, on other threads or on a GPU is the streams' business (device.hpp). Nothing but the waits of
+// the plan keeps two streams in order. The numbers are the same in every case.
 #pragma once
 
 #include <array>
@@ -15,13 +14,11 @@
 #include <span>
 #include <vector>
 
-#include "base/worker.hpp"
 #include "comm/mesh.hpp"
 #include "device/device.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/shard_state.hpp"
-#include "fsdp/stream_progress.hpp"
 #include "nn/transformer.hpp"
 #include "optim/optimizer.hpp"
 
@@ -52,8 +49,8 @@ struct NonFinite {
   std::size_t unit = 0, parameter = 0;  // of a gradient
 };
 
-/// Seconds of the calling thread by kind of work. `exposed` is what it spent on communication, or on waiting for it; the
-/// collectives themselves took `collectives`, on whichever thread.
+/// Seconds of the compute stream by kind of work. `exposed` is what it waited for others, or, where streams do their work at
+/// once, what communication took; the collectives themselves took `collectives`, on whichever stream.
 struct WorkTimes {
   double gemm = 0, attention = 0, other_kernels = 0, exposed = 0, optimizer = 0;
   double collectives = 0;
@@ -65,7 +62,7 @@ struct WorkTimes {
   }
 };
 
-/// When an operation began and ended on this rank, by now_ns(). A CPU stream has done an operation when its call returns.
+/// When an operation began and ended on this rank, by now_ns().
 struct OperationTime {
   std::int64_t begin_ns = 0, end_ns = 0;
 };
@@ -74,7 +71,6 @@ struct OperationTime {
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
 struct ExecutorOptions {
-  bool comm_thread = false;
   /// For tests: called before each operation, by the thread that runs it.
   std::function<void(const Operation&)> before_operation = {};
   DType table_type = DType::f32;  // rotary tables are rounded to it
@@ -85,14 +81,14 @@ class Executor {
   /// Takes the plan's arenas: `arena` of plan.arena_bytes, and `slots` of plan.slot_bytes, which the shard axis allocated. The
   /// other arguments must outlive it. Not collective.
   Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
-           Device& device, Buffer arena, Buffer slots, Mesh& mesh, ExecutorOptions options = {});
+           Device& device, Buffer arena, Buffer slots, const Mesh& mesh, ExecutorOptions options = {});
 
-  /// What this rank owns of each unit: Layout::shard_numel() floats, valid while this object lives; empty where the unit has
-  /// none (gradients and optimizer state of units that are not trained). Gradients are those of the last update, before
-  /// clipping, with its loss scale. Whoever changes parameters calls publish_parameters() before anything is computed with
-  /// them.
-  std::vector<std::span<float>> parameters();
-  std::vector<std::span<float>> gradients();
+  /// What this rank owns of each unit: Layout::shard_numel() numbers in fp32, valid while this object lives; empty where the
+  /// unit has none (gradients and optimizer state of units that are not trained). Gradients are those of the last update,
+  /// before clipping, with its loss scale. Whoever changes parameters calls publish_parameters() before anything is computed
+  /// with them.
+  ShardState parameters();
+  ShardState gradients();
   /// The optimizer's states, each once, those of all units together.
   std::vector<ShardState> optimizer_states();
   /// Initial weights of what this rank owns, each from (seed, parameter, element): of all parameters, or of those that `which`
@@ -116,9 +112,10 @@ class Executor {
 
   /// The next update writes here when each of its operations ran: one element for each operation of plan.update, or none.
   void record(std::span<OperationTime> times);
-  /// From now on gathers and reductions of units move nothing: what is computed is meaningless, the time that it takes is that
-  /// of a step without them. For measurements alone; the same on every rank.
-  void fake_collectives(bool fake) { fake_collectives_ = fake; }
+  /// From now on collectives go through the groups of `mesh`, which outlives this or the next call. For measurements: with
+  /// groups that move nothing (SilentCommunicator), what is computed is meaningless, and takes the time of a step without them.
+  /// The same on every rank.
+  void communicate_along(const Mesh& mesh) { mesh_ = &mesh; }
 
   /// Most that was in use at one time, measured.
   std::size_t peak_bytes() const { return arena_.peak_bytes() + slots_.peak_bytes(); }
@@ -129,37 +126,33 @@ class Executor {
  private:
   /// What all operations of one list are run with.
   struct Pass {
+    Executor* executor;
     const std::vector<Operation>& operations;
     const BatchReader& read;
     const UpdateScalars& scalars;
     std::span<OperationTime> times;
   };
-  void run(const Pass& pass);
-  void run_communication(const Pass& pass);
-  template <class Mine>
-  WorkTimes run_streams(const Pass& pass, const Mine& mine);
-  double wait_for(const Pass& pass, const Operation& op);
+  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
+           std::span<OperationTime> times = {});
+  void issue(Pass& pass);
+  void run_timed(const Pass& pass, std::size_t index);
   void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
-  void bind(BufferId id);
-  UnitMemory memory_of_unit(std::size_t unit);
-  std::int64_t* words_of(int round);
-  OptimizerStep step_of(const UpdateScalars& scalars);
+  void run_collective(const Operation& op);
+  void stop_all_streams() noexcept;
+  void collect_times();
+  UnitMemory memory_of(const Operation& op);
+  OptimizerStep step_of(const UpdateScalars& scalars, const UpdateSums& sums);
   void count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars);
-  void work_on_matrices(Stream& stream, std::size_t unit);
-  void reduce_norm(const UpdateScalars& scalars);
+  void work_on_matrices(Stream& stream, const Operation& op);
   void inspect(const Operation& op);
-  void inspect_activations(const Operation& op, BufferId id, DType type);
-  UpdateSums& sums() { return *reinterpret_cast<UpdateSums*>(at(plan_.sums)); }
-  float* at(Location location) const { return at(location.buffer) + location.offset; }
-  std::byte* at(Location location, DType type) const {
-    return memory_[static_cast<std::size_t>(location.buffer)] + location.offset * size_of(type);
+  void inspect_activations(const Operation& op, DType type);
+  /// A place in this rank's memory.
+  template <class T>
+  T* at(const Location& place) const {
+    return reinterpret_cast<T*>(memory_[static_cast<std::size_t>(place.buffer)] + place.offset + shard_ * place.per_shard);
   }
-  /// What this rank owns of a unit: in fp32, and as it is computed with.
-  float* owned_master(std::size_t unit) const;
-  std::byte* owned_parameters(std::size_t unit) const;
-  void round_parameters(std::size_t unit);
-  std::vector<std::span<float>> owned(const std::vector<BufferId>& buffers) const;
-  float* at(BufferId id) const { return reinterpret_cast<float*>(memory_[static_cast<std::size_t>(id)]); }
+  UpdateSums& sums() const { return *at<UpdateSums>(plan_.sums); }
+  ShardState owned(std::string name, const std::vector<Location>& places);
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
 
   Transformer& model_;
@@ -167,9 +160,9 @@ class Executor {
   const Plan& plan_;
   const BatchShape shape_;
   const OptimizerOptions optimizer_;
-  Mesh& mesh_;
+  const Mesh* mesh_;
+  const std::size_t shard_;  // this rank's index on the shard axis
   const ExecutorOptions options_;
-  std::array<std::unique_ptr<Stream>, stream_count> streams_;
   Arena arena_, slots_;
   std::vector<std::byte*> memory_;        // of each buffer
   std::vector<const void*> weights_;      // of each parameter: where it is when its unit is gathered
@@ -178,15 +171,14 @@ class Executor {
   std::vector<std::vector<int>> owners_;  // of each unit's matrices, if it has work on them
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
-  bool fake_collectives_ = false;
   bool inspecting_ = false;
   std::optional<NonFinite> non_finite_;  // the first that was found
   std::size_t logits_row_ = 0;
   float* logits_out_ = nullptr;  // null: the loss is wanted
 
-  StreamProgress progress_;
-  WorkTimes communication_times_;
-  std::unique_ptr<Worker> comm_thread_;  // last: it uses the others
+  std::vector<Event> events_;                                  // the end of each operation of the list that runs
+  std::array<WorkTimes, stream_count> times_of_stream_;        // since the list began
+  std::array<std::shared_ptr<Stream>, stream_count> streams_;  // last: they use the others
 };
 
 }  // namespace fsdp

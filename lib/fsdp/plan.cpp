@@ -8,60 +8,34 @@
 
 namespace fsdp {
 
-std::string_view name_of(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::read_batch:
-      return "read batch";
-    case OperationKind::all_gather:
-      return "all-gather";
-    case OperationKind::release:
-      return "release";
-    case OperationKind::embedding_forward:
-      return "forward embedding";
-    case OperationKind::block_forward:
-      return "forward";
-    case OperationKind::head:
-      return "head and loss";
-    case OperationKind::head_loss:
-      return "head and loss, forward";
-    case OperationKind::recompute:
-      return "recompute";
-    case OperationKind::refill:
-      return "refill";
-    case OperationKind::block_backward:
-      return "backward";
-    case OperationKind::embedding_backward:
-      return "backward embedding";
-    case OperationKind::clear:
-      return "clear gradient";
-    case OperationKind::reduce_scatter:
-      return "reduce-scatter";
-    case OperationKind::all_reduce:
-      return "all-reduce";
-    case OperationKind::add_squares:
-      return "squares";
-    case OperationKind::gradient_norm:
-      return "gradient norm";
-    case OperationKind::statistics:
-      return "statistics";
-    case OperationKind::reduce_statistics:
-      return "reduce statistics";
-    case OperationKind::directions:
-      return "directions";
-    case OperationKind::gather_directions:
-      return "gather directions";
-    case OperationKind::whole_matrices:
-      return "whole matrices";
-    case OperationKind::scatter_directions:
-      return "scatter directions";
-    case OperationKind::sum_directions:
-      return "sum directions";
-    case OperationKind::optimizer:
-      return "optimizer";
-    case OperationKind::round:
-      return "round";
-  }
-  fail_expectation("unknown kind of operation", std::source_location::current());
+const OperationInfo& info_of(OperationKind kind) {
+  using enum OperationKind;
+  static constexpr OperationInfo rows[] = {
+      {read_batch, "read batch", Account::model, ' ', Drawing::not_at_all},
+      {all_gather, "all-gather", Account::communication, 'G', Drawing::as_transfer},
+      {release, "release", Account::model, ' ', Drawing::not_at_all},
+      {embedding_forward, "forward embedding", Account::model, 'E', Drawing::as_forward},
+      {block_forward, "forward", Account::model, 'F', Drawing::as_forward},
+      {head, "head and loss", Account::model, 'H', Drawing::as_forward},
+      {head_loss, "head and loss, forward", Account::model, 'H', Drawing::as_forward},
+      {recompute, "recompute", Account::model, 'f', Drawing::as_forward},
+      {refill, "refill", Account::model, ' ', Drawing::not_at_all},
+      {block_backward, "backward", Account::model, 'B', Drawing::as_backward},
+      {embedding_backward, "backward embedding", Account::model, 'E', Drawing::as_forward},
+      {clear, "clear gradient", Account::model, ' ', Drawing::not_at_all},
+      {reduce_scatter, "reduce-scatter", Account::communication, 'R', Drawing::as_transfer},
+      {all_reduce, "all-reduce", Account::communication, 'A', Drawing::as_transfer},
+      {add_squares, "squares", Account::optimizer, ' ', Drawing::not_at_all},
+      {gradient_norm, "gradient norm", Account::optimizer, 'N', Drawing::as_forward},
+      {statistics, "statistics", Account::optimizer, 'S', Drawing::briefly},
+      {directions, "directions", Account::optimizer, 'D', Drawing::briefly},
+      {whole_matrices, "whole matrices", Account::optimizer, 'W', Drawing::as_forward},
+      {optimizer, "optimizer", Account::optimizer, 'O', Drawing::briefly},
+      {round, "round", Account::model, ' ', Drawing::not_at_all},
+  };
+  const OperationInfo& row = rows[static_cast<std::size_t>(kind)];
+  expect(row.kind == kind, "the rows are in the order of the kinds");
+  return row;
 }
 
 std::string_view name_of(BufferRole role) {
@@ -87,41 +61,10 @@ std::string_view name_of(StreamId stream) {
   return names[static_cast<std::size_t>(stream)];
 }
 
-bool is_collective(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::all_gather:
-    case OperationKind::reduce_scatter:
-    case OperationKind::all_reduce:
-    case OperationKind::gradient_norm:
-    case OperationKind::reduce_statistics:
-    case OperationKind::gather_directions:
-    case OperationKind::scatter_directions:
-    case OperationKind::sum_directions:
-      return true;
-    case OperationKind::read_batch:
-    case OperationKind::release:
-    case OperationKind::embedding_forward:
-    case OperationKind::block_forward:
-    case OperationKind::head:
-    case OperationKind::head_loss:
-    case OperationKind::recompute:
-    case OperationKind::refill:
-    case OperationKind::block_backward:
-    case OperationKind::embedding_backward:
-    case OperationKind::clear:
-    case OperationKind::add_squares:
-    case OperationKind::statistics:
-    case OperationKind::directions:
-    case OperationKind::whole_matrices:
-    case OperationKind::optimizer:
-    case OperationKind::round:
-      break;
-  }
-  return false;
-}
-
 std::string title_of(const Operation& op, const Layout& layout) {
-  std::string title(name_of(op.kind));
+  static constexpr std::array<std::string_view, 6> moved = {"", "", " directions", " statistics", " squares", " loss"};
+  std::string title(info_of(op.kind).name);
+  if (is_collective(op.kind)) title += moved[static_cast<std::size_t>(op.quantity)];
   if (op.block >= 0)
     title += format(" block {}", op.block);
   else if (op.unit >= 0)
@@ -133,11 +76,11 @@ std::string title_of(const Operation& op, const Layout& layout) {
 }
 
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout) {
-  const auto names = [&](const std::vector<BufferId>& ids) {
+  const auto names = [&](const std::vector<Location>& places) {
     std::string text;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (i == 2 && ids.size() > 6) return text + format(" ... {}", ids.size());
-      text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(ids[i])].name);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      if (i == 2 && places.size() > 6) return text + format(" ... {}", places.size());
+      text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(places[i].buffer)].name);
     }
     return text;
   };

@@ -22,8 +22,8 @@ inline constexpr std::size_t stream_count = 3;
 
 enum class OperationKind {
   read_batch,
-  all_gather,  // shards of a unit -> its slot on every rank
-  release,     // the unit's slot may be used again
+  all_gather,  // every rank's part -> the whole on every rank
+  release,     // the slot of a unit's parameters may be used again
   embedding_forward,
   block_forward,
   head,       // final norm, projection, loss, and their backward pass
@@ -32,24 +32,37 @@ enum class OperationKind {
   refill,     // the cheap part of what a block saves, from the part that was kept
   block_backward,
   embedding_backward,
-  clear,               // a unit's gradient slot, to be added to
-  reduce_scatter,      // a unit's whole gradient -> this rank's gradient shard
-  all_reduce,          // what a rank has of a unit's gradient, over the ranks that have the same
-  add_squares,         // of what a rank has of a unit's gradient, to the update's sums
-  gradient_norm,       // the update's sums over all ranks, and what follows from them
-  statistics,          // of a round: what a rank has of a unit's sums over whole tensors, for optimizers that need them
-  reduce_statistics,   // of a round and all units, over the shard axis
-  directions,          // what a rank has of that from which whole matrices make a unit's update
-  gather_directions,   // of all ranks of the shard axis -> whole matrices
-  whole_matrices,      // the work on those that this rank owns; the others become zero
-  scatter_directions,  // their sum over the shard axis -> each rank's part
-  sum_directions,      // and over the ranks that have the same part
-  optimizer,           // of a unit; in low precision it also rounds what it has changed
-  round,               // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
+  clear,           // a unit's gradient slot becomes zero, to be added to
+  reduce_scatter,  // the sum over the ranks of what each has of the whole -> each rank's part of the sum
+  all_reduce,      // the same sum on all ranks, in place
+  add_squares,     // the squares of what a rank has of a unit's gradient, added to the update's sums
+  gradient_norm,   // what follows from the update's sums, once they are over all ranks
+  statistics,      // in a round, what a rank has of a unit's sums over whole tensors, for optimizers that need them
+  directions,      // what a rank has of that from which whole matrices make a unit's update
+  whole_matrices,  // the work on those matrices that this rank owns; the others become zero
+  optimizer,       // a unit's update; in low precision it also rounds what it has changed
+  round,           // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
 };
-std::string_view name_of(OperationKind kind);
+
+/// What the time of an operation counts as.
+enum class Account { model, communication, optimizer };
+/// How an operation is drawn: see timeline.hpp.
+enum class Drawing { not_at_all, briefly, as_forward, as_backward, as_transfer };
+
+/// All that is known of a kind of operation, besides what it does: a row for each.
+struct OperationInfo {
+  OperationKind kind;
+  std::string_view name;
+  Account account;
+  char letter;  // in drawings
+  Drawing drawing;
+};
+const OperationInfo& info_of(OperationKind kind);
 /// Whether ranks exchange something in it.
-bool is_collective(OperationKind kind);
+inline bool is_collective(OperationKind kind) { return info_of(kind).account == Account::communication; }
+
+/// What a collective moves.
+enum class Quantity { parameters, gradients, directions, statistics, squares, loss };
 
 /// What a buffer is for: a line of the memory plan.
 enum class BufferRole {
@@ -71,6 +84,18 @@ constexpr bool is_slot(BufferRole role) {
 
 using BufferId = int;
 
+/// A place in a buffer. A rank that owns a part of what is there finds its own `per_shard` bytes further for each rank before
+/// it on the shard axis: so one plan serves all ranks.
+struct Location {
+  BufferId buffer = -1;
+  std::size_t offset = 0, per_shard = 0;  // bytes
+
+  Location() = default;
+  Location(BufferId in, std::size_t bytes = 0, std::size_t bytes_per_shard = 0)
+      : buffer(in), offset(bytes), per_shard(bytes_per_shard) {}
+  bool operator==(const Location&) const = default;
+};
+
 struct PlanBuffer {
   std::string name;  // "x3", "P0", "shard block 2"
   BufferRole role;
@@ -79,18 +104,26 @@ struct PlanBuffer {
   std::size_t offset = 0;  // in its arena: slots have one, all others share the other
 };
 
+/// One step of a list. It says all that it does: whoever runs it, checks it, counts it or draws it reads these fields.
 struct Operation {
   OperationKind kind;
   StreamId stream;
   int micro_batch = 0;
-  int unit = -1;                       // of gathers, releases, reductions, optimizers
-  int block = -1;                      // of block_forward, recompute, block_backward
-  int round = 0;                       // of statistics, reduce_statistics
-  GroupAxis group = GroupAxis::shard;  // of all_gather, reduce_scatter, all_reduce
-  bool accumulate = false;             // add to what is written instead of replacing it
-  DType travel = DType::f32;           // of reduce_scatter, all_reduce: what this rank's own gradient is rounded to on its way
-  // The tensors that the kind needs come first, in the order of the builder; parameters and gradients of units follow.
-  std::vector<BufferId> reads, writes;
+  int unit = -1;            // whose parameters, gradient or directions it is about
+  int block = -1;           // of block_forward, recompute, refill, block_backward
+  int round = 0;            // of statistics and their reduction
+  bool accumulate = false;  // it adds to what it writes instead of replacing it
+
+  // Of collectives, which move reads[0] to writes[0]; `count` and `type` also of clear and round.
+  Quantity quantity = Quantity::parameters;
+  GroupAxis group = GroupAxis::shard;
+  std::size_t count = 0;      // elements: of a rank's part in all_gather and reduce_scatter, else of all
+  DType type = DType::f32;    // of what is read and written
+  DType travel = DType::f32;  // what each rank's summands are rounded to on their way, where they are fp32
+
+  // The tensors that the kind needs come first, in an order that its rows in plan_builder.cpp and executor.cpp know; what a
+  // stage reaches through the model's tables of parameters and gradients follows.
+  std::vector<Location> reads, writes;
   std::vector<int> waits = {};                      // derived: indices of earlier operations on other streams
   std::vector<BufferId> acquires = {}, frees = {};  // derived: transient buffers that live from here, until here
 };
@@ -137,12 +170,6 @@ struct UpdateSums {
   bool finite() const { return squares.non_finite == 0 && std::isfinite(loss); }
 };
 
-/// A place inside a buffer, in elements.
-struct Location {
-  BufferId buffer = -1;
-  std::size_t offset = 0;
-};
-
 /// All streams are idle when a list of operations begins: waits order operations within a list alone.
 struct Plan {
   std::vector<PlanBuffer> buffers;
@@ -150,27 +177,21 @@ struct Plan {
   std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers
   std::vector<Operation> publish;     // after the fp32 parameters that a rank owns have changed otherwise than by `update`
 
-  // Per unit: where the fp32 parameters lie that this rank owns, where parameters lie at rest in the type that is computed
-  // with, and where gathered, whole; where this rank's gradient and the whole gradient lie (-1: not trained). In fp32 the first
-  // two are one buffer, which has all parameters where they are whole at rest. Whole and at rest are the same for units that
-  // are not sharded at rest.
-  std::vector<BufferId> master, parameters, gradients;
-  std::vector<Location> whole_parameters, whole_gradients;
+  // Per unit: the fp32 parameters that this rank owns; the parameters at rest in the type that is computed with, whole or this
+  // rank's part; the whole ones, once gathered; this rank's gradient and the whole one (-1: not trained). Where parameters are
+  // computed with in fp32, master and parameters are one buffer. The operations say where they work; this says whoever else
+  // asks: the model's tables, and what saves and loads.
+  std::vector<Location> master, parameters, whole_parameters, gradients, whole_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of its rule]; none: not trained
-  BufferId cheap = -1;               // of every block's saved part what selective checkpointing does not keep; else -1
-  std::vector<BufferId> statistics;  // of each round; as many as the rules of trained units have
-  // Per unit, where its rule needs whole matrices: this rank's part of their directions, and the whole of them, which may be
-  // the same.
-  std::vector<BufferId> directions;
-  std::vector<Location> whole_directions;
-  BufferId matrix_scratch = -1;
-  std::size_t directions_at_once = 2;  // units that are worked on together
+  BufferId cheap = -1;                 // of every block's saved part what selective checkpointing does not keep; else -1
+  std::vector<BufferId> statistics;    // of each round; as many as the rules of trained units have
+  std::size_t directions_at_once = 2;  // units whose matrices are worked on together
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
 
   std::size_t arena_bytes = 0, slot_bytes = 0;  // to allocate
   std::size_t peak_bytes = 0;                   // most that is in use at one time, both arenas together
 
-  bool whole_at_rest(std::size_t unit) const { return whole_parameters[unit].buffer == parameters[unit]; }
+  bool whole_at_rest(std::size_t unit) const { return whole_parameters[unit].buffer == parameters[unit].buffer; }
 };
 
 /// Pure function; throws InternalError if the options contradict each other.

@@ -71,21 +71,28 @@ class Builder {
     return values[static_cast<std::size_t>(i)];
   }
 
-  bool sharded_at_rest(int u) const { return unit(u).sharded && row_.parameters_at_rest == Place::sharded; }
+  // On a shard axis of one rank everything is whole where it is: there is nothing to gather, to scatter or to copy.
+  bool is_sharded(int u) const { return unit(u).sharded && unit(u).shards > 1; }
+  bool sharded_at_rest(int u) const { return is_sharded(u) && row_.parameters_at_rest == Place::sharded; }
   bool trained(int u) const { return options_.training && unit(u).trainable; }
-  bool scattered(int u) const { return unit(u).sharded && row_.optimizer_state == Place::sharded; }
+  bool scattered(int u) const { return is_sharded(u) && row_.optimizer_state == Place::sharded; }
   /// There is an fp32 copy beside what is computed with.
   bool rounded(int u) const { return unit(u).types.parameter != DType::f32; }
   /// Whole gradients that live in a slot, from backward to their reduction.
   bool gradient_in_slot(int u) const { return trained(u) && scattered(u) && !gradients_whole_; }
 
+  /// Bundles that are used one after another take slots in turn: those inside of the model some, the embedding and the head,
+  /// where they are apart, one. A bundle that both ends use, or that overlaps others, has a slot of its own from its first use
+  /// to its last.
+  enum class Ring { none, inside, ends };
+
   /// Units that go through the slots together, because the same stages use them.
   struct Bundle {
     int first, last;         // stages
     std::vector<int> units;  // all of its units
-    bool in_turn = false;    // takes slots in turn with the others; else it has its own from its first use to its last
-    std::size_t turn = 0;    // among those in turn
-    bool gathered = false;   // while operations are emitted
+    Ring ring = Ring::none;
+    std::size_t turn = 0;   // in the ring
+    bool gathered = false;  // while operations are emitted
   };
 
   void find_uses() {
@@ -116,15 +123,16 @@ class Builder {
     std::map<std::pair<int, int>, std::vector<int>> by_stages;
     for (int u = 0; u < units(); ++u) by_stages[{at(first_stage_, u), at(last_stage_, u)}].push_back(u);
     for (const auto& [stages, members] : by_stages) bundles_.push_back({stages.first, stages.second, members});
-    std::size_t turn = 0;
+    std::map<Ring, std::size_t> turns;
+    const auto is_inside = [&](const Bundle& bundle) { return bundle.first > 0 && bundle.last < head_stage(); };
     for (Bundle& bundle : bundles_) {
+      const bool is_end = bundle.last == 0 || bundle.first == head_stage();
       const auto overlaps = [&](const Bundle& other) {
-        return &other != &bundle && other.first > 0 && other.last < head_stage() && other.first <= bundle.last &&
-               bundle.first <= other.last;
+        return &other != &bundle && is_inside(other) && other.first <= bundle.last && bundle.first <= other.last;
       };
-      bundle.in_turn =
-          bundle.first > 0 && bundle.last < head_stage() && std::none_of(bundles_.begin(), bundles_.end(), overlaps);
-      if (bundle.in_turn) bundle.turn = turn++;
+      if (!is_end && (!is_inside(bundle) || std::any_of(bundles_.begin(), bundles_.end(), overlaps))) continue;
+      bundle.ring = is_end ? Ring::ends : Ring::inside;
+      bundle.turn = turns[bundle.ring]++;
     }
   }
 
@@ -132,33 +140,38 @@ class Builder {
     plan_.buffers.push_back({std::move(name), role, round_up(bytes, arena_alignment), transient});
     return static_cast<BufferId>(plan_.buffers.size()) - 1;
   }
-  std::size_t shard_bytes(int u, DType type = DType::f32) const {
-    return layout_.shard_numel(static_cast<std::size_t>(u)) * size_of(type);
-  }
+  std::size_t shard_bytes(int u, DType type = DType::f32) const { return shard_numel(u) * size_of(type); }
+  std::size_t shard_numel(int u) const { return layout_.shard_numel(static_cast<std::size_t>(u)); }
   std::size_t whole_bytes(int u, DType type = DType::f32) const { return unit(u).padded_numel * size_of(type); }
 
-  /// Room for those units of each bundle that `wanted` picks: `count` slots that bundles take in turn, if they may, and one of
-  /// its own for any other bundle. Fills locations[unit].
+  static std::size_t slots_of(Ring ring, std::size_t inside) { return ring == Ring::ends ? 1 : inside; }
+
+  /// Room for those units of each bundle that `wanted` picks: the slots of its ring, if bundles take turns, of which that
+  /// inside of the model has `inside`; else one of its own. It fills locations[unit].
   template <class Wanted>
-  void add_slots(const char* letter, BufferRole role, DType type, std::size_t count, bool in_turn, const Wanted& wanted,
+  void add_slots(const char* letter, BufferRole role, DType type, std::size_t inside, bool in_turn, const Wanted& wanted,
                  std::vector<Location>& locations) {
-    std::size_t turns = 0, largest = 0;
+    std::map<Ring, std::size_t> turns, largest;
     std::vector<std::size_t> sizes;
     for (const Bundle& bundle : bundles_) {
-      std::size_t elements = 0;
+      std::size_t bytes = 0;
       for (const int u : bundle.units)
-        if (wanted(u)) at(locations, u).offset = std::exchange(elements, elements + unit(u).padded_numel);
-      sizes.push_back(elements * size_of(type));
-      if (in_turn && bundle.in_turn) turns += 1, largest = std::max(largest, sizes.back());
+        if (wanted(u)) at(locations, u).offset = std::exchange(bytes, bytes + whole_bytes(u, type));
+      sizes.push_back(bytes);
+      if (!in_turn || bundle.ring == Ring::none) continue;
+      turns[bundle.ring] = std::max(turns[bundle.ring], bundle.turn + 1);
+      largest[bundle.ring] = std::max(largest[bundle.ring], bytes);
     }
-    std::vector<BufferId> slots;
-    for (std::size_t i = 0; i < std::min(count, turns) && largest > 0; ++i)
-      slots.push_back(add(format("{}{}", letter, i), role, largest));
+    std::map<Ring, std::vector<BufferId>> slots;
+    for (const auto& [ring, bytes] : largest)
+      for (std::size_t i = 0; i < std::min(slots_of(ring, inside), turns[ring]) && bytes > 0; ++i)
+        slots[ring].push_back(add(ring == Ring::ends ? format("{} ends", letter) : format("{}{}", letter, i), role, bytes));
     for (std::size_t i = 0; i < bundles_.size(); ++i) {
       const Bundle& bundle = bundles_[i];
       if (sizes[i] == 0) continue;
-      const BufferId slot = in_turn && bundle.in_turn
-                                ? slots[bundle.turn % slots.size()]
+      const std::vector<BufferId>& ring = slots[bundle.ring];
+      const BufferId slot = in_turn && bundle.ring != Ring::none
+                                ? ring[bundle.turn % ring.size()]
                                 : add(format("{} {}", letter, unit(bundle.units.front()).name), role, sizes[i]);
       for (const int u : bundle.units)
         if (wanted(u)) at(locations, u).buffer = slot;
@@ -170,14 +183,15 @@ class Builder {
     plan_.whole_parameters.resize(n);
     for (int u = 0; u < units(); ++u) {
       const DType type = unit(u).types.parameter;
-      const std::string name = (sharded_at_rest(u) ? "shard " : "") + unit(u).name;
+      const bool part = sharded_at_rest(u);
       if (rounded(u))
         plan_.master.push_back(
             add("fp32 " + unit(u).name, BufferRole::parameters, scattered(u) ? shard_bytes(u) : whole_bytes(u)));
-      plan_.parameters.push_back(
-          add(name, BufferRole::parameters, sharded_at_rest(u) ? shard_bytes(u, type) : whole_bytes(u, type)));
+      const BufferId at_rest = add((part ? "shard " : "") + unit(u).name, BufferRole::parameters,
+                                   part ? shard_bytes(u, type) : whole_bytes(u, type));
+      plan_.parameters.emplace_back(at_rest, 0, part || unit(u).shards == 1 ? 0 : shard_bytes(u, type));
       if (!rounded(u)) plan_.master.push_back(plan_.parameters.back());
-      at(plan_.whole_parameters, u) = {plan_.parameters.back(), 0};
+      at(plan_.whole_parameters, u) = at_rest;
     }
     add_slots(
         "P", BufferRole::gathered_parameters, layout_.units().front().types.parameter, options_.parameter_slots,
@@ -186,10 +200,9 @@ class Builder {
       plan_.whole_gradients.resize(n);
       for (int u = 0; u < units(); ++u) {
         plan_.gradients.push_back(trained(u) ? add("gradient " + unit(u).name, BufferRole::gradients, shard_bytes(u)) : -1);
-        at(plan_.whole_gradients, u) = {plan_.gradients.back(), 0};
+        at(plan_.whole_gradients, u) = plan_.gradients.back();
         if (trained(u) && scattered(u) && gradients_whole_)
-          at(plan_.whole_gradients, u).buffer =
-              add("whole gradient " + unit(u).name, BufferRole::unreduced_gradients, whole_bytes(u));
+          at(plan_.whole_gradients, u) = add("whole gradient " + unit(u).name, BufferRole::unreduced_gradients, whole_bytes(u));
       }
       add_slots(
           "Q", BufferRole::unreduced_gradients, DType::f32, options_.gradient_slots, true,
@@ -236,8 +249,8 @@ class Builder {
 
   /// Directions take turns in buffers of their own; whole matrices lie where the unit's gradient was before its reduction.
   void add_directions() {
-    plan_.directions.assign(static_cast<std::size_t>(units()), -1);
-    plan_.whole_directions.resize(static_cast<std::size_t>(units()));
+    directions_.assign(static_cast<std::size_t>(units()), {});
+    whole_directions_ = directions_;
     std::size_t largest = 0, scratch = 0, turn = 0;
     for (int u = 0; u < units(); ++u) {
       if (!works_on_matrices(u)) continue;
@@ -252,12 +265,12 @@ class Builder {
     std::vector<BufferId> buffers;
     for (std::size_t i = 0; i < std::min(turn, plan_.directions_at_once); ++i)
       buffers.push_back(add(format("directions{}", i), BufferRole::scratch, largest));
-    plan_.matrix_scratch = add("matrices", BufferRole::scratch, scratch * size_of(DType::f32));
+    matrix_scratch_ = add("matrices", BufferRole::scratch, scratch * size_of(DType::f32));
     turn = 0;
     for (int u = 0; u < units(); ++u) {
       if (!works_on_matrices(u)) continue;
-      at(plan_.directions, u) = buffers[turn++ % buffers.size()];
-      at(plan_.whole_directions, u) = scattered(u) ? at(plan_.whole_gradients, u) : Location{at(plan_.directions, u), 0};
+      at(directions_, u) = buffers[turn++ % buffers.size()];
+      at(whole_directions_, u) = scattered(u) ? at(plan_.whole_gradients, u) : at(directions_, u);
     }
   }
 
@@ -291,13 +304,13 @@ class Builder {
   bool clears(int u) const { return adds() && gradient_in_slot(u); }
 
   /// What a block's stage writes beside its result.
-  std::vector<BufferId> with_scratch(std::vector<BufferId> writes) const {
-    writes.push_back(plan_.scratch);
-    if (plan_.cheap >= 0) writes.push_back(plan_.cheap);
+  std::vector<Location> with_scratch(std::vector<Location> writes) const {
+    writes.emplace_back(plan_.scratch);
+    if (plan_.cheap >= 0) writes.emplace_back(plan_.cheap);
     return writes;
   }
 
-  static Operation computation(OperationKind kind, int block, std::vector<BufferId> reads, std::vector<BufferId> writes) {
+  static Operation computation(OperationKind kind, int block, std::vector<Location> reads, std::vector<Location> writes) {
     return {.kind = kind, .stream = StreamId::compute, .block = block, .reads = std::move(reads), .writes = std::move(writes)};
   }
 
@@ -333,7 +346,7 @@ class Builder {
   void add_recomputation(std::vector<Visit>& visits, int first, int last) const {
     for (int b = first; b <= last; ++b) {
       Operation op = computation(recompute, b, {x_in_backward(b)}, {saved(b), plan_.scratch});
-      if (b < last) op.writes.push_back(x_in_backward(b + 1));
+      if (b < last) op.writes.emplace_back(x_in_backward(b + 1));
       visits.push_back({.op = std::move(op), .stage = b + 1, .backward = true});
     }
   }
@@ -369,10 +382,11 @@ class Builder {
           emit(list, {.kind = clear,
                       .stream = StreamId::compute,
                       .unit = u,
+                      .count = unit(u).padded_numel,
                       .reads = {},
-                      .writes = {at(plan_.whole_gradients, u).buffer}});
-        if (visit.reads_parameters) add_once(op.reads, at(plan_.whole_parameters, u).buffer);
-        if (visit.writes_gradients && trained(u)) add_once(op.writes, at(plan_.whole_gradients, u).buffer);
+                      .writes = {at(plan_.whole_gradients, u)}});
+        if (visit.reads_parameters) op.reads.push_back(at(plan_.whole_parameters, u));
+        if (visit.writes_gradients && trained(u)) op.writes.push_back(at(plan_.whole_gradients, u));
       }
       op.accumulate = visit.writes_gradients && adds();
       emit(list, std::move(op));
@@ -385,10 +399,6 @@ class Builder {
     }
   }
 
-  static void add_once(std::vector<BufferId>& ids, BufferId id) {
-    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
-  }
-
   bool needs(const Visit& visit, const Bundle& bundle) const {
     const auto& here = at(units_of_stage_, visit.stage);
     return visit.reads_parameters && std::any_of(bundle.units.begin(), bundle.units.end(), [&](int u) {
@@ -396,24 +406,25 @@ class Builder {
            });
   }
 
-  /// Whether a bundle is kept after visit v: until its last use, or, where slots are taken in turn, if it is the next of those.
+  /// Whether a bundle is kept after visit v: until its last use, or, where slots are taken in turn, if it is the next of its
+  /// ring.
   bool stays(const Bundle& bundle, const std::vector<Visit>& visits, std::size_t v) const {
     for (std::size_t next = v + 1; next < visits.size(); ++next) {
       if (needs(visits[next], bundle)) return true;
       if (!has_own_slot(bundle))
         for (const Bundle& other : bundles_)
-          if (!has_own_slot(other) && needs(visits[next], other)) return false;
+          if (other.ring == bundle.ring && needs(visits[next], other)) return false;
     }
     return false;
   }
 
-  bool has_own_slot(const Bundle& bundle) const { return !bundle.in_turn || !gathers_in_turn_; }
+  bool has_own_slot(const Bundle& bundle) const { return bundle.ring == Ring::none || !gathers_in_turn_; }
 
   bool slot_is_free(const Bundle& bundle) const {
     if (has_own_slot(bundle)) return true;
+    const std::size_t slots = slots_of(bundle.ring, options_.parameter_slots);
     return std::none_of(bundles_.begin(), bundles_.end(), [&](const Bundle& other) {
-      return other.gathered && !has_own_slot(other) &&
-             other.turn % options_.parameter_slots == bundle.turn % options_.parameter_slots;
+      return other.gathered && other.ring == bundle.ring && other.turn % slots == bundle.turn % slots;
     });
   }
 
@@ -422,12 +433,17 @@ class Builder {
     expect(slot_is_free(bundle), "a unit is gathered into a slot that another one holds");
     bundle.gathered = true;
     for (const int u : bundle.units)
-      if (sharded_at_rest(u))
-        emit(list, {.kind = all_gather,
-                    .stream = StreamId::gather,
-                    .unit = u,
-                    .reads = {at(plan_.parameters, u)},
-                    .writes = {at(plan_.whole_parameters, u).buffer}});
+      if (sharded_at_rest(u)) emit_gather(list, u);
+  }
+
+  void emit_gather(List& list, int u) {
+    emit(list, {.kind = all_gather,
+                .stream = StreamId::gather,
+                .unit = u,
+                .count = shard_numel(u),
+                .type = unit(u).types.parameter,
+                .reads = {at(plan_.parameters, u)},
+                .writes = {at(plan_.whole_parameters, u)}});
   }
 
   /// Gathers what the visits after v need next, as far as slots allow.
@@ -447,40 +463,53 @@ class Builder {
     bundle.gathered = false;
     for (const int u : bundle.units)
       if (sharded_at_rest(u))
-        emit(list, {.kind = release,
-                    .stream = StreamId::compute,
-                    .unit = u,
-                    .reads = {at(plan_.whole_parameters, u).buffer},
-                    .writes = {}});
+        emit(list,
+             {.kind = release, .stream = StreamId::compute, .unit = u, .reads = {at(plan_.whole_parameters, u)}, .writes = {}});
   }
 
   /// The gradient of a unit is whole on this rank for this micro-batch.
   void reduce(List& list, int u) {
-    const BufferId shard = at(plan_.gradients, u), whole = at(plan_.whole_gradients, u).buffer;
+    const Location mine = at(plan_.gradients, u);
     const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches);
     if (scattered(u) && (last || !gradients_whole_))
       emit(list, {.kind = reduce_scatter,
                   .stream = StreamId::reduce,
                   .unit = u,
                   .accumulate = micro_batch_ > 0 && !gradients_whole_,
+                  .quantity = Quantity::gradients,
+                  .count = shard_numel(u),
                   .travel = unit(u).types.reduce,
-                  .reads = {whole},
-                  .writes = {shard}});
-    if (last && (row_.axis != ShardAxis::world || !scattered(u)))
+                  .reads = {at(plan_.whole_gradients, u)},
+                  .writes = {mine}});
+    if (last && is_replicated(u))
       emit(list, {.kind = all_reduce,
                   .stream = StreamId::reduce,
                   .unit = u,
-                  .group = unit(u).sharded ? GroupAxis::replicate : GroupAxis::world,
+                  .quantity = Quantity::gradients,
+                  .group = replicas(u),
+                  .count = shard_numel(u),
                   .travel = scattered(u) ? DType::f32 : unit(u).types.reduce,  // sums stay as they are
-                  .reads = {shard},
-                  .writes = {shard}});
+                  .reads = {mine},
+                  .writes = {mine}});
     if (last)
-      emit(list, {.kind = add_squares, .stream = StreamId::reduce, .unit = u, .reads = {shard}, .writes = {plan_.sums}});
+      emit(list, {.kind = add_squares,
+                  .stream = StreamId::reduce,
+                  .unit = u,
+                  .count = shard_numel(u),
+                  .reads = {mine},
+                  .writes = {plan_.sums}});
   }
+
+  /// Other ranks have the same part of the unit's gradient, each from its own data; which ranks those are.
+  bool is_replicated(int u) const { return row_.axis != ShardAxis::world || !scattered(u); }
+  GroupAxis replicas(int u) const { return unit(u).sharded ? GroupAxis::replicate : GroupAxis::world; }
 
   /// Norm and optimizer; each unit's parameters are published while the next one's are updated.
   void emit_updates() {
     List& list = plan_.update;
+    emit_sum(Quantity::squares, GroupAxis::shard, {plan_.sums, offsetof(UpdateSums, squares)}, kernels::ExactSum::words,
+             DType::i64);
+    emit_sum(Quantity::loss, GroupAxis::world, {plan_.sums, offsetof(UpdateSums, loss)}, 1, DType::f64);
     emit(list, {.kind = gradient_norm, .stream = StreamId::reduce, .reads = {plan_.sums}, .writes = {plan_.sums}});
     for (std::size_t round = 0; round < plan_.statistics.size(); ++round) emit_statistics(static_cast<int>(round));
     std::vector<int> together;  // units that work on matrices at the same time
@@ -496,11 +525,30 @@ class Builder {
     emit_matrices(together);
   }
 
+  /// A sum over the ranks that no unit's gradient is.
+  void emit_sum(Quantity quantity, GroupAxis group, Location where, std::size_t count, DType type, int round = 0) {
+    emit(plan_.update, {.kind = all_reduce,
+                        .stream = StreamId::reduce,
+                        .round = round,
+                        .quantity = quantity,
+                        .group = group,
+                        .count = count,
+                        .type = type,
+                        .reads = {where},
+                        .writes = {where}});
+  }
+
+  /// Where this rank counts a round of a unit's sums over whole tensors.
+  Location words(int u, int round) const {
+    const Range range = layout_.statistics(static_cast<std::size_t>(u), round);
+    return {at(plan_.statistics, round), range.begin * sizeof(std::int64_t)};
+  }
+
   void emit_optimizer(int u) {
-    std::vector<BufferId> read = {plan_.sums, works_on_matrices(u) ? at(plan_.directions, u) : at(plan_.gradients, u)};
-    for (int round = 0; round < rounds(u); ++round) read.push_back(at(plan_.statistics, round));
-    std::vector<BufferId> written = {at(plan_.master, u)};
-    add_once(written, at(plan_.parameters, u));
+    std::vector<Location> read = {plan_.sums, works_on_matrices(u) ? at(directions_, u) : at(plan_.gradients, u)};
+    for (int round = 0; round < rounds(u); ++round) read.push_back(words(u, round));
+    std::vector<Location> written = {at(plan_.master, u)};
+    if (rounded(u)) written.push_back(at(plan_.parameters, u));
     emit(plan_.update, {.kind = optimizer,
                         .stream = StreamId::compute,
                         .unit = u,
@@ -511,70 +559,70 @@ class Builder {
 
   bool shares_memory(int u, const std::vector<int>& others) const {
     return std::any_of(others.begin(), others.end(), [&](int other) {
-      return at(plan_.whole_directions, u).buffer == at(plan_.whole_directions, other).buffer ||
-             at(plan_.directions, u) == at(plan_.directions, other);
+      return at(whole_directions_, u).buffer == at(whole_directions_, other).buffer ||
+             at(directions_, u).buffer == at(directions_, other).buffer;
     });
   }
 
   /// The owners of matrices are dealt out over all ranks, replicas too: zeros elsewhere, and the sum that gradients take.
   void emit_matrices(const std::vector<int>& together) {
     List& list = plan_.update;
-    const auto part = [&](int u) { return at(plan_.directions, u); };
-    const auto whole = [&](int u) { return at(plan_.whole_directions, u).buffer; };
+    const auto part = [&](int u) { return at(directions_, u); };
+    const auto whole = [&](int u) { return at(whole_directions_, u); };
+    const auto move = [&](OperationKind kind, StreamId stream, GroupAxis group, int u, Location from, Location to) {
+      emit(list, {.kind = kind,
+                  .stream = stream,
+                  .unit = u,
+                  .quantity = Quantity::directions,
+                  .group = group,
+                  .count = shard_numel(u),
+                  .reads = {from},
+                  .writes = {to}});
+    };
     for (const int u : together) {
       emit(list, {.kind = directions,
                   .stream = StreamId::compute,
                   .unit = u,
                   .reads = {plan_.sums, at(plan_.gradients, u)},
                   .writes = with_states(u, {part(u)})});
-      if (scattered(u))
-        emit(list,
-             {.kind = gather_directions, .stream = StreamId::gather, .unit = u, .reads = {part(u)}, .writes = {whole(u)}});
+      if (scattered(u)) move(all_gather, StreamId::gather, GroupAxis::shard, u, part(u), whole(u));
     }
     for (const int u : together) {
       emit(list, {.kind = whole_matrices,
                   .stream = StreamId::compute,
                   .unit = u,
                   .reads = {plan_.sums, whole(u)},
-                  .writes = {whole(u), plan_.matrix_scratch}});
-      if (scattered(u))
-        emit(list,
-             {.kind = scatter_directions, .stream = StreamId::reduce, .unit = u, .reads = {whole(u)}, .writes = {part(u)}});
-      if (row_.axis != ShardAxis::world || !scattered(u))
-        emit(list, {.kind = sum_directions,
-                    .stream = StreamId::reduce,
-                    .unit = u,
-                    .group = unit(u).sharded ? GroupAxis::replicate : GroupAxis::world,
-                    .reads = {part(u)},
-                    .writes = {part(u)}});
+                  .writes = {whole(u), matrix_scratch_}});
+      if (scattered(u)) move(reduce_scatter, StreamId::reduce, GroupAxis::shard, u, whole(u), part(u));
+      if (is_replicated(u)) move(all_reduce, StreamId::reduce, replicas(u), u, part(u), part(u));
     }
     for (const int u : together) emit_optimizer(u);
   }
 
   int rounds(int u) const { return info_of(unit(u).rule).statistics.rounds; }
 
-  std::vector<BufferId> with_states(int u, std::vector<BufferId> ids) const {
+  std::vector<Location> with_states(int u, std::vector<Location> places) const {
     const std::vector<BufferId>& states = at(plan_.optimizer_state, u);
-    ids.insert(ids.end(), states.begin(), states.end());
-    return ids;
+    places.insert(places.end(), states.begin(), states.end());
+    return places;
   }
 
   /// Sums over whole tensors: each unit's on this rank, and all of them over the ranks at once.
   void emit_statistics(int round) {
-    const BufferId words = at(plan_.statistics, round);
     for (int u = 0; u < units(); ++u) {
       if (!trained(u) || round >= rounds(u)) continue;
-      std::vector<BufferId> read = {plan_.sums, at(plan_.gradients, u), at(plan_.master, u)};
-      for (int before = 0; before < round; ++before) read.push_back(at(plan_.statistics, before));
+      std::vector<Location> read = {plan_.sums, at(plan_.gradients, u), at(plan_.master, u)};
+      for (int before = 0; before < round; ++before) read.push_back(words(u, before));
       emit(plan_.update, {.kind = statistics,
                           .stream = StreamId::compute,
                           .unit = u,
                           .round = round,
+                          .count = layout_.statistics(static_cast<std::size_t>(u), round).size(),
                           .reads = std::move(read),
-                          .writes = with_states(u, {words})});
+                          .writes = with_states(u, {words(u, round)})});
     }
-    emit(plan_.update,
-         {.kind = reduce_statistics, .stream = StreamId::reduce, .round = round, .reads = {words}, .writes = {words}});
+    emit_sum(Quantity::statistics, GroupAxis::shard, at(plan_.statistics, round), layout_.statistics_words(round), DType::i64,
+             round);
   }
 
   void emit_publish() {
@@ -583,6 +631,8 @@ class Builder {
         emit(plan_.publish, {.kind = round,
                              .stream = StreamId::compute,
                              .unit = u,
+                             .count = shard_numel(u),
+                             .type = unit(u).types.parameter,
                              .reads = {at(plan_.master, u)},
                              .writes = {at(plan_.parameters, u)}});
       publish(plan_.publish, u);
@@ -591,12 +641,7 @@ class Builder {
 
   /// Parameters that are whole at rest, of which each rank has changed its part.
   void publish(List& list, int u) {
-    if (scattered(u) && !sharded_at_rest(u))
-      emit(list, {.kind = all_gather,
-                  .stream = StreamId::gather,
-                  .unit = u,
-                  .reads = {at(plan_.parameters, u)},
-                  .writes = {at(plan_.parameters, u)}});
+    if (scattered(u) && !sharded_at_rest(u)) emit_gather(list, u);
   }
 
   /// An operation waits for the last writer of what it reads, and for the last writer and all later readers of what it writes,
@@ -612,11 +657,11 @@ class Builder {
       Operation& op = list[static_cast<std::size_t>(i)];
       const std::size_t mine = static_cast<std::size_t>(op.stream);
       std::set<int, std::greater<>> candidates;  // latest first: it may imply the others
-      for (const BufferId b : op.reads)
-        if (last_writer[static_cast<std::size_t>(b)] >= 0) candidates.insert(last_writer[static_cast<std::size_t>(b)]);
-      for (const BufferId b : op.writes) {
-        if (last_writer[static_cast<std::size_t>(b)] >= 0) candidates.insert(last_writer[static_cast<std::size_t>(b)]);
-        candidates.insert(readers[static_cast<std::size_t>(b)].begin(), readers[static_cast<std::size_t>(b)].end());
+      for (const Location& place : op.reads)
+        if (at(last_writer, place.buffer) >= 0) candidates.insert(at(last_writer, place.buffer));
+      for (const Location& place : op.writes) {
+        if (at(last_writer, place.buffer) >= 0) candidates.insert(at(last_writer, place.buffer));
+        candidates.insert(at(readers, place.buffer).begin(), at(readers, place.buffer).end());
       }
       for (const int c : candidates) {
         const std::size_t theirs = static_cast<std::size_t>(list[static_cast<std::size_t>(c)].stream);
@@ -628,10 +673,10 @@ class Builder {
       std::sort(op.waits.begin(), op.waits.end());
       seen[mine][mine] = i;
       known_at[static_cast<std::size_t>(i)] = seen[mine];
-      for (const BufferId b : op.reads) readers[static_cast<std::size_t>(b)].push_back(i);
-      for (const BufferId b : op.writes) {
-        last_writer[static_cast<std::size_t>(b)] = i;
-        readers[static_cast<std::size_t>(b)].clear();
+      for (const Location& place : op.reads) at(readers, place.buffer).push_back(i);
+      for (const Location& place : op.writes) {
+        at(last_writer, place.buffer) = i;
+        at(readers, place.buffer).clear();
       }
     }
   }
@@ -640,10 +685,10 @@ class Builder {
   void derive_lifetimes(std::vector<Operation>& list) const {
     std::map<std::pair<int, BufferId>, std::pair<std::size_t, std::size_t>> uses;
     for (std::size_t i = 0; i < list.size(); ++i)
-      for (const auto* ids : {&list[i].reads, &list[i].writes})
-        for (const BufferId b : *ids)
-          if (plan_.buffers[static_cast<std::size_t>(b)].transient)
-            uses.try_emplace({list[i].micro_batch, b}, i, i).first->second.second = i;
+      for (const auto* places : {&list[i].reads, &list[i].writes})
+        for (const Location& place : *places)
+          if (at(plan_.buffers, place.buffer).transient)
+            uses.try_emplace({list[i].micro_batch, place.buffer}, i, i).first->second.second = i;
     for (const auto& [key, use] : uses) {
       list[use.first].acquires.push_back(key.second);
       list[use.second].frees.push_back(key.second);
@@ -705,7 +750,10 @@ class Builder {
   std::vector<int> first_stage_, last_stage_;  // of each unit
   std::vector<Bundle> bundles_;                // in order of their first stage
   std::vector<BufferId> x_, saved_, recomputed_x_;
-  BufferId dx_ = -1;
+  BufferId dx_ = -1, matrix_scratch_ = -1;
+  // Per unit, where its rule needs whole matrices: this rank's part of their directions, and the whole of them, which may be
+  // the same.
+  std::vector<Location> directions_, whole_directions_;
 };
 
 }  // namespace

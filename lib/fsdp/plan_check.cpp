@@ -34,6 +34,7 @@ class Checker {
     for (const List* list : {&plan_.update, &plan_.evaluation, &plan_.publish}) {
       if (list->empty()) continue;
       list_ = list;
+      check_operands();
       check_order();
       check_gathers();
       check_memory();
@@ -44,7 +45,7 @@ class Checker {
  private:
   [[noreturn]] void fail(std::size_t i, const std::string& why) const {
     const Operation& op = (*list_)[i];
-    throw InternalError(format("the plan is not sound: operation {} ({}{}{}) {}", i, name_of(op.kind),
+    throw InternalError(format("the plan is not sound: operation {} ({}{}{}) {}", i, info_of(op.kind).name,
                                op.unit >= 0 ? " " + layout_.units()[static_cast<std::size_t>(op.unit)].name : "",
                                op.block >= 0 ? format(" block {}", op.block) : "", why));
   }
@@ -92,44 +93,113 @@ class Checker {
       const auto is_after = [&](int earlier) {
         return known[i][static_cast<std::size_t>((*list_)[static_cast<std::size_t>(earlier)].stream)] >= earlier;
       };
-      for (const BufferId id : op.reads) {
-        const int from = writer[static_cast<std::size_t>(id)];
-        if (from < 0 && !is_there_before(id)) fail(i, format("reads {}, which nothing has written", buffer(id).name));
+      for (const Location& place : op.reads) {
+        const int from = at(writer, place);
+        if (from < 0 && !is_there_before(place)) fail(i, format("reads {}, which nothing has written", name(place)));
         if (from >= 0 && !is_after(from))
-          fail(i, format("reads {} and does not wait for operation {}, which writes it", buffer(id).name, from));
+          fail(i, format("reads {} and does not wait for operation {}, which writes it", name(place), from));
       }
       // Transient buffers share memory in issue order, which is the order of one stream alone.
-      for (const auto* ids : {&op.reads, &op.writes})
-        for (const BufferId id : *ids)
-          if (buffer(id).transient && op.stream != StreamId::compute)
-            fail(i, format("uses {}, whose memory others use, on a stream of its own", buffer(id).name));
-      for (const BufferId id : op.writes) {
-        const int from = writer[static_cast<std::size_t>(id)];
+      for (const auto* places : {&op.reads, &op.writes})
+        for (const Location& place : *places)
+          if (buffer(place.buffer).transient && op.stream != StreamId::compute)
+            fail(i, format("uses {}, whose memory others use, on a stream of its own", name(place)));
+      for (const Location& place : op.writes) {
+        const int from = at(writer, place);
         if (from >= 0 && !is_after(from))
-          fail(i, format("writes {} and does not wait for operation {}, which writes it before", buffer(id).name, from));
-        for (const int reader : readers[static_cast<std::size_t>(id)])
+          fail(i, format("writes {} and does not wait for operation {}, which writes it before", name(place), from));
+        for (const int reader : at(readers, place))
           if (!is_after(reader))
-            fail(i, format("writes {} and does not wait for operation {}, which reads it", buffer(id).name, reader));
+            fail(i, format("writes {} and does not wait for operation {}, which reads it", name(place), reader));
       }
-      for (const BufferId id : op.reads) readers[static_cast<std::size_t>(id)].push_back(static_cast<int>(i));
-      for (const BufferId id : op.writes) {
-        writer[static_cast<std::size_t>(id)] = static_cast<int>(i);
-        readers[static_cast<std::size_t>(id)].clear();
+      for (const Location& place : op.reads) at(readers, place).push_back(static_cast<int>(i));
+      for (const Location& place : op.writes) {
+        at(writer, place) = static_cast<int>(i);
+        at(readers, place).clear();
       }
       last[stream] = static_cast<int>(i);
     }
   }
 
   /// What is filled before the list runs.
-  bool is_there_before(BufferId id) const {
-    const BufferRole role = buffer(id).role;
+  bool is_there_before(const Location& place) const {
+    const BufferRole role = buffer(place.buffer).role;
     return role == BufferRole::parameters || role == BufferRole::optimizer_state;
   }
 
-  bool overlap(std::size_t a, std::size_t b, const std::vector<Location>& where) const {
-    const auto &x = where[a], &y = where[b];
-    return x.buffer == y.buffer && x.offset < y.offset + layout_.units()[b].padded_numel &&
-           y.offset < x.offset + layout_.units()[a].padded_numel;
+  template <class T>
+  static T& at(std::vector<T>& of_buffers, const Location& place) {
+    return of_buffers[static_cast<std::size_t>(place.buffer)];
+  }
+  const std::string& name(const Location& place) const { return buffer(place.buffer).name; }
+
+  /// Elements that an operation on a unit works on: all of them, or a rank's part.
+  std::size_t whole_numel(std::size_t u) const { return layout_.units()[u].padded_numel; }
+
+  /// Whether two units' elements of `type` meet, which begin at `x` and `y`.
+  bool overlap(std::size_t a, const Location& x, std::size_t b, const Location& y, DType type) const {
+    return x.buffer == y.buffer && x.offset < y.offset + whole_numel(b) * size_of(type) &&
+           y.offset < x.offset + whole_numel(a) * size_of(type);
+  }
+
+  /// `n` elements from `place` lie in its buffer, on every rank.
+  void check_extent(std::size_t i, const Location& place, std::size_t n, DType type) const {
+    const std::size_t begin = place.offset + (static_cast<std::size_t>(layout_.shards()) - 1) * place.per_shard;
+    if (begin + n * size_of(type) > buffer(place.buffer).bytes)
+      fail(i, format("goes beyond {}: {} elements from byte {}", name(place), n, begin));
+  }
+
+  /// Operations work where their operands say. What a stage, the norm or a save finds through the tables of the plan must be
+  /// there, and all of it.
+  void check_operands() const {
+    for (std::size_t i = 0; i < list_->size(); ++i) {
+      const Operation& op = (*list_)[i];
+      for (const auto* places : {&op.reads, &op.writes})
+        for (const Location& place : *places)
+          if (place.buffer < 0 || static_cast<std::size_t>(place.buffer) >= plan_.buffers.size())
+            fail(i, "works on a buffer that is not there");
+      const auto u = static_cast<std::size_t>(op.unit);
+      const auto shards = static_cast<std::size_t>(op.unit < 0 ? 1 : layout_.units()[u].shards);
+      const auto expect_at = [&](const std::vector<Location>& places, std::size_t n, const Location& where, const char* what) {
+        if (places.size() <= n || places[n] != where) fail(i, format("does not have {} where the plan has it", what));
+      };
+      if (is_collective(op.kind)) {
+        if (op.reads.size() != 1 || op.writes.size() != 1) fail(i, "moves not one thing to one place");
+        if (op.unit >= 0 && op.count != layout_.shard_numel(u)) fail(i, "moves another number of elements than a rank has");
+        check_extent(i, op.reads[0], op.kind == reduce_scatter ? shards * op.count : op.count, op.type);
+        check_extent(i, op.writes[0], op.kind == all_gather ? shards * op.count : op.count, op.type);
+        if (op.kind == all_reduce && op.reads[0] != op.writes[0]) fail(i, "is not in place");
+        if (op.kind != all_gather && op.type != DType::f32 && op.travel != DType::f32) fail(i, "rounds what is not fp32");
+      }
+      if (op.kind == all_gather && op.quantity == Quantity::parameters) {
+        expect_at(op.reads, 0, plan_.parameters[u], "this rank's part");
+        expect_at(op.writes, 0, plan_.whole_parameters[u], "the whole");
+        if (op.type != layout_.units()[u].types.parameter) fail(i, "moves another type than the unit's");
+      }
+      if (is_collective(op.kind) && op.quantity == Quantity::gradients) {
+        expect_at(op.reads, 0, op.kind == reduce_scatter ? plan_.whole_gradients[u] : plan_.gradients[u], "the gradient");
+        expect_at(op.writes, 0, plan_.gradients[u], "this rank's gradient");
+      }
+      if (op.kind == clear) {
+        expect_at(op.writes, 0, plan_.whole_gradients[u], "the gradient");
+        if (op.count != whole_numel(u)) fail(i, "clears a part");
+      }
+      if (op.kind == add_squares) {
+        expect_at(op.reads, 0, plan_.gradients[u], "the gradient");
+        if (op.count != layout_.shard_numel(u)) fail(i, "counts a part");
+      }
+      if (op.kind == round) {
+        expect_at(op.reads, 0, plan_.master[u], "the fp32 parameters");
+        expect_at(op.writes, 0, plan_.parameters[u], "this rank's part");
+        if (op.count != layout_.shard_numel(u) || op.type != layout_.units()[u].types.parameter) fail(i, "rounds a part");
+      }
+      if (op.kind == optimizer) {
+        const bool copies = plan_.master[u] != plan_.parameters[u];
+        expect_at(op.writes, 0, plan_.master[u], "the fp32 parameters");
+        if (copies) expect_at(op.writes, 1, plan_.parameters[u], "this rank's part");
+        if (!info_of(layout_.units()[u].rule).whole.work) expect_at(op.reads, 1, plan_.gradients[u], "the gradient");
+      }
+    }
   }
 
   void check_gathers() const {
@@ -137,9 +207,9 @@ class Checker {
     for (std::size_t i = 0; i < list_->size(); ++i) {
       const Operation& op = (*list_)[i];
       const auto u = static_cast<std::size_t>(op.unit);
-      if (op.kind == all_gather && !plan_.whole_at_rest(u)) {
+      if (op.kind == all_gather && op.quantity == Quantity::parameters && !plan_.whole_at_rest(u)) {
         for (const std::size_t other : gathered)
-          if (overlap(u, other, plan_.whole_parameters))
+          if (overlap(u, op.writes[0], other, plan_.whole_parameters[other], op.type))
             fail(i, format("overwrites {}, which is not released", layout_.units()[other].name));
         gathered.insert(u);
       }
@@ -164,9 +234,10 @@ class Checker {
       bool in_norm = false, updated = false;
       int counted = 0;                                                           // rounds of statistics
       enum { none, parts, gathered, worked, returned, summed } matrices = none;  // how far directions are
+      Location part, all;                                                        // where they are
     };
     int reduced_rounds = 0;
-    bool norm_is_known = false;
+    bool norm_is_known = false, squares_are_summed = false, loss_is_summed = false;
     std::vector<State> states(layout_.units().size());
     for (std::size_t i = 0; i < list_->size(); ++i) {
       const Operation& op = (*list_)[i];
@@ -184,8 +255,17 @@ class Checker {
             if (layout_.units()[unit].trainable) contribute(i, op, stage, unit, states);
           break;
         }
+        case all_gather:
+          if (op.quantity == Quantity::directions) gather_directions(i, op, states);
+          break;
         case reduce_scatter: {
           State& state = states[u];
+          if (op.quantity == Quantity::directions) {
+            if (state.matrices != State::worked || op.reads[0] != state.all || op.writes[0] != state.part)
+              fail(i, "gives back matrices that are not worked on");
+            state.matrices = State::returned;
+            break;
+          }
           if (state.whole.empty()) fail(i, "reduces nothing");
           if (op.accumulate == state.shard.empty())
             fail(i, op.accumulate ? "adds to a gradient that is not there" : "overwrites a gradient that is reduced already");
@@ -196,9 +276,36 @@ class Checker {
           break;
         }
         case all_reduce:
-          if (states[u].reduced) fail(i, "sums over the ranks twice");
-          require_all(i, u, held(u, states[u].whole, states[u].shard));
-          states[u].reduced = true;
+          switch (op.quantity) {
+            case Quantity::gradients:
+              if (states[u].reduced) fail(i, "sums over the ranks twice");
+              require_all(i, u, held(u, states[u].whole, states[u].shard));
+              states[u].reduced = true;
+              break;
+            case Quantity::directions:
+              if (states[u].matrices != (is_scattered(u) ? State::returned : State::worked) || op.writes[0] != states[u].part)
+                fail(i, "sums directions that are not there");
+              states[u].matrices = State::summed;
+              break;
+            case Quantity::statistics:
+              for (std::size_t unit = 0; unit < states.size(); ++unit)
+                if (layout_.units()[unit].trainable && op.round < rounds_of(unit) && states[unit].counted <= op.round)
+                  fail(i, format("misses the statistics of {}", layout_.units()[unit].name));
+              if (reduced_rounds++ != op.round) fail(i, "sums a round over the ranks twice, or not in order");
+              if (op.count != layout_.statistics_words(op.round)) fail(i, "sums a part");
+              break;
+            case Quantity::squares:
+              for (std::size_t unit = 0; unit < states.size(); ++unit)
+                if (layout_.units()[unit].trainable && !states[unit].in_norm)
+                  fail(i, format("misses the gradient of {}", layout_.units()[unit].name));
+              if (std::exchange(squares_are_summed, true)) fail(i, "sums over the ranks twice");
+              break;
+            case Quantity::loss:
+              if (op.group != GroupAxis::world || std::exchange(loss_is_summed, true)) fail(i, "is not of all ranks, once");
+              break;
+            case Quantity::parameters:
+              fail(i, "sums parameters");
+          }
           break;
         case add_squares:
           require_all(i, u, held(u, states[u].whole, states[u].shard));
@@ -208,52 +315,29 @@ class Checker {
           if (std::exchange(states[u].in_norm, true)) fail(i, "counts a gradient twice");
           break;
         case gradient_norm:
-          for (std::size_t unit = 0; unit < states.size(); ++unit)
-            if (layout_.units()[unit].trainable && !states[unit].in_norm)
-              fail(i, format("misses the gradient of {}", layout_.units()[unit].name));
-          if (std::exchange(norm_is_known, true)) fail(i, "sums over the ranks twice");
+          if (!squares_are_summed || !loss_is_summed) fail(i, "comes before its sums are over all ranks");
+          norm_is_known = true;
           break;
         case statistics:
           if (!norm_is_known) fail(i, "comes before the gradient norm");
           if (op.round > reduced_rounds) fail(i, format("comes before round {} is summed over the ranks", op.round - 1));
           if (states[u].counted++ != op.round) fail(i, "counts a round twice, or not in order");
           break;
-        case reduce_statistics:
-          for (std::size_t unit = 0; unit < states.size(); ++unit)
-            if (layout_.units()[unit].trainable && op.round < rounds_of(unit) && states[unit].counted <= op.round)
-              fail(i, format("misses the statistics of {}", layout_.units()[unit].name));
-          if (reduced_rounds++ != op.round) fail(i, "sums a round over the ranks twice, or not in order");
-          break;
         case directions:
           if (!norm_is_known) fail(i, "comes before the gradient norm");
           if (std::exchange(states[u].matrices, State::parts) != State::none) fail(i, "makes directions twice");
-          break;
-        case gather_directions:
-          if (states[u].matrices != State::parts) fail(i, "gathers directions that are not made");
-          for (std::size_t other = 0; other < states.size(); ++other)
-            if (other != u && overlap(u, other, plan_.whole_directions) &&
-                (states[other].matrices == State::gathered || states[other].matrices == State::worked))
-              fail(i, format("overwrites the matrices of {}, which are not given back", layout_.units()[other].name));
-          states[u].matrices = State::gathered;
+          states[u].part = op.writes[0];
           break;
         case whole_matrices:
-          if (states[u].matrices != (is_scattered(u) ? State::gathered : State::parts))
+          if (states[u].matrices != (is_scattered(u) ? State::gathered : State::parts) ||
+              op.writes[0] != (is_scattered(u) ? states[u].all : states[u].part))
             fail(i, "works on matrices that are not whole");
           states[u].matrices = State::worked;
-          break;
-        case scatter_directions:
-          if (states[u].matrices != State::worked) fail(i, "gives back matrices that are not worked on");
-          states[u].matrices = State::returned;
-          break;
-        case sum_directions:
-          if (states[u].matrices != (is_scattered(u) ? State::returned : State::worked))
-            fail(i, "sums directions that are not there");
-          states[u].matrices = State::summed;
           break;
         case optimizer:
           if (!norm_is_known) fail(i, "comes before the gradient norm");
           if (info_of(layout_.units()[u].rule).whole.work &&
-              states[u].matrices != (is_replicated(u) ? State::summed : State::returned))
+              (states[u].matrices != (is_replicated(u) ? State::summed : State::returned) || op.reads[1] != states[u].part))
             fail(i, "comes before its directions are there from all ranks");
           if (reduced_rounds < rounds_of(u)) fail(i, "comes before its statistics are summed over the ranks");
           if (!layout_.units()[u].trainable) fail(i, "changes what is frozen");
@@ -268,8 +352,24 @@ class Checker {
         fail(list_->size() - 1, format("is the last, and {} is not updated", layout_.units()[unit].name));
   }
 
+  template <class States>
+  void gather_directions(std::size_t i, const Operation& op, States& states) const {
+    const auto u = static_cast<std::size_t>(op.unit);
+    using State = typename States::value_type;
+    if (states[u].matrices != State::parts || op.reads[0] != states[u].part) fail(i, "gathers directions that are not made");
+    for (std::size_t other = 0; other < states.size(); ++other)
+      if (other != u && (states[other].matrices == State::gathered || states[other].matrices == State::worked) &&
+          overlap(u, op.writes[0], other, states[other].all, DType::f32))
+        fail(i, format("overwrites the matrices of {}, which are not given back", layout_.units()[other].name));
+    states[u].matrices = State::gathered;
+    states[u].all = op.writes[0];
+  }
+
   int rounds_of(std::size_t u) const { return info_of(layout_.units()[u].rule).statistics.rounds; }
-  bool is_scattered(std::size_t u) const { return layout_.units()[u].sharded && placement_.optimizer_state == Place::sharded; }
+  bool is_scattered(std::size_t u) const {
+    const Unit& unit = layout_.units()[u];
+    return unit.sharded && unit.shards > 1 && placement_.optimizer_state == Place::sharded;
+  }
   bool is_replicated(std::size_t u) const { return placement_.axis != ShardAxis::world || !is_scattered(u); }
   const std::set<Contribution>& held(std::size_t u, const std::set<Contribution>& whole,
                                      const std::set<Contribution>& shard) const {
@@ -289,7 +389,7 @@ class Checker {
       fail(i, format("counts a micro-batch twice in the gradient of {}", layout_.units()[u].name));
     for (std::size_t other = 0; other < states.size(); ++other)
       if (other != u && layout_.units()[other].trainable && !states[other].whole.empty() &&
-          overlap(u, other, plan_.whole_gradients))
+          overlap(u, plan_.whole_gradients[u], other, plan_.whole_gradients[other], DType::f32))
         fail(i, format("overwrites the gradient of {}, which is not reduced", layout_.units()[other].name));
   }
 
@@ -339,9 +439,9 @@ class Checker {
       const Operation& op = (*list_)[i];
       for (const BufferId id : op.acquires) enter(i, id);
       peak = std::max(peak, bytes);
-      for (const auto* ids : {&op.reads, &op.writes})
-        for (const BufferId id : *ids)
-          if (!live.contains(id)) fail(i, format("uses {}, which is not alive", buffer(id).name));
+      for (const auto* places : {&op.reads, &op.writes})
+        for (const Location& place : *places)
+          if (!live.contains(place.buffer)) fail(i, format("uses {}, which is not alive", name(place)));
       for (const BufferId id : op.frees) live.erase(id), bytes -= buffer(id).bytes;
     }
     const bool is_main = list_ == (plan_.update.empty() ? &plan_.evaluation : &plan_.update);
@@ -364,7 +464,7 @@ void check_plan(const Plan& plan, const Layout& layout, const Placement& placeme
   Checker(plan, layout, placement, sizes, micro_batches).check();
 }
 
-std::uint64_t collective_fingerprint(const Plan& plan, const Layout& layout) {
+std::uint64_t collective_fingerprint(const Plan& plan) {
   std::uint64_t hash = 14695981039346656037u;  // FNV-1a, 64 bits
   const auto mix = [&](std::uint64_t value) {
     for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (value >> (8 * byte) & 0xff)) * 1099511628211u;
@@ -375,13 +475,9 @@ std::uint64_t collective_fingerprint(const Plan& plan, const Layout& layout) {
         mix(static_cast<std::uint64_t>(op.kind));
         mix(static_cast<std::uint64_t>(op.unit));
         mix(static_cast<std::uint64_t>(op.group));
+        mix(static_cast<std::uint64_t>(op.type));
         mix(static_cast<std::uint64_t>(op.travel));
-        if (op.kind == reduce_statistics) mix(layout.statistics_words(op.round));
-        if (op.unit >= 0) {
-          const Unit& unit = layout.units()[static_cast<std::size_t>(op.unit)];
-          mix(unit.padded_numel);
-          mix(static_cast<std::uint64_t>(unit.types.parameter));
-        }
+        mix(op.count);
       }
     mix(list->size());
   }

@@ -10,6 +10,7 @@
 namespace fsdp {
 
 /// Checks the lists of operations one after another; throws InternalError naming the operation and the rule that it breaks.
+/// - Operands: what an operation moves, sums or updates lies where the model's tables, the norm and saves look for it, in full.
 /// - Order: every read has a write that happens before it (by stream order and waits); every write happens after the earlier
 /// write
 ///   and all its readers, so that a slot is reused after its last reader only; transient buffers are used by one stream.
@@ -30,6 +31,6 @@ void check_plan(const Plan& plan, const Layout& layout, const Placement& placeme
 
 /// A number that two plans share only if they issue the same collectives in the same order: ranks compare it before the first
 /// step.
-std::uint64_t collective_fingerprint(const Plan& plan, const Layout& layout);
+std::uint64_t collective_fingerprint(const Plan& plan);
 
 }  // namespace fsdp

@@ -9,20 +9,26 @@ namespace fsdp {
 void ShardState::read(std::size_t unit, std::size_t begin, std::span<float> out) const {
   expect(begin + out.size() <= numel(unit), "elements of the unit");
   expect(type != DType::f16, "states are fp32 or bf16");
-  if (type == DType::f32)
-    std::copy_n(reinterpret_cast<const float*>(units[unit].data()) + begin, out.size(), out.begin());
-  else
-    std::transform(reinterpret_cast<const std::uint16_t*>(units[unit].data()) + begin,
-                   reinterpret_cast<const std::uint16_t*>(units[unit].data()) + begin + out.size(), out.begin(), bf16_to_float);
+  if (type == DType::f32) return units[unit].read(begin * sizeof(float), std::as_writable_bytes(out));
+  auto to = out.begin();
+  units[unit].visit<std::uint16_t>(begin * sizeof(std::uint16_t), out.size(), [&](const std::uint16_t* from, std::size_t n) {
+    to = std::transform(from, from + n, to, bf16_to_float);
+  });
 }
 
 void ShardState::write(std::size_t unit, std::size_t begin, std::span<const float> values) const {
   expect(begin + values.size() <= numel(unit), "elements of the unit");
   expect(type != DType::f16, "states are fp32 or bf16");
-  if (type == DType::f32)
-    std::copy(values.begin(), values.end(), reinterpret_cast<float*>(units[unit].data()) + begin);
-  else
-    std::transform(values.begin(), values.end(), reinterpret_cast<std::uint16_t*>(units[unit].data()) + begin, float_to_bf16);
+  if (type == DType::f32) return units[unit].write(begin * sizeof(float), std::as_bytes(values));
+  std::vector<std::uint16_t> rounded(values.size());
+  std::transform(values.begin(), values.end(), rounded.begin(), float_to_bf16);
+  units[unit].write(begin * sizeof(std::uint16_t), std::as_bytes(std::span(rounded)));
+}
+
+std::vector<float> ShardState::values(std::size_t unit) const {
+  std::vector<float> all(numel(unit));
+  read(unit, 0, all);
+  return all;
 }
 
 }  // namespace fsdp

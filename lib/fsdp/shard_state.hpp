@@ -9,31 +9,35 @@
 #include <vector>
 
 #include "base/dtype.hpp"
+#include "device/memory_view.hpp"
 #include "optim/optimizer.hpp"
 
 namespace fsdp {
 
-/// Memory of a state: of each unit Layout::state_numel() elements of `type`, or nothing where it has no such state.
+/// Memory of a state: of each unit Layout::state_numel() elements of `type`, or nothing where it has no such state. Whoever is
+/// no stream's work reads and writes it through the views.
 /// Extent::element: this rank's part of the unit, as Layout::slices() tells; row and column: of all matrices of the unit in
 /// order, the same on every rank.
 struct ShardState {
   std::string name;  // "parameters", "exp_avg"
-  std::vector<std::span<std::byte>> units;
+  std::vector<MemoryView> units;
   Extent extent = Extent::element;
   DType type = DType::f32;
 
-  ShardState(std::string state, std::vector<std::span<std::byte>> memory, Extent how_much, DType element_type)
+  ShardState(std::string state, std::vector<MemoryView> memory, Extent how_much, DType element_type)
       : name(std::move(state)), units(std::move(memory)), extent(how_much), type(element_type) {}
-  /// fp32, a rank's part of each unit.
+  /// fp32 on the host, a rank's part of each unit.
   ShardState(std::string state, const std::vector<std::span<float>>& memory) : name(std::move(state)) {
-    for (const std::span<float> unit : memory) units.push_back(std::as_writable_bytes(unit));
+    for (const std::span<float> unit : memory) units.emplace_back(std::as_writable_bytes(unit));
   }
 
-  std::size_t numel(std::size_t unit) const { return units[unit].size() / size_of(type); }
+  std::size_t numel(std::size_t unit) const { return units[unit].bytes() / size_of(type); }
   /// Elements [begin, begin + out.size()) of a unit in fp32, which is exact.
   void read(std::size_t unit, std::size_t begin, std::span<float> out) const;
   /// The other way: to the nearest number of `type`, which is exact for what read() gave.
   void write(std::size_t unit, std::size_t begin, std::span<const float> values) const;
+  /// All of a unit in fp32.
+  std::vector<float> values(std::size_t unit) const;
 };
 
 }  // namespace fsdp

@@ -85,7 +85,7 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
       planned_(plan_sharding(model_, options_, {mesh_.shard->size(), mesh_.replicate->size()}, &warnings_)) {
   // Nothing in the plan depends on the rank; what the ranks were told may.
   const auto stream = make_cpu_device()->make_stream();
-  const auto mine = static_cast<std::int64_t>(collective_fingerprint(plan(), layout()));
+  const auto mine = static_cast<std::int64_t>(collective_fingerprint(plan()));
   std::int64_t of_rank_0 = mine;
   world.broadcast(*stream, &of_rank_0, sizeof of_rank_0, 0);
   if (!all_agree(world, *stream, mine == of_rank_0))
@@ -98,6 +98,7 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options) {
   agree(world_, [&] { arena = device.allocate(plan().arena_bytes); });  // before the collective one below
   Buffer slots;                                                         // one shard group may fail alone
   agree(world_, [&] { slots = mesh_.shard->allocate(device, plan().slot_bytes); });
+  if (device.communicates_at_once()) mesh_.gather = mesh_.shard->split(0, mesh_.shard->rank());
   return executor_.emplace(model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(arena),
                            std::move(slots), mesh_, std::move(options));
 }

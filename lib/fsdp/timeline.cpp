@@ -26,60 +26,33 @@ std::string short_name(const Unit& unit) {
 
 /// The rule. `forward` columns are one unit of time.
 Box box_of(const Operation& op, const Layout& layout, std::size_t block_numel, std::size_t forward) {
-  const auto transfer = [&](char letter, std::size_t numel, std::size_t element_bytes) -> Box {
-    const double bytes = static_cast<double>(numel * element_bytes),
-                 block_bytes = static_cast<double>(block_numel * size_of(DType::f32));
-    const auto columns = static_cast<std::size_t>(std::lround(static_cast<double>(forward) * bytes / block_bytes));
-    return {letter + short_name(layout.units()[static_cast<std::size_t>(op.unit)]), std::max<std::size_t>(columns, 3)};
-  };
-  const auto unit = [&]() -> const Unit& { return layout.units()[static_cast<std::size_t>(op.unit)]; };
-  const auto part = [&] { return layout.shard_numel(static_cast<std::size_t>(op.unit)); };
-  switch (op.kind) {
-    case all_gather:
-      return transfer('G', unit().padded_numel, size_of(unit().types.parameter));
-    case reduce_scatter:
-      return transfer('R', unit().padded_numel, size_of(op.travel));
-    case all_reduce:
-      return transfer('A', part(), size_of(op.travel) + sizeof(float));
-    case embedding_forward:
-    case embedding_backward:
-      return {"E", forward};
-    case block_forward:
-      return {format("F{}", op.block), forward};
-    case recompute:
-      return {format("f{}", op.block), forward};
-    case block_backward:
-      return {format("B{}", op.block), 2 * forward};
-    case head:
-    case head_loss:
-      return {"H", forward};
-    case gradient_norm:
-      return {"N", forward};
-    case statistics:
-      return {"S", 3};
-    case reduce_statistics:
-      return {"M", forward};
-    case directions:
-      return {"D", 3};
-    case gather_directions:
-      return transfer('G', unit().padded_numel, sizeof(float));
-    case whole_matrices:
-      return {"W" + short_name(unit()), forward};
-    case scatter_directions:
-      return transfer('R', unit().padded_numel, sizeof(float));
-    case sum_directions:
-      return transfer('A', part(), 2 * sizeof(float));
-    case optimizer:
-      return {"O", 3};
-    case read_batch:
-    case release:
-    case refill:
-    case clear:
-    case add_squares:
-    case round:
+  const OperationInfo& info = info_of(op.kind);
+  const std::string what = op.block >= 0  ? format("{}", op.block)
+                           : op.unit >= 0 ? short_name(layout.units()[static_cast<std::size_t>(op.unit)])
+                                          : "";
+  const auto box = [&](std::size_t columns) -> Box { return {info.letter + what, columns}; };
+  switch (info.drawing) {
+    case Drawing::not_at_all:
       return {};
+    case Drawing::briefly:
+      return box(3);
+    case Drawing::as_forward:
+      return box(forward);
+    case Drawing::as_backward:
+      return box(2 * forward);
+    case Drawing::as_transfer:
+      break;
   }
-  fail_expectation("unknown kind of operation", std::source_location::current());
+  if (op.unit < 0) return {};  // a few numbers
+  // What a group moves: shards to everyone, each rank's summands to their owners, or both.
+  const std::size_t ranks =
+                        op.unit < 0 ? 1 : static_cast<std::size_t>(layout.units()[static_cast<std::size_t>(op.unit)].shards),
+                    bytes = op.kind == all_reduce   ? op.count * (size_of(op.travel) + size_of(op.type))
+                            : op.kind == all_gather ? ranks * op.count * size_of(op.type)
+                                                    : ranks * op.count * size_of(op.travel);
+  const auto columns = static_cast<std::size_t>(std::lround(static_cast<double>(forward) * static_cast<double>(bytes) /
+                                                            static_cast<double>(block_numel * size_of(DType::f32))));
+  return box(std::max<std::size_t>(columns, 3));
 }
 
 }  // namespace
@@ -121,7 +94,7 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
       "gathering or reducing {} parameters (a block's) takes {}. F forward, f forward again, B backward,\n"
       "E embedding, H head and loss, N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n{}",
       forward, 2 * forward, forward, format_count(static_cast<double>(block_numel)), forward,
-      has(statistics)       ? "S sums of a unit over whole tensors, M their reduction\n"
+      has(statistics)       ? "S sums of a unit over whole tensors\n"
       : has(whole_matrices) ? "D what whole matrices are made of, W the work on them\n"
                             : "");
   constexpr std::array order = {StreamId::gather, StreamId::compute, StreamId::reduce};

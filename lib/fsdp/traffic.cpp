@@ -6,7 +6,6 @@
 
 #include "base/error.hpp"
 #include "comm/nodes/nodes_communicator.hpp"
-#include "kernels/exact_sum.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -89,46 +88,30 @@ Sent sent_directly(const CollectiveUse& use, const Group& group, Range near) {
 
 }  // namespace
 
-std::optional<CollectiveUse> collective_of(const Operation& op, const Layout& layout) {
-  const auto use = [&](Collective kind, DType type, DType travel) -> CollectiveUse {
-    return {kind, op.group, layout.shard_numel(static_cast<std::size_t>(op.unit)), size_of(type), size_of(travel), 1};
+std::optional<CollectiveUse> collective_of(const Operation& op) {
+  const auto use = [&](Collective kind, DType travel) -> CollectiveUse {
+    return {kind, op.group, op.count, size_of(op.type), size_of(travel), 1};
   };
-  const auto gather = [&](DType type) { return use(Collective::all_gather, type, type); };
   switch (op.kind) {
     case OperationKind::all_gather:
-      return gather(layout.units().at(static_cast<std::size_t>(op.unit)).types.parameter);
+      return use(Collective::all_gather, op.type);
     case OperationKind::reduce_scatter:
-      return use(Collective::reduce_scatter, DType::f32, op.travel);
+      return use(Collective::reduce_scatter, op.travel);
     case OperationKind::all_reduce:
-      return use(Collective::all_reduce, DType::f32, op.travel);
-    case OperationKind::gather_directions:
-      return gather(DType::f32);
-    case OperationKind::scatter_directions:
-      return use(Collective::reduce_scatter, DType::f32, DType::f32);
-    case OperationKind::sum_directions:
-      return use(Collective::all_reduce, DType::f32, DType::f32);
+      return use(Collective::all_reduce, op.type == DType::f32 ? op.travel : op.type);
     default:
       return std::nullopt;
   }
 }
 
-std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, const Layout& layout,
-                                                 std::size_t micro_batches) {
+std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, std::size_t micro_batches) {
   const std::size_t planned = operations.empty() ? 1 : static_cast<std::size_t>(operations.back().micro_batch) + 1;
   expect(micro_batches == planned || (micro_batches > planned && planned >= 2),
          "a micro-batch that is not the last is planned");
   std::map<std::tuple<Collective, GroupAxis, std::size_t, std::size_t, std::size_t>, std::uint64_t> calls;
   for (const Operation& op : operations) {
     const std::uint64_t times = op.micro_batch == 0 ? micro_batches - planned + 1 : 1;
-    if (op.kind == OperationKind::gradient_norm) {
-      calls[{Collective::all_reduce, GroupAxis::shard, kernels::ExactSum::words, sizeof(std::int64_t), sizeof(std::int64_t)}] +=
-          times;
-      calls[{Collective::all_reduce, GroupAxis::world, 1, sizeof(double), sizeof(double)}] += times;
-    }
-    if (op.kind == OperationKind::reduce_statistics)
-      calls[{Collective::all_reduce, GroupAxis::shard, layout.statistics_words(op.round), sizeof(std::int64_t),
-             sizeof(std::int64_t)}] += times;
-    if (const auto use = collective_of(op, layout))
+    if (const auto use = collective_of(op))
       calls[{use->kind, use->axis, use->count, use->element_bytes, use->travel_bytes}] += times;
   }
   std::vector<CollectiveUse> uses;

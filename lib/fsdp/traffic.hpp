@@ -39,12 +39,11 @@ struct CollectiveUse {
   std::size_t travel_bytes;  // of an element that is still to be added up: less where it is rounded on its way
   std::uint64_t calls;
 };
-/// What an operation on a unit calls, once; nothing if it is no collective of a unit.
-std::optional<CollectiveUse> collective_of(const Operation& op, const Layout& layout);
+/// What an operation calls, once; nothing if it is no collective.
+std::optional<CollectiveUse> collective_of(const Operation& op);
 /// Those of an update of `micro_batches`, from the operations of one that may have fewer, but at least two: all micro-batches
-/// but the last are alike. The few of the gradient norm and the loss are included.
-std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, const Layout& layout,
-                                                 std::size_t micro_batches);
+/// but the last are alike.
+std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, std::size_t micro_batches);
 
 struct RankTraffic {
   std::array<std::uint64_t, collective_kinds> bytes_sent{};

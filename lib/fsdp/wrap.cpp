@@ -107,6 +107,18 @@ std::string block_range(std::size_t first, std::size_t last) {
   return first == last ? format("block {}", first) : format("blocks {}-{}", first, last);
 }
 
+/// The embedding and the head of a model that does not tie them are a unit each: they are the largest, and never used together.
+/// A tied model needs the one matrix at both ends, so that they stay in the root.
+void wrap_ends(const std::vector<Parameter>& parameters, Assignment& unit_of) {
+  const auto in_block = [](const Parameter& p) { return p.block >= 0; };
+  const auto first = std::find_if(parameters.begin(), parameters.end(), in_block);
+  const auto last = std::find_if(parameters.rbegin(), parameters.rend(), in_block).base();
+  if (std::none_of(last, parameters.end(), [](const Parameter& p) { return p.shape.size() > 1; })) return;
+  const auto at = [&](auto parameter) { return unit_of.begin() + (parameter - parameters.begin()); };
+  std::fill(unit_of.begin(), at(first), "embedding");
+  std::fill(at(last), unit_of.end(), "head");
+}
+
 Assignment assign(const std::vector<Parameter>& parameters, const WrapPolicy& policy) {
   Assignment unit_of(parameters.size());
   std::size_t blocks = 0;
@@ -122,6 +134,7 @@ Assignment assign(const std::vector<Parameter>& parameters, const WrapPolicy& po
             static_cast<std::size_t>(parameters[p].block) / policy.blocks_per_unit * policy.blocks_per_unit;
         unit_of[p] = block_range(first, std::min(first + policy.blocks_per_unit, blocks) - 1);
       }
+      wrap_ends(parameters, unit_of);
       break;
     case WrapPolicy::Kind::size:
       wrap_by_size(module_tree(parameters), parameters, policy.min_num_params, true, unit_of);

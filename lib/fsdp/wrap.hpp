@@ -17,7 +17,7 @@ namespace fsdp {
 /// How modules become units. What no unit takes belongs to the root.
 struct WrapPolicy {
   enum class Kind {
-    transformer,  // every blocks_per_unit blocks
+    transformer,  // every blocks_per_unit blocks; the embedding and the head, if they are not tied
     size,         // modules of min_num_params or more, from the leaves up: PyTorch's size_based_auto_wrap_policy
     none,         // the root alone
     custom,       // a unit for each of `patterns`, or what `unit_of` says
@@ -42,7 +42,8 @@ struct ParameterPatterns {
 /// sharded or none. A unit of the policy that has several kinds becomes several of these, which are gathered and released
 /// together.
 struct UnitSpec {
-  std::string name;  // "root", "block 3", "blocks 0-3", "transformer.h.0.mlp"; ", frozen", ", ignored", ", by adam"
+  std::string
+      name;  // "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp"; ", frozen", ", ignored", ", by adam"
   std::vector<std::size_t> parameters;  // indices, ascending
   bool trainable = true;
   bool sharded = true;

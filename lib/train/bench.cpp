@@ -10,6 +10,7 @@
 
 #include "base/format.hpp"
 #include "base/timer.hpp"
+#include "comm/silent.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
@@ -118,7 +119,7 @@ std::string bench_step(BenchOptions options, Communicator& world, Device& device
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   ShardedModel sharded(arch_config(options.arch), sharding, world);
-  sharded.allocate(device, {.comm_thread = options.comm_thread});
+  sharded.allocate(device);
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();
@@ -127,8 +128,9 @@ std::string bench_step(BenchOptions options, Communicator& world, Device& device
   const std::size_t V = sharded.model().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
   const BatchReader random_tokens = random_batches({B, T}, V, world.rank());
   std::uint64_t updates = 0;
+  const SilentMesh silent(sharded.mesh());
   const auto update = [&](bool fake) {
-    executor.fake_collectives(fake);
+    executor.communicate_along(fake ? silent.mesh : sharded.mesh());
     executor.reset_times();
     world.barrier();
     const Timer timer;
@@ -297,7 +299,7 @@ std::string bench(const BenchOptions& given, Communicator& world) {
     if (std::string_view("gemm step collectives optimizer checkpoint").find(options.what) != std::string_view::npos)
       require_read(options);
   });
-  const auto device = make_cpu_device();
+  const auto device = make_cpu_device({.communication_thread = options.comm_thread});
   const auto stream = device->make_stream();
   const CpuShare share = share_of_rank(*world.split_by_node(), *stream, options.threads, options.comm_thread ? 1 : 0);
   kernels::set_threads(share.threads);

@@ -270,7 +270,7 @@ class CheckpointBench {
         stream_(stream),
         program_(fs::read_symlink("/proc/self/exe").parent_path() / "fsdp-consolidate") {
     const Layout& layout = sharded.layout();
-    states_ = {{"parameters", sharded.executor().parameters()}};
+    states_ = {sharded.executor().parameters()};
     for (ShardState& state : sharded.executor().optimizer_states()) states_.push_back(std::move(state));
     for (const Parameter& parameter : parameters()) numel_ += fsdp::numel(parameter.shape);
     for (const int ranks : {world.size() - 1, world.size(), world.size() + 1})
@@ -598,7 +598,7 @@ std::string bench_checkpoint(const BenchOptions& options, Communicator& world, D
   agree(world, [&] { check_sharding(arch_config(options.arch), sharding, world.size()); });
   const Scratch scratch(options.save_dir, world, stream);
   ShardedModel sharded(arch_config(options.arch), sharding, world);
-  Executor& executor = sharded.allocate(device, {.comm_thread = options.comm_thread});
+  Executor& executor = sharded.allocate(device);
   executor.initialize_parameters(1);
   executor.publish_parameters();
   CheckpointBench bench(options, sharded, scratch, world, device, stream);

@@ -31,13 +31,14 @@ GroupNorms::GroupNorms(ShardedModel& sharded, const OptimizerOptions& options) :
 
 const std::vector<std::pair<std::string, double>>& GroupNorms::measure(Stream& stream, double loss_scale) {
   std::fill(squares_.begin(), squares_.end(), kernels::ExactSum{});
-  const std::vector<std::span<float>> gradients = sharded_.executor().gradients();
-  for (std::size_t u = 0; u < gradients.size(); ++u) {
+  const ShardState gradients = sharded_.executor().gradients();
+  for (std::size_t u = 0; u < gradients.units.size(); ++u) {
     const Unit& unit = sharded_.layout().units()[u];
-    if (gradients[u].empty() || (!unit.sharded && sharded_.shard() != 0)) continue;  // what all ranks hold counts once
+    if (gradients.units[u].empty() || (!unit.sharded && sharded_.shard() != 0)) continue;  // what all ranks hold counts once
     for (const Slice& slice : sharded_.layout().slices(u, sharded_.shard()))
-      kernels::add_squares(stream, squares_[group_of_[slice.parameter]], gradients[u].data() + slice.shard_offset,
-                           slice.range.size());
+      gradients.units[u].visit<float>(
+          slice.shard_offset * sizeof(float), slice.range.size(),
+          [&](const float* x, std::size_t n) { kernels::add_squares(stream, squares_[group_of_[slice.parameter]], x, n); });
   }
   sharded_.mesh().shard->all_reduce(stream, reinterpret_cast<std::int64_t*>(squares_.data()),
                                     squares_.size() * kernels::ExactSum::words);

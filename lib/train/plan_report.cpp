@@ -276,7 +276,7 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
   static constexpr std::array<const char*, 3> axes = {"shard", "replicate", "world"};
   const std::array<int, 3> sizes = {row.mesh.shard, row.mesh.replicate, table.options.cluster.ranks()};
   std::vector<Cells> rows = {{"  collective", "calls", "axis", "ranks", "bytes each", "rank 0 sends"}};
-  for (const CollectiveUse& use : collectives_of_update(planned.plan.update, planned.layout, table.options.train.update_freq)) {
+  for (const CollectiveUse& use : collectives_of_update(planned.plan.update, table.options.train.update_freq)) {
     const auto kind = static_cast<std::size_t>(use.kind), axis = static_cast<std::size_t>(use.axis);
     const std::size_t whole =
         use.count * use.travel_bytes * (use.kind == Collective::all_reduce ? 1 : static_cast<std::size_t>(sizes[axis]));

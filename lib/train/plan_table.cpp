@@ -78,8 +78,7 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   variant.memory.gemm = gemm_bytes(model.config(), options.batch, options.types.parameter);
   if (saves_meanwhile(train))  // of rank 0, which writes most
     variant.memory.snapshot = snapshot_bytes(planned.layout, train.optimizer_state_dtype, 0, cluster.ranks());
-  variant.traffic =
-      traffic_of_cluster(collectives_of_update(planned.plan.update, planned.layout, options.plan.micro_batches), mesh, cluster);
+  variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   return variant;
 }
 

@@ -75,7 +75,7 @@ Run::Run(const TrainOptions& options, Communicator& world)
     : options_(options),
       world_(world),
       node_(world.split_by_node()),
-      device_(make_cpu_device()),
+      device_(make_cpu_device({.communication_thread = options.comm_thread})),
       stream_(device_->make_stream()),
       start_bytes_(start_up(*stream_)),
       options_json_(to_json(options)) {
@@ -153,7 +153,7 @@ void Run::announce() {
 
 void Run::prepare() {
   require_memory();
-  sharded_->allocate(*device_, {.comm_thread = options_.comm_thread, .table_type = options_.buffer_dtype});
+  sharded_->allocate(*device_, {.table_type = options_.buffer_dtype});
   if (options_.log_group_norms) group_norms_.emplace(*sharded_, optimizer_of(options_));
   agree(world_, [&] {
     snapshot_ = device_->allocate(snapshot_bytes());
@@ -244,7 +244,7 @@ void Run::require_memory() {
 
 std::vector<ShardState> Run::states() {
   Executor& executor = sharded_->executor();
-  std::vector<ShardState> all = {{"parameters", executor.parameters()}};
+  std::vector<ShardState> all = {executor.parameters()};
   for (ShardState& state : executor.optimizer_states()) all.push_back(std::move(state));
   return all;
 }

@@ -98,7 +98,7 @@ class Run {
   Communicator& world_;
   std::unique_ptr<Communicator> node_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
+  std::shared_ptr<Stream> stream_;
   const std::size_t start_bytes_;  // what the process had used before
   int threads_ = 1;
   std::optional<double> peak_flops_;

@@ -111,9 +111,9 @@ ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()
 
 namespace {
 
-/// Bytes that each rank sends in an operation; 0 if it is no collective of a unit.
+/// About how many bytes each rank sends in an operation; 0 if it is no collective.
 std::size_t bytes_sent(const Operation& op, const ShardedModel& sharded) {
-  const auto use = collective_of(op, sharded.layout());
+  const auto use = collective_of(op);
   if (!use) return 0;
   const auto ranks = static_cast<std::size_t>(sharded.mesh().along(use->axis).size());
   const std::size_t to_others = (ranks - 1) * use->count;
@@ -124,8 +124,8 @@ std::size_t bytes_sent(const Operation& op, const ShardedModel& sharded) {
 /// Arrows from operation to operation: from a gather to the first computation that uses what it gathered, and from the last
 /// computation of a gradient to its reduction. Gathers after the optimizer have none: only the next update uses them.
 std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<Operation>& operations) {
-  const auto has = [](const std::vector<BufferId>& ids, BufferId id) {
-    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  const auto has = [](const std::vector<Location>& places, const Location& place) {
+    return std::any_of(places.begin(), places.end(), [&](const Location& one) { return one.buffer == place.buffer; });
   };
   std::vector<std::pair<std::size_t, std::size_t>> arrows;
   for (std::size_t i = 0; i < operations.size(); ++i) {

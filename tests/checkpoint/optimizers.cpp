@@ -12,6 +12,7 @@
 #include "h5/h5.hpp"
 #include "kernels/threads.hpp"
 #include "support/plain_hdf5.hpp"
+#include "support/threaded_device.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -69,7 +70,8 @@ Result run_stage(const Choice& choice, const Stage& stage) {
   Result result;
   run_ranks(stage.ranks, [&](Communicator& world) {
     kernels::set_threads(1);
-    const auto device = make_cpu_device();
+    // What is saved and loaded lies where host code cannot reach it.
+    const auto device = std::make_unique<test::ThreadedDevice>(static_cast<std::uint64_t>(world.rank()));
     const std::size_t batches = sequences / static_cast<std::size_t>(stage.ranks) / B;
     ShardedModel sharded(gpt2_config(),
                          {.strategy = stage.strategy,
@@ -80,7 +82,7 @@ Result run_stage(const Choice& choice, const Stage& stage) {
                           .optimizer = choice.options},
                          world);
     Executor& executor = sharded.allocate(*device);
-    std::vector<ShardState> states = {{"parameters", executor.parameters()}};
+    std::vector<ShardState> states = {executor.parameters()};
     for (ShardState& state : executor.optimizer_states()) states.push_back(std::move(state));
     Progress progress;
     if (stage.from.empty()) {
@@ -102,7 +104,8 @@ Result run_stage(const Choice& choice, const Stage& stage) {
       if (world.rank() == 0) result.losses.push_back(update.loss);
     }
     if (world.rank() == 0)
-      for (const std::span<float> unit : executor.parameters()) result.weights.emplace_back(unit.begin(), unit.end());
+      for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)
+        result.weights.push_back(executor.parameters().values(u));
     if (stage.to.empty()) return;
     const CheckpointHeader header = {.config = sharded.model().config(),
                                      .progress = progress,

@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(golden_models_are_read) {
     std::size_t before = 0;
     for (int shard = 0; shard < 3; ++shard) {
       UnitValues values = room(layout, std::nanf(""));
-      load_parameters(*source, parameters, layout, shard, spans(values));
+      load_parameters(*source, parameters, layout, shard, {"parameters", spans(values)});
       for (const auto& unit : values)
         for (const float value : unit) BOOST_REQUIRE(std::abs(value) < 10);
       std::size_t own = 0;
@@ -159,8 +159,9 @@ BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
   const auto parameters = list_parameters(gpt2_config()).parameters;
   const Layout layout(parameters, wrap_parameters(parameters, {}), 1);
   UnitValues values = room(layout, 0);
-  const std::string missing =
-      message_of([&] { load_parameters(*open_hugging_face(folder / "a"), parameters, layout, 0, spans(values)); });
+  const std::string missing = message_of([&] {
+    load_parameters(*open_hugging_face(folder / "a"), parameters, layout, 0, {"parameters", spans(values)});
+  });
   CHECK_CONTAINS(missing, "does not fit the model in 1 tensor (transformer.h.1.ln_1.bias: it is not there)");
   write_folder(folder / "b", gpt2_config(), same_name);
   TransformerConfig wider = gpt2_config();
@@ -168,8 +169,9 @@ BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
   const auto others = list_parameters(wider).parameters;
   const Layout other_layout(others, wrap_parameters(others, {}), 1);
   UnitValues other_values = room(other_layout, 0);
-  const std::string shape =
-      message_of([&] { load_parameters(*open_hugging_face(folder / "b"), others, other_layout, 0, spans(other_values)); });
+  const std::string shape = message_of([&] {
+    load_parameters(*open_hugging_face(folder / "b"), others, other_layout, 0, {"parameters", spans(other_values)});
+  });
   CHECK_CONTAINS(shape, "in 9 tensors");
   for (const char* text : {"transformer.h.0.mlp.c_fc.weight: its shape is [12, 29] there, [12, 31] in the model",
                            "transformer.h.0.mlp.c_fc.bias: its shape is [29] there", "transformer.h.2.mlp.c_proj.weight: "})
@@ -201,7 +203,7 @@ BOOST_AUTO_TEST_CASE(patterns_allow_what_does_not_fit) {
     const Layout layout(parameters, wrap_parameters(parameters, {}), shards);
     for (int shard = 0; shard < shards; ++shard) {
       UnitValues values = room(layout, padding);
-      load_parameters(*source, parameters, layout, shard, spans(values), found.fresh);
+      load_parameters(*source, parameters, layout, shard, {"parameters", spans(values)}, found.fresh);
       for (std::size_t unit = 0; unit < values.size(); ++unit)
         for (const Slice& slice : layout.slices(unit, shard))
           for (std::size_t i = 0; i < slice.range.size(); ++i) {

@@ -19,7 +19,7 @@ BOOST_AUTO_TEST_CASE(updates_do_not_allocate) {
     for (const bool both : {false, true})  // recomputation and a communication thread
       run_ranks(2, [&](Communicator& world) {
         kernels::set_threads(1);
-        const auto device = make_cpu_device();
+        const auto device = make_cpu_device({.communication_thread = both});
         const std::size_t before = test::large_allocations();
         ShardedModel sharded(config,
                              {.strategy = strategy,
@@ -28,7 +28,7 @@ BOOST_AUTO_TEST_CASE(updates_do_not_allocate) {
                               .plan = {.micro_batches = 2, .checkpoint_activations = both}},
                              world);
         expect(test::large_allocations() > before, "the counter sees what libfsdp allocates");
-        Executor& executor = sharded.allocate(*device, {.comm_thread = both});
+        Executor& executor = sharded.allocate(*device);
         executor.initialize_parameters(7);
         const BatchReader read = [](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
           for (std::int32_t i = 0; i < 3 * 64; ++i) inputs[i] = i * 7 % 5000, targets[i] = i * 11 % 5000;

@@ -53,12 +53,12 @@ struct Result {
 };
 
 /// What two updates give on this rank, and what the second one sends.
-Result train(Communicator& world, const ShardingOptions& options, ExecutorOptions how, Sent* sent_by_update,
+Result train(Communicator& world, const ShardingOptions& options, CpuDeviceOptions how, Sent* sent_by_update,
              RankTraffic* predicted, Cluster cluster) {
   kernels::set_threads(1);
-  const auto device = make_cpu_device();
+  const auto device = make_cpu_device(how);
   ShardedModel sharded(small_model(), options, world);
-  Executor& executor = sharded.allocate(*device, std::move(how));
+  Executor& executor = sharded.allocate(*device);
   executor.initialize_parameters(3);
   executor.publish_parameters();
   const auto sent = [&] {
@@ -86,12 +86,12 @@ Result train(Communicator& world, const ShardingOptions& options, ExecutorOption
     result.losses.push_back(done.loss);
     result.norms.push_back(done.gradient_norm);
   }
-  for (const std::span<float> unit : executor.parameters()) result.weights.emplace_back(unit.begin(), unit.end());
+  for (std::size_t u = 0; u < sharded.layout().units().size(); ++u) result.weights.push_back(executor.parameters().values(u));
   if (sent_by_update) {
     *sent_by_update = sent();
     for (std::size_t k = 0; k < collective_kinds; ++k) sent_by_update->by_kind[k] -= before.by_kind[k];
     sent_by_update->far -= before.far;
-    *predicted = traffic_of_rank(collectives_of_update(sharded.plan().update, sharded.layout(), micro_batches),
+    *predicted = traffic_of_rank(collectives_of_update(sharded.plan().update, micro_batches),
                                  {sharded.mesh().shard->size(), sharded.mesh().replicate->size()}, cluster, world.rank());
   }
   return result;
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(training_gives_the_same_bits_and_sends_what_is_predicted) {
           Sent sent;
           RankTraffic predicted;
           const Cluster cluster = {size / per_node, per_node};
-          const Result ours = train(*nodes, options, {.comm_thread = comm_thread}, &sent, &predicted, cluster);
+          const Result ours = train(*nodes, options, {.communication_thread = comm_thread}, &sent, &predicted, cluster);
           Result theirs;
           run_ranks(size, [&](Communicator& threads) {
             Result result = train(threads, options, {}, nullptr, nullptr, cluster);

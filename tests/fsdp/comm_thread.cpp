@@ -1,8 +1,12 @@
-// Communication on a thread of its own. Threads are held up at random, so that an order that the plan's waits do not enforce
-// shows as other numbers; and they fail, so that a hang would show.
+// Streams that have threads: one for communication, or one each. Threads are held up at random, so that an order that the
+// plan's waits do not enforce shows as other numbers; and they fail, so that a hang would show.
 #define BOOST_TEST_MODULE fsdp.comm_thread
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <random>
 #include <set>
 #include <thread>
@@ -11,8 +15,10 @@
 
 #include "base/error.hpp"
 #include "comm/threads/threads.hpp"
+#include "device/memory_view.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "support/threaded_device.hpp"
 
 using namespace fsdp;
 
@@ -64,17 +70,26 @@ History train(Executor& executor, std::size_t micro_batches, int ranks) {
     history.norms.push_back(result.gradient_norm);
   }
   history.losses.push_back(executor.evaluate(read_tokens));
-  for (const std::span<float> unit : executor.parameters()) history.weights.emplace_back(unit.begin(), unit.end());
+  const ShardState parameters = executor.parameters();
+  for (std::size_t u = 0; u < parameters.units.size(); ++u) history.weights.push_back(parameters.values(u));
   return history;
 }
 
-History train(int ranks, const ShardingOptions& sharding, const ExecutorOptions& options) {
+/// Makes the device of a rank.
+using MakeDevice = std::function<std::unique_ptr<Device>(int rank)>;
+std::unique_ptr<Device> in_turn(int) { return make_cpu_device(); }
+std::unique_ptr<Device> with_comm_thread(int) { return make_cpu_device({.communication_thread = true}); }
+std::unique_ptr<Device> with_three_threads(int rank) {
+  return std::make_unique<fsdp::test::ThreadedDevice>(static_cast<std::uint64_t>(rank));
+}
+
+History train(int ranks, const ShardingOptions& sharding, const MakeDevice& make_device = in_turn, const Hook& hook = {}) {
   History of_rank_0;
   run_ranks(ranks, [&](Communicator& world) {
     kernels::set_threads(1);
-    const auto device = make_cpu_device();
+    const auto device = make_device(world.rank());
     ShardedModel sharded(small_model(), sharding, world);
-    History history = train(sharded.allocate(*device, options), sharding.plan.micro_batches, ranks);
+    History history = train(sharded.allocate(*device, {hook}), sharding.plan.micro_batches, ranks);
     if (world.rank() == 0) of_rank_0 = std::move(history);
   });
   return of_rank_0;
@@ -95,20 +110,48 @@ BOOST_AUTO_TEST_CASE(results_are_the_same_bits) {
       for (const std::size_t micro_batches : {1u, 3u}) {
         if (ranks % 2 == 1 && std::string_view(strategy).starts_with("hybrid")) continue;
         const ShardingOptions sharding = options_of(strategy, micro_batches, ranks % 2 == 0);
-        const History in_turn = train(ranks, sharding, {}), beside = train(ranks, sharding, {true, dawdle});
-        BOOST_TEST((in_turn == beside), strategy << " at " << ranks << " ranks, " << micro_batches << " micro-batches");
+        const History one_thread = train(ranks, sharding);
+        BOOST_TEST((one_thread == train(ranks, sharding, with_comm_thread, dawdle)),
+                   strategy << " at " << ranks << " ranks, " << micro_batches << " micro-batches, a communication thread");
+        BOOST_TEST((one_thread == train(ranks, sharding, with_three_threads)),
+                   strategy << " at " << ranks << " ranks, " << micro_batches << " micro-batches, a thread for each stream");
         ++cases;
       }
   BOOST_TEST(cases == 2u * 6 * 2 + 2 * 4 * 2);
+}
+
+// The guard of the tests on a thread for each stream: without it they would prove nothing of host code.
+BOOST_AUTO_TEST_CASE(host_code_cannot_touch_a_devices_memory) {
+  if (!test::guards_memory()) {
+    BOOST_TEST_MESSAGE("this processor has no memory protection keys: host code that touches a device's memory is not found");
+    return;
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    const auto device = with_three_threads(0);
+    const auto stream = device->make_stream();
+    const Buffer memory = device->allocate(100);
+    on_stream(*stream, [&] { memory.data()[7] = std::byte{1}; });
+    const MemoryView view({memory.data(), memory.bytes()}, *stream);
+    std::byte seen{};
+    view.read(7, std::span(&seen, 1));
+    if (seen != std::byte{1}) ::_exit(1);
+    const volatile std::byte* const touched = memory.data();
+    ::_exit(touched[7] == std::byte{1} ? 2 : 3);
+  }
+  int status = 0;
+  BOOST_REQUIRE(::waitpid(child, &status, 0) == child);
+  BOOST_TEST((WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
 }
 
 BOOST_AUTO_TEST_CASE(communication_runs_while_the_model_computes) {
   std::atomic<int> together = 0;  // operations that began while the other thread was in one
   run_ranks(2, [&](Communicator& world) {
     kernels::set_threads(1);
-    const auto device = make_cpu_device();
+    const auto device = with_comm_thread(0);
     ShardedModel sharded(small_model(), options_of("full", 1), world);
-    Executor& executor = sharded.allocate(*device, {true, dawdle});
+    Executor& executor = sharded.allocate(*device, {dawdle});
     std::vector<OperationTime> times(sharded.plan().update.size());
     executor.initialize_parameters(3);
     for (std::uint64_t u = 1; u <= 5; ++u) {
@@ -133,16 +176,17 @@ BOOST_AUTO_TEST_CASE(communication_runs_while_the_model_computes) {
 // The test above would not see a missing wait if nothing could: take one away, and hold up what it waited for.
 BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
   const ShardingOptions sharding = options_of("full", 1);
-  const History sound = train(2, sharding, {});
+  const History sound = train(2, sharding);
   std::size_t seen = 0, removed = 0;
   using enum OperationKind;
   for (const OperationKind kind : {block_forward, block_backward, reduce_scatter, optimizer}) {
     History of_rank_0;
     run_ranks(2, [&](Communicator& world) {
       kernels::set_threads(1);
-      const auto device = make_cpu_device();
+      const auto device = with_three_threads(world.rank());
       Transformer model(small_model());
       Mesh mesh = make_mesh(world, 2, 1);
+      mesh.gather = mesh.shard->split(0, world.rank());
       ShardedPlan planned = plan_sharding(model, sharding, {2, 1});
       std::set<int> waited_for;
       for (Operation& op : planned.plan.update)
@@ -158,12 +202,12 @@ BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
       };
       Executor executor(model, planned.layout, planned.plan, sharding.batch, adamw, *device,
                         device->allocate(planned.plan.arena_bytes), mesh.shard->allocate(*device, planned.plan.slot_bytes),
-                        mesh, {true, late});
+                        mesh, {late});
       History history = train(executor, 1, 2);
       if (world.rank() == 0) of_rank_0 = std::move(history);
     });
     const bool differs = !(of_rank_0 == sound);
-    BOOST_TEST(differs, "nothing was seen of the missing waits of " << name_of(kind));
+    BOOST_TEST(differs, "nothing was seen of the missing waits of " << info_of(kind).name);
     seen += differs;
   }
   BOOST_TEST_MESSAGE("missing waits were seen in " << seen << " of 4 kinds of operations, " << removed << " waits removed");
@@ -171,18 +215,19 @@ BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
 
 BOOST_AUTO_TEST_CASE(an_error_on_either_thread_ends_all_ranks) {
   for (const StreamId where : {StreamId::compute, StreamId::gather, StreamId::reduce})
-    for (const int failing : {0, 2}) {
+    for (const MakeDevice& make_device : {MakeDevice(with_comm_thread), MakeDevice(with_three_threads)}) {
+      const int failing = where == StreamId::gather ? 0 : 2;
       std::atomic<int> ended = 0;
       const auto job = [&] {
         run_ranks(3, [&](Communicator& world) {
           kernels::set_threads(1);
-          const auto device = make_cpu_device();
+          const auto device = make_device(world.rank());
           ShardedModel sharded(small_model(), options_of("full", 2), world);
           int left = 20;  // of one thread: the one that fails
           const Hook fail = [&](const Operation& op) {
             if (world.rank() == failing && op.stream == where && left-- == 0) throw RunError("the disk is full");
           };
-          Executor& executor = sharded.allocate(*device, {true, fail});
+          Executor& executor = sharded.allocate(*device, {fail});
           try {
             train(executor, 2, 3);
           } catch (...) {

@@ -169,10 +169,9 @@ BOOST_DATA_TEST_CASE(reductions_in_low_precision, boost::unit_test::data::make(n
     BOOST_TEST(loss < (reduce == DType::bf16 ? 0.005 : 0.002));
     BOOST_TEST(loss > 1e-7);
     for (const std::string& strategy : strategies)
-      for (const bool comm_thread : {false, true})
-        BOOST_TEST(
-            (train_golden(name, {.ranks = 4, .strategy = strategy, .reduce = reduce, .comm_thread = comm_thread}) == full),
-            strategy);
+      for (const Threads threads : {Threads::one, Threads::communication, Threads::each_stream})
+        BOOST_TEST((train_golden(name, {.ranks = 4, .strategy = strategy, .reduce = reduce, .threads = threads}) == full),
+                   strategy);
     BOOST_TEST((train_golden(name, {.ranks = 4, .patterns = {.ignore = {"*.0.*", "*.1.*mlp*"}}, .reduce = reduce}) == full));
     const auto summed_first = [&](const char* strategy) {
       return train_golden(

@@ -11,8 +11,12 @@
 #include "fsdp/sharded_model.hpp"
 #include "golden.hpp"
 #include "kernels/threads.hpp"
+#include "support/threaded_device.hpp"
 
 namespace fsdp::test {
+
+/// Who does the work of the streams of a rank: its one thread, another one for communication, or one for each stream.
+enum class Threads { one, communication, each_stream };
 
 struct Case {
   int ranks = 1;
@@ -25,7 +29,7 @@ struct Case {
   float dropout = 0;
   json run = {};  // null: the folder's run.json
   DType state_type = DType::f32, precision = DType::f32, reduce = DType::f32, tables = DType::f32;
-  bool comm_thread = false;
+  Threads threads = Threads::one;
 };
 
 struct History {
@@ -53,13 +57,11 @@ inline OptimizerOptions optimizer_of_run(const json& run, DType state_type) {
 }
 
 /// Each rank puts what it owns of a state into the whole tensors.
-inline void collect(std::vector<std::vector<float>>& whole, const ShardedModel& sharded,
-                    const std::vector<std::span<float>>& units) {
-  for (std::size_t u = 0; u < units.size(); ++u)
+inline void collect(std::vector<std::vector<float>>& whole, const ShardedModel& sharded, const ShardState& state) {
+  for (std::size_t u = 0; u < state.units.size(); ++u)
     for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))
-      if (!units[u].empty())
-        std::copy_n(units[u].begin() + static_cast<std::ptrdiff_t>(slice.shard_offset), slice.range.size(),
-                    whole[slice.parameter].begin() + static_cast<std::ptrdiff_t>(slice.range.begin));
+      if (!state.units[u].empty())
+        state.read(u, slice.shard_offset, std::span(whole[slice.parameter]).subspan(slice.range.begin, slice.range.size()));
 }
 
 inline History train_golden(const std::string& name, const Case& c) {
@@ -74,7 +76,9 @@ inline History train_golden(const std::string& name, const Case& c) {
   History history;
   run_ranks(c.ranks, [&](Communicator& world) {
     kernels::set_threads(1);
-    const auto device = make_cpu_device();
+    const auto device = c.threads == Threads::each_stream
+                            ? std::make_unique<fsdp::test::ThreadedDevice>(static_cast<std::uint64_t>(world.rank()))
+                            : make_cpu_device({.communication_thread = c.threads == Threads::communication});
     PlanOptions plan = c.plan;
     plan.micro_batches = c.micro_batches;
     ShardedModel sharded(read_config(folder),
@@ -87,12 +91,13 @@ inline History train_golden(const std::string& name, const Case& c) {
                           .plan = plan,
                           .optimizer = optimizer_of_run(run, c.state_type)},
                          world);
-    Executor& executor = sharded.allocate(*device, {.comm_thread = c.comm_thread, .table_type = c.tables});
+    Executor& executor = sharded.allocate(*device, {.table_type = c.tables});
     const auto& parameters = sharded.model().parameters();
     for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)
       for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))
-        std::copy_n(initial.at(parameters[slice.parameter].name).begin() + static_cast<std::ptrdiff_t>(slice.range.begin),
-                    slice.range.size(), executor.parameters()[u].begin() + static_cast<std::ptrdiff_t>(slice.shard_offset));
+        executor.parameters().write(
+            u, slice.shard_offset,
+            std::span(initial.at(parameters[slice.parameter].name)).subspan(slice.range.begin, slice.range.size()));
     executor.publish_parameters();
     if (world.rank() == 0)
       for (const Parameter& p : parameters) {

@@ -72,7 +72,9 @@ BOOST_DATA_TEST_CASE(what_must_not_change_a_bit_does_not, boost::unit_test::data
                                                                 .group = group_for(ranks),
                                                                 .run = run,
                                                                 .state_type = type,
-                                                                .comm_thread = ranks % 2 == 0})),
+                                                                .threads = ranks % 2 == 0 ? Threads::communication
+                                                                           : ranks == 3   ? Threads::each_stream
+                                                                                          : Threads::one})),
                             bound.name << " in " << name_of(type) << ", " << ranks << " ranks, " << strategy);
       BOOST_CHECK_MESSAGE((full == train_golden("gpt2-tied", {.ranks = ranks,
                                                               .wrap = {.kind = WrapPolicy::Kind::none},

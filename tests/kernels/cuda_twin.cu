@@ -50,7 +50,7 @@ class DeviceCopy {
 };
 
 Stream& cpu() {
-  static const std::unique_ptr<Stream> stream = make_cpu_device()->make_stream();
+  static const std::shared_ptr<Stream> stream = make_cpu_device()->make_stream();
   return *stream;
 }
 

@@ -19,7 +19,7 @@ using Doubles = std::vector<double>;
 /// The stream of a CPU device, made anew: kernels keep no state.
 struct CpuStream {
   std::unique_ptr<Device> device = make_cpu_device();
-  std::unique_ptr<Stream> stream = device->make_stream();
+  std::shared_ptr<Stream> stream = device->make_stream();
   operator Stream&() { return *stream; }
 };
 

@@ -93,7 +93,7 @@ struct ModelRun {
 
   Transformer model;
   Dropout dropout;
-  std::unique_ptr<Stream> stream;
+  std::shared_ptr<Stream> stream;
   std::vector<std::vector<float>> weights, gradients;
   std::vector<bool> trainable;  // empty: all
   std::vector<float> tables, scratch, dx, cheap;

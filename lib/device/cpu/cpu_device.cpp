@@ -3,16 +3,30 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/timer.hpp"
+#include "device/cpu/queue_stream.hpp"
 #include "device/device.hpp"
 
 namespace fsdp {
 
 namespace {
 
+/// Does its work on the thread that gives it, at once.
 class CpuStream final : public Stream {
  public:
   DeviceKind kind() const override { return DeviceKind::cpu; }
+  void submit(Work work) override { work.run(work.context, work.index); }
+  Event record() override { return {this, 0}; }
+  void wait(Event event) override {
+    if (event.stream == this) return;
+    const Timer timer;
+    event.stream->synchronize(event.number);
+    waited_s += timer.seconds();
+  }
   void synchronize() override {}
+  void synchronize(std::uint64_t) override {}
+  void cancel() noexcept override {}
+  bool is_asynchronous() const override { return false; }
 };
 
 std::string instruction_set() {
@@ -23,6 +37,7 @@ std::string instruction_set() {
 
 class CpuDevice final : public Device {
  public:
+  explicit CpuDevice(CpuDeviceOptions options) : options_(options) {}
   DeviceKind kind() const override { return DeviceKind::cpu; }
   std::string description() const override { return "CPU with " + instruction_set(); }
 
@@ -40,11 +55,20 @@ class CpuDevice final : public Device {
     return Buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t n) { munmap(p, n); });
   }
 
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(); }
+  std::shared_ptr<Stream> make_stream(StreamUse use) override {
+    if (use == StreamUse::compute || !options_.communication_thread) return std::make_shared<CpuStream>();
+    std::shared_ptr<Stream> one = communication_.lock();
+    if (!one) communication_ = one = std::make_shared<QueueStream>("fsdp-comm");
+    return one;
+  }
+
+ private:
+  const CpuDeviceOptions options_;
+  std::weak_ptr<Stream> communication_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
+std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions options) { return std::make_unique<CpuDevice>(options); }
 
 }  // namespace fsdp

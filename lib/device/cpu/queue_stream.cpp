@@ -1,0 +1,82 @@
+#include "device/cpu/queue_stream.hpp"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "base/timer.hpp"
+
+namespace fsdp {
+
+QueueStream::QueueStream(const std::string& name, QueueStreamHooks hooks)
+    : hooks_(std::move(hooks)), thread_([this] { run(); }) {
+  pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
+}
+
+QueueStream::~QueueStream() {
+  cancel();
+  closing_.store(true);
+  given_.fetch_add(1);  // an entry that is passed over: it wakes the thread
+  given_.notify_all();
+  thread_.join();
+}
+
+void QueueStream::enqueue(const Entry& entry) {
+  const std::uint64_t number = given_.load(std::memory_order_relaxed);
+  for (std::uint64_t done; number - (done = done_.load(std::memory_order_acquire)) >= capacity;)
+    done_.wait(done, std::memory_order_acquire);
+  ring_[number % capacity] = entry;
+  given_.store(number + 1, std::memory_order_release);
+  given_.notify_one();
+}
+
+void QueueStream::wait(Event event) {
+  if (event.stream != this) enqueue({{}, event});
+}
+
+void QueueStream::synchronize(std::uint64_t number) {
+  for (std::uint64_t done; (done = done_.load(std::memory_order_acquire)) < number;)
+    done_.wait(done, std::memory_order_acquire);
+  if (cancelled_.load(std::memory_order_acquire)) throw StreamFailed();
+}
+
+void QueueStream::synchronize() {
+  const std::uint64_t given = given_.load(std::memory_order_relaxed);
+  for (std::uint64_t done; (done = done_.load(std::memory_order_acquire)) < given;) done_.wait(done, std::memory_order_acquire);
+  if (!cancelled_.exchange(false)) return;
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  throw StreamFailed();
+}
+
+void QueueStream::cancel() noexcept { cancelled_.store(true, std::memory_order_release); }
+
+void QueueStream::handle(const Entry& entry) {
+  if (entry.event.stream) {
+    const Timer timer;
+    entry.event.stream->synchronize(entry.event.number);
+    waited_s += timer.seconds();
+    return;
+  }
+  if (hooks_.before_work) hooks_.before_work();
+  entry.work.run(entry.work.context, entry.work.index);
+}
+
+void QueueStream::run() {
+  if (hooks_.at_start) hooks_.at_start();
+  for (std::uint64_t number = 0;; ++number) {
+    while (given_.load(std::memory_order_acquire) <= number) given_.wait(number, std::memory_order_acquire);
+    if (closing_.load()) return;
+    if (!cancelled_.load(std::memory_order_acquire)) {
+      try {
+        handle(ring_[number % capacity]);
+      } catch (...) {
+        error_ = std::current_exception();
+        cancel();
+      }
+    }
+    done_.store(number + 1, std::memory_order_release);
+    done_.notify_all();
+  }
+}
+
+}  // namespace fsdp

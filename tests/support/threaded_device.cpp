@@ -1,0 +1,50 @@
+#include "support/threaded_device.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "device/cpu/queue_stream.hpp"
+
+namespace fsdp::test {
+
+namespace {
+
+/// The key of all devices' memory. Threads may not touch it unless they have said pkey_set(): that is how Linux starts them.
+/// Negative where the processor has no keys.
+int memory_key() {
+  static const int key = ::pkey_alloc(0, PKEY_DISABLE_ACCESS);
+  return key;
+}
+
+}  // namespace
+
+bool guards_memory() { return memory_key() >= 0; }
+
+Buffer ThreadedDevice::allocate(std::size_t bytes) {
+  Buffer buffer = make_cpu_device()->allocate(bytes);
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  if (bytes > 0 && guards_memory() &&
+      ::pkey_mprotect(buffer.data(), (bytes + page - 1) / page * page, PROT_READ | PROT_WRITE, memory_key()) != 0)
+    throw std::runtime_error("memory could not be guarded");
+  return buffer;
+}
+
+std::shared_ptr<Stream> ThreadedDevice::make_stream(StreamUse) {
+  std::minstd_rand dice(static_cast<unsigned>(seed_ * 16 + ++streams_));
+  QueueStreamHooks hooks;
+  hooks.at_start = [] {
+    if (guards_memory()) ::pkey_set(memory_key(), 0);
+  };
+  hooks.before_work = [dice]() mutable {
+    if (dice() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice() % 100));
+  };
+  return std::make_shared<QueueStream>("test-stream", std::move(hooks));
+}
+
+}  // namespace fsdp::test

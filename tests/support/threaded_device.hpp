@@ -1,0 +1,31 @@
+// A device for tests whose every stream has a thread: nothing but the events that a stream waits for keeps it in order with
+// the others, and each piece of work is held up at random, as the seed says. Its memory may be touched by stream threads alone,
+// as a GPU's: where the processor has memory protection keys, host code that touches it dies at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device/device.hpp"
+
+namespace fsdp::test {
+
+class ThreadedDevice final : public Device {
+ public:
+  explicit ThreadedDevice(std::uint64_t seed) : seed_(seed) {}
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  std::string description() const override { return "CPU, with a thread for each stream"; }
+  Buffer allocate(std::size_t bytes) override;
+  std::shared_ptr<Stream> make_stream(StreamUse use) override;
+  bool communicates_at_once() const override { return true; }
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t streams_ = 0;
+};
+
+/// Whether memory is guarded, here and in this build.
+bool guards_memory();
+
+}  // namespace fsdp::test
