@@ -14,8 +14,8 @@
 #include "fsdp/timeline.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
-#include "train/evaluate.hpp"
 #include "train/machine.hpp"
+#include "train/mean_loss.hpp"
 
 namespace fsdp {
 

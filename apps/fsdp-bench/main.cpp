@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "base/program.hpp"
-#include "train/bench.hpp"
+#include "fsdp-bench/bench.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
 

@@ -241,11 +241,12 @@ int run(int argc, char** argv) {
   const auto* const reader = dynamic_cast<const CheckpointReader*>(source.get());
   if (!command.other.empty()) return show_difference(*source, *open(command.other), command);
   if (!reader && (command.verify || command.options))
-    throw UserError(command.verify
-                        ? format("--verify is for checkpoints ({} is compared with its checksums, if it has some, whenever it is "
-                                 "read) leave it out",
-                                 source->description())
-                        : format("{} has no options of a run (a checkpoint has) leave out --options", source->description()));
+    throw UserError(
+        command.verify
+            ? format("--verify is for checkpoints ({} is compared with its checksums, if it has some, whenever it is "
+                     "read) leave it out",
+                     source->description())
+            : format("{} has no options of a run (a checkpoint has) leave out --options", source->description()));
   if (command.verify) {
     ProgressBar bar("checksums", ProgressBar::Unit::bytes);
     reader->verify(0, 1,

@@ -7,9 +7,6 @@
 
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
-#include "data/batch.hpp"
-#include "fsdp/executor.hpp"
-#include "train/options.hpp"
 
 namespace fsdp {
 
@@ -25,10 +22,6 @@ struct EvaluateOptions {
 OptionTable evaluate_option_table(EvaluateOptions& options);
 /// Throws UserError if MODEL or DATA is not given.
 void require_complete(const EvaluateOptions& options);
-
-/// Mean loss over all targets of `batches`, the same on every rank. Collective over world: where a rank cannot read its data,
-/// all throw the same CollectiveError, in the end.
-double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream);
 
 /// The result as text, or as one JSON object. Every target of the file counts once. Collective over world; each rank holds a
 /// shard of the model, whole units only while they are used.

@@ -1,4 +1,4 @@
-#include "train/plan_table.hpp"
+#include "fsdp-plan/plan_table.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -8,8 +8,8 @@
 
 #include <sys/types.h>
 
+#include "fsdp-bench/bench.hpp"
 #include "fsdp/sharded_model.hpp"
-#include "train/bench.hpp"
 
 namespace fsdp {
 
@@ -20,6 +20,10 @@ double median(std::vector<double> values);
 ShardingOptions sharding_of(const BenchOptions& options);
 /// Batches of random tokens, the same in each update, others on each rank.
 BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank);
+
+/// torch_checkpoint.py and torch_optimizer.py, which are compiled into the program: it needs no other file, wherever it lies.
+extern const char torch_checkpoint_py[];
+extern const char torch_optimizer_py[];
 
 /// A Python process that works whenever it is asked to. Its script prints the version of torch, and one line for each line that
 /// it reads.

@@ -1,4 +1,4 @@
-#include "train/bench_collectives.hpp"
+#include "fsdp-bench/collectives.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "comm/mpi_calls.hpp"
-#include "train/bench_support.hpp"
+#include "fsdp-bench/support.hpp"
 #include "train/machine.hpp"
 
 namespace fsdp {

@@ -1,7 +1,6 @@
-#include "train/evaluate.hpp"
+#include "fsdp-evaluate/evaluate.hpp"
 
 #include <cmath>
-#include <exception>
 #include <numbers>
 #include <optional>
 
@@ -16,6 +15,8 @@
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "train/machine.hpp"
+#include "train/mean_loss.hpp"
+#include "train/options.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {
@@ -41,25 +42,6 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
 void require_complete(const EvaluateOptions& options) {
   if (options.model.empty() || options.data.empty())
     throw UserError("MODEL and DATA are needed (what to evaluate, and on which token file); see fsdp-evaluate --help");
-}
-
-double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream) {
-  double sum = 0;
-  std::exception_ptr problem;
-  for (std::size_t b = 0; b < batches.batches(); ++b)
-    sum += executor.evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
-      try {
-        batches.read(b, inputs, targets);
-      } catch (...) {  // the others are in the midst of this batch, too
-        if (!problem) problem = std::current_exception();
-        batches.clear(inputs, targets);
-      }
-    });
-  agree(world, [&] {
-    if (problem) std::rethrow_exception(problem);
-  });
-  world.all_reduce(stream, &sum, 1);
-  return sum / static_cast<double>(batches.targets());
 }
 
 std::string evaluate(const EvaluateOptions& options, Communicator& world) {

@@ -8,7 +8,7 @@
 
 #include "base/format.hpp"
 #include "base/version.hpp"
-#include "train/plan_table.hpp"
+#include "fsdp-plan/plan_table.hpp"
 #include "train/run.hpp"
 
 namespace fsdp {

@@ -15,7 +15,7 @@
 #include "support/by_nodes.hpp"
 #include "support/messages.hpp"
 #include "train/origin.hpp"
-#include "train/plan_table.hpp"
+#include "fsdp-plan/plan_table.hpp"
 #include "train/run.hpp"
 
 using namespace fsdp;

@@ -1,4 +1,4 @@
-#include "train/generate.hpp"
+#include "fsdp-generate/generate.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "train/bench_optimizer.hpp"
+#include "fsdp-bench/optimizer.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,11 +10,11 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
+#include "fsdp-bench/support.hpp"
 #include "fsdp/layout.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "nn/config.hpp"
-#include "train/bench_support.hpp"
 #include "train/machine.hpp"
 
 namespace fsdp {
@@ -113,24 +113,11 @@ class Contestant {
   double bytes_ = 0, flops_ = 0, norm_ = 0;
 };
 
-/// Python with the same tensors, which does one step of torch.optim.AdamW(fused=True) whenever it is asked to, and says how
-/// long that took.
+/// torch_optimizer.py for tensors of the same sizes.
 std::string torch_script(const std::vector<Parameter>& parameters, int threads) {
-  std::string sizes;
-  for (const Parameter& parameter : parameters) sizes += format("{}{}", sizes.empty() ? "" : ",", fsdp::numel(parameter.shape));
-  return format(R"(import sys, time
-import torch
-torch.set_num_threads({})
-tensors = [torch.nn.Parameter(0.02 * torch.randn(n)) for n in [{}]]
-for t in tensors: t.grad = 1e-3 * torch.randn_like(t)
-optimizer = torch.optim.AdamW(tensors, lr=1e-4, fused=True)
-print(torch.__version__, flush=True)
-for line in sys.stdin:
-    begin = time.perf_counter()
-    optimizer.step()
-    print(time.perf_counter() - begin, flush=True)
-)",
-                threads, sizes);
+  std::vector<std::size_t> sizes;
+  for (const Parameter& parameter : parameters) sizes.push_back(fsdp::numel(parameter.shape));
+  return format("threads, sizes = {}, [{}]\n{}", threads, fmt::join(sizes, ","), torch_optimizer_py);
 }
 
 struct Figure {

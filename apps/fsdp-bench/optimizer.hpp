@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "train/bench.hpp"
+#include "fsdp-bench/bench.hpp"
 
 namespace fsdp {
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "base/program.hpp"
-#include "train/generate.hpp"
+#include "fsdp-generate/generate.hpp"
 #include "train/options.hpp"
 
 int main(int argc, char** argv) {

@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "base/program.hpp"
-#include "train/evaluate.hpp"
+#include "fsdp-evaluate/evaluate.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
 

@@ -1,4 +1,4 @@
-#include "train/bench.hpp"
+#include "fsdp-bench/bench.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,13 +10,13 @@
 
 #include "base/format.hpp"
 #include "base/timer.hpp"
+#include "fsdp-bench/checkpoint.hpp"
+#include "fsdp-bench/collectives.hpp"
+#include "fsdp-bench/optimizer.hpp"
+#include "fsdp-bench/support.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
-#include "train/bench_checkpoint.hpp"
-#include "train/bench_collectives.hpp"
-#include "train/bench_optimizer.hpp"
-#include "train/bench_support.hpp"
 #include "train/machine.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"

@@ -1,7 +1,7 @@
 // Disks are noisy and have caches: everything is measured once in each round, in turn with plain files of the same size, in one
 // order and the next time in the other, and ratios are those of a round. Every read begins with pages dropped from the page
 // cache.
-#include "train/bench_checkpoint.hpp"
+#include "fsdp-bench/checkpoint.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -24,9 +24,9 @@
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
+#include "fsdp-bench/support.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
-#include "train/bench_support.hpp"
 #include "train/machine.hpp"
 
 namespace fsdp {
@@ -156,103 +156,11 @@ std::size_t run_and_measure(const std::vector<std::string>& words, const fs::pat
   return peak;
 }
 
-/// DCP's part. Products stand for training, and as with ours it is counted what they lose to a save until it is done.
-constexpr const char* torch_script = R"(
-import json, multiprocessing, os, resource, sys, time, warnings
-warnings.filterwarnings("ignore")
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
-
-def clock():
-    dist.barrier()
-    return time.perf_counter()
-
-def path(name):
-    return os.path.join(folder, name)
-
-def tensors(rank, size, name):
-    torch.set_num_threads(threads)
-    dist.init_process_group("gloo", init_method="file://" + os.path.abspath(path(name)), rank=rank, world_size=size)
-    mesh = init_device_mesh("cpu", (size,))
-    make = lambda shape: distribute_tensor(torch.rand(shape), mesh, [Shard(0)], src_data_rank=None)
-    return {state: {name: make(shape) for name, shape in shapes.items()} for state in ["parameters", "exp_avg", "exp_avg_sq"]}
-
-def forget():
-    for where, _, names in os.walk(folder):
-        for name in names:
-            fd = os.open(os.path.join(where, name), os.O_RDONLY)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(fd)
-
-def write(rank, size):
-    state = tensors(rank, size, "meet")
-    for turn in ["first", "second"]:  # the first call starts threads
-        begin = clock()
-        dcp.save(state, checkpoint_id=path("dcp-" + turn))
-        save = clock() - begin
-    a, b = torch.rand(1024, 1024), torch.rand(1024, 1024)
-    begin = clock()
-    for _ in range(20): torch.mm(a, b)
-    alone = (time.perf_counter() - begin) / 20
-    for turn in ["first", "second"]:
-        begin = clock()
-        future = dcp.async_save(state, checkpoint_id=path("dcp-async-" + turn))
-        returned = time.perf_counter() - begin
-        count = 0
-        while not future.done():
-            torch.mm(a, b)
-            count += 1
-        future.result()
-        lost = time.perf_counter() - begin - count * alone
-    dcp.save({"parameters": state["parameters"]}, checkpoint_id=path("dcp-parameters"))
-    return {"save": save, "async_returns": returned, "async_loses": lost}
-
-def read(rank, size):
-    state = tensors(rank, size, "meet-again")
-    if rank == 0: forget()
-    begin = clock()
-    dcp.load(state, checkpoint_id=path("dcp-second"))
-    return {"load": clock() - begin}
-
-def consolidate(rank, size):
-    torch.set_num_threads(threads)
-    forget()
-    begin = time.perf_counter()
-    dcp_to_torch_save(path("dcp-parameters"), path("dcp.pt"))
-    seconds = time.perf_counter() - begin
-    return {"consolidate": seconds, "consolidate_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
-
-def rank_main(function, rank, size, results):
-    os.dup2(2, 1)  # some of its libraries are talkative
-    result = function(rank, size)
-    if rank == 0: results.put(result)
-    if dist.is_initialized(): dist.destroy_process_group()
-
-def run(function, size):
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    processes = [context.Process(target=rank_main, args=(function, rank, size, results)) for rank in range(size)]
-    for process in processes: process.start()
-    for process in processes: process.join()
-    if any(process.exitcode for process in processes): sys.exit(1)
-    return results.get()
-
-syncs = getattr(dcp.FileSystemWriter(folder), "sync_files", False)
-print(torch.__version__, flush=True)
-for line in sys.stdin:
-    os.makedirs(folder, exist_ok=True)
-    print(json.dumps({**run(write, ranks), **run(read, ranks + 1), **run(consolidate, 1), "fsync": syncs}), flush=True)
-)";
-
 std::string script_for(const std::vector<Parameter>& parameters, const fs::path& folder, int ranks, int threads) {
   nlohmann::json shapes;
   for (const Parameter& parameter : parameters) shapes[parameter.name] = parameter.shape;
   return format("ranks, threads, folder = {}, {}, {}\nshapes = {}\n{}", ranks, threads, nlohmann::json(folder.string()).dump(),
-                shapes.dump(), torch_script);
+                shapes.dump(), torch_checkpoint_py);
 }
 
 std::string plural(int n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }

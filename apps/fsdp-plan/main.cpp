@@ -3,7 +3,7 @@
 
 #include "base/error.hpp"
 #include "base/program.hpp"
-#include "train/plan_table.hpp"
+#include "fsdp-plan/plan_table.hpp"
 
 using namespace fsdp;
 

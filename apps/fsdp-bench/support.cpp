@@ -1,4 +1,4 @@
-#include "train/bench_support.hpp"
+#include "fsdp-bench/support.hpp"
 
 #include <algorithm>
 
