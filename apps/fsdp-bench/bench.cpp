@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
+#include "base/program.hpp"
 #include "base/timer.hpp"
 #include "fsdp-bench/checkpoint.hpp"
 #include "fsdp-bench/collectives.hpp"
@@ -17,8 +18,8 @@
 #include "fsdp/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
+#include "train/common_options.hpp"
 #include "train/machine.hpp"
-#include "train/options.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {
@@ -67,11 +68,11 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
                        Stream& stream) {
   TransformerConfig config;
   agree(world, [&] { config = arch_config(options.arch); });
-  const std::size_t R = options.batch_size * options.tokens_per_sample, C = config.width, F = config.ffn_width;
-  const double peak = gemm_peak(options.precision, device, stream, world);
+  const std::size_t R = options.sharding.batch.rows(), C = config.width, F = config.ffn_width;
+  const double peak = gemm_peak(options.sharding.types.parameter, device, stream, world);
   double cores = share.cores;
   world.all_reduce(stream, &cores, 1);
-  if (world.rank() == 0) note_peak_per_core(options.precision, peak / cores);  // fsdp-train's MFU refers to it
+  if (world.rank() == 0) note_peak_per_core(options.sharding.types.parameter, peak / cores);  // fsdp-train's MFU refers to it
   struct Row {
     const char* name;
     kernels::Trans a, b;
@@ -83,14 +84,14 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
                            Row{"down, dX", no, yes, R, F, C},        Row{"down, dW", yes, no, F, C, R},
                            Row{"head, forward", no, yes, R, 4096, C}};
   nlohmann::json json = {{"peak_gflops", peak / 1e9},
-                         {"precision", name_of(options.precision)},
+                         {"precision", name_of(options.sharding.types.parameter)},
                          {"ranks", world.size()},
                          {"gemm", kernels::gemm_description()}};
   std::string text =
       format("{}; {} ranks at once; peak: 1024 x 1024 x 1024, {:.0f} GFLOP/s together\n{:<16} {:>6} {:>6} {:>6} {:>10} {:>8}\n",
              kernels::gemm_description(), world.size(), peak / 1e9, options.arch, "m", "n", "k", "GFLOP/s", "of peak");
   for (const Row& row : rows) {
-    double rate = gemm_rate(options.precision, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3);
+    double rate = gemm_rate(options.sharding.types.parameter, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3);
     world.all_reduce(stream, &rate, 1);
     text +=
         format("{:<16} {:>6} {:>6} {:>6} {:>10.0f} {:>7.0f}%\n", row.name, row.m, row.n, row.k, rate / 1e9, 100 * rate / peak);
@@ -99,21 +100,11 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
   return options.json ? json.dump() + "\n" : text;
 }
 
-/// Throws UserError.
-void check_step(const BenchOptions& options) {
-  check(options.trace);
-  if (options.fake_collectives && options.exposed)
-    throw UserError("--fake-collectives and --exposed are both given (--exposed runs both kinds of updates) give one of them");
-  if (options.fake_collectives && !options.trace.file.empty())
-    throw UserError("--trace does not go with --fake-collectives (it would show transfers that are not there) leave out one");
-}
-
-std::string bench_step(BenchOptions options, Communicator& world, Device& device, Stream& stream) {
-  const std::size_t B = options.batch_size, T = options.tokens_per_sample, K = options.update_freq;
-  const ShardingOptions sharding = sharding_of(options);
+std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
+  const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
+  const ShardingOptions& sharding = options.sharding;
   std::optional<TraceFile> trace_file;  // rank 0's
   agree(world, [&] {
-    check_step(options);
     check_sharding(arch_config(options.arch), sharding, world.size());
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
@@ -122,7 +113,7 @@ std::string bench_step(BenchOptions options, Communicator& world, Device& device
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();
-  const double peak = gemm_peak(options.precision, device, stream, world);
+  const double peak = gemm_peak(options.sharding.types.parameter, device, stream, world);
 
   const std::size_t V = sharded.model().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
   const BatchReader random_tokens = random_batches({B, T}, V, world.rank());
@@ -168,8 +159,8 @@ std::string bench_step(BenchOptions options, Communicator& world, Device& device
                                                                 {"optimizer", times.optimizer}}};
   nlohmann::json json = {{"arch", options.arch},
                          {"ranks", world.size()},
-                         {"strategy", options.sharding_strategy},
-                         {"precision", name_of(options.precision)},
+                         {"strategy", options.sharding.strategy},
+                         {"precision", name_of(options.sharding.types.parameter)},
                          {"tokens_per_second", rate},
                          {"ms", step_s * 1e3},
                          {"min_ms", *std::min_element(seconds.begin(), seconds.end()) * 1e3},
@@ -180,8 +171,8 @@ std::string bench_step(BenchOptions options, Communicator& world, Device& device
       "{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.0f} ms per update (median of {}), {:.0f}% of "
       "the "
       "GEMM peak of {:.0f} GFLOP/s\nwhere the time of rank 0 goes:\n",
-      options.arch, world.size(), options.sharding_strategy, name_of(options.precision), B, T, K,
-      options.checkpoint_activations ? ", blocks recomputed" : "",
+      options.arch, world.size(), options.sharding.strategy, name_of(options.sharding.types.parameter), B, T, K,
+      options.sharding.plan.checkpoint_activations ? ", blocks recomputed" : "",
       options.fake_collectives ? ", collectives faked (nothing is transferred, losses mean nothing)" : "", rate, step_s * 1e3,
       seconds.size(), 100 * of_peak, peak / 1e9);
   for (const auto& [name, part] : parts) {
@@ -209,6 +200,46 @@ std::string bench_step(BenchOptions options, Communicator& world, Device& device
 
 }  // namespace
 
+namespace {
+
+/// Throws UserError for options that the measurement does not read.
+void require_read(const OptionTable& table, std::string_view what) {
+  const std::pair<const char*, std::string_view> uses[] = {{"batch-size", "gemm step checkpoint"},
+                                                           {"tokens-per-sample", "gemm step checkpoint"},
+                                                           {"update-freq", "step checkpoint"},
+                                                           {"sharding-strategy", "step checkpoint"},
+                                                           {"checkpoint-activations", "step checkpoint"},
+                                                           {"precision", "gemm step checkpoint"},
+                                                           {"fake-collectives", "step"},
+                                                           {"exposed", "step"},
+                                                           {"trace", "step"},
+                                                           {"comm-thread", "step checkpoint"},
+                                                           {"max-size", "collectives"},
+                                                           {"optimizer", "optimizer"},
+                                                           {"optimizer-state-dtype", "optimizer"},
+                                                           {"python", "optimizer checkpoint"},
+                                                           {"save-dir", "checkpoint"}};
+  for (const auto& [option, read_by] : uses)
+    if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
+      throw UserError(
+          format("--{} changes nothing (fsdp-bench {} does not read it; {} does) leave it out", option, what, read_by));
+}
+
+/// Throws UserError.
+void check(const OptionTable& table, const BenchOptions& o) {
+  constexpr std::array<std::string_view, 5> all = {"gemm", "step", "collectives", "optimizer", "checkpoint"};
+  if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
+  require_read(table, o.what);
+  if (o.what == "collectives" && (o.largest_bytes < 4096 || o.largest_bytes > std::size_t{1} << 32))
+    throw UserError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more) choose one between");
+  if (o.fake_collectives && o.exposed)
+    throw UserError("--fake-collectives and --exposed are both given (--exposed runs both kinds of updates) give one of them");
+  if (o.fake_collectives && !o.trace.file.empty())
+    throw UserError("--trace does not go with --fake-collectives (it would show transfers that are not there) leave out one");
+}
+
+}  // namespace
+
 OptionTable bench_option_table(BenchOptions& options) {
   OptionTable table("fsdp-bench", "gemm|step|collectives|optimizer|checkpoint [options]",
                     "Measures this machine and this program, as ratios of one run.");
@@ -219,15 +250,10 @@ OptionTable bench_option_table(BenchOptions& options) {
             "optimizer: updates of a model's parameters alone; checkpoint: saves, reads and consolidation against plain files")
       .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs");
-  table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank per micro-batch");
-  table.integer("tokens-per-sample", "T", options.tokens_per_sample, {1, 1e9}, "tokens per sequence").alias("block-size");
-  table.integer("update-freq", "K", options.update_freq, {1, 1e6}, "micro-batches per update");
-  table.choice<std::string>("sharding-strategy", options.sharding_strategy, placement_names(),
-                            "what is sharded over the ranks");
-  table.flag("checkpoint-activations", options.checkpoint_activations, "recompute each block in the backward pass");
-  table.choice<DType>("precision", options.precision, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
-                      "what is gathered, computed with and kept as activations");
-  table.flag("bf16", options.bf16, "as --precision bf16");
+  add_batch_options(table, options.sharding);
+  add_strategy_option(table, options.sharding.strategy);
+  add_recomputation_option(table, options.sharding.plan.checkpoint_activations);
+  add_precision_options(table, options.sharding.types.parameter);
   table.flag("fake-collectives", options.fake_collectives,
              "step: leave out every transfer of parameters and gradients; all else is as in the plan. Losses mean nothing.");
   table.flag("exposed", options.exposed,
@@ -243,8 +269,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   std::vector<std::pair<std::string, std::string>> optimizers;
   for (const KindInfo& info : optimizer_kinds()) optimizers.emplace_back(info.name, info.name);
   table.choice<std::string>("optimizer", options.optimizer, std::move(optimizers), "optimizer: this one").unset("all");
-  table.choice<DType>("optimizer-state-dtype", options.optimizer_state_dtype, {{"fp32", DType::f32}, {"bf16", DType::bf16}},
-                      "optimizer: type of the moments");
+  add_state_type_option(table, options.sharding.optimizer.state_type);
   table
       .path("python", "FILE", options.python,
             "optimizer, checkpoint: a Python with torch, whose fused AdamW or distributed checkpoints take turns with ours on "
@@ -252,51 +277,11 @@ OptionTable bench_option_table(BenchOptions& options) {
       .unset("no comparison");
   table.path("save-dir", "DIR", options.save_dir, "checkpoint: a new folder is made in it, and removed in the end");
   table.flag("json", options.json, "print one JSON object");
+  table.then([&options](const OptionTable& read) { check(read, options); });
   return table;
 }
 
-namespace {
-
-/// Throws UserError for options that the measurement does not read: they are those that differ from their defaults.
-void require_read(const BenchOptions& o) {
-  const BenchOptions defaults;
-  struct Use {
-    const char* option;
-    bool given;
-    std::string_view read_by;
-  };
-  const Use uses[] = {{"batch-size", o.batch_size != defaults.batch_size, "gemm step checkpoint"},
-                      {"tokens-per-sample", o.tokens_per_sample != defaults.tokens_per_sample, "gemm step checkpoint"},
-                      {"update-freq", o.update_freq != defaults.update_freq, "step checkpoint"},
-                      {"sharding-strategy", o.sharding_strategy != defaults.sharding_strategy, "step checkpoint"},
-                      {"checkpoint-activations", o.checkpoint_activations, "step checkpoint"},
-                      {"precision", o.precision != defaults.precision, "gemm step checkpoint"},
-                      {"fake-collectives", o.fake_collectives, "step"},
-                      {"exposed", o.exposed, "step"},
-                      {"trace", !o.trace.file.empty(), "step"},
-                      {"comm-thread", o.comm_thread, "step checkpoint"},
-                      {"max-size", o.largest_bytes != defaults.largest_bytes, "collectives"},
-                      {"optimizer", !o.optimizer.empty(), "optimizer"},
-                      {"optimizer-state-dtype", o.optimizer_state_dtype != defaults.optimizer_state_dtype, "optimizer"},
-                      {"python", !o.python.empty(), "optimizer checkpoint"},
-                      {"save-dir", o.save_dir != defaults.save_dir, "checkpoint"}};
-  for (const Use& use : uses)
-    if (use.given && (" " + std::string(use.read_by) + " ").find(" " + o.what + " ") == std::string::npos)
-      throw UserError(format("--{} changes nothing (fsdp-bench {} does not read it; {} does) leave it out", use.option, o.what,
-                             use.read_by));
-}
-
-}  // namespace
-
-std::string bench(const BenchOptions& given, Communicator& world) {
-  BenchOptions options = given;
-  agree(world, [&] {
-    if (options.bf16 && options.precision == DType::f16)
-      throw UserError("--bf16 contradicts --precision fp16 (each says what is computed with) leave one out");
-    if (options.bf16) options.precision = DType::bf16;
-    if (std::string_view("gemm step collectives optimizer checkpoint").find(options.what) != std::string_view::npos)
-      require_read(options);
-  });
+std::string bench(const BenchOptions& options, Communicator& world) {
   const auto device = make_cpu_device();
   const auto stream = device->make_stream();
   const CpuShare share = share_of_rank(*world.split_by_node(), *stream, options.threads, options.comm_thread ? 1 : 0);
@@ -305,16 +290,11 @@ std::string bench(const BenchOptions& given, Communicator& world) {
   if (options.what == "step") return bench_step(options, world, *device, *stream);
   if (options.what == "optimizer") return bench_optimizer(options, world, *device, *stream);
   if (options.what == "checkpoint") return bench_checkpoint(options, world, *device, *stream);
-  if (options.what == "collectives") {
-    if (options.largest_bytes < 4096 || options.largest_bytes > std::size_t{1} << 32)
-      throw CollectiveError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more) choose one between", 0, true,
-                            2);
-    return bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
-  }
+  if (options.what == "collectives") return bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
   throw CollectiveError(
       format("'{}' is not a measurement (gemm, step, collectives, optimizer and checkpoint are); see fsdp-bench --help",
              options.what),
-      0, true, 2);
+      0, true, exit_code::wrong_use);
 }
 
 }  // namespace fsdp

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <string>
 
-#include "base/dtype.hpp"
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
 #include "comm/mpi_session.hpp"
+#include "fsdp/sharded_model.hpp"
 #include "train/trace.hpp"
 
 namespace fsdp {
@@ -16,20 +16,15 @@ namespace fsdp {
 struct BenchOptions {
   std::string what;  // "gemm", "step", "collectives", "optimizer" or "checkpoint"
   std::string arch = "gpt2";
-  std::size_t batch_size = 4, tokens_per_sample = 256, update_freq = 1;
-  std::string sharding_strategy = "full";
-  bool checkpoint_activations = false;
-  DType precision = DType::f32;
-  bool bf16 = false;
-  std::size_t steps = 5;  // counted, after two that are not
+  ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the updates that are measured
+  std::size_t steps = 5;                                     // counted, after two that are not
   bool fake_collectives = false, exposed = false;
   TraceOptions trace;
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // of collectives
   CommOptions comm = {.kind = CommKind::automatic};
   bool comm_thread = false;
-  std::string optimizer;  // empty: all
-  DType optimizer_state_dtype = DType::f32;
+  std::string optimizer;         // empty: all
   std::filesystem::path python;  // empty: no comparison with PyTorch
   std::filesystem::path save_dir = ".";
   bool json = false;

@@ -268,11 +268,11 @@ class CheckpointBench {
     world_.barrier();
     const Timer timer;
     sharded_.executor().run_update(
-        random_batches({options_.batch_size, options_.tokens_per_sample}, sharded_.model().config().vocab_size, world_.rank()),
+        random_batches(options_.sharding.batch, sharded_.model().config().vocab_size, world_.rank()),
         {.update = ++updates_,
          .learning_rate = 1e-4,
          .clip_norm = 1.0,
-         .tokens = static_cast<double>(options_.batch_size * options_.tokens_per_sample * options_.update_freq) *
+         .tokens = static_cast<double>(options_.sharding.batch.rows() * options_.sharding.plan.micro_batches) *
                    static_cast<double>(world_.size())});
     world_.barrier();
     return timer.seconds();
@@ -459,7 +459,7 @@ std::string CheckpointBench::report() const {
       options_.arch, format_count(static_cast<double>(numel_)), format_bytes(bytes), plural(world_.size(), "rank"),
       plural(kernels::threads(), "thread"), sharded_.placement().name, seconds("save").size());
   text += lay_out(rows, 2);
-  text += format("update, {}: {:.3f} s undisturbed\n", name_of(options_.precision), median(seconds("step")));
+  text += format("update, {}: {:.3f} s undisturbed\n", name_of(options_.sharding.types.parameter), median(seconds("step")));
   text += format("asynchronous save: stands still for {:.3f} s, {} of an update; updates meanwhile take {} times as long\n",
                  median(seconds("stall")), spread(ratios("stall", "step"), 100, " %"),
                  spread(ratios("step_meanwhile", "step"), 1, ""));
@@ -502,7 +502,7 @@ std::string CheckpointBench::report() const {
 }  // namespace
 
 std::string bench_checkpoint(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
-  const ShardingOptions sharding = sharding_of(options);
+  const ShardingOptions& sharding = options.sharding;
   agree(world, [&] { check_sharding(arch_config(options.arch), sharding, world.size()); });
   const Scratch scratch(options.save_dir, world, stream);
   ShardedModel sharded(arch_config(options.arch), sharding, world);

@@ -3,7 +3,7 @@
 
 #include "base/program.hpp"
 #include "fsdp-bench/bench.hpp"
-#include "train/options.hpp"
+#include "train/common_options.hpp"
 #include "train/program.hpp"
 
 int main(int argc, char** argv) {

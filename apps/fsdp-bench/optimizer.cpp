@@ -154,7 +154,7 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
                                     .eps = kind.eps,
                                     .weight_decay = 0.01,
                                     .momentum = kind.kind == OptimizerKind::sgd ? 0.9 : kind.momentum,
-                                    .state_type = options.optimizer_state_dtype},
+                                    .state_type = options.sharding.optimizer.state_type},
                    parameters, device, stream);
     });
     const bool with_torch = torch && (kind.kind == OptimizerKind::adamw || kind.kind == OptimizerKind::cpu_adam);
@@ -184,13 +184,13 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
                          {"parameters", numel},
                          {"ranks", world.size()},
                          {"threads", kernels::threads()},
-                         {"state_dtype", name_of(options.optimizer_state_dtype)},
+                         {"state_dtype", name_of(options.sharding.optimizer.state_type)},
                          {"optimizers", nlohmann::json::array()}};
   std::string text = format(
       "{}, {} parameters on each of {} ranks of {} threads, moments in {}; rank 0's medians of {}, in turn with a copy\n"
       "{:<16} {:>10} {:>9} {:>8} {:>10}\n",
       options.arch, format_count(static_cast<double>(numel)), world.size(), kernels::threads(),
-      name_of(options.optimizer_state_dtype), options.steps, "", "bytes/param", "ms", "GB/s", "of copy");
+      name_of(options.sharding.optimizer.state_type), options.steps, "", "bytes/param", "ms", "GB/s", "of copy");
   for (const Figure& f : figures) {
     text += format("{:<16} {:>10.1f} {:>9.1f} {:>8.1f} {:>9.0f}%", f.name, f.bytes_per_parameter, f.ms, f.rate / 1e9,
                    100 * f.of_copy);

@@ -17,13 +17,6 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-ShardingOptions sharding_of(const BenchOptions& options) {
-  return {.strategy = options.sharding_strategy,
-          .batch = {options.batch_size, options.tokens_per_sample},
-          .types = {.parameter = options.precision},
-          .plan = {.micro_batches = options.update_freq, .checkpoint_activations = options.checkpoint_activations}};
-}
-
 BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank) {
   return [=](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
     for (std::size_t i = 0; i < shape.rows(); ++i) {

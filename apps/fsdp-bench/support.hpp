@@ -16,8 +16,6 @@ namespace fsdp {
 /// The upper one of two in the middle.
 double median(std::vector<double> values);
 
-/// The model's updates that are measured.
-ShardingOptions sharding_of(const BenchOptions& options);
 /// Batches of random tokens, the same in each update, others on each rank.
 BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank);
 

@@ -12,7 +12,7 @@
 #include "checkpoint/inspect.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "h5/h5.hpp"
-#include "train/options.hpp"
+#include "train/common_options.hpp"
 
 using namespace fsdp;
 

@@ -14,9 +14,9 @@
 #include "files/json.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "train/common_options.hpp"
 #include "train/machine.hpp"
 #include "train/mean_loss.hpp"
-#include "train/options.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {

@@ -13,8 +13,8 @@
 #include "comm/threads/threads.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "train/common_options.hpp"
 #include "train/machine.hpp"
-#include "train/options.hpp"
 
 namespace fsdp {
 

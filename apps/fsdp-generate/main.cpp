@@ -3,7 +3,7 @@
 
 #include "base/program.hpp"
 #include "fsdp-generate/generate.hpp"
-#include "train/options.hpp"
+#include "train/common_options.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;

@@ -15,7 +15,7 @@
 #include "base/progress.hpp"
 #include "checkpoint/inspect.hpp"
 #include "files/json.hpp"
-#include "train/options.hpp"
+#include "train/common_options.hpp"
 
 using namespace fsdp;
 

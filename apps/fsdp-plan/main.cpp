@@ -4,6 +4,7 @@
 #include "base/error.hpp"
 #include "base/program.hpp"
 #include "fsdp-plan/plan_table.hpp"
+#include "train/common_options.hpp"
 
 using namespace fsdp;
 
@@ -17,8 +18,6 @@ int run(int argc, char** argv) {
     fmt::print("{}", list_of_archs());
     return exit_code::done;
   }
-  const bool print_config = request == Request::print_config;  // wants what follows from the options, too
-  if (request == Request::run || print_config) resolve(options);
   if (const auto text = answer(option_table, request)) {
     fmt::print("{}", *text);
     return exit_code::done;

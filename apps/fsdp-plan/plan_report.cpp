@@ -107,10 +107,11 @@ std::string headline(const PlanTable& table) {
       "{}: {} parameters, {} blocks, width {}, {}, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update; {} "
       "per rank\n",
       train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
-      table.model.blocks(), table.model.config().width, name_of(parameter_type(train)), info_of(train.optimizer).name,
-      plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
-      plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.batch_size, train.tokens_per_sample,
-      plural(train.update_freq, "micro-batch", "micro-batches"), plural(train.threads, "thread", "threads"));
+      table.model.blocks(), table.model.config().width, name_of(train.sharding.types.parameter),
+      info_of(train.sharding.optimizer.kind).name, plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
+      plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.sharding.batch.B,
+      train.sharding.batch.T, plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
+      plural(train.threads, "thread", "threads"));
 }
 
 std::vector<RuleOfThumb> rules_of_thumb(const PlanTable& table) {
@@ -210,8 +211,8 @@ std::string explain_parameters(DType type) {
 }
 
 std::string explain_states(const TrainOptions& train, const std::vector<Parameter>& parameters) {
-  const OptimizerOptions optimizer = optimizer_of(train);
-  const std::size_t size = size_of(optimizer.state_type), copies = parameter_type(train) == DType::f32 ? 4 : 6;
+  const OptimizerOptions& optimizer = train.sharding.optimizer;
+  const std::size_t size = size_of(optimizer.state_type), copies = train.sharding.types.parameter == DType::f32 ? 4 : 6;
   if (optimizer.kind == OptimizerKind::adamw && !optimizer.amsgrad)
     return format(
         "optimizer state: AdamW's two moments, {} bytes; the slides' 12 have the parameter copy in them, the tutorial has\n"
@@ -260,7 +261,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
              "scratch, batch, tables: of one block at a time and each of --threads, the tokens, rotary positions.\n"
              "communication staging: of the world, the node, and the groups of both axes; --comm says which share memory.\n"
              "gemm's panels: what matrix products take: oneDNN's panels, and copies of operands where the type wants them.\n",
-             explain_parameters(parameter_type(table.options.train)),
+             explain_parameters(table.options.train.sharding.types.parameter),
              explain_states(table.options.train, table.model.parameters()),
              explain_slots(plan, BufferRole::gathered_parameters),
              in_parts
@@ -276,7 +277,8 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
   static constexpr std::array<const char*, 3> axes = {"shard", "replicate", "world"};
   const std::array<int, 3> sizes = {row.mesh.shard, row.mesh.replicate, table.options.cluster.ranks()};
   std::vector<Cells> rows = {{"  collective", "calls", "axis", "ranks", "bytes each", "rank 0 sends"}};
-  for (const CollectiveUse& use : collectives_of_update(planned.plan.update, planned.layout, table.options.train.update_freq)) {
+  for (const CollectiveUse& use :
+       collectives_of_update(planned.plan.update, planned.layout, table.options.train.sharding.plan.micro_batches)) {
     const auto kind = static_cast<std::size_t>(use.kind), axis = static_cast<std::size_t>(use.axis);
     const std::size_t whole =
         use.count * use.travel_bytes * (use.kind == Collective::all_reduce ? 1 : static_cast<std::size_t>(sizes[axis]));
@@ -332,7 +334,7 @@ std::string describe(const PlanTable& table) {
 
 std::string explain(const PlanTable& table) {
   const PlanRow& row = chosen_row(table);
-  ShardingOptions options = sharding_options(table.options.train);
+  ShardingOptions options = table.options.train.sharding;
   options.strategy = row.placement->name;
   options.plan.checkpoint_activations = false;
   const ShardedPlan planned = plan_two_micro_batches(table.model, options, row.mesh);

@@ -20,14 +20,14 @@ constexpr int most_ranks = 1 << 20;
 
 /// The options of the run that uses this strategy.
 ShardingOptions options_of_row(const PlanTableOptions& options, const Placement& placement, bool recompute) {
-  TrainOptions train = options.train;
-  train.sharding_strategy = placement.name;
+  ShardingOptions sharding = options.train.sharding;
+  sharding.strategy = placement.name;
   if (placement.axis != ShardAxis::group)
-    train.shard_group_size = 0;
-  else if (train.shard_group_size == 0)
-    train.shard_group_size = static_cast<std::size_t>(options.cluster.ranks_per_node);
-  train.checkpoint_activations = recompute;
-  return sharding_options(train);
+    sharding.shard_group_size = 0;
+  else if (sharding.shard_group_size == 0)
+    sharding.shard_group_size = options.cluster.ranks_per_node;
+  sharding.plan.checkpoint_activations = recompute;
+  return sharding;
 }
 
 }  // namespace
@@ -76,11 +76,29 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   variant.memory.by_role = memory_by_role(planned.plan);
   variant.memory.staging = staging_bytes(mesh, cluster, train.comm.kind);
   variant.memory.gemm = gemm_bytes(model.config(), options.batch, options.types.parameter);
-  if (saves_meanwhile(train))  // of rank 0, which writes most
-    variant.memory.snapshot = snapshot_bytes(planned.layout, train.optimizer_state_dtype, 0, cluster.ranks());
+  if (train.save.meanwhile())  // of rank 0, which writes most
+    variant.memory.snapshot = snapshot_bytes(planned.layout, options.optimizer.state_type, 0, cluster.ranks());
   variant.traffic =
       traffic_of_cluster(collectives_of_update(planned.plan.update, planned.layout, options.plan.micro_batches), mesh, cluster);
   return variant;
+}
+
+}  // namespace
+
+namespace {
+
+void settle(PlanTableOptions& o) {
+  const std::int64_t ranks = std::int64_t{o.cluster.nodes} * o.cluster.ranks_per_node;
+  if (ranks > most_ranks)
+    throw UserError(format("{} nodes of {} ranks are too many (at most {} ranks are planned for) lower one of them",
+                           o.cluster.nodes, o.cluster.ranks_per_node, most_ranks));
+  if (o.explain && o.json)
+    throw UserError("--explain does not go with --json (the one is text, the other for programs) leave one out");
+  if (o.train.arch.empty() && o.train.model.empty())
+    throw UserError("no model (there is nothing to plan for) give --arch NAME, see --list-archs, or --model DIR");
+  if (o.train.comm.kind == CommKind::mpi) o.cluster.between = Between::ranks;
+  // The cores of the cluster are not known; a run would take its share of them.
+  if (o.train.threads == 0) o.train.threads = 1;
 }
 
 }  // namespace
@@ -102,29 +120,12 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   table.group("Output");
   table.flag("explain", o.explain, "Say where each number of --sharding-strategy comes from, and compare with rules of thumb.");
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.");
-  add_train_options(table, o.train);
+  table.then([&o](const OptionTable&) { settle(o); });
+  add_train_options(table, o.train, [&o] { return o.cluster.ranks(); });
   for (const char* name : {"data", "max-update", "max-epoch"}) table.row(name).unset("not needed here");
   table.row("arch").unset("as --model");
-  table.row("threads").unset("1 here; scratch grows with it");
+  table.row("threads").follows("1 here; scratch grows with it");
   return table;
-}
-
-void resolve(PlanTableOptions& o) {
-  const std::int64_t ranks = std::int64_t{o.cluster.nodes} * o.cluster.ranks_per_node;
-  if (ranks > most_ranks)
-    throw UserError(format("{} nodes of {} ranks are too many (at most {} ranks are planned for) lower one of them",
-                           o.cluster.nodes, o.cluster.ranks_per_node, most_ranks));
-  if (o.explain && o.json)
-    throw UserError("--explain does not go with --json (the one is text, the other for programs) leave one out");
-  if (o.train.arch.empty() && o.train.model.empty())
-    throw UserError("no model (there is nothing to plan for) give --arch NAME, see --list-archs, or --model DIR");
-  // All strategies are shown, so that the size of groups means something whichever is chosen.
-  const std::size_t group = std::exchange(o.train.shard_group_size, 0);
-  resolve(o.train, static_cast<int>(ranks));
-  o.train.shard_group_size = group;
-  if (o.train.comm.kind == CommKind::mpi) o.cluster.between = Between::ranks;
-  // The cores of the cluster are not known; a run would take its share of them.
-  if (o.train.threads == 0) o.train.threads = 1;
 }
 
 std::size_t RankMemory::plan_peak() const { return std::accumulate(by_role.begin(), by_role.end(), std::size_t{0}); }
@@ -159,7 +160,7 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
   for (const Placement& placement : placements()) {
     PlanRow row;
     row.placement = &placement;
-    row.chosen = placement.name == options.train.sharding_strategy;
+    row.chosen = placement.name == options.train.sharding.strategy;
     for (const bool recompute : {false, true}) {
       const ShardingOptions sharding = options_of_row(options, placement, recompute);
       check_sharding(table.model.config(), sharding, cluster.ranks());

@@ -25,8 +25,6 @@ struct PlanTableOptions {
 };
 /// fsdp-plan's: the rows of fsdp-train, and its own.
 OptionTable plan_option_table(PlanTableOptions& options);
-/// Fills in what follows from other options, and checks what they say together. Throws UserError.
-void resolve(PlanTableOptions& options);
 
 /// What a rank holds, in bytes.
 struct RankMemory {
@@ -72,7 +70,7 @@ struct PlanTable {
   PlanChoice smallest() const;
 };
 
-/// `options` are resolved. Pure but for the reading of config.json. Throws UserError.
+/// Pure but for the reading of config.json. Throws UserError.
 PlanTable make_plan_table(const PlanTableOptions& options);
 
 /// The plan of an update of at most two micro-batches: more of them take no more memory, and all but the last are alike.

@@ -13,7 +13,7 @@
 #include "base/options.hpp"
 #include "base/program.hpp"
 #include "data/token_file.hpp"
-#include "train/options.hpp"
+#include "train/common_options.hpp"
 
 using namespace fsdp;
 

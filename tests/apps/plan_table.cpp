@@ -1,5 +1,5 @@
 // fsdp-plan: numbers that can be worked out by hand, and the same numbers from runs on the threads communicator.
-#define BOOST_TEST_MODULE train.plan_table
+#define BOOST_TEST_MODULE apps.plan_table
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -10,12 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/threads/threads.hpp"
+#include "fsdp-plan/plan_table.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
 #include "support/by_nodes.hpp"
 #include "support/messages.hpp"
 #include "train/origin.hpp"
-#include "fsdp-plan/plan_table.hpp"
 #include "train/run.hpp"
 
 using namespace fsdp;
@@ -28,7 +28,6 @@ PlanTableOptions parse(std::vector<const char*> arguments) {
   OptionTable table = plan_option_table(options);
   arguments.insert(arguments.begin(), "fsdp-plan");
   table.parse(static_cast<int>(arguments.size()), arguments.data());
-  resolve(options);
   return options;
 }
 
@@ -167,28 +166,28 @@ std::array<std::uint64_t, collective_kinds> bytes_sent(const ShardedModel& shard
 }
 
 std::vector<Measured> run_update(const PlanTableOptions& options, const PlanRow& row, bool recompute) {
-  TrainOptions train = options.train;
-  train.sharding_strategy = row.placement->name;
-  train.shard_group_size = static_cast<std::size_t>(row.mesh.shard);
-  train.checkpoint_activations = recompute;
+  ShardingOptions sharding = options.train.sharding;
+  sharding.strategy = row.placement->name;
+  sharding.shard_group_size = row.mesh.shard;
+  sharding.plan.checkpoint_activations = recompute;
   std::vector<Measured> all_ranks(static_cast<std::size_t>(options.cluster.ranks()));
   run_ranks(
       options.cluster.ranks(),
       [&](Communicator& world) {
-        kernels::set_threads(static_cast<int>(train.threads));
+        kernels::set_threads(static_cast<int>(options.train.threads));
         const auto device = make_cpu_device();
-        ShardedModel sharded(named_config(train, nullptr), sharding_options(train), world);
+        ShardedModel sharded(named_config(options.train, nullptr), sharding, world);
         Executor& executor = sharded.allocate(*device);
         executor.initialize_parameters(1);
         executor.publish_parameters();
         const auto before = bytes_sent(sharded, world);
-        const std::size_t rows = train.batch_size * train.tokens_per_sample;
+        const std::size_t rows = sharding.batch.rows();
         executor.run_update(
             [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
               std::fill_n(inputs, rows, 3);
               std::fill_n(targets, rows, 4);
             },
-            {.learning_rate = 1e-3, .tokens = static_cast<double>(rows * train.update_freq * all_ranks.size())});
+            {.learning_rate = 1e-3, .tokens = static_cast<double>(rows * sharding.plan.micro_batches * all_ranks.size())});
         Measured& mine = all_ranks[static_cast<std::size_t>(world.rank())];
         mine.bytes_sent = bytes_sent(sharded, world);
         for (std::size_t k = 0; k < collective_kinds; ++k) mine.bytes_sent[k] -= before[k];
