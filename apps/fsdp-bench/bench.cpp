@@ -249,7 +249,9 @@ OptionTable bench_option_table(BenchOptions& options) {
             "gemm: the products of a model's layers; step: whole updates on random tokens; collectives: ours and MPI's own; "
             "optimizer: updates of a model's parameters alone; checkpoint: saves, reads and consolidation against plain files")
       .positional();
-  table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs");
+  table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
+      .sets("architecture")
+      .sets("list of architectures", "fsdp-train --list-archs");
   add_batch_options(table, options.sharding);
   add_strategy_option(table, options.sharding.strategy);
   add_recomputation_option(table, options.sharding.plan.checkpoint_activations);

@@ -13,6 +13,7 @@
 #include "checkpoint/tensor_source.hpp"
 #include "h5/h5.hpp"
 #include "train/common_options.hpp"
+#include "train/program.hpp"
 
 using namespace fsdp;
 
@@ -41,15 +42,19 @@ OptionTable consolidate_option_table(Command& o) {
       "format", o.how.format, {{"hdf5", ConsolidatedFormat::hdf5}, {"safetensors", ConsolidatedFormat::safetensors}},
       "hdf5: one file, a dataset per parameter under its Hugging Face name. safetensors: a Hugging Face folder, "
       "config.json, model.safetensors, and the tokenizer's files of the folder that the model came from.");
-  table.choice<DType>("dtype", o.how.type, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
-                      "Type of the numbers written, rounded to nearest from the fp32 parameters.");
+  table
+      .choice<DType>("dtype", o.how.type, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
+                     "Type of the numbers written, rounded to nearest from the fp32 parameters.")
+      .sets("type of the result");
   table
       .size("max-shard-size", "SIZE", o.how.max_shard_bytes,
             "safetensors: largest file, as in 5GB; then there are several, and model.safetensors.index.json names them.")
       .unset("one file");
-  table.flag("with-optimizer", o.how.with_optimizer,
-             "The optimizer's states, too, in fp32: in HDF5 as datasets /exp_avg/NAME and so on, beside safetensors in "
-             "optimizer.safetensors.");
+  table
+      .flag("with-optimizer", o.how.with_optimizer,
+            "The optimizer's states, too, in fp32: in HDF5 as datasets /exp_avg/NAME and so on, beside safetensors in "
+            "optimizer.safetensors.")
+      .sets("states of the optimizer");
   table.flag("verify", o.verify,
              "Compare the checkpoint's checksums and norms before, and read the result back and compare it after.");
   add_no_verify_option(table, o.no_verify);
@@ -68,13 +73,7 @@ void with_progress(const std::string& what, Work&& work) {
   bar.finish(total);
 }
 
-int run(int argc, char** argv) {
-  Command options;
-  OptionTable table = consolidate_option_table(options);
-  if (const auto text = answer(table, table.parse(argc, argv))) {
-    fmt::print("{}", *text);
-    return exit_code::done;
-  }
+int run(const Command& options) {
   if (options.checkpoint.empty() || options.out.empty())
     throw UserError("CHECKPOINT and OUT are needed (what to read, and where to write) see fsdp-consolidate --help");
 
@@ -115,4 +114,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return run_program(argc, argv, run); }
+int main(int argc, char** argv) {
+  Command options;
+  OptionTable table = consolidate_option_table(options);
+  return run_program(argc, argv, table, [&] { return run(options); });
+}

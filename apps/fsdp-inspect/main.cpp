@@ -16,6 +16,7 @@
 #include "checkpoint/inspect.hpp"
 #include "files/json.hpp"
 #include "train/common_options.hpp"
+#include "train/program.hpp"
 
 using namespace fsdp;
 
@@ -218,13 +219,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
   return exit_code_for(wrong);
 }
 
-int run(int argc, char** argv) {
-  Command command;
-  OptionTable table = inspect_option_table(command);
-  if (const auto text = answer(table, table.parse(argc, argv))) {
-    fmt::print("{}", *text);
-    return exit_code::done;
-  }
+int run(const Command& command) {
   if (command.checkpoint.empty()) throw UserError("CHECKPOINT is needed (what to look into) see fsdp-inspect --help");
   if (!command.other.empty() && (command.verify || command.options || !command.tensor.empty()))
     throw UserError("OTHER does not go with --verify, --options or --tensor (it is compared with) leave one out");
@@ -272,4 +267,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return run_program(argc, argv, run); }
+int main(int argc, char** argv) {
+  Command command;
+  OptionTable table = inspect_option_table(command);
+  return run_program(argc, argv, table, [&] { return run(command); });
+}

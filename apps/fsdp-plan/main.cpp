@@ -1,28 +1,21 @@
 // What each sharding strategy needs on a cluster that need not be there. One process, no MPI launcher, no weights.
 #include <nlohmann/json.hpp>
 
-#include "base/error.hpp"
 #include "base/program.hpp"
 #include "fsdp-plan/plan_table.hpp"
-#include "train/common_options.hpp"
+#include "train/program.hpp"
 
 using namespace fsdp;
 
 namespace {
 
-int run(int argc, char** argv) {
-  PlanTableOptions options;
-  OptionTable option_table = plan_option_table(options);
-  const Request request = option_table.parse(argc, argv);
-  if (options.train.list_archs && request == Request::run) {
+int run(const PlanTableOptions& options, const OptionTable& option_table) {
+  if (options.train.list_archs) {
     fmt::print("{}", list_of_archs());
     return exit_code::done;
   }
-  if (const auto text = answer(option_table, request)) {
-    fmt::print("{}", *text);
-    return exit_code::done;
-  }
-  const PlanTable table = make_plan_table(options);
+  PlanTable table = make_plan_table(options);
+  for (std::string& warning : table.warnings) warning = option_table.name_options(warning);
   print_warnings(table.warnings);
   if (options.json)
     fmt::print("{}\n", to_json(table).dump(2));
@@ -33,4 +26,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return run_program(argc, argv, run); }
+int main(int argc, char** argv) {
+  PlanTableOptions options;
+  OptionTable table = plan_option_table(options);
+  return run_program(argc, argv, table, [&] { return run(options, table); });
+}

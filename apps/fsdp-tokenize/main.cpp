@@ -14,6 +14,7 @@
 #include "base/program.hpp"
 #include "data/token_file.hpp"
 #include "train/common_options.hpp"
+#include "train/program.hpp"
 
 using namespace fsdp;
 
@@ -74,13 +75,7 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
          std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
 }
 
-int tokenize(int argc, char** argv) {
-  TokenizeOptions options;
-  OptionTable table = tokenize_option_table(options);
-  if (const auto text = answer(table, table.parse(argc, argv))) {
-    fmt::print("{}", *text);
-    return exit_code::done;
-  }
+int tokenize(const TokenizeOptions& options, const OptionTable& table) {
   if (options.texts.empty())
     throw UserError("no text (there is nothing to tokenize) give at least one file, or - for standard input");
   if (options.out.empty()) throw UserError("no --out (there is nowhere to write to) give --out FILE");
@@ -121,4 +116,8 @@ int tokenize(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return run_program(argc, argv, tokenize); }
+int main(int argc, char** argv) {
+  TokenizeOptions options;
+  OptionTable table = tokenize_option_table(options);
+  return run_program(argc, argv, table, [&] { return tokenize(options, table); });
+}

@@ -10,7 +10,7 @@
 int main(int argc, char** argv) {
   using namespace fsdp;
   hold_signals();  // before any thread is there
-  return run_mpi_program(argc, argv, [](MpiSession& session, Communicator& world, int count, char** words) {
+  const auto body = [](MpiSession& session, Communicator& world, int count, char** words) {
     TrainCommand command;
     agree(world, [&] { command = parse_train_command(count, words, world.size()); });
     if (command.answer) {
@@ -20,5 +20,6 @@ int main(int argc, char** argv) {
     std::unique_ptr<Communicator> comm;
     agree(world, [&] { comm = session.world(command.options.comm); });
     return train(command.options, *comm);
-  });
+  };
+  return run_mpi_program(argc, argv, body, with_option_names);
 }

@@ -472,7 +472,7 @@ void OptionTable::apply(const std::vector<Given>& all) {
       throw UserError(format("{}{} is given twice ({}{}'{}' and '{}') give it once", given.where, given.typed,
                              same ? "" : "also as " + earlier->typed + ": ", earlier->where, earlier->value, given.value));
     }
-    if (std::find(given_.begin(), given_.end(), &option) == given_.end()) given_.push_back(&option);
+    given_.emplace_back(&option, given.typed.starts_with("--") ? given.typed : "--" + given.typed);
     if (!option.set_) continue;  // a request, already heard
     if (option.list_ && given.positional) {
       if (!list_goes_on) option.list_->clear();
@@ -501,22 +501,36 @@ Request OptionTable::parse(int argc, const char* const* argv) {
     if (given.option->name_ == "config") apply(read_config(given.value));
   apply(command_line);
   const bool something_else = std::any_of(given_.begin(), given_.end(),
-                                          [](const Option* option) { return option->set_ && option->command_line_only_; });
+                                          [](const auto& one) { return one.first->set_ && one.first->command_line_only_; });
   if (!something_else)
     for (const auto& step : steps_) step(*this);
   return asked("print-config") ? Request::print_config : Request::run;
 }
 
-bool OptionTable::given(std::string_view name) const {
+bool OptionTable::given(std::string_view name) const { return !typed(name).empty(); }
+
+std::string OptionTable::typed(std::string_view name) const {
   const Option* const option = find(name);
   expect(option != nullptr, "a row that is asked for is there");
-  return std::find(given_.begin(), given_.end(), option) != given_.end();
+  const auto last = std::find_if(given_.rbegin(), given_.rend(), [&](const auto& one) { return one.first == option; });
+  return last == given_.rend() ? "" : last->second;
 }
 
 bool OptionTable::changed(std::string_view name) const {
   const Option* const option = find(name);
   expect(option != nullptr && option->print_, "a row that is asked for is there, and has a value");
   return option->print_() != option->default_;
+}
+
+std::string OptionTable::name_options(std::string_view message) const {
+  std::string out(message);
+  for (const Option& row : rows_)
+    for (const auto& [quantity, words] : row.quantities_) {
+      const std::string quoted = "`" + quantity + "`";
+      for (auto at = out.find(quoted); at != std::string::npos; at = out.find(quoted, at + words.size()))
+        out.replace(at, quoted.size(), words);
+    }
+  return out;
 }
 
 std::string OptionTable::help() const {

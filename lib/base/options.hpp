@@ -60,6 +60,12 @@ class Option {
     follows_ = true;
     return *this;
   }
+  /// It sets what messages of the library call `quantity`: see OptionTable::name_options(). `words`, if given, say how:
+  /// "--comm mpi".
+  Option& sets(std::string quantity, std::string words = "") {
+    quantities_.emplace_back(std::move(quantity), words.empty() ? "--" + name_ : std::move(words));
+    return *this;
+  }
   /// Another way to say what other options say: OptionTable::then() passes it on to their fields, and only theirs are values of
   /// the configuration.
   Option& spelling() {
@@ -76,6 +82,7 @@ class Option {
   std::vector<std::string> aliases_;
   bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false;
   std::vector<std::string>* list_ = nullptr;
+  std::vector<std::pair<std::string, std::string>> quantities_;  // with the words that set each
   std::string unset_meaning_, default_;
   std::function<void(const std::string&)> set_;  // throws UserError with the reason alone
   std::function<std::string()> print_;           // in the form that set_ reads
@@ -132,8 +139,14 @@ class OptionTable {
   Request parse(int argc, const char* const* argv);
   /// Whether the command line or the file gave this option (by its main name).
   bool given(std::string_view name) const;
+  /// The name by which it was given: "--param-dtype" for an alias. Empty if it was not.
+  std::string typed(std::string_view name) const;
   /// Whether its value is not the default any more.
   bool changed(std::string_view name) const;
+
+  /// A message in the words of this program. The library does not know options: what it says of a quantity that users may set
+  /// is between backquotes, as in "use a smaller `micro-batch`". Here it becomes the option: "use a smaller --batch-size".
+  std::string name_options(std::string_view message) const;
 
   /// Grouped, wrapped at 100 columns, with defaults.
   std::string help() const;
@@ -158,9 +171,9 @@ class OptionTable {
   void apply(const std::vector<Given>& all);
 
   std::string program_, usage_, summary_, group_;
-  std::deque<Option> rows_;       // rows keep their address
-  std::deque<Option> help_rows_;  // --config, --help, ...: in every table
-  std::vector<const Option*> given_;
+  std::deque<Option> rows_;                                   // rows keep their address
+  std::deque<Option> help_rows_;                              // --config, --help, ...: in every table
+  std::vector<std::pair<const Option*, std::string>> given_;  // with the name that was typed
   std::vector<std::function<void(const OptionTable&)>> steps_;
 };
 

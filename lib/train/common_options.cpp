@@ -17,10 +17,14 @@ namespace fsdp {
 
 void add_batch_options(OptionTable& table, ShardingOptions& sharding) {
   table.integer("batch-size", "B", sharding.batch.B, {1, 1e6}, "Sequences per rank per micro-batch.")
-      .alias("batch-size-per-device");
-  table.integer("tokens-per-sample", "T", sharding.batch.T, {1, 1e8}, "Tokens per sequence.").alias("block-size");
+      .alias("batch-size-per-device")
+      .sets("micro-batch");
+  table.integer("tokens-per-sample", "T", sharding.batch.T, {1, 1e8}, "Tokens per sequence.")
+      .alias("block-size")
+      .sets("sequence length");
   table.integer("update-freq", "K", sharding.plan.micro_batches, {1, 1e5}, "Micro-batches per update.")
-      .alias("gradient-accumulation-steps");
+      .alias("gradient-accumulation-steps")
+      .sets("micro-batches per update");
 }
 
 void add_strategy_option(OptionTable& table, std::string& strategy) {
@@ -50,8 +54,8 @@ void add_precision_options(OptionTable& table, DType& precision) {
     if (!spelled->bf16 && !spelled->fp16) return;
     const DType named = spelled->bf16 ? DType::bf16 : DType::f16;
     if (given.given("precision") && precision != named)
-      throw UserError(format("--{} contradicts --precision {} (each says what is computed with) leave one out", name_of(named),
-                             name_of(precision)));
+      throw UserError(format("--{} contradicts {} {} (each says what is computed with) leave one out", name_of(named),
+                             given.typed("precision"), name_of(precision)));
     precision = named;
   });
 }
@@ -60,7 +64,8 @@ void add_recomputation_option(OptionTable& table, bool& checkpoint_activations) 
   table
       .flag("checkpoint-activations", checkpoint_activations,
             "Keep the blocks' inputs only and compute the rest again in backward.")
-      .alias("gradient-checkpointing");
+      .alias("gradient-checkpointing")
+      .sets("recomputation of activations");
 }
 
 void add_state_type_option(OptionTable& table, DType& type) {
@@ -71,12 +76,15 @@ void add_state_type_option(OptionTable& table, DType& type) {
 }
 
 void add_comm_options(OptionTable& table, CommOptions& comm) {
-  table.choice<CommKind>(
-      "comm", comm.kind, {{"auto", CommKind::automatic}, {"shm", CommKind::shm}, {"mpi", CommKind::mpi}},
-      "How ranks communicate: shm through shared memory within a node and by MPI between nodes, mpi by MPI alone; auto is shm "
-      "where ranks can share memory.");
-  table.duration("collective-timeout", "TIME", comm.timeout_s,
-                 "End the job when a rank lets the others wait this long in a collective, and name it; 0: wait for ever.");
+  table
+      .choice<CommKind>("comm", comm.kind, {{"auto", CommKind::automatic}, {"shm", CommKind::shm}, {"mpi", CommKind::mpi}},
+                        "How ranks communicate: shm through shared memory within a node and by MPI between nodes, mpi by MPI "
+                        "alone; auto is shm where ranks can share memory.")
+      .sets("communication by messages", "--comm mpi");
+  table
+      .duration("collective-timeout", "TIME", comm.timeout_s,
+                "End the job when a rank lets the others wait this long in a collective, and name it; 0: wait for ever.")
+      .sets("longest wait");
 }
 
 void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
@@ -92,9 +100,11 @@ Option& add_threads_option(OptionTable& table, std::size_t& threads) {
 }
 
 void add_no_verify_option(OptionTable& table, bool& no_verify) {
-  table.flag("no-verify", no_verify,
-             "Do not compare what is read of checkpoints and models with its checksums: faster where the disk is not what "
-             "takes the time, and damaged numbers are taken as they are.");
+  table
+      .flag("no-verify", no_verify,
+            "Do not compare what is read of checkpoints and models with its checksums: faster where the disk is not what "
+            "takes the time, and damaged numbers are taken as they are.")
+      .sets("unchecked reading");
 }
 
 std::optional<std::string> answer(const OptionTable& table, Request request) {

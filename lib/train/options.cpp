@@ -493,6 +493,28 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
   add_memory_options(table, options.sharding);
   add_checkpoint_options(table, options);
   add_run_options(table, options);
+  // What the library calls the quantities that these options set, beside those of common_options.cpp.
+  const std::pair<const char*, const char*> quantities[] = {{"arch", "architecture"},
+                                                            {"list-archs", "list of architectures"},
+                                                            {"model", "model folder"},
+                                                            {"decoder-layers", "number of layers"},
+                                                            {"decoder-embed-dim", "width"},
+                                                            {"decoder-ffn-embed-dim", "inner width"},
+                                                            {"decoder-attention-heads", "number of heads"},
+                                                            {"decoder-kv-heads", "number of key/value heads"},
+                                                            {"vocab-size", "vocabulary size"},
+                                                            {"no-decay", "parameters without decay"},
+                                                            {"lr-scale", "scales of the learning rate"},
+                                                            {"shard-group-size", "shard group size"},
+                                                            {"min-num-params", "least parameters of a unit"},
+                                                            {"wrap-units", "custom units"},
+                                                            {"freeze", "frozen parameters"},
+                                                            {"train-only", "trained parameters"},
+                                                            {"ignore-params", "ignored parameters"},
+                                                            {"save-dir", "save folder"},
+                                                            {"restore", "checkpoint to restore"}};
+  for (const auto& [option, quantity] : quantities) table.row(option).sets(quantity);
+  table.row("restore").sets("restoring the latest", "--restore latest");
 }
 
 OptionTable train_option_table(TrainOptions& o, int ranks) {
@@ -530,6 +552,11 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
   if (command.options.list_archs && !command.answer) command.answer = list_of_archs();
   if (!command.answer) require_complete(command.options);
   return command;
+}
+
+std::string with_option_names(const std::string& message) {
+  TrainOptions unused;
+  return train_option_table(unused, 1).name_options(message);
 }
 
 void check_schedule(const Schedule& s) {

@@ -81,6 +81,9 @@ struct TrainCommand {
 /// Throws UserError: the same on every rank, unless a rank cannot read the --config file.
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size);
 
+/// A message of the library in the words of fsdp-train: OptionTable::name_options().
+std::string with_option_names(const std::string& message);
+
 /// Throws UserError if warm-up and decay do not fit into the updates.
 void check_schedule(const Schedule& schedule);
 /// Every option by name, as effective: for the metrics' start line and the checkpoint's header.

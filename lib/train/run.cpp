@@ -63,7 +63,7 @@ Run::Run(const TrainOptions& options, Communicator& world)
     if (first && !options.dry_run && !options.trace.file.empty()) trace_file_.emplace(options.trace.file);
   });
   origin_ = find_origin(options, world, *stream_);
-  for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
+  for (const std::string& warning : origin_.warnings) warn(warning);
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
   if (options.sharding.types.parameter == DType::f16) {
     scaler_.emplace(options.loss_scaler);
@@ -73,7 +73,7 @@ Run::Run(const TrainOptions& options, Communicator& world)
   start_tokens_ = progress_.tokens;
   agree(world, [&] { check_sharding(origin_.config, options.sharding, world.size()); });
   sharded_.emplace(origin_.config, options.sharding, world);
-  for (const std::string& warning : sharded_->warnings()) metrics_->say("warning: " + warning);
+  for (const std::string& warning : sharded_->warnings()) warn(warning);
   cut_ = {options.sharding.batch.B, options.sharding.batch.T, options.sharding.plan.micro_batches, world.rank(), world.size()};
 }
 

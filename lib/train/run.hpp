@@ -67,7 +67,7 @@ class Run {
   bool done() const;
   std::uint64_t update() const { return progress_.update; }
 
-  void warn(const std::string& text) { metrics_->say("warning: " + text); }
+  void warn(const std::string& text) { metrics_->say("warning: " + with_option_names(text)); }
   void say_stopping(const std::string& reason) { metrics_->stop(progress_.update, reason); }
   /// The closing lines: how it went, planned beside measured memory, how to go on.
   void finish(const std::string& next);

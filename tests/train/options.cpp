@@ -170,11 +170,12 @@ BOOST_AUTO_TEST_CASE(rates_of_groups) {
   }
   for (const char* bad : {"h.0.*", "h.0.*=", "=0.1", "h.0.*=x", "h.0.*=-1", "h.0.*=0.1x", "h.0.*=nan", "h.0.*=inf"})
     CHECK_CONTAINS(error({"--lr-scale", bad}), "is not accepted");
-  CHECK_CONTAINS(message_of([&] { settings_of({.no_decay = {"nothing*"}}, parameters); }), "--no-decay 'nothing*' matches no");
+  CHECK_CONTAINS(message_of([&] { settings_of({.no_decay = {"nothing*"}}, parameters); }),
+                 "`parameters without decay` 'nothing*' matches no");
   CHECK_CONTAINS(message_of([&] {
                    settings_of({.learning_rate_scales = {{"h.99.*", 2}}}, parameters);
                  }),
-                 "--lr-scale 'h.99.*' matches no");
+                 "`scales of the learning rate` 'h.99.*' matches no");
 }
 
 BOOST_AUTO_TEST_CASE(schedules_need_what_they_need) {
@@ -246,6 +247,20 @@ BOOST_AUTO_TEST_CASE(one_strategy_has_several_spellings) {
   BOOST_TEST(strategy({"--sharding-strategy", "hybrid", "--no-reshard-after-forward"}) == "hybrid-grad-op");
   CHECK_CONTAINS(error({"--ddp-backend", "pytorch_ddp", "--sharding-strategy", "full"}), "contradicts");
   CHECK_CONTAINS(error({"--no-reshard-after-forward", "--sharding-strategy", "none"}), "does not go with");
+}
+
+BOOST_AUTO_TEST_CASE(quantities_of_the_library_are_named_by_their_options) {
+  BOOST_TEST(with_option_names("use a smaller `micro-batch` or `recomputation of activations`, or another `save folder`") ==
+             "use a smaller --batch-size or --checkpoint-activations, or another --save-dir");
+  BOOST_TEST(with_option_names("`communication by messages` shares none; `this` is no quantity, nor is `") ==
+             "--comm mpi shares none; `this` is no quantity, nor is `");
+  const auto said = [](const auto& call) { return with_option_names(message_of(call)); };
+  CHECK_CONTAINS(said([] { arch_config("gtp2"); }), "--arch gtp2 is not known (did you mean gpt2?) see --list-archs");
+  const auto parameters = list_parameters(arch_config("gpt2")).parameters;
+  CHECK_CONTAINS(said([&] { wrap_parameters(parameters, {}, {.freeze = {"*"}}); }), "narrow --freeze or widen --train-only");
+  CHECK_CONTAINS(said([&] { settings_of({.no_decay = {"nothing*"}}, parameters); }), "--no-decay 'nothing*' matches no");
+  const ShardingOptions too_long = {.batch = {.B = 1, .T = 4096}};
+  CHECK_CONTAINS(said([&] { check_sharding(arch_config("gpt2"), too_long, 1); }), "lower --tokens-per-sample");
 }
 
 BOOST_AUTO_TEST_CASE(options_that_would_change_nothing) {
