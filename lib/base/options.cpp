@@ -152,8 +152,17 @@ Option& OptionTable::flag(std::string name, bool& field, std::string help) {
 
 namespace {
 
+std::string text_of(double value) { return format("{}", value); }
+std::string text_of(std::size_t value) { return std::to_string(value); }
+std::string text_of(int value) { return std::to_string(value); }
 template <class T>
-void bind_integer(T& field, Limits limits, std::string& accepts, std::function<void(const std::string&)>& set,
+std::string text_of(const std::optional<T>& value) {
+  return value ? text_of(*value) : "";
+}
+
+/// `Field` holds a T, or may.
+template <class T, class Field>
+void bind_integer(Field& field, Limits limits, std::string& accepts, std::function<void(const std::string&)>& set,
                   std::function<std::string()>& print) {
   accepts = limits.high < 1e18 ? format("a whole number from {:.0f} to {:.0f}", limits.low, limits.high)
                                : format("a whole number, {:.0f} or more", limits.low);
@@ -163,20 +172,38 @@ void bind_integer(T& field, Limits limits, std::string& accepts, std::function<v
       throw UserError("out of range");
     field = static_cast<T>(value);
   };
-  print = [&field] { return std::to_string(field); };
+  print = [&field] { return text_of(field); };
+}
+
+template <class Field>
+void bind_number(Field& field, std::function<bool(double)> ok, std::function<void(const std::string&)>& set,
+                 std::function<std::string()>& print) {
+  set = [&field, ok = std::move(ok)](const std::string& text) {
+    const double value = parse_finite(text);
+    if (ok && !ok(value)) throw UserError("out of range");
+    field = value;
+  };
+  print = [&field] { return text_of(field); };
 }
 
 }  // namespace
 
 Option& OptionTable::integer(std::string name, std::string argument, std::size_t& field, Limits limits, std::string help) {
   Option& option = add(std::move(name), std::move(argument), std::move(help), "");
-  bind_integer(field, limits, option.accepts_, option.set_, option.print_);
+  bind_integer<std::size_t>(field, limits, option.accepts_, option.set_, option.print_);
   return finish(option);
 }
 
 Option& OptionTable::integer(std::string name, std::string argument, int& field, Limits limits, std::string help) {
   Option& option = add(std::move(name), std::move(argument), std::move(help), "");
-  bind_integer(field, limits, option.accepts_, option.set_, option.print_);
+  bind_integer<int>(field, limits, option.accepts_, option.set_, option.print_);
+  return finish(option);
+}
+
+Option& OptionTable::integer(std::string name, std::string argument, std::optional<std::size_t>& field, Limits limits,
+                             std::string help) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), "");
+  bind_integer<std::size_t>(field, limits, option.accepts_, option.set_, option.print_);
   return finish(option);
 }
 
@@ -206,24 +233,29 @@ Option& OptionTable::duration(std::string name, std::string argument, double& fi
   return finish(option);
 }
 
+namespace {
+std::string accepted_numbers(const std::string& accepts) { return accepts.empty() ? "a number" : "a number, " + accepts; }
+}  // namespace
+
 Option& OptionTable::number(std::string name, std::string argument, double& field, std::string help, std::string accepts,
                             std::function<bool(double)> ok) {
-  Option& option =
-      add(std::move(name), std::move(argument), std::move(help), accepts.empty() ? "a number" : "a number, " + accepts);
-  option.set_ = [&field, ok = std::move(ok)](const std::string& text) {
-    const double value = parse_finite(text);
-    if (ok && !ok(value)) throw UserError("out of range");
-    field = value;
-  };
-  option.print_ = [&field] { return format("{}", field); };
+  Option& option = add(std::move(name), std::move(argument), std::move(help), accepted_numbers(accepts));
+  bind_number(field, std::move(ok), option.set_, option.print_);
   return finish(option);
 }
 
-Option& OptionTable::pair(std::string name, std::string argument, std::array<double, 2>& field, std::string help,
+Option& OptionTable::number(std::string name, std::string argument, std::optional<double>& field, std::string help,
+                            std::string accepts, std::function<bool(double)> ok) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), accepted_numbers(accepts));
+  bind_number(field, std::move(ok), option.set_, option.print_);
+  return finish(option);
+}
+
+Option& OptionTable::pair(std::string name, std::string argument, double& first, double& second, std::string help,
                           std::string accepts, std::function<bool(double)> ok) {
   Option& option = add(std::move(name), std::move(argument), std::move(help),
                        "two numbers" + (accepts.empty() ? "" : ", each " + accepts) + ", as in \"(0.9,0.98)\"");
-  option.set_ = [&field, ok = std::move(ok)](const std::string& text) {
+  option.set_ = [&first, &second, ok = std::move(ok)](const std::string& text) {
     std::string inner = trimmed(text);
     if (inner.size() >= 2 && (inner.front() == '(' || inner.front() == '[')) {
       if (inner.back() != (inner.front() == '(' ? ')' : ']')) throw UserError("the bracket is not closed");
@@ -231,11 +263,34 @@ Option& OptionTable::pair(std::string name, std::string argument, std::array<dou
     }
     const auto parts = split(inner, ',');
     if (parts.size() != 2) throw UserError(format("{} numbers", parts.size()));
-    const std::array<double, 2> values = {parse_finite(parts[0]), parse_finite(parts[1])};
+    const double values[] = {parse_finite(parts[0]), parse_finite(parts[1])};
     if (ok && !(ok(values[0]) && ok(values[1]))) throw UserError("out of range");
-    field = values;
+    first = values[0], second = values[1];
   };
-  option.print_ = [&field] { return format("({},{})", field[0], field[1]); };
+  option.print_ = [&first, &second] { return format("({},{})", first, second); };
+  return finish(option);
+}
+
+Option& OptionTable::numbers_by_name(std::string name, std::string argument, std::vector<std::pair<std::string, double>>& field,
+                                     std::string help, std::string accepts, std::function<bool(double)> ok) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), std::move(accepts));
+  option.set_ = [&field, ok = std::move(ok)](const std::string& text) {
+    std::vector<std::pair<std::string, double>> read;
+    for (const std::string& item : split(text, ',')) {
+      const std::size_t equals = item.rfind('=');
+      if (equals == std::string::npos || equals == 0) throw UserError("'" + item + "' is not NAME=NUMBER");
+      const double value = parse_finite(std::string_view(item).substr(equals + 1));
+      if (ok && !ok(value)) throw UserError("out of range");
+      read.emplace_back(item.substr(0, equals), value);
+    }
+    if (read.empty()) throw UserError("empty");
+    field = std::move(read);
+  };
+  option.print_ = [&field] {
+    std::string text;
+    for (const auto& [key, value] : field) text += format("{}{}={}", text.empty() ? "" : ",", key, value);
+    return text;
+  };
   return finish(option);
 }
 
@@ -271,9 +326,9 @@ Option& OptionTable::list(std::string name, std::string argument, std::vector<st
   return finish(option);
 }
 
-Option* OptionTable::find(std::string_view name) {
-  for (auto* rows : {&rows_, &help_rows_})
-    for (Option& row : *rows)
+const Option* OptionTable::find(std::string_view name) const {
+  for (const auto* rows : {&rows_, &help_rows_})
+    for (const Option& row : *rows)
       if (row.name_ == name || std::find(row.aliases_.begin(), row.aliases_.end(), name) != row.aliases_.end()) return &row;
   return nullptr;
 }
@@ -417,7 +472,7 @@ void OptionTable::apply(const std::vector<Given>& all) {
       throw UserError(format("{}{} is given twice ({}{}'{}' and '{}') give it once", given.where, given.typed,
                              same ? "" : "also as " + earlier->typed + ": ", earlier->where, earlier->value, given.value));
     }
-    if (std::find(given_.begin(), given_.end(), &option) == given_.end()) given_.push_back(&option);
+    given_.emplace_back(&option, given.typed.starts_with("--") ? given.typed : "--" + given.typed);
     if (!option.set_) continue;  // a request, already heard
     if (option.list_ && given.positional) {
       if (!list_goes_on) option.list_->clear();
@@ -445,11 +500,37 @@ Request OptionTable::parse(int argc, const char* const* argv) {
   for (const Given& given : command_line)
     if (given.option->name_ == "config") apply(read_config(given.value));
   apply(command_line);
+  const bool something_else = std::any_of(given_.begin(), given_.end(),
+                                          [](const auto& one) { return one.first->set_ && one.first->command_line_only_; });
+  if (!something_else)
+    for (const auto& step : steps_) step(*this);
   return asked("print-config") ? Request::print_config : Request::run;
 }
 
-bool OptionTable::given(std::string_view name) const {
-  return std::any_of(given_.begin(), given_.end(), [&](const Option* option) { return option->name_ == name; });
+bool OptionTable::given(std::string_view name) const { return !typed(name).empty(); }
+
+std::string OptionTable::typed(std::string_view name) const {
+  const Option* const option = find(name);
+  expect(option != nullptr, "a row that is asked for is there");
+  const auto last = std::find_if(given_.rbegin(), given_.rend(), [&](const auto& one) { return one.first == option; });
+  return last == given_.rend() ? "" : last->second;
+}
+
+bool OptionTable::changed(std::string_view name) const {
+  const Option* const option = find(name);
+  expect(option != nullptr && option->print_, "a row that is asked for is there, and has a value");
+  return option->print_() != option->default_;
+}
+
+std::string OptionTable::name_options(std::string_view message) const {
+  std::string out(message);
+  for (const Option& row : rows_)
+    for (const auto& [quantity, words] : row.quantities_) {
+      const std::string quoted = "`" + quantity + "`";
+      for (auto at = out.find(quoted); at != std::string::npos; at = out.find(quoted, at + words.size()))
+        out.replace(at, quoted.size(), words);
+    }
+  return out;
 }
 
 std::string OptionTable::help() const {
@@ -500,7 +581,9 @@ std::string OptionTable::config() const {
     if (row.command_line_only_) continue;
     if (row.group_ != title) out += format("\n# {}\n", title = row.group_);
     const std::string value = row.print_();
-    if (row.is_unset())
+    if (!given(row.name_) && row.follows_)
+      out += format("# {} = {} (follows from the others)\n", row.name_, value);
+    else if (!given(row.name_) && row.is_unset())
       out += format("# {} = {}\n", row.name_, row.unset_meaning_.empty() ? "" : format("({})", row.unset_meaning_));
     else if (value != row.default_ && !given(row.name_))
       out += format("# {} = {} (follows from the others)\n", row.name_, value);
@@ -515,7 +598,7 @@ std::string OptionTable::config() const {
 std::vector<std::pair<std::string, std::string>> OptionTable::values() const {
   std::vector<std::pair<std::string, std::string>> out;
   for (const Option& row : rows_)
-    if (!row.command_line_only_) out.emplace_back(row.name_, row.print_());
+    if (!row.command_line_only_ && !row.spelling_) out.emplace_back(row.name_, row.print_());
   return out;
 }
 

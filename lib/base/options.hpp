@@ -6,7 +6,6 @@
 // with "did you mean".
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
@@ -55,6 +54,24 @@ class Option {
     command_line_only_ = true;
     return *this;
   }
+  /// Its default follows from other options, in the way that `meaning` says: OptionTable::then() fills it in.
+  Option& follows(std::string meaning) {
+    unset_meaning_ = std::move(meaning);
+    follows_ = true;
+    return *this;
+  }
+  /// It sets what messages of the library call `quantity`: see OptionTable::name_options(). `words`, if given, say how:
+  /// "--comm mpi".
+  Option& sets(std::string quantity, std::string words = "") {
+    quantities_.emplace_back(std::move(quantity), words.empty() ? "--" + name_ : std::move(words));
+    return *this;
+  }
+  /// Another way to say what other options say: OptionTable::then() passes it on to their fields, and only theirs are values of
+  /// the configuration.
+  Option& spelling() {
+    spelling_ = true;
+    return *this;
+  }
 
  private:
   friend class OptionTable;
@@ -63,8 +80,9 @@ class Option {
   std::string name_, group_, argument_, help_;
   std::string accepts_;  // "a whole number, at least 1"
   std::vector<std::string> aliases_;
-  bool flag_ = false, positional_ = false, command_line_only_ = false;
+  bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false;
   std::vector<std::string>* list_ = nullptr;
+  std::vector<std::pair<std::string, std::string>> quantities_;  // with the words that set each
   std::string unset_meaning_, default_;
   std::function<void(const std::string&)> set_;  // throws UserError with the reason alone
   std::function<std::string()> print_;           // in the form that set_ reads
@@ -86,20 +104,26 @@ class OptionTable {
   Option& flag(std::string name, bool& field, std::string help);
   Option& integer(std::string name, std::string argument, std::size_t& field, Limits limits, std::string help);
   Option& integer(std::string name, std::string argument, int& field, Limits limits, std::string help);
+  Option& integer(std::string name, std::string argument, std::optional<std::size_t>& field, Limits limits, std::string help);
   /// "64M", "2GiB".
   Option& size(std::string name, std::string argument, std::size_t& field, std::string help);
   /// `accepts` is empty for any finite number, else it says what `ok` takes: "0 or more".
   Option& number(std::string name, std::string argument, double& field, std::string help, std::string accepts = "",
                  std::function<bool(double)> ok = nullptr);
+  Option& number(std::string name, std::string argument, std::optional<double>& field, std::string help,
+                 std::string accepts = "", std::function<bool(double)> ok = nullptr);
   /// "(0.9,0.98)" or "0.9,0.98".
-  Option& pair(std::string name, std::string argument, std::array<double, 2>& field, std::string help, std::string accepts = "",
-               std::function<bool(double)> ok = nullptr);
+  Option& pair(std::string name, std::string argument, double& first, double& second, std::string help,
+               std::string accepts = "", std::function<bool(double)> ok = nullptr);
   /// Seconds, from "90s", "30min", "2h".
   Option& duration(std::string name, std::string argument, double& field_s, std::string help);
   Option& text(std::string name, std::string argument, std::string& field, std::string help);
   Option& path(std::string name, std::string argument, std::filesystem::path& field, std::string help);
   /// Comma-separated after its name; one item per argument when positional.
   Option& list(std::string name, std::string argument, std::vector<std::string>& field, std::string help);
+  /// Names with a number each: "a=0.1,b=2".
+  Option& numbers_by_name(std::string name, std::string argument, std::vector<std::pair<std::string, double>>& field,
+                          std::string help, std::string accepts, std::function<bool(double)> ok);
   /// One of `names`; several names may mean the same value, the first of them is printed.
   template <class T>
   Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
@@ -107,10 +131,22 @@ class OptionTable {
   /// The row of this main name, which is there: for a program that shares another one's rows and says more of one.
   Option& row(std::string_view name);
 
+  /// What parse() does once all options are read, in the order of these calls: it passes spellings on, fills in what follows
+  /// from other options, and checks what options say together. Left out where something else is asked for than a run.
+  void then(std::function<void(const OptionTable&)> step) { steps_.push_back(std::move(step)); }
+
   /// Sets the fields, unless the request is help, version or markdown. Throws UserError.
   Request parse(int argc, const char* const* argv);
   /// Whether the command line or the file gave this option (by its main name).
   bool given(std::string_view name) const;
+  /// The name by which it was given: "--param-dtype" for an alias. Empty if it was not.
+  std::string typed(std::string_view name) const;
+  /// Whether its value is not the default any more.
+  bool changed(std::string_view name) const;
+
+  /// A message in the words of this program. The library does not know options: what it says of a quantity that users may set
+  /// is between backquotes, as in "use a smaller `micro-batch`". Here it becomes the option: "use a smaller --batch-size".
+  std::string name_options(std::string_view message) const;
 
   /// Grouped, wrapped at 100 columns, with defaults.
   std::string help() const;
@@ -119,7 +155,7 @@ class OptionTable {
   /// All present values in the form that --config reads back. What is not given, or follows from other options (it was not
   /// given and is not its default any more), is a comment.
   std::string config() const;
-  /// (name, present value) of every row, in order of the table.
+  /// (name, present value) of every row but other spellings, in order of the table.
   std::vector<std::pair<std::string, std::string>> values() const;
   const std::string& program() const { return program_; }
 
@@ -127,16 +163,18 @@ class OptionTable {
   struct Given;
   Option& add(std::string name, std::string argument, std::string help, std::string accepts);
   Option& finish(Option& option);
-  Option* find(std::string_view name);
+  const Option* find(std::string_view name) const;
+  Option* find(std::string_view name) { return const_cast<Option*>(std::as_const(*this).find(name)); }
   std::string unknown(std::string_view name) const;
   std::vector<Given> read_command_line(int argc, const char* const* argv);
   std::vector<Given> read_config(const std::string& path);
   void apply(const std::vector<Given>& all);
 
   std::string program_, usage_, summary_, group_;
-  std::deque<Option> rows_;       // rows keep their address
-  std::deque<Option> help_rows_;  // --config, --help, ...: in every table
-  std::vector<const Option*> given_;
+  std::deque<Option> rows_;                                   // rows keep their address
+  std::deque<Option> help_rows_;                              // --config, --help, ...: in every table
+  std::vector<std::pair<const Option*, std::string>> given_;  // with the name that was typed
+  std::vector<std::function<void(const OptionTable&)>> steps_;
 };
 
 template <class T>

@@ -13,8 +13,9 @@ void print_warnings(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", printable(warning));
 }
 
-int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body) {
-  const auto report = [&](const char* message, int code) {
+int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body, const Wording& wording) {
+  const auto report = [&](const std::string& text, int code) {
+    const std::string message = wording ? wording(text) : text;
     std::fflush(stdout);
     fmt::print(stderr, "{}: {}\n", argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp", printable(message));
     return code;

@@ -16,8 +16,11 @@ inline constexpr int stopped = 75;  // on request, everything saved: the same co
 /// "warning: ..." on stderr, a line each.
 void print_warnings(const std::vector<std::string>& warnings);
 
+/// How a program words messages of the library: OptionTable::name_options(). Null: as they are.
+using Wording = std::function<std::string(const std::string&)>;
+
 /// Runs `body` and returns its value. An exception is printed once to stderr as "fsdp-x: <message>"; UserError gives 2
 /// (RunError 1), any other 1.
-int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body);
+int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body, const Wording& wording = nullptr);
 
 }  // namespace fsdp

@@ -221,8 +221,9 @@ void require_fp16(std::span<const float> values, const std::string& name) {
   constexpr float beyond = 65520;  // rounds to infinity
   for (const float value : values)
     if (std::isfinite(value) && std::abs(value) >= beyond)
-      throw RunError(
-          format("{} has an element {}, which fp16 cannot hold (its largest is 65504) use --dtype bf16 or fp32", name, value));
+      throw RunError(format(
+          "{} has an element {}, which fp16 cannot hold (its largest is 65504) choose bf16 or fp32 with `type of the result`",
+          name, value));
 }
 
 /// Returns the bytes that were there already.
@@ -381,7 +382,7 @@ RunError could_not_write(const fs::path& target, const fs::path& work, const std
 std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options) {
   if (!options.with_optimizer) return {"parameters"};
   if (source.states().size() < 2)
-    throw UserError(format("{} has no state of an optimizer (--optimizer {} kept none) leave out --with-optimizer",
+    throw UserError(format("{} has no state of an optimizer ({} kept none) leave out `states of the optimizer`",
                            source.description(), source.header().optimizer));
   return source.states();
 }

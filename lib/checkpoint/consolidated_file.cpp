@@ -27,7 +27,7 @@ h5::File open_guarded(const fs::path& path, Verify verify) {
   if (verify == Verify::yes && !file.is_checked() && file.has_attribute("checksums"))
     throw DamagedError(
         format("{} has lost its checksums (it was cut, or changed by another program) copy it again; or give "
-               "--no-verify to read it as it is",
+               "`unchecked reading` to take it as it is",
                path.string()));
   return file;
 }

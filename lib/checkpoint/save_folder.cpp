@@ -109,8 +109,9 @@ fs::path set_aside(const fs::path& folder) {
   std::error_code error;
   fs::rename(folder, to, error);
   if (error)
-    throw RunError(format("{} is damaged and cannot be renamed ({}) move it away, or name another one with --restore",
-                          folder.string(), error.message()));
+    throw RunError(
+        format("{} is damaged and cannot be renamed ({}) move it away, or name another one with `checkpoint to restore`",
+               folder.string(), error.message()));
   return to;
 }
 

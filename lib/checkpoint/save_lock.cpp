@@ -82,7 +82,7 @@ bool is_file_at(int fd, const fs::path& path) {
 bool is_of_the_disk(int error) { return error == EIO || error == ESTALE || error == ETIMEDOUT; }
 
 [[noreturn]] void cannot_write(const fs::path& folder, const std::string& why) {
-  throw UserError(format("checkpoints cannot be written to {} ({}) choose another --save-dir", folder.string(), why));
+  throw UserError(format("checkpoints cannot be written to {} ({}) choose another `save folder`", folder.string(), why));
 }
 
 /// Opens the lock file, or makes it. What is there and is not a lock stays as it is.
@@ -152,7 +152,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
       const int why = errno;
       static_cast<void>(::ftruncate(fd_, 0));  // nobody's, rather than half a name
       errno = why;
-      throw RunError(format("{} could not be written ({}) free some space, see to the disk, or choose another --save-dir",
+      throw RunError(format("{} could not be written ({}) free some space, see to the disk, or choose another `save folder`",
                             path_.string(), std::strerror(errno)));
     }
   } catch (...) {

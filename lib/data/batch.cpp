@@ -20,7 +20,7 @@ TrainBatches::TrainBatches(const TokenFile& file, BatchCut cut, std::size_t voca
   check_cut(cut);
   if (file.targets() < cut.T)
     throw UserError(format(
-        "'{}' holds no whole sequence ({} tokens, a sequence of {} needs {}) use more text or a smaller --tokens-per-sample",
+        "'{}' holds no whole sequence ({} tokens, a sequence of {} needs {}) use more text or a smaller `sequence length`",
         file.path().string(), file.tokens(), cut.T, cut.T + 1));
   constexpr auto never = std::numeric_limits<std::uint64_t>::max();
   end_ = order.passes == 0 || order.passes > never / sequences_ ? never : order.passes * sequences_;

@@ -58,8 +58,7 @@ bool write_all(int fd, const void* data, std::size_t bytes) {
 namespace {
 
 UserError unusable(const std::filesystem::path& path, const std::string& why) {
-  return UserError(format("'{}' is not a token file that can be used ({}) make one with fsdp-tokenize TEXT... --out FILE.bin",
-                          path.string(), why));
+  return UserError(format("'{}' is not a token file that can be used ({}) make one with fsdp-tokenize", path.string(), why));
 }
 
 InputFile open_tokens(const std::filesystem::path& path) {
@@ -102,7 +101,7 @@ void TokenFile::read_tokens(std::size_t begin, std::span<std::uint16_t> out) con
 void TokenFile::refuse_token(std::size_t position, std::uint16_t token, std::size_t vocab_size) const {
   throw UserError(format(
       "token {} at position {} of '{}' is outside the vocabulary of {} (the file was made with another tokenizer, or the "
-      "model is another one); tokenize again or set --vocab-size",
+      "model is another one); tokenize again or set `vocabulary size`",
       token, position, path().string(), vocab_size));
 }
 

@@ -28,7 +28,7 @@
 
 namespace fsdp {
 
-/// Whether what is read is compared with its checksums: --no-verify.
+/// Whether what is read is compared with its checksums.
 enum class Verify { no, yes };
 
 /// Some of the contents that have a name: a tensor.

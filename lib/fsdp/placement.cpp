@@ -56,7 +56,7 @@ MeshShape mesh_shape(const Placement& placement, int world_size, int group_size)
   if (shard < 1 || world_size % shard != 0)
     throw UserError(
         format("groups of {} do not divide {} ranks (every group holds one copy of the model) choose another "
-               "--shard-group-size or number of ranks",
+               "`shard group size` or number of ranks",
                shard, world_size));
   return {shard, world_size / shard};
 }

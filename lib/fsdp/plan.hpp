@@ -1,6 +1,6 @@
 // One update as data: a list of operations in issue order, each with the unit or block that it is about, its stream, the
 // buffers that it reads and writes, and the earlier operations on other streams that it waits for. The executor runs it,
-// --dry-run prints it, and the memory of the run is computed from it.
+// a dry run prints it, and the memory of the run is computed from it.
 #pragma once
 
 #include <array>

@@ -26,7 +26,7 @@ int ranks_of_a_node(Communicator& world) {
   if (sizes[1] != 0)
     throw UserError(
         "the ranks of a node are no shard group (nodes have unequal numbers of ranks, or ranks are dealt out in turn) give "
-        "--shard-group-size, or start the same number of consecutive ranks on every node");
+        "`shard group size`, or start the same number of consecutive ranks on every node");
   return static_cast<int>(size);
 }
 
@@ -53,11 +53,12 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
   settings_of(options.optimizer, parameters);
   if (options.plan.micro_batches * config.layers > most_block_passes)
     throw UserError(
-        format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}) lower --update-freq and "
-               "raise --batch-size",
+        format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}) lower `micro-batches per "
+               "update` and "
+               "raise `micro-batch`",
                options.plan.micro_batches, config.layers, options.plan.micro_batches * config.layers, most_block_passes));
   if (options.batch.T > config.max_positions)
-    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower --tokens-per-sample",
+    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower `sequence length`",
                            options.batch.T, config.max_positions));
 }
 

@@ -3,9 +3,9 @@
 //
 // How bytes go. Ranks are consecutive on nodes. A group that has as many ranks on each of several nodes goes by nodes
 // (comm/nodes/): a rank sends a shard to each other node once, and a node's ranks send on what comes in, or add up what goes
-// out. Elsewhere, and under --comm mpi, a rank sends each other rank of the group what that one needs: its shard in an
-// all-gather, the other one's share in a reduce-scatter; an all-reduce is both. A ring (NCCL's, on large buffers) sends as many
-// bytes per rank, but each rank to the next one alone: from a node only one stream per group goes out. Both are given.
+// out. Elsewhere, and where all goes by messages, a rank sends each other rank of the group what that one needs: its shard in
+// an all-gather, the other one's share in a reduce-scatter; an all-reduce is both. A ring (NCCL's, on large buffers) sends as
+// many bytes per rank, but each rank to the next one alone: from a node only one stream per group goes out. Both are given.
 #pragma once
 
 #include <array>

@@ -91,14 +91,14 @@ void wrap_by_patterns(const std::vector<Parameter>& parameters, const std::vecto
       for (std::size_t p = 0; p < parameters.size(); ++p) {
         if (!is_inside(parameters[p].name, module) || unit_of[p] == pattern) continue;
         if (!unit_of[p].empty())
-          throw UserError(format("--wrap-units '{}' and '{}' overlap (both take {}) let each module match one of them",
+          throw UserError(format("`custom units` '{}' and '{}' overlap (both take {}) let each module match one of them",
                                  unit_of[p], pattern, parameters[p].name));
         unit_of[p] = pattern;
       }
     }
     if (!found)
       throw UserError(
-          format("--wrap-units '{}' matches no module (this model has {}, ...) correct the pattern", pattern,
+          format("`custom units` '{}' matches no module (this model has {}, ...) correct the pattern", pattern,
                  fmt::join(modules.begin(), modules.begin() + std::min<std::ptrdiff_t>(4, std::ssize(modules)), ", ")));
   }
 }
@@ -164,11 +164,11 @@ void warn_of_cost(const std::vector<Parameter>& parameters, const Assignment& un
   const auto largest =
       std::max_element(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   if (2 * largest->second > all)
-    warnings.push_back(format(
-        "--wrap-policy size with --min-num-params {} puts {} of {} parameters into one unit: {} in fp32 are gathered at once, "
-        "and little is left to overlap; lower --min-num-params",
-        policy.min_num_params, format_count(static_cast<double>(largest->second)), format_count(static_cast<double>(all)),
-        format_bytes(4.0 * static_cast<double>(largest->second))));
+    warnings.push_back(
+        format("`least parameters of a unit` {} puts {} of {} parameters into one unit: {} in fp32 are gathered at once, "
+               "and little is left to overlap; lower `least parameters of a unit`",
+               policy.min_num_params, format_count(static_cast<double>(largest->second)),
+               format_count(static_cast<double>(all)), format_bytes(4.0 * static_cast<double>(largest->second))));
 }
 
 }  // namespace
@@ -177,9 +177,9 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
                                       const ParameterPatterns& patterns, std::vector<std::string>* warnings) {
   const Assignment unit_of = assign(parameters, policy);
   if (warnings) warn_of_cost(parameters, unit_of, policy, *warnings);
-  const std::vector<bool> frozen = named_by(patterns.freeze, "freeze", parameters),
-                          trained = named_by(patterns.train_only, "train-only", parameters),
-                          ignored = named_by(patterns.ignore, "ignore-params", parameters);
+  const std::vector<bool> frozen = named_by(patterns.freeze, "frozen parameters", parameters),
+                          trained = named_by(patterns.train_only, "trained parameters", parameters),
+                          ignored = named_by(patterns.ignore, "ignored parameters", parameters);
   std::vector<UnitSpec> units;
   const auto add_unit = [&](const std::string& name) {
     for (const bool sharded : {true, false})
@@ -208,7 +208,8 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
   for (const std::string& name : unit_of)
     if (!name.empty() && std::find(seen.begin(), seen.end(), name) == seen.end()) add_unit(seen.emplace_back(name));
   if (std::none_of(units.begin(), units.end(), [](const UnitSpec& unit) { return unit.trainable; }))
-    throw UserError("every parameter is frozen (there is nothing to train) narrow --freeze or widen --train-only");
+    throw UserError(
+        "every parameter is frozen (there is nothing to train) narrow `frozen parameters` or widen `trained parameters`");
   return units;
 }
 

@@ -1,10 +1,10 @@
-// The models that --arch knows, one row each.
+// The models that are known by name, one row each.
 //
 // gpt2*: config.json of openai-community/gpt2 and its larger siblings. llama-*, codellama, tinyllama, smollm2: config.json of
 // the models published under these names on Hugging Face. transformer_lm_*: fairseq/models/transformer_lm.py
 // (facebookresearch/fairseq): sizes, GELU in its erf form, and whether the output projection shares the embedding (only gpt3
 // does unless asked). fairseq takes the vocabulary from the data, 50,257 here (GPT-2's), and the longest sequence from
-// --tokens-per-sample. Its gpt and gpt2 models have sinusoidal positions unless --decoder-learned-pos is given; here positions
+// what it trains on. Its gpt and gpt2 models have sinusoidal positions unless told otherwise; here positions
 // are always learned, as in its gpt3 models.
 #include <array>
 
@@ -127,7 +127,7 @@ TransformerConfig arch_config(const std::string& name) {
     names.push_back(row.name);
   }
   const std::string meant = nearest(name, names);
-  throw UserError(format("--arch {} is not known ({}) see --list-archs", name,
+  throw UserError(format("`architecture` {} is not known ({}) see `list of architectures`", name,
                          meant.empty() ? "no name is near it" : "did you mean " + meant + "?"));
 }
 

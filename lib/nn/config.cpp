@@ -174,47 +174,48 @@ void TransformerConfig::validate() const {
   const auto require = [](bool ok, const std::string& message) {
     if (!ok) throw UserError(message);
   };
-  const auto positive = [&](std::size_t value, const char* what, const char* option) {
-    require(value > 0, format("{} is 0 (a model needs at least one) set {}", what, option));
+  const auto positive = [&](std::size_t value, const char* what, const char* remedy) {
+    require(value > 0, format("{} is 0 (a model needs at least one) set {}", what, remedy));
   };
-  positive(vocab_size, "the vocabulary size", "--vocab-size (config.json: vocab_size)");
+  positive(vocab_size, "the vocabulary size", "`vocabulary size` (config.json: vocab_size)");
   positive(max_positions, "the longest sequence", "n_positions or max_position_embeddings in config.json");
-  positive(width, "the width", "--decoder-embed-dim (config.json: n_embd, hidden_size)");
-  positive(layers, "the number of layers", "--decoder-layers (config.json: n_layer, num_hidden_layers)");
+  positive(width, "the width", "`width` (config.json: n_embd, hidden_size)");
+  positive(layers, "the number of layers", "`number of layers` (config.json: n_layer, num_hidden_layers)");
   require(layers <= 10'000,
-          format("{} layers are more than 10000 (nothing of that size is trained) correct --decoder-layers or "
+          format("{} layers are more than 10000 (nothing of that size is trained) correct `number of layers` or "
                  "config.json: n_layer, num_hidden_layers",
                  layers));
-  positive(heads, "the number of heads", "--decoder-attention-heads (config.json: n_head, num_attention_heads)");
-  positive(kv_heads, "the number of key/value heads", "--decoder-kv-heads (config.json: num_key_value_heads)");
-  positive(ffn_width, "the inner width", "--decoder-ffn-embed-dim (config.json: n_inner, intermediate_size)");
+  positive(heads, "the number of heads", "`number of heads` (config.json: n_head, num_attention_heads)");
+  positive(kv_heads, "the number of key/value heads", "`number of key/value heads` (config.json: num_key_value_heads)");
+  positive(ffn_width, "the inner width", "`inner width` (config.json: n_inner, intermediate_size)");
   require(vocab_size <= std::numeric_limits<std::int32_t>::max(),
-          format("the vocabulary size is {} (tokens are 32-bit) lower --vocab-size", vocab_size));
+          format("the vocabulary size is {} (tokens are 32-bit) lower `vocabulary size`", vocab_size));
   require(width % heads == 0, format("{} attention heads do not divide the width {} (each head takes an equal part) change "
-                                     "--decoder-attention-heads or --decoder-embed-dim",
+                                     "`number of heads` or `width`",
                                      heads, width));
   positive(head_size, "the head size", "head_dim in config.json");
   require(heads % kv_heads == 0,
           format("{} key/value heads do not divide {} attention heads (each serves an equal group) change "
-                 "--decoder-kv-heads or --decoder-attention-heads",
+                 "`number of key/value heads` or `number of heads`",
                  kv_heads, heads));
   require(norm_eps > 0,
           "the norm's epsilon is not positive (a constant row would divide by zero) set layer_norm_epsilon or rms_norm_eps "
           "in config.json");
   require(initializer_range >= 0, "initializer_range is negative (it is a standard deviation) correct config.json");
   if (family == Family::gpt2) {
-    require(kv_heads == heads,
-            format("{} key/value heads for {} heads (GPT-2 has no grouped queries) leave out --decoder-kv-heads or use a "
-                   "llama architecture",
-                   kv_heads, heads));
+    require(
+        kv_heads == heads,
+        format("{} key/value heads for {} heads (GPT-2 has no grouped queries) leave out `number of key/value heads` or use a "
+               "llama architecture",
+               kv_heads, heads));
     expect(head_size * heads == width && activation != Activation::swiglu && attention_bias && mlp_bias,
            "a GPT-2 configuration");
     return;
   }
   expect(activation == Activation::swiglu, "a Llama configuration");
   require(head_size % 2 == 0,
-          format("the head size {} is odd (rotary positions turn pairs) change --decoder-attention-heads or "
-                 "--decoder-embed-dim (config.json: head_dim)",
+          format("the head size {} is odd (rotary positions turn pairs) change `number of heads` or `width` "
+                 "(config.json: head_dim)",
                  head_size));
   require(rope.theta > 0, "rope_theta is not positive (frequencies are its powers) correct config.json");
   if (rope.llama3)
@@ -314,8 +315,8 @@ json config_to_json(const TransformerConfig& config) {
 TransformerConfig read_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
   if (kind_of(path) == PathKind::missing)
-    throw UserError(
-        format("{} cannot be read (a model is a folder with config.json and *.safetensors) check --model", path.string()));
+    throw UserError(format("{} cannot be read (a model is a folder with config.json and *.safetensors) check `model folder`",
+                           path.string()));
   const json parsed = read_json_file(path);
   if (parsed.is_discarded()) throw UserError(format("{} is not JSON, or nested too deeply; correct the file", path.string()));
   try {

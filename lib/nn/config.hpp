@@ -48,7 +48,7 @@ struct TransformerConfig {
   void validate() const;
 };
 
-/// Sizes that a user may change (--decoder-embed-dim and friends); empty ones stay.
+/// Sizes that a user may change; empty ones stay.
 struct ConfigOverrides {
   std::optional<std::size_t> layers, width, ffn_width, heads, kv_heads, vocab_size, max_positions;
 };
@@ -65,8 +65,8 @@ nlohmann::json config_to_json(const TransformerConfig& config);
 /// Reads DIR/config.json. Throws UserError.
 TransformerConfig read_config(const std::filesystem::path& folder);
 
-/// The configuration of --arch NAME ("gpt2", "llama-3.2-1b", "transformer_lm_gpt3_13", ...). Throws UserError with "did you
-/// mean".
+/// The configuration of a model by its name ("gpt2", "llama-3.2-1b", "transformer_lm_gpt3_13", ...). Throws UserError with "did
+/// you mean".
 TransformerConfig arch_config(const std::string& name);
 /// Names that arch_config() knows, with a line each: name and "124 M parameters, 12 layers, width 768".
 std::vector<std::pair<std::string, std::string>> list_archs();

@@ -18,7 +18,7 @@ bool matches(std::string_view pattern, std::string_view name) {
   return false;
 }
 
-std::vector<bool> named_by(const std::vector<std::string>& patterns, const char* option,
+std::vector<bool> named_by(const std::vector<std::string>& patterns, const char* what,
                            const std::vector<Parameter>& parameters) {
   std::vector<bool> named(parameters.size());
   for (const std::string& pattern : patterns) {
@@ -26,8 +26,8 @@ std::vector<bool> named_by(const std::vector<std::string>& patterns, const char*
     for (std::size_t p = 0; p < parameters.size(); ++p)
       if (matches(pattern, parameters[p].name)) named[p] = found = true;
     if (!found)
-      throw UserError(format("--{} '{}' matches no parameter (the first are {}, {}) correct the pattern; '*' crosses dots",
-                             option, pattern, parameters.front().name,
+      throw UserError(format("`{}` '{}' matches no parameter (the first are {}, {}) correct the pattern; '*' crosses dots",
+                             what, pattern, parameters.front().name,
                              parameters[std::min<std::size_t>(2, parameters.size() - 1)].name));
   }
   return named;

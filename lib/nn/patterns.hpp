@@ -12,8 +12,8 @@ namespace fsdp {
 /// fnmatch(3) on the whole dotted name; "*" crosses dots; the name's leading "transformer." or "model." may be left out.
 bool matches(std::string_view pattern, std::string_view name);
 
-/// Which parameters a list of patterns names. Throws UserError for a pattern that names none; `option` is the one that has it.
-std::vector<bool> named_by(const std::vector<std::string>& patterns, const char* option,
+/// Which parameters a list of patterns names. Throws UserError for a pattern that names none; `what` says what they are for.
+std::vector<bool> named_by(const std::vector<std::string>& patterns, const char* what,
                            const std::vector<Parameter>& parameters);
 
 }  // namespace fsdp

@@ -109,11 +109,11 @@ std::vector<std::string> states_of(const OptimizerOptions& options, const std::v
 
 std::vector<ParameterSettings> settings_of(const OptimizerOptions& options, const std::vector<Parameter>& parameters) {
   std::vector<ParameterSettings> settings(parameters.size());
-  const std::vector<bool> without_decay = named_by(options.no_decay, "no-decay", parameters);
+  const std::vector<bool> without_decay = named_by(options.no_decay, "parameters without decay", parameters);
   for (std::size_t p = 0; p < parameters.size(); ++p)
     settings[p].weight_decay = parameters[p].decayed && !without_decay[p] ? options.weight_decay : 0;
   for (const auto& [pattern, scale] : options.learning_rate_scales) {
-    const std::vector<bool> scaled = named_by({pattern}, "lr-scale", parameters);
+    const std::vector<bool> scaled = named_by({pattern}, "scales of the learning rate", parameters);
     for (std::size_t p = 0; p < parameters.size(); ++p)
       if (scaled[p]) settings[p].learning_rate_scale = scale;
   }

@@ -34,7 +34,8 @@ struct OptimizerOptions {
   bool amsgrad = false, nesterov = false;
   DType state_type = DType::f32;  // of states that are as large as parameters
   std::uint32_t seed = 1;         // of the noise that 16-bit states are rounded with
-  /// Shell globs over parameter names: no decay; rates by which --lr is multiplied. By default vectors have no decay.
+  /// Shell globs over parameter names: no decay; numbers by which the learning rate is multiplied. By default vectors have no
+  /// decay.
   std::vector<std::string> no_decay = {};
   std::vector<std::pair<std::string, double>> learning_rate_scales = {};
 };

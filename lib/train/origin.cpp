@@ -31,7 +31,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
   constexpr const char* remedy =
       "give the optimizer that it was written with, or --reset-optimizer to go on with its weights and fresh state";
   const auto canonical = [](std::string_view name) { return name == "cpu_adam" ? "adamw" : name; };  // the same algorithm
-  const std::string_view wanted = info_of(options.optimizer).name, found = checkpoint.header().optimizer;
+  const std::string_view wanted = info_of(options.sharding.optimizer.kind).name, found = checkpoint.header().optimizer;
   if (canonical(wanted) != canonical(found))
     throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}) {}", checkpoint.description(),
                            found, wanted, remedy));
@@ -39,7 +39,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
   // Of what was trained: the checkpoint has no state of other parameters, whatever updates them.
   std::vector<Parameter> trained = list_parameters(checkpoint.header().config).parameters;
   std::erase_if(trained, [&](const Parameter& parameter) { return !checkpoint.was_trained(parameter.name); });
-  for (const std::string& state : states_of(optimizer_of(options), trained))
+  for (const std::string& state : states_of(options.sharding.optimizer, trained))
     if (std::find(there.begin(), there.end(), state) == there.end())
       throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options: there are {}) {}",
                              checkpoint.description(), state, wanted, fmt::join(there, ", "), remedy));
@@ -79,7 +79,7 @@ std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
 std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.restore == "none") return nullptr;
   if (options.restore != "latest") return open_checkpoint(options.restore, &warnings, verify_of(options));
-  const auto folder = latest_checkpoint(options.save_dir, &warnings);
+  const auto folder = latest_checkpoint(options.save.folder, &warnings);
   return folder ? CheckpointReader::open(*folder, verify_of(options)) : nullptr;
 }
 
@@ -94,7 +94,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings, verify_of(options));
   if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}) name a model with --arch or --model",
-                           options.save_dir.string()));
+                           options.save.folder.string()));
   note_dropout(options, origin.warnings);
   origin.config = named_config(options, origin.checkpoint ? &origin.checkpoint->config()
                                         : tuned           ? &origin.pretrained->config()
@@ -118,44 +118,43 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   }
   origin.model_folder = model_folder_of(options, origin);
   // The run would come to a step that is there already, and its work since the save before would be lost.
-  if (const auto newest = latest_update(options.save_dir); newest > origin.update())
+  if (const auto newest = latest_update(options.save.folder); newest > origin.update())
     throw UserError(
         format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; "
                "choose another --save-dir or move them away",
-               options.save_dir.string(), *newest, origin.update()));
+               options.save.folder.string(), *newest, origin.update()));
 }
 
 /// Steps after this update that are damaged, in whose place the run would save. Rank 0.
 void set_aside_damaged(const TrainOptions& options, std::uint64_t update, std::vector<std::string>& said) {
-  for (const std::filesystem::path& folder : damaged_checkpoints(options.save_dir, update))
+  for (const std::filesystem::path& folder : damaged_checkpoints(options.save.folder, update))
     said.push_back(format("{} is damaged, and was renamed to {}", folder.string(), set_aside(folder).string()));
 }
 
 /// A run that finds no checkpoint begins anew, but not where there are some that are damaged. Throws RunError. Rank 0.
 void require_nothing_to_lose(const TrainOptions& options, std::vector<std::string> damaged) {
   set_aside_damaged(options, 0, damaged);
-  const auto aside = steps_set_aside(options.save_dir);
+  const auto aside = steps_set_aside(options.save.folder);
   if (damaged.empty() && !aside.empty()) damaged.push_back(format("{} is damaged", aside.back().string()));
   if (!damaged.empty())
     throw RunError(
         format("{}; no other checkpoint is left in {} to go on from (nothing was removed) start with --restore none, or name "
                "one with --restore PATH",
-               fmt::join(damaged, "; "), options.save_dir.string()));
+               fmt::join(damaged, "; "), options.save.folder.string()));
 }
 
 }  // namespace
 
 TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source) {
   expect(source || !options.arch.empty() || !options.model.empty(), "something names the model");
-  const ConfigOverrides overrides = overrides_of(options);
   const TransformerConfig base = !options.arch.empty()    ? arch_config(options.arch)
                                  : !options.model.empty() ? read_config(options.model)
                                                           : *source;
-  TransformerConfig config = override_config(base, overrides);
+  TransformerConfig config = override_config(base, options.sizes);
   config.validate();
   // As in fairseq: learned positions of a new model are as many as can be trained.
   if (!options.arch.empty() && config.family == Family::gpt2)
-    config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.tokens_per_sample);
+    config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
   return config;
 }
 
@@ -166,7 +165,7 @@ Origin find_origin(const TrainOptions& options, Communicator& world, Stream& str
     std::string aside;
     agree(world, [&] {
       if (world.rank() != 0) return;
-      const auto latest = latest_checkpoint(options.save_dir);
+      const auto latest = latest_checkpoint(options.save.folder);
       if (!latest) throw damage;
       aside = set_aside(*latest).string();
     });

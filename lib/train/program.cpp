@@ -6,17 +6,19 @@
 #include "base/format.hpp"
 #include "base/program.hpp"
 #include "base/system.hpp"
+#include "train/common_options.hpp"
 
 namespace fsdp {
 
 int run_mpi_program(int argc, char** argv,
-                    const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body) {
+                    const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body,
+                    const Wording& wording) {
   keep_freed_memory();  // oneDNN's gemm takes and frees its panels in every call
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";
   // One write per message, so that the lines of several ranks do not mix.
   const auto print = [&](const std::string& where, const std::string& message) {
     std::fflush(stdout);
-    const std::string text = format("{}: {}{}\n", program, where, printable(message));
+    const std::string text = format("{}: {}{}\n", program, where, printable(wording ? wording(message) : message));
     std::fwrite(text.data(), 1, text.size(), stderr);
     std::fflush(stderr);
   };
@@ -50,6 +52,32 @@ int run_mpi_program(int argc, char** argv,
     print("", message);
     return code;
   }
+}
+
+int run_mpi_program(int argc, char** argv, OptionTable& table,
+                    const std::function<int(MpiSession& session, Communicator& world)>& body) {
+  return run_mpi_program(
+      argc, argv,
+      [&](MpiSession& session, Communicator& world, int count, char** words) {
+        std::optional<std::string> text;
+        agree(world, [&] { text = answer(table, table.parse(count, words)); });
+        if (!text) return body(session, world);
+        if (world.rank() == 0) std::fputs(text->c_str(), stdout);
+        return exit_code::done;
+      },
+      [&](const std::string& message) { return table.name_options(message); });
+}
+
+int run_program(int argc, char** argv, OptionTable& table, const std::function<int()>& body) {
+  return run_program(
+      argc, argv,
+      [&](int count, char** words) {
+        const auto text = answer(table, table.parse(count, words));
+        if (!text) return body();
+        std::fputs(text->c_str(), stdout);
+        return exit_code::done;
+      },
+      [&](const std::string& message) { return table.name_options(message); });
 }
 
 }  // namespace fsdp

@@ -14,8 +14,8 @@
 #include "fsdp/timeline.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
-#include "train/evaluate.hpp"
 #include "train/machine.hpp"
+#include "train/mean_loss.hpp"
 
 namespace fsdp {
 
@@ -33,36 +33,6 @@ std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n
 
 }  // namespace
 
-ShardingOptions sharding_options(const TrainOptions& o) {
-  return {.strategy = o.sharding_strategy,
-          .shard_group_size = static_cast<int>(o.shard_group_size),
-          .wrap = {.blocks_per_unit = o.wrap_layers,
-                   .kind = o.wrap_policy,
-                   .min_num_params = o.min_num_params,
-                   .patterns = o.wrap_units},
-          .patterns = {.freeze = o.freeze, .train_only = o.train_only, .ignore = o.ignore_params},
-          .batch = {o.batch_size, o.tokens_per_sample},
-          .types = {.parameter = parameter_type(o), .reduce = o.reduce_dtype},
-          .plan = {.training = true,
-                   .micro_batches = o.update_freq,
-                   .checkpoint_activations = o.checkpoint_activations,
-                   .checkpoint_policy = o.checkpoint_policy,
-                   .checkpoint_every = o.checkpoint_every,
-                   .parameter_slots = o.limit_all_gathers,
-                   .backward_prefetch = o.backward_prefetch,
-                   .forward_prefetch = o.forward_prefetch,
-                   .accumulate_unsharded = o.accumulate_unsharded},
-          .optimizer = optimizer_of(o)};
-}
-
-LossScalerOptions loss_scaler_options(const TrainOptions& o) {
-  return {.init_scale = o.fp16_init_scale,
-          .scale_window = o.fp16_scale_window,
-          .tolerance = o.fp16_scale_tolerance,
-          .min_scale = o.min_loss_scale,
-          .threshold = o.threshold_loss_scale > 0 ? std::optional(o.threshold_loss_scale) : std::nullopt};
-}
-
 std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch, DType type) {
   const std::size_t R = batch.rows(), C = config.width, F = std::max(config.ffn_width, 3 * C);
   const std::size_t chunk = Transformer::head_rows(batch, config.vocab_size),
@@ -75,36 +45,36 @@ Run::Run(const TrainOptions& options, Communicator& world)
     : options_(options),
       world_(world),
       node_(world.split_by_node()),
-      device_(make_cpu_device({.communication_thread = options.comm_thread})),
+      device_(make_cpu_device(options.cpu)),
       stream_(device_->make_stream()),
       start_bytes_(start_up(*stream_)),
       options_json_(to_json(options)) {
-  const CpuShare share = share_of_rank(*node_, *stream_, options.threads, options.comm_thread ? 1 : 0);
+  const CpuShare share = share_of_rank(*node_, *stream_, options.threads, options.cpu.communication_thread ? 1 : 0);
   threads_ = share.threads;
   kernels::set_threads(threads_);
   double cores = share.cores;
   world.all_reduce(*stream_, &cores, 1);
-  if (const auto per_core = noted_peak_per_core(parameter_type(options))) peak_flops_ = *per_core * cores;
+  if (const auto per_core = noted_peak_per_core(options.sharding.types.parameter)) peak_flops_ = *per_core * cores;
 
   const bool first = world.rank() == 0;
   agree(world, [&] {
     metrics_.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, first);
-    if (first && !options.dry_run) save_lock_.emplace(options.save_dir);
+    if (first && !options.dry_run) save_lock_.emplace(options.save.folder);
     if (first && !options.dry_run && !options.trace.file.empty()) trace_file_.emplace(options.trace.file);
   });
   origin_ = find_origin(options, world, *stream_);
-  for (const std::string& warning : origin_.warnings) metrics_->say("warning: " + warning);
+  for (const std::string& warning : origin_.warnings) warn(warning);
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
-  if (parameter_type(options) == DType::f16) {
-    scaler_.emplace(loss_scaler_options(options));
+  if (options.sharding.types.parameter == DType::f16) {
+    scaler_.emplace(options.loss_scaler);
     if (progress_.loss_scaler && !options.reset_optimizer) scaler_->restore(*progress_.loss_scaler);
   }
   if (options.reset_optimizer) progress_.optimizer_began = progress_.update;
   start_tokens_ = progress_.tokens;
-  agree(world, [&] { check_sharding(origin_.config, sharding_options(options), world.size()); });
-  sharded_.emplace(origin_.config, sharding_options(options), world);
-  for (const std::string& warning : sharded_->warnings()) metrics_->say("warning: " + warning);
-  cut_ = {options.batch_size, options.tokens_per_sample, options.update_freq, world.rank(), world.size()};
+  agree(world, [&] { check_sharding(origin_.config, options.sharding, world.size()); });
+  sharded_.emplace(origin_.config, options.sharding, world);
+  for (const std::string& warning : sharded_->warnings()) warn(warning);
+  cut_ = {options.sharding.batch.B, options.sharding.batch.T, options.sharding.plan.micro_batches, world.rank(), world.size()};
 }
 
 void Run::print_plan() const {
@@ -127,11 +97,11 @@ void Run::print_plan() const {
 void Run::announce() {
   const Plan& plan = sharded_->plan();
   const Transformer& model = sharded_->model();
-  metrics_->say(
-      format("fsdp {}: {}, {} per rank, {}, {}", version_string(), device_->description(),
-             plural(static_cast<std::size_t>(threads_), "thread") + (options_.comm_thread ? " and one for communication" : ""),
-             kernels::gemm_description(), world_.description()));
-  if (const DType type = parameter_type(options_); !kernels::multiplies(type))
+  metrics_->say(format("fsdp {}: {}, {} per rank, {}, {}", version_string(), device_->description(),
+                       plural(static_cast<std::size_t>(threads_), "thread") +
+                           (options_.cpu.communication_thread ? " and one for communication" : ""),
+                       kernels::gemm_description(), world_.description()));
+  if (const DType type = options_.sharding.types.parameter; !kernels::multiplies(type))
     metrics_->say(format(
         "warning: {} products convert their operands to fp32 here (this machine has no instructions for them): memory and "
         "transfers are halved, and a step takes longer than with --precision fp32",
@@ -153,8 +123,8 @@ void Run::announce() {
 
 void Run::prepare() {
   require_memory();
-  sharded_->allocate(*device_, {.table_type = options_.buffer_dtype});
-  if (options_.log_group_norms) group_norms_.emplace(*sharded_, optimizer_of(options_));
+  sharded_->allocate(*device_, options_.execution);
+  if (options_.log_group_norms) group_norms_.emplace(*sharded_, options_.sharding.optimizer);
   agree(world_, [&] {
     snapshot_ = device_->allocate(snapshot_bytes());
     if (!options_.trace.file.empty()) recorder_.emplace(sharded_->plan(), options_.trace.updates);
@@ -194,7 +164,7 @@ std::uint64_t Run::last_update() const {
 /// Where passes over the data are the only end, the decay ends with them: a function of the update and the position, so that a
 /// resumed run goes on with the same rates.
 Schedule Run::schedule() const {
-  Schedule schedule = schedule_of(options_);
+  Schedule schedule = options_.schedule;
   if (schedule.total == 0) schedule.total = last_update();
   return schedule;
 }
@@ -392,7 +362,7 @@ void Run::refuse(const UpdateResult& result, const BatchReader& read, const Upda
              "they are; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again, from {}",
              progress_.update + 1, result.loss, result.non_finite, where,
              scaler_ ? ", lower --fp16-init-scale, --min-loss-scale or --threshold-loss-scale, or use --bf16" : "",
-             options_.reduce_dtype == DType::f16 ? ", or reduce in --reduce-dtype bf16 or fp32" : "",
+             options_.sharding.types.reduce == DType::f16 ? ", or reduce in --reduce-dtype bf16 or fp32" : "",
              last_save_ > 0 ? format("the last complete checkpoint, that of update {}", last_save_) : "the beginning"),
       0, true, exit_code::failed);
 }
@@ -435,13 +405,13 @@ void Run::save(bool wait) {
                                      .world_size = world_.size(),
                                      .shards = sharded_->layout().shards(),
                                      .units = {sharded_->layout().units().begin(), sharded_->layout().units().end()},
-                                     .optimizer = std::string(info_of(options_.optimizer).name),
+                                     .optimizer = std::string(info_of(options_.sharding.optimizer.kind).name),
                                      .options_json = json_text(options_json_),
                                      .model_folder = origin_.model_folder,
                                      .version = version_string()};
     const std::span<std::byte> snapshot = wait ? std::span<std::byte>() : std::span(snapshot_.data(), snapshot_.bytes());
-    save_ = std::make_unique<CheckpointSave>(options_.save_dir, header, sharded_->layout(), states(), world_, snapshot,
-                                             options_.compress);
+    save_ = std::make_unique<CheckpointSave>(options_.save.folder, header, sharded_->layout(), states(), world_, snapshot,
+                                             options_.save.compression);
     last_save_ = progress_.update;
     stall_s_ = since_save_began_.seconds();
     since_save_.restart();
@@ -454,14 +424,14 @@ void Run::finish_save() {
   const std::unique_ptr<CheckpointSave> save = std::move(save_);
   const std::filesystem::path folder = save->finish();
   metrics_->save(last_save_, folder, since_save_began_.seconds() * 1e3, (stall_s_ + timer.seconds()) * 1e3);
-  if (options_.keep_last == 0 || world_.rank() != 0) return;
-  const std::string problem = remove_old_checkpoints(options_.save_dir, options_.keep_last, options_.keep_every);
+  if (options_.save.keep_last == 0 || world_.rank() != 0) return;
+  const std::string problem = remove_old_checkpoints(options_.save.folder, options_.save.keep_last, options_.save.keep_every);
   if (!problem.empty()) metrics_->say("warning: " + problem);
 }
 
 std::size_t Run::snapshot_bytes() const {
-  return saves_meanwhile(options_)
-             ? fsdp::snapshot_bytes(sharded_->layout(), options_.optimizer_state_dtype, world_.rank(), world_.size())
+  return options_.save.meanwhile()
+             ? fsdp::snapshot_bytes(sharded_->layout(), options_.sharding.optimizer.state_type, world_.rank(), world_.size())
              : 0;
 }
 
@@ -504,7 +474,7 @@ std::size_t Run::borrowed_bytes() const {
 }
 
 std::size_t Run::gemm_bytes() const {
-  return fsdp::gemm_bytes(sharded_->model().config(), {cut_.B, cut_.T}, parameter_type(options_));
+  return fsdp::gemm_bytes(sharded_->model().config(), {cut_.B, cut_.T}, options_.sharding.types.parameter);
 }
 
 std::size_t Run::trace_bytes() const {

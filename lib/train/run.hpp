@@ -23,9 +23,6 @@
 
 namespace fsdp {
 
-/// What the options say of sharding, batch and optimizer. They are resolved.
-ShardingOptions sharding_options(const TrainOptions& options);
-LossScalerOptions loss_scaler_options(const TrainOptions& options);
 /// About what matrix products of this type take beside the plan.
 std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch, DType type);
 
@@ -64,13 +61,13 @@ class Run {
   /// Makes a checkpoint of it once all ranks have; then older ones go, as --keep-last says.
   void finish_save();
   /// Whether --save-interval has passed on this rank since the last save.
-  bool save_is_due() const { return options_.save_interval_s > 0 && since_save_.seconds() >= options_.save_interval_s; }
+  bool save_is_due() const { return options_.save.interval_s > 0 && since_save_.seconds() >= options_.save.interval_s; }
 
   /// All updates or all passes over the data are done; the latter is known after open_data().
   bool done() const;
   std::uint64_t update() const { return progress_.update; }
 
-  void warn(const std::string& text) { metrics_->say("warning: " + text); }
+  void warn(const std::string& text) { metrics_->say("warning: " + with_option_names(text)); }
   void say_stopping(const std::string& reason) { metrics_->stop(progress_.update, reason); }
   /// The closing lines: how it went, planned beside measured memory, how to go on.
   void finish(const std::string& next);

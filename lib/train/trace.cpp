@@ -28,6 +28,7 @@ void add_trace_options(OptionTable& table, TraceOptions& options) {
       .unset("no trace");
   table.integer("trace-updates", "N", options.updates, {1, 1000},
                 "With --trace: updates to record. The first ones of a run, in which libraries prepare themselves, are not.");
+  table.then([&options](const OptionTable&) { check(options); });
 }
 
 void check(const TraceOptions& options) {

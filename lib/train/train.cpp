@@ -65,7 +65,7 @@ AgreedRequests agreed_requests(SignalWatch& watch, const Run& run, Communicator&
 int train(const TrainOptions& options, Communicator& world) {
   const auto stream = make_cpu_device()->make_stream();
   require_same_options(options, world, *stream);
-  SignalWatch watch(options.save_dir, world.rank() == 0);
+  SignalWatch watch(options.save.folder, world.rank() == 0);
   Run run(options, world);
   if (options.dry_run) return run.print_plan(), exit_code::done;
   const bool updates_are_done = run.done();  // and then nobody needs the data
@@ -87,7 +87,7 @@ int train(const TrainOptions& options, Communicator& world) {
     if (run.saving() && !writing) run.finish_save();
     const bool asked = requests.save > saves_honoured, stop = requests.stop > 0;
     const bool wait = asked || stop || blind;
-    if (due || (done && every(options.save_interval_updates, run.update())) || wait) run.save(wait);
+    if (due || (done && every(options.save.interval_updates, run.update())) || wait) run.save(wait);
     if (blind) run.refuse_data();
     std::string problem;
     if (asked) problem = watch.honoured_save();
@@ -104,7 +104,7 @@ int train(const TrainOptions& options, Communicator& world) {
   }
   run.save(true);
   run.validate();
-  run.finish("done; fsdp-evaluate, fsdp-inspect and fsdp-consolidate read " + options.save_dir.string());
+  run.finish("done; fsdp-evaluate, fsdp-inspect and fsdp-consolidate read " + options.save.folder.string());
   world.barrier();
   return exit_code::done;
 }

@@ -39,7 +39,7 @@ OptionTable make_table(Fields& f) {
   table.integer("offset", "N", f.offset, {-5, 5}, "Offset.");
   table.size("memory", "SIZE", f.memory, "Memory.");
   table.number("rate", "R", f.rate, "Rate.", "0 or more", [](double x) { return x >= 0; });
-  table.pair("adam-betas", "\"(B1,B2)\"", f.betas, "Decay rates.", "from 0 to below 1",
+  table.pair("adam-betas", "\"(B1,B2)\"", f.betas[0], f.betas[1], "Decay rates.", "from 0 to below 1",
              [](double x) { return x >= 0 && x < 1; });
   table.duration("every", "TIME", f.every_s, "Interval.");
   table.flag("dry-run", f.dry_run, "Do nothing.");

@@ -172,7 +172,8 @@ BOOST_DATA_TEST_CASE(states_go_into_whole_tensors, boost::unit_test::data::make(
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(run_stage(choice, {3, "full", {}, 2, folder / "saves"}).step);
   if (reader->states().size() < 2) {
-    CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.with_optimizer = true}); }), "leave out --with-opt");
+    CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.with_optimizer = true}); }),
+                   "leave out `states of the optimizer`");
     return;
   }
   for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors}) {

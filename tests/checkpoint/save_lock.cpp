@@ -117,6 +117,6 @@ BOOST_AUTO_TEST_CASE(folders_that_cannot_be) {
   std::ofstream(folder / "file") << "x";
   for (const fs::path& path : {folder / "file", folder / "file" / "below", fs::path("/proc/none")}) {
     BOOST_CHECK_THROW(SaveLock(path, 0), UserError);
-    CHECK_CONTAINS(message_of([&] { SaveLock lock(path); }), "choose another --save-dir");
+    CHECK_CONTAINS(message_of([&] { SaveLock lock(path); }), "choose another `save folder`");
   }
 }

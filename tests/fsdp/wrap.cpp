@@ -61,7 +61,7 @@ BOOST_AUTO_TEST_CASE(one_giant_unit_is_warned_of) {
   std::vector<std::string> warnings;
   wrap_parameters(gpt2(2), {.kind = Kind::size, .min_num_params = 1'000'000'000}, {}, &warnings);
   BOOST_TEST_REQUIRE(warnings.size() == 1u);
-  CHECK_CONTAINS(warnings[0], "lower --min-num-params");
+  CHECK_CONTAINS(warnings[0], "lower `least parameters of a unit`");
   warnings.clear();
   wrap_parameters(gpt2(12), {.kind = Kind::size, .min_num_params = 5'000'000}, {}, &warnings);
   BOOST_TEST(warnings.empty());
@@ -96,8 +96,8 @@ BOOST_AUTO_TEST_CASE(frozen_and_ignored_parameters_have_units_of_their_own) {
   BOOST_CHECK((names(only) == Names{"root, frozen", "block 0, frozen", "block 1", "block 1, frozen"}));
   CHECK_CONTAINS(message_of([] { wrap_parameters(gpt2(2), {}, {.freeze = {"*"}}); }), "every parameter is frozen");
   CHECK_CONTAINS(message_of([] { wrap_parameters(gpt2(2), {}, {.train_only = {"h.7.*"}}); }),
-                 "--train-only 'h.7.*' matches no parameter");
-  CHECK_CONTAINS(message_of([] { wrap_parameters(gpt2(2), {}, {.ignore = {"lm_head"}}); }), "--ignore-params 'lm_head'");
+                 "`trained parameters` 'h.7.*' matches no parameter");
+  CHECK_CONTAINS(message_of([] { wrap_parameters(gpt2(2), {}, {.ignore = {"lm_head"}}); }), "`ignored parameters` 'lm_head'");
 }
 
 BOOST_AUTO_TEST_CASE(globs_cross_dots_and_leave_out_the_models_name) {

@@ -617,12 +617,11 @@ Target make_config_file(const fs::path& folder) {
   const fs::path path = folder / "run.ini";
   const auto parse = [path](std::string* config) {
     TrainOptions options;
-    OptionTable table = train_option_table(options);
+    OptionTable table = train_option_table(options, 2);
     const std::string argument = path.string();
     const char* const arguments[] = {"fsdp-train", "--config", argument.c_str()};
     table.parse(3, arguments);
     if (config) *config = table.config();
-    resolve(options, 2);
   };
   Target target;
   target.is_text = true;

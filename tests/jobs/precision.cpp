@@ -173,9 +173,9 @@ BOOST_AUTO_TEST_CASE(machines_that_do_not_multiply_16_bits) {
 BOOST_AUTO_TEST_CASE(contradictions) {
   const auto folder = fresh_folder();
   const std::vector<std::pair<std::string, std::string>> all = {
-      {"--bf16 --fp16", "--fp16 contradicts --precision bf16"},
+      {"--bf16 --fp16", "--fp16 contradicts --bf16"},
       {"--precision fp32 --bf16", "--bf16 contradicts --precision fp32"},
-      {"--fp16 --param-dtype bf16", "--param-dtype contradicts --precision fp16"},
+      {"--fp16 --param-dtype bf16", "--fp16 contradicts --param-dtype bf16"},
       {"--bf16 --fp16-init-scale 8", "a loss scale changes nothing"},
       {"--fp16 --fp16-init-scale 1e-5", "is not above --min-loss-scale"},
       {"--fp16 --fp16-init-scale -1", "--fp16-init-scale"},

@@ -119,15 +119,17 @@ BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(sizes_that_do_not_fit_name_the_option) {
-  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "n_head", 5)), UserError, names("--decoder-attention-heads"));
-  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "n_head", 0)), UserError, names("--decoder-attention-heads"));
-  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "n_layer", 0)), UserError, names("--decoder-layers"));
-  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "vocab_size", 0)), UserError, names("--vocab-size"));
-  BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "num_key_value_heads", 3)), UserError, names("--decoder-kv-heads"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "n_head", 5)), UserError, names("`number of heads`"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "n_head", 0)), UserError, names("`number of heads`"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "n_layer", 0)), UserError, names("`number of layers`"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "vocab_size", 0)), UserError, names("`vocabulary size`"));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "num_key_value_heads", 3)), UserError,
+                        names("`number of key/value heads`"));
   BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "head_dim", 7)), UserError, names("head_dim"));
   ConfigOverrides overrides;
   overrides.kv_heads = 2;
-  BOOST_CHECK_EXCEPTION(override_config(arch_config("gpt2"), overrides).validate(), UserError, names("--decoder-kv-heads"));
+  BOOST_CHECK_EXCEPTION(override_config(arch_config("gpt2"), overrides).validate(), UserError,
+                        names("`number of key/value heads`"));
 }
 
 BOOST_AUTO_TEST_CASE(overrides_carry_along_what_follows_from_them) {

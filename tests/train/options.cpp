@@ -35,38 +35,39 @@ std::string error(std::vector<const char*> arguments, int world_size = 1) {
 
 BOOST_AUTO_TEST_CASE(defaults_are_pytorchs) {
   const auto o = options({});
-  BOOST_TEST(o.lr == 1e-3);
-  BOOST_TEST(o.adam_betas[0] == 0.9);
-  BOOST_TEST(o.adam_betas[1] == 0.999);
-  BOOST_TEST(o.adam_eps == 1e-8);
-  BOOST_TEST(o.weight_decay == 0.01);
+  BOOST_TEST(o.schedule.learning_rate == 1e-3);
+  BOOST_TEST(o.sharding.optimizer.beta1 == 0.9);
+  BOOST_TEST(o.sharding.optimizer.beta2 == 0.999);
+  BOOST_TEST(o.sharding.optimizer.eps == 1e-8);
+  BOOST_TEST(o.sharding.optimizer.weight_decay == 0.01);
   BOOST_TEST(o.clip_norm == 0.0);
-  BOOST_TEST(o.total_num_update == 100u);
-  BOOST_TEST(o.update_freq == 1u);
+  BOOST_TEST(o.schedule.total == 100u);
+  BOOST_TEST(o.sharding.plan.micro_batches == 1u);
   BOOST_TEST(o.total_batch_size == 1u);
   BOOST_CHECK(o.init == InitFrom::random);
-  BOOST_CHECK(schedule_of(o).decay == Decay::fixed);
+  BOOST_CHECK(o.schedule.decay == Decay::fixed);
 }
 
 BOOST_AUTO_TEST_CASE(names_from_elsewhere) {
   const auto o = options({"--block-size", "64", "--batch_size_per_device=2", "--gradient-accumulation-steps", "3",
                           "--gradient-checkpointing", "--sharding-strategy", "NO_SHARD", "--lr-scheduler", "polynomial_decay",
                           "--adam-betas", "(0.9,0.98)"});
-  BOOST_TEST(o.tokens_per_sample == 64u);
-  BOOST_TEST(o.batch_size == 2u);
-  BOOST_TEST(o.update_freq == 3u);
-  BOOST_TEST(o.checkpoint_activations);
-  BOOST_TEST(o.sharding_strategy == "none");
-  BOOST_CHECK(o.lr_scheduler == Decay::polynomial);
-  BOOST_TEST(o.adam_betas[1] == 0.98);
-  BOOST_TEST(options({"--sharding-strategy=FULL_SHARD"}).sharding_strategy == "full");
+  BOOST_TEST(o.sharding.batch.T == 64u);
+  BOOST_TEST(o.sharding.batch.B == 2u);
+  BOOST_TEST(o.sharding.plan.micro_batches == 3u);
+  BOOST_TEST(o.sharding.plan.checkpoint_activations);
+  BOOST_TEST(o.sharding.strategy == "none");
+  BOOST_CHECK(o.schedule.decay == Decay::polynomial);
+  BOOST_TEST(o.sharding.optimizer.beta2 == 0.98);
+  BOOST_TEST(options({"--sharding-strategy=FULL_SHARD"}).sharding.strategy == "full");
 }
 
 BOOST_AUTO_TEST_CASE(the_total_batch_size_decides_or_agrees) {
   const auto derived = options({"--batch-size", "2", "--total-batch-size", "24"}, 3);
-  BOOST_TEST(derived.update_freq == 4u);
+  BOOST_TEST(derived.sharding.plan.micro_batches == 4u);
   BOOST_TEST(options({"--batch-size", "2", "--update-freq", "5"}, 3).total_batch_size == 30u);
-  BOOST_TEST(options({"--batch-size", "2", "--update-freq", "4", "--total-batch-size", "24"}, 3).update_freq == 4u);
+  BOOST_TEST(options({"--batch-size", "2", "--update-freq", "4", "--total-batch-size", "24"}, 3).sharding.plan.micro_batches ==
+             4u);
   CHECK_CONTAINS(error({"--batch-size", "2", "--update-freq", "4", "--total-batch-size", "20"}, 3),
                  "--total-batch-size 20 is not --batch-size 2 x --update-freq 4 x 3 ranks = 24");
   CHECK_CONTAINS(error({"--batch-size", "2", "--total-batch-size", "20"}, 3),
@@ -99,7 +100,7 @@ BOOST_AUTO_TEST_CASE(overrides_apply_where_nothing_is_fixed) {
 BOOST_AUTO_TEST_CASE(overrides_carry_what_follows_from_them) {
   auto o =
       options({"--decoder-embed-dim", "96", "--decoder-attention-heads", "6", "--decoder-layers", "3", "--vocab-size", "211"});
-  const auto gpt = override_config(arch_config("gpt2"), overrides_of(o));
+  const auto gpt = override_config(arch_config("gpt2"), o.sizes);
   BOOST_TEST(gpt.width == 96u);
   BOOST_TEST(gpt.ffn_width == 384u);
   BOOST_TEST(gpt.heads == 6u);
@@ -107,24 +108,24 @@ BOOST_AUTO_TEST_CASE(overrides_carry_what_follows_from_them) {
   BOOST_TEST(gpt.head_size == 16u);
   BOOST_TEST(gpt.layers == 3u);
   BOOST_TEST(gpt.vocab_size == 211u);
-  o.decoder_ffn_embed_dim = 100;
-  BOOST_TEST(override_config(arch_config("gpt2"), overrides_of(o)).ffn_width == 100u);
-  o.decoder_attention_heads = 7;
-  BOOST_CHECK_THROW(override_config(arch_config("gpt2"), overrides_of(o)).validate(), UserError);
+  o.sizes.ffn_width = 100;
+  BOOST_TEST(override_config(arch_config("gpt2"), o.sizes).ffn_width == 100u);
+  o.sizes.heads = 7;
+  BOOST_CHECK_THROW(override_config(arch_config("gpt2"), o.sizes).validate(), UserError);
   // Grouped queries stay grouped: the number of key/value heads is a choice of its own.
   TrainOptions grouped;
-  grouped.decoder_attention_heads = 64;
+  grouped.sizes.heads = 64;
   const auto llama = arch_config("llama-3.2-1b");
   BOOST_TEST_REQUIRE(llama.kv_heads != llama.heads);
-  BOOST_TEST(override_config(llama, overrides_of(grouped)).kv_heads == llama.kv_heads);
-  BOOST_CHECK(override_config(llama, overrides_of({})) == llama);
+  BOOST_TEST(override_config(llama, grouped.sizes).kv_heads == llama.kv_heads);
+  BOOST_CHECK(override_config(llama, {}) == llama);
 }
 
 BOOST_AUTO_TEST_CASE(schedules_must_fit) {
   CHECK_CONTAINS(error({"--lr-scheduler", "cosine", "--warmup-updates", "101"}),
                  "--warmup-updates 101 is more than the 100 updates of the schedule");
-  BOOST_TEST(options({"--warmup-updates", "101"}).warmup_updates == 101u);  // a fixed rate has no end
-  BOOST_TEST(options({"--total-num-update", "400"}).total_num_update == 400u);
+  BOOST_TEST(options({"--warmup-updates", "101"}).schedule.warmup == 101u);  // a fixed rate has no end
+  BOOST_TEST(options({"--total-num-update", "400"}).schedule.total == 400u);
   CHECK_CONTAINS(error({"--lr", "-1"}), "--lr '-1'");
   CHECK_CONTAINS(error({"--adam-betas", "(0.9,1)"}), "below 1");
   CHECK_CONTAINS(error({"--adam-eps", "0"}), "above 0");
@@ -132,14 +133,15 @@ BOOST_AUTO_TEST_CASE(schedules_must_fit) {
 
 BOOST_AUTO_TEST_CASE(each_optimizer_has_its_own_defaults_and_options) {
   const auto lion = options({"--optimizer", "lion"});
-  BOOST_TEST(lion.adam_betas[1] == 0.99);
-  BOOST_TEST(lion.weight_decay == 0);
-  BOOST_TEST(options({"--optimizer", "adagrad"}).adam_eps == 1e-10);
-  BOOST_TEST(options({"--optimizer", "adam"}).weight_decay == 0);
-  BOOST_TEST(options({"--optimizer", "cpu_adam"}).weight_decay == 0.01);
-  BOOST_TEST(options({"--optimizer", "sgd", "--adam-betas", "(0.5,0.6)", "--adam-eps", "1e-3"}).momentum == 0);  // accepted
+  BOOST_TEST(lion.sharding.optimizer.beta2 == 0.99);
+  BOOST_TEST(lion.sharding.optimizer.weight_decay == 0);
+  BOOST_TEST(options({"--optimizer", "adagrad"}).sharding.optimizer.eps == 1e-10);
+  BOOST_TEST(options({"--optimizer", "adam"}).sharding.optimizer.weight_decay == 0);
+  BOOST_TEST(options({"--optimizer", "cpu_adam"}).sharding.optimizer.weight_decay == 0.01);
+  BOOST_TEST(options({"--optimizer", "sgd", "--adam-betas", "(0.5,0.6)", "--adam-eps", "1e-3"}).sharding.optimizer.momentum ==
+             0);  // accepted
   const auto given = options({"--optimizer", "sgd", "--momentum", "0.9", "--nesterov", "--weight-decay", "0.2"});
-  const OptimizerOptions optimizer = optimizer_of(given);
+  const OptimizerOptions& optimizer = given.sharding.optimizer;
   BOOST_TEST((optimizer.nesterov && optimizer.momentum == 0.9 && optimizer.weight_decay == 0.2));
   CHECK_CONTAINS(error({"--momentum", "0.9"}),
                  "--momentum changes nothing (--optimizer adamw does not read it; sgd and muon do)");
@@ -153,7 +155,7 @@ BOOST_AUTO_TEST_CASE(each_optimizer_has_its_own_defaults_and_options) {
 }
 
 BOOST_AUTO_TEST_CASE(rates_of_groups) {
-  const OptimizerOptions optimizer = optimizer_of(options({"--lr-scale", "h.0.*=0.1,*wte*=10", "--no-decay", "*wpe*"}));
+  const OptimizerOptions optimizer = options({"--lr-scale", "h.0.*=0.1,*wte*=10", "--no-decay", "*wpe*"}).sharding.optimizer;
   BOOST_TEST(optimizer.learning_rate_scales.size() == 2u);
   BOOST_TEST(optimizer.learning_rate_scales[0].first == "h.0.*");
   BOOST_TEST(optimizer.learning_rate_scales[1].second == 10);
@@ -168,11 +170,12 @@ BOOST_AUTO_TEST_CASE(rates_of_groups) {
   }
   for (const char* bad : {"h.0.*", "h.0.*=", "=0.1", "h.0.*=x", "h.0.*=-1", "h.0.*=0.1x", "h.0.*=nan", "h.0.*=inf"})
     CHECK_CONTAINS(error({"--lr-scale", bad}), "is not accepted");
-  CHECK_CONTAINS(message_of([&] { settings_of({.no_decay = {"nothing*"}}, parameters); }), "--no-decay 'nothing*' matches no");
+  CHECK_CONTAINS(message_of([&] { settings_of({.no_decay = {"nothing*"}}, parameters); }),
+                 "`parameters without decay` 'nothing*' matches no");
   CHECK_CONTAINS(message_of([&] {
                    settings_of({.learning_rate_scales = {{"h.99.*", 2}}}, parameters);
                  }),
-                 "--lr-scale 'h.99.*' matches no");
+                 "`scales of the learning rate` 'h.99.*' matches no");
 }
 
 BOOST_AUTO_TEST_CASE(schedules_need_what_they_need) {
@@ -180,7 +183,7 @@ BOOST_AUTO_TEST_CASE(schedules_need_what_they_need) {
   CHECK_CONTAINS(error({"--decay-updates", "5"}), "--decay-updates changes nothing");
   CHECK_CONTAINS(error({"--lr-scheduler", "wsd", "--decay-updates", "60", "--warmup-updates", "41"}),
                  "--warmup-updates 41 and --decay-updates 60 is more than");
-  BOOST_TEST(schedule_of(options({"--lr-scheduler", "wsd", "--decay-updates", "60"})).decay_updates == 60u);
+  BOOST_TEST(options({"--lr-scheduler", "wsd", "--decay-updates", "60"}).schedule.decay_updates == 60u);
   BOOST_CHECK_NO_THROW(options({"--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4000"}));
 }
 
@@ -220,7 +223,7 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_run_of_its_own) {
   BOOST_CHECK(to_json(again) == to_json(parse({arguments.begin(), arguments.end() - 1}, 4).options));
   BOOST_TEST(*parse({"--config", file.c_str(), "--print-config"}, 4).answer == printed);
   // What was not asked for adapts to another number of ranks.
-  BOOST_TEST(parse({"--config", file.c_str()}, 2).options.update_freq == 12u);
+  BOOST_TEST(parse({"--config", file.c_str()}, 2).options.sharding.plan.micro_batches == 12u);
 }
 
 BOOST_AUTO_TEST_CASE(the_echo_holds_numbers_as_numbers) {
@@ -234,7 +237,7 @@ BOOST_AUTO_TEST_CASE(the_echo_holds_numbers_as_numbers) {
 }
 
 BOOST_AUTO_TEST_CASE(one_strategy_has_several_spellings) {
-  const auto strategy = [](std::vector<const char*> arguments) { return options(std::move(arguments)).sharding_strategy; };
+  const auto strategy = [](std::vector<const char*> arguments) { return options(std::move(arguments)).sharding.strategy; };
   BOOST_TEST(strategy({}) == "full");
   BOOST_TEST(strategy({"--sharding-strategy", "SHARD_GRAD_OP"}) == "grad-op");
   BOOST_TEST(strategy({"--sharding-strategy", "_HYBRID_SHARD_ZERO2"}) == "hybrid-grad-op");
@@ -246,6 +249,20 @@ BOOST_AUTO_TEST_CASE(one_strategy_has_several_spellings) {
   CHECK_CONTAINS(error({"--no-reshard-after-forward", "--sharding-strategy", "none"}), "does not go with");
 }
 
+BOOST_AUTO_TEST_CASE(quantities_of_the_library_are_named_by_their_options) {
+  BOOST_TEST(with_option_names("use a smaller `micro-batch` or `recomputation of activations`, or another `save folder`") ==
+             "use a smaller --batch-size or --checkpoint-activations, or another --save-dir");
+  BOOST_TEST(with_option_names("`communication by messages` shares none; `this` is no quantity, nor is `") ==
+             "--comm mpi shares none; `this` is no quantity, nor is `");
+  const auto said = [](const auto& call) { return with_option_names(message_of(call)); };
+  CHECK_CONTAINS(said([] { arch_config("gtp2"); }), "--arch gtp2 is not known (did you mean gpt2?) see --list-archs");
+  const auto parameters = list_parameters(arch_config("gpt2")).parameters;
+  CHECK_CONTAINS(said([&] { wrap_parameters(parameters, {}, {.freeze = {"*"}}); }), "narrow --freeze or widen --train-only");
+  CHECK_CONTAINS(said([&] { settings_of({.no_decay = {"nothing*"}}, parameters); }), "--no-decay 'nothing*' matches no");
+  const ShardingOptions too_long = {.batch = {.B = 1, .T = 4096}};
+  CHECK_CONTAINS(said([&] { check_sharding(arch_config("gpt2"), too_long, 1); }), "lower --tokens-per-sample");
+}
+
 BOOST_AUTO_TEST_CASE(options_that_would_change_nothing) {
   CHECK_CONTAINS(error({"--shard-group-size", "2"}), "--shard-group-size changes nothing");
   CHECK_CONTAINS(error({"--wrap-policy", "none", "--wrap-layers", "2"}), "--wrap-layers changes nothing");
@@ -253,5 +270,5 @@ BOOST_AUTO_TEST_CASE(options_that_would_change_nothing) {
   CHECK_CONTAINS(error({"--wrap-units", "h.*"}), "--wrap-units changes nothing");
   CHECK_CONTAINS(error({"--wrap-policy", "custom"}), "has no units");
   CHECK_CONTAINS(error({"--checkpoint-every", "2"}), "--checkpoint-every changes nothing");
-  BOOST_TEST(options({"--wrap-policy", "size", "--min-num-params", "2M"}).min_num_params == 2000000u);
+  BOOST_TEST(options({"--wrap-policy", "size", "--min-num-params", "2M"}).sharding.wrap.min_num_params == 2000000u);
 }

@@ -47,8 +47,8 @@ class CpuDevice final : public Device {
     void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED)
       throw UserError(
-          format("{} of memory could not be had (the machine has {} in all); use more ranks, a smaller --batch-size or "
-                 "--checkpoint-activations",
+          format("{} of memory could not be had (the machine has {} in all); use more ranks, a smaller `micro-batch` or "
+                 "`recomputation of activations`",
                  format_bytes(static_cast<double>(bytes)),
                  format_bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)))));
     madvise(data, bytes, MADV_HUGEPAGE);  // where the system has them: the first touch costs a third, and so do look-ups

@@ -1,0 +1,304 @@
+#include "fsdp-bench/bench.hpp"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.hpp"
+#include "base/program.hpp"
+#include "base/timer.hpp"
+#include "comm/silent.hpp"
+#include "fsdp-bench/checkpoint.hpp"
+#include "fsdp-bench/collectives.hpp"
+#include "fsdp-bench/optimizer.hpp"
+#include "fsdp-bench/support.hpp"
+#include "fsdp/sharded_model.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/threads.hpp"
+#include "train/common_options.hpp"
+#include "train/machine.hpp"
+#include "train/program.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// FLOP/s of one product, all ranks running it at once: the median of repetitions that fill about `seconds`.
+template <class E>
+double gemm_rate_of(Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a, kernels::Trans trans_b,
+                    std::size_t m, std::size_t n, std::size_t k, double seconds) {
+  const Buffer a = device.allocate(m * k * sizeof(E)), b = device.allocate(k * n * sizeof(E)),
+               out = device.allocate(m * n * sizeof(E)), normal = device.allocate(std::max(m, n) * k * sizeof(float));
+  const auto pointer = [](const Buffer& buffer) { return reinterpret_cast<E*>(buffer.data()); };
+  auto* const values = reinterpret_cast<float*>(normal.data());
+  kernels::fill_normal(stream, values, m * k, 0, 1, 0, 0, 1);
+  kernels::convert(stream, pointer(a), values, m * k);
+  kernels::fill_normal(stream, values, k * n, 0, 1, 1, 0, 1);
+  kernels::convert(stream, pointer(b), values, k * n);
+  std::vector<double> times;
+  world.barrier();
+  const Timer all;
+  while (times.size() < 3 || all.seconds() < seconds) {
+    const Timer one;
+    kernels::gemm(stream, trans_a, trans_b, m, n, k, pointer(a), trans_a == kernels::Trans::yes ? m : k, pointer(b),
+                  trans_b == kernels::Trans::yes ? k : n, pointer(out), n, kernels::Write::overwrite);
+    times.push_back(one.seconds());
+  }
+  world.barrier();
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / median(std::move(times));
+}
+
+double gemm_rate(DType type, Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a,
+                 kernels::Trans trans_b, std::size_t m, std::size_t n, std::size_t k, double seconds) {
+  return with_element(type,
+                      [&]<class E>() { return gemm_rate_of<E>(device, stream, world, trans_a, trans_b, m, n, k, seconds); });
+}
+
+/// Sum over ranks of each rank's best large product: what the job's cores can do in numbers of this type.
+double gemm_peak(DType type, Device& device, Stream& stream, Communicator& world) {
+  double rate = gemm_rate(type, device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7);
+  world.all_reduce(stream, &rate, 1);
+  return rate;
+}
+
+std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device,
+                       Stream& stream) {
+  TransformerConfig config;
+  agree(world, [&] { config = arch_config(options.arch); });
+  const std::size_t R = options.sharding.batch.rows(), C = config.width, F = config.ffn_width;
+  const double peak = gemm_peak(options.sharding.types.parameter, device, stream, world);
+  double cores = share.cores;
+  world.all_reduce(stream, &cores, 1);
+  if (world.rank() == 0) note_peak_per_core(options.sharding.types.parameter, peak / cores);  // fsdp-train's MFU refers to it
+  struct Row {
+    const char* name;
+    kernels::Trans a, b;
+    std::size_t m, n, k;
+  };
+  using enum kernels::Trans;
+  const std::array rows = {Row{"up, forward", no, no, R, F, C},      Row{"up, dX", no, yes, R, C, F},
+                           Row{"up, dW", yes, no, C, F, R},          Row{"down, forward", no, no, R, C, F},
+                           Row{"down, dX", no, yes, R, F, C},        Row{"down, dW", yes, no, F, C, R},
+                           Row{"head, forward", no, yes, R, 4096, C}};
+  nlohmann::json json = {{"peak_gflops", peak / 1e9},
+                         {"precision", name_of(options.sharding.types.parameter)},
+                         {"ranks", world.size()},
+                         {"gemm", kernels::gemm_description()}};
+  std::string text =
+      format("{}; {} ranks at once; peak: 1024 x 1024 x 1024, {:.0f} GFLOP/s together\n{:<16} {:>6} {:>6} {:>6} {:>10} {:>8}\n",
+             kernels::gemm_description(), world.size(), peak / 1e9, options.arch, "m", "n", "k", "GFLOP/s", "of peak");
+  for (const Row& row : rows) {
+    double rate = gemm_rate(options.sharding.types.parameter, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3);
+    world.all_reduce(stream, &rate, 1);
+    text +=
+        format("{:<16} {:>6} {:>6} {:>6} {:>10.0f} {:>7.0f}%\n", row.name, row.m, row.n, row.k, rate / 1e9, 100 * rate / peak);
+    json["products"].push_back({{"name", row.name}, {"m", row.m}, {"n", row.n}, {"k", row.k}, {"gflops", rate / 1e9}});
+  }
+  return options.json ? json.dump() + "\n" : text;
+}
+
+std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
+  const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
+  const ShardingOptions& sharding = options.sharding;
+  std::optional<TraceFile> trace_file;  // rank 0's
+  agree(world, [&] {
+    check_sharding(arch_config(options.arch), sharding, world.size());
+    if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
+  });
+  ShardedModel sharded(arch_config(options.arch), sharding, world);
+  sharded.allocate(device);
+  Executor& executor = sharded.executor();
+  executor.initialize_parameters(1);
+  executor.publish_parameters();
+  const double peak = gemm_peak(options.sharding.types.parameter, device, stream, world);
+
+  const std::size_t V = sharded.model().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
+  const BatchReader random_tokens = random_batches({B, T}, V, world.rank());
+  std::uint64_t updates = 0;
+  const SilentMesh silent(sharded.mesh());
+  const auto update = [&](bool fake) {
+    executor.communicate_along(fake ? silent.mesh : sharded.mesh());
+    executor.reset_times();
+    world.barrier();
+    const Timer timer;
+    executor.run_update(random_tokens,
+                        {.update = ++updates, .learning_rate = 1e-4, .clip_norm = 1.0, .tokens = static_cast<double>(tokens)});
+    world.barrier();
+    return timer.seconds();
+  };
+  std::optional<Recorder> recorder;
+  if (!options.trace.file.empty()) recorder.emplace(sharded.plan(), options.trace.updates);
+  std::vector<double> seconds, fake_seconds;
+  WorkTimes times;  // of this rank, in the updates that count
+  for (std::size_t step = 1; step <= options.steps + 2; ++step) {
+    // With and without transfers in turn, the one first and then the other, so that a machine that slows down slows both.
+    const bool fake_first = options.exposed && step % 2 == 0;
+    if (fake_first) fake_seconds.push_back(update(true));
+    if (recorder && step > 1) executor.record(recorder->next(updates + 1));
+    seconds.push_back(update(options.fake_collectives));
+    if (step > 2) times += executor.times();
+    if (options.exposed && !fake_first) fake_seconds.push_back(update(true));
+  }
+  for (auto* list : {&seconds, &fake_seconds})
+    list->erase(list->begin(), list->begin() + std::min<std::ptrdiff_t>(2, std::ssize(*list)));
+  if (recorder) {
+    const std::string problem = write_trace(*recorder, sharded, world, trace_file ? &*trace_file : nullptr);
+    agree(world, [&] {
+      if (!problem.empty()) throw RunError(problem);
+    });
+  }
+  const double step_s = median(seconds), rate = static_cast<double>(tokens) / step_s;
+  const double of_peak = sharded.model().flops_per_token(T) * rate / peak;
+  const char* exposed = options.comm_thread ? "waiting" : "collectives";
+  const std::array<std::pair<const char*, double>, 5> parts = {{{"GEMM", times.gemm},
+                                                                {"attention", times.attention},
+                                                                {"other kernels", times.other_kernels},
+                                                                {exposed, times.exposed},
+                                                                {"optimizer", times.optimizer}}};
+  nlohmann::json json = {{"arch", options.arch},
+                         {"ranks", world.size()},
+                         {"strategy", options.sharding.strategy},
+                         {"precision", name_of(options.sharding.types.parameter)},
+                         {"tokens_per_second", rate},
+                         {"ms", step_s * 1e3},
+                         {"min_ms", *std::min_element(seconds.begin(), seconds.end()) * 1e3},
+                         {"of_gemm_peak", of_peak},
+                         {"gemm_peak_gflops", peak / 1e9},
+                         {"mem_peak_bytes", executor.peak_bytes()}};
+  std::string text = format(
+      "{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.0f} ms per update (median of {}), {:.0f}% of "
+      "the "
+      "GEMM peak of {:.0f} GFLOP/s\nwhere the time of rank 0 goes:\n",
+      options.arch, world.size(), options.sharding.strategy, name_of(options.sharding.types.parameter), B, T, K,
+      options.sharding.plan.checkpoint_activations ? ", blocks recomputed" : "",
+      options.fake_collectives ? ", collectives faked (nothing is transferred, losses mean nothing)" : "", rate, step_s * 1e3,
+      seconds.size(), 100 * of_peak, peak / 1e9);
+  for (const auto& [name, part] : parts) {
+    text += format("  {:<14} {:>7.0f} ms {:>5.1f}%\n", name, 1e3 * part / static_cast<double>(seconds.size()),
+                   100 * part / times.total());
+    json["share"][name] = part / times.total();
+  }
+  if (options.comm_thread) {
+    const double ms = 1e3 * times.collectives / static_cast<double>(seconds.size());
+    text += format("beside it, on the communication thread: collectives {:.0f} ms\n", ms);
+    json["comm_thread_ms"] = ms;
+  }
+  if (options.fake_collectives) json["fake_collectives"] = true;
+  if (options.exposed) {
+    const double fake_s = median(fake_seconds), exposed_s = step_s - fake_s;
+    text += format(
+        "without transfers, in turn with these: {:.1f} ms per update; exposed communication: {:.1f} ms, {:.1f}% of an update\n",
+        1e3 * fake_s, 1e3 * exposed_s, 100 * exposed_s / step_s);
+    json["fake_ms"] = 1e3 * fake_s;
+    json["exposed_ms"] = 1e3 * exposed_s;
+    json["exposed_share"] = exposed_s / step_s;
+  }
+  return options.json ? json.dump() + "\n" : text;
+}
+
+}  // namespace
+
+namespace {
+
+/// Throws UserError for options that the measurement does not read.
+void require_read(const OptionTable& table, std::string_view what) {
+  const std::pair<const char*, std::string_view> uses[] = {{"batch-size", "gemm step checkpoint"},
+                                                           {"tokens-per-sample", "gemm step checkpoint"},
+                                                           {"update-freq", "step checkpoint"},
+                                                           {"sharding-strategy", "step checkpoint"},
+                                                           {"checkpoint-activations", "step checkpoint"},
+                                                           {"precision", "gemm step checkpoint"},
+                                                           {"fake-collectives", "step"},
+                                                           {"exposed", "step"},
+                                                           {"trace", "step"},
+                                                           {"comm-thread", "step checkpoint"},
+                                                           {"max-size", "collectives"},
+                                                           {"optimizer", "optimizer"},
+                                                           {"optimizer-state-dtype", "optimizer"},
+                                                           {"python", "optimizer checkpoint"},
+                                                           {"save-dir", "checkpoint"}};
+  for (const auto& [option, read_by] : uses)
+    if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
+      throw UserError(
+          format("--{} changes nothing (fsdp-bench {} does not read it; {} does) leave it out", option, what, read_by));
+}
+
+/// Throws UserError.
+void check(const OptionTable& table, const BenchOptions& o) {
+  constexpr std::array<std::string_view, 5> all = {"gemm", "step", "collectives", "optimizer", "checkpoint"};
+  if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
+  require_read(table, o.what);
+  if (o.what == "collectives" && (o.largest_bytes < 4096 || o.largest_bytes > std::size_t{1} << 32))
+    throw UserError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more) choose one between");
+  if (o.fake_collectives && o.exposed)
+    throw UserError("--fake-collectives and --exposed are both given (--exposed runs both kinds of updates) give one of them");
+  if (o.fake_collectives && !o.trace.file.empty())
+    throw UserError("--trace does not go with --fake-collectives (it would show transfers that are not there) leave out one");
+}
+
+}  // namespace
+
+OptionTable bench_option_table(BenchOptions& options) {
+  OptionTable table("fsdp-bench", "gemm|step|collectives|optimizer|checkpoint [options]",
+                    "Measures this machine and this program, as ratios of one run.");
+  table.group("What");
+  table
+      .text("what", "gemm|step|collectives|optimizer|checkpoint", options.what,
+            "gemm: the products of a model's layers; step: whole updates on random tokens; collectives: ours and MPI's own; "
+            "optimizer: updates of a model's parameters alone; checkpoint: saves, reads and consolidation against plain files")
+      .positional();
+  table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
+      .sets("architecture")
+      .sets("list of architectures", "fsdp-train --list-archs");
+  add_batch_options(table, options.sharding);
+  add_strategy_option(table, options.sharding.strategy);
+  add_recomputation_option(table, options.sharding.plan.checkpoint_activations);
+  add_precision_options(table, options.sharding.types.parameter);
+  table.flag("fake-collectives", options.fake_collectives,
+             "step: leave out every transfer of parameters and gradients; all else is as in the plan. Losses mean nothing.");
+  table.flag("exposed", options.exposed,
+             "step: run updates with and without transfers in turn; the difference is the communication that nothing hides.");
+  add_trace_options(table, options.trace);
+  table.group("How");
+  table.integer("steps", "N", options.steps, {1, 1e6},
+                "updates that count, after two that do not; checkpoint: rounds in which all is measured once");
+  add_threads_option(table, options.threads);
+  table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
+  add_comm_options(table, options.comm);
+  add_comm_thread_option(table, options.comm_thread);
+  std::vector<std::pair<std::string, std::string>> optimizers;
+  for (const KindInfo& info : optimizer_kinds()) optimizers.emplace_back(info.name, info.name);
+  table.choice<std::string>("optimizer", options.optimizer, std::move(optimizers), "optimizer: this one").unset("all");
+  add_state_type_option(table, options.sharding.optimizer.state_type);
+  table
+      .path("python", "FILE", options.python,
+            "optimizer, checkpoint: a Python with torch, whose fused AdamW or distributed checkpoints take turns with ours on "
+            "tensors of the same sizes")
+      .unset("no comparison");
+  table.path("save-dir", "DIR", options.save_dir, "checkpoint: a new folder is made in it, and removed in the end");
+  table.flag("json", options.json, "print one JSON object");
+  table.then([&options](const OptionTable& read) { check(read, options); });
+  return table;
+}
+
+std::string bench(const BenchOptions& options, Communicator& world) {
+  const auto device = make_cpu_device({.communication_thread = options.comm_thread});
+  const auto stream = device->make_stream();
+  const CpuShare share = share_of_rank(*world.split_by_node(), *stream, options.threads, options.comm_thread ? 1 : 0);
+  kernels::set_threads(share.threads);
+  if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
+  if (options.what == "step") return bench_step(options, world, *device, *stream);
+  if (options.what == "optimizer") return bench_optimizer(options, world, *device, *stream);
+  if (options.what == "checkpoint") return bench_checkpoint(options, world, *device, *stream);
+  if (options.what == "collectives") return bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
+  throw CollectiveError(
+      format("'{}' is not a measurement (gemm, step, collectives, optimizer and checkpoint are); see fsdp-bench --help",
+             options.what),
+      0, true, exit_code::wrong_use);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,38 @@
+// What fsdp-bench measures. Every figure comes from this run, and shares are ratios of figures of the same run.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+#include "base/options.hpp"
+#include "comm/communicator.hpp"
+#include "comm/mpi_session.hpp"
+#include "fsdp/sharded_model.hpp"
+#include "train/trace.hpp"
+
+namespace fsdp {
+
+struct BenchOptions {
+  std::string what;  // "gemm", "step", "collectives", "optimizer" or "checkpoint"
+  std::string arch = "gpt2";
+  ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the updates that are measured
+  std::size_t steps = 5;                                     // counted, after two that are not
+  bool fake_collectives = false, exposed = false;
+  TraceOptions trace;
+  std::size_t threads = 0;
+  std::size_t largest_bytes = std::size_t{64} << 20;  // of collectives
+  CommOptions comm = {.kind = CommKind::automatic};
+  bool comm_thread = false;
+  std::string optimizer;         // empty: all
+  std::filesystem::path python;  // empty: no comparison with PyTorch
+  std::filesystem::path save_dir = ".";
+  bool json = false;
+};
+
+OptionTable bench_option_table(BenchOptions& options);
+
+/// The report, as text or as one JSON object; world is made by options.comm. Collective over world.
+std::string bench(const BenchOptions& options, Communicator& world);
+
+}  // namespace fsdp

@@ -1,0 +1,517 @@
+// Disks are noisy and have caches: everything is measured once in each round, in turn with plain files of the same size, in one
+// order and the next time in the other, and ratios are those of a round. Every read begins with pages dropped from the page
+// cache.
+#include "fsdp-bench/checkpoint.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.hpp"
+#include "base/system.hpp"
+#include "base/timer.hpp"
+#include "base/version.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "comm/agree.hpp"
+#include "files/input_file.hpp"
+#include "files/output_file.hpp"
+#include "fsdp-bench/support.hpp"
+#include "fsdp/sharded_model.hpp"
+#include "kernels/threads.hpp"
+#include "train/machine.hpp"
+
+namespace fsdp {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t piece_bytes = std::size_t{16} << 20;
+
+/// A new folder in `parent` for the files of this measurement, made by rank 0, which removes it in the end.
+class Scratch {
+ public:
+  /// Collective over world.
+  Scratch(const fs::path& parent, Communicator& world, Stream& stream) {
+    char name[] = "fsdp-bench-XXXXXX";
+    agree(world, [&] {
+      if (world.rank() != 0) return;
+      fs::create_directories(parent);
+      std::string path = (parent / name).string();
+      check_errno(::mkdtemp(path.data()) != nullptr, "make a folder in " + parent.string());
+      mine_ = true;
+      path_ = path;
+      path.copy(name, sizeof name - 1, path.size() - (sizeof name - 1));
+    });
+    world.broadcast(stream, name, sizeof name, 0);
+    path_ = parent / name;
+  }
+  Scratch(const Scratch&) = delete;
+  ~Scratch() {
+    std::error_code ignored;
+    if (mine_) fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+  /// Removes what is in it, and waits until the disk has done so.
+  void clear() const {
+    if (!mine_) return;
+    for (const auto& entry : fs::directory_iterator(path_)) fs::remove_all(entry.path());
+    const int fd = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    ::syncfs(fd);
+    ::close(fd);
+  }
+  /// What is read next comes from the disk, as far as it is this system that kept it. Of files that are on the disk.
+  void forget() const {
+    for (const auto& entry : fs::recursive_directory_iterator(path_)) {
+      if (!entry.is_regular_file()) continue;
+      const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+      if (fd < 0) continue;
+      ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+      ::close(fd);
+    }
+  }
+
+ private:
+  fs::path path_;
+  bool mine_ = false;
+};
+
+/// write(2) until all is written, and fsync(2).
+void write_plain(const fs::path& path, std::span<const std::byte> bytes) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  check_errno(fd >= 0, "create " + path.string());
+  bool good = true;
+  for (std::size_t at = 0; good && at < bytes.size();) {
+    const ssize_t n = ::write(fd, bytes.data() + at, std::min(piece_bytes, bytes.size() - at));
+    good = n > 0;
+    if (good) at += static_cast<std::size_t>(n);
+  }
+  good = good && ::fsync(fd) == 0;
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  check_errno(good, "write " + path.string());
+}
+
+/// The same as saves write: large pieces past the page cache, where the file system allows it.
+void write_as_saves(const fs::path& path, std::span<const std::byte> bytes) {
+  OutputFile output(path);
+  output.write(0, bytes.data(), bytes.size());
+  output.finish();
+}
+
+/// The first `bytes` of some files that lie one behind the other in one, durably.
+void copy_plain(const std::vector<fs::path>& from, const fs::path& to, std::size_t bytes) {
+  OutputFile output(to);
+  std::vector<std::byte> piece(piece_bytes);
+  std::size_t written = 0;
+  for (const fs::path& path : from) {
+    const InputFile file(path);
+    for (std::size_t at = 0; at < file.size() && written < bytes;) {
+      const std::size_t n = std::min({piece.size(), file.size() - at, bytes - written});
+      file.read(at, piece.data(), n);
+      output.write(written, piece.data(), n);
+      at += n, written += n;
+    }
+  }
+  output.finish();
+}
+
+/// Runs a program to its end, with its output in a file. Returns the most memory that it had at once: as the system counts it,
+/// read every few milliseconds, so that what it takes in the last of them alone is missed.
+std::size_t run_and_measure(const std::vector<std::string>& words, const fs::path& log) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawn_file_actions_addopen(&files, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  ::posix_spawn_file_actions_adddup2(&files, 1, 2);
+  pid_t child = -1;
+  const int error = ::posix_spawn(&child, argv[0], &files, nullptr, argv.data(), environ);  // it runs when this returns
+  ::posix_spawn_file_actions_destroy(&files);
+  errno = error;
+  check_errno(error == 0, "start " + words[0]);
+  std::size_t peak = 0;
+  int status = 0;
+  pid_t ended = 0;
+  while ((ended = ::waitpid(child, &status, WNOHANG)) == 0) {
+    peak = std::max(peak, process_peak_bytes(std::to_string(child)));
+    ::usleep(2000);
+  }
+  check_errno(ended == child, "wait for " + words[0]);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    throw RunError(
+        format("{} failed ({}) mend that, or measure without it", fs::path(words[0]).filename().string(), read_text_file(log)));
+  return peak;
+}
+
+std::string script_for(const std::vector<Parameter>& parameters, const fs::path& folder, int ranks, int threads) {
+  nlohmann::json shapes;
+  for (const Parameter& parameter : parameters) shapes[parameter.name] = parameter.shape;
+  return format("ranks, threads, folder = {}, {}, {}\nshapes = {}\n{}", ranks, threads, nlohmann::json(folder.string()).dump(),
+                shapes.dump(), torch_checkpoint_py);
+}
+
+std::string plural(int n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+double smallest(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
+double largest(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
+
+class CheckpointBench {
+ public:
+  CheckpointBench(const BenchOptions& options, ShardedModel& sharded, const Scratch& scratch, Communicator& world,
+                  Device& device, Stream& stream)
+      : options_(options),
+        sharded_(sharded),
+        scratch_(scratch),
+        world_(world),
+        stream_(stream),
+        program_(fs::read_symlink("/proc/self/exe").parent_path() / "fsdp-consolidate") {
+    const Layout& layout = sharded.layout();
+    states_ = {sharded.executor().parameters()};
+    for (ShardState& state : sharded.executor().optimizer_states()) states_.push_back(std::move(state));
+    for (const Parameter& parameter : parameters()) numel_ += fsdp::numel(parameter.shape);
+    for (const int ranks : {world.size() - 1, world.size(), world.size() + 1})
+      if (ranks > 0) readers_.emplace(ranks, Layout(parameters(), {layout.units().begin(), layout.units().end()}, ranks));
+    std::size_t room = 0;
+    for (const auto& [ranks, read_layout] : readers_) room = std::max(room, bytes_of_shard(read_layout));
+    agree(world, [&] {
+      snapshot_ = device.allocate(snapshot_bytes(layout, DType::f32, world.rank(), world.size()));
+      loaded_ = device.allocate(room);
+      if (!fs::exists(program_))
+        throw UserError(format("{} is missing (it is measured, too) build or install it beside fsdp-bench", program_.string()));
+      if (!options.python.empty() && world.rank() == 0)
+        torch_.emplace(options.python, script_for(parameters(), scratch.path() / "torch", world.size(), kernels::threads()));
+    });
+    // What happens for the first time takes longer: an update, a save, pages of memory.
+    update();
+    save_meanwhile();
+    std::fill_n(loaded_.data(), loaded_.bytes(), std::byte{0});
+    scratch_.clear();
+  }
+
+  /// Collective over world.
+  void round(bool forwards) {
+    in_turn(forwards, {[&] {
+                         const auto bytes = std::span<const std::byte>(snapshot_.data(), snapshot_.bytes());
+                         note("plain_write", together([&] { write_plain(plain_file(world_.rank()), bytes); }));
+                       },
+                       [&] {
+                         const auto bytes = std::span<const std::byte>(snapshot_.data(), snapshot_.bytes());
+                         note("output_write", together([&] { write_as_saves(output_file(), bytes); }));
+                       },
+                       [&] { save(); }});
+    double alone = 0;
+    Meanwhile meanwhile;
+    in_turn(forwards, {[&] { alone = update(); }, [&] { meanwhile = save_meanwhile(); }});
+    note("step", alone);
+    note("stall", meanwhile.stall);
+    note("step_meanwhile", meanwhile.steps / static_cast<double>(meanwhile.count));
+    note("lost", meanwhile.stall + meanwhile.steps - static_cast<double>(meanwhile.count) * alone);
+
+    std::vector<std::function<void()>> reads;
+    for (const auto& [ranks, layout] : readers_) {
+      reads.push_back([&, ranks = ranks] { note(format("plain_read_{}", ranks), read_plain(ranks)); });
+      reads.push_back([&, ranks = ranks] { note(format("load_{}", ranks), read_as(ranks, false)); });
+      reads.push_back([&, ranks = ranks] { note(format("resume_{}", ranks), read_as(ranks, true)); });
+    }
+    in_turn(forwards, std::move(reads));
+    in_turn(forwards, {[&] { consolidate(); }, [&] { copy(); }});
+    if (!options_.python.empty()) ask_torch();
+    world_.barrier();
+    agree(world_, [&] { scratch_.clear(); });
+  }
+
+  std::string report() const;
+
+ private:
+  struct Meanwhile {
+    double stall = 0, steps = 0;
+    std::size_t count = 0;
+  };
+
+  const std::vector<Parameter>& parameters() const { return sharded_.model().parameters(); }
+  fs::path plain_file(int rank) const { return scratch_.path() / format("plain-{}", rank); }
+  fs::path output_file() const { return scratch_.path() / format("output-{}", world_.rank()); }
+  /// Of all ranks' files without what HDF5 adds.
+  double stored_bytes() const { return static_cast<double>(numel_ * sizeof(float) * states_.size()); }
+  std::size_t bytes_of_shard(const Layout& layout) const {
+    std::size_t numel = 0;
+    for (std::size_t u = 0; u < layout.units().size(); ++u) numel += layout.shard_numel(u);
+    return numel * sizeof(float) * states_.size();
+  }
+
+  void note(const std::string& what, double seconds) { seconds_[what].push_back(seconds); }
+  static void in_turn(bool forwards, std::vector<std::function<void()>> calls) {
+    if (!forwards) std::reverse(calls.begin(), calls.end());
+    for (const auto& call : calls) call();
+  }
+  /// Seconds until all ranks have done it, which does not communicate.
+  double together(const std::function<void()>& work) {
+    world_.barrier();
+    const Timer timer;
+    agree(world_, work);
+    return timer.seconds();
+  }
+
+  double update() {
+    world_.barrier();
+    const Timer timer;
+    sharded_.executor().run_update(
+        random_batches(options_.sharding.batch, sharded_.model().config().vocab_size, world_.rank()),
+        {.update = ++updates_,
+         .learning_rate = 1e-4,
+         .clip_norm = 1.0,
+         .tokens = static_cast<double>(options_.sharding.batch.rows() * options_.sharding.plan.micro_batches) *
+                   static_cast<double>(world_.size())});
+    world_.barrier();
+    return timer.seconds();
+  }
+
+  CheckpointHeader header() const {
+    const Layout& layout = sharded_.layout();
+    CheckpointHeader header;
+    header.config = sharded_.model().config();
+    header.progress.update = updates_;
+    header.strategy = std::string(sharded_.placement().name);
+    header.world_size = world_.size();
+    header.shards = layout.shards();
+    header.units = {layout.units().begin(), layout.units().end()};
+    header.optimizer = std::string(info_of(OptimizerOptions{}.kind).name);
+    header.options_json = "{}";
+    header.version = version_string();
+    return header;
+  }
+
+  void save() {
+    world_.barrier();
+    const Timer timer;
+    step_ = save_checkpoint(scratch_.path() / "waiting", header(), sharded_.layout(), states_, world_);
+    note("save", timer.seconds());
+  }
+
+  /// As a run does it: updates go on until all ranks have written.
+  Meanwhile save_meanwhile() {
+    Meanwhile result;
+    world_.barrier();
+    const Timer begin;
+    CheckpointSave save(scratch_.path() / "meanwhile", header(), sharded_.layout(), states_, world_,
+                        {snapshot_.data(), snapshot_.bytes()});
+    result.stall = begin.seconds();
+    do {
+      result.steps += update();
+      ++result.count;
+    } while (max_over_ranks(world_, stream_, save.written() ? 0 : 1) > 0);
+    const Timer end;
+    save.finish();
+    result.stall += end.seconds();
+    return result;
+  }
+
+  /// What a run on `ranks` ranks reads when it resumes, the checksums of all files or not. Rank r of ours does it for ranks r,
+  /// r + size, ..., one after the other.
+  double read_as(int ranks, bool verify) {
+    scratch_.forget();
+    const Layout& layout = readers_.at(ranks);
+    return together([&] {
+      const auto reader = CheckpointReader::open(step_);
+      for (int r = world_.rank(); verify && r < ranks; r += world_.size()) reader->verify(r, ranks);
+      for (int r = world_.rank(); r < ranks; r += world_.size()) {
+        const std::size_t before = reader->bytes_read();
+        load_states(*reader, parameters(), layout, r, room_for(layout));
+        share_bytes_[ranks] = std::max(share_bytes_[ranks], reader->bytes_read() - before);
+      }
+    });
+  }
+
+  /// As many bytes as each of our ranks reads then, from plain files.
+  double read_plain(int ranks) {
+    scratch_.forget();
+    std::size_t left = 0;
+    for (int r = world_.rank(); r < ranks; r += world_.size()) left += bytes_of_shard(readers_.at(ranks));
+    return together([&] {
+      for (int i = 0; i < world_.size() && left > 0; ++i) {
+        const InputFile file(plain_file((world_.rank() + i) % world_.size()));
+        const std::size_t n = std::min({left, static_cast<std::size_t>(file.size()), loaded_.bytes()});
+        file.read(0, loaded_.data(), n);
+        left -= n;
+      }
+    });
+  }
+
+  /// Memory of a shard's states.
+  std::vector<ShardState> room_for(const Layout& layout) const {
+    std::vector<ShardState> states;
+    auto* at = reinterpret_cast<float*>(loaded_.data());
+    for (const ShardState& state : states_) {
+      std::vector<std::span<float>> units;
+      for (std::size_t u = 0; u < layout.units().size(); ++u) {
+        units.emplace_back(at, layout.shard_numel(u));
+        at += layout.shard_numel(u);
+      }
+      states.emplace_back(state.name, units);
+    }
+    return states;
+  }
+
+  void consolidate() {
+    scratch_.forget();
+    note("consolidate", together([&] {
+           if (world_.rank() != 0) return;
+           const std::size_t peak = run_and_measure(
+               {program_.string(), step_.string(), (scratch_.path() / "model.h5").string()}, scratch_.path() / "log");
+           consolidate_peak_ = std::max(consolidate_peak_, peak);
+         }));
+  }
+
+  void copy() {
+    std::vector<fs::path> from;
+    for (int rank = 0; rank < world_.size(); ++rank) from.push_back(plain_file(rank));
+    scratch_.forget();
+    note("plain_copy", together([&] {
+           if (world_.rank() == 0) copy_plain(from, scratch_.path() / "copy", numel_ * sizeof(float));
+         }));
+  }
+
+  void ask_torch() {
+    agree(world_, [&] {
+      if (!torch_) return;
+      scratch_.clear();
+      const nlohmann::json answer = nlohmann::json::parse(torch_->ask("round"));
+      for (const char* key : {"save", "async_returns", "async_loses", "load", "consolidate"})
+        note(std::string("torch_") + key, answer[key]);
+      torch_peak_ = std::max(torch_peak_, answer["consolidate_peak_bytes"].get<std::size_t>());
+      torch_syncs_ = answer["fsync"];
+    });
+  }
+
+  const BenchOptions& options_;
+  ShardedModel& sharded_;
+  const Scratch& scratch_;
+  Communicator& world_;
+  Stream& stream_;
+  const fs::path program_;
+  std::vector<ShardState> states_;
+  std::size_t numel_ = 0;          // of the model
+  std::map<int, Layout> readers_;  // of so many ranks under `full`
+  Buffer snapshot_, loaded_;
+  std::optional<PythonProcess> torch_;  // rank 0's
+  std::uint64_t updates_ = 0;
+  fs::path step_;                                       // of the last save that was waited for
+  std::map<std::string, std::vector<double>> seconds_;  // of each round
+  std::map<int, std::size_t> share_bytes_;              // that a rank of so many reads
+  std::size_t consolidate_peak_ = 0, torch_peak_ = 0;
+  bool torch_syncs_ = false;
+};
+
+std::string CheckpointBench::report() const {
+  const auto seconds = [&](const std::string& key) -> const std::vector<double>& { return seconds_.at(key); };
+  /// Of each round, one figure by another.
+  const auto ratios = [&](const std::string& of, const std::string& by) {
+    std::vector<double> all;
+    for (std::size_t i = 0; i < seconds(of).size(); ++i) all.push_back(seconds(of)[i] / seconds(by)[i]);
+    return all;
+  };
+  const auto spread = [](const std::vector<double>& values, double unit, const char* text) {
+    return format("{:.{}f}{} ({:.{}f} to {:.{}f})", unit * median(values), unit == 1 ? 2 : 0, text, unit * smallest(values),
+                  unit == 1 ? 2 : 0, unit * largest(values), unit == 1 ? 2 : 0);
+  };
+  const double bytes = stored_bytes(), model_bytes = static_cast<double>(numel_ * sizeof(float));
+  std::vector<std::vector<std::string>> rows = {{"", "s", "least", "most", "GB/s", "", ""}};
+  const auto row = [&](const std::string& label, const std::string& key, double moved, const std::string& against = "",
+                       const std::string& what = "") {
+    const std::vector<double>& s = seconds(key);
+    rows.push_back({label, format("{:.3f}", median(s)), format("{:.3f}", smallest(s)), format("{:.3f}", largest(s)),
+                    moved > 0 ? format("{:.2f}", moved / median(s) / 1e9) : "",
+                    against.empty() ? "" : spread(ratios(against, key), 100, " %"), what});
+  };
+  row("plain files, write and fsync", "plain_write", bytes);
+  row("the same, written as saves are", "output_write", bytes);
+  row("save", "save", bytes, "plain_write", "of plain files");
+  for (const auto& [ranks, layout] : readers_) {
+    row(format("plain files, read as by {}", plural(ranks, "rank")), format("plain_read_{}", ranks), bytes);
+    row("load", format("load_{}", ranks), bytes, format("plain_read_{}", ranks), "of plain files");
+    row("checksums of all, and load", format("resume_{}", ranks), bytes, format("plain_read_{}", ranks), "of plain files");
+  }
+  row("plain file, read and written", "plain_copy", model_bytes);
+  row("fsdp-consolidate", "consolidate", model_bytes, "plain_copy", "of the plain file");
+  if (seconds_.contains("torch_save")) {
+    row("DCP save", "torch_save", bytes, "plain_write", "of plain files");
+    row(format("DCP load by {} ranks", world_.size() + 1), "torch_load", bytes, format("plain_read_{}", world_.size()),
+        "of plain files");
+    row("DCP to torch.save", "torch_consolidate", model_bytes, "plain_copy", "of the plain file");
+  }
+  std::string text = format(
+      "{}, {} parameters with AdamW's moments: {} by {} of {}, {}; medians of {} rounds, ratios of the same "
+      "round\n"
+      "(least to most). Before each read posix_fadvise has dropped the files from the page cache; saves are on the disk "
+      "(fsync).\n",
+      options_.arch, format_count(static_cast<double>(numel_)), format_bytes(bytes), plural(world_.size(), "rank"),
+      plural(kernels::threads(), "thread"), sharded_.placement().name, seconds("save").size());
+  text += lay_out(rows, 2);
+  text += format("update, {}: {:.3f} s undisturbed\n", name_of(options_.sharding.types.parameter), median(seconds("step")));
+  text += format("asynchronous save: stands still for {:.3f} s, {} of an update; updates meanwhile take {} times as long\n",
+                 median(seconds("stall")), spread(ratios("stall", "step"), 100, " %"),
+                 spread(ratios("step_meanwhile", "step"), 1, ""));
+  text += format("  lost to training in all {} s\n", spread(seconds("lost"), 1, ""));
+  text += "read by a rank at most:";
+  for (const auto& [ranks, share] : share_bytes_)
+    text += format(" {} of {}{}", format_bytes(static_cast<double>(share)), ranks, ranks <= world_.size() ? "," : "\n");
+  text += format("fsdp-consolidate: {} of memory at most\n", format_bytes(static_cast<double>(consolidate_peak_)));
+  if (seconds_.contains("torch_save"))
+    text += format(
+        "torch {} DCP, the same shapes, {}: asynchronous save returns after {} s and loses {} s in all;\n"
+        "  DCP to torch.save takes {} of memory, and is not waited for on the disk\n",
+        torch_->torch_version(), torch_syncs_ ? "fsync by default" : "without fsync, as by default",
+        spread(seconds("torch_async_returns"), 1, ""), spread(seconds("torch_async_loses"), 1, ""),
+        format_bytes(static_cast<double>(torch_peak_)));
+  if (!options_.json) return text;
+
+  nlohmann::json json = {{"arch", options_.arch},
+                         {"ranks", world_.size()},
+                         {"strategy", sharded_.placement().name},
+                         {"bytes", bytes},
+                         {"model_bytes", model_bytes},
+                         {"seconds", seconds_},
+                         {"save_of_plain", median(ratios("plain_write", "save"))},
+                         {"stall_of_update", median(ratios("stall", "step"))},
+                         {"update_meanwhile", median(ratios("step_meanwhile", "step"))},
+                         {"consolidate_of_plain", median(ratios("plain_copy", "consolidate"))},
+                         {"consolidate_peak_bytes", consolidate_peak_}};
+  for (const auto& [ranks, share] : share_bytes_) {
+    const std::string n = std::to_string(ranks);
+    json["load_of_plain"][n] = median(ratios("plain_read_" + n, "load_" + n));
+    json["resume_of_plain"][n] = median(ratios("plain_read_" + n, "resume_" + n));
+    json["share_bytes"][n] = share;
+  }
+  if (seconds_.contains("torch_save"))
+    json["torch"] = {{"version", torch_->torch_version()}, {"fsync", torch_syncs_}, {"consolidate_peak_bytes", torch_peak_}};
+  return json.dump() + "\n";
+}
+
+}  // namespace
+
+std::string bench_checkpoint(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
+  const ShardingOptions& sharding = options.sharding;
+  agree(world, [&] { check_sharding(arch_config(options.arch), sharding, world.size()); });
+  const Scratch scratch(options.save_dir, world, stream);
+  ShardedModel sharded(arch_config(options.arch), sharding, world);
+  Executor& executor = sharded.allocate(device);
+  executor.initialize_parameters(1);
+  executor.publish_parameters();
+  CheckpointBench bench(options, sharded, scratch, world, device, stream);
+  for (std::size_t i = 0; i < options.steps; ++i) bench.round(i % 2 == 0);
+  return world.rank() == 0 ? bench.report() : "";
+}
+
+}  // namespace fsdp

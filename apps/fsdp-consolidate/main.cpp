@@ -1,0 +1,121 @@
+// A sharded checkpoint to one HDF5 file or a Hugging Face folder. One process, constant memory: it runs on a login node.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/options.hpp"
+#include "base/program.hpp"
+#include "base/progress.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/inspect.hpp"
+#include "checkpoint/tensor_source.hpp"
+#include "h5/h5.hpp"
+#include "train/common_options.hpp"
+#include "train/program.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+struct Command {
+  std::filesystem::path checkpoint, out;
+  ConsolidateOptions how;
+  bool verify = false, no_verify = false;
+};
+
+OptionTable consolidate_option_table(Command& o) {
+  OptionTable table("fsdp-consolidate", "CHECKPOINT OUT [options]",
+                    "Makes one whole model from the rank files of a checkpoint. Needs no MPI launcher, and a few tens of MB of "
+                    "memory whatever "
+                    "the size of the model.");
+  table.group("Input");
+  table.path("checkpoint", "CHECKPOINT", o.checkpoint, "A step folder, or a save folder: then its latest complete step.")
+      .positional()
+      .required();
+  table.group("Output");
+  table.path("out", "OUT", o.out, "The file (hdf5) or folder (safetensors) to make. It must not exist.")
+      .positional()
+      .required();
+  table.choice<ConsolidatedFormat>(
+      "format", o.how.format, {{"hdf5", ConsolidatedFormat::hdf5}, {"safetensors", ConsolidatedFormat::safetensors}},
+      "hdf5: one file, a dataset per parameter under its Hugging Face name. safetensors: a Hugging Face folder, "
+      "config.json, model.safetensors, and the tokenizer's files of the folder that the model came from.");
+  table
+      .choice<DType>("dtype", o.how.type, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
+                     "Type of the numbers written, rounded to nearest from the fp32 parameters.")
+      .sets("type of the result");
+  table
+      .size("max-shard-size", "SIZE", o.how.max_shard_bytes,
+            "safetensors: largest file, as in 5GB; then there are several, and model.safetensors.index.json names them.")
+      .unset("one file");
+  table
+      .flag("with-optimizer", o.how.with_optimizer,
+            "The optimizer's states, too, in fp32: in HDF5 as datasets /exp_avg/NAME and so on, beside safetensors in "
+            "optimizer.safetensors.")
+      .sets("states of the optimizer");
+  table.flag("verify", o.verify,
+             "Compare the checkpoint's checksums and norms before, and read the result back and compare it after.");
+  add_no_verify_option(table, o.no_verify);
+  return table;
+}
+
+/// Runs `work` with a progress report on stderr that begins with `what`.
+template <class Work>
+void with_progress(const std::string& what, Work&& work) {
+  ProgressBar bar(what, ProgressBar::Unit::bytes);
+  double total = 0;
+  work([&](std::size_t done, std::size_t all) {
+    total = static_cast<double>(all);
+    bar.update(static_cast<double>(done), total);
+  });
+  bar.finish(total);
+}
+
+int run(const Command& options) {
+  if (options.checkpoint.empty() || options.out.empty())
+    throw UserError("CHECKPOINT and OUT are needed (what to read, and where to write) see fsdp-consolidate --help");
+
+  if (options.how.max_shard_bytes > 0 && options.how.format == ConsolidatedFormat::hdf5)
+    throw UserError("--max-shard-size changes nothing (HDF5 makes one file) add --format safetensors, or leave it out");
+
+  std::vector<std::string> warnings;
+  if (options.verify && options.no_verify)
+    throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing) leave one out");
+  const auto reader = open_checkpoint(options.checkpoint, &warnings, options.no_verify ? Verify::no : Verify::yes);
+  print_warnings(warnings);
+  if (options.verify) {
+    const int files = reader->header().world_size + 1;
+    with_progress("checksums", [&](const ByteProgress& progress) { reader->verify(0, 1, progress); });
+    with_progress("norms", [&](const ByteProgress& progress) { verify_norms(*reader, {"parameters"}, progress); });
+    fmt::print("{}: {} files verified\n", reader->description(), files);
+  }
+  Consolidated done;
+  with_progress("consolidating",
+                [&](const ByteProgress& progress) { done = consolidate(*reader, options.out, options.how, progress); });
+  print_warnings(done.warnings);
+  if (done.kept_bytes > 0)
+    fmt::print("went on from {} that an earlier run had written\n", format_bytes(static_cast<double>(done.kept_bytes)));
+  if (!done.copied.empty()) fmt::print("copied from {}: {}\n", reader->header().model_folder, fmt::join(done.copied, ", "));
+  const std::vector<std::string> states = consolidated_states(*reader, options.how);
+  if (options.verify) {
+    const auto result = open_tensor_source(options.out);
+    with_progress("verifying",
+                  [&](const ByteProgress& progress) { compare_sources(*reader, *result, options.how.type, progress, states); });
+  }
+  std::size_t elements = 0;
+  for (const std::string& name : reader->names()) elements += numel(reader->shape(name));
+  fmt::print("{}: {} parameters of {}, update {}{}{}\n", options.out.string(), format_count(static_cast<double>(elements)),
+             reader->description(), reader->header().progress.update,
+             states.size() > 1 ? format(", states: {}", fmt::join(states, ", ")) : "", options.verify ? ", verified" : "");
+  return exit_code::done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Command options;
+  OptionTable table = consolidate_option_table(options);
+  return run_program(argc, argv, table, [&] { return run(options); });
+}

@@ -1,0 +1,94 @@
+#include "fsdp-evaluate/evaluate.hpp"
+
+#include <cmath>
+#include <numbers>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.hpp"
+#include "base/program.hpp"
+#include "base/timer.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "data/batch.hpp"
+#include "files/json.hpp"
+#include "fsdp/sharded_model.hpp"
+#include "kernels/threads.hpp"
+#include "train/common_options.hpp"
+#include "train/machine.hpp"
+#include "train/mean_loss.hpp"
+#include "train/program.hpp"
+
+namespace fsdp {
+
+OptionTable evaluate_option_table(EvaluateOptions& options) {
+  OptionTable table("fsdp-evaluate", "MODEL DATA [options]", "Loss, perplexity and bits per token of a model on a token file.");
+  table.group("What");
+  table
+      .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
+      .positional();
+  table.path("data", "FILE", options.data, "token file").positional();
+  table.group("How");
+  table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank at a time");
+  table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
+      .alias("block-size")
+      .unset("the model's longest sequence, at most 1024");
+  add_no_verify_option(table, options.no_verify);
+  add_threads_option(table, options.threads);
+  table.flag("json", options.json, "print one JSON object");
+  return table;
+}
+
+void require_complete(const EvaluateOptions& options) {
+  if (options.model.empty() || options.data.empty())
+    throw UserError("MODEL and DATA are needed (what to evaluate, and on which token file); see fsdp-evaluate --help");
+}
+
+std::string evaluate(const EvaluateOptions& options, Communicator& world) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream();
+  kernels::set_threads(share_of_rank(*world.split_by_node(), *stream, options.threads).threads);
+
+  std::unique_ptr<TensorSource> source;
+  std::optional<TokenFile> file;
+  agree(world, [&] {
+    std::vector<std::string> warnings;
+    source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
+    if (world.rank() == 0) print_warnings(warnings);
+    file.emplace(options.data);
+    file->check_vocabulary(source->config().vocab_size, static_cast<std::size_t>(world.rank()),
+                           static_cast<std::size_t>(world.size()));
+  });
+  const TransformerConfig config = source->config();
+  const std::size_t T =
+      options.tokens_per_sample > 0 ? options.tokens_per_sample : std::min<std::size_t>(config.max_positions, 1024);
+  std::optional<ValidBatches> batches;
+  agree(world, [&] {
+    batches.emplace(*file, BatchCut{options.batch_size, T, 1, world.rank(), world.size()}, config.vocab_size);
+  });
+
+  const ShardingOptions sharding = {.batch = {options.batch_size, T}, .plan = {.training = false}};
+  agree(world, [&] { check_sharding(config, sharding, world.size()); });
+  ShardedModel sharded(config, sharding, world);
+  Executor& executor = sharded.allocate(*device);
+  agree(world, [&] {
+    load_parameters(*source, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());
+  });
+  executor.publish_parameters();
+
+  const Timer timer;
+  const double loss = mean_loss(executor, *batches, world, *stream), seconds = timer.seconds();
+  const double bits = loss / std::numbers::ln2;
+  const bool bytes = config.vocab_size == 256;  // each token is a byte
+  if (options.json) {
+    nlohmann::json json = {{"loss", loss},           {"ppl", std::exp(loss)},
+                           {"bits_per_token", bits}, {"tokens", batches->targets()},
+                           {"seconds", seconds},     {"model", source->description()}};
+    if (bytes) json["bits_per_byte"] = bits;
+    return json_text(json) + "\n";
+  }
+  return format("{}\nloss {:.17g}  ppl {:.6g}  bits per {} {:.6g}  ({} tokens, {})\n", source->description(), loss,
+                std::exp(loss), bytes ? "byte" : "token", bits, batches->targets(), format_duration(seconds));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,30 @@
+// What fsdp-evaluate does.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+#include "base/options.hpp"
+#include "comm/communicator.hpp"
+
+namespace fsdp {
+
+struct EvaluateOptions {
+  std::filesystem::path model, data;
+  std::size_t batch_size = 8;         // sequences per rank at a time
+  std::size_t tokens_per_sample = 0;  // 0: the model's longest, at most 1024
+  std::size_t threads = 0;
+  bool json = false;
+  bool no_verify = false;
+};
+
+OptionTable evaluate_option_table(EvaluateOptions& options);
+/// Throws UserError if MODEL or DATA is not given.
+void require_complete(const EvaluateOptions& options);
+
+/// The result as text, or as one JSON object. Every target of the file counts once. Collective over world; each rank holds a
+/// shard of the model, whole units only while they are used.
+std::string evaluate(const EvaluateOptions& options, Communicator& world);
+
+}  // namespace fsdp

@@ -1,0 +1,17 @@
+// Loss, perplexity and bits per byte of a model on a token file, on any number of ranks.
+#include <cstdio>
+
+#include "fsdp-evaluate/evaluate.hpp"
+#include "train/program.hpp"
+
+int main(int argc, char** argv) {
+  using namespace fsdp;
+  EvaluateOptions options;
+  OptionTable table = evaluate_option_table(options);
+  return run_mpi_program(argc, argv, table, [&](MpiSession&, Communicator& world) {
+    agree(world, [&] { require_complete(options); });
+    const std::string text = evaluate(options, world);
+    if (world.rank() == 0) std::fputs(text.c_str(), stdout);
+    return exit_code::done;
+  });
+}

@@ -1,0 +1,274 @@
+// What is in a checkpoint, a consolidated file or a Hugging Face folder, and how two of them differ. One process, no MPI.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/options.hpp"
+#include "base/program.hpp"
+#include "base/progress.hpp"
+#include "checkpoint/inspect.hpp"
+#include "files/json.hpp"
+#include "train/common_options.hpp"
+#include "train/program.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+struct Command {
+  std::filesystem::path checkpoint, other;
+  std::string tensor;
+  bool verify = false, no_verify = false, options = false, json = false;
+};
+
+OptionTable inspect_option_table(Command& o) {
+  OptionTable table("fsdp-inspect", "CHECKPOINT [OTHER] [options]",
+                    "Shows what is in a checkpoint, or how it differs from another one. Also reads consolidated files and "
+                    "Hugging Face folders, in a few tens of MB of memory whatever the size of the model.");
+  table.group("What");
+  table
+      .path("checkpoint", "CHECKPOINT", o.checkpoint,
+            "A step folder, a save folder (then its latest complete step), a file made by "
+            "fsdp-consolidate, or a Hugging Face folder.")
+      .positional()
+      .required();
+  table.path("other", "OTHER", o.other, "Compare with this one, written at any number of ranks and in any of the forms.")
+      .positional()
+      .unset("no comparison");
+  table.group("How");
+  table.flag("verify", o.verify,
+             "Compare the checksum of every file of the checkpoint, and the norm of every tensor with that of when it was "
+             "saved; a bad one is named.");
+  add_no_verify_option(table, o.no_verify);
+  table
+      .text("tensor", "NAME", o.tensor,
+            "This tensor alone, with the optimizer's states of it, where they are stored, and who holds what.")
+      .unset("all");
+  table.flag("options", o.options, "The options of the run that wrote it.");
+  table.flag("json", o.json, "Print one JSON object.");
+  return table;
+}
+
+using Cells = std::vector<std::string>;
+
+/// "0-3", "2", "0-1, 4".
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t j = i;
+    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
+    text += format("{}{}", text.empty() ? "" : ", ", ranks[i]);
+    if (j > i) text += format("-{}", ranks[j]);
+    i = j + 1;
+  }
+  return text;
+}
+
+std::vector<int> ranks_that_hold(const CheckpointReader& reader, const std::string& name) {
+  std::vector<int> ranks;
+  for (const auto& [range, rank] : reader.parts().of(name)) ranks.push_back(rank);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+/// What the norm was when it was saved, if that was stored.
+std::optional<double> saved_norm(const CheckpointReader* reader, const std::string& state, const std::string& name) {
+  return reader ? reader->norm(state, name) : std::nullopt;
+}
+
+nlohmann::json to_json(const TensorSummary& s, std::optional<double> saved) {
+  nlohmann::json json = {
+      {"mean", s.mean}, {"norm", s.norm}, {"min", s.smallest}, {"max", s.largest}, {"non_finite", s.non_finite}};
+  if (saved) json["saved_norm"] = *saved;
+  return json;
+}
+
+Cells cells_of(const TensorSummary& s, std::optional<double> saved) {
+  std::string remark = s.non_finite == 0 ? "" : format("{} not finite", s.non_finite);
+  if (saved && !s.has_norm(*saved)) remark += format("{}norm was {:.6g}", remark.empty() ? "" : ", ", *saved);
+  return {format("{:.4g}", s.mean), format("{:.6g}", s.norm), format("{:.4g}", s.smallest), format("{:.4g}", s.largest),
+          remark};
+}
+
+Cells joined(Cells a, const Cells& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// What a program exits with that has shown `wrong` tensors whose norm is not the one that was saved.
+int exit_code_for(std::size_t wrong) {
+  if (wrong == 0) return exit_code::done;
+  fmt::print(stderr,
+             "fsdp-inspect: {} tensor{} of another norm than when {} saved; restore the checkpoint from a copy, or use "
+             "another step\n",
+             wrong, wrong == 1 ? "" : "s", wrong == 1 ? "it was" : "they were");
+  return exit_code::failed;
+}
+
+std::string describe_run(const CheckpointReader& reader) {
+  const CheckpointHeader& h = reader.header();
+  return format("{}\nupdate {}, {} tokens trained on; strategy {}, {} shards; optimizer {}, states: {}\nwritten by fsdp {}\n",
+                reader.description(), h.progress.update, h.progress.tokens, h.strategy, h.shards, h.optimizer,
+                fmt::join(reader.states(), ", "), h.version);
+}
+
+int show_difference(const TensorSource& a, const TensorSource& b, const Command& command) {
+  ProgressBar bar("comparing", ProgressBar::Unit::bytes);
+  const auto all = compare_tensors(
+      a, b, [&](std::size_t done, std::size_t of) { bar.update(static_cast<double>(done), static_cast<double>(of)); });
+  bar.clear();
+  std::vector<Cells> rows = {{"tensor", "elements that differ", "largest", "relative", ""}};
+  nlohmann::json json = {{"a", a.description()}, {"b", b.description()}, {"tensors", nlohmann::json::array()}};
+  std::size_t different = 0;
+  for (const TensorDifference& d : all) {
+    different += !d.same();
+    json["tensors"].push_back(
+        {{"name", d.name}, {"why", d.why}, {"elements", d.elements}, {"max", d.largest}, {"relative", d.relative}});
+    if (!d.same())
+      rows.push_back({excerpt(d.name), d.why.empty() ? format("{}", d.elements) : "",
+                      d.why.empty() ? format("{:.3g}", d.largest) : "", d.why.empty() ? format("{:.3g}", d.relative) : "",
+                      d.why});
+  }
+  json["different"] = different;
+  if (command.json) {
+    fmt::print("{}\n", json_text(json));
+    return exit_code::done;
+  }
+  fmt::print("a: {}\nb: {}\n", a.description(), b.description());
+  if (different == 0)
+    fmt::print("the parameters, {} tensors, are the same, bit for bit\n", all.size());
+  else
+    fmt::print("{}{} of {} parameter tensors differ\n", lay_out(rows, 2), different, all.size());
+  return exit_code::done;
+}
+
+int show_tensor(const TensorSource& source, const CheckpointReader* reader, const Command& command) {
+  const std::string& name = command.tensor;
+  const Shape shape = source.shape(name);
+  const TensorSummary parameters = summarize(source, name);
+  const auto saved = saved_norm(reader, "parameters", name);
+  nlohmann::json json = {{"name", name}, {"shape", shape}, {"parameters", to_json(parameters, saved)}};
+  std::size_t wrong = saved && !parameters.has_norm(*saved);
+  std::vector<Cells> rows = {{name + " " + to_string(shape), "mean", "norm", "min", "max", ""}};
+  rows.push_back(joined({"parameters"}, cells_of(parameters, saved)));
+  std::string holders;
+  for (const std::string& state : source.states()) {
+    if (state == "parameters" || !source.has_state(state, name)) continue;
+    const TensorSummary summary = summarize_state(source, state, name);
+    const auto saved_state = saved_norm(reader, state, name);
+    json[state] = to_json(summary, saved_state);
+    wrong += saved_state && !summary.has_norm(*saved_state);
+    rows.push_back(joined({state}, cells_of(summary, saved_state)));
+  }
+  if (reader) {
+    for (const auto& [range, rank] : reader->parts().of(name)) {
+      holders += format("rank {}: elements {} to {}\n", rank, range.begin, range.end);
+      json["holders"].push_back({{"rank", rank}, {"begin", range.begin}, {"end", range.end}});
+    }
+  }
+  fmt::print("{}", command.json ? json_text(json) + "\n" : lay_out(rows, 2) + holders);
+  return exit_code_for(wrong);
+}
+
+int show_all(const TensorSource& source, const CheckpointReader* reader, const Command& command) {
+  nlohmann::json json = {{"description", source.description()}, {"config", config_to_json(source.config())}};
+  std::vector<Cells> rows = {{"tensor", "shape", "mean", "norm", "min", "max", "", reader ? "ranks" : ""}};
+  std::size_t elements = 0, non_finite = 0, wrong = 0;
+  double squares = 0;
+  for (const std::string& name : source.names()) {
+    const TensorSummary summary = summarize(source, name);
+    const Shape shape = source.shape(name);
+    elements += numel(shape), non_finite += summary.non_finite, squares += summary.norm * summary.norm;
+    const auto saved = saved_norm(reader, "parameters", name);
+    wrong += saved && !summary.has_norm(*saved);
+    nlohmann::json entry = to_json(summary, saved);
+    entry["name"] = name, entry["shape"] = shape;
+    Cells row = joined({excerpt(name), to_string(shape)}, cells_of(summary, saved));
+    const std::vector<int> ranks = reader ? ranks_that_hold(*reader, name) : std::vector<int>();
+    if (reader) entry["ranks"] = ranks;
+    row.push_back(ranks_text(ranks));
+    rows.push_back(std::move(row));
+    json["tensors"].push_back(std::move(entry));
+  }
+  json["parameters"] = elements, json["norm"] = std::sqrt(squares), json["non_finite"] = non_finite;
+  json["states"] = source.states();
+  if (reader) {
+    const CheckpointHeader& h = reader->header();
+    json["update"] = h.progress.update, json["tokens"] = h.progress.tokens, json["world_size"] = h.world_size;
+    json["strategy"] = h.strategy, json["optimizer"] = h.optimizer;
+    json["version"] = h.version;
+  }
+  if (command.json) {
+    fmt::print("{}\n", json_text(json));
+    return exit_code_for(wrong);
+  }
+  const std::string states =
+      source.states().size() > 1 ? format(", states: {}", fmt::join(source.states(), ", ")) : std::string();
+  fmt::print("{}{}{} parameters in {} tensors, norm {:.6g}{}\n",
+             reader ? describe_run(*reader) : source.description() + states + "\n", lay_out(rows, 2),
+             format_count(static_cast<double>(elements)), source.names().size(), std::sqrt(squares),
+             non_finite == 0 ? "" : format(", {} elements are not finite", non_finite));
+  return exit_code_for(wrong);
+}
+
+int run(const Command& command) {
+  if (command.checkpoint.empty()) throw UserError("CHECKPOINT is needed (what to look into) see fsdp-inspect --help");
+  if (!command.other.empty() && (command.verify || command.options || !command.tensor.empty()))
+    throw UserError("OTHER does not go with --verify, --options or --tensor (it is compared with) leave one out");
+
+  if (command.verify && command.no_verify)
+    throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing) leave one out");
+  const auto open = [&](const std::filesystem::path& path) {
+    std::vector<std::string> warnings;
+    auto opened = open_tensor_source(path, &warnings, command.no_verify ? Verify::no : Verify::yes);
+    print_warnings(warnings);
+    return opened;
+  };
+  const auto source = open(command.checkpoint);
+  const auto* const reader = dynamic_cast<const CheckpointReader*>(source.get());
+  if (!command.other.empty()) return show_difference(*source, *open(command.other), command);
+  if (!reader && (command.verify || command.options))
+    throw UserError(
+        command.verify
+            ? format("--verify is for checkpoints ({} is compared with its checksums, if it has some, whenever it is "
+                     "read) leave it out",
+                     source->description())
+            : format("{} has no options of a run (a checkpoint has) leave out --options", source->description()));
+  if (command.verify) {
+    ProgressBar bar("checksums", ProgressBar::Unit::bytes);
+    reader->verify(0, 1,
+                   [&](std::size_t done, std::size_t all) { bar.update(static_cast<double>(done), static_cast<double>(all)); });
+    bar.clear();
+    ProgressBar second("norms", ProgressBar::Unit::bytes);
+    const std::size_t norms = verify_norms(*reader, reader->states(), [&](std::size_t done, std::size_t all) {
+      second.update(static_cast<double>(done), static_cast<double>(all));
+    });
+    second.clear();
+    if (!command.json)
+      fmt::print("{}: {} files, all checksums as written; {}\n", reader->description(), reader->header().world_size + 1,
+                 norms == 0 ? "norms were not stored" : format("{} tensors, all norms as saved", norms));
+  }
+  if (command.options) {
+    const auto options = parse_json(reader->header().options_json);
+    fmt::print("{}\n", options.is_discarded() ? reader->header().options_json : json_text(options, command.json ? -1 : 2));
+    return exit_code::done;
+  }
+  if (!command.tensor.empty()) return show_tensor(*source, reader, command);
+  return show_all(*source, reader, command);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Command command;
+  OptionTable table = inspect_option_table(command);
+  return run_program(argc, argv, table, [&] { return run(command); });
+}

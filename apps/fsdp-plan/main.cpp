@@ -1,0 +1,33 @@
+// What each sharding strategy needs on a cluster that need not be there. One process, no MPI launcher, no weights.
+#include <nlohmann/json.hpp>
+
+#include "base/program.hpp"
+#include "fsdp-plan/plan_table.hpp"
+#include "train/program.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+int run(const PlanTableOptions& options, const OptionTable& option_table) {
+  if (options.train.list_archs) {
+    fmt::print("{}", list_of_archs());
+    return exit_code::done;
+  }
+  PlanTable table = make_plan_table(options);
+  for (std::string& warning : table.warnings) warning = option_table.name_options(warning);
+  print_warnings(table.warnings);
+  if (options.json)
+    fmt::print("{}\n", to_json(table).dump(2));
+  else
+    fmt::print("{}{}", describe(table), options.explain ? "\n" + explain(table) : "");
+  return exit_code::done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  PlanTableOptions options;
+  OptionTable table = plan_option_table(options);
+  return run_program(argc, argv, table, [&] { return run(options, table); });
+}

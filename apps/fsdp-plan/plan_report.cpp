@@ -1,0 +1,383 @@
+// A PlanTable in words and in JSON.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.hpp"
+#include "base/version.hpp"
+#include "fsdp-plan/plan_table.hpp"
+#include "train/run.hpp"
+
+namespace fsdp {
+
+namespace {
+
+using Cells = std::vector<std::string>;
+
+template <class Number>
+std::string bytes(Number n) {
+  return format_bytes(static_cast<double>(n));
+}
+
+std::string plural(std::uint64_t n, std::string_view one, std::string_view many) {
+  return format("{} {}", n, n == 1 ? one : many);
+}
+
+std::string name_of(const PlanRow& row) { return format("{} {}", row.chosen ? ">" : " ", row.placement->name); }
+
+std::size_t other_bytes(const RankMemory& m) {
+  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.gemm + m.snapshot;
+}
+
+std::string memory_table(const PlanTable& table) {
+  std::vector<Cells> rows = {
+      {"", "", "", "optimizer", "gathered", "unreduced", "comm.", "", "activ.", "activ.", "total", "total"},
+      {"  strategy", "params", "gradients", "state", "slots", "slots", "staging", "other", "kept", "recomp.", "kept",
+       "recomp."}};
+  for (const PlanRow& row : table.rows) {
+    const RankMemory &m = row.keeping.memory, &less = row.recomputing.memory;
+    rows.push_back({name_of(row), bytes(m.of(BufferRole::parameters)), bytes(m.of(BufferRole::gradients)),
+                    bytes(m.of(BufferRole::optimizer_state)), bytes(m.of(BufferRole::gathered_parameters)),
+                    bytes(m.of(BufferRole::unreduced_gradients)), bytes(m.staging), bytes(other_bytes(m)),
+                    bytes(m.of(BufferRole::activations)), bytes(less.of(BufferRole::activations)), bytes(m.total()),
+                    bytes(less.total())});
+  }
+  return lay_out(rows, 1);
+}
+
+std::string traffic_table(const PlanTable& table) {
+  std::vector<Cells> rows = {{"", "all-", "reduce-", "all-", "within", "between", "out of", "same by"},
+                             {"  strategy", "gather", "scatter", "reduce", "node", "nodes", "a node", "rings"}};
+  if (table.options.memory_limit != 0) {
+    for (const char* cell : {"fits", "fits"}) rows[0].push_back(cell);
+    for (const char* cell : {"kept", "recomp."}) rows[1].push_back(cell);
+  }
+  for (const PlanRow& row : table.rows) {
+    // Segments of several blocks gather some units once more: then recomputation has a line of its own.
+    const bool alike = row.keeping.traffic == row.recomputing.traffic;
+    for (const bool recompute : {false, true}) {
+      if (recompute && alike) continue;
+      const ClusterTraffic& t = row.variant(recompute).traffic;
+      const auto sent = [&](Collective kind) { return bytes(t.rank.bytes_sent[static_cast<std::size_t>(kind)]); };
+      Cells cells = {recompute ? "    recomputing" : name_of(row),
+                     sent(Collective::all_gather),
+                     sent(Collective::reduce_scatter),
+                     sent(Collective::all_reduce),
+                     bytes(t.rank.within_node),
+                     bytes(t.rank.between_nodes),
+                     bytes(t.out_of_node),
+                     bytes(t.ring_out_of_node)};
+      if (table.options.memory_limit != 0)
+        for (const bool of : {false, true})
+          cells.push_back(!alike && of != recompute ? "" : table.fits(row.variant(of)) ? "yes" : "no");
+      rows.push_back(std::move(cells));
+    }
+  }
+  return lay_out(rows, 2);
+}
+
+std::string conclusion(const PlanTable& table) {
+  if (table.options.memory_limit == 0) return "";
+  const auto say = [&](const PlanChoice& choice) {
+    const PlanRow& row = table.rows[choice.row];
+    return std::pair(
+        format("--sharding-strategy {}{}", row.placement->name, choice.recompute ? " --checkpoint-activations" : ""),
+        row.variant(choice.recompute));
+  };
+  if (const auto best = table.least_communicating()) {
+    const auto [what, variant] = say(*best);
+    return format("\nof those that fit {}, the least communicating: {}\n  {} per rank; a rank sends {} per update, a node {}\n",
+                  bytes(table.options.memory_limit), what, bytes(variant.memory.total()), bytes(variant.traffic.rank.total()),
+                  bytes(variant.traffic.out_of_node));
+  }
+  const auto [what, variant] = say(table.smallest());
+  return format(
+      "\nnothing fits {}: the least, {}, needs {} per rank\n  more ranks, a smaller --batch-size or a smaller "
+      "--tokens-per-sample need less\n",
+      bytes(table.options.memory_limit), what, bytes(variant.memory.total()));
+}
+
+std::string headline(const PlanTable& table) {
+  const TrainOptions& train = table.options.train;
+  const Cluster& cluster = table.options.cluster;
+  return format(
+      "{}: {} parameters, {} blocks, width {}, {}, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update; {} "
+      "per rank\n",
+      train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
+      table.model.blocks(), table.model.config().width, name_of(train.sharding.types.parameter),
+      info_of(train.sharding.optimizer.kind).name, plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
+      plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.sharding.batch.B,
+      train.sharding.batch.T, plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
+      plural(train.threads, "thread", "threads"));
+}
+
+std::vector<RuleOfThumb> rules_of_thumb(const PlanTable& table) {
+  const auto P = static_cast<double>(table.model.parameter_count());
+  std::vector<RuleOfThumb> rules;
+  for (const char* name : {"full", "grad-op"})
+    for (const bool mixed : {true, false})
+      rules.push_back(*tutorial_estimate(P, table.options.cluster.ranks(), mixed, find_placement(name)));
+  for (const PlanRow& row : table.rows)
+    if (row.placement->name == "full" || row.placement->name == "none")
+      rules.push_back(slides_breakdown(P, row.mesh, *row.placement));
+  return rules;
+}
+
+std::string rules_table(const PlanTable& table) {
+  std::vector<Cells> rows = {{"  rule", "params", "gradients", "optimizer", "gathered", "total"}};
+  for (const RuleOfThumb& rule : rules_of_thumb(table))
+    rows.push_back({"  " + rule.name, bytes(rule.parameters), bytes(rule.gradients), bytes(rule.optimizer_state),
+                    bytes(rule.gathered), bytes(rule.total())});
+  return lay_out(rows, 2);
+}
+
+const PlanRow& chosen_row(const PlanTable& table) {
+  return *std::find_if(table.rows.begin(), table.rows.end(), [](const PlanRow& row) { return row.chosen; });
+}
+
+/// Units of equal size together: "47 x block 0 ...: 30,740,800 elements".
+std::string explain_units(const Layout& layout) {
+  struct Kind {
+    std::size_t first, count, tensors;
+  };
+  std::vector<std::pair<std::pair<std::size_t, std::size_t>, Kind>> kinds;
+  for (std::size_t u = 0; u < layout.units().size(); ++u) {
+    const Unit& unit = layout.units()[u];
+    const std::pair key(unit.numel, layout.shard_numel(u));
+    const auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& kind) { return kind.first == key; });
+    if (found == kinds.end())
+      kinds.push_back({key, {u, 1, unit.parameters.size()}});
+    else
+      ++found->second.count;
+  }
+  std::vector<Cells> rows = {{"  unit", "how many", "tensors", "elements", "with padding", "shards", "of a rank"}};
+  for (const auto& [key, kind] : kinds) {
+    const Unit& unit = layout.units()[kind.first];
+    rows.push_back({"  " + unit.name + (kind.count > 1 ? ", ..." : ""), format("{}", kind.count), format("{}", kind.tensors),
+                    format("{}", unit.numel), format("{}", unit.padded_numel), format("{}", unit.shards),
+                    format("{}", key.second)});
+  }
+  return lay_out(rows, 2);
+}
+
+/// Slots by name: "P0, P1: 117 MiB each; P root: 313 MiB".
+std::string explain_slots(const Plan& plan, BufferRole role) {
+  std::vector<std::pair<std::size_t, Cells>> sizes;
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (buffer.role != role) continue;
+    if (sizes.empty() || sizes.back().first != buffer.bytes) sizes.push_back({buffer.bytes, {}});
+    sizes.back().second.push_back(buffer.name);
+  }
+  if (sizes.empty()) return "none";
+  std::string text;
+  for (const auto& [size, names] : sizes) {
+    const std::string list =
+        names.size() > 3 ? format("{}, ... {}", names.front(), names.back()) : format("{}", fmt::join(names, ", "));
+    text += format("{}{} x {} ({})", text.empty() ? "" : ", ", names.size(), bytes(size), list);
+    if (text.size() > 60 && &size != &sizes.back().first) return text + ", ...";
+  }
+  return text;
+}
+
+/// What frozen and ignored parameters change, if there are any.
+std::string explain_exceptions(const PlanTable& table, const Layout& layout) {
+  std::size_t trained = 0, whole = 0;
+  for (const Unit& unit : layout.units()) {
+    if (unit.trainable) trained += unit.numel;
+    if (!unit.sharded) whole += unit.numel;
+  }
+  std::string text;
+  if (trained < table.model.parameter_count())
+    text += format("{} of the parameters are trained: only these have gradients and optimizer state. The rules train all.\n",
+                   format_count(static_cast<double>(trained)));
+  if (whole > 0)
+    text += format("{} of the parameters are ignored by sharding: every rank has them whole.\n",
+                   format_count(static_cast<double>(whole)));
+  return text;
+}
+
+/// The fp32 copy is the slides' "parameter copy", which is in their 12x.
+std::string explain_parameters(DType type) {
+  if (type == DType::f32)
+    return "parameters: fp32, 4 bytes each. They are the slides' \"parameter copy\", which is in their 12x; the 16-bit copy\n"
+           "  that the slides and the tutorial count here is not there: --precision is fp32.\n";
+  return format(
+      "parameters: the fp32 copy that the optimizer changes, 4 bytes each, which is in the slides' 12x, and in {}, 2 bytes\n"
+      "  each, what is gathered and computed with, which the slides and the tutorial count here.\n",
+      name_of(type));
+}
+
+std::string explain_states(const TrainOptions& train, const std::vector<Parameter>& parameters) {
+  const OptimizerOptions& optimizer = train.sharding.optimizer;
+  const std::size_t size = size_of(optimizer.state_type), copies = train.sharding.types.parameter == DType::f32 ? 4 : 6;
+  if (optimizer.kind == OptimizerKind::adamw && !optimizer.amsgrad)
+    return format(
+        "optimizer state: AdamW's two moments, {} bytes; the slides' 12 have the parameter copy in them, the tutorial has\n"
+        "  no copy. Per parameter: slides 2 + 2 + 12 = 16, fsdp-train {} + 4 + {} = {}, tutorial 2 + 2 + 8 = 12.\n",
+        2 * size, copies, 2 * size, copies + 4 + 2 * size);
+  return format(
+      "optimizer state: {} of {}, in {}; the slides' 12 are Adam's moments and the parameter copy, the tutorial's 8 the "
+      "moments.\n",
+      fmt::join(states_of(optimizer, parameters), ", "), info_of(optimizer.kind).name, name_of(optimizer.state_type));
+}
+
+std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan& plan) {
+  const RankMemory& m = row.keeping.memory;
+  const auto P = static_cast<double>(table.model.parameter_count());
+  const auto tutorial = tutorial_estimate(P, table.options.cluster.ranks(), true, *row.placement);
+  const RuleOfThumb slides = slides_breakdown(P, row.mesh, *row.placement);
+  const auto theirs = [&](double RuleOfThumb::*part) { return tutorial ? bytes((*tutorial).*part) : std::string("-"); };
+  std::vector<Cells> rows = {{"  part", "tutorial", "slides", "fsdp-train"}};
+  rows.push_back(
+      {"  parameters", theirs(&RuleOfThumb::parameters), bytes(slides.parameters), bytes(m.of(BufferRole::parameters))});
+  rows.push_back({"  gradients", theirs(&RuleOfThumb::gradients), bytes(slides.gradients), bytes(m.of(BufferRole::gradients))});
+  rows.push_back({"  optimizer state", theirs(&RuleOfThumb::optimizer_state), bytes(slides.optimizer_state),
+                  bytes(m.of(BufferRole::optimizer_state))});
+  rows.push_back({"  gathered parameters", theirs(&RuleOfThumb::gathered), "-", bytes(m.of(BufferRole::gathered_parameters))});
+  rows.push_back({"  unreduced gradients", "-", "-", bytes(m.of(BufferRole::unreduced_gradients))});
+  rows.push_back({"  activations, kept", "-", "-", bytes(m.of(BufferRole::activations))});
+  rows.push_back({"  scratch, batch, tables", "-", "-", bytes(m.of(BufferRole::scratch) + m.of(BufferRole::batch))});
+  rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
+  rows.push_back({"  gemm's panels, about", "-", "-", bytes(m.gemm)});
+  if (m.snapshot > 0) rows.push_back({"  snapshot of a save", "-", "-", bytes(m.snapshot)});
+  rows.push_back({"  total", tutorial ? bytes(tutorial->total()) : "-", bytes(slides.total()), bytes(m.total())});
+  const bool in_parts = row.placement->parameters_forward_to_backward == Place::sharded;
+  return lay_out(rows, 2) +
+         format(
+             "\ntutorial: P parameters of b bytes on N ranks: b P / N + b P / N + 8 P / N, and b P gathered; b is 2, in fp32 "
+             "4; with\n"
+             "  SHARD_GRAD_OP b P + b P / N + 8 P / N. slides: 2 P + 2 P + 12 P in fp16 with Adam, sharded as in the ZeRO "
+             "paper.\n"
+             "{}"
+             "gradients: fp32, where theirs are 16-bit.\n"
+             "{}"
+             "gathered parameters: {}.\n  {}\n"
+             "unreduced gradients: {}.\n"
+             "  What backward writes, until it is reduced; neither rule has it.\n"
+             "activations: what blocks save for backward, at its peak: {}; with recomputation {}.\n"
+             "scratch, batch, tables: of one block at a time and each of --threads, the tokens, rotary positions.\n"
+             "communication staging: of the world, the node, and the groups of both axes; --comm says which share memory.\n"
+             "gemm's panels: what matrix products take: oneDNN's panels, and copies of operands where the type wants them.\n",
+             explain_parameters(table.options.train.sharding.types.parameter),
+             explain_states(table.options.train, table.model.parameters()),
+             explain_slots(plan, BufferRole::gathered_parameters),
+             in_parts
+                 ? "Units take turns in these slots; the tutorial counts the whole model as if all units were gathered at once."
+                 : "The strategy keeps whole parameters from forward to backward; what is whole at rest needs no slot.",
+             explain_slots(plan, BufferRole::unreduced_gradients), bytes(m.of(BufferRole::activations)),
+             bytes(row.recomputing.memory.of(BufferRole::activations)));
+}
+
+std::string explain_traffic(const PlanTable& table, const PlanRow& row, const ShardedPlan& planned) {
+  static constexpr std::array<const char*, collective_kinds> kinds = {"all-gather", "reduce-scatter", "all-reduce",
+                                                                      "broadcast"};
+  static constexpr std::array<const char*, 3> axes = {"shard", "replicate", "world"};
+  const std::array<int, 3> sizes = {row.mesh.shard, row.mesh.replicate, table.options.cluster.ranks()};
+  std::vector<Cells> rows = {{"  collective", "calls", "axis", "ranks", "bytes each", "rank 0 sends"}};
+  for (const CollectiveUse& use :
+       collectives_of_update(planned.plan.update, table.options.train.sharding.plan.micro_batches)) {
+    const auto kind = static_cast<std::size_t>(use.kind), axis = static_cast<std::size_t>(use.axis);
+    const std::size_t whole =
+        use.count * use.travel_bytes * (use.kind == Collective::all_reduce ? 1 : static_cast<std::size_t>(sizes[axis]));
+    rows.push_back({std::string("  ") + kinds[kind], format("{}", use.calls), axes[axis], format("{}", sizes[axis]),
+                    bytes(whole), bytes(traffic_of_rank({use}, row.mesh, table.options.cluster, 0).total())});
+  }
+  const char* const between =
+      table.options.cluster.between == Between::nodes
+          ? "A group that has the same number of consecutive ranks on each of its nodes sends a shard to each other\n"
+            "node once; so it does with sums, if that number is a power of two, and with the few bytes of the norm and\n"
+            "the loss as a whole. In other groups a rank sends each other rank what that one needs.\n"
+          : "With --comm mpi a rank sends each other rank what that one needs, without a stop on the way.\n";
+  return lay_out(rows, 2) +
+         format(
+             "\nOver S ranks a rank sends (S-1)/S of the padded bytes in an all-gather and in a reduce-scatter,\n"
+             "2 (S-1)/S in an all-reduce. within node, between nodes: of the rank that sends most; ranks are consecutive.\n{}"
+             "out of a node: what its ranks send to other nodes, added up. same by rings: what would leave a node if\n"
+             "each group were a ring in order of ranks, as NCCL's: one stream per group that spans nodes. The norm of\n"
+             "the gradient and the loss are counted; saving and validation are not.\n",
+             between);
+}
+
+nlohmann::json memory_json(const RankMemory& m) {
+  return {{"parameters", m.of(BufferRole::parameters)},
+          {"gradients", m.of(BufferRole::gradients)},
+          {"optimizer_state", m.of(BufferRole::optimizer_state)},
+          {"gathered_parameters", m.of(BufferRole::gathered_parameters)},
+          {"unreduced_gradients", m.of(BufferRole::unreduced_gradients)},
+          {"activations", m.of(BufferRole::activations)},
+          {"scratch", m.of(BufferRole::scratch)},
+          {"batch_and_tables", m.of(BufferRole::batch)},
+          {"plan_peak", m.plan_peak()},
+          {"communication_staging", m.staging},
+          {"gemm_panels", m.gemm},
+          {"snapshot", m.snapshot},
+          {"total", m.total()}};
+}
+
+nlohmann::json traffic_json(const ClusterTraffic& t) {
+  const auto sent = [&](Collective kind) { return t.rank.bytes_sent[static_cast<std::size_t>(kind)]; };
+  return {{"all_gather", sent(Collective::all_gather)}, {"reduce_scatter", sent(Collective::reduce_scatter)},
+          {"all_reduce", sent(Collective::all_reduce)}, {"within_node", t.rank.within_node},
+          {"between_nodes", t.rank.between_nodes},      {"out_of_node", t.out_of_node},
+          {"ring_out_of_node", t.ring_out_of_node}};
+}
+
+}  // namespace
+
+std::string describe(const PlanTable& table) {
+  return headline(table) + "\nmemory of a rank\n" + memory_table(table) + "\nsent per update and rank, and by a node\n" +
+         traffic_table(table) + "\nrules of thumb for the model's states alone\n" + rules_table(table) + conclusion(table);
+}
+
+std::string explain(const PlanTable& table) {
+  const PlanRow& row = chosen_row(table);
+  ShardingOptions options = table.options.train.sharding;
+  options.strategy = row.placement->name;
+  options.plan.checkpoint_activations = false;
+  const ShardedPlan planned = plan_two_micro_batches(table.model, options, row.mesh);
+  return format("where the numbers of --sharding-strategy {} come from: shard axis {}, replicate axis {}\n\n",
+                row.placement->name, row.mesh.shard, row.mesh.replicate) +
+         explain_units(planned.layout) + explain_exceptions(table, planned.layout) + "\n" +
+         explain_parts(table, row, planned.plan) + "\n" + explain_traffic(table, row, planned);
+}
+
+nlohmann::json to_json(const PlanTable& table) {
+  const PlanTableOptions& o = table.options;
+  nlohmann::json out = {{"version", version_string()},
+                        {"options", to_json(o.train)},
+                        {"parameters", table.model.parameter_count()},
+                        {"nodes", o.cluster.nodes},
+                        {"ranks_per_node", o.cluster.ranks_per_node},
+                        {"memory_limit", o.memory_limit == 0 ? nlohmann::json() : nlohmann::json(o.memory_limit)},
+                        {"least_communicating", nullptr},
+                        {"strategies", nlohmann::json::array()},
+                        {"rules_of_thumb", nlohmann::json::array()}};
+  for (const PlanRow& row : table.rows) {
+    nlohmann::json json = {{"strategy", row.placement->name},
+                           {"chosen", row.chosen},
+                           {"shard", row.mesh.shard},
+                           {"replicate", row.mesh.replicate}};
+    for (const bool recompute : {false, true}) {
+      const PlanVariant& v = row.variant(recompute);
+      json[recompute ? "recomputing" : "keeping"] = {
+          {"memory", memory_json(v.memory)}, {"traffic", traffic_json(v.traffic)}, {"fits", table.fits(v)}};
+    }
+    out["strategies"].push_back(std::move(json));
+  }
+  if (const auto best = table.least_communicating())
+    out["least_communicating"] = {{"strategy", table.rows[best->row].placement->name},
+                                  {"checkpoint_activations", best->recompute}};
+  for (const RuleOfThumb& rule : rules_of_thumb(table))
+    out["rules_of_thumb"].push_back({{"name", rule.name},
+                                     {"parameters", rule.parameters},
+                                     {"gradients", rule.gradients},
+                                     {"optimizer_state", rule.optimizer_state},
+                                     {"gathered", rule.gathered},
+                                     {"total", rule.total()}});
+  return out;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,194 @@
+#include "fsdp-plan/plan_table.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "base/error.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "comm/mpi_session.hpp"
+#include "kernels/threads.hpp"
+#include "train/origin.hpp"
+#include "train/run.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr int most_ranks = 1 << 20;
+
+/// The options of the run that uses this strategy.
+ShardingOptions options_of_row(const PlanTableOptions& options, const Placement& placement, bool recompute) {
+  ShardingOptions sharding = options.train.sharding;
+  sharding.strategy = placement.name;
+  if (placement.axis != ShardAxis::group)
+    sharding.shard_group_size = 0;
+  else if (sharding.shard_group_size == 0)
+    sharding.shard_group_size = options.cluster.ranks_per_node;
+  sharding.plan.checkpoint_activations = recompute;
+  return sharding;
+}
+
+}  // namespace
+
+ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
+                                   std::vector<std::string>* warnings) {
+  options.plan.micro_batches = std::min<std::size_t>(options.plan.micro_batches, 2);
+  return plan_sharding(model, options, mesh, warnings);
+}
+
+namespace {
+
+/// Attention has scratch for each thread, so sizes of the model follow from the number that the run will use.
+class UseThreads {
+ public:
+  explicit UseThreads(int count) : before_(kernels::threads()) { kernels::set_threads(count); }
+  UseThreads(const UseThreads&) = delete;
+  ~UseThreads() { kernels::set_threads(before_); }
+
+ private:
+  int before_;
+};
+
+/// Of the groups that a run makes: world, node, shard and replicate axis. Nodes may cut the groups of an axis in different
+/// ways: of each axis the group that needs most.
+std::size_t staging_bytes(MeshShape mesh, Cluster cluster, CommKind comm) {
+  const auto most_of = [&](int groups, int size, auto rank_of) {
+    std::size_t most = 0;
+    std::vector<int> nodes(static_cast<std::size_t>(size));
+    for (int group = 0; group < groups; ++group) {
+      for (int k = 0; k < size; ++k) nodes[static_cast<std::size_t>(k)] = rank_of(group, k) / cluster.ranks_per_node;
+      most = std::max(most, planned_staging_bytes(nodes, comm));
+    }
+    return most;
+  };
+  const auto in_order = [](int, int k) { return k; };
+  return most_of(1, cluster.ranks(), in_order) + most_of(1, cluster.ranks_per_node, in_order) +
+         most_of(mesh.replicate, mesh.shard, [&](int group, int k) { return group * mesh.shard + k; }) +
+         most_of(mesh.shard, mesh.replicate, [&](int group, int k) { return k * mesh.shard + group; });
+}
+
+PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
+                         const TrainOptions& train, std::vector<std::string>* warnings) {
+  const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
+  PlanVariant variant;
+  variant.memory.by_role = memory_by_role(planned.plan);
+  variant.memory.staging = staging_bytes(mesh, cluster, train.comm.kind);
+  variant.memory.gemm = gemm_bytes(model.config(), options.batch, options.types.parameter);
+  if (train.save.meanwhile())  // of rank 0, which writes most
+    variant.memory.snapshot = snapshot_bytes(planned.layout, options.optimizer.state_type, 0, cluster.ranks());
+  variant.traffic =
+      traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
+  return variant;
+}
+
+}  // namespace
+
+namespace {
+
+void settle(PlanTableOptions& o) {
+  const std::int64_t ranks = std::int64_t{o.cluster.nodes} * o.cluster.ranks_per_node;
+  if (ranks > most_ranks)
+    throw UserError(format("{} nodes of {} ranks are too many (at most {} ranks are planned for) lower one of them",
+                           o.cluster.nodes, o.cluster.ranks_per_node, most_ranks));
+  if (o.explain && o.json)
+    throw UserError("--explain does not go with --json (the one is text, the other for programs) leave one out");
+  if (o.train.arch.empty() && o.train.model.empty())
+    throw UserError("no model (there is nothing to plan for) give --arch NAME, see --list-archs, or --model DIR");
+  if (o.train.comm.kind == CommKind::mpi) o.cluster.between = Between::ranks;
+  // The cores of the cluster are not known; a run would take its share of them.
+  if (o.train.threads == 0) o.train.threads = 1;
+}
+
+}  // namespace
+
+OptionTable plan_option_table(PlanTableOptions& o) {
+  OptionTable table(
+      "fsdp-plan", "[options of fsdp-train] --nodes N --ranks-per-node N [options]",
+      "Prints for every sharding strategy what a rank of fsdp-train would hold and send on a cluster that need not "
+      "be there, with the same options: fsdp-plan --arch gpt2-xl --nodes 2 --ranks-per-node 8. Needs no MPI "
+      "launcher, no data and no weights; of --model it reads config.json alone. What only a run needs is "
+      "accepted and changes nothing. The exit code is 0 also if nothing fits.");
+  table.group("Cluster");
+  table.integer("nodes", "N", o.cluster.nodes, {1, most_ranks}, "Nodes of the job.");
+  table.integer("ranks-per-node", "N", o.cluster.ranks_per_node, {1, most_ranks},
+                "Ranks of each node, consecutive; also the groups of the hybrid strategies, unless --shard-group-size says "
+                "otherwise.");
+  table.size("memory-limit", "SIZE", o.memory_limit, "Memory of a rank: what fits is marked, and the best of it named.")
+      .unset("no limit");
+  table.group("Output");
+  table.flag("explain", o.explain, "Say where each number of --sharding-strategy comes from, and compare with rules of thumb.");
+  table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.");
+  table.then([&o](const OptionTable&) { settle(o); });
+  add_train_options(table, o.train, [&o] { return o.cluster.ranks(); });
+  for (const char* name : {"data", "max-update", "max-epoch"}) table.row(name).unset("not needed here");
+  table.row("arch").unset("as --model");
+  table.row("threads").follows("1 here; scratch grows with it");
+  return table;
+}
+
+std::size_t RankMemory::plan_peak() const { return std::accumulate(by_role.begin(), by_role.end(), std::size_t{0}); }
+
+std::optional<PlanChoice> PlanTable::least_communicating() const {
+  std::optional<PlanChoice> best;
+  const auto cost = [&](const PlanChoice& choice) {
+    const PlanVariant& v = rows[choice.row].variant(choice.recompute);
+    return std::tuple(v.traffic.out_of_node, v.traffic.rank.total(), choice.recompute, v.memory.total());
+  };
+  for (const bool recompute : {false, true})
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      const PlanChoice choice = {row, recompute};
+      if (fits(rows[row].variant(recompute)) && (!best || cost(choice) < cost(*best))) best = choice;
+    }
+  return best;
+}
+
+PlanChoice PlanTable::smallest() const {
+  PlanChoice best;
+  const auto total = [&](const PlanChoice& choice) { return rows[choice.row].variant(choice.recompute).memory.total(); };
+  for (const bool recompute : {false, true})
+    for (std::size_t row = 0; row < rows.size(); ++row)
+      if (total({row, recompute}) < total(best)) best = {row, recompute};
+  return best;
+}
+
+PlanTable make_plan_table(const PlanTableOptions& options) {
+  PlanTable table{options, Transformer(named_config(options.train, nullptr)), {}, {}};
+  const Cluster cluster = options.cluster;
+  const UseThreads threads(static_cast<int>(options.train.threads));
+  for (const Placement& placement : placements()) {
+    PlanRow row;
+    row.placement = &placement;
+    row.chosen = placement.name == options.train.sharding.strategy;
+    for (const bool recompute : {false, true}) {
+      const ShardingOptions sharding = options_of_row(options, placement, recompute);
+      check_sharding(table.model.config(), sharding, cluster.ranks());
+      row.mesh = mesh_shape(placement, cluster.ranks(), sharding.shard_group_size);
+      const bool first = table.rows.empty() && !recompute;  // the units are the same for all
+      (recompute ? row.recomputing : row.keeping) =
+          plan_variant(table.model, sharding, row.mesh, cluster, options.train, first ? &table.warnings : nullptr);
+    }
+    table.rows.push_back(row);
+  }
+  return table;
+}
+
+std::optional<RuleOfThumb> tutorial_estimate(double P, int world_size, bool mixed, const Placement& placement) {
+  const double bytes_per_param = mixed ? 2 : 4, N = world_size;
+  const double all = P * bytes_per_param;
+  const std::string precision = mixed ? "mixed precision" : "fp32";
+  if (placement.name == "full") return RuleOfThumb{"tutorial, FULL_SHARD, " + precision, all / N, all / N, P * 4 * 2 / N, all};
+  if (placement.name == "grad-op") return RuleOfThumb{"tutorial, SHARD_GRAD_OP, " + precision, all, all / N, P * 4 * 2 / N, 0};
+  return {};
+}
+
+RuleOfThumb slides_breakdown(double P, MeshShape mesh, const Placement& placement) {
+  const auto divided = [&](double bytes, Place place) { return place == Place::sharded ? bytes / mesh.shard : bytes; };
+  const bool at_all = placement.axis != ShardAxis::rank && mesh.shard > 1;
+  return {format("slides, 2x + 2x + 12x, {}{}", placement.name, at_all ? format(" over {}", mesh.shard) : ""),
+          divided(2 * P, placement.parameters_forward_to_backward), divided(2 * P, placement.gradients_between_micro_batches),
+          divided(12 * P, placement.optimizer_state), 0};
+}
+
+}  // namespace fsdp

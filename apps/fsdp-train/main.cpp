@@ -1,0 +1,25 @@
+// Trains a GPT or Llama model, fully sharded over the ranks of an MPI job. The loop is train() in lib/train/train.cpp.
+#include <cstdio>
+
+#include "base/program.hpp"
+#include "train/options.hpp"
+#include "train/program.hpp"
+#include "train/signals.hpp"
+#include "train/train.hpp"
+
+int main(int argc, char** argv) {
+  using namespace fsdp;
+  hold_signals();  // before any thread is there
+  const auto body = [](MpiSession& session, Communicator& world, int count, char** words) {
+    TrainCommand command;
+    agree(world, [&] { command = parse_train_command(count, words, world.size()); });
+    if (command.answer) {
+      if (world.rank() == 0) std::fputs(command.answer->c_str(), stdout);
+      return exit_code::done;
+    }
+    std::unique_ptr<Communicator> comm;
+    agree(world, [&] { comm = session.world(command.options.comm); });
+    return train(command.options, *comm);
+  };
+  return run_mpi_program(argc, argv, body, with_option_names);
+}

@@ -1,0 +1,135 @@
+#include "train/common_options.hpp"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/version.hpp"
+#include "fsdp/placement.hpp"
+#include "h5/h5.hpp"
+#include "kernels/kernels.hpp"
+
+namespace fsdp {
+
+void add_batch_options(OptionTable& table, ShardingOptions& sharding) {
+  table.integer("batch-size", "B", sharding.batch.B, {1, 1e6}, "Sequences per rank per micro-batch.")
+      .alias("batch-size-per-device")
+      .sets("micro-batch");
+  table.integer("tokens-per-sample", "T", sharding.batch.T, {1, 1e8}, "Tokens per sequence.")
+      .alias("block-size")
+      .sets("sequence length");
+  table.integer("update-freq", "K", sharding.plan.micro_batches, {1, 1e5}, "Micro-batches per update.")
+      .alias("gradient-accumulation-steps")
+      .sets("micro-batches per update");
+}
+
+void add_strategy_option(OptionTable& table, std::string& strategy) {
+  table.choice<std::string>(
+      "sharding-strategy", strategy, placement_names(),
+      "What is sharded over the ranks. full: parameters, gradients, optimizer state (ZeRO-3); grad-op: parameters "
+      "stay gathered from forward to backward (ZeRO-2); optim: the optimizer state alone (ZeRO-1); none: nothing (DDP); "
+      "hybrid, hybrid-grad-op: full and grad-op inside groups that hold a copy each. PyTorch's names mean the same.");
+}
+
+void add_precision_options(OptionTable& table, DType& precision) {
+  struct Spellings {
+    bool bf16 = false, fp16 = false;
+  };
+  const auto spelled = std::make_shared<Spellings>();  // as long as the table has rows over it
+  table
+      .choice<DType>("precision", precision, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
+                     "Type of the numbers that are gathered, computed with and kept as activations. The optimizer works on "
+                     "an fp32 copy; sums, gradients of parameters, softmax and loss are fp32 in any case, but see "
+                     "--reduce-dtype.")
+      .alias("param-dtype");
+  table.flag("bf16", spelled->bf16, "fairseq's spelling of --precision bf16.").spelling();
+  table.flag("fp16", spelled->fp16, "fairseq's spelling of --precision fp16: with a dynamic loss scale.").spelling();
+  table.then([&precision, spelled](const OptionTable& given) {
+    if (spelled->bf16 && spelled->fp16)
+      throw UserError("--fp16 contradicts --bf16 (each says what is computed with) leave one out");
+    if (!spelled->bf16 && !spelled->fp16) return;
+    const DType named = spelled->bf16 ? DType::bf16 : DType::f16;
+    if (given.given("precision") && precision != named)
+      throw UserError(format("--{} contradicts {} {} (each says what is computed with) leave one out", name_of(named),
+                             given.typed("precision"), name_of(precision)));
+    precision = named;
+  });
+}
+
+void add_recomputation_option(OptionTable& table, bool& checkpoint_activations) {
+  table
+      .flag("checkpoint-activations", checkpoint_activations,
+            "Keep the blocks' inputs only and compute the rest again in backward.")
+      .alias("gradient-checkpointing")
+      .sets("recomputation of activations");
+}
+
+void add_state_type_option(OptionTable& table, DType& type) {
+  table.choice<DType>(
+      "optimizer-state-dtype", type, {{"fp32", DType::f32}, {"bf16", DType::bf16}},
+      "Type of the optimizer's moments. bf16 takes half the memory and is rounded at random (by --seed), so that "
+      "small changes add up.");
+}
+
+void add_comm_options(OptionTable& table, CommOptions& comm) {
+  table
+      .choice<CommKind>("comm", comm.kind, {{"auto", CommKind::automatic}, {"shm", CommKind::shm}, {"mpi", CommKind::mpi}},
+                        "How ranks communicate: shm through shared memory within a node and by MPI between nodes, mpi by MPI "
+                        "alone; auto is shm where ranks can share memory.")
+      .sets("communication by messages", "--comm mpi");
+  table
+      .duration("collective-timeout", "TIME", comm.timeout_s,
+                "End the job when a rank lets the others wait this long in a collective, and name it; 0: wait for ever.")
+      .sets("longest wait");
+}
+
+void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
+  table.flag(
+      "comm-thread", comm_thread,
+      "Gather and reduce on a thread of its own while the model computes, on the CPU. It needs a core: unless --threads or "
+      "OMP_NUM_THREADS say otherwise, the computation leaves it one. At the same number of threads results are the same bits.");
+}
+
+Option& add_threads_option(OptionTable& table, std::size_t& threads) {
+  return table.integer("threads", "N", threads, {0, 4096},
+                       "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores.");
+}
+
+void add_no_verify_option(OptionTable& table, bool& no_verify) {
+  table
+      .flag("no-verify", no_verify,
+            "Do not compare what is read of checkpoints and models with its checksums: faster where the disk is not what "
+            "takes the time, and damaged numbers are taken as they are.")
+      .sets("unchecked reading");
+}
+
+std::optional<std::string> answer(const OptionTable& table, Request request) {
+  switch (request) {
+    case Request::help:
+      return table.help();
+    case Request::markdown:
+      return table.markdown();
+    case Request::version:
+      return full_version_text(table.program());
+    case Request::print_config:
+      return table.config();
+    case Request::run:
+      break;
+  }
+  return {};
+}
+
+std::string full_version_text(std::string_view program) {
+  return version_text(program, {{"MPI", MpiSession::library_version()},
+                                {"HDF5", h5::library_version()},
+                                {"GEMM", kernels::gemm_description()},
+                                {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                                                NLOHMANN_JSON_VERSION_PATCH)},
+                                {"CUDA", "off (no CUDA device in this program)"}});
+}
+
+}  // namespace fsdp

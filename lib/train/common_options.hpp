@@ -1,0 +1,39 @@
+// Rows that several programs have in their tables of options: the same names, help and checks wherever they are.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.hpp"
+#include "base/options.hpp"
+#include "comm/mpi_session.hpp"
+#include "fsdp/sharded_model.hpp"
+
+namespace fsdp {
+
+/// --batch-size, --tokens-per-sample and --update-freq.
+void add_batch_options(OptionTable& table, ShardingOptions& sharding);
+/// --sharding-strategy.
+void add_strategy_option(OptionTable& table, std::string& strategy);
+/// --precision, and fairseq's spellings of it.
+void add_precision_options(OptionTable& table, DType& precision);
+/// --checkpoint-activations.
+void add_recomputation_option(OptionTable& table, bool& checkpoint_activations);
+/// --optimizer-state-dtype.
+void add_state_type_option(OptionTable& table, DType& type);
+/// --comm and --collective-timeout.
+void add_comm_options(OptionTable& table, CommOptions& comm);
+/// --comm-thread.
+void add_comm_thread_option(OptionTable& table, bool& comm_thread);
+/// --threads, of every program that computes.
+Option& add_threads_option(OptionTable& table, std::size_t& threads);
+/// --no-verify, of every program that reads checkpoints.
+void add_no_verify_option(OptionTable& table, bool& no_verify);
+
+/// What --version prints: the program, its version, MPI, HDF5, oneDNN, what is off.
+std::string full_version_text(std::string_view program);
+/// The text that answers --help, --version and the like; none for a run.
+std::optional<std::string> answer(const OptionTable& table, Request request);
+
+}  // namespace fsdp

@@ -1,0 +1,28 @@
+#include "train/mean_loss.hpp"
+
+#include <exception>
+
+#include "comm/agree.hpp"
+
+namespace fsdp {
+
+double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream) {
+  double sum = 0;
+  std::exception_ptr problem;
+  for (std::size_t b = 0; b < batches.batches(); ++b)
+    sum += executor.evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
+      try {
+        batches.read(b, inputs, targets);
+      } catch (...) {  // the others are in the midst of this batch, too
+        if (!problem) problem = std::current_exception();
+        batches.clear(inputs, targets);
+      }
+    });
+  agree(world, [&] {
+    if (problem) std::rethrow_exception(problem);
+  });
+  world.all_reduce(stream, &sum, 1);
+  return sum / static_cast<double>(batches.targets());
+}
+
+}  // namespace fsdp

@@ -1,0 +1,433 @@
+// fsdp-plan: numbers that can be worked out by hand, and the same numbers from runs on the threads communicator.
+#define BOOST_TEST_MODULE apps.plan_table
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <sstream>
+
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include "comm/threads/threads.hpp"
+#include "fsdp-plan/plan_table.hpp"
+#include "kernels/exact_sum.hpp"
+#include "kernels/threads.hpp"
+#include "support/by_nodes.hpp"
+#include "support/messages.hpp"
+#include "train/origin.hpp"
+#include "train/run.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+PlanTableOptions parse(std::vector<const char*> arguments) {
+  PlanTableOptions options;
+  OptionTable table = plan_option_table(options);
+  arguments.insert(arguments.begin(), "fsdp-plan");
+  table.parse(static_cast<int>(arguments.size()), arguments.data());
+  return options;
+}
+
+/// GPT-2 of 3 blocks. Elements: root 32*16 + 8*16 + 2*16 = 672 (embeddings, positions, norm); a block 2*32 (norms)
+/// + 16*48 + 48 + 16*16 + 16 (attention) + 16*64 + 64 + 64*16 + 16 (feed-forward) = 3280. All tensors are multiples of 16.
+PlanTableOptions small(const char* nodes, const char* ranks_per_node, std::vector<const char*> more = {}) {
+  more.insert(more.end(),
+              {"--arch", "gpt2", "--decoder-layers", "3", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2",
+               "--vocab-size", "32", "--tokens-per-sample", "8", "--nodes", nodes, "--ranks-per-node", ranks_per_node});
+  return parse(more);
+}
+constexpr std::size_t root = 672, block = 3280, blocks = 3, all = root + blocks * block;
+constexpr std::size_t norm_words = kernels::ExactSum::words;
+
+const PlanRow& row_of(const PlanTable& table, std::string_view strategy) {
+  return *std::find_if(table.rows.begin(), table.rows.end(),
+                       [&](const PlanRow& row) { return row.placement->name == strategy; });
+}
+
+std::uint64_t sent(const PlanVariant& variant, Collective kind) {
+  return variant.traffic.rank.bytes_sent[static_cast<std::size_t>(kind)];
+}
+
+void check_states(const PlanTable& table, const char* strategy, std::size_t parameters, std::size_t gradients,
+                  std::size_t optimizer_state, std::size_t gathered, std::size_t unreduced) {
+  BOOST_TEST_CONTEXT(strategy) {
+    for (const bool recompute : {false, true}) {
+      const RankMemory& m = row_of(table, strategy).variant(recompute).memory;
+      BOOST_TEST(m.of(BufferRole::parameters) == parameters);
+      BOOST_TEST(m.of(BufferRole::gradients) == gradients);
+      BOOST_TEST(m.of(BufferRole::optimizer_state) == optimizer_state);
+      BOOST_TEST(m.of(BufferRole::gathered_parameters) == gathered);
+      BOOST_TEST(m.of(BufferRole::unreduced_gradients) == unreduced);
+    }
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(one_rank_by_hand) {
+  const PlanTable table = make_plan_table(small("1", "1"));
+  BOOST_TEST(table.rows.size() == 6u);
+  BOOST_TEST(table.model.parameter_count() == all);
+  check_states(table, "none", 4 * all, 4 * all, 8 * all, 0, 0);
+  check_states(table, "full", 4 * all, 4 * all, 8 * all, 4 * (root + 2 * block), 4 * (root + 2 * block));
+  check_states(table, "hybrid-grad-op", 4 * all, 4 * all, 8 * all, 4 * all, 4 * (root + 2 * block));
+  for (const PlanRow& row : table.rows) {
+    BOOST_TEST(row.keeping.traffic.rank.total() == 0u);
+    BOOST_TEST(row.keeping.memory.staging <= 4 * 4096u);  // a page for each group of one
+    BOOST_TEST(row.chosen == (row.placement->name == "full"));
+  }
+  // The residual stream before and after each block and its gradient, [8, 16] each, and what blocks save: of all, or of one.
+  const std::size_t saved = (table.model.saved_numel({1, 8}) * 4 + 63) / 64 * 64;
+  const PlanRow& none = row_of(table, "none");
+  BOOST_TEST(none.keeping.memory.of(BufferRole::activations) == (blocks + 2) * 512 + blocks * saved);
+  BOOST_TEST(none.recomputing.memory.of(BufferRole::activations) == (blocks + 2) * 512 + saved);
+}
+
+BOOST_AUTO_TEST_CASE(two_nodes_of_two_by_hand) {
+  const PlanTable table = make_plan_table(small("2", "2"));
+  // Flat buffers are cut into shards of multiples of 16: over 4 ranks 704 and 3328 elements, over 2 ranks 672 and 3296.
+  constexpr std::size_t all4 = 704 + 3 * 3328, all2 = 672 + 3 * 3296;
+  check_states(table, "full", all4, all4, 2 * all4, 4 * (704 + 2 * 3328), 4 * (704 + 2 * 3328));
+  check_states(table, "grad-op", all4, all4, 2 * all4, 4 * all4, 4 * (704 + 2 * 3328));
+  check_states(table, "optim", 4 * all4, all4, 2 * all4, 0, 4 * all4);
+  check_states(table, "none", 4 * all, 4 * all, 8 * all, 0, 0);
+  check_states(table, "hybrid", 2 * all2, 2 * all2, 4 * all2, 4 * (672 + 2 * 3296), 4 * (672 + 2 * 3296));
+  check_states(table, "hybrid-grad-op", 2 * all2, 2 * all2, 4 * all2, 4 * all2, 4 * (672 + 2 * 3296));
+
+  BOOST_REQUIRE(norm_words == 58u);  // over 4 ranks 15, 15, 14, 14
+  const PlanVariant& full = row_of(table, "full").keeping;
+  const std::uint64_t gathers = 3 * (704 + 5 * 3328),
+                      scatters = 3 * (704 + 3 * 3328);  // root 1, blocks 2 2 1; (4-1)/4 of 4 bytes
+  BOOST_TEST(sent(full, Collective::all_gather) == gathers);
+  BOOST_TEST(sent(full, Collective::reduce_scatter) == scatters);
+  // By nodes: of a rank's three shards one goes to the other node. The norm is added up whole, by two and then by two, with 29
+  // to be added and 29 added ones each time; of the loss one rank of two sends the number, the other one the sum.
+  BOOST_TEST(sent(full, Collective::all_reduce) == 2 * (8 * 58 + 8));
+  BOOST_TEST(full.traffic.rank.within_node == (gathers + scatters) / 3 * 2 + 8 * 58 + 8);
+  BOOST_TEST(full.traffic.rank.between_nodes == (gathers + scatters) / 3 + 8 * 58 + 8);
+  BOOST_TEST(full.traffic.out_of_node == 2 * full.traffic.rank.between_nodes);
+  BOOST_TEST(full.traffic.ring_out_of_node == gathers + scatters + 8 * 88 + 8);  // of rank 1 alone
+
+  const PlanVariant& hybrid = row_of(table, "hybrid").keeping;
+  const std::uint64_t in_group = 2 * (672 + 5 * 3296) + 2 * all2, replicas = 4 * all2 / 2;
+  BOOST_TEST(sent(hybrid, Collective::all_gather) + sent(hybrid, Collective::reduce_scatter) == in_group);
+  BOOST_TEST(sent(hybrid, Collective::all_reduce) == replicas + 8 * 58 + 8 * 2);
+  BOOST_TEST(hybrid.traffic.rank.within_node == in_group + 8 * 58 + 8);
+  BOOST_TEST(hybrid.traffic.rank.between_nodes == replicas + 8);
+  BOOST_TEST(hybrid.traffic.out_of_node == 2 * replicas + 16);
+
+  // Each rank to each other one: of a rank's three peers one is on its node. Of the norm rank 0 sends 15 to be added and 15
+  // added ones to each.
+  const PlanTable by_messages = make_plan_table(small("2", "2", {"--comm", "mpi"}));
+  const PlanVariant& flat = row_of(by_messages, "full").keeping;
+  BOOST_TEST(sent(flat, Collective::all_gather) == gathers);
+  BOOST_TEST(sent(flat, Collective::all_reduce) == 8 * (58 - 15 + 3 * 15) + 8 * 3);
+  BOOST_TEST(flat.traffic.rank.within_node == (gathers + scatters) / 3 + 8 * 30 + 8);
+  BOOST_TEST(flat.traffic.rank.between_nodes == (gathers + scatters) / 3 * 2 + 8 * 58 + 16);
+  BOOST_TEST(flat.traffic.out_of_node == 2 * ((gathers + scatters) / 3 * 2 + 8 * 58) + 16);
+  BOOST_TEST(flat.traffic.ring_out_of_node == full.traffic.ring_out_of_node);
+  const PlanVariant& flat_hybrid = row_of(by_messages, "hybrid").keeping;
+  BOOST_TEST(sent(flat_hybrid, Collective::all_reduce) == replicas + 8 * 58 + 8 * 3);
+  BOOST_TEST(flat_hybrid.traffic.rank.between_nodes == replicas + 16);
+}
+
+BOOST_AUTO_TEST_CASE(three_nodes_of_one_by_hand) {
+  const PlanTable table = make_plan_table(small("3", "1"));
+  constexpr std::size_t all3 = 672 + 3 * 3312;
+  check_states(table, "full", 4 * all3 / 3, 4 * all3 / 3, 8 * all3 / 3, 4 * (672 + 2 * 3312), 4 * (672 + 2 * 3312));
+  check_states(table, "hybrid", 4 * all, 4 * all, 8 * all, 4 * (672 + 2 * 3280), 4 * (672 + 2 * 3280));  // groups of one
+  const PlanVariant& none = row_of(table, "none").keeping;
+  // Shares of 224 in the root; 1094, 1093, 1093 in a block; the loss.
+  BOOST_TEST(sent(none, Collective::all_reduce) == 4 * (4 * 224 + 3 * (3280 + 1094)) + 8 * 2);
+  BOOST_TEST(none.traffic.rank.within_node == 0u);
+  BOOST_TEST(none.traffic.rank.between_nodes == sent(none, Collective::all_reduce));
+  BOOST_TEST(none.traffic.out_of_node == none.traffic.rank.between_nodes);
+  const PlanVariant& full = row_of(table, "full").keeping;
+  BOOST_TEST(sent(full, Collective::all_gather) == 4 * 2 * (672 + 5 * 3312) / 3);
+}
+
+namespace {
+
+/// What one update of this strategy counts and holds on each rank.
+struct Measured {
+  std::array<std::uint64_t, collective_kinds> bytes_sent{};
+  std::size_t peak = 0, planned = 0;
+};
+
+std::array<std::uint64_t, collective_kinds> bytes_sent(const ShardedModel& sharded, const Communicator& world) {
+  std::array<std::uint64_t, collective_kinds> sum{};
+  for (const Communicator* comm : {&world, static_cast<const Communicator*>(sharded.mesh().shard.get()),
+                                   static_cast<const Communicator*>(sharded.mesh().replicate.get())})
+    for (std::size_t k = 0; k < collective_kinds; ++k) sum[k] += comm->traffic().bytes_sent[k];
+  return sum;
+}
+
+std::vector<Measured> run_update(const PlanTableOptions& options, const PlanRow& row, bool recompute) {
+  ShardingOptions sharding = options.train.sharding;
+  sharding.strategy = row.placement->name;
+  sharding.shard_group_size = row.mesh.shard;
+  sharding.plan.checkpoint_activations = recompute;
+  std::vector<Measured> all_ranks(static_cast<std::size_t>(options.cluster.ranks()));
+  run_ranks(
+      options.cluster.ranks(),
+      [&](Communicator& world) {
+        kernels::set_threads(static_cast<int>(options.train.threads));
+        const auto device = make_cpu_device();
+        ShardedModel sharded(named_config(options.train, nullptr), sharding, world);
+        Executor& executor = sharded.allocate(*device);
+        executor.initialize_parameters(1);
+        executor.publish_parameters();
+        const auto before = bytes_sent(sharded, world);
+        const std::size_t rows = sharding.batch.rows();
+        executor.run_update(
+            [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
+              std::fill_n(inputs, rows, 3);
+              std::fill_n(targets, rows, 4);
+            },
+            {.learning_rate = 1e-3, .tokens = static_cast<double>(rows * sharding.plan.micro_batches * all_ranks.size())});
+        Measured& mine = all_ranks[static_cast<std::size_t>(world.rank())];
+        mine.bytes_sent = bytes_sent(sharded, world);
+        for (std::size_t k = 0; k < collective_kinds; ++k) mine.bytes_sent[k] -= before[k];
+        mine.peak = executor.peak_bytes();
+        mine.planned = sharded.plan().peak_bytes;
+        world.barrier();
+      },
+      options.cluster.ranks_per_node);
+  return all_ranks;
+}
+
+void check_against_runs(const PlanTableOptions& options) {
+  const PlanTable table = make_plan_table(options);
+  for (const PlanRow& row : table.rows)
+    for (const bool recompute : {false, true})
+      BOOST_TEST_CONTEXT(row.placement->name << (recompute ? ", recomputing" : "") << ", " << options.cluster.nodes << " x "
+                                             << options.cluster.ranks_per_node) {
+        const PlanVariant& variant = row.variant(recompute);
+        Measured most;
+        for (const Measured& rank : run_update(options, row, recompute)) {
+          BOOST_TEST(rank.planned == variant.memory.plan_peak());
+          BOOST_TEST(rank.peak == variant.memory.plan_peak());
+          for (std::size_t k = 0; k < collective_kinds; ++k)
+            most.bytes_sent[k] = std::max(most.bytes_sent[k], rank.bytes_sent[k]);
+        }
+        BOOST_TEST(most.bytes_sent == variant.traffic.rank.bytes_sent, boost::test_tools::per_element());
+      }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(runs_hold_and_send_what_the_table_says) {
+  // Threads send as messages do; groups that go by nodes are compared in fsdp.by_nodes.
+  check_against_runs(small("1", "1"));
+  check_against_runs(small("2", "2", {"--comm", "mpi", "--update-freq", "2"}));
+  check_against_runs(small("2", "2", {"--comm", "mpi", "--update-freq", "5"}));
+  check_against_runs(small("2", "1", {"--update-freq", "4", "--accumulate-unsharded", "--ignore-params", "*ln*"}));
+  check_against_runs(small("3", "1", {"--batch-size", "2", "--threads", "2", "--reduce-dtype", "bf16"}));
+  check_against_runs(
+      small("2", "2", {"--comm", "mpi", "--ignore-params", "*ln*", "--freeze", "*h.0.*", "--limit-all-gathers", "1"}));
+  check_against_runs(small("1", "4",
+                           {"--shard-group-size", "2", "--accumulate-unsharded", "--update-freq", "2",
+                            "--checkpoint-activations", "--checkpoint-every", "2"}));
+}
+
+BOOST_AUTO_TEST_CASE(what_leaves_a_node_adds_up) {
+  // Groups that nodes cut in every way: 6 ranks on nodes of 1, 2, 3, 6; shard axis 1, 2, 3, 6.
+  const std::vector<CollectiveUse> uses = {{Collective::all_gather, GroupAxis::shard, 80, 4, 4, 3},
+                                           {Collective::reduce_scatter, GroupAxis::shard, 48, 4, 4, 1},
+                                           {Collective::all_reduce, GroupAxis::replicate, 35, 4, 4, 2},
+                                           {Collective::all_reduce, GroupAxis::world, 1, 8, 8, 1}};
+  for (const int shard : {1, 2, 3, 6})
+    for (const int per_node : {1, 2, 3, 6, -2, -3}) {  // less than zero: each rank to each other one
+      const Cluster cluster = {6 / std::abs(per_node), std::abs(per_node), per_node < 0 ? Between::ranks : Between::nodes};
+      const MeshShape mesh = {shard, 6 / shard};
+      std::uint64_t between = 0, out = 0;
+      for (int rank = 0; rank < 6; ++rank) {
+        const RankTraffic t = traffic_of_rank(uses, mesh, cluster, rank);
+        std::uint64_t total = 0;
+        for (const std::uint64_t bytes : t.bytes_sent) total += bytes;
+        BOOST_TEST(t.total() == total);
+        BOOST_TEST(t.ring_between_nodes <= total + 4 * 4);  // rounding of the all-reduces
+        if (per_node == 6) BOOST_TEST(t.between_nodes + t.ring_between_nodes == 0u);
+        if (per_node == 1) BOOST_TEST(t.within_node == 0u);
+        between += t.between_nodes;
+        out = std::max(out, t.between_nodes);
+      }
+      const ClusterTraffic all_of_it = traffic_of_cluster(uses, mesh, cluster);
+      BOOST_TEST(all_of_it.out_of_node * static_cast<std::uint64_t>(cluster.nodes) >= between);
+      BOOST_TEST(all_of_it.rank.between_nodes == out);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(groups_that_nodes_cut) {
+  // Shard groups {0 1 2} {3 4 5} on nodes {0 1} {2 3} {4 5}; an all-gather of shards of 10 bytes.
+  const std::vector<CollectiveUse> uses = {{Collective::all_gather, GroupAxis::shard, 10, 1, 1, 1}};
+  const std::array<std::uint64_t, 6> within = {10, 10, 0, 0, 10, 10}, between = {10, 10, 20, 20, 10, 10};
+  for (int rank = 0; rank < 6; ++rank) {
+    const RankTraffic t = traffic_of_rank(uses, {3, 2}, {3, 2}, rank);
+    BOOST_TEST(t.within_node == within[static_cast<std::size_t>(rank)]);
+    BOOST_TEST(t.between_nodes == between[static_cast<std::size_t>(rank)]);
+    // 0 -> 1 -> 2 -> 0 and 3 -> 4 -> 5 -> 3
+    BOOST_TEST(t.ring_between_nodes == (rank == 0 || rank == 4 ? 0u : 20u));
+  }
+  BOOST_TEST(traffic_of_cluster(uses, {3, 2}, {3, 2}).out_of_node == 40u);
+}
+
+BOOST_AUTO_TEST_CASE(which_groups_go_by_nodes_is_predicted) {
+  // The rule of the communicators, which looks at every rank of a group, for all meshes on small clusters.
+  const std::vector<std::vector<CollectiveUse>> one_of_each = {{{Collective::all_gather, GroupAxis::shard, 1, 1, 1, 1}},
+                                                               {{Collective::all_gather, GroupAxis::replicate, 1, 1, 1, 1}},
+                                                               {{Collective::all_gather, GroupAxis::world, 1, 1, 1, 1}}};
+  std::size_t by_nodes = 0;
+  for (int ranks = 1; ranks <= 24; ++ranks)
+    for (int per_node = 1; per_node <= ranks; ++per_node)
+      for (int shard = 1; shard <= ranks; ++shard) {
+        if (ranks % per_node != 0 || ranks % shard != 0) continue;
+        for (int me = 0; me < ranks; ++me)
+          for (const std::vector<CollectiveUse>& use : one_of_each) {
+            std::vector<int> nodes;
+            for (int r = 0; r < ranks; ++r)
+              if (use[0].axis == GroupAxis::world || (use[0].axis == GroupAxis::shard && r / shard == me / shard) ||
+                  (use[0].axis == GroupAxis::replicate && r % shard == me % shard))
+                nodes.push_back(r / per_node);
+            const auto here = static_cast<std::uint64_t>(std::count(nodes.begin(), nodes.end(), me / per_node));
+            const auto of_each = static_cast<std::uint64_t>(ranks_of_each_node(nodes));
+            const RankTraffic found = traffic_of_rank(use, {shard, ranks / shard}, {ranks / per_node, per_node}, me);
+            by_nodes += of_each > 1 && of_each < nodes.size();
+            const std::uint64_t expected = of_each > 1 ? nodes.size() / of_each - 1 : nodes.size() - here;
+            if (found.between_nodes != expected || found.total() != nodes.size() - 1)
+              BOOST_ERROR(ranks << " ranks, " << per_node << " per node, shard axis " << shard << ", rank " << me << ": "
+                                << found.between_nodes << " instead of " << expected);
+          }
+      }
+  BOOST_TEST(by_nodes > 1000u);
+}
+
+BOOST_AUTO_TEST_CASE(groups_by_nodes_send_what_is_predicted) {
+  for (const auto& [nodes, of_each] : std::vector<std::pair<int, int>>{{2, 2}, {3, 2}, {2, 3}, {3, 4}, {2, 8}}) {
+    const Cluster cluster = {nodes, of_each};
+    run_ranks(cluster.ranks(), [&, of_ranks = of_each](Communicator& world) {
+      const auto group = by_nodes(world, of_ranks);
+      const auto stream = make_cpu_device()->make_stream();
+      const auto sent_by = [](const Communicator& comm) {
+        const auto& bytes = comm.traffic().bytes_sent;
+        return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
+      };
+      for (const std::size_t count : {0, 1, 2, 3, 7, 35, 1000}) {
+        std::vector<float> whole(count * static_cast<std::size_t>(world.size())), shard(count);
+        std::vector<double> sums(count);
+        const std::vector<std::pair<CollectiveUse, std::function<void()>>> calls = {
+            {{Collective::all_gather, GroupAxis::world, count, 4, 4, 1},
+             [&] { group->all_gather(*stream, shard.data(), whole.data(), count, DType::f32); }},
+            {{Collective::reduce_scatter, GroupAxis::world, count, 4, 4, 1},
+             [&] { group->reduce_scatter(*stream, whole.data(), shard.data(), count, Into::overwrite, DType::f32); }},
+            {{Collective::reduce_scatter, GroupAxis::world, count, 4, 2, 1},
+             [&] { group->reduce_scatter(*stream, whole.data(), shard.data(), count, Into::overwrite, DType::bf16); }},
+            {{Collective::all_reduce, GroupAxis::world, count, 4, 4, 1},
+             [&] { group->all_reduce(*stream, shard.data(), count, DType::f32); }},
+            {{Collective::all_reduce, GroupAxis::world, count, 4, 2, 1},
+             [&] { group->all_reduce(*stream, shard.data(), count, DType::f16); }},
+            {{Collective::all_reduce, GroupAxis::world, count, 8, 8, 1},
+             [&] { group->all_reduce(*stream, sums.data(), count); }}};
+        for (const auto& [use, call] : calls) {
+          const std::uint64_t all = sent_by(*group), far = sent_by(group->far()), flat = sent_by(group->flat());
+          call();
+          const RankTraffic predicted = traffic_of_rank({use}, {cluster.ranks(), 1}, cluster, world.rank());
+          expect(sent_by(*group) - all == predicted.total(), "bytes that a rank sends are as predicted");
+          // What goes the flat way is predicted in parts, too, but not counted in parts.
+          if (sent_by(group->flat()) == flat)
+            expect(sent_by(group->far()) - far == predicted.between_nodes, "bytes between nodes are as predicted");
+        }
+      }
+    });
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rules_of_thumb) {
+  // The tutorial's function, called for 7 billion parameters on 8 GPUs.
+  const RuleOfThumb full = *tutorial_estimate(7e9, 8, true, find_placement("FULL_SHARD"));
+  BOOST_TEST(full.parameters == 1.75e9);
+  BOOST_TEST(full.gradients == 1.75e9);
+  BOOST_TEST(full.optimizer_state == 7e9);
+  BOOST_TEST(full.gathered == 14e9);
+  BOOST_TEST(full.total() == 24.5e9);
+  BOOST_TEST(tutorial_estimate(7e9, 8, true, find_placement("SHARD_GRAD_OP"))->total() == 14e9 + 1.75e9 + 7e9);
+  BOOST_TEST(tutorial_estimate(7e9, 8, false, find_placement("SHARD_GRAD_OP"))->total() == 28e9 + 3.5e9 + 7e9);
+  BOOST_TEST(!tutorial_estimate(7e9, 8, true, find_placement("none")));
+  const RuleOfThumb slides = slides_breakdown(7e9, {1, 8}, find_placement("none"));
+  BOOST_TEST(slides.parameters == 14e9);
+  BOOST_TEST(slides.gradients == 14e9);
+  BOOST_TEST(slides.optimizer_state == 84e9);
+  BOOST_TEST(slides_breakdown(7e9, {8, 1}, find_placement("full")).total() == 14e9);
+  BOOST_TEST(slides_breakdown(7e9, {8, 1}, find_placement("optim")).total() == 28e9 + 84e9 / 8);
+}
+
+BOOST_AUTO_TEST_CASE(what_fits) {
+  const auto limited = [](std::size_t limit, const char* comm = "auto") {
+    PlanTableOptions options = small("2", "2", {"--comm", comm});
+    options.memory_limit = limit;
+    return make_plan_table(options);
+  };
+  const PlanTable everything = limited(std::size_t{1} << 40);
+  BOOST_REQUIRE(everything.least_communicating().has_value());
+  // By nodes, a node sends each gradient once whatever the strategy, and of these none has the least padding. Where each rank
+  // sends to each other one, groups within a node send least.
+  BOOST_TEST(everything.rows[everything.least_communicating()->row].placement->name == "none");
+  BOOST_TEST(!everything.least_communicating()->recompute);
+  CHECK_CONTAINS(describe(everything), "the least communicating: --sharding-strategy none\n");
+  CHECK_CONTAINS(describe(limited(std::size_t{1} << 40, "mpi")),
+                 "the least communicating: --sharding-strategy hybrid-grad-op\n");
+
+  const PlanChoice smallest = everything.smallest();
+  const std::size_t least = everything.rows[smallest.row].variant(smallest.recompute).memory.total();
+  BOOST_TEST(smallest.recompute);
+  const PlanTable just = limited(least), nothing = limited(least - 1);
+  BOOST_TEST(just.least_communicating()->recompute);
+  CHECK_CONTAINS(describe(just), "--checkpoint-activations");
+  BOOST_TEST(!nothing.least_communicating().has_value());
+  CHECK_CONTAINS(describe(nothing), "nothing fits");
+  BOOST_TEST(to_json(nothing)["least_communicating"].is_null());
+}
+
+BOOST_AUTO_TEST_CASE(tables_are_at_most_120_columns_wide) {
+  for (const char* nodes : {"1", "3", "1024"}) {
+    const PlanTable table = make_plan_table(
+        parse({"--arch", "llama-3.1-405b", "--nodes", nodes, "--ranks-per-node", "8", "--memory-limit", "141GB",
+               "--tokens-per-sample", "8192", "--wrap-layers", "3", "--freeze", "*.0.*", "--checkpoint-activations",
+               "--checkpoint-every", "4", "--sharding-strategy", "hybrid-grad-op"}));
+    std::istringstream lines(describe(table) + explain(table));
+    for (std::string line; std::getline(lines, line);)
+      BOOST_CHECK_MESSAGE(line.size() <= 120, line.size() << " columns: " << line);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(json_has_the_numbers) {
+  const PlanTable table = make_plan_table(small("2", "2"));
+  const nlohmann::json json = to_json(table);
+  BOOST_TEST(json["strategies"].size() == 6u);
+  BOOST_TEST(json["parameters"] == all);
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    const nlohmann::json& m = json["strategies"][i]["keeping"]["memory"];
+    BOOST_TEST(m["total"] == table.rows[i].keeping.memory.total());
+    std::size_t parts = 0;
+    for (const auto& [key, value] : m.items())
+      if (key != "total" && key != "plan_peak") parts += value.get<std::size_t>();
+    BOOST_TEST(m["total"] == parts);
+    BOOST_TEST(json["strategies"][i]["recomputing"]["traffic"]["out_of_node"] == table.rows[i].recomputing.traffic.out_of_node);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(mistakes) {
+  const auto error = [](std::vector<const char*> arguments) {
+    return message_of([&] { make_plan_table(parse(std::move(arguments))); });
+  };
+  CHECK_CONTAINS(error({}), "no model");
+  CHECK_CONTAINS(error({"--arch", "gpt2", "--explain", "--json"}), "leave one out");
+  CHECK_CONTAINS(error({"--arch", "gpt2", "--nodes", "2", "--ranks-per-node", "4", "--shard-group-size", "3"}),
+                 "groups of 3 do not divide 8 ranks");
+  CHECK_CONTAINS(error({"--arch", "gpt2", "--nodes", "1000000", "--ranks-per-node", "1000000"}), "too many");
+  CHECK_CONTAINS(error({"--arch", "gpt2", "--ranks-per-node", "3", "--total-batch-size", "4"}), "is not a multiple");
+  CHECK_CONTAINS(error({"--arch", "gpt2", "--checkpoint-every", "2"}), "goes with --checkpoint-activations");
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# option_names.sh REPOSITORY: below lib/train/ nothing knows the names of options. Messages there name quantities between backquotes, and each of
+# these is one that an option of some program sets, so that programs can say which.
+set -euo pipefail
+cd "$1"
+status=0
+below=$(find lib \( -name '*.cpp' -o -name '*.hpp' \) -not -path 'lib/train/*' -not -path 'lib/base/options.*')
+# shellcheck disable=SC2086  # file names of ours have no spaces
+if grep -nE '("|//).*--[a-z]{2}' $below; then
+  echo "the lines above name an option (only lib/train/ and programs know them) name the quantity: \`micro-batch\`"
+  status=1
+fi
+# shellcheck disable=SC2086,SC2016
+quantities=$(grep -hvE '^[[:space:]]*//' $below | grep -oE '"[^"]*"' | grep -oE '`[^`{}]+`' | sort -u || true)
+[[ -n $quantities ]] || { echo "no quantity was found (this test looks in the wrong place)" && exit 1; }
+while IFS= read -r quoted; do
+  name=${quoted//\`/}
+  if ! grep -qF "\"$name\"" lib/train/*options.cpp apps/*/*.cpp; then
+    echo "no option sets $quoted (see Option::sets)"
+    status=1
+  fi
+done <<<"$quantities"
+exit "$status"
