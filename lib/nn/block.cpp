@@ -75,7 +75,7 @@ void qkv_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E
 template <class E>
 void rotate(const Stage<E>& stage, E* qkv, bool inverse) {
   const TransformerConfig& c = stage.config;
-  if (c.family != Family::llama) return;
+  if (c.positions != Positions::rotary) return;
   expect(stage.context.tables != nullptr, "rotary positions have their tables");
   kernels::rope(stage.context.stream, qkv, stage.context.shape.B, stage.context.shape.T, c.heads + c.kv_heads, c.head_size,
                 qkv_width(c), stage.context.tables, inverse);

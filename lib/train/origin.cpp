@@ -154,7 +154,7 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
   TransformerConfig config = override_config(base, overrides);
   config.validate();
   // As in fairseq: learned positions of a new model are as many as can be trained.
-  if (!options.arch.empty() && config.family == Family::gpt2)
+  if (!options.arch.empty() && config.positions == Positions::learned)
     config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.tokens_per_sample);
   return config;
 }

@@ -28,8 +28,8 @@ TransformerConfig tiny_gpt2() {
   return c;
 }
 TransformerConfig tiny_llama() {
-  TransformerConfig c;
-  c.family = Family::llama, c.activation = Activation::swiglu, c.tied_embeddings = c.attention_bias = c.mlp_bias = false;
+  TransformerConfig c = find_family("llama").defaults;
+  c.norm_eps = 1e-5f;
   c.vocab_size = 19, c.max_positions = 64, c.width = 12, c.layers = 2, c.heads = 6, c.kv_heads = 2, c.head_size = 2,
   c.ffn_width = 21;
   return c;
@@ -48,8 +48,9 @@ const Case kCases[] = {
     {"llama", tiny_llama()},
     {"llama, tied, one key/value head", changed(tiny_llama(), [](auto& c) { c.tied_embeddings = true, c.kv_heads = 1; })},
     {"llama, all biases, no grouping",
-     changed(tiny_llama(), [](auto& c) { c.attention_bias = c.mlp_bias = true, c.kv_heads = 6; })},
-    {"llama, heads wider than the model", changed(tiny_llama(), [](auto& c) { c.head_size = 8, c.attention_bias = true; })},
+     changed(tiny_llama(), [](auto& c) { c.qkv_bias = c.attention_out_bias = c.mlp_bias = true, c.kv_heads = 6; })},
+    {"llama, heads wider than the model",
+     changed(tiny_llama(), [](auto& c) { c.head_size = 8, c.qkv_bias = c.attention_out_bias = true; })},
     {"llama, heads narrower, llama3",
      changed(tiny_llama(), [](auto& c) { c.width = 18, c.rope = {100.0, true, 8, 1, 4, 16}; })},
 };
