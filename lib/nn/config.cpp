@@ -1,6 +1,7 @@
 // What holds for the configurations of all families: what is refused, what fits together, which keys of config.json they share.
 #include "nn/config.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include <nlohmann/json.hpp>
@@ -60,7 +61,7 @@ void TransformerConfig::validate() const {
                  layers));
   positive(heads, "the number of heads", "--decoder-attention-heads (config.json: n_head, num_attention_heads)");
   positive(kv_heads, "the number of key/value heads", "--decoder-kv-heads (config.json: num_key_value_heads)");
-  positive(ffn_width, "the inner width", "--decoder-ffn-embed-dim (config.json: n_inner, intermediate_size)");
+  positive(ffn_width, "the inner width", "--decoder-ffn-embed-dim (config.json: n_inner, intermediate_size, ffn_dim)");
   require(vocab_size <= std::numeric_limits<std::int32_t>::max(),
           format("the vocabulary size is {} (tokens are 32-bit) lower --vocab-size", vocab_size));
   const Family& row = find_family(family);
@@ -91,6 +92,10 @@ void TransformerConfig::validate() const {
               "positive, high_freq_factor above low_freq_factor) correct config.json");
   }
   expect(read_keys(row, write_keys(row, *this)) == *this, "a configuration is one that its family has");
+}
+
+std::size_t TransformerConfig::longest_sequence() const {
+  return sliding_window > 0 ? std::min(max_positions, sliding_window) : max_positions;
 }
 
 TransformerConfig override_config(TransformerConfig config, const ConfigOverrides& overrides) {

@@ -42,13 +42,20 @@ struct TransformerConfig {
   NormKind norm = NormKind::layer;
   float norm_eps = 1e-5f;
   Positions positions = Positions::learned;
+  std::size_t position_offset = 0;  // learned: the table's row of the first token; it has this many rows more
   Rope rope;
+  bool qk_norm = false;  // RMSNorm of each query's and each key's head, before it is rotated
+  /// A token sees itself and the window - 1 tokens before it; 0: all of them. Longer sequences are refused, so that no window
+  /// ever cuts anything off.
+  std::size_t sliding_window = 0;
   Activation activation = Activation::gelu_tanh;
   bool qkv_bias = true, attention_out_bias = true, mlp_bias = true;
   bool tied_embeddings = true;
   float initializer_range = 0.02f;
 
   bool operator==(const TransformerConfig&) const = default;
+  /// The longest sequence for which the model is what it is meant to be: max_positions, or the window.
+  std::size_t longest_sequence() const;
   /// Throws UserError naming the first thing that does not fit (heads that do not divide the width, ...).
   void validate() const;
 };

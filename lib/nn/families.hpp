@@ -71,5 +71,9 @@ void add_family(const Family& family);
 /// The library's rows, each in its file in families/.
 const Family& gpt2_family();
 const Family& llama_family();
+const Family& mistral_family();
+const Family& qwen2_family();
+const Family& qwen3_family();
+const Family& opt_family();
 
 }  // namespace fsdp

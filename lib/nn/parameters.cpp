@@ -24,7 +24,7 @@ class Builder {
     const std::size_t C = config_.width, V = config_.vocab_size;
     out_.token_table = matrix(names_.token_table, {V, C});
     if (config_.positions == Positions::learned)
-      out_.position_table = matrix(names_.position_table, {config_.max_positions, C});
+      out_.position_table = matrix(names_.position_table, {config_.position_offset + config_.max_positions, C});
     for (std::size_t n = 0; n < config_.layers; ++n) {
       block_ = narrow<int>(n);
       out_.blocks.push_back(block(fmt::format(fmt::runtime(names_.block), n)));
@@ -76,6 +76,10 @@ class Builder {
     BlockParameters block;
     block.norm1 = norm(name + names_.norm1);
     block.qkv = group(name, names_.qkv, {q, kv, kv}, config_.qkv_bias);
+    if (config_.qk_norm) {
+      block.q_norm.gain = vector(name + names_.q_norm + ".weight", config_.head_size, 1);
+      block.k_norm.gain = vector(name + names_.k_norm + ".weight", config_.head_size, 1);
+    }
     block.attention_out = linear(name + names_.attention_out, q, C, config_.attention_out_bias, residual);
     block.norm2 = norm(name + names_.norm2);
     const bool gated = config_.activation == Activation::swiglu;

@@ -47,7 +47,9 @@ inline kernels::AttentionShape attention_shape(const TransformerConfig& c, Batch
 /// What a block saves from forward for backward: first what is kept, then, from `kept` on, what is cheap to make again.
 /// Backward replaces most of it by gradients as it goes: see block.cpp.
 struct Saved {
-  std::size_t qkv;             // [R,(H+2K)D], after bias and rotation
+  std::size_t qkv;   // [R,(H+2K)D], after bias, norm and rotation
+  std::size_t q, k;  // where these have a norm, before it: [R,HD], [R,KD]
+  std::size_t q_stats, k_stats;
   std::size_t attention, lse;  // [R,HD], [B,H,T]
   std::size_t mid;             // x after attention, [R,C]; backward puts d attention [R,HD] here
   std::size_t pre;             // before the activation: [R,F], or gate and up [2,R,F]
@@ -61,6 +63,10 @@ struct Saved {
     const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
     Offsets at(type), again(type);
     qkv = at.take_values(R * qkv_width(c));
+    q = at.take_values(c.qk_norm ? R * attention_width(c) : 0);
+    k = at.take_values(c.qk_norm ? R * c.kv_heads * c.head_size : 0);
+    q_stats = at.take(c.qk_norm ? R * c.heads : 0);
+    k_stats = at.take(c.qk_norm ? R * c.kv_heads : 0);
     attention = at.take_values(R * attention_width(c));
     lse = at.take(R * c.heads);
     mid = at.take_values(R * std::max(C, attention_width(c)));
@@ -95,7 +101,7 @@ inline std::size_t head_piece(std::size_t V) {
 struct Scratch {
   std::size_t column_sums;        // for the gradients of biases and norms
   std::size_t bias;               // biases of q, k and v side by side
-  std::size_t unwanted;           // [2,C]: norm gradients that nobody asked for
+  std::size_t unwanted;           // [2,C] or [D]: norm gradients that nobody asked for
   std::size_t d_qkv, attention;   // block: [R,(H+2K)D] and what attention needs
   std::size_t d_up;               // block: [R,F], over d_qkv, which is later
   std::size_t d_branch;           // block: [R,C] likewise: dx through the mask of a branch
@@ -109,7 +115,7 @@ struct Scratch {
     Offsets small(type);
     column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)})));
     bias = small.take_values(qkv_width(c));
-    unwanted = small.take(2 * C);
+    unwanted = small.take(std::max(2 * C, c.head_size));
     Offsets block = small, activation = small, branch = small, head = small;
     d_qkv = block.take_values(R * qkv_width(c));
     attention = block.take(kernels::attention_scratch(attention_shape(c, shape)));

@@ -137,8 +137,8 @@ class Dice {
 };
 
 TransformerConfig random_config(Dice& dice) {
-  TransformerConfig c = find_family(dice.one_of({"gpt2", "llama"})).defaults;
-  const bool llama = c.family == "llama";
+  TransformerConfig c = find_family(dice.one_of({"gpt2", "llama", "qwen2", "qwen3", "opt"})).defaults;
+  const bool llama = c.positions == Positions::rotary;
   c.layers = 1 + dice.below(5);
   c.kv_heads = 1 + dice.below(2);
   c.heads = llama ? c.kv_heads * (1 + dice.below(3)) : c.kv_heads;
@@ -147,10 +147,10 @@ TransformerConfig random_config(Dice& dice) {
   c.ffn_width = 5 + dice.below(40);
   c.vocab_size = 3 + dice.below(60);
   c.max_positions = 16;
-  c.activation = llama ? Activation::swiglu : dice.one_of({Activation::gelu_tanh, Activation::gelu_erf});
+  if (c.family == "gpt2") c.activation = dice.one_of({Activation::gelu_tanh, Activation::gelu_erf});
   c.tied_embeddings = dice.once_in(2);
-  c.qkv_bias = c.attention_out_bias = !llama || dice.once_in(3);
-  c.mlp_bias = !llama || dice.once_in(3);
+  if (c.family == "llama" || c.family == "qwen3") c.qkv_bias = c.attention_out_bias = dice.once_in(3);
+  if (c.family == "llama") c.mlp_bias = dice.once_in(3);
   return c;
 }
 

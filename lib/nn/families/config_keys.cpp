@@ -67,15 +67,16 @@ void require_off(const json& object, const char* name, const json& off) {
                          json_excerpt(*value), name, off.dump()));
 }
 
-Activation read_activation(const json& object, const char* otherwise, bool relu) {
-  const std::string name = read_text(object, "activation_function", otherwise);
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
-  if (name == "gelu") return Activation::gelu_erf;
-  if (relu && name == "relu") return Activation::relu;
-  throw UserError(
-      format("config.json: \"activation_function\": \"{}\" is not supported (it changes the results) use a model with "
-             "\"gelu_new\", \"gelu_pytorch_tanh\"{} or \"gelu\"",
-             name, relu ? ", \"relu\"" : ""));
+Activation read_activation(const json& object, const char* name, const std::string& otherwise,
+                           std::initializer_list<Activation> known) {
+  std::string value = read_text(object, name, otherwise), names;
+  if (value == "gelu_pytorch_tanh") value = name_of(Activation::gelu_tanh);
+  for (const Activation activation : known) {
+    if (value == name_of(activation)) return activation;
+    names += format("{}\"{}\"", names.empty() ? "" : ", ", name_of(activation));
+  }
+  throw UserError(format("config.json: \"{}\": \"{}\" is not supported (it changes the results) use a model with one of {}",
+                         name, value, names));
 }
 
 const char* name_of(Activation activation) {

@@ -23,8 +23,9 @@ bool read_bool(const nlohmann::json& object, const char* name, bool otherwise);
 std::string read_text(const nlohmann::json& object, const char* name, const std::string& otherwise);
 /// Throws where a feature is on that the program does not have; `off` is the value that means that it is not.
 void require_off(const nlohmann::json& object, const char* name, const nlohmann::json& off);
-/// "gelu_new", "gelu" or, where `relu`, "relu", under the key "activation_function".
-Activation read_activation(const nlohmann::json& object, const char* otherwise, bool relu);
+/// One of `known`, by the name that name_of() gives it; "gelu_pytorch_tanh" is "gelu_new".
+Activation read_activation(const nlohmann::json& object, const char* name, const std::string& otherwise,
+                           std::initializer_list<Activation> known);
 const char* name_of(Activation activation);
 /// Rotary positions, in the spelling of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
 Rope read_rope(const nlohmann::json& object, double default_theta);

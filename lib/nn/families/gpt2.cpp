@@ -38,7 +38,8 @@ TransformerConfig read(const json& object, TransformerConfig config) {
   config.heads = config.kv_heads = keys::read_count(object, {"n_head", "num_attention_heads"}, config.heads);
   config.head_size = config.heads == 0 ? 0 : config.width / config.heads;
   config.ffn_width = keys::read_count(object, {"n_inner"}, 4 * config.width);
-  config.activation = keys::read_activation(object, "gelu_new", /*relu=*/false);
+  config.activation =
+      keys::read_activation(object, "activation_function", "gelu_new", {Activation::gelu_tanh, Activation::gelu_erf});
   config.norm_eps = keys::read_float(object, "layer_norm_epsilon", 1e-5);
   config.initializer_range = keys::read_float(object, "initializer_range", 0.02);
   return config;
