@@ -61,7 +61,7 @@ Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verif
 void note_dropout(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
   const nlohmann::json config = read_json_file(options.model / "config.json");
-  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout"})
+  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout", "dropout"})
     if (config.is_object() && config.contains(key) && config[key].is_number() && config[key] > 0)
       warnings.push_back(format("config.json asks for {} {}, which is not used; --dropout and --attention-dropout set it", key,
                                 json_excerpt(config[key])));
