@@ -61,7 +61,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   });
   const TransformerConfig config = source->config();
   const std::size_t T =
-      options.tokens_per_sample > 0 ? options.tokens_per_sample : std::min<std::size_t>(config.max_positions, 1024);
+      options.tokens_per_sample > 0 ? options.tokens_per_sample : std::min<std::size_t>(config.longest_sequence(), 1024);
   std::optional<ValidBatches> batches;
   agree(world, [&] {
     batches.emplace(*file, BatchCut{options.batch_size, T, 1, world.rank(), world.size()}, config.vocab_size);

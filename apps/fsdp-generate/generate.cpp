@@ -75,7 +75,7 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   const auto world = make_self_communicator();
   const auto stream = device->make_stream();
   kernels::set_threads(share_of_rank(*world, *stream, options.threads).threads);
-  const std::size_t T = std::min(config.max_positions, round_up(tokens.size() + options.max_new_tokens, 64));
+  const std::size_t T = std::min(config.longest_sequence(), round_up(tokens.size() + options.max_new_tokens, 64));
   ShardedModel sharded(config, {.strategy = "none", .batch = {1, T}, .plan = {.training = false}}, *world);
   Executor& executor = sharded.allocate(*device);
   load_parameters(*source, sharded.model().parameters(), sharded.layout(), 0, executor.parameters());

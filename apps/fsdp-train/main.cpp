@@ -1,4 +1,4 @@
-// Trains a GPT or Llama model, fully sharded over the ranks of an MPI job. The loop is train() in lib/train/train.cpp.
+// Trains a transformer, fully sharded over the ranks of an MPI job. The loop is train() in lib/train/train.cpp.
 #include <cstdio>
 
 #include "base/program.hpp"

@@ -1,5 +1,6 @@
-// A Hugging Face folder as a source of tensors. Checkpoints on the Hub name GPT-2's tensors without "transformer."; some carry
-// buffers that are computed, not learned, and are left out. Any other tensor is listed, for whoever loads to refuse.
+// A Hugging Face folder as a source of tensors. Some checkpoints on the Hub, as GPT-2's, leave out the prefix of the model
+// without its head ("transformer."); some carry buffers that are computed, not learned, and are left out. Any other tensor is
+// listed, for whoever loads to refuse.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -110,10 +111,11 @@ class HuggingFaceFolder final : public TensorSource {
 
   void take(const SafetensorsFile& file, const StoredTensor& tensor, const std::set<std::string>& wanted) {
     std::string name;
-    for (const char* prefix : {"", "transformer.", "model."})
+    const ParameterNames& names = find_family(config_.family).names;
+    for (const std::string& prefix : {std::string(), names.base})
       if (name.empty() && wanted.contains(prefix + tensor.name)) name = prefix + tensor.name;
     if (name.empty()) {
-      if (is_buffer(tensor.name) || (config_.tied_embeddings && tensor.name == "lm_head.weight")) return;
+      if (is_buffer(tensor.name) || (config_.tied_embeddings && tensor.name == names.head)) return;
       name = tensor.name;
     } else {
       require_readable(file, tensor);

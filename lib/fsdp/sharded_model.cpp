@@ -60,6 +60,11 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
   if (options.batch.T > config.max_positions)
     throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower `sequence length`",
                            options.batch.T, config.max_positions));
+  if (options.batch.T > config.longest_sequence())
+    throw UserError(
+        format("sequences of {} tokens are longer than the model's sliding window of {} (attention that sees a part "
+               "of the sequence is not supported) lower --tokens-per-sample",
+               options.batch.T, config.longest_sequence()));
 }
 
 ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& options, MeshShape mesh,

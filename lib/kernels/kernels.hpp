@@ -81,6 +81,15 @@ void rms_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* g
 template <class E>
 void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Write write_parameters, const E* dy, const E* x,
                        const float* stats, const E* gain, std::size_t R, std::size_t C, float* scratch);
+/// RMSNorm of `heads` heads of D at the front of each row of x[R,..] (rows `stride` elements apart), in place, with one gain[D]
+/// for all heads. before[R,heads,D] receives x as it was, stats[R,heads] = {rstd}.
+template <class E>
+void head_norm_forward(Stream& stream, E* x, E* before, float* stats, const E* gain, std::size_t R, std::size_t heads,
+                       std::size_t D, std::size_t stride, float eps);
+/// dx, which lies as x did, becomes the gradient of what x was; d_gain[D] (=, +=). `scratch`: column_sum_scratch(D) floats.
+template <class E>
+void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, const E* before, const float* stats,
+                        const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch);
 /// Floats of scratch for the partial sums of a norm's or bias's parameter gradients.
 std::size_t column_sum_scratch(std::size_t C);
 
@@ -120,6 +129,11 @@ void bias_gelu_forward(Stream& stream, Gelu form, E* out, E* pre, Nullable<E> bi
 /// d_pre = d_out * gelu'(pre). d_pre may be d_out.
 template <class E>
 void gelu_backward(Stream& stream, Gelu form, E* d_pre, const E* d_out, const E* pre, std::size_t n);
+/// The same with relu(x) = max(x, 0), whose slope at 0 is 0.
+template <class E>
+void bias_relu_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
+template <class E>
+void relu_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n);
 /// SwiGLU (Shazeer 2020): out = silu(gate) * up; each [R,F].
 template <class E>
 void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::size_t n);

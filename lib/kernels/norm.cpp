@@ -53,6 +53,20 @@ void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Wri
 }
 
 template <class E>
+void head_norm_forward(Stream& stream, E* x, E* before, float* stats, const E* gain, std::size_t R, std::size_t heads,
+                       std::size_t D, std::size_t stride, float eps) {
+  launch(stream, HeadNormForward<E>{x, before, stats, gain, heads, D, stride, eps}, R * heads);
+}
+
+template <class E>
+void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, const E* before, const float* stats,
+                        const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch) {
+  const std::size_t partitions = partitions_of(R * heads);
+  launch(stream, HeadNormBackward<E>{dx, scratch, before, stats, gain, R, heads, D, stride, partitions}, partitions);
+  finish(stream, d_gain, scratch, D, D, partitions, write_gain);
+}
+
+template <class E>
 void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, std::size_t C, std::size_t stride, Write write,
                    float* scratch) {
   const std::size_t partitions = partitions_of(R);
@@ -67,6 +81,10 @@ void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, st
   template void rms_norm_forward(Stream&, E*, float*, const E*, const E*, std::size_t, std::size_t, float);                   \
   template void rms_norm_backward(Stream&, E*, Write, float*, Write, const E*, const E*, const float*, const E*, std::size_t, \
                                   std::size_t, float*);                                                                       \
+  template void head_norm_forward(Stream&, E*, E*, float*, const E*, std::size_t, std::size_t, std::size_t, std::size_t,      \
+                                  float);                                                                                     \
+  template void head_norm_backward(Stream&, E*, float*, Write, const E*, const float*, const E*, std::size_t, std::size_t,    \
+                                   std::size_t, std::size_t, float*);                                                         \
   template void bias_backward(Stream&, float*, const E*, std::size_t, std::size_t, std::size_t, Write, float*);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 

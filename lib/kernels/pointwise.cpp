@@ -38,6 +38,16 @@ void gelu_backward(Stream& stream, Gelu form, E* d_pre, const E* d_out, const E*
 }
 
 template <class E>
+void bias_relu_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F) {
+  launch(stream, BiasRelu<E>{out, pre, bias, F}, R);
+}
+
+template <class E>
+void relu_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n) {
+  launch(stream, ReluBackward<E>{d_pre, d_out, pre, n}, blocks(n));
+}
+
+template <class E>
 void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::size_t n) {
   launch(stream, SwigluForward<E>{out, gate, up, n}, blocks(n));
 }
@@ -79,6 +89,8 @@ template void convert(Stream&, float*, const f16*, std::size_t);
   template void add_residual(Stream&, E*, const E*, const E*, Nullable<E>, std::size_t, std::size_t, const DropoutMask&); \
   template void bias_gelu_forward(Stream&, Gelu, E*, E*, Nullable<E>, std::size_t, std::size_t);                          \
   template void gelu_backward(Stream&, Gelu, E*, const E*, const E*, std::size_t);                                        \
+  template void bias_relu_forward(Stream&, E*, E*, Nullable<E>, std::size_t, std::size_t);                                \
+  template void relu_backward(Stream&, E*, const E*, const E*, std::size_t);                                              \
   template void swiglu_forward(Stream&, E*, const E*, const E*, std::size_t);                                             \
   template void swiglu_backward(Stream&, E*, E*, const E*, const E*, const E*, std::size_t);                              \
   template void fill_zero(Stream&, E*, std::size_t);

@@ -1,7 +1,8 @@
 // One block, forward and backward:
 //
-//   norm1 = norm(x_in);  qkv = norm1 Wqkv (rotated);  mid = x_in + drop(attention(qkv) Wo)
-//   norm2 = norm(mid);   pre = norm2 Win;             x_out = mid + drop(activation(pre) Wout)
+//   norm1 = norm(x_in);  qkv = norm1 Wqkv;  q and k are normalised and rotated where the model wants it
+//   mid = x_in + drop(attention(qkv) Wo)
+//   norm2 = norm(mid);   pre = norm2 Win;   x_out = mid + drop(activation(pre) Wout)
 //
 // Backward walks it in reverse with dx, the gradient of the residual stream, in place: each branch adds its share. A gradient
 // takes the place of the saved tensor that was needed last just before, so that backward needs little scratch.
@@ -25,13 +26,14 @@ namespace {
 /// What a block saves, as tensors.
 template <class E>
 struct SavedTensors {
-  E *qkv, *attention, *mid, *pre, *norm1, *norm2, *activated;
-  float *lse, *stats1, *stats2;
+  E *qkv, *q, *k, *attention, *mid, *pre, *norm1, *norm2, *activated;
+  float *q_stats, *k_stats, *lse, *stats1, *stats2;
 
   /// `cheap` null: behind the kept part.
   SavedTensors(const Stage<E>& stage, float* saved, float* cheap) {
     const Saved at(stage.config, stage.context.shape, dtype_of<E>);
     if (!cheap) cheap = saved + at.kept;
+    q = values_at<E>(saved, at.q), k = values_at<E>(saved, at.k), q_stats = saved + at.q_stats, k_stats = saved + at.k_stats;
     qkv = values_at<E>(saved, at.qkv), attention = values_at<E>(saved, at.attention), mid = values_at<E>(saved, at.mid);
     pre = values_at<E>(saved, at.pre), lse = saved + at.lse;
     norm1 = values_at<E>(cheap, at.norm1), norm2 = values_at<E>(cheap, at.norm2), activated = values_at<E>(cheap, at.activated);
@@ -71,11 +73,39 @@ void qkv_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E
     stage.linear_backward_input(group.part[i], d_qkv + column, width, x, i == 0 ? Write::overwrite : Write::add);
 }
 
+/// Norms of the heads of queries and keys, which are replaced; what they were is saved.
+template <class E>
+void qk_norm_forward(const Stage<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at) {
+  const TransformerConfig& c = stage.config;
+  if (!c.qk_norm) return;
+  Stream& stream = stage.context.stream;
+  kernels::head_norm_forward(stream, at.qkv, at.q, at.q_stats, stage.weight(parameters.q_norm.gain), stage.R(), c.heads,
+                             c.head_size, qkv_width(c), c.norm_eps);
+  kernels::head_norm_forward(stream, at.qkv + attention_width(c), at.k, at.k_stats, stage.weight(parameters.k_norm.gain),
+                             stage.R(), c.kv_heads, c.head_size, qkv_width(c), c.norm_eps);
+}
+
+/// d_qkv becomes the gradient of what the norms were given.
+template <class E>
+void qk_norm_backward(const Stage<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at, E* d_qkv,
+                      Write write) {
+  const TransformerConfig& c = stage.config;
+  if (!c.qk_norm) return;
+  const auto backward = [&](const Norm& norm, E* dx, const E* before, const float* stats, std::size_t heads) {
+    float* d_gain = stage.gradient(norm.gain);
+    if (!d_gain) d_gain = stage.scratch_at(stage.scratch.unwanted);
+    kernels::head_norm_backward(stage.context.stream, dx, d_gain, write, before, stats, stage.weight(norm.gain), stage.R(),
+                                heads, c.head_size, qkv_width(c), stage.scratch_at(stage.scratch.column_sums));
+  };
+  backward(parameters.q_norm, d_qkv, at.q, at.q_stats, c.heads);
+  backward(parameters.k_norm, d_qkv + attention_width(c), at.k, at.k_stats, c.kv_heads);
+}
+
 /// Rotary positions of queries and keys, which lie side by side, in one call.
 template <class E>
 void rotate(const Stage<E>& stage, E* qkv, bool inverse) {
   const TransformerConfig& c = stage.config;
-  if (c.family != Family::llama) return;
+  if (c.positions != Positions::rotary) return;
   expect(stage.context.tables != nullptr, "rotary positions have their tables");
   kernels::rope(stage.context.stream, qkv, stage.context.shape.B, stage.context.shape.T, c.heads + c.kv_heads, c.head_size,
                 qkv_width(c), stage.context.tables, inverse);
@@ -85,29 +115,41 @@ kernels::Gelu gelu_form(Activation activation) {
   return activation == Activation::gelu_tanh ? kernels::Gelu::tanh : kernels::Gelu::erf;
 }
 
-/// activated[R,F] from pre.
+/// activated[R,F] from pre, to which `bias` is added unless it is null.
 template <class E>
-void activate(const Stage<E>& stage, E* pre, E* activated) {
+void activate(const Stage<E>& stage, E* pre, E* activated, const E* bias = nullptr) {
   Stream& stream = stage.context.stream;
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
-  if (stage.config.activation != Activation::swiglu)
-    kernels::bias_gelu_forward(stream, gelu_form(stage.config.activation), activated, pre, nullptr, R, F);
-  else
-    kernels::swiglu_forward(stream, activated, pre, pre + R * F, R * F);
+  switch (stage.config.activation) {
+    case Activation::gelu_tanh:
+    case Activation::gelu_erf:
+      return kernels::bias_gelu_forward(stream, gelu_form(stage.config.activation), activated, pre, bias, R, F);
+    case Activation::relu:
+      return kernels::bias_relu_forward(stream, activated, pre, bias, R, F);
+    case Activation::swiglu:
+      return kernels::swiglu_forward(stream, activated, pre, pre + R * F, R * F);
+  }
 }
 
 /// activated[R,F] from x[R,C]; pre: [R,F], or gate and up one behind the other.
 template <class E>
 void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E* pre, E* activated) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
-  if (stage.config.activation != Activation::swiglu)
-    return stage.linear_gelu_forward(group.part[0], gelu_form(stage.config.activation), x, pre, activated);
-  for (std::size_t i = 0; i < group.size; ++i) {
-    E* const part = pre + i * R * F;
-    stage.linear_forward(group.part[i], x, part, F);
-    if (group.part[i].bias >= 0) kernels::add_bias(stage.context.stream, part, stage.weight(group.part[i].bias), R, F);
+  switch (stage.config.activation) {
+    case Activation::gelu_tanh:
+    case Activation::gelu_erf:
+      return stage.linear_gelu_forward(group.part[0], gelu_form(stage.config.activation), x, pre, activated);
+    case Activation::relu:
+      stage.linear_forward(group.part[0], x, pre, F);
+      return activate(stage, pre, activated, stage.weight(group.part[0].bias));
+    case Activation::swiglu:
+      for (std::size_t i = 0; i < group.size; ++i) {
+        E* const part = pre + i * R * F;
+        stage.linear_forward(group.part[i], x, part, F);
+        if (group.part[i].bias >= 0) kernels::add_bias(stage.context.stream, part, stage.weight(group.part[i].bias), R, F);
+      }
+      return activate(stage, pre, activated);
   }
-  activate(stage, pre, activated);
 }
 
 /// d_pre[R,F], where SwiGLU has its gate, from dy[R,C], which `out` has made; the gradient of its other half is left in
@@ -115,11 +157,18 @@ void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x,
 template <class E>
 void activation_backward(const Stage<E>& stage, const Linear& out, const E* dy, const E* pre, E* d_pre) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
-  if (stage.config.activation != Activation::swiglu)
-    return stage.linear_gelu_backward(out, gelu_form(stage.config.activation), dy, pre, d_pre);
-  stage.linear_backward_input(out, dy, stage.config.width, d_pre, Write::overwrite);
-  kernels::swiglu_backward(stage.context.stream, d_pre, stage.scratch_values(stage.scratch.d_up), d_pre, pre, pre + R * F,
-                           R * F);
+  switch (stage.config.activation) {
+    case Activation::gelu_tanh:
+    case Activation::gelu_erf:
+      return stage.linear_gelu_backward(out, gelu_form(stage.config.activation), dy, pre, d_pre);
+    case Activation::relu:
+      stage.linear_backward_input(out, dy, stage.config.width, d_pre, Write::overwrite);
+      return kernels::relu_backward(stage.context.stream, d_pre, d_pre, pre, R * F);
+    case Activation::swiglu:
+      stage.linear_backward_input(out, dy, stage.config.width, d_pre, Write::overwrite);
+      return kernels::swiglu_backward(stage.context.stream, d_pre, stage.scratch_values(stage.scratch.d_up), d_pre, pre,
+                                      pre + R * F, R * F);
+  }
 }
 
 /// dx[R,C] over x, after activation_backward().
@@ -145,6 +194,7 @@ void Transformer::forward_block(const StageContext& context, std::size_t block, 
 
   stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, R);
   qkv_forward(stage, parameters.qkv, at.norm1, at.qkv);
+  qk_norm_forward(stage, parameters, at);
   rotate(stage, at.qkv, false);
   kernels::attention_forward(context.stream, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
                              attention_shape(config_, context.shape), stage.scratch_at(stage.scratch.attention),
@@ -198,6 +248,7 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
                               stage.scratch_at(stage.scratch.attention),
                               stage.dropout_mask(DropoutSite::attention_probabilities, block));
   rotate(stage, d_qkv, true);
+  qk_norm_backward(stage, parameters, at, d_qkv, write);
   qkv_backward(stage, parameters.qkv, at.norm1, d_qkv, write);
   stage.norm_backward(parameters.norm1, dx, Write::add, at.norm1, x_in, at.stats1, write);
 }

@@ -1,4 +1,5 @@
-// What a transformer is: Hugging Face's config.json, reduced to what changes the arithmetic.
+// What a transformer is: Hugging Face's config.json, reduced to what changes the arithmetic. nn/families.hpp has what is said
+// differently in each family of models.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +13,9 @@
 
 namespace fsdp {
 
-enum class Family { gpt2, llama };  // decides names and stored layouts: Conv1D [in, out] or Linear [out, in]
-enum class Activation { gelu_tanh, gelu_erf, swiglu };
+enum class NormKind { layer, rms };        // LayerNorm with a bias, or RMSNorm
+enum class Positions { learned, rotary };  // a table added to the embedding, or rotations of queries and keys
+enum class Activation { gelu_tanh, gelu_erf, relu, swiglu };
 
 /// Frequencies of rotary positions: "default", or "llama3" (Llama 3.1 release notes; transformers' _compute_llama3_parameters).
 struct Rope {
@@ -25,9 +27,10 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
-/// gpt2: learned positions, LayerNorm, GELU, biases. llama: RoPE, RMSNorm, SwiGLU, grouped queries, optional biases.
+/// The fields describe the arithmetic. `family` is for files alone: it names the row of nn/families.hpp that says how
+/// config.json and the parameters are written.
 struct TransformerConfig {
-  Family family = Family::gpt2;
+  std::string family = "gpt2";    // model_type in config.json
   std::size_t vocab_size = 0;     // V
   std::size_t max_positions = 0;  // longest sequence
   std::size_t width = 0;          // C
@@ -36,14 +39,23 @@ struct TransformerConfig {
   std::size_t kv_heads = 0;       // K
   std::size_t head_size = 0;      // D
   std::size_t ffn_width = 0;      // F
-  Activation activation = Activation::gelu_tanh;
+  NormKind norm = NormKind::layer;
   float norm_eps = 1e-5f;
-  bool tied_embeddings = true;
-  bool attention_bias = true, mlp_bias = true;
-  float initializer_range = 0.02f;
+  Positions positions = Positions::learned;
+  std::size_t position_offset = 0;  // learned: the table's row of the first token; it has this many rows more
   Rope rope;
+  bool qk_norm = false;  // RMSNorm of each query's and each key's head, before it is rotated
+  /// A token sees itself and the window - 1 tokens before it; 0: all of them. Longer sequences are refused, so that no window
+  /// ever cuts anything off.
+  std::size_t sliding_window = 0;
+  Activation activation = Activation::gelu_tanh;
+  bool qkv_bias = true, attention_out_bias = true, mlp_bias = true;
+  bool tied_embeddings = true;
+  float initializer_range = 0.02f;
 
   bool operator==(const TransformerConfig&) const = default;
+  /// The longest sequence for which the model is what it is meant to be: max_positions, or the window.
+  std::size_t longest_sequence() const;
   /// Throws UserError naming the first thing that does not fit (heads that do not divide the width, ...).
   void validate() const;
 };
@@ -52,7 +64,7 @@ struct TransformerConfig {
 struct ConfigOverrides {
   std::optional<std::size_t> layers, width, ffn_width, heads, kv_heads, vocab_size, max_positions;
 };
-/// `config` with those sizes and what follows from them: the head size becomes width / heads; key/value heads that equalled the
+/// `config` with those sizes and what follows from them: a head size that was width / heads, key/value heads that equalled the
 /// heads, and an inner width that was 4 x width, follow. Does not validate.
 TransformerConfig override_config(TransformerConfig config, const ConfigOverrides& overrides);
 

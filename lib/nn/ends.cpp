@@ -12,8 +12,9 @@ void Transformer::embedding_forward(const StageContext& context, const std::int3
   with_element(context.type, [&, B = B, T = T]<class E>() {
     const Stage<E> stage(config_, context);
     auto* const x = static_cast<E*>(x_out);
-    kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), stage.weight(model_.position_table),
-                               B, T, config_.width);
+    const E* positions = stage.weight(model_.position_table);
+    if (positions) positions += config_.position_offset * config_.width;
+    kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), positions, B, T, config_.width);
     const kernels::DropoutMask mask = stage.dropout_mask(DropoutSite::embedding, 0);
     if (mask.dropped) kernels::dropout(context.stream, x, x, stage.R(), config_.width, mask);
   });
@@ -27,9 +28,12 @@ void Transformer::embedding_backward(const StageContext& context, const std::int
     if (float* d_table = stage.gradient(model_.token_table))
       kernels::embedding_backward(context.stream, d_table, dx, tokens, stage.R(), config_.width, config_.vocab_size,
                                   config_.tied_embeddings ? Write::add : write);
-    if (float* d_table = stage.gradient(model_.position_table))
-      kernels::position_backward(context.stream, d_table, dx, context.shape.B, context.shape.T, config_.width,
+    if (float* d_table = stage.gradient(model_.position_table)) {
+      const std::size_t unused = config_.position_offset * config_.width;
+      if (write == Write::overwrite) kernels::fill_zero(context.stream, d_table, unused);
+      kernels::position_backward(context.stream, d_table + unused, dx, context.shape.B, context.shape.T, config_.width,
                                  config_.max_positions, write);
+    }
   });
 }
 

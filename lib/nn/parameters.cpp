@@ -1,11 +1,13 @@
-// Names, order, shapes and initial values. Names are those of GPT2LMHeadModel and LlamaForCausalLM in transformers. Initial
-// values: weights and embeddings normal(initializer_range), norm gains 1, biases 0; GPT-2's projections into the residual
-// stream divided by sqrt(2 L) (Radford et al. 2019, section 2.3; GPT2PreTrainedModel._init_weights).
+// Names, order, shapes and initial values. The order is the same in all families. Initial values: weights and embeddings
+// normal(initializer_range), norm gains 1, biases 0; where the family wants it, projections into the residual stream are
+// divided by sqrt(2 L) (Radford et al. 2019, section 2.3; GPT2PreTrainedModel._init_weights).
 #include "nn/parameters.hpp"
 
 #include <cmath>
+#include <numeric>
 #include <utility>
 
+#include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 
@@ -15,20 +17,21 @@ namespace {
 
 class Builder {
  public:
-  explicit Builder(const TransformerConfig& config) : config_(config) {}
+  explicit Builder(const TransformerConfig& config)
+      : config_(config), family_(find_family(config.family)), names_(family_.names) {}
 
   ModelParameters build() {
     const std::size_t C = config_.width, V = config_.vocab_size;
-    const bool gpt2 = config_.family == Family::gpt2;
-    out_.token_table = matrix(gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight", {V, C});
-    if (gpt2) out_.position_table = matrix("transformer.wpe.weight", {config_.max_positions, C});
+    out_.token_table = matrix(names_.token_table, {V, C});
+    if (config_.positions == Positions::learned)
+      out_.position_table = matrix(names_.position_table, {config_.position_offset + config_.max_positions, C});
     for (std::size_t n = 0; n < config_.layers; ++n) {
       block_ = narrow<int>(n);
-      out_.blocks.push_back(gpt2 ? gpt2_block(format("transformer.h.{}.", n)) : llama_block(format("model.layers.{}.", n)));
+      out_.blocks.push_back(block(fmt::format(fmt::runtime(names_.block), n)));
     }
     block_ = -1;
-    out_.final_norm = norm(gpt2 ? "transformer.ln_f" : "model.norm");
-    out_.head = config_.tied_embeddings ? out_.token_table : matrix("lm_head.weight", {V, C});
+    out_.final_norm = norm(names_.final_norm);
+    out_.head = config_.tied_embeddings ? out_.token_table : matrix(names_.head, {V, C});
     return std::move(out_);
   }
 
@@ -46,47 +49,48 @@ class Builder {
   Norm norm(const std::string& name) {
     Norm norm;
     norm.gain = vector(name + ".weight", config_.width, 1);
-    if (config_.family == Family::gpt2) norm.bias = vector(name + ".bias", config_.width, 0);
+    if (config_.norm == NormKind::layer) norm.bias = vector(name + ".bias", config_.width, 0);
     return norm;
   }
   Linear linear(const std::string& name, std::size_t in, std::size_t out, bool bias, float scale = 1) {
-    Linear linear{.in = in, .out = out};
-    linear.weight = matrix(name + ".weight", config_.family == Family::gpt2 ? Shape{in, out} : Shape{out, in}, scale);
+    Linear linear{.in = in, .out = out, .layout = family_.weights};
+    linear.weight = matrix(name + ".weight", linear.layout == WeightLayout::in_out ? Shape{in, out} : Shape{out, in}, scale);
     if (bias) linear.bias = vector(name + ".bias", out, 0);
     return linear;
   }
-
-  BlockParameters gpt2_block(const std::string& name) {
-    const std::size_t C = config_.width, F = config_.ffn_width;
-    const float residual = 1 / std::sqrt(2 * static_cast<float>(config_.layers));
-    BlockParameters block;
-    block.norm1 = norm(name + "ln_1");
-    block.qkv = {{linear(name + "attn.c_attn", C, 3 * C, true)}, 1};
-    block.attention_out = linear(name + "attn.c_proj", C, C, true, residual);
-    block.norm2 = norm(name + "ln_2");
-    block.ffn_in = {{linear(name + "mlp.c_fc", C, F, true)}, 1};
-    block.ffn_out = linear(name + "mlp.c_proj", F, C, true, residual);
-    return block;
+  /// Projections of one input to outputs of these widths, which one projection may make side by side.
+  LinearGroup group(const std::string& block, const std::vector<std::string>& names, std::vector<std::size_t> widths,
+                    bool bias) {
+    if (names.size() == 1) widths = {std::accumulate(widths.begin(), widths.end(), std::size_t{0})};
+    expect(names.size() == widths.size(), "a family has names for all its projections");
+    LinearGroup group;
+    for (; group.size < names.size(); ++group.size)
+      group.part[group.size] = linear(block + names[group.size], config_.width, widths[group.size], bias);
+    return group;
   }
 
-  BlockParameters llama_block(const std::string& name) {
-    const std::size_t C = config_.width, F = config_.ffn_width, D = config_.head_size;
-    const bool attention_bias = config_.attention_bias, mlp_bias = config_.mlp_bias;
-    const std::string attention = name + "self_attn.", mlp = name + "mlp.";
+  BlockParameters block(const std::string& name) {
+    const std::size_t C = config_.width, F = config_.ffn_width, q = config_.heads * config_.head_size,
+                      kv = config_.kv_heads * config_.head_size;
+    const float residual = family_.residual_init_scaled ? 1 / std::sqrt(2 * static_cast<float>(config_.layers)) : 1;
     BlockParameters block;
-    block.norm1 = norm(name + "input_layernorm");
-    block.qkv = {{linear(attention + "q_proj", C, config_.heads * D, attention_bias),
-                  linear(attention + "k_proj", C, config_.kv_heads * D, attention_bias),
-                  linear(attention + "v_proj", C, config_.kv_heads * D, attention_bias)},
-                 3};
-    block.attention_out = linear(attention + "o_proj", config_.heads * D, C, attention_bias);
-    block.norm2 = norm(name + "post_attention_layernorm");
-    block.ffn_in = {{linear(mlp + "gate_proj", C, F, mlp_bias), linear(mlp + "up_proj", C, F, mlp_bias)}, 2};
-    block.ffn_out = linear(mlp + "down_proj", F, C, mlp_bias);
+    block.norm1 = norm(name + names_.norm1);
+    block.qkv = group(name, names_.qkv, {q, kv, kv}, config_.qkv_bias);
+    if (config_.qk_norm) {
+      block.q_norm.gain = vector(name + names_.q_norm + ".weight", config_.head_size, 1);
+      block.k_norm.gain = vector(name + names_.k_norm + ".weight", config_.head_size, 1);
+    }
+    block.attention_out = linear(name + names_.attention_out, q, C, config_.attention_out_bias, residual);
+    block.norm2 = norm(name + names_.norm2);
+    const bool gated = config_.activation == Activation::swiglu;
+    block.ffn_in = group(name, names_.ffn_in, gated ? std::vector{F, F} : std::vector{F}, config_.mlp_bias);
+    block.ffn_out = linear(name + names_.ffn_out, F, C, config_.mlp_bias, residual);
     return block;
   }
 
   const TransformerConfig& config_;
+  const Family& family_;
+  const ParameterNames& names_;
   ModelParameters out_;
   int block_ = -1;
 };

@@ -1,5 +1,5 @@
 // The parameters of a model in order, under their Hugging Face names and in their stored shapes, and which stage uses which.
-// Both families become the same few structs here (two norms, a group of projections into attention, ...), so that the stages
+// All families become the same few structs here (two norms, a group of projections into attention, ...), so that the stages
 // need not tell them apart.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nn/config.hpp"
+#include "nn/families.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -36,6 +37,7 @@ struct Norm {
 struct Linear {
   int weight = -1, bias = -1;
   std::size_t in = 0, out = 0;
+  WeightLayout layout = WeightLayout::out_in;
 };
 /// Projections of one input, their outputs in this order.
 struct LinearGroup {
@@ -44,10 +46,11 @@ struct LinearGroup {
 };
 struct BlockParameters {
   Norm norm1;
-  LinearGroup qkv;  // c_attn; or q, k, v
+  LinearGroup qkv;      // one projection, or q, k, v
+  Norm q_norm, k_norm;  // [D], the same for all heads
   Linear attention_out;
   Norm norm2;
-  LinearGroup ffn_in;  // c_fc; or gate, up
+  LinearGroup ffn_in;  // one projection, or gate, up
   Linear ffn_out;
 };
 

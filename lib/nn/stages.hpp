@@ -1,5 +1,5 @@
 // Shared by the stages, private to this folder: where things lie in `saved` and `scratch`, and norms and projections in terms
-// of the kernels. Conv1D or Linear, LayerNorm or RMSNorm is decided here and nowhere else.
+// of the kernels, whichever kind of norm and whichever layout of a weight the model has.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,9 @@ inline kernels::AttentionShape attention_shape(const TransformerConfig& c, Batch
 /// What a block saves from forward for backward: first what is kept, then, from `kept` on, what is cheap to make again.
 /// Backward replaces most of it by gradients as it goes: see block.cpp.
 struct Saved {
-  std::size_t qkv;             // [R,(H+2K)D], after bias and rotation
+  std::size_t qkv;   // [R,(H+2K)D], after bias, norm and rotation
+  std::size_t q, k;  // where these have a norm, before it: [R,HD], [R,KD]
+  std::size_t q_stats, k_stats;
   std::size_t attention, lse;  // [R,HD], [B,H,T]
   std::size_t mid;             // x after attention, [R,C]; backward puts d attention [R,HD] here
   std::size_t pre;             // before the activation: [R,F], or gate and up [2,R,F]
@@ -61,6 +63,10 @@ struct Saved {
     const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
     Offsets at(type), again(type);
     qkv = at.take_values(R * qkv_width(c));
+    q = at.take_values(c.qk_norm ? R * attention_width(c) : 0);
+    k = at.take_values(c.qk_norm ? R * c.kv_heads * c.head_size : 0);
+    q_stats = at.take(c.qk_norm ? R * c.heads : 0);
+    k_stats = at.take(c.qk_norm ? R * c.kv_heads : 0);
     attention = at.take_values(R * attention_width(c));
     lse = at.take(R * c.heads);
     mid = at.take_values(R * std::max(C, attention_width(c)));
@@ -95,7 +101,7 @@ inline std::size_t head_piece(std::size_t V) {
 struct Scratch {
   std::size_t column_sums;        // for the gradients of biases and norms
   std::size_t bias;               // biases of q, k and v side by side
-  std::size_t unwanted;           // [2,C]: norm gradients that nobody asked for
+  std::size_t unwanted;           // [2,C] or [D]: norm gradients that nobody asked for
   std::size_t d_qkv, attention;   // block: [R,(H+2K)D] and what attention needs
   std::size_t d_up;               // block: [R,F], over d_qkv, which is later
   std::size_t d_branch;           // block: [R,C] likewise: dx through the mask of a branch
@@ -109,7 +115,7 @@ struct Scratch {
     Offsets small(type);
     column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)})));
     bias = small.take_values(qkv_width(c));
-    unwanted = small.take(2 * C);
+    unwanted = small.take(std::max(2 * C, c.head_size));
     Offsets block = small, activation = small, branch = small, head = small;
     d_qkv = block.take_values(R * qkv_width(c));
     attention = block.take(kernels::attention_scratch(attention_shape(c, shape)));
@@ -169,7 +175,7 @@ class Stage {
   }
 
   void norm_forward(const Norm& norm, E* y, float* stats, const E* x, std::size_t rows) const {
-    if (config.family == Family::gpt2) {
+    if (config.norm == NormKind::layer) {
       kernels::layer_norm_forward(context.stream, y, stats, x, weight(norm.gain), weight(norm.bias), rows, config.width,
                                   config.norm_eps);
     } else {
@@ -182,7 +188,7 @@ class Stage {
     float* d_gain = gradient(norm.gain);
     if (!d_gain) d_gain = scratch_at(scratch.unwanted);
     float* sums = scratch_at(scratch.column_sums);
-    if (config.family == Family::gpt2) {
+    if (config.norm == NormKind::layer) {
       float* d_bias = gradient(norm.bias);
       if (!d_bias) d_bias = scratch_at(scratch.unwanted) + config.width;
       kernels::layer_norm_backward(context.stream, dx, write_dx, d_gain, d_bias, write, dy, x, stats, weight(norm.gain), R(),
@@ -195,30 +201,30 @@ class Stage {
 
   /// y[R,out] = x[R,in] W, without the bias. Rows of y are `stride` elements apart.
   void linear_forward(const Linear& linear, const E* x, E* y, std::size_t stride) const {
-    const bool conv1d = config.family == Family::gpt2;
-    kernels::gemm(context.stream, Trans::no, conv1d ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in,
-                  weight(linear.weight), conv1d ? linear.out : linear.in, y, stride, Write::overwrite);
+    const bool in_out = linear.layout == WeightLayout::in_out;
+    kernels::gemm(context.stream, Trans::no, in_out ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in,
+                  weight(linear.weight), in_out ? linear.out : linear.in, y, stride, Write::overwrite);
   }
   /// dx[R,in] (=, +=) dy W^T.
   void linear_backward_input(const Linear& linear, const E* dy, std::size_t stride, E* dx, Write write) const {
-    const bool conv1d = config.family == Family::gpt2;
-    kernels::gemm(context.stream, Trans::no, conv1d ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,
-                  weight(linear.weight), conv1d ? linear.out : linear.in, dx, linear.in, write);
+    const bool in_out = linear.layout == WeightLayout::in_out;
+    kernels::gemm(context.stream, Trans::no, in_out ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,
+                  weight(linear.weight), in_out ? linear.out : linear.in, dx, linear.in, write);
   }
   /// pre[R,out] = x[R,in] W + bias, y = gelu(pre).
   void linear_gelu_forward(const Linear& linear, kernels::Gelu form, const E* x, E* pre, E* y) const {
-    kernels::gemm_bias_gelu(context.stream, form, config.family == Family::gpt2 ? Trans::no : Trans::yes, R(), linear.out,
-                            linear.in, x, weight(linear.weight), weight(linear.bias), pre, y);
+    kernels::gemm_bias_gelu(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::no : Trans::yes, R(),
+                            linear.out, linear.in, x, weight(linear.weight), weight(linear.bias), pre, y);
   }
   /// d_pre[R,in], from before a GELU whose result was this linear's input, = (dy[R,out] W^T) gelu'(pre).
   void linear_gelu_backward(const Linear& linear, kernels::Gelu form, const E* dy, const E* pre, E* d_pre) const {
-    kernels::gemm_gelu_backward(context.stream, form, config.family == Family::gpt2 ? Trans::yes : Trans::no, R(), linear.in,
-                                linear.out, dy, weight(linear.weight), pre, d_pre);
+    kernels::gemm_gelu_backward(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::yes : Trans::no, R(),
+                                linear.in, linear.out, dy, weight(linear.weight), pre, d_pre);
   }
   /// Gradients of the weight and the bias, from the input and the output's gradient.
   void linear_backward_parameters(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {
     if (float* d_weight = gradient(linear.weight)) {
-      if (config.family == Family::gpt2) {
+      if (linear.layout == WeightLayout::in_out) {
         kernels::gemm(context.stream, Trans::yes, Trans::no, linear.in, linear.out, R(), x, linear.in, dy, stride, d_weight,
                       linear.out, write);
       } else {

@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-Transformer::Transformer(TransformerConfig config) : config_(config) {
+Transformer::Transformer(TransformerConfig config) : config_(std::move(config)) {
   config_.validate();
   model_ = list_parameters(config_);
 }
@@ -18,13 +18,13 @@ double Transformer::flops_per_token(std::size_t T) const {
   const TransformerConfig& c = config_;
   const std::size_t table = c.vocab_size * c.width;
   std::size_t multiplied = parameter_count() - table + (c.tied_embeddings ? table : 0);
-  if (model_.position_table >= 0) multiplied -= c.max_positions * c.width;
+  if (model_.position_table >= 0) multiplied -= numel(parameters()[static_cast<std::size_t>(model_.position_table)].shape);
   const double attention = static_cast<double>(c.layers) * static_cast<double>(c.heads * c.head_size) * static_cast<double>(T);
   return 6 * static_cast<double>(multiplied) + 6 * attention;
 }
 
 std::size_t Transformer::table_numel(std::size_t T) const {
-  return config_.family == Family::llama ? T * config_.head_size : 0;
+  return config_.positions == Positions::rotary ? T * config_.head_size : 0;
 }
 
 void Transformer::fill_tables(std::span<float> tables, std::size_t T, DType type) const {

@@ -1,5 +1,5 @@
-// GPT and Llama as a chain of stages: embedding, L blocks, head. A stage is arithmetic on tensors that the caller provides: it
-// owns no memory, knows nothing of ranks, units or shards, and does not allocate. Letters as in docs/glossary.md.
+// A decoder-only transformer as a chain of stages: embedding, L blocks, head. A stage is arithmetic on tensors that the caller
+// provides: it owns no memory, knows nothing of ranks, units or shards, and does not allocate. Letters as in docs/glossary.md.
 #pragma once
 
 #include <cstdint>

@@ -365,7 +365,7 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
       "Type in which gradients travel to where they are added up. Each rank's own is rounded once; the sums are "
       "fp32, and travel so. fp16 has no gradients below 6e-8 or above 65504 (times the loss scale of --fp16).");
   table.choice<DType>("buffer-dtype", o.execution.table_type, dtypes,
-                      "Type to which the model's buffers, the rotary tables of Llama, are rounded.");
+                      "Type to which the model's buffers, the tables of rotary positions, are rounded.");
   table.number("fp16-init-scale", "S", scaler.init_scale, "With fp16: loss scale of the first update.", "above 0", above_0);
   table
       .integer("fp16-scale-window", "N", scaler.scale_window, {1},
@@ -519,7 +519,7 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
 
 OptionTable train_option_table(TrainOptions& o, int ranks) {
   OptionTable table("fsdp-train", "[DATA] [options]",
-                    "Trains a GPT or Llama model with fully sharded data parallelism. Start one process per rank, for example: "
+                    "Trains a transformer with fully sharded data parallelism. Start one process per rank, for example: "
                     "mpirun -np 2 fsdp-train train.bin --arch gpt2 --max-update 100");
   add_train_options(table, o, [ranks] { return ranks; });
   table.then([&o](const OptionTable& read) {

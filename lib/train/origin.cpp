@@ -61,7 +61,7 @@ Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verif
 void note_dropout(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
   const nlohmann::json config = read_json_file(options.model / "config.json");
-  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout"})
+  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout", "dropout"})
     if (config.is_object() && config.contains(key) && config[key].is_number() && config[key] > 0)
       warnings.push_back(format("config.json asks for {} {}, which is not used; --dropout and --attention-dropout set it", key,
                                 json_excerpt(config[key])));
@@ -153,7 +153,7 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
   TransformerConfig config = override_config(base, options.sizes);
   config.validate();
   // As in fairseq: learned positions of a new model are as many as can be trained.
-  if (!options.arch.empty() && config.family == Family::gpt2)
+  if (!options.arch.empty() && config.positions == Positions::learned)
     config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
   return config;
 }

@@ -18,7 +18,7 @@ namespace {
 /// Brown et al. 2020, "Language Models are Few-Shot Learners", table 2.1.
 std::vector<Parameter> gpt3_parameters() {
   TransformerConfig config;
-  config.family = Family::gpt2;
+  config.family = "gpt2";
   config.vocab_size = 50257;
   config.max_positions = 2048;
   config.width = 12288;

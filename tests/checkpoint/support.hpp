@@ -18,8 +18,7 @@
 namespace fsdp::test {
 
 inline TransformerConfig gpt2_config() {
-  TransformerConfig config;
-  config.family = Family::gpt2;
+  TransformerConfig config = find_family("gpt2").defaults;
   config.vocab_size = 37;
   config.max_positions = 11;
   config.width = 12;
@@ -31,8 +30,7 @@ inline TransformerConfig gpt2_config() {
 }
 
 inline TransformerConfig llama_config() {
-  TransformerConfig config;
-  config.family = Family::llama;
+  TransformerConfig config = find_family("llama").defaults;
   config.vocab_size = 41;
   config.max_positions = 16;
   config.width = 20;
@@ -41,8 +39,6 @@ inline TransformerConfig llama_config() {
   config.kv_heads = 1;
   config.head_size = 4;
   config.ffn_width = 27;
-  config.activation = Activation::swiglu;
-  config.tied_embeddings = config.attention_bias = config.mlp_bias = false;
   return config;
 }
 

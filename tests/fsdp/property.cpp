@@ -144,9 +144,8 @@ class Dice {
 };
 
 TransformerConfig random_config(Dice& dice) {
-  TransformerConfig c;
-  c.family = dice.one_of({Family::gpt2, Family::llama});
-  const bool llama = c.family == Family::llama;
+  TransformerConfig c = find_family(dice.one_of({"gpt2", "llama", "qwen2", "qwen3", "opt"})).defaults;
+  const bool llama = c.positions == Positions::rotary;
   c.layers = 1 + dice.below(5);
   c.kv_heads = 1 + dice.below(2);
   c.heads = llama ? c.kv_heads * (1 + dice.below(3)) : c.kv_heads;
@@ -155,10 +154,10 @@ TransformerConfig random_config(Dice& dice) {
   c.ffn_width = 5 + dice.below(40);
   c.vocab_size = 3 + dice.below(60);
   c.max_positions = 16;
-  c.activation = llama ? Activation::swiglu : dice.one_of({Activation::gelu_tanh, Activation::gelu_erf});
+  if (c.family == "gpt2") c.activation = dice.one_of({Activation::gelu_tanh, Activation::gelu_erf});
   c.tied_embeddings = dice.once_in(2);
-  c.attention_bias = !llama || dice.once_in(3);
-  c.mlp_bias = !llama || dice.once_in(3);
+  if (c.family == "llama" || c.family == "qwen3") c.qkv_bias = c.attention_out_bias = dice.once_in(3);
+  if (c.family == "llama") c.mlp_bias = dice.once_in(3);
   return c;
 }
 
@@ -195,11 +194,11 @@ std::string describe(const Job& j, std::uint64_t seed, std::uint64_t number) {
       "recompute {} "
       "(policy {}, every {}), slots {}/{}, prefetch {}/{}, unsharded {}, freeze {}, only {}, ignore {}, dropout {}, {} in {}, "
       "computed in {}, reduced in {}",
-      number, seed, j.config.family == Family::gpt2 ? "gpt2" : "llama", j.config.layers, j.config.heads, j.config.kv_heads,
-      j.config.head_size, j.config.vocab_size, j.config.tied_embeddings, j.ranks, j.sharding.strategy,
-      j.sharding.shard_group_size, static_cast<int>(j.sharding.wrap.kind), fmt::join(j.sharding.wrap.patterns, ","),
-      j.sharding.batch.B, p.micro_batches, p.checkpoint_activations, static_cast<int>(p.checkpoint_policy), p.checkpoint_every,
-      p.parameter_slots, p.gradient_slots, static_cast<int>(p.backward_prefetch), p.forward_prefetch, p.accumulate_unsharded,
+      number, seed, j.config.family, j.config.layers, j.config.heads, j.config.kv_heads, j.config.head_size,
+      j.config.vocab_size, j.config.tied_embeddings, j.ranks, j.sharding.strategy, j.sharding.shard_group_size,
+      static_cast<int>(j.sharding.wrap.kind), fmt::join(j.sharding.wrap.patterns, ","), j.sharding.batch.B, p.micro_batches,
+      p.checkpoint_activations, static_cast<int>(p.checkpoint_policy), p.checkpoint_every, p.parameter_slots, p.gradient_slots,
+      static_cast<int>(p.backward_prefetch), p.forward_prefetch, p.accumulate_unsharded,
       fmt::join(j.sharding.patterns.freeze, ","), fmt::join(j.sharding.patterns.train_only, ","),
       fmt::join(j.sharding.patterns.ignore, ","), j.dropout, info_of(j.sharding.optimizer.kind).name,
       name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce));

@@ -451,7 +451,7 @@ Target make_config_json(const fs::path& folder) {
   return target;
 }
 
-/// A model of the other family, whose configuration alone is read.
+/// Models of the other families, whose configurations alone are read.
 Target make_llama_config(const fs::path& folder) {
   TransformerConfig config = test::llama_config();
   Target target;
@@ -459,6 +459,11 @@ Target make_llama_config(const fs::path& folder) {
   target.corpus = {json_text(config_to_json(config), 1)};
   config.rope = {500000, true, 8, 1, 4, 8};
   target.corpus.push_back(json_text(config_to_json(config)));
+  for (const Family* family : families()) {
+    TransformerConfig small = config_from_json({{"model_type", family->model_type}});
+    small.layers = 1;
+    target.corpus.push_back(json_text(config_to_json(small)));
+  }
   target.accepts = [=](std::string_view bytes) {
     write_file(folder / "config.json", bytes);
     return !is_refused([&] {

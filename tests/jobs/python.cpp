@@ -5,6 +5,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "checkpoint/tensor_source.hpp"
+#include "families.hpp"
 #include "golden.hpp"
 #include "jobs/job.hpp"
 #include "nn/model_run.hpp"
@@ -49,15 +50,13 @@ void write_values(const fs::path& path, const std::vector<T>& values) {
       .write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
 }
 
-/// Beside a model: 23 tokens, and the logits after each.
-void write_logits(const fs::path& model, const std::string& golden) {
+/// Beside a model: tokens, and the logits after each.
+void write_logits(const fs::path& model, const std::vector<std::int32_t>& tokens) {
   const auto source = fsdp::open_tensor_source(model);
   ModelRun whole(source->config());
   const auto& parameters = whole.model.parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p)
     source->read(parameters[p].name, {0, whole.weights[p].size()}, whole.weights[p].data());
-  std::vector<std::int32_t> tokens = read_tokens(golden_folder(golden) / "train.bin");
-  tokens.resize(23);
   const std::size_t V = source->config().vocab_size;
   const fsdp::StageContext stage = whole.context({1, tokens.size()}, false);
   whole.forward(stage, tokens.data());
@@ -68,27 +67,49 @@ void write_logits(const fs::path& model, const std::string& golden) {
   write_values(model / "logits.bin", logits);
 }
 
+std::vector<std::int32_t> tokens_of(const std::string& golden) {
+  std::vector<std::int32_t> tokens = read_tokens(golden_folder(golden) / "train.bin");
+  tokens.resize(23);
+  return tokens;
+}
+
+/// A model of the family, trained from a folder of tests/data/families, consolidated as `family`.
+void write_family(const fs::path& folder, const std::string& family) {
+  const json one = family_case(family);
+  const std::size_t V = one["config"]["vocab_size"], T = one["T"];
+  const std::string name = "start-" + family;
+  write_formula_model(folder / name, one["config"]);
+  write_formula_tokens(folder / (name + ".bin"), V, 20 * T);
+  must(folder, mpirun(2, "fsdp-train",
+                      split(name + ".bin --model " + name + " --tokens-per-sample " + std::to_string(T) +
+                            " --batch-size 2 --lr 1e-2 --max-update 3 --save-dir saves-" + family)));
+  consolidate(folder, "saves-" + family + " " + family + " --format safetensors");
+  write_logits(folder / family, formula_tokens(V, T));
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
   const auto folder = fresh_folder();
+  for (const char* family : {"mistral", "qwen2", "qwen3", "opt"}) write_family(folder, family);
   for (const std::string name : {"llama-gqa", "llama3-tied"}) {
     train(folder, 2, name, "--model " + golden_folder(name).string() + " --lr 1e-2 --max-update 3 --save-dir saves-" + name);
     consolidate(folder, "saves-" + name + " " + name + " --format safetensors");
     consolidate(folder, "saves-" + name + " " + name + "-cut --format safetensors --max-shard-size 100KB --dtype bf16");
-    for (const std::string kind : {"", "-cut"}) write_logits(folder / (name + kind), name);
+    for (const std::string kind : {"", "-cut"}) write_logits(folder / (name + kind), tokens_of(name));
   }
   const std::string more = "--model " + golden_folder("gpt2-tied").string() +
                            " --lr 1e-3 --weight-decay 0 --save-dir checkpoints --log-file train.jsonl --max-update ";
   train(folder, 3, "gpt2-tied", more + "100");
   consolidate(folder, "checkpoints model --format safetensors --with-optimizer");
   consolidate(folder, "checkpoints model.h5 --with-optimizer");
-  write_logits(folder / "model", "gpt2-tied");
+  write_logits(folder / "model", tokens_of("gpt2-tied"));
   train(folder, 2, "gpt2-tied", more + "104");
   const Outcome read =
       run(folder, {python(), script, FSDP_TEST_DATA "/../../docs/checkpoint-format.md", golden_folder("gpt2-tied").string()});
   BOOST_TEST(read.code == 0, read.output);
-  for (const char* text : {"model: (23, 211) logits", "llama3-tied-cut: (23, 223) logits", "update 104: loss"})
+  for (const char* text : {"model: (23, 211) logits", "llama3-tied-cut: (23, 223) logits", "update 104: loss", "mistral: (",
+                           "qwen2: (", "qwen3: (", "opt: ("})
     BOOST_TEST(read.says(text), read.output);
   BOOST_TEST_MESSAGE(read.output);
 }

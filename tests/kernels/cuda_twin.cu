@@ -124,6 +124,13 @@ int main() {
   });
   compare("rms norm", 2 * n + R + C, R, rounding,
           [](F x, I) { return k::RmsNormForward<float>{x, x + 2 * n, x + n, x + 2 * n + R, C, 1e-5f}; });
+  compare("head norm", n + 3 * R * 200 + 3 * R + 200, 3 * R, rounding, [](F x, I) {  // 3 heads of 200 in rows of C
+    return k::HeadNormForward<float>{x, x + n, x + n + 3 * R * 200, x + n + 3 * R * 200 + 3 * R, 3, 200, C, 1e-5f};
+  });
+  compare("head norm backward", n + 3 * 200 + 3 * R * 200 + 3 * R + 200, 3, rounding, [](F x, I) {
+    const F before = x + n + 3 * 200, stats = before + 3 * R * 200;
+    return k::HeadNormBackward<float>{x, x + n, before, stats, stats + 3 * R, R, 3, 200, C, 3};
+  });
   compare("column sum", 3 * C + n, 3, rounding, [](F x, I) { return k::ColumnSum<float>{x, x + 3 * C, R, C, C, 3}; });
   compare("embedding", n + 16 * C, 30, 0,
           [](F x, I t) { return k::EmbeddingForward<float>{x, t, x + n, x + n + 11 * C, 5, C}; });
@@ -143,6 +150,8 @@ int main() {
   compare("gelu erf backward", 3 * n, blocks, rounding, [](F x, I) {
     return k::GeluBackward<k::Gelu::erf, float>{x, x + n, x + 2 * n, n};
   });
+  compare("relu", 2 * n + C, R, 0, [](F x, I) { return k::BiasRelu<float>{x, x + n, x + 2 * n, C}; });
+  compare("relu backward", 3 * n, blocks, 0, [](F x, I) { return k::ReluBackward<float>{x, x + n, x + 2 * n, n}; });
   compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward<float>{x, x + n, x + 2 * n, n}; });
   compare("swiglu backward", 5 * n, blocks, rounding,
           [](F x, I) { return k::SwigluBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });

@@ -61,6 +61,25 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
     out.resize(R * C + 2 * C);
     return k::RmsNormBackward{out.data(), out.data() + R * C, b.data(), a.data(), stats.data(), gain.data(), R, C, 2, false};
   });
+  compare("head norm", 3 * R, tolerance, [](Floats& out) {  // 3 heads of 65 in rows of C
+    out = a;
+    out.resize(R * C + 3 * R * 65 + 3 * R);
+    return k::HeadNormForward{out.data(), out.data() + R * C, out.data() + R * C + 3 * R * 65, gain.data(), 3, 65, C, 1e-5f};
+  });
+  compare("head norm backward", 2, tolerance, [](Floats& out) {
+    out = b;
+    out.resize(R * C + 2 * 65);
+    return k::HeadNormBackward{out.data(), out.data() + R * C, a.data(), stats.data(), gain.data(), R, 2, 65, C, 2};
+  });
+  compare("relu", R, 0, [](Floats& out) {
+    out = a;
+    out.resize(2 * R * C);
+    return k::BiasRelu{out.data() + R * C, out.data(), bias.data(), C};
+  });
+  compare("relu backward", 1, 0, [](Floats& out) {
+    out.resize(R * C);
+    return k::ReluBackward{out.data(), b.data(), a.data(), R * C};
+  });
   compare("gelu", 1, tolerance, [](Floats& out) {
     out.resize(R * C);
     return k::GeluBackward<k::Gelu::tanh, float>{out.data(), b.data(), a.data(), R * C};

@@ -102,6 +102,41 @@ BOOST_AUTO_TEST_CASE(rms_norm_forward_and_backward) {
   }
 }
 
+// Heads are rows of an RMSNorm that lie apart: the numbers are rms_norm()'s, in place, and what is between them is left alone.
+BOOST_AUTO_TEST_CASE(head_norm_is_the_rms_norm_of_each_head) {
+  CpuStream stream;
+  for (const auto [R, D] : sizes)
+    for (const std::size_t heads : {1, 3}) {
+      const std::size_t stride = heads * D + 4, n = R * heads * D;
+      const Floats rows = random_floats(R * stride, 1, 2.0f), gain = random_floats(D, 2), d_rows = random_floats(R * stride, 4);
+      const auto heads_of = [&, R = R, D = D](const Floats& strided) {
+        Floats dense(n);
+        for (std::size_t i = 0; i < n; ++i) dense[i] = strided[i / (heads * D) * stride + i % (heads * D)];
+        return dense;
+      };
+      Floats x = rows, before(n, 99.0f), stats(R * heads, 99.0f), y(n), plain_stats(R * heads);
+      kernels::head_norm_forward(stream, x.data(), before.data(), stats.data(), gain.data(), R, heads, D, stride, eps);
+      BOOST_TEST((before == heads_of(rows)));
+      kernels::rms_norm_forward(stream, y.data(), plain_stats.data(), before.data(), gain.data(), R * heads, D, eps);
+      BOOST_TEST((heads_of(x) == y));
+      BOOST_TEST((stats == plain_stats));
+
+      Floats dx = d_rows, d_gain = random_floats(D, 5), plain_dx(n), plain_gain = d_gain,
+             scratch(kernels::column_sum_scratch(D), 99.0f);
+      for (const Write write : {Write::add, Write::overwrite}) {
+        dx = d_rows;
+        kernels::head_norm_backward(stream, dx.data(), d_gain.data(), write, before.data(), stats.data(), gain.data(), R, heads,
+                                    D, stride, scratch.data());
+        kernels::rms_norm_backward(stream, plain_dx.data(), Write::overwrite, plain_gain.data(), write, heads_of(d_rows).data(),
+                                   before.data(), stats.data(), gain.data(), R * heads, D, scratch.data());
+        BOOST_TEST((heads_of(dx) == plain_dx));
+        BOOST_TEST((d_gain == plain_gain));
+      }
+      for (std::size_t i = 0; i < R * stride; ++i)
+        if (i % stride >= heads * D) BOOST_REQUIRE((x[i] == rows[i] && dx[i] == d_rows[i]));
+    }
+}
+
 BOOST_AUTO_TEST_CASE(column_sums_of_strided_rows) {
   CpuStream stream;
   for (const auto [R, C] : std::vector<Size>{{1, 1}, {7, 13}, {100, 48}, {331, 65}, {1029, 600}}) {

@@ -70,6 +70,25 @@ BOOST_AUTO_TEST_CASE(gelu_forward_and_backward) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(relu_forward_and_backward) {
+  CpuStream stream;
+  const std::size_t R = 61, F = 211;
+  Floats before = wide_floats(R * F, 1), bias = random_floats(F, 2);
+  const Floats d_out = random_floats(R * F, 3);
+  before[5] = bias[5] = 0;  // the kink
+  Floats pre = before, out(R * F), d_pre = d_out;
+  kernels::bias_relu_forward(stream, out.data(), pre.data(), bias.data(), R, F);
+  kernels::relu_backward(stream, d_pre.data(), d_pre.data(), pre.data(), R * F);
+  for (std::size_t i = 0; i < R * F; ++i) {
+    BOOST_REQUIRE_EQUAL(pre[i], before[i] + bias[i % F]);
+    BOOST_REQUIRE_EQUAL(out[i], std::max(pre[i], 0.0f));
+    BOOST_REQUIRE_EQUAL(d_pre[i], pre[i] > 0 ? d_out[i] : 0.0f);
+  }
+  Floats again = pre, out2(R * F);
+  kernels::bias_relu_forward(stream, out2.data(), again.data(), nullptr, R, F);
+  BOOST_TEST((again == pre && out2 == out));
+}
+
 BOOST_AUTO_TEST_CASE(swiglu_forward_and_backward) {
   CpuStream stream;
   const std::size_t n = 9001;

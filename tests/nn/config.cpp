@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(both_spellings_of_rotary_positions_are_read) {
 }
 
 BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {
-  BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", "mistral"}}), UserError, names("mistral"));
+  BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", "gemma"}}), UserError, names("gemma"));
   BOOST_CHECK_EXCEPTION(config_from_json(json::object()), UserError, names("model_type"));
   BOOST_CHECK_EXCEPTION(config_from_json(json::array()), UserError, names("config.json"));
   const std::pair<const char*, json> gpt2_features[] = {{"scale_attn_by_inverse_layer_idx", true},

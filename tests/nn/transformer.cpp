@@ -28,10 +28,15 @@ TransformerConfig tiny_gpt2() {
   return c;
 }
 TransformerConfig tiny_llama() {
-  TransformerConfig c;
-  c.family = Family::llama, c.activation = Activation::swiglu, c.tied_embeddings = c.attention_bias = c.mlp_bias = false;
+  TransformerConfig c = find_family("llama").defaults;
+  c.norm_eps = 1e-5f;
   c.vocab_size = 19, c.max_positions = 64, c.width = 12, c.layers = 2, c.heads = 6, c.kv_heads = 2, c.head_size = 2,
   c.ffn_width = 21;
+  return c;
+}
+TransformerConfig tiny_opt() {
+  TransformerConfig c = tiny_gpt2();
+  c.family = "opt", c.position_offset = 2;  // with GELU: finite differences do not suit ReLU, whose slope jumps
   return c;
 }
 template <class Change>
@@ -48,10 +53,23 @@ const Case kCases[] = {
     {"llama", tiny_llama()},
     {"llama, tied, one key/value head", changed(tiny_llama(), [](auto& c) { c.tied_embeddings = true, c.kv_heads = 1; })},
     {"llama, all biases, no grouping",
-     changed(tiny_llama(), [](auto& c) { c.attention_bias = c.mlp_bias = true, c.kv_heads = 6; })},
-    {"llama, heads wider than the model", changed(tiny_llama(), [](auto& c) { c.head_size = 8, c.attention_bias = true; })},
+     changed(tiny_llama(), [](auto& c) { c.qkv_bias = c.attention_out_bias = c.mlp_bias = true, c.kv_heads = 6; })},
+    {"llama, heads wider than the model",
+     changed(tiny_llama(), [](auto& c) { c.head_size = 8, c.qkv_bias = c.attention_out_bias = true; })},
     {"llama, heads narrower, llama3",
      changed(tiny_llama(), [](auto& c) { c.width = 18, c.rope = {100.0, true, 8, 1, 4, 16}; })},
+    {"mistral, heads that do not divide the width", changed(tiny_llama(), [](auto& c) { c.family = "mistral", c.width = 13; })},
+    {"qwen2", changed(tiny_llama(), [](auto& c) { c.family = "qwen2", c.qkv_bias = true; })},
+    {"qwen3, heads wider than the model",
+     changed(tiny_llama(), [](auto& c) { c.family = "qwen3", c.qk_norm = true, c.width = 7, c.head_size = 16; })},
+    {"qwen3, biases, tied", changed(tiny_llama(),
+                                    [](auto& c) {
+                                      c.family = "qwen3", c.qk_norm = c.tied_embeddings = true, c.head_size = 4;
+                                      c.qkv_bias = c.attention_out_bias = true;
+                                    })},
+    {"opt", tiny_opt()},
+    {"opt, no biases, untied",
+     changed(tiny_opt(), [](auto& c) { c.qkv_bias = c.attention_out_bias = c.mlp_bias = c.tied_embeddings = false; })},
 };
 
 struct Batch {

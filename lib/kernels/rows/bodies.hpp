@@ -56,6 +56,7 @@
   X(AddResidual<E>)              \
   X(BiasGelu<Gelu::erf, E>)      \
   X(BiasGelu<Gelu::tanh, E>)     \
+  X(BiasRelu<E>)                 \
   X(ColumnSum<E>)                \
   X(CrossEntropy<E>)             \
   X(DropoutBody<E>)              \
@@ -64,10 +65,13 @@
   X(Fill<E>)                     \
   X(GeluBackward<Gelu::erf, E>)  \
   X(GeluBackward<Gelu::tanh, E>) \
+  X(HeadNormBackward<E>)         \
+  X(HeadNormForward<E>)          \
   X(LayerNormBackward<E>)        \
   X(LayerNormForward<E>)         \
   X(LogitGradient<E>)            \
   X(PositionBackward<E>)         \
+  X(ReluBackward<E>)             \
   X(RmsNormBackward<E>)          \
   X(RmsNormForward<E>)           \
   X(RopeBody<E>)                 \

@@ -127,6 +127,61 @@ struct RmsNormBackward {
   }
 };
 
+/// "Row" r: head r mod heads of row r / heads of x.
+template <class E>
+struct HeadNormForward {
+  E *x, *before;
+  float* stats;
+  const E* gain;
+  std::size_t heads, D, stride;
+  float eps;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    E *row = x + r / heads * stride + r % heads * D, *kept = before + r * D;
+    float* stat = stats + r;
+    const E* g = gain;
+    const float mean_square = lanes.sum(D, [=](std::size_t c) FSDP_LANE { return row[c] * row[c]; }) / static_cast<float>(D);
+    const float rstd = 1.0f / square_root(mean_square + eps);
+    lanes.each(D, [=](std::size_t c) FSDP_LANE {
+      kept[c] = row[c];
+      row[c] = E(row[c] * rstd * g[c]);
+    });
+    lanes.once([=]() FSDP_LANE { *stat = rstd; });
+  }
+};
+
+/// As RmsNormBackward over the R * heads rows of HeadNormForward, in place.
+template <class E>
+struct HeadNormBackward {
+  E* dx;
+  float* scratch;
+  const E* before;
+  const float* stats;
+  const E* gain;
+  std::size_t R, heads, D, stride, partitions;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
+    float* sum_gain = scratch + p * D;
+    const E* g = gain;
+    const float inverse = 1.0f / static_cast<float>(D);
+    const std::size_t rows = R * heads;
+    lanes.each(D, [=](std::size_t c) FSDP_LANE { sum_gain[c] = 0; });
+    for (std::size_t r = p * rows / partitions; r < (p + 1) * rows / partitions; ++r) {
+      const E* in = before + r * D;
+      E* d = dx + r / heads * stride + r % heads * D;
+      const float rstd = stats[r];
+      const float b = lanes.sum(D, [=](std::size_t c) FSDP_LANE { return d[c] * g[c] * (in[c] * rstd); }) * inverse;
+      lanes.each(D, [=](std::size_t c) FSDP_LANE {
+        const float hat = in[c] * rstd, dyc = d[c];
+        sum_gain[c] += dyc * hat;
+        d[c] = E(rstd * (dyc * g[c] - hat * b));
+      });
+    }
+  }
+};
+
 /// Partition p: the sum of its rows of dy[R,C] in scratch[p][C]. Walks by rows, four at a time.
 template <class E>
 struct ColumnSum {

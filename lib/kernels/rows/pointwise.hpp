@@ -127,6 +127,45 @@ struct GeluBackward {
 };
 
 template <class E>
+struct BiasRelu {
+  E *out, *pre;
+  const E* bias;
+  std::size_t F;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    E *to = out + r * F, *row = pre + r * F;
+    const E* b = bias;
+    if (b)
+      lanes.each(F, [=](std::size_t c) FSDP_LANE {
+        const float value = E(row[c] + b[c]);  // as it is stored: backward and refilling find the same
+        row[c] = E(value);
+        to[c] = E(value > 0.0f ? value : 0.0f);
+      });
+    else
+      lanes.each(F, [=](std::size_t c) FSDP_LANE {
+        const float value = row[c];
+        to[c] = E(value > 0.0f ? value : 0.0f);
+      });
+  }
+};
+
+template <class E>
+struct ReluBackward {
+  E* d_pre;
+  const E *d_out, *pre;
+  std::size_t n;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
+      const float d = k.d_out[i], at = k.pre[i];
+      k.d_pre[i] = E(at > 0.0f ? d : 0.0f);
+    });
+  }
+};
+
+template <class E>
 struct SwigluForward {
   E* out;
   const E *gate, *up;

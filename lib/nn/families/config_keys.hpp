@@ -1,0 +1,37 @@
+// Reading the keys of a config.json: each function returns the value of a key, or what transformers takes where the key is
+// missing or null, and throws UserError, which names the key, where the value is of another kind.
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "nn/config.hpp"
+
+namespace fsdp::keys {
+
+/// The value of the first of `names` that is there and not null, else nullptr.
+const nlohmann::json* find(const nlohmann::json& object, std::initializer_list<const char*> names);
+[[noreturn]] void wrong_value(const char* name, const nlohmann::json& value, const char* wanted);
+
+std::size_t read_count(const nlohmann::json& object, std::initializer_list<const char*> names, std::size_t otherwise);
+double read_number(const nlohmann::json& object, const char* name, double otherwise);
+float read_float(const nlohmann::json& object, const char* name, double otherwise);
+bool read_bool(const nlohmann::json& object, const char* name, bool otherwise);
+std::string read_text(const nlohmann::json& object, const char* name, const std::string& otherwise);
+/// Throws where a feature is on that the program does not have; `off` is the value that means that it is not.
+void require_off(const nlohmann::json& object, const char* name, const nlohmann::json& off);
+/// One of `known`, by the name that name_of() gives it; "gelu_pytorch_tanh" is "gelu_new".
+Activation read_activation(const nlohmann::json& object, const char* name, const std::string& otherwise,
+                           std::initializer_list<Activation> known);
+const char* name_of(Activation activation);
+/// Rotary positions, in the spelling of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
+Rope read_rope(const nlohmann::json& object, double default_theta);
+/// Adds them to `object` in both spellings.
+void write_rope(const Rope& rope, nlohmann::json& object);
+/// The double with the fewest digits that rounds to `x`: 1e-05, not 9.999999747378752e-06.
+double shortest(float x);
+
+}  // namespace fsdp::keys

@@ -1,0 +1,16 @@
+// What Llama shares with the families that took over its keys and names: Mistral, Qwen 2, Qwen 3.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "nn/families.hpp"
+
+namespace fsdp {
+
+ParameterNames llama_names();
+/// Everything but biases, which each family has its own keys for, or none. In `defaults`, 0 key/value heads are as many as
+/// heads, and head size 0 is width / heads.
+TransformerConfig read_llama_keys(const nlohmann::json& object, TransformerConfig defaults);
+nlohmann::json write_llama_keys(const TransformerConfig& config);
+
+}  // namespace fsdp

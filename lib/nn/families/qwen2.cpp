@@ -1,0 +1,89 @@
+// Qwen 2 and 2.5: Llama with biases of q, k and v (Yang et al. 2024). Keys and defaults are those of transformers' Qwen2Config,
+// the sizes those of the config.json of models published under these names on Hugging Face.
+#include <nlohmann/json.hpp>
+
+#include "nn/families/config_keys.hpp"
+#include "nn/families/llama.hpp"
+
+namespace fsdp {
+
+using nlohmann::json;
+
+namespace {
+
+TransformerConfig defaults() {
+  TransformerConfig config = llama_family().defaults;
+  config.family = "qwen2";
+  config.vocab_size = 151936;
+  config.max_positions = 32768;
+  config.kv_heads = 32;
+  config.ffn_width = 22016;
+  config.qkv_bias = true;
+  return config;
+}
+
+TransformerConfig read(const json& object, TransformerConfig defaults) {
+  keys::require_off(object, "use_sliding_window", false);  // "sliding_window" counts only with it
+  return read_llama_keys(object, std::move(defaults));
+}
+
+json write(const TransformerConfig& config) {
+  json object = write_llama_keys(config);
+  object["sliding_window"] = json();
+  object["use_sliding_window"] = false;
+  return object;
+}
+
+struct Size {
+  const char* name;
+  std::size_t width, layers, heads, kv_heads, ffn_width, vocab_size, positions;
+  float eps;
+  bool tied;
+};
+
+constexpr Size kSizes[] = {
+    {"qwen2.5-0.5b", 896, 24, 14, 2, 4864, 151936, 32768, 1e-6f, true},
+    {"qwen2.5-1.5b", 1536, 28, 12, 2, 8960, 151936, 131072, 1e-6f, true},
+    {"qwen2.5-3b", 2048, 36, 16, 2, 11008, 151936, 32768, 1e-6f, true},
+    {"qwen2.5-7b", 3584, 28, 28, 4, 18944, 152064, 131072, 1e-6f, false},
+    {"qwen2.5-14b", 5120, 48, 40, 8, 13824, 152064, 131072, 1e-5f, false},
+    {"qwen2.5-32b", 5120, 64, 40, 8, 27648, 152064, 131072, 1e-5f, false},
+    {"qwen2.5-72b", 8192, 80, 64, 8, 29568, 152064, 131072, 1e-5f, false},
+};
+
+std::vector<Arch> archs() {
+  std::vector<Arch> all;
+  for (const Size& size : kSizes) {
+    TransformerConfig config = defaults();
+    config.vocab_size = size.vocab_size;
+    config.max_positions = size.positions;
+    config.width = size.width;
+    config.layers = size.layers;
+    config.heads = size.heads;
+    config.kv_heads = size.kv_heads;
+    config.head_size = size.width / size.heads;
+    config.ffn_width = size.ffn_width;
+    config.norm_eps = size.eps;
+    config.tied_embeddings = size.tied;
+    config.rope.theta = 1e6;
+    all.push_back({size.name, config});
+  }
+  return all;
+}
+
+}  // namespace
+
+const Family& qwen2_family() {
+  static const Family family = {.model_type = "qwen2",
+                                .architecture = "Qwen2ForCausalLM",
+                                .names = llama_names(),
+                                .free_head_size = true,
+                                .reads_sliding_window = true,
+                                .defaults = defaults(),
+                                .read = read,
+                                .write = write,
+                                .archs = archs()};
+  return family;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,92 @@
+// Qwen 3: Llama with RMSNorm of each head of q and k, and heads of any size (Yang et al. 2025). Keys and defaults are those of
+// transformers' Qwen3Config, the sizes those of the config.json of models published under these names on Hugging Face.
+#include <nlohmann/json.hpp>
+
+#include "nn/families/config_keys.hpp"
+#include "nn/families/llama.hpp"
+
+namespace fsdp {
+
+using nlohmann::json;
+
+namespace {
+
+TransformerConfig defaults() {
+  TransformerConfig config = llama_family().defaults;
+  config.family = "qwen3";
+  config.vocab_size = 151936;
+  config.max_positions = 32768;
+  config.kv_heads = 32;
+  config.head_size = 128;
+  config.ffn_width = 22016;
+  config.qk_norm = true;
+  return config;
+}
+
+ParameterNames names() {
+  ParameterNames names = llama_names();
+  names.q_norm = "self_attn.q_norm";
+  names.k_norm = "self_attn.k_norm";
+  return names;
+}
+
+TransformerConfig read(const json& object, TransformerConfig defaults) {
+  keys::require_off(object, "use_sliding_window", false);  // "sliding_window" counts only with it
+  TransformerConfig config = read_llama_keys(object, std::move(defaults));
+  config.qkv_bias = config.attention_out_bias = keys::read_bool(object, "attention_bias", false);
+  return config;
+}
+
+json write(const TransformerConfig& config) {
+  json object = write_llama_keys(config);
+  object["attention_bias"] = config.qkv_bias;
+  object["sliding_window"] = json();
+  object["use_sliding_window"] = false;
+  return object;
+}
+
+struct Size {
+  const char* name;
+  std::size_t width, layers, heads, kv_heads, ffn_width;
+  bool tied;
+};
+
+constexpr Size kSizes[] = {
+    {"qwen3-0.6b", 1024, 28, 16, 8, 3072, true},  {"qwen3-1.7b", 2048, 28, 16, 8, 6144, true},
+    {"qwen3-4b", 2560, 36, 32, 8, 9728, true},    {"qwen3-8b", 4096, 36, 32, 8, 12288, false},
+    {"qwen3-14b", 5120, 40, 40, 8, 17408, false}, {"qwen3-32b", 5120, 64, 64, 8, 25600, false},
+};
+
+std::vector<Arch> archs() {
+  std::vector<Arch> all;
+  for (const Size& size : kSizes) {
+    TransformerConfig config = defaults();
+    config.max_positions = 40960;
+    config.width = size.width;
+    config.layers = size.layers;
+    config.heads = size.heads;
+    config.kv_heads = size.kv_heads;
+    config.ffn_width = size.ffn_width;
+    config.tied_embeddings = size.tied;
+    config.rope.theta = 1e6;
+    all.push_back({size.name, config});
+  }
+  return all;
+}
+
+}  // namespace
+
+const Family& qwen3_family() {
+  static const Family family = {.model_type = "qwen3",
+                                .architecture = "Qwen3ForCausalLM",
+                                .names = names(),
+                                .free_head_size = true,
+                                .reads_sliding_window = true,
+                                .defaults = defaults(),
+                                .read = read,
+                                .write = write,
+                                .archs = archs()};
+  return family;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,114 @@
+// Each family of models through the programs: a Hugging Face folder is trained as transformers would train it, in fp32 and
+// bf16, consolidated, evaluated and sampled from. The models are those of tests/data/families.
+#define BOOST_TEST_MODULE jobs.families
+#include <cmath>
+
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include "checkpoint/tensor_source.hpp"
+#include "families.hpp"
+#include "golden.hpp"
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+const char* const kFamilies[] = {"mistral", "qwen2", "qwen3", "opt"};
+
+Outcome tool(const fs::path& folder, const std::string& words) { return run(folder, split(FSDP_BIN "/" + words)); }
+
+Outcome train(const fs::path& folder, int np, const json& one, const std::string& more) {
+  const auto text = [&](const char* key) { return std::to_string(one[key].get<std::size_t>()); };
+  return run(folder, mpirun(np, "fsdp-train",
+                            split("train.bin --tokens-per-sample " + text("T") + " --batch-size 1 --total-batch-size " +
+                                  text("B") + " --max-update " + std::to_string(one["steps"].size()) +
+                                  " --optimizer sgd --momentum 0 --weight-decay 0 --lr 0.125 --lr-scheduler fixed --clip-norm "
+                                  "0 --log-file log.jsonl " +
+                                  more)));
+}
+
+/// The largest relative difference of losses, and of gradient norms.
+std::pair<double, double> apart(const fs::path& folder, const json& one) {
+  const auto lines = metrics(folder / "log.jsonl", "train");
+  BOOST_TEST_REQUIRE(lines.size() == one["steps"].size());
+  std::pair<double, double> worst;
+  for (std::size_t u = 0; u < lines.size(); ++u) {
+    const auto difference = [&](const char* key) {
+      return std::abs(lines[u][key].get<double>() / one["steps"][u][key].get<double>() - 1);
+    };
+    worst = {std::max(worst.first, difference("loss")), std::max(worst.second, difference("gnorm"))};
+  }
+  fs::remove(folder / "log.jsonl");
+  return worst;
+}
+
+}  // namespace
+
+BOOST_DATA_TEST_CASE(a_folder_is_trained_and_written_back, boost::unit_test::data::make(kFamilies), family) {
+  const auto folder = fresh_folder();
+  const json one = family_case(family);
+  const std::size_t B = one["B"], T = one["T"];
+  write_formula_model(folder / "model", one["config"]);
+  write_formula_tokens(folder / "train.bin", one["config"]["vocab_size"], one["steps"].size() * B * T + 1);
+
+  for (const char* strategy : {"full", "hybrid-grad-op --shard-group-size 1 --checkpoint-activations"}) {
+    const Outcome outcome = train(
+        folder, 2, one, std::string("--model model --save-dir saves-") + strategy[0] + " --sharding-strategy " + strategy);
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    const auto [loss, norm] = apart(folder, one);
+    BOOST_TEST_MESSAGE(family << ", " << strategy << ": loss " << loss << ", norm " << norm << " apart");
+    BOOST_TEST(loss < 1e-5);
+    BOOST_TEST(norm < 1e-5);
+  }
+  const Outcome low = train(folder, 2, one, "--model model --save-dir saves-bf16 --bf16");
+  BOOST_TEST_REQUIRE(low.code == 0, low.output);
+  const auto [loss, norm] = apart(folder, one);
+  BOOST_TEST_MESSAGE(family << " in bf16: loss " << loss << ", norm " << norm << " apart");
+  BOOST_TEST(loss < 0.01);
+  BOOST_TEST(norm < 0.03);
+
+  BOOST_TEST_REQUIRE(tool(folder, "fsdp-consolidate saves-f out --format safetensors").code == 0);
+  const auto before = fsdp::read_config(folder / "model"), after = fsdp::read_config(folder / "out");
+  BOOST_TEST((before == after));
+  const json written = read_json(folder / "out" / "config.json");
+  BOOST_TEST(written["model_type"] == family);
+  const auto tensors = read_tensors(folder / "out" / "model.safetensors"),
+             initial = read_tensors(folder / "model" / "model.safetensors");
+  BOOST_TEST_REQUIRE(tensors.size() == initial.size());
+  // Without rotary positions softmax does not see a bias of the keys.
+  for (const auto& [name, values] : tensors)
+    BOOST_TEST((values != initial.at(name) || name.ends_with("k_proj.bias")), name << " was not trained");
+  const std::string rest = " train.bin --json --tokens-per-sample " + std::to_string(T);
+  const Outcome of_saves = run(folder, mpirun(2, "fsdp-evaluate", split("saves-f" + rest))),
+                of_folder = run(folder, mpirun(2, "fsdp-evaluate", split("out" + rest)));
+  BOOST_TEST_REQUIRE(of_saves.code == 0, of_saves.output);
+  BOOST_TEST_REQUIRE(of_folder.code == 0, of_folder.output);
+  BOOST_TEST(json::parse(of_saves.output)["loss"] == json::parse(of_folder.output)["loss"]);
+}
+
+BOOST_DATA_TEST_CASE(what_is_a_byte_a_token_can_be_sampled, boost::unit_test::data::make(kFamilies), family) {
+  const auto folder = fresh_folder();
+  json one = family_case(family);
+  one["config"]["vocab_size"] = 256;
+  write_formula_model(folder / "model", one["config"]);
+  // More than a window of text, which then slides.
+  const Outcome greedy = tool(folder, "fsdp-generate model --prompt ab --temperature 0 --max-new-tokens 40");
+  BOOST_TEST_REQUIRE(greedy.code == 0, greedy.output);
+  BOOST_TEST(greedy.output.size() >= 42u);
+  BOOST_TEST(tool(folder, "fsdp-generate model --prompt ab --temperature 0 --max-new-tokens 40").output == greedy.output);
+}
+
+BOOST_AUTO_TEST_CASE(sequences_beyond_the_window_are_refused) {
+  const auto folder = fresh_folder();
+  json one = family_case("mistral");
+  one["config"]["sliding_window"] = one["T"].get<int>() - 1;
+  write_formula_model(folder / "model", one["config"]);
+  write_formula_tokens(folder / "train.bin", one["config"]["vocab_size"], 1000);
+  const Outcome longer = train(folder, 2, one, "--model model");
+  BOOST_TEST(longer.code == 2);
+  BOOST_TEST(longer.says("sliding window"), longer.output);
+  one["T"] = one["T"].get<int>() - 1;
+  BOOST_TEST(train(folder, 2, one, "--model model").code == 0);
+}

@@ -1,0 +1,119 @@
+// Families of models against transformers: loss and gradient norm of three updates of random small models, which
+// tests/data/families describes; what their config.json may say; what is refused.
+#define BOOST_TEST_MODULE nn.families
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include "base/error.hpp"
+#include "nn/family_run.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+using nlohmann::json;
+
+namespace {
+
+const char* const kFamilies[] = {"mistral", "qwen2", "qwen3", "opt"};
+
+auto names(const std::string& word) {
+  return [word](const UserError& error) { return std::string(error.what()).find(word) != std::string::npos; };
+}
+
+json with(json object, const char* key, const json& value) {
+  object[key] = value;
+  return object;
+}
+
+}  // namespace
+
+BOOST_DATA_TEST_CASE(updates_agree_with_transformers, boost::unit_test::data::make(kFamilies), family) {
+  BOOST_TEST(compare_with_transformers(family) >= 10);
+}
+
+BOOST_AUTO_TEST_CASE(configurations_survive_being_written) {
+  const json references = family_references();
+  for (const json& one : references["cases"]) {
+    if (one["config"]["model_type"] == "starcoder2") continue;  // is not in the library
+    const TransformerConfig config = config_from_json(one["config"]);
+    const json written = config_to_json(config);
+    BOOST_CHECK(config_from_json(json::parse(written.dump())) == config);
+    // What transformers has written, and is understood, is written again, but for tokens, dropout and what stands for a
+    // default.
+    for (const auto& [key, value] : one["config"].items()) {
+      if (!written.contains(key) || key.ends_with("token_id")) continue;
+      if (key == "rope_parameters")
+        BOOST_TEST(config_from_json(with(one["config"], "rope_parameters", written[key])).rope.theta == config.rope.theta);
+      else
+        BOOST_CHECK_MESSAGE(written[key] == value, key << ": " << written[key] << " instead of " << value);
+    }
+  }
+}
+
+BOOST_DATA_TEST_CASE(missing_keys_take_the_defaults, boost::unit_test::data::make(kFamilies), family) {
+  const TransformerConfig config = config_from_json({{"model_type", family}});
+  BOOST_TEST(config.family == family);
+  BOOST_TEST(config.head_size == (config.family == "opt" ? 64u : 128u));
+  BOOST_TEST(config.kv_heads == (config.family == "opt" ? 12u : config.family == "mistral" ? 8u : 32u));
+  BOOST_TEST(config.qkv_bias == (config.family == "qwen2" || config.family == "opt"));
+  BOOST_TEST(config.qk_norm == (config.family == "qwen3"));
+}
+
+BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {
+  const auto refused = [](const char* family, const char* key, const json& value) {
+    BOOST_CHECK_EXCEPTION(config_from_json(with({{"model_type", family}}, key, value)), UserError, names(key));
+  };
+  refused("qwen2", "use_sliding_window", true);
+  refused("qwen3", "use_sliding_window", true);
+  refused("mistral", "sliding_window", 0);
+  refused("mistral", "sliding_window", "wide");
+  refused("opt", "sliding_window", 128);
+  refused("opt", "do_layer_norm_before", false);
+  refused("opt", "_remove_final_layer_norm", true);
+  refused("opt", "layer_norm_elementwise_affine", false);
+  refused("opt", "word_embed_proj_dim", 512);
+  refused("opt", "activation_function", "tanh");
+  for (const char* family : {"mistral", "qwen2", "qwen3"}) {
+    refused(family, "hidden_act", "gelu");
+    refused(family, "quantization_config", {{"bits", 4}});
+    BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", family}, {"layer_types", {"sliding_attention"}}}), UserError,
+                          names("sliding_attention"));
+  }
+  for (const char* key : {"sliding_window", "use_sliding_window"})
+    BOOST_CHECK_NO_THROW(config_from_json(with({{"model_type", "qwen2"}}, key, key[0] == 'u' ? json(false) : json(131072))));
+  // The families that are not there, and those that are.
+  for (const char* word : {"gpt_neox", "gpt2", "llama", "mistral", "qwen2", "qwen3", "opt"})
+    BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", "gpt_neox"}}), UserError, names(word));
+}
+
+BOOST_AUTO_TEST_CASE(a_window_is_the_longest_sequence) {
+  const json config = {{"model_type", "mistral"}, {"max_position_embeddings", 100}};
+  BOOST_TEST(config_from_json(with(config, "sliding_window", 30)).longest_sequence() == 30u);
+  BOOST_TEST(config_from_json(with(config, "sliding_window", 300)).longest_sequence() == 100u);
+  BOOST_TEST(config_from_json(with(config, "sliding_window", nullptr)).longest_sequence() == 100u);
+  BOOST_TEST(config_from_json(config).sliding_window == 4096u);
+}
+
+// The sizes of heads that follow from the width do so again; those that do not stay.
+BOOST_AUTO_TEST_CASE(overrides_keep_heads_that_do_not_follow_from_the_width) {
+  ConfigOverrides overrides;
+  overrides.width = 256, overrides.heads = 4, overrides.kv_heads = 2;
+  BOOST_TEST(override_config(arch_config("qwen3-0.6b"), overrides).head_size == 128u);
+  BOOST_TEST(override_config(arch_config("mistral-7b"), overrides).head_size == 64u);
+  overrides.heads = 3, overrides.kv_heads = 1;
+  BOOST_CHECK_NO_THROW(override_config(arch_config("qwen3-0.6b"), overrides).validate());
+  BOOST_CHECK_EXCEPTION(override_config(arch_config("mistral-7b"), overrides), UserError, names("--decoder-attention-heads"));
+}
+
+BOOST_AUTO_TEST_CASE(parameter_counts_are_the_published_ones) {
+  const std::pair<const char*, std::size_t> counts[] = {
+      {"mistral-7b", 7241732096u},   {"mistral-7b-v0.3", 7248023552u}, {"mistral-nemo-12b", 12247782400u},
+      {"qwen2.5-0.5b", 494032768u},  {"qwen2.5-1.5b", 1543714304u},    {"qwen2.5-3b", 3085938688u},
+      {"qwen2.5-7b", 7615616512u},   {"qwen2.5-14b", 14770033664u},    {"qwen2.5-32b", 32763876352u},
+      {"qwen2.5-72b", 72706203648u}, {"qwen3-0.6b", 596049920u},       {"qwen3-1.7b", 1720574976u},
+      {"qwen3-4b", 4022468096u},     {"qwen3-8b", 8190735360u},        {"qwen3-14b", 14768307200u},
+      {"qwen3-32b", 32762123264u},   {"opt-125m", 125239296u},         {"opt-1.3b", 1315758080u},
+      {"opt-2.7b", 2651596800u},     {"opt-6.7b", 6658473984u},        {"opt-13b", 12853473280u},
+      {"opt-30b", 29974540288u},     {"opt-66b", 65719701504u},
+  };
+  for (const auto& [name, count] : counts) BOOST_TEST(parameter_count(arch_config(name)) == count, name);
+}

@@ -1,0 +1,61 @@
+// Random small models of a family, trained without sharding and compared with transformers: see tests/data/families.
+#pragma once
+
+#include <cmath>
+#include <set>
+
+#include "families.hpp"
+#include "nn/model_run.hpp"
+
+namespace fsdp::test {
+
+/// Plain gradient descent; the largest relative difference of loss and gradient norm from the reference.
+inline double compare_with_transformers(const nlohmann::json& one, double rate) {
+  const TransformerConfig config = config_from_json(one["config"]);
+  const std::size_t B = one["B"], T = one["T"];
+  ModelRun run(config);
+  for (std::size_t p = 0; p < run.weights.size(); ++p) run.weights[p] = formula_values(run.model.parameters()[p]);
+  const std::vector<std::int32_t> tokens = formula_tokens(config.vocab_size, one["steps"].size() * B * T + 1);
+  double worst = 0;
+  for (std::size_t u = 0; u < one["steps"].size(); ++u) {
+    const std::int32_t* inputs = &tokens[u * B * T];
+    const double loss =
+        run.loss_and_gradients(inputs, inputs + 1, {B, T}, 1 / static_cast<float>(B * T), kernels::Write::overwrite) /
+        static_cast<double>(B * T);
+    double squares = 0;
+    for (std::size_t p = 0; p < run.weights.size(); ++p)
+      for (std::size_t i = 0; i < run.weights[p].size(); ++i) {
+        squares += double{run.gradients[p][i]} * run.gradients[p][i];
+        run.weights[p][i] -= static_cast<float>(rate) * run.gradients[p][i];
+      }
+    const nlohmann::json& step = one["steps"][u];
+    const double of_loss = loss / step["loss"].get<double>() - 1,
+                 of_norm = std::sqrt(squares) / step["gnorm"].get<double>() - 1;
+    worst = std::max({worst, std::abs(of_loss), std::abs(of_norm)});
+    BOOST_TEST(std::abs(of_loss) < 1e-5, one["config"].dump() << ": loss of update " << u << ": " << of_loss);
+    BOOST_TEST(std::abs(of_norm) < 1e-5, one["config"].dump() << ": norm of update " << u << ": " << of_norm);
+  }
+  return worst;
+}
+
+/// All cases of a family; how many there are.
+inline int compare_with_transformers(const std::string& family) {
+  const nlohmann::json references = family_references();
+  int cases = 0;
+  double worst = 0;
+  std::set<std::string> seen;  // what random shapes must not all have, or all lack
+  for (const nlohmann::json& one : references["cases"]) {
+    const nlohmann::json& config = one["config"];
+    if (config["model_type"] != family) continue;
+    worst = std::max(worst, compare_with_transformers(one, references["rate"]));
+    ++cases;
+    seen.insert(config["tie_word_embeddings"] ? "tied" : "untied");
+    if (config.contains("num_key_value_heads") && config["num_key_value_heads"] < config["num_attention_heads"])
+      seen.insert("grouped");
+  }
+  BOOST_TEST_MESSAGE(family << ": apart at most " << worst);
+  BOOST_TEST(seen.size() == (family == "opt" ? 2u : 3u));
+  return cases;
+}
+
+}  // namespace fsdp::test
