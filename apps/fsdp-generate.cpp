@@ -2,11 +2,13 @@
 #include <cstdio>
 
 #include "base/program.hpp"
+#include "base/system.hpp"
 #include "train/generate.hpp"
 #include "train/options.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;
+  let_waiting_threads_sleep(argv);
   return run_program(argc, argv, [](int count, char** words) {
     GenerateOptions options;
     OptionTable table = generate_option_table(options);
