@@ -9,6 +9,7 @@
 
 #include "base/format.hpp"
 #include "base/program.hpp"
+#include "base/progress.hpp"
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/batch.hpp"
@@ -43,10 +44,11 @@ void require_complete(const EvaluateOptions& options) {
     throw UserError("MODEL and DATA are needed (what to evaluate, and on which token file); see fsdp-evaluate --help");
 }
 
-double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream) {
+double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream,
+                 const std::function<void(std::size_t done)>& progress) {
   double sum = 0;
   std::exception_ptr problem;
-  for (std::size_t b = 0; b < batches.batches(); ++b)
+  for (std::size_t b = 0; b < batches.batches(); ++b) {
     sum += executor.evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
       try {
         batches.read(b, inputs, targets);
@@ -55,6 +57,8 @@ double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& 
         batches.clear(inputs, targets);
       }
     });
+    if (progress) progress(b + 1);
+  }
   agree(world, [&] {
     if (problem) std::rethrow_exception(problem);
   });
@@ -95,7 +99,12 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   executor.publish_parameters();
 
   const Timer timer;
-  const double loss = mean_loss(executor, *batches, world, *stream), seconds = timer.seconds();
+  ProgressBar bar("evaluating");
+  const auto progress = [&](std::size_t done) {
+    if (world.rank() == 0) bar.update(static_cast<double>(done), static_cast<double>(batches->batches()));
+  };
+  const double loss = mean_loss(executor, *batches, world, *stream, progress), seconds = timer.seconds();
+  bar.clear();
   const double bits = loss / std::numbers::ln2;
   const bool bytes = config.vocab_size == 256;  // each token is a byte
   if (options.json) {

@@ -28,7 +28,10 @@ void require_complete(const EvaluateOptions& options);
 
 /// Mean loss over all targets of `batches`, the same on every rank. Collective over world: where a rank cannot read its data,
 /// all throw the same CollectiveError, in the end.
-double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream);
+///
+/// `progress` is called after each batch, with how many are done.
+double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream,
+                 const std::function<void(std::size_t done)>& progress = {});
 
 /// The result as text, or as one JSON object. Every target of the file counts once. Collective over world; each rank holds a
 /// shard of the model, whole units only while they are used.

@@ -67,7 +67,8 @@ void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
   table.flag(
       "comm-thread", comm_thread,
       "Gather and reduce on a thread of its own while the model computes, on the CPU. It needs a core: unless --threads or "
-      "OMP_NUM_THREADS say otherwise, the computation leaves it one. At the same number of threads results are the same bits.");
+      "OMP_NUM_THREADS say otherwise, the computation leaves it one. The option changes no bit of the results, at the same "
+      "number of threads.");
 }
 
 OptionTable train_option_table(TrainOptions& o) {
@@ -97,7 +98,10 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
             "more.")
       .unset("as --model, or as the checkpoint that is resumed");
   table.flag("list-archs", o.list_archs, "Print the names that --arch knows and exit.").command_line_only();
-  table.path("model", "DIR", o.model, "Hugging Face folder with config.json and model.safetensors.").unset("as --arch");
+  table
+      .path("model", "DIR", o.model,
+            "Hugging Face folder: config.json, and model.safetensors or the files that model.safetensors.index.json names.")
+      .unset("as --arch");
   table
       .choice<InitFrom>("init", o.init, {{"random", InitFrom::random}, {"pretrained", InitFrom::pretrained}},
                         "Where the first weights come from.")
@@ -308,8 +312,10 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   table
       .list(
           "ignore-missing", "PATTERN,...", o.ignore_missing,
-          "With --finetune-from or pretrained weights: tensors by name that may be missing there, have another shape, as with "
-          "another --vocab-size, or be there in vain. Such parameters start from --seed, as in a new model. '*' crosses dots.")
+          "With --finetune-from or pretrained weights: tensors by name that may be missing there, or have another shape, as "
+          "with "
+          "another --vocab-size; these start from --seed, as in a new model. Those that the model does not have may be named, "
+          "too, and are left out. '*' crosses dots.")
       .unset("none: all must fit");
   table.flag("reset-optimizer", o.reset_optimizer,
              "Take the weights, the update and the data position from the checkpoint, and start the optimizer's state at zero: "
@@ -332,7 +338,8 @@ void add_train_options(OptionTable& table, TrainOptions& o) {
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
   add_trace_options(table, o.trace);
-  table.flag("dry-run", o.dry_run, "Print the memory plan and the schedule of a step, and do not train.");
+  table.flag("dry-run", o.dry_run,
+             "Print the memory plan and the schedule of a step, and do not train. Checkpoints are neither needed nor written.");
   add_threads_option(table, o.threads);
 }
 
