@@ -279,7 +279,9 @@ OptionTable bench_option_table(BenchOptions& options) {
             "optimizer, checkpoint: a Python with torch, whose fused AdamW or distributed checkpoints take turns with ours on "
             "tensors of the same sizes")
       .unset("no comparison");
-  table.path("save-dir", "DIR", options.save_dir, "checkpoint: a new folder is made in it, and removed in the end");
+  table.path(
+      "save-dir", "DIR", options.save_dir,
+      "checkpoint: a new folder fsdp-bench-XXXXXX is made in it, and removed in the end, but not if the measurement is killed");
   table.flag("json", options.json, "print one JSON object");
   table.then([&options](const OptionTable& read) { check(read, options); });
   return table;

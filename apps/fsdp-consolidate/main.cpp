@@ -35,7 +35,7 @@ OptionTable consolidate_option_table(Command& o) {
       .positional()
       .required();
   table.group("Output");
-  table.path("out", "OUT", o.out, "The file (hdf5) or folder (safetensors) to make. It must not exist.")
+  table.path("out", "OUT", o.out, "The file (hdf5, as in model.h5) or folder (safetensors) to make. It must not exist.")
       .positional()
       .required();
   table.choice<ConsolidatedFormat>(
@@ -79,6 +79,16 @@ int run(const Command& options) {
 
   if (options.how.max_shard_bytes > 0 && options.how.format == ConsolidatedFormat::hdf5)
     throw UserError("--max-shard-size changes nothing (HDF5 makes one file) add --format safetensors, or leave it out");
+
+  const std::filesystem::path ending = options.out.extension();
+  if (ending == ".safetensors")
+    throw UserError(
+        format("{} would be {} (OUT names the whole result, and a file model.safetensors is made in a folder) name "
+               "the folder, with --format safetensors, or give a name in .h5",
+               options.out.string(), options.how.format == ConsolidatedFormat::hdf5 ? "an HDF5 file" : "a folder"));
+  if (options.how.format == ConsolidatedFormat::safetensors && (ending == ".h5" || ending == ".hdf5"))
+    throw UserError(format("{} would be a folder (--format safetensors makes one) name a folder, or leave out --format",
+                           options.out.string()));
 
   std::vector<std::string> warnings;
   if (options.verify && options.no_verify)

@@ -8,6 +8,7 @@
 
 #include "base/format.hpp"
 #include "base/program.hpp"
+#include "base/progress.hpp"
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/batch.hpp"
@@ -77,7 +78,12 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   executor.publish_parameters();
 
   const Timer timer;
-  const double loss = mean_loss(executor, *batches, world, *stream), seconds = timer.seconds();
+  ProgressBar bar("evaluating");
+  const auto progress = [&](std::size_t done) {
+    if (world.rank() == 0) bar.update(static_cast<double>(done), static_cast<double>(batches->batches()));
+  };
+  const double loss = mean_loss(executor, *batches, world, *stream, progress), seconds = timer.seconds();
+  bar.clear();
   const double bits = loss / std::numbers::ln2;
   const bool bytes = config.vocab_size == 256;  // each token is a byte
   if (options.json) {

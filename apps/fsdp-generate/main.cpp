@@ -1,11 +1,13 @@
 // Samples text from a model or a checkpoint. One process.
 #include <cstdio>
 
+#include "base/system.hpp"
 #include "fsdp-generate/generate.hpp"
 #include "train/program.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;
+  let_waiting_threads_sleep(argv);
   GenerateOptions options;
   OptionTable table = generate_option_table(options);
   return run_program(argc, argv, table, [&] {

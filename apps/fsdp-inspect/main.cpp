@@ -39,7 +39,9 @@ OptionTable inspect_option_table(Command& o) {
             "fsdp-consolidate, or a Hugging Face folder.")
       .positional()
       .required();
-  table.path("other", "OTHER", o.other, "Compare with this one, written at any number of ranks and in any of the forms.")
+  table
+      .path("other", "OTHER", o.other,
+            "Compare with this one, written at any number of ranks and in any of the forms. Exit code 1 if they differ.")
       .positional()
       .unset("no comparison");
   table.group("How");
@@ -138,16 +140,17 @@ int show_difference(const TensorSource& a, const TensorSource& b, const Command&
                       d.why});
   }
   json["different"] = different;
+  const int code = different == 0 ? exit_code::done : exit_code::failed;
   if (command.json) {
     fmt::print("{}\n", json_text(json));
-    return exit_code::done;
+    return code;
   }
   fmt::print("a: {}\nb: {}\n", a.description(), b.description());
   if (different == 0)
     fmt::print("the parameters, {} tensors, are the same, bit for bit\n", all.size());
   else
     fmt::print("{}{} of {} parameter tensors differ\n", lay_out(rows, 2), different, all.size());
-  return exit_code::done;
+  return code;
 }
 
 int show_tensor(const TensorSource& source, const CheckpointReader* reader, const Command& command) {

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "base/program.hpp"
+#include "base/system.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
 #include "train/signals.hpp"
@@ -9,6 +10,7 @@
 
 int main(int argc, char** argv) {
   using namespace fsdp;
+  let_waiting_threads_sleep(argv);
   hold_signals();  // before any thread is there
   const auto body = [](MpiSession& session, Communicator& world, int count, char** words) {
     TrainCommand command;

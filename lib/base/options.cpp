@@ -216,7 +216,10 @@ Option& OptionTable::size(std::string name, std::string argument, std::size_t& f
       throw UserError("not a size");
     }
   };
-  option.print_ = [&field] { return std::to_string(field); };
+  option.print_ = [&field] {
+    const std::size_t mebibyte = std::size_t{1} << 20;
+    return field > 0 && field % mebibyte == 0 ? format("{}MiB", field / mebibyte) : std::to_string(field);
+  };
   return finish(option);
 }
 
@@ -469,7 +472,7 @@ void OptionTable::apply(const std::vector<Given>& all) {
     const bool list_goes_on = option.list_ && given.positional && earlier != it && earlier->positional;
     if (earlier != it && !list_goes_on) {
       const bool same = earlier->typed == given.typed;
-      throw UserError(format("{}{} is given twice ({}{}'{}' and '{}') give it once", given.where, given.typed,
+      throw UserError(format("{}{} is given twice ({}{}'{}' and '{}'); give it once", given.where, given.typed,
                              same ? "" : "also as " + earlier->typed + ": ", earlier->where, earlier->value, given.value));
     }
     given_.emplace_back(&option, given.typed.starts_with("--") ? given.typed : "--" + given.typed);

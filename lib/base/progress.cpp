@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -10,8 +11,15 @@
 
 namespace fsdp {
 
+namespace {
+
+/// Whether a terminal of this name can draw over a line.
+bool draws(const char* name) { return name != nullptr && std::string_view(name) != "dumb"; }
+
+}  // namespace
+
 ProgressBar::ProgressBar(std::string what, Unit unit, std::FILE* out)
-    : what_(std::move(what)), unit_(unit), out_(out), terminal_(isatty(fileno(out)) != 0) {}
+    : what_(std::move(what)), unit_(unit), out_(out), terminal_(isatty(fileno(out)) != 0 && draws(std::getenv("TERM"))) {}
 
 bool ProgressBar::due(double done, double total) {
   if (first_ < 0) first_ = done, timer_.restart();

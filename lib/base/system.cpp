@@ -1,6 +1,7 @@
 #include "base/system.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -69,6 +70,16 @@ void keep_freed_memory() {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 #endif
+}
+
+void let_waiting_threads_sleep(char** argv) {
+  constexpr const char* polls = "1000";  // 20 to 50 microseconds: longer than most waits of one product for its slowest thread
+  if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
+  std::error_code failed;
+  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
+  if (failed || program.filename().string().starts_with("ld-")) return;  // started by the loader, which takes other arguments
+  setenv("GOMP_SPINCOUNT", polls, 0);
+  execv(program.c_str(), argv);  // returns if that is not possible: then threads spin
 }
 
 std::size_t process_peak_bytes(const std::string& process) {

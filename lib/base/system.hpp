@@ -18,6 +18,13 @@ std::size_t available_memory_bytes();
 /// memory, large pieces above all, which the system would have to fill with zeros each time.
 void keep_freed_memory();
 
+/// OpenMP threads that wait for work shall sleep after some microseconds instead of spinning for milliseconds, as GCC's libgomp
+/// lets them: beside other work those that spin take the cores from those that they wait for, and a step with two threads takes
+/// several times as long as one with a single thread. libgomp reads this from the environment when it is loaded, before main()
+/// can say anything. So this sets GOMP_SPINCOUNT and starts the same program again in this process, once. Nothing happens where
+/// GOMP_SPINCOUNT or OMP_WAIT_POLICY is set. First thing in main(): threads, files and MPI must not be there yet.
+void let_waiting_threads_sleep(char** argv);
+
 /// VmHWM: the most memory that a process of this host has had resident, in bytes; 0 if there is none. A number, or "self".
 std::size_t process_peak_bytes(const std::string& process = "self");
 

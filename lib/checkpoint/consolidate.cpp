@@ -402,6 +402,8 @@ Consolidated consolidate(const CheckpointReader& source, const fs::path& out, co
   } catch (const CallError& error) {
     throw could_not_write(target, work, error);
   } catch (const fs::filesystem_error& error) {
+    if (error.code() == std::errc::permission_denied || error.code() == std::errc::read_only_file_system)
+      throw UserError(format("{} cannot be made ({}) choose a place where you may write", target.string(), error.what()));
     throw could_not_write(target, work, error);
   }
 }

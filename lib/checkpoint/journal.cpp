@@ -1,6 +1,7 @@
 #include "checkpoint/journal.hpp"
 
 #include <cerrno>
+#include <cstring>
 #include <set>
 #include <string>
 #include <string_view>
@@ -44,6 +45,9 @@ void unlink_if_there(const fs::path& path) {
 
 WorkFolder::WorkFolder(const fs::path& folder) : folder_(folder) {
   if (::mkdir(folder.c_str(), 0700) == 0) return;
+  if (errno == EACCES || errno == EROFS)
+    throw UserError(format("{} cannot be made ({}; the result is written there first) choose a place where you may write",
+                           folder.string(), std::strerror(errno)));
   check_errno(errno == EEXIST, "make folder " + folder.string());
   const auto refuse = [&](const char* why) {
     throw UserError(
@@ -54,6 +58,7 @@ WorkFolder::WorkFolder(const fs::path& folder) : folder_(folder) {
   check_errno(::lstat(folder.c_str(), &info) == 0, "stat " + folder.string());
   if (!S_ISDIR(info.st_mode)) refuse("it is no folder");
   if (info.st_uid != ::geteuid()) refuse("it belongs to another user");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) refuse("it cannot be written to");
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
   is_ours_ = !names.empty();

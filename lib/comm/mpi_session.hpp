@@ -24,9 +24,9 @@ struct CommOptions {
 };
 
 /// Initialises MPI (thread level SERIALIZED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
-/// the job from inside. Its destructor finalises MPI, except while an exception unwinds: then other ranks may never reach the
-/// matching call, and main() ends the job with abort_job(). One per process; the only process-wide state here, because it is
-/// MPI's own.
+/// the job from inside. Throws UserError if the launcher is another MPI's (comm/launcher.hpp). Its destructor finalises MPI,
+/// except while an exception unwinds: then other ranks may never reach the matching call, and main() ends the job with
+/// abort_job(). One per process; the only process-wide state here, because it is MPI's own.
 class MpiSession {
  public:
   MpiSession(int& argc, char**& argv);

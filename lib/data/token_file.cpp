@@ -61,6 +61,34 @@ UserError unusable(const std::filesystem::path& path, const std::string& why) {
   return UserError(format("'{}' is not a token file that can be used ({}) make one with fsdp-tokenize", path.string(), why));
 }
 
+/// Files that are often taken for token files are called by their names.
+UserError of_another_kind(const std::filesystem::path& path, const InputFile& file, std::int32_t first_number) {
+  constexpr std::pair<std::string_view, const char*> kinds[] = {
+      {"\x89HDF\r\n\x1a\n", "an HDF5 file"},
+      {"\x93NUMPY", "an array of numpy"},
+      {"MMIDIDX", "the index of a Megatron or fairseq data set"},
+      {"\x1f\x8b", "compressed by gzip"},
+      {"PK\x03\x04", "a zip archive, as torch.save and numpy.savez make"},
+      {"PAR1", "a Parquet file"}};
+  std::string beginning(std::min<std::size_t>(file.size(), 256), '\0');
+  file.read(0, beginning.data(), beginning.size());
+  for (const auto& [signature, name] : kinds)
+    if (beginning.starts_with(signature))
+      return UserError(format(
+          "'{}' is not a token file that can be used (it is {}) write its tokens to one as \"Tokens\" in docs/running.md "
+          "shows",
+          path.string(), name));
+  const bool is_text = std::none_of(beginning.begin(), beginning.end(), [](unsigned char c) {
+    return c < ' ' && c != '\n' && c != '\r' && c != '\t' && c != '\f';
+  });
+  if (is_text)
+    return unusable(path, format("it starts with {}, a llm.c token file with {}: it looks like text", first_number, magic));
+  return UserError(
+      format("'{}' is not a token file that can be used (it starts with {}, a llm.c token file with {}) make one of text with "
+             "fsdp-tokenize, or of other tokens as \"Tokens\" in docs/running.md shows",
+             path.string(), first_number, magic));
+}
+
 InputFile open_tokens(const std::filesystem::path& path) {
   switch (kind_of(path)) {
     case PathKind::missing:
@@ -83,7 +111,7 @@ TokenFile::TokenFile(const std::filesystem::path& path) : file_(open_tokens(path
   if (bytes < sizeof(Header)) throw unusable(path, format("{} bytes are too few for the header of {}", bytes, sizeof(Header)));
   Header header;
   file_.read(0, header.data(), sizeof header);
-  if (header[0] != magic) throw unusable(path, format("it starts with {}, a llm.c token file with {}", header[0], magic));
+  if (header[0] != magic) throw of_another_kind(path, file_, header[0]);
   if (header[1] != version)
     throw unusable(path, format("it is of version {}, only version {} with tokens of 16 bits is read", header[1], version));
   const std::uint64_t stored = (bytes - sizeof header) / sizeof(std::uint16_t);

@@ -1,5 +1,6 @@
 #include "kernels/launch.hpp"
 
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <dnnl.hpp>
@@ -11,12 +12,30 @@ namespace fsdp::kernels {
 
 namespace {
 
+/// What the levels of the x86-64 ABI (psABI 1.0, table 3.1) have; compilers older than g++ 12 and clang 17 do not know the
+/// levels themselves by name.
+bool has_v2() {
+  return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("popcnt");
+}
+
+bool has_v3() {
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
+      !__builtin_cpu_supports("bmi2"))
+    return false;
+  constexpr unsigned movbe = 1u << 22, f16c = 1u << 29, lzcnt = 1u << 5;  // for which there are no names, either
+  unsigned eax, ebx, basic, extended, edx;
+  return __get_cpuid(1, &eax, &ebx, &basic, &edx) && (basic & movbe) && (basic & f16c) &&
+         __get_cpuid(0x80000001, &eax, &ebx, &extended, &edx) && (extended & lzcnt);
+}
+
+bool has_v4() {
+  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
 CpuLevel choose_level() {
-  const CpuLevel best = __builtin_cpu_supports("x86-64-v4")   ? CpuLevel::v4
-                        : __builtin_cpu_supports("x86-64-v3") ? CpuLevel::v3
-                                                              : CpuLevel::v2;
-  if (!__builtin_cpu_supports("x86-64-v2"))
-    throw UserError("this processor is too old (the kernels need x86-64-v2, that is SSE4.2); use another machine");
+  const CpuLevel best = has_v4() ? CpuLevel::v4 : has_v3() ? CpuLevel::v3 : CpuLevel::v2;
+  if (!has_v2()) throw UserError("this processor is too old (the kernels need x86-64-v2, that is SSE4.2); use another machine");
   const char* asked = std::getenv("FSDP_CPU_LEVEL");
   if (!asked || !*asked) return best;
   const std::string_view name = asked;

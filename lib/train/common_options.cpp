@@ -91,7 +91,8 @@ void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
   table.flag(
       "comm-thread", comm_thread,
       "Gather and reduce on a thread of its own while the model computes, on the CPU. It needs a core: unless --threads or "
-      "OMP_NUM_THREADS say otherwise, the computation leaves it one. At the same number of threads results are the same bits.");
+      "OMP_NUM_THREADS say otherwise, the computation leaves it one. The option changes no bit of the results, at the same "
+      "number of threads.");
 }
 
 Option& add_threads_option(OptionTable& table, std::size_t& threads) {

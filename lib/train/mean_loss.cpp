@@ -6,10 +6,11 @@
 
 namespace fsdp {
 
-double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream) {
+double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream,
+                 const std::function<void(std::size_t done)>& progress) {
   double sum = 0;
   std::exception_ptr problem;
-  for (std::size_t b = 0; b < batches.batches(); ++b)
+  for (std::size_t b = 0; b < batches.batches(); ++b) {
     sum += executor.evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
       try {
         batches.read(b, inputs, targets);
@@ -18,6 +19,8 @@ double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& 
         batches.clear(inputs, targets);
       }
     });
+    if (progress) progress(b + 1);
+  }
   agree(world, [&] {
     if (problem) std::rethrow_exception(problem);
   });

@@ -112,6 +112,12 @@ void Metrics::skip(std::uint64_t step, double scale, double next_scale) {
   bar_.line(format("step {} overflowed at loss scale {} and is left out; the scale is {} now", step, scale, next_scale));
 }
 
+void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batches) {
+  if (active_ && bar_.terminal())
+    bar_.update(static_cast<double>(done), static_cast<double>(batches),
+                format("validating after step {}, batch {} of {}", step, done, batches));
+}
+
 void Metrics::valid(const ValidMetrics& m) {
   if (!active_) return;
   write({{"type", "valid"}, {"step", m.step}, {"loss", m.loss}, {"ppl", std::exp(m.loss)}, {"tokens", m.tokens}, {"ms", m.ms}});
@@ -155,8 +161,11 @@ void Metrics::end(const EndMetrics& m) {
          {"mem_peak_bytes", m.mem_peak_bytes},
          {"next", m.next}});
   bar_.clear();
-  bar_.line(format("end of step {}: {} tokens, {} tok/s, peak {} per rank", m.step, format_count(static_cast<double>(m.tokens)),
-                   format_count(m.tokens_per_second), format_bytes(static_cast<double>(m.mem_peak_bytes))));
+  std::string line = format("end of step {}: {} tokens", m.step, format_count(static_cast<double>(m.tokens)));
+  if (m.tokens_per_second > 0)
+    line += format(", {} tok/s, peak {} per rank", format_count(m.tokens_per_second),
+                   format_bytes(static_cast<double>(m.mem_peak_bytes)));
+  bar_.line(line);
   if (!m.next.empty()) bar_.line(m.next);
 }
 

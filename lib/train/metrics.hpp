@@ -65,6 +65,8 @@ class Metrics {
   void train(const TrainMetrics& m);
   /// An update that overflowed at `scale`; the next one has `next_scale`.
   void skip(std::uint64_t step, double scale, double next_scale);
+  /// The bar shows how far a validation is.
+  void validating(std::uint64_t step, std::size_t done, std::size_t batches);
   void valid(const ValidMetrics& m);
   /// `stall_ms`: of `ms`, how long training stood still.
   void save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms);

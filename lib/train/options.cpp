@@ -84,7 +84,10 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
             "more.")
       .unset("as --model, or as the checkpoint that is resumed");
   table.flag("list-archs", o.list_archs, "Print the names that --arch knows and exit.").command_line_only();
-  table.path("model", "DIR", o.model, "Hugging Face folder with config.json and model.safetensors.").unset("as --arch");
+  table
+      .path("model", "DIR", o.model,
+            "Hugging Face folder: config.json, and model.safetensors or the files that model.safetensors.index.json names.")
+      .unset("as --arch");
   table
       .choice<InitFrom>("init", o.init, {{"random", InitFrom::random}, {"pretrained", InitFrom::pretrained}},
                         "Where the first weights come from.")
@@ -435,8 +438,10 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   table
       .list(
           "ignore-missing", "PATTERN,...", o.ignore_missing,
-          "With --finetune-from or pretrained weights: tensors by name that may be missing there, have another shape, as with "
-          "another --vocab-size, or be there in vain. Such parameters start from --seed, as in a new model. '*' crosses dots.")
+          "With --finetune-from or pretrained weights: tensors by name that may be missing there, or have another shape, as "
+          "with "
+          "another --vocab-size; these start from --seed, as in a new model. Those that the model does not have may be named, "
+          "too, and are left out. '*' crosses dots.")
       .unset("none: all must fit");
   table.flag("reset-optimizer", o.reset_optimizer,
              "Take the weights, the update and the data position from the checkpoint, and start the optimizer's state at zero: "
@@ -465,7 +470,8 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
   add_trace_options(table, o.trace);
-  table.flag("dry-run", o.dry_run, "Print the memory plan and the schedule of a step, and do not train.");
+  table.flag("dry-run", o.dry_run,
+             "Print the memory plan and the schedule of a step, and do not train. Checkpoints are neither needed nor written.");
   add_threads_option(table, o.threads);
   table.then([&o](const OptionTable&) {
     if (o.device == "cuda")

@@ -16,8 +16,9 @@ namespace {
 void require_same_model(const TransformerConfig& wanted, const CheckpointReader& checkpoint) {
   const nlohmann::json a = config_to_json(wanted), b = config_to_json(checkpoint.header().config);
   std::string differences;
+  const bool same_type = a.value("model_type", "") == b.value("model_type", "");  // else hardly any field is the same
   for (const auto& [key, value] : a.items())
-    if (!b.contains(key) || b[key] != value)
+    if ((same_type || key == "model_type") && (!b.contains(key) || b[key] != value))
       differences += format("{}{}: {} asked for, {} there", differences.empty() ? "" : "; ", key, json_excerpt(value),
                             b.contains(key) ? json_excerpt(b[key]) : "nothing");
   if (!(wanted == checkpoint.header().config))
@@ -61,10 +62,13 @@ Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verif
 void note_dropout(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
   const nlohmann::json config = read_json_file(options.model / "config.json");
+  std::vector<std::string> rates;
   for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout", "dropout"})
     if (config.is_object() && config.contains(key) && config[key].is_number() && config[key] > 0)
-      warnings.push_back(format("config.json asks for {} {}, which is not used; --dropout and --attention-dropout set it", key,
-                                json_excerpt(config[key])));
+      rates.push_back(format("{} {}", key, json_excerpt(config[key])));
+  if (!rates.empty())
+    warnings.push_back(format("config.json asks for dropout ({}), which is not used; --dropout and --attention-dropout set it",
+                              fmt::join(rates, ", ")));
 }
 
 /// What is named now goes before what an earlier run knew.
@@ -100,12 +104,20 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
                                         : tuned           ? &origin.pretrained->config()
                                                           : nullptr);
   if (origin.checkpoint) {
-    require_same_model(origin.config, *origin.checkpoint);
+    try {
+      require_same_model(origin.config, *origin.checkpoint);
+      if (!options.reset_optimizer) require_same_optimizer(options, *origin.checkpoint);
+    } catch (const UserError& refusal) {
+      if (!options.dry_run || options.restore != "latest") throw;
+      origin = Origin();
+      origin.warnings.push_back(
+          format("a run would not start: {}. The plan is that of a run that begins anew", refusal.what()));
+      TrainOptions anew = options;
+      anew.restore = "none";
+      return complete_origin(anew, origin);
+    }
     note_batch(options, *origin.checkpoint, origin.warnings);
-    if (options.reset_optimizer)
-      origin.warnings.push_back("the optimizer's state starts at zero (--reset-optimizer)");
-    else
-      require_same_optimizer(options, *origin.checkpoint);
+    if (options.reset_optimizer) origin.warnings.push_back("the optimizer's state starts at zero (--reset-optimizer)");
   } else if (!tuned && options.init == InitFrom::pretrained) {
     origin.pretrained = open_hugging_face(options.model, verify_of(options));
   }
@@ -118,7 +130,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   }
   origin.model_folder = model_folder_of(options, origin);
   // The run would come to a step that is there already, and its work since the save before would be lost.
-  if (const auto newest = latest_update(options.save.folder); newest > origin.update())
+  if (const auto newest = latest_update(options.save.folder); newest > origin.update() && !options.dry_run)
     throw UserError(
         format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; "
                "choose another --save-dir or move them away",

@@ -106,10 +106,16 @@ void Run::announce() {
         "warning: {} products convert their operands to fp32 here (this machine has no instructions for them): memory and "
         "transfers are halved, and a step takes longer than with --precision fp32",
         name_of(type)));
-  metrics_->say(format("model: {} parameters, {} blocks, width {}; strategy {} over {}; {} sequences of {} tokens per update",
-                       format_count(static_cast<double>(model.parameter_count())), model.blocks(), model.config().width,
-                       sharded_->placement().name, plural(static_cast<std::size_t>(world_.size()), "rank"),
-                       cut_.sequences_per_update(), cut_.T));
+  std::size_t trained = 0;
+  for (const Unit& unit : sharded_->layout().units()) trained += unit.trainable ? unit.numel : 0;
+  metrics_->say(format("model: {} parameters{}, {}, width {}; strategy {} over {}; {} of {} tokens per update",
+                       format_count(static_cast<double>(model.parameter_count())),
+                       trained == model.parameter_count()
+                           ? ""
+                           : format(" ({} trained, the others frozen)", format_count(static_cast<double>(trained))),
+                       plural(model.blocks(), "block"), model.config().width, sharded_->placement().name,
+                       plural(static_cast<std::size_t>(world_.size()), "rank"), plural(cut_.sequences_per_update(), "sequence"),
+                       cut_.T));
   metrics_->say("memory plan per rank:\n" + describe_memory(plan) + overheads());
   metrics_->start({.version = version_string(),
                    .world_size = world_.size(),
@@ -386,7 +392,8 @@ void Run::validate() {
   const Timer timer;
   double loss;
   try {
-    loss = mean_loss(sharded_->executor(), *valid_batches_, world_, *stream_);
+    loss = mean_loss(sharded_->executor(), *valid_batches_, world_, *stream_,
+                     [&](std::size_t done) { metrics_->validating(progress_.update, done, valid_batches_->batches()); });
   } catch (const CollectiveError& error) {  // data that cannot be read: nothing of the training is wrong
     save(true);
     throw CollectiveError(format("{}; update {} is saved", error.what(), progress_.update), error.speaker, error.all,
@@ -443,14 +450,15 @@ void Run::finish(const std::string& next) {
     measured = max_over_ranks(world_, *stream_, sharded_->executor().peak_bytes());
     const std::size_t process = max_over_ranks(world_, *stream_, process_peak_bytes() - start_bytes_);
     const std::size_t planned = sharded_->plan().peak_bytes;
+    const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
+    std::string beside = format("{} beside it", bytes(bytes_beside_plan()));
+    if (borrowed_bytes() > 0)
+      beside += format(", {} in other ranks' slots, which the system counts here, too", bytes(borrowed_bytes()));
     metrics_->say(format(
-        "memory per rank: planned {}, measured {} in the arena; process {} since start-up, {} with the overheads above{}",
-        format_bytes(static_cast<double>(planned)), format_bytes(static_cast<double>(measured)),
-        format_bytes(static_cast<double>(process)),
-        format_bytes(static_cast<double>(planned + bytes_beside_plan() + borrowed_bytes())),
-        borrowed_bytes() == 0
-            ? ""
-            : format(" and {} read in neighbours' slots", format_bytes(static_cast<double>(borrowed_bytes())))));
+        "memory of a rank, the most of all:\n"
+        "  the plan's buffers  {} used, {} planned\n"
+        "  the process         {} used since its start, {} expected (the plan's buffers, and {})",
+        bytes(measured), bytes(planned), bytes(process), bytes(planned + bytes_beside_plan() + borrowed_bytes()), beside));
   }
   const double rate = ran ? static_cast<double>(progress_.tokens - start_tokens_) / since_start_.seconds() : 0;
   metrics_->end({progress_.update, progress_.tokens, rate, measured, next});
@@ -493,9 +501,10 @@ std::string Run::overheads() const {
       trace_bytes() == 0 ? "" : format(", {} of the trace", format_bytes(static_cast<double>(trace_bytes())));
   const std::string snapshot =
       snapshot_bytes() == 0 ? "" : format(", {} that a save writes from", format_bytes(static_cast<double>(snapshot_bytes())));
-  return format("  and beside it: {} communication staging, about {} in which gemm works, {} of tokens read ahead{}{}\n",
-                format_bytes(static_cast<double>(staging_bytes())), format_bytes(static_cast<double>(gemm_bytes())),
-                format_bytes(static_cast<double>(batch_bytes())), snapshot, trace);
+  return format(
+      "  and beside it: {} communication staging, about {} for matrix products to work in, {} of tokens read ahead{}{}\n",
+      format_bytes(static_cast<double>(staging_bytes())), format_bytes(static_cast<double>(gemm_bytes())),
+      format_bytes(static_cast<double>(batch_bytes())), snapshot, trace);
 }
 
 }  // namespace fsdp

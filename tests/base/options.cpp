@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(unknown_options_are_named_with_the_nearest) {
 }
 
 BOOST_AUTO_TEST_CASE(repeated_options_are_errors) {
-  CHECK_CONTAINS(error({"--rate", "1", "--rate=2"}), "--rate is given twice ('1' and '2')");
+  CHECK_CONTAINS(error({"--rate", "1", "--rate=2"}), "--rate is given twice ('1' and '2'); give it once");
   const auto aliased = error({"--batch-size", "1", "--batch-size-per-device", "2"});
   CHECK_CONTAINS(aliased, "--batch-size-per-device is given twice (also as --batch-size: '1' and '2')");
   CHECK_CONTAINS(error({"a.bin", "--data", "b.bin"}), "given twice");

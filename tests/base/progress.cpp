@@ -2,8 +2,12 @@
 #define BOOST_TEST_MODULE base.progress
 #include <boost/test/unit_test.hpp>
 
+#include <pty.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/progress.hpp"
 #include "support/files.hpp"
@@ -32,4 +36,23 @@ BOOST_AUTO_TEST_CASE(plain_lines_without_a_terminal) {
   CHECK_CONTAINS(text, "writing: 1000 MiB in ");
   BOOST_TEST(!contains(text, "\r"));
   BOOST_TEST(!contains(text, "\033"));
+}
+
+BOOST_AUTO_TEST_CASE(a_terminal_that_cannot_draw_gets_plain_lines) {
+  for (const auto& [name, draws] : {std::pair{"xterm", true}, {"dumb", false}}) {
+    int master = -1, slave = -1;
+    BOOST_TEST_REQUIRE(openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+    std::FILE* out = fdopen(slave, "w");
+    setenv("TERM", name, 1);
+    {
+      ProgressBar bar("writing", ProgressBar::Unit::count, out);
+      BOOST_TEST(bar.terminal() == draws);
+      bar.update(5, 10);
+    }
+    char text[256] = "";
+    BOOST_TEST(read(master, text, sizeof text - 1) > 0);
+    BOOST_TEST(contains(text, "\033") == draws, text);
+    std::fclose(out);
+    close(master);
+  }
 }

@@ -75,8 +75,8 @@ inline std::vector<std::string> split(const std::string& line) {
 /// The launcher's words for `np` ranks, then the program and its arguments; `before` it, words that start it on each rank.
 inline std::vector<std::string> mpirun(int np, const std::string& program, const std::vector<std::string>& arguments,
                                        const std::vector<std::string>& before = {}) {
-  std::vector<std::string> command = {FSDP_MPIEXEC, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-                                      "-np",        std::to_string(np)};
+  std::vector<std::string> command = split(FSDP_MPIRUN);
+  command.insert(command.end(), {"-np", std::to_string(np)});
   command.insert(command.end(), before.begin(), before.end());
   command.push_back(std::string(FSDP_BIN) + "/" + program);
   command.insert(command.end(), arguments.begin(), arguments.end());

@@ -131,6 +131,32 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   BOOST_TEST_REQUIRE(first.code == 0, first.output);
   const fs::path step = folder / "saves" / "step-00000002";
   BOOST_TEST_REQUIRE(fs::exists(step));
+  // A dry run needs none of them, and says what a run would meet.
+  std::vector<std::string> dry = plus({tokens, "--save-dir", "saves", "--dry-run"}, model);
+  *std::find(dry.begin(), dry.end(), "24") = "48";
+  const Outcome plan = run(folder, mpirun(3, "fsdp-train", dry));
+  BOOST_TEST(plan.code == 0, plan.output);
+  BOOST_TEST(plan.says("warning: a run would not start: checkpoint saves/step-00000002"), plan.output);
+  BOOST_TEST(plan.says("n_embd: 48 asked for, 24 there"), plan.output);
+  BOOST_TEST(plan.says("operations of one update:"), plan.output);
+  dry = plus({tokens, "--save-dir", "saves", "--dry-run", "--restore", "none"}, model);
+  BOOST_TEST(run(folder, mpirun(3, "fsdp-train", dry)).code == 0);
+  // Another family: that it is one says all.
+  const Outcome llama =
+      run(folder,
+          mpirun(3, "fsdp-train",
+                 {tokens, "--save-dir", "saves", "--arch", "llama-7b", "--tokens-per-sample", "16", "--max-update", "4"}));
+  BOOST_TEST(llama.says("(model_type: \"llama\" asked for, \"gpt2\" there)"), llama.output);
+  // All updates are done: no rate, no peak.
+  const Outcome nothing = run(folder, mpirun(3, "fsdp-train", plus({tokens, "--save-dir", "saves"}, model)));
+  BOOST_TEST(nothing.says("tokens\nnothing to do"), nothing.output);
+  // Results whose name says something else than what they would be.
+  for (const char* words :
+       {"saves out.safetensors", "saves out.safetensors --format safetensors", "saves out.h5 --format safetensors"}) {
+    const Outcome named = run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate " + words));
+    BOOST_TEST(named.code == 2, named.output);
+    BOOST_TEST(named.says("would be a"), named.output);
+  }
   // Another model.
   expect_mistake(
       folder,
@@ -224,6 +250,12 @@ BOOST_AUTO_TEST_CASE(folders_that_may_only_be_read, *boost::unit_test::precondit
   for (const char* program : {"fsdp-inspect saves --verify", "fsdp-consolidate saves model.h5 --verify"}) {
     const Outcome read = run(folder, with_permissions(split(std::string(FSDP_BIN) + "/" + program)));
     BOOST_TEST(read.code == 0, read.output);
+  }
+  for (const char* out : {"saves/model.h5", "saves/below/model.h5"}) {
+    const Outcome nowhere = run(folder, with_permissions(split(std::string(FSDP_BIN) + "/fsdp-consolidate saves " + out)));
+    BOOST_TEST(nowhere.code == 2, nowhere.output);
+    BOOST_TEST(nowhere.says("choose a place where you may write"), nowhere.output);
+    BOOST_TEST(!nowhere.says("--save-dir"), nowhere.output);
   }
   const Outcome on = go(3, "fsdp-train", plus({tokens, "--save-dir", "new", "--restore", "saves", "--max-update", "4"}, same));
   BOOST_TEST(on.code == 0, on.output);

@@ -396,7 +396,11 @@ BOOST_AUTO_TEST_CASE(what_is_in_a_checkpoint_is_shown) {
   const json low = json::parse(compared.substr(compared.find('{')));
   BOOST_TEST(low["different"].get<int>() > 0);
   for (const json& one : low["tensors"]) BOOST_TEST(one["relative"].get<double>() < 0.004);
-  BOOST_TEST(inspect("saves/step-00000002 saves/step-00000003").says("of 28 parameter tensors differ"));
+  const Outcome different = inspect("saves/step-00000002 saves/step-00000003");
+  BOOST_TEST(different.says("of 28 parameter tensors differ"));
+  BOOST_TEST(different.code == 1);
+  BOOST_TEST(inspect("saves/step-00000002 saves/step-00000003 --json").code == 1);
+  BOOST_TEST(inspect("saves model").code == 0);
   BOOST_TEST(inspect("model --verify").code == 2);
   BOOST_TEST(inspect("nowhere").code == 2);
   BOOST_TEST(inspect("saves --tensor nothing").code == 2);

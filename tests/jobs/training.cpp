@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(memory_is_as_planned) {
       BOOST_TEST_REQUIRE(outcome.output.substr(at + before.size() + used, 4) == " MiB");
       return value;
     };
-    const double process = megabytes("in the arena; process "), with_overheads = megabytes("since start-up, ");
+    const double process = megabytes("the process         "), with_overheads = megabytes("used since its start, ");
     BOOST_TEST_MESSAGE(strategy << ": process " << process << " MiB, plan with overheads " << with_overheads << " MiB");
     BOOST_TEST(std::abs(process / with_overheads - 1) < 0.1);
   }

@@ -9,6 +9,8 @@
 
 #include <omp.h>
 
+#include <cstdlib>
+
 using namespace fsdp;
 using namespace fsdp::test;
 namespace k = fsdp::kernels;
@@ -20,8 +22,7 @@ template <class Make>
 void compare(const char* name, std::size_t rows, double tolerance, const Make& make) {
   std::vector<Floats> results;
   for (const int level : {2, 3, 4}) {
-    if (level == 3 && !__builtin_cpu_supports("x86-64-v3")) continue;
-    if (level == 4 && !__builtin_cpu_supports("x86-64-v4")) continue;
+    if (level > static_cast<int>(k::cpu_level())) continue;
     Floats out;
     const auto body = make(out);
     if (level == 2) k::run_rows<2>(body, rows);
@@ -127,8 +128,8 @@ BOOST_AUTO_TEST_CASE(attention_within_rounding) {
         });
   };
   run(std::integral_constant<int, 2>{});
-  if (__builtin_cpu_supports("x86-64-v3")) run(std::integral_constant<int, 3>{});
-  if (__builtin_cpu_supports("x86-64-v4")) run(std::integral_constant<int, 4>{});
+  if (k::cpu_level() >= k::CpuLevel::v3) run(std::integral_constant<int, 3>{});
+  if (k::cpu_level() >= k::CpuLevel::v4) run(std::integral_constant<int, 4>{});
   for (const Floats& other : results) BOOST_TEST(relative_error(other, widen(results[0])) < 1e-6);
   BOOST_TEST(relative_error(results[0], Doubles(results[0].size())) > 0);
 }
@@ -171,9 +172,9 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
         k::ColumnSquares{{0x1p40}, {0, R * C, C}, 0, R, a.data(), words.back().data() + 2 * R});
   };
   sums([](const auto& row, const auto& column) { k::run_rows<2>(row, R), k::run_rows<2>(column, 1); });
-  if (__builtin_cpu_supports("x86-64-v3"))
+  if (k::cpu_level() >= k::CpuLevel::v3)
     sums([](const auto& row, const auto& column) { k::run_rows<3>(row, R), k::run_rows<3>(column, 1); });
-  if (__builtin_cpu_supports("x86-64-v4"))
+  if (k::cpu_level() >= k::CpuLevel::v4)
     sums([](const auto& row, const auto& column) { k::run_rows<4>(row, R), k::run_rows<4>(column, 1); });
   for (const auto& other : words) BOOST_TEST((other == words[0] && other[2 * R] > 0));
   std::vector<double> values;
@@ -184,7 +185,15 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
     values.push_back(partial[0].value());
   };
   squares([](const k::Squares& body) { k::run_rows<2>(body, 2); });
-  if (__builtin_cpu_supports("x86-64-v3")) squares([](const k::Squares& body) { k::run_rows<3>(body, 2); });
-  if (__builtin_cpu_supports("x86-64-v4")) squares([](const k::Squares& body) { k::run_rows<4>(body, 2); });
+  if (k::cpu_level() >= k::CpuLevel::v3) squares([](const k::Squares& body) { k::run_rows<3>(body, 2); });
+  if (k::cpu_level() >= k::CpuLevel::v4) squares([](const k::Squares& body) { k::run_rows<4>(body, 2); });
   for (const double value : values) BOOST_TEST(value == values[0]);
 }
+
+#if !defined(__clang__) && __GNUC__ >= 12
+BOOST_AUTO_TEST_CASE(the_level_is_what_the_compiler_says_of_this_processor) {
+  BOOST_TEST_REQUIRE(!std::getenv("FSDP_CPU_LEVEL"));
+  const int expected = __builtin_cpu_supports("x86-64-v4") ? 4 : __builtin_cpu_supports("x86-64-v3") ? 3 : 2;
+  BOOST_TEST(static_cast<int>(k::cpu_level()) == expected);
+}
+#endif

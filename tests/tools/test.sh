@@ -49,6 +49,10 @@ says "cmake --build --preset ci --parallel"
 [[ $(tail -n 1 "$work/output") == "ctest --preset ci"* ]] || fail "ctest does not come last"
 says "--label-exclude ^long$"
 
+# As many jobs as cores, whatever OpenMP is told.
+OMP_NUM_THREADS=1 run 8
+says "cmake --build --preset ci --parallel $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"
+
 run 8 --long -j 3 --filter comm. --no-install
 says "install --check"
 says "Going on without installing"

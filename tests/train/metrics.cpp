@@ -96,6 +96,16 @@ BOOST_AUTO_TEST_CASE(numbers_that_are_not_finite_stay_valid_json) {
   BOOST_TEST(line.at("gnorm").is_null());
 }
 
+BOOST_AUTO_TEST_CASE(a_run_that_did_nothing_has_no_rate) {
+  const TemporaryFolder folder;
+  {
+    const Printed out(folder / "err");
+    Metrics metrics({}, 1, true, out.file);
+    metrics.end({7, 3500, 0, 0, "nothing to do"});
+  }
+  BOOST_TEST(read_file(folder / "err") == "end of step 7: 3.50 k tokens\nnothing to do\n");
+}
+
 BOOST_AUTO_TEST_CASE(other_ranks_write_nothing) {
   const TemporaryFolder folder;
   {

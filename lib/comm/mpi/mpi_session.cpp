@@ -6,12 +6,14 @@
 #include <cstdlib>
 #include <exception>
 
+#include "comm/launcher.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
 
 namespace fsdp {
 
 MpiSession::MpiSession(int& argc, char**& argv) : uncaught_at_start_(std::uncaught_exceptions()) {
+  const LaunchedRanks launched = launched_ranks([](const char* name) { return std::getenv(name); });
   int level = MPI_THREAD_SINGLE;
   FSDP_CHECK_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level));
   expect(level >= MPI_THREAD_SERIALIZED, "MPI lets the threads of a program communicate one at a time");
@@ -19,6 +21,12 @@ MpiSession::MpiSession(int& argc, char**& argv) : uncaught_at_start_(std::uncaug
   FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
   FSDP_CHECK_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
   FSDP_CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size_));
+  try {
+    require_own_launcher(launched, size_, library_version());
+  } catch (...) {
+    MPI_Finalize();  // this rank is alone, so that nobody is waited for
+    throw;
+  }
 }
 
 MpiSession::~MpiSession() {

@@ -1,0 +1,47 @@
+#include "comm/launcher.hpp"
+
+#include <charconv>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+struct Variable {
+  const char* name;
+  bool is_rank;  // the number of this process, from 0; else how many there are
+};
+
+// Open MPI's mpirun; mpiexec of MPICH and its kin, and srun with PMI2; srun. PMIx has a number for each rank and none for all.
+constexpr Variable variables[] = {
+    {"OMPI_COMM_WORLD_SIZE", false}, {"PMI_SIZE", false}, {"SLURM_STEP_NUM_TASKS", false}, {"PMIX_RANK", true}};
+
+}  // namespace
+
+LaunchedRanks launched_ranks(const std::function<const char*(const char*)>& get) {
+  LaunchedRanks most;
+  for (const auto& [name, is_rank] : variables) {
+    const char* text = get(name);
+    // The terminal of `srun --pty` is one of the step's tasks, and what is typed there was not started by srun.
+    if (text == nullptr || (std::strcmp(name, "SLURM_STEP_NUM_TASKS") == 0 && get("SLURM_PTY_PORT") != nullptr)) continue;
+    int value = 0;
+    if (std::from_chars(text, text + std::strlen(text), value).ec != std::errc()) continue;
+    if (!is_rank && value == 1) return {name, 1};
+    if (const int count = is_rank ? value + 1 : value; count > most.count) most = {name, count};
+  }
+  return most;
+}
+
+void require_own_launcher(const LaunchedRanks& launched, int world_size, const std::string& library) {
+  if (world_size > 1 || launched.count <= world_size) return;
+  throw UserError(format(
+      "the ranks do not see each other (the launcher has started {} or more, by {}, and this program's MPI, {}, sees one: "
+      "they are of different MPIs) start it with mpirun of that MPI, under Slurm with an srun --mpi=... that it knows, or "
+      "build it with the launcher's MPI; if one rank is what you want, unset {}",
+      launched.count, launched.variable, library, launched.variable));
+}
+
+}  // namespace fsdp

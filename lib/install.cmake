@@ -1,0 +1,17 @@
+# `cmake --install`: programs (apps/, tools/), libfsdp, its headers, and what find_package(fsdp) reads. The target is fsdp::fsdp;
+# headers are included as in here, "fsdp/plan.hpp". Those that need another library's headers (mpi.h, dnnl.hpp) or the flags of one
+# instruction set are left out, and no other header includes them: the test "install" compiles all that are installed.
+include(CMakePackageConfigHelpers)
+set_target_properties(fsdp PROPERTIES INSTALL_RPATH $ORIGIN)
+install(TARGETS fsdp EXPORT fsdp-targets)
+install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp FILES_MATCHING PATTERN "*.hpp"
+  PATTERN "comm/mpi" EXCLUDE PATTERN "kernels/rows" EXCLUDE PATTERN "kernels/launch.hpp" EXCLUDE
+  PATTERN "kernels/element_update.hpp" EXCLUDE PATTERN "kernels/tile_product.hpp" EXCLUDE)
+
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/fsdp)
+install(EXPORT fsdp-targets NAMESPACE fsdp:: DESTINATION ${package_folder})
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/fsdp-config.cmake.in ${PROJECT_BINARY_DIR}/generated/fsdp-config.cmake
+  INSTALL_DESTINATION ${package_folder})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/fsdp-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/generated/fsdp-config.cmake ${PROJECT_BINARY_DIR}/generated/fsdp-config-version.cmake
+  DESTINATION ${package_folder})

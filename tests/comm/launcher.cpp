@@ -1,0 +1,50 @@
+// Which launcher started a process, from its environment, and what is told where that is another MPI's.
+#define BOOST_TEST_MODULE comm.launcher
+#include <boost/test/unit_test.hpp>
+
+#include <map>
+
+#include "base/error.hpp"
+#include "comm/launcher.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using fsdp::test::message_of;
+
+namespace {
+
+LaunchedRanks launched(const std::map<std::string, const char*>& environment) {
+  return launched_ranks([&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second;
+  });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(each_launcher_says_how_many_ranks_it_started) {
+  BOOST_TEST(launched({}).count == 1);
+  BOOST_TEST(launched({{"OMPI_COMM_WORLD_SIZE", "4"}}).count == 4);
+  BOOST_TEST(launched({{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}}).count == 2);
+  BOOST_TEST(launched({{"SLURM_STEP_NUM_TASKS", "8"}}).count == 8);
+  BOOST_TEST(launched({{"SLURM_STEP_NUM_TASKS", "8"}}).variable == "SLURM_STEP_NUM_TASKS");
+  BOOST_TEST(launched({{"PMIX_RANK", "3"}}).count == 4);
+  BOOST_TEST(launched({{"PMIX_RANK", "0"}}).count == 1);
+  BOOST_TEST(launched({{"PMI_SIZE", "many"}}).count == 1);
+}
+
+BOOST_AUTO_TEST_CASE(one_rank_of_an_inner_launcher_is_one_rank) {
+  // Open MPI starts its daemons on other nodes with srun; they hand that step's number of tasks to the ranks.
+  BOOST_TEST(launched({{"SLURM_STEP_NUM_TASKS", "3"}, {"OMPI_COMM_WORLD_SIZE", "1"}}).count == 1);
+  BOOST_TEST(launched({{"SLURM_STEP_NUM_TASKS", "3"}, {"PMI_SIZE", "1"}}).count == 1);
+  BOOST_TEST(launched({{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PTY_PORT", "40001"}}).count == 1);
+}
+
+BOOST_AUTO_TEST_CASE(another_launcher_is_refused_where_mpi_sees_one_rank) {
+  const LaunchedRanks two = launched({{"PMI_SIZE", "2"}});
+  require_own_launcher(two, 2, "Open MPI v4.1.4");
+  require_own_launcher(two, 4, "Open MPI v4.1.4");  // mpirun inside a job of another launcher
+  require_own_launcher({}, 1, "Open MPI v4.1.4");
+  CHECK_CONTAINS(message_of([&] { require_own_launcher(two, 1, "Open MPI v4.1.4"); }),
+                 "has started 2 or more, by PMI_SIZE, and this program's MPI, Open MPI v4.1.4, sees one");
+}
