@@ -49,11 +49,10 @@ Run::Run(const TrainOptions& options, Communicator& world)
       stream_(device_->make_stream()),
       start_bytes_(start_up(*stream_)),
       options_json_(to_json(options)) {
-  const CpuShare share = share_of_rank(*node_, *stream_, options.threads, options.cpu.communication_thread ? 1 : 0);
+  const CpuShare share = share_of_rank(*node_, options.threads, options.cpu.communication_thread ? 1 : 0);
   threads_ = share.threads;
   kernels::set_threads(threads_);
-  double cores = share.cores;
-  world.all_reduce(*stream_, &cores, 1);
+  const double cores = world.sum(share.cores);
   if (const auto per_core = noted_peak_per_core(options.sharding.types.parameter)) peak_flops_ = *per_core * cores;
 
   const bool first = world.rank() == 0;
@@ -62,7 +61,7 @@ Run::Run(const TrainOptions& options, Communicator& world)
     if (first && !options.dry_run) save_lock_.emplace(options.save.folder);
     if (first && !options.dry_run && !options.trace.file.empty()) trace_file_.emplace(options.trace.file);
   });
-  origin_ = find_origin(options, world, *stream_);
+  origin_ = find_origin(options, world);
   for (const std::string& warning : origin_.warnings) warn(warning);
   if (origin_.checkpoint) progress_ = origin_.checkpoint->header().progress;
   if (options.sharding.types.parameter == DType::f16) {
@@ -140,7 +139,7 @@ void Run::prepare() {
   sharded_->executor().publish_parameters();
   if (origin_.checkpoint) {
     const double ms = timer.seconds() * 1e3;
-    const std::size_t most = max_over_ranks(world_, *stream_, origin_.checkpoint->bytes_read());
+    const std::size_t most = world_.max(origin_.checkpoint->bytes_read());
     metrics_->restore(progress_.update, origin_.checkpoint->description(), ms, most, origin_.checkpoint->file_bytes());
   }
   last_save_ = progress_.update;
@@ -205,8 +204,7 @@ void Run::open_files() {
 /// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
 void Run::require_memory() {
   const std::size_t mine = sharded_->plan().peak_bytes + bytes_beside_plan();
-  auto together = narrow<std::int64_t>(mine);
-  node_->all_reduce(*stream_, &together, 1);
+  const std::int64_t together = node_->sum(narrow<std::int64_t>(mine));
   agree(world_, [&] {
     const std::size_t available = available_memory_bytes();
     if (static_cast<std::size_t>(together) > available)
@@ -346,7 +344,7 @@ void Run::refuse(const UpdateResult& result, const BatchReader& read, const Upda
     all[3 * me] = narrow<std::int64_t>(mine->operation + 1);
     all[3 * me + 1] = narrow<std::int64_t>(mine->unit), all[3 * me + 2] = narrow<std::int64_t>(mine->parameter);
   }
-  world_.all_reduce(*stream_, all.data(), all.size());
+  world_.sum(all);
   std::size_t first = ranks;
   for (std::size_t r = 0; r < ranks; ++r)
     if (all[3 * r] > 0 && (first == ranks || all[3 * r] < all[3 * first])) first = r;
@@ -392,7 +390,7 @@ void Run::validate() {
   const Timer timer;
   double loss;
   try {
-    loss = mean_loss(sharded_->executor(), *valid_batches_, world_, *stream_,
+    loss = mean_loss(sharded_->executor(), *valid_batches_, world_,
                      [&](std::size_t done) { metrics_->validating(progress_.update, done, valid_batches_->batches()); });
   } catch (const CollectiveError& error) {  // data that cannot be read: nothing of the training is wrong
     save(true);
@@ -447,8 +445,8 @@ void Run::finish(const std::string& next) {
   const bool ran = progress_.tokens > start_tokens_;
   std::size_t measured = 0;
   if (ran) {
-    measured = max_over_ranks(world_, *stream_, sharded_->executor().peak_bytes());
-    const std::size_t process = max_over_ranks(world_, *stream_, process_peak_bytes() - start_bytes_);
+    measured = world_.max(sharded_->executor().peak_bytes());
+    const std::size_t process = world_.max(process_peak_bytes() - start_bytes_);
     const std::size_t planned = sharded_->plan().peak_bytes;
     const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
     std::string beside = format("{} beside it", bytes(bytes_beside_plan()));
