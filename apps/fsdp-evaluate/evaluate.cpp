@@ -80,7 +80,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   const Timer timer;
   ProgressBar bar("evaluating");
   const auto progress = [&](std::size_t done) {
-    if (world.rank() == 0) bar.update(static_cast<double>(done), static_cast<double>(batches->batches()));
+    if (world.rank() == 0 && bar.terminal()) bar.update(static_cast<double>(done), static_cast<double>(batches->batches()));
   };
   const double loss = mean_loss(executor, *batches, world, progress), seconds = timer.seconds();
   bar.clear();

@@ -449,14 +449,16 @@ void Run::finish(const std::string& next) {
     const std::size_t process = world_.max(process_peak_bytes() - start_bytes_);
     const std::size_t planned = sharded_->plan().peak_bytes;
     const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
-    std::string beside = format("{} beside it", bytes(bytes_beside_plan()));
+    std::string expected = format("{} expected: the plan's buffers, {} beside them",
+                                  bytes(planned + bytes_beside_plan() + borrowed_bytes()), bytes(bytes_beside_plan()));
     if (borrowed_bytes() > 0)
-      beside += format(", {} in other ranks' slots, which the system counts here, too", bytes(borrowed_bytes()));
-    metrics_->say(format(
-        "memory of a rank, the most of all:\n"
-        "  the plan's buffers  {} used, {} planned\n"
-        "  the process         {} used since its start, {} expected (the plan's buffers, and {})",
-        bytes(measured), bytes(planned), bytes(process), bytes(planned + bytes_beside_plan() + borrowed_bytes()), beside));
+      expected += format(",\n                      and {} in other ranks' slots, which the system counts here, too",
+                         bytes(borrowed_bytes()));
+    metrics_->say(
+        format("memory of a rank, the most of all:\n"
+               "  the plan's buffers  {} used, {} planned\n"
+               "  the process         {} used since its start, {}",
+               bytes(measured), bytes(planned), bytes(process), expected));
   }
   const double rate = ran ? static_cast<double>(progress_.tokens - start_tokens_) / since_start_.seconds() : 0;
   metrics_->end({progress_.update, progress_.tokens, rate, measured, next});
