@@ -17,25 +17,38 @@ using enum ShardAxis;
 //                                                        over     at rest  forward    between        state
 //                                                                          to         micro-batches
 //                                                                          backward
-constexpr std::array table = {Placement{"full",           world,   S,       S,         S,             S},
-                              Placement{"grad-op",        world,   S,       W,         S,             S},
-                              Placement{"optim",          world,   W,       W,         W,             S},
-                              Placement{"none",           rank,    W,       W,         W,             W},
-                              Placement{"hybrid",         group,   S,       S,         S,             S},
-                              Placement{"hybrid-grad-op", group,   S,       W,         S,             S}};
+constexpr Placement ours[] =           {{"full",           world,   S,       S,         S,             S},
+                                        {"grad-op",        world,   S,       W,         S,             S},
+                                        {"optim",          world,   W,       W,         W,             S},
+                                        {"none",           rank,    W,       W,         W,             W},
+                                        {"hybrid",         group,   S,       S,         S,             S},
+                                        {"hybrid-grad-op", group,   S,       W,         S,             S}};
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> pytorch_names = {{
     {"FULL_SHARD", "full"}, {"SHARD_GRAD_OP", "grad-op"}, {"NO_SHARD", "none"},
     {"HYBRID_SHARD", "hybrid"}, {"_HYBRID_SHARD_ZERO2", "hybrid-grad-op"}}};
 // clang-format on
 
+/// References into it stay valid when a row is added.
+std::deque<Placement>& table() {
+  static std::deque<Placement> rows(std::begin(ours), std::end(ours));
+  return rows;
+}
+
 }  // namespace
 
-std::span<const Placement> placements() { return table; }
+const std::deque<Placement>& placements() { return table(); }
+
+void add_placement(const Placement& row) {
+  for (const auto& [theirs, name] : placement_names()) expect(row.name != theirs && row.name != name, "a strategy is added once");
+  expect(row.parameters_at_rest == W || row.optimizer_state == S, "who holds a part of the parameters updates that part");
+  expect(row.gradients_between_micro_batches == W || row.optimizer_state == S, "who holds a part of a gradient updates that part");
+  table().push_back(row);
+}
 
 std::vector<std::pair<std::string, std::string>> placement_names() {
   std::vector<std::pair<std::string, std::string>> names;
-  for (const Placement& row : table) names.emplace_back(row.name, row.name);
+  for (const Placement& row : table()) names.emplace_back(row.name, row.name);
   names.insert(names.end(), pytorch_names.begin(), pytorch_names.end());
   return names;
 }
@@ -44,7 +57,7 @@ const Placement& find_placement(std::string_view name) {
   std::vector<std::string> known;
   for (const auto& [theirs, ours] : placement_names()) {
     if (name == theirs)
-      for (const Placement& row : table)
+      for (const Placement& row : table())
         if (row.name == ours) return row;
     known.push_back(theirs);
   }

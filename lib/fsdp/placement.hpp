@@ -2,7 +2,7 @@
 // this table and nothing else; the plan builder turns it into operations.
 #pragma once
 
-#include <span>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,7 +26,10 @@ struct Placement {
   Place optimizer_state;
 };
 
-std::span<const Placement> placements();
+const std::deque<Placement>& placements();
+/// One more row, for a program of your own: before anything else, as rows stay for the life of the process. The name must be
+/// new, and live as long.
+void add_placement(const Placement& row);
 /// Every name that is accepted, ours first, then PyTorch's, with our name for it.
 std::vector<std::pair<std::string, std::string>> placement_names();
 /// By one of these names. Throws UserError with the names there are.

@@ -1,0 +1,114 @@
+// docs/extending.md, "A strategy": one more row, and it trains.
+#define BOOST_TEST_MODULE extending.strategy
+#include <boost/test/unit_test.hpp>
+
+#include "base/error.hpp"
+#include "comm/threads/threads.hpp"
+#include "fsdp/sharded_model.hpp"
+#include "kernels/threads.hpp"
+#include "support/files.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+// --- the example ---
+// ZeRO's second stage: every rank has all parameters, and a part of the gradients and of the optimizer's states.
+const Placement zero_2 = {.name = "zero-2",
+                          .axis = ShardAxis::world,
+                          .parameters_at_rest = Place::whole,
+                          .parameters_forward_to_backward = Place::whole,
+                          .gradients_between_micro_batches = Place::sharded,
+                          .optimizer_state = Place::sharded};
+// --- the end of it ---
+
+struct Added {
+  Added() { add_placement(zero_2); }
+};
+BOOST_TEST_GLOBAL_FIXTURE(Added);
+
+constexpr std::size_t B = 2, T = 8, micro_batches = 2;
+
+ShardingOptions options_of(const char* strategy) {
+  return {.strategy = strategy, .batch = {B, T}, .plan = {.micro_batches = micro_batches}};
+}
+
+TransformerConfig small_model() {
+  TransformerConfig config;
+  config.vocab_size = 61, config.max_positions = T, config.width = 12, config.layers = 3, config.heads = config.kv_heads = 3;
+  config.head_size = 4, config.ffn_width = 29;
+  return config;
+}
+
+struct Trained {
+  std::vector<double> losses, norms;
+  std::size_t peak_bytes = 0, gathers = 0, reductions = 0;  // of rank 0; of an update
+};
+
+Trained train(const char* strategy, int ranks) {
+  Trained trained;
+  run_ranks(ranks, [&](Communicator& world) {
+    kernels::set_threads(1);
+    const auto device = make_cpu_device();
+    ShardedModel sharded(small_model(), options_of(strategy), world);  // checks the plan
+    Executor& executor = sharded.allocate(*device);
+    executor.initialize_parameters(3);
+    executor.publish_parameters();
+    for (std::uint64_t update = 1; update <= 4; ++update) {
+      const UpdateResult result = executor.run_update(
+          [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
+            for (std::int32_t i = 0; i < static_cast<std::int32_t>(B * T); ++i) {
+              inputs[i] = (i * i + 3 * static_cast<std::int32_t>(micro) + world.rank()) % 61;
+              targets[i] = (7 * i + static_cast<std::int32_t>(micro) + 5 * world.rank()) % 61;
+            }
+          },
+          {.update = update,
+           .learning_rate = 1e-2,
+           .clip_norm = 1,
+           .tokens = static_cast<double>(B * T * micro_batches * static_cast<std::size_t>(ranks))});
+      if (world.rank() == 0) trained.losses.push_back(result.loss), trained.norms.push_back(result.gradient_norm);
+    }
+    if (world.rank() != 0) return;
+    trained.peak_bytes = sharded.plan().peak_bytes;
+    for (const Operation& op : sharded.plan().update) {
+      trained.gathers += op.kind == OperationKind::all_gather;
+      trained.reductions += op.kind == OperationKind::reduce_scatter;
+    }
+  });
+  return trained;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_document_shows_this) {
+  const std::filesystem::path tests = std::filesystem::path(FSDP_TEST_DATA).parent_path();
+  const std::string source = test::read_file(tests / "extending" / "strategy.cpp"), begin = "// --- the example ---\n";
+  const std::size_t at = source.find(begin) + begin.size();
+  const std::string example = source.substr(at, source.find("// --- the end of it ---") - at);
+  BOOST_TEST(test::read_file(tests.parent_path() / "docs" / "extending.md").find("```cpp\n" + example + "```\n") !=
+             std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_row_is_a_strategy) {
+  BOOST_TEST(find_placement("zero-2").name == "zero-2");
+  for (const int ranks : {1, 2, 3, 4}) {
+    const Trained full = train("full", ranks), ours = train("zero-2", ranks), optim = train("optim", ranks);
+    BOOST_TEST(ours.losses == full.losses, boost::test_tools::per_element());  // the same bits: sums nest alike
+    BOOST_TEST(ours.norms == full.norms, boost::test_tools::per_element());
+    if (ranks == 1) continue;
+    // A gather of each unit after its update, and a reduction of each in every micro-batch.
+    BOOST_TEST(ours.gathers == 4u);
+    BOOST_TEST(ours.reductions == 4 * micro_batches);
+    BOOST_TEST(ours.peak_bytes < optim.peak_bytes);  // whole gradients do not stay
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_row_that_cannot_be_is_refused) {
+  BOOST_CHECK_THROW(add_placement(zero_2), InternalError);
+  Placement row = zero_2;
+  row.name = "HYBRID_SHARD";
+  BOOST_CHECK_THROW(add_placement(row), InternalError);
+  row.name = "parameters-alone", row.parameters_at_rest = Place::sharded;
+  row.gradients_between_micro_batches = row.optimizer_state = Place::whole;
+  BOOST_CHECK_THROW(add_placement(row), InternalError);
+}
