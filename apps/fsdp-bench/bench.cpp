@@ -292,7 +292,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);
   if (options.what == "optimizer") return bench_optimizer(options, world, *device, *stream);
-  if (options.what == "checkpoint") return bench_checkpoint(options, world, *device, *stream);
+  if (options.what == "checkpoint") return bench_checkpoint(options, world, *device);
   if (options.what == "collectives") return bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
   throw CollectiveError(
       format("'{}' is not a measurement (gemm, step, collectives, optimizer and checkpoint are); see fsdp-bench --help",

@@ -41,7 +41,7 @@ constexpr std::size_t piece_bytes = std::size_t{16} << 20;
 class Scratch {
  public:
   /// Collective over world.
-  Scratch(const fs::path& parent, Communicator& world, Stream& stream) {
+  Scratch(const fs::path& parent, Group& world) {
     char name[] = "fsdp-bench-XXXXXX";
     agree(world, [&] {
       if (world.rank() != 0) return;
@@ -170,12 +170,11 @@ double largest(const std::vector<double>& values) { return *std::max_element(val
 class CheckpointBench {
  public:
   CheckpointBench(const BenchOptions& options, ShardedModel& sharded, const Scratch& scratch, Communicator& world,
-                  Device& device, Stream& stream)
+                  Device& device)
       : options_(options),
         sharded_(sharded),
         scratch_(scratch),
         world_(world),
-        stream_(stream),
         program_(fs::read_symlink("/proc/self/exe").parent_path() / "fsdp-consolidate") {
     const Layout& layout = sharded.layout();
     states_ = {sharded.executor().parameters()};
@@ -399,7 +398,6 @@ class CheckpointBench {
   ShardedModel& sharded_;
   const Scratch& scratch_;
   Communicator& world_;
-  Stream& stream_;
   const fs::path program_;
   std::vector<ShardState> states_;
   std::size_t numel_ = 0;          // of the model
@@ -501,15 +499,15 @@ std::string CheckpointBench::report() const {
 
 }  // namespace
 
-std::string bench_checkpoint(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
+std::string bench_checkpoint(const BenchOptions& options, Communicator& world, Device& device) {
   const ShardingOptions& sharding = options.sharding;
   agree(world, [&] { check_sharding(arch_config(options.arch), sharding, world.size()); });
-  const Scratch scratch(options.save_dir, world, stream);
+  const Scratch scratch(options.save_dir, world);
   ShardedModel sharded(arch_config(options.arch), sharding, world);
   Executor& executor = sharded.allocate(device);
   executor.initialize_parameters(1);
   executor.publish_parameters();
-  CheckpointBench bench(options, sharded, scratch, world, device, stream);
+  CheckpointBench bench(options, sharded, scratch, world, device);
   for (std::size_t i = 0; i < options.steps; ++i) bench.round(i % 2 == 0);
   return world.rank() == 0 ? bench.report() : "";
 }

@@ -9,6 +9,6 @@
 namespace fsdp {
 
 /// The report, as text or as one JSON object. Collective over world.
-std::string bench_checkpoint(const BenchOptions& options, Communicator& world, Device& device, Stream& stream);
+std::string bench_checkpoint(const BenchOptions& options, Communicator& world, Device& device);
 
 }  // namespace fsdp

@@ -31,12 +31,12 @@ struct Seconds {
 
 std::size_t rounds_for(std::size_t bytes) { return std::clamp<std::size_t>((std::size_t{512} << 20) / bytes, 9, 201); }
 
-double slowest(Communicator& comm, Stream& stream, double seconds) {
+double slowest(Group& comm, double seconds) {
   return 1e-9 * static_cast<double>(comm.max(static_cast<std::size_t>(1e9 * seconds)));
 }
 
 /// Medians over rounds in which all three take turns, of the rank that took longest. Short calls are timed several at once.
-Seconds measure(const Contest& contest, std::size_t bytes, Communicator& comm, Stream& stream) {
+Seconds measure(const Contest& contest, std::size_t bytes, Group& comm) {
   const std::size_t at_once = bytes < std::size_t{1} << 20 ? 20 : 1;
   std::array<std::vector<double>, 3> times;
   for (std::size_t round = 0; round < rounds_for(bytes) + 1; ++round)
@@ -46,7 +46,7 @@ Seconds measure(const Contest& contest, std::size_t bytes, Communicator& comm, S
       for (std::size_t i = 0; i < at_once; ++i) contest.calls[who]();
       if (round > 0) times[who].push_back(timer.seconds() / static_cast<double>(at_once));
     }
-  const auto figure = [&](std::size_t who) { return slowest(comm, stream, median(times[who])); };
+  const auto figure = [&](std::size_t who) { return slowest(comm, median(times[who])); };
   return {figure(0), figure(1), figure(2)};
 }
 
@@ -85,7 +85,7 @@ std::string bench_collectives(std::size_t largest_bytes, bool json_wanted, Commu
            [&] { mpi_calls::all_reduce(floats(own), whole); }, copy},
           w + s + 2 * (w - s)}}};
     for (const Contest& contest : contests) {
-      const Seconds t = measure(contest, bytes, comm, stream);
+      const Seconds t = measure(contest, bytes, comm);
       const double of_copy = contest.touched_bytes / t.ours / (2 * w / t.copy);
       text += format("{:<15} {:>9} {:>10.3f} {:>8.2f} {:>7.0f}% {:>10.3f} {:>8.2f} {:>7.2f} {:>10.3f}\n", contest.name,
                      format_bytes(w), 1e3 * t.ours, w / t.ours / 1e9, 100 * of_copy, 1e3 * t.mpi, w / t.mpi / 1e9,

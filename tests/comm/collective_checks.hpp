@@ -2,6 +2,7 @@
 // instead of using Boost.Test, because they run on several threads at once.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -264,10 +265,21 @@ inline void check_splits(Communicator& comm, Stream& stream) {
   check_count(comm, stream, 5);
 }
 
-inline void check_agreement(Communicator& comm, Stream& stream) {
+/// What a group does with values of the host.
+inline void check_host_values(Group& comm) {
   require(comm.all(true), "all agree");
   for (int r = 0; r < comm.size(); ++r) require(!comm.all(comm.rank() != r), "one dissents");
   require(!comm.all(false), "none agrees");
+  const int n = comm.size(), r = comm.rank();
+  require(comm.sum(std::int64_t{r + 1}) == n * (n + 1) / 2, "a sum of integers");
+  require(comm.sum(0.5 * (r + 1)) == 0.25 * n * (n + 1), "a sum of doubles");
+  std::vector<std::int64_t> row = {r, -1};
+  comm.sum(row);
+  require(row[0] == n * (n - 1) / 2 && row[1] == -n, "a sum of a row");
+  std::array<std::size_t, 2> most = {static_cast<std::size_t>(r), static_cast<std::size_t>(n - r)};
+  comm.max(most);
+  require(most[0] == static_cast<std::size_t>(n - 1) && most[1] == static_cast<std::size_t>(n), "the largest of each");
+  require(comm.max(std::size_t{7}) == 7, "the largest of all alike");
 }
 
 }  // namespace fsdp::test
