@@ -82,7 +82,7 @@ class CheckpointSave {
   std::unique_ptr<Job> job_;
   std::unique_ptr<Worker> writer_;  // last: it works on the job
 };
-/// Of what a rank writes, where states as large as parameters are of `state_type`.
+/// The bytes of all that a rank writes. States that have as many elements as their parameters are of type `state_type`.
 std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size);
 
 /// Called now and then with bytes done and bytes in all.
@@ -96,9 +96,9 @@ class CheckpointReader : public TensorSource {
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder, Verify verify = Verify::yes);
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
-  /// Whether what it reads is compared with checksums.
+  /// Whether the reader compares what it reads with checksums.
   virtual bool verifies() const = 0;
-  /// Of all its files.
+  /// The bytes of all files of the checkpoint.
   virtual std::size_t file_bytes() const = 0;
   virtual bool was_trained(const std::string& name) const = 0;
   /// The root of the sum of squares when it was saved; NaN if an element was not finite; nothing if it was not stored.

@@ -53,7 +53,7 @@ std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* 
   return steps;
 }
 
-/// Whether a run could go on from it: steps of before such were refused may have weights that are not finite.
+/// Whether a run could go on from the step. Older versions of the program also saved weights that are not finite.
 bool is_finite(const stored::Marker& marker) {
   return std::none_of(marker.norms.begin(), marker.norms.end(), [](const auto& norm) {
     return std::isnan(norm.second) && norm.first.find('/') == std::string::npos;  // of a parameter

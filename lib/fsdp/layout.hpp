@@ -51,10 +51,10 @@ class Layout {
   std::vector<Slice> slices(std::size_t unit, int shard) const;
   /// Elements of a state of `unit` on each rank: of its part, or one for each row or column of all its matrices.
   std::size_t state_numel(std::size_t unit, Extent extent) const;
-  /// Of what the unit's rule counts in a round of sums over whole tensors: where its words begin among those of all trained
-  /// units, and how many there are.
+  /// The words that the unit's rule counts in a round of sums over whole tensors, as a range of the words of all trained
+  /// units.
   Range statistics(std::size_t unit, int round) const;
-  /// Words of all.
+  /// The number of words of all trained units in a round.
   std::size_t statistics_words(int round) const;
   const Shape& shape(std::size_t parameter) const { return shapes_.at(parameter); }
 

@@ -127,7 +127,7 @@ struct Operands {
   Write write;
 };
 
-/// Of dense matrices.
+/// The operands of a product of dense matrices, which overwrites its result.
 Operands dense(Trans trans_b, std::size_t m, std::size_t n, std::size_t k) {
   return {Trans::no, trans_b, m, n, k, k, trans_b == Trans::yes ? k : n, n, Write::overwrite};
 }
