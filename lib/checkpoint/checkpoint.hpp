@@ -25,7 +25,7 @@
 
 namespace fsdp {
 
-/// Where training stands.
+/// How far training has come.
 struct Progress {
   std::uint64_t update = 0;  // updates done
   std::uint64_t tokens = 0;  // trained on
@@ -61,9 +61,9 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
 /// A save that goes on while its caller computes. save_checkpoint() is one that is finished at once.
 class CheckpointSave {
  public:
-  /// As save_checkpoint(). What this rank writes is copied into `snapshot`, snapshot_bytes() long, and a thread writes it from
-  /// there; `snapshot`, `layout` and `world` must outlive this. Without a snapshot, finish() writes it from where it lies.
-  /// Collective over world; all ranks throw the same CollectiveError.
+  /// Begins what save_checkpoint() does as a whole. What this rank writes is copied into `snapshot`, snapshot_bytes() long, and
+  /// a thread writes it from there; `snapshot`, `layout` and `world` must outlive this. Without a snapshot, finish() writes it
+  /// from where it lies. Collective over world; all ranks throw the same CollectiveError.
   CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
                  std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {},
                  h5::Compression compression = h5::Compression::none);

@@ -60,7 +60,7 @@ bool is_finite(const stored::Marker& marker) {
   });
 }
 
-/// Those that are complete, the newest first.
+/// The steps that are complete, the newest first.
 std::vector<Step> complete_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::vector<Step> complete;
   for (Step step : all_steps(save_dir, warnings)) {

@@ -21,7 +21,7 @@ struct BatchCut {
   std::size_t sequences_per_update() const { return B * K * static_cast<std::size_t>(ranks); }
 };
 
-/// In which order a run reads its data, and for how long.
+/// The order in which a run reads its data, and for how long.
 struct DataOrder {
   std::optional<std::uint64_t> shuffle_seed = {};  // else that of the file
   std::uint64_t passes = 0;                        // over the data; 0: without an end

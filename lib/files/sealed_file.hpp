@@ -41,12 +41,13 @@ struct SealedPart {
 class BlockSums {
  public:
   explicit BlockSums(std::size_t block_bytes) : block_bytes_(block_bytes) {}
-  /// For contents of this length: small ones, so that a part can be read without much around it, unless that makes too many.
+  /// The size of blocks for contents of this length. Blocks are small, so that a part can be read without much around it,
+  /// unless there would be too many.
   static std::size_t block_bytes_for(std::uint64_t content_bytes);
 
   /// The next bytes of the contents.
   void add(const void* data, std::size_t bytes);
-  /// Once all bytes were added: what follows them in a sealed file.
+  /// The seal, which follows the contents in a sealed file. Called once all bytes were added.
   std::string trailer(const std::vector<SealedPart>& parts) const;
   std::uint64_t bytes() const { return bytes_; }
   std::vector<std::uint64_t> sums() const;

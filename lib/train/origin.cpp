@@ -164,7 +164,7 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
                                                           : *source;
   TransformerConfig config = override_config(base, options.sizes);
   config.validate();
-  // As in fairseq: learned positions of a new model are as many as can be trained.
+  // A new model has as many learned positions as can be trained, as in fairseq.
   if (!options.arch.empty() && config.positions == Positions::learned)
     config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
   return config;
