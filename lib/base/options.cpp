@@ -355,7 +355,8 @@ std::string OptionTable::unknown(std::string_view name) const {
 }
 
 std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const char* const* argv) {
-  // Before Boost sees them: hyphens for underscores in names; a value for flags, or Boost 1.74 would take the next word for it.
+  // Boost gets the words with hyphens for underscores in names, and with a value for each flag: Boost 1.74 would else take the
+  // next word for it.
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   const auto terminator = std::find(arguments.begin(), arguments.end(), "--");
   const std::vector<std::string> verbatim(terminator == arguments.end() ? terminator : terminator + 1, arguments.end());

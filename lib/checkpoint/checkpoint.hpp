@@ -25,7 +25,7 @@
 
 namespace fsdp {
 
-/// Where training stands.
+/// How far training has come.
 struct Progress {
   std::uint64_t update = 0;  // updates done
   std::uint64_t tokens = 0;  // trained on
@@ -61,9 +61,9 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, con
 /// A save that goes on while its caller computes. save_checkpoint() is one that is finished at once.
 class CheckpointSave {
  public:
-  /// As save_checkpoint(). What this rank writes is copied into `snapshot`, snapshot_bytes() long, and a thread writes it from
-  /// there; `snapshot`, `layout` and `world` must outlive this. Without a snapshot, finish() writes it from where it lies.
-  /// Collective over world; all ranks throw the same CollectiveError.
+  /// Begins what save_checkpoint() does as a whole. What this rank writes is copied into `snapshot`, snapshot_bytes() long, and
+  /// a thread writes it from there; `snapshot`, `layout` and `world` must outlive this. Without a snapshot, finish() writes it
+  /// from where it lies. Collective over world; all ranks throw the same CollectiveError.
   CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
                  std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {},
                  h5::Compression compression = h5::Compression::none);
@@ -82,7 +82,7 @@ class CheckpointSave {
   std::unique_ptr<Job> job_;
   std::unique_ptr<Worker> writer_;  // last: it works on the job
 };
-/// Of what a rank writes, where states as large as parameters are of `state_type`.
+/// The bytes of all that a rank writes. States that have as many elements as their parameters are of type `state_type`.
 std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size);
 
 /// Called now and then with bytes done and bytes in all.
@@ -96,9 +96,9 @@ class CheckpointReader : public TensorSource {
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder, Verify verify = Verify::yes);
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
-  /// Whether what it reads is compared with checksums.
+  /// Whether the reader compares what it reads with checksums.
   virtual bool verifies() const = 0;
-  /// Of all its files.
+  /// The bytes of all files of the checkpoint.
   virtual std::size_t file_bytes() const = 0;
   virtual bool was_trained(const std::string& name) const = 0;
   /// The root of the sum of squares when it was saved; NaN if an element was not finite; nothing if it was not stored.

@@ -1,4 +1,4 @@
-// One file, or one Hugging Face folder, from a sharded checkpoint. First come the files with everything but the numbers, at
+// Makes one file, or one Hugging Face folder, of a sharded checkpoint. First come the files with everything but the numbers, at
 // their full size in HDF5; then the numbers stream, through one buffer of fixed size, to where they belong, and the checksums
 // of all blocks come last. A journal (journal.hpp) has the checksum of every piece that was written, so that a run that was
 // killed is gone on with: what is on the disk is compared with it.

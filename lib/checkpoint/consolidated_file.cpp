@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 h5::File open_guarded(const fs::path& path, Verify verify) {
-  // One with a right seal, too: checksums are no signature, and anybody can make them.
+  // A file with a right seal is tried, too: checksums are no signature, and anybody can make them.
   try_unchecked(path, {"/"}, "copy it again, or consolidate again");
   h5::File file = h5::File::open(path, verify);
   if (verify == Verify::yes && !file.is_checked() && file.has_attribute("checksums"))

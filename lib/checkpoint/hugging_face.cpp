@@ -35,7 +35,7 @@ std::vector<std::string> files_of_index(const std::filesystem::path& path) {
   const auto damaged = [&](const std::string& why) {
     throw UserError(format("{} is damaged ({}) download or copy it again", path.string(), why));
   };
-  // Of what it holds the map alone is kept: 64 MB of any JSON would become 2 GB of values.
+  // The parser keeps only the map of what the file holds: 64 MB of any JSON would become 2 GB of values.
   bool in_map = false;
   std::string entry;
   const auto watch = [&](int depth, json::parse_event_t event, const json& parsed) {

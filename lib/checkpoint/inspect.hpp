@@ -36,8 +36,8 @@ struct TensorDifference {
   double largest = 0, relative = 0;  // |a - b|; norm of a - b by the norm of a
   bool same() const { return why.empty() && elements == 0; }
 };
-/// Of every tensor that one of them has, in order of `a`. Any two sources: a checkpoint of another number of ranks, a
-/// consolidated file, a Hugging Face folder.
+/// The difference of every tensor that at least one of the two has, in the order of `a`. The sources may be of different
+/// kinds: a checkpoint of another number of ranks, a consolidated file, a Hugging Face folder.
 std::vector<TensorDifference> compare_tensors(const TensorSource& a, const TensorSource& b,
                                               const ByteProgress& progress = nullptr);
 

@@ -27,7 +27,7 @@ class WorkFolder {
   /// Removes the folder if nothing is in it, and it is ours.
   ~WorkFolder();
   std::filesystem::path model() const { return folder_ / "model"; }
-  /// Where the same is laid out again, to be compared.
+  /// Where a second call lays out the same files again, to compare them with `model`.
   std::filesystem::path layout() const { return folder_ / "layout"; }
   std::filesystem::path journal() const { return folder_ / "journal"; }
   /// Removes `model` or `layout`. Throws RunError if there is something in it that is not ours.
@@ -43,12 +43,12 @@ class WorkFolder {
 /// A sealed object that says what is made, then the checksum of each piece that was written, a line of fixed length each.
 class Journal {
  public:
-  /// That of an earlier call that made the same, or null.
+  /// The journal of an earlier call that made the same result, or null.
   static std::unique_ptr<Journal> find(const std::filesystem::path& path, const nlohmann::ordered_json& identity);
   static std::unique_ptr<Journal> begin(const std::filesystem::path& path, const nlohmann::ordered_json& identity);
-  /// Whether the file is a journal at all: what makes a folder one of ours.
+  /// Whether the file is a journal at all. A folder that has one is ours.
   static bool is_one(const std::filesystem::path& path);
-  /// Whether it is what a call leaves that dies while it writes the first of one.
+  /// Whether the file is what remains of a call that was killed while it wrote the beginning of a journal.
   static bool is_beginning(const std::filesystem::path& path);
 
   /// Whether an earlier call wrote these bytes as piece `k`; whether it wrote piece `k`.

@@ -1,4 +1,4 @@
-// From whole tensors, wherever they are, to one rank's shard.
+// Loading: fills one rank's shard from whole tensors, wherever these are stored.
 #include <algorithm>
 #include <set>
 #include <tuple>

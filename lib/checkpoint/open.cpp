@@ -1,4 +1,5 @@
-// What a path is: one place that knows all kinds of sources, and says what it found where it finds none.
+// Opens the source of tensors that a path names. This is the one place that knows all kinds of sources; where a path names
+// none, it says what it found there.
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"

@@ -28,7 +28,7 @@ class StoredParts {
 
   /// All parts of a parameter of the model, in order; of a state by row or by column, if it has one.
   std::span<const StoredPart> of(const std::string& name, Extent extent = Extent::element) const;
-  /// Those that have some of `range`.
+  /// The parts that have some of `range`.
   std::span<const StoredPart> of(const std::string& name, Range range, Extent extent = Extent::element) const;
 
  private:

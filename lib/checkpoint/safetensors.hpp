@@ -33,7 +33,7 @@ class SafetensorsFile {
   /// Reads and checks the header. Throws UserError. What is read is compared with the seal beside the file, if there is one:
   /// fsdp-consolidate writes it.
   explicit SafetensorsFile(const std::filesystem::path& path, Verify verify = Verify::yes);
-  /// In the order of their bytes.
+  /// The tensors, in the order of their bytes in the file.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   /// nullptr if there is none.
   const StoredTensor* find(const std::string& name) const;

@@ -68,7 +68,7 @@ bool is_complete(const fs::path& folder) {
   }
 }
 
-/// After an error, which is what is told.
+/// Called after an error. That error is what the user is told, so that others are passed over here.
 void remove_what_was_begun(const fs::path& folder) {
   try {
     remove_our_files(folder, stored::is_step_file);
@@ -312,7 +312,7 @@ struct CheckpointSave::Job {
         latest ? format("the last complete checkpoint is {}", stored::step_name(*latest))
                : "there is no checkpoint before it"));
   }
-  /// Of every tensor that is stored, by its name in the index.
+  /// The norm of every tensor that is stored, by the tensor's name in the index.
   std::map<std::string, double> norms() const {
     std::map<std::string, double> all;
     for (const Unit& unit : layout.units())

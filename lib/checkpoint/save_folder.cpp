@@ -53,14 +53,14 @@ std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* 
   return steps;
 }
 
-/// Whether a run could go on from it: steps of before such were refused may have weights that are not finite.
+/// Whether a run could go on from the step. Older versions of the program also saved weights that are not finite.
 bool is_finite(const stored::Marker& marker) {
   return std::none_of(marker.norms.begin(), marker.norms.end(), [](const auto& norm) {
     return std::isnan(norm.second) && norm.first.find('/') == std::string::npos;  // of a parameter
   });
 }
 
-/// Those that are complete, the newest first.
+/// The steps that are complete, the newest first.
 std::vector<Step> complete_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::vector<Step> complete;
   for (Step step : all_steps(save_dir, warnings)) {

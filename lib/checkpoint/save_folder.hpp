@@ -14,7 +14,7 @@ namespace fsdp {
 /// and CallError where the system cannot tell what is there: it may be whole.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir,
                                                        std::vector<std::string>* warnings = nullptr);
-/// Its update.
+/// The update of the latest step.
 std::optional<std::uint64_t> latest_update(const std::filesystem::path& save_dir);
 
 /// Steps after `update` that were complete once, and of which something is missing now.

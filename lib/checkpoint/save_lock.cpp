@@ -133,7 +133,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
         continue;
       }
       const bool left_here = owner.host.empty() || (owner.host == me.host && locked);  // a dead process holds no flock
-      // Not just another step of the same job.
+      // A requeued job is told from another step of the same job by its number of restarts.
       const bool requeued = !owner.job.empty() && owner.job == me.job && owner.restarts < me.restarts;
       if (!left_here && !requeued)
         throw RunError(format("{} may be in use (by {}) wait for its end; if it is dead, remove {}", folder_.string(),

@@ -183,7 +183,7 @@ std::vector<std::string> read_states(const h5::Node& node) {
 
 namespace {
 
-/// Of a file that may be whole, and is nothing for this program.
+/// Refuses a file of another format version: it may be whole, but this program cannot read it.
 void check_version(std::uint64_t found, const std::string& name) {
   if (found != version)
     throw UserError(format(

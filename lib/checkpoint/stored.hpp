@@ -46,7 +46,7 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
 /// How large the state `state` ("parameters", ...) of the unit's parameters is; nothing if it is not saved: the optimizer's
 /// states are for what is trained, those of the unit's rule.
 std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state);
-/// Of a state of a parameter: as PyTorch's, with one column for `row`, and one row for `column`.
+/// The shape of a state of a parameter, as in PyTorch: [rows, 1] for the extent `row`, and [1, columns] for `column`.
 Shape state_shape(const Shape& parameter, Extent extent);
 
 struct Index {

@@ -47,10 +47,10 @@ std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& pa
 
 /// A Hugging Face folder: config.json and model.safetensors, or the files that model.safetensors.index.json names, with tensors
 /// in fp32, bf16 or fp16, with or without their "transformer." or "model."; optimizer.safetensors as consolidate() writes it.
-/// What its model has no place for is among its names, too.
+/// The source's names include tensors for which the model has no place.
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder, Verify verify = Verify::yes);
-/// One HDF5 file with whole parameters, as consolidate() writes it. It is read in a process of its own first, since HDF5 may
-/// crash, or never return, where a file is damaged, or somebody has made it so.
+/// Opens one HDF5 file with whole parameters, as consolidate() writes it. It is read in a process of its own first, since HDF5
+/// may crash, or never return, where a file is damaged, or somebody has made it so.
 std::unique_ptr<TensorSource> open_consolidated(const std::filesystem::path& file, Verify verify = Verify::yes);
 
 }  // namespace fsdp

@@ -50,7 +50,7 @@ void touch_all(const std::filesystem::path& path, std::vector<std::string> group
 }  // namespace
 
 void try_unchecked(const std::filesystem::path& path, std::vector<std::string> groups, const std::string& remedy) {
-  // What is compressed is read whole.
+  // A compressed dataset is read as a whole, which takes time; so the limit grows with the size of the file.
   const double seconds = 10 + static_cast<double>(size_of_file(path).value_or(0)) / 20e6;
   const std::string end = h5::what_ends_hdf5([&] { touch_all(path, groups); }, seconds);
   if (!end.empty())

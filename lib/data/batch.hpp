@@ -16,12 +16,12 @@ namespace fsdp {
 struct BatchCut {
   std::size_t B = 1, T = 1, K = 1;
   int rank = 0, ranks = 1;
-  /// Of micro-batch `micro` of this rank, in the update.
+  /// The first sequence of this rank's micro-batch `micro`, counted from the beginning of the update.
   std::size_t first_sequence(std::size_t micro) const { return (static_cast<std::size_t>(rank) * K + micro) * B; }
   std::size_t sequences_per_update() const { return B * K * static_cast<std::size_t>(ranks); }
 };
 
-/// In which order a run reads its data, and for how long.
+/// The order in which a run reads its data, and for how long.
 struct DataOrder {
   std::optional<std::uint64_t> shuffle_seed = {};  // else that of the file
   std::uint64_t passes = 0;                        // over the data; 0: without an end

@@ -131,7 +131,7 @@ class Arena {
   explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
   /// The piece at [offset, offset + bytes).
   std::byte* at(std::size_t offset, std::size_t bytes) const;
-  /// So much more is in use, until it is given back.
+  /// Counts so many bytes as in use, until they are given back.
   void acquire(std::size_t bytes);
   void give_back(std::size_t bytes);
   std::size_t peak_bytes() const { return peak_; }

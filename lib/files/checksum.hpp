@@ -24,7 +24,7 @@ class RunningSum {
   RunningSum();
   void add(const void* data, std::size_t bytes);
   std::uint64_t value() const;
-  /// Of no bytes.
+  /// Starts anew: the sum is that of no bytes.
   void reset();
 
  private:
@@ -47,7 +47,8 @@ struct FileSum {
   std::uint64_t bytes = 0, checksum = 0;
   bool operator==(const FileSum&) const = default;
 };
-/// Of every byte of the file; tells of the bytes of each piece read. Throws what InputFile throws.
+/// The sum of every byte of the file. Calls `piece_done` with the bytes of each piece that was read. Throws what InputFile
+/// throws.
 FileSum sum_file(const std::filesystem::path& path, const std::function<void(std::size_t)>& piece_done = nullptr);
 
 }  // namespace fsdp

@@ -53,7 +53,7 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 /// Throws RunError if fewer than `bytes` are free to this user where `folder` lies.
 void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes);
 
-/// For a file that is appended to by its name: throws UserError if that is a link which another user has made (but root).
+/// Throws UserError if `path` is a link that another user has made, root excepted. Called before a file is appended to.
 void require_no_foreign_link(const std::filesystem::path& path);
 
 /// Removes from a folder those files whose names are ours, then the folder if nothing else is in it. A link to a folder is left

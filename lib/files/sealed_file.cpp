@@ -262,7 +262,7 @@ void CheckedFile::read(std::uint64_t offset, void* out, std::size_t bytes, bool 
       advance(of_block);
       continue;
     }
-    // As many whole blocks as fit into a piece; the last block of all may be shorter.
+    // A read takes as many whole blocks as fit into a piece; the last block of the file may be shorter.
     const std::size_t whole = std::max(of_block, std::min(bytes, piece_bytes) / block_bytes_ * block_bytes_);
     file_.read(offset, to, whole);
     for (std::size_t at = 0; at < whole; at += block_bytes_) check_block((offset + at) / block_bytes_, to + at);

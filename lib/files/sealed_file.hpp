@@ -41,12 +41,13 @@ struct SealedPart {
 class BlockSums {
  public:
   explicit BlockSums(std::size_t block_bytes) : block_bytes_(block_bytes) {}
-  /// For contents of this length: small ones, so that a part can be read without much around it, unless that makes too many.
+  /// The size of blocks for contents of this length. Blocks are small, so that a part can be read without much around it,
+  /// unless there would be too many.
   static std::size_t block_bytes_for(std::uint64_t content_bytes);
 
   /// The next bytes of the contents.
   void add(const void* data, std::size_t bytes);
-  /// Once all bytes were added: what follows them in a sealed file.
+  /// The seal, which follows the contents in a sealed file. Called once all bytes were added.
   std::string trailer(const std::vector<SealedPart>& parts) const;
   std::uint64_t bytes() const { return bytes_; }
   std::vector<std::uint64_t> sums() const;
@@ -91,7 +92,7 @@ class Sealer {
 /// none and its checksum as a whole is known, those of its blocks when it had that.
 class CheckedFile {
  public:
-  /// Of a file beside which there may be a seal, `seal_path`.
+  /// Opens a file whose seal, if it has one, is the file `seal_path` beside it.
   static CheckedFile sealed_by(const std::filesystem::path& seal_path, const std::filesystem::path& path, Verify verify);
   /// With `expected`, a file without a seal is read once, whole. Throws what InputFile throws, and DamagedError if the seal is
   /// broken, or the file is not `expected`.
@@ -99,9 +100,9 @@ class CheckedFile {
                        std::optional<FileSum> expected = std::nullopt);
 
   const std::filesystem::path& path() const { return file_.path(); }
-  /// Of the contents.
+  /// The size of the contents, without the seal.
   std::uint64_t size() const { return content_bytes_; }
-  /// Whether its bytes have checksums here.
+  /// Whether the file's bytes have checksums to be compared with.
   bool is_checked() const { return !sums_.empty() || content_bytes_ == 0; }
   /// Bytes of the contents, each compared unless Verify::no and they are `numbers`: by the caller's word, and, where the seal
   /// names parts, of one of these. Throws DamagedError, which names the block, or CallError. Not for several threads at once.

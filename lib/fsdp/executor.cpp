@@ -123,7 +123,7 @@ std::optional<NonFinite> Executor::find_non_finite(const BatchReader& read, cons
   return non_finite_;
 }
 
-/// Before a reduction: this rank's whole gradient of a unit.
+/// Looks at this rank's whole gradient of a unit, before it is reduced.
 void Executor::inspect(const Operation& op) {
   if (!inspecting_ || non_finite_) return;
   const auto u = static_cast<std::size_t>(op.unit);
@@ -140,7 +140,7 @@ void Executor::inspect(const Operation& op) {
   }
 }
 
-/// After a forward operation: the residual stream that it has written.
+/// Looks at the residual stream that a forward operation has written.
 void Executor::inspect_activations(const Operation& op, DType type) {
   if (!inspecting_ || non_finite_) return;
   const std::size_t n = shape_.rows() * model_.config().width;

@@ -71,7 +71,7 @@ struct OperationTime {
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
 struct ExecutorOptions {
-  /// For tests: called before each operation, by the thread that runs it.
+  /// A test may set this; it is called before each operation, by the thread that runs it.
   std::function<void(const Operation&)> before_operation = {};
   DType table_type = DType::f32;  // rotary tables are rounded to it
 };

@@ -1,6 +1,6 @@
-// Where every element of every parameter lies: a pure function of the units and the size of the shard axis, so that every rank
-// knows every other rank's shard without asking. A unit's parameters lie in one flat padded buffer (Zhao et al. 2023, "PyTorch
-// FSDP", section 4.2, FlatParameter), of which shard r of a sharded unit is elements [r, r+1) * shard_numel.
+// A layout says where every element of every parameter lies. It is a pure function of the units and the size of the shard axis,
+// so that every rank knows every other rank's shard without asking. A unit's parameters lie in one flat padded buffer (Zhao et
+// al. 2023, "PyTorch FSDP", section 4.2, FlatParameter), of which shard r of a sharded unit is elements [r, r+1) * shard_numel.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// Elements; 64 bytes of fp32, so that every parameter and every shard starts on a cache line.
+/// In elements. These are 64 bytes of fp32, so that every parameter and every shard starts on a cache line.
 inline constexpr std::size_t flat_alignment = 16;
 
 /// The element types of a unit: what is gathered, and what travels in a reduction. Gradients are fp32.
@@ -51,10 +51,10 @@ class Layout {
   std::vector<Slice> slices(std::size_t unit, int shard) const;
   /// Elements of a state of `unit` on each rank: of its part, or one for each row or column of all its matrices.
   std::size_t state_numel(std::size_t unit, Extent extent) const;
-  /// Of what the unit's rule counts in a round of sums over whole tensors: where its words begin among those of all trained
-  /// units, and how many there are.
+  /// The words that the unit's rule counts in a round of sums over whole tensors, as a range of the words of all trained
+  /// units.
   Range statistics(std::size_t unit, int round) const;
-  /// Words of all.
+  /// The number of words of all trained units in a round.
   std::size_t statistics_words(int round) const;
   const Shape& shape(std::size_t parameter) const { return shapes_.at(parameter); }
 

@@ -27,12 +27,12 @@ struct Placement {
 };
 
 const std::deque<Placement>& placements();
-/// One more row, for a program of your own: before anything else, as rows stay for the life of the process. The name must be
-/// new, and live as long.
+/// Adds a row to the table, for a program of your own. Call it before anything else. The row stays for the life of the process;
+/// its name must be new, and live as long.
 void add_placement(const Placement& row);
 /// Every name that is accepted, ours first, then PyTorch's, with our name for it.
 std::vector<std::pair<std::string, std::string>> placement_names();
-/// By one of these names. Throws UserError with the names there are.
+/// The row with this name. Throws UserError, which lists the names that there are, if there is none.
 const Placement& find_placement(std::string_view name);
 
 /// World size N as shard axis x replicate axis: N x 1, group_size x N / group_size, or 1 x N. Throws UserError if the group

@@ -114,7 +114,7 @@ struct Operation {
   int round = 0;            // of statistics and their reduction
   bool accumulate = false;  // it adds to what it writes instead of replacing it
 
-  // Of collectives, which move reads[0] to writes[0]; `count` and `type` also of clear and round.
+  // The following fields describe collectives, which move reads[0] to writes[0]. Clear and round have `count` and `type`, too.
   Quantity quantity = Quantity::parameters;
   GroupAxis group = GroupAxis::shard;
   std::size_t count = 0;      // elements: of a rank's part in all_gather and reduce_scatter, else of all

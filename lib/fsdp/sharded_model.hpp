@@ -47,7 +47,7 @@ class ShardedModel {
 
   /// Takes all memory of the run. Collective over world; all ranks throw CollectiveError if one has too little.
   Executor& allocate(Device& device, ExecutorOptions options = {});
-  /// After allocate().
+  /// Only after allocate().
   Executor& executor() { return *executor_; }
 
   const Transformer& model() const { return model_; }

@@ -41,8 +41,8 @@ struct CollectiveUse {
 };
 /// What an operation calls, once; nothing if it is no collective.
 std::optional<CollectiveUse> collective_of(const Operation& op);
-/// Those of an update of `micro_batches`, from the operations of one that may have fewer, but at least two: all micro-batches
-/// but the last are alike.
+/// The uses of an update of `micro_batches`, from the operations of one that may have fewer, but at least two: all
+/// micro-batches but the last are alike.
 std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, std::size_t micro_batches);
 
 struct RankTraffic {
@@ -54,7 +54,7 @@ struct RankTraffic {
 };
 RankTraffic traffic_of_rank(const std::vector<CollectiveUse>& uses, MeshShape mesh, Cluster cluster, int rank);
 
-/// Of the rank, or the node, that sends most.
+/// The bytes of the rank, and of the node, that send most.
 struct ClusterTraffic {
   RankTraffic rank;  // each number for itself
   std::uint64_t out_of_node = 0, ring_out_of_node = 0;

@@ -12,7 +12,7 @@ namespace fsdp::h5 {
 
 // --- written files ---
 
-/// After the first error nothing more is done.
+/// Does the work unless there was an error before.
 template <class Work>
 void WrittenStorage::keep_error(Work&& work) {
   if (error_) return;

@@ -29,7 +29,7 @@ std::recursive_mutex& library_mutex() {
   static std::recursive_mutex mutex;
   return mutex;
 }
-/// In a copy of this process that has no other threads: the mutex is held by a thread that is not there.
+/// Set in a copy of this process that has no other threads, where the mutex may be held by a thread that is not there.
 bool is_alone = false;
 
 /// Holds the library for this thread, and keeps it from printing (its error stack, and so this setting, is per thread).
@@ -143,7 +143,7 @@ OpenAttribute open_attribute(std::int64_t node, const std::string& name, H5T_cla
   return {std::move(attribute), static_cast<std::size_t>(count), what};
 }
 
-/// Of exactly one element.
+/// Opens an attribute that must have exactly one element.
 OpenAttribute open_scalar(std::int64_t node, const std::string& name, H5T_class_t kind, const std::string& node_name) {
   OpenAttribute result = open_attribute(node, name, kind, node_name);
   if (result.count != 1)

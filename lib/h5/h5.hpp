@@ -1,4 +1,5 @@
-// RAII over the HDF5 C API: files of fp32 datasets, virtual datasets over other files, attributes. hdf5.h stays in h5.cpp.
+// RAII over the HDF5 C API: files with datasets of fp32 or 16-bit numbers, virtual datasets over other files, and attributes.
+// No header of this folder includes hdf5.h.
 //
 // Errors. A failed call throws CallError with the call, its object and HDF5's own error stack; HDF5 prints nothing itself.
 // Destructors close without throwing. After writing, call File::close(), which does throw: buffered bytes may reach the disk
@@ -7,11 +8,11 @@
 // Threads. HDF5 is not thread-safe everywhere (it is a build option), while logical ranks can be threads of one process: every
 // call here holds one process-wide mutex. Objects may be used from any thread, one at a time each.
 //
-// Names. "exp_avg/transformer.wte.weight": groups on the way are created as needed.
+// Names. A name such as "exp_avg/transformer.wte.weight" leads through groups, which are created as needed.
 //
 // What is read may come from anybody. Where a file has checksums (files/sealed_file.hpp), HDF5 sees no byte that is not right.
-// Whatever would lead into another file is refused: links but hard ones, external storage, virtual datasets, filters but
-// HDF5's own shuffle and deflate. What crashes HDF5 itself is not found here: see what_ends_hdf5().
+// Whatever would lead into another file is refused: all links but hard ones, external storage and virtual datasets. So are all
+// filters but HDF5's own shuffle, deflate and fletcher32. What crashes HDF5 itself is not found here: see what_ends_hdf5().
 #pragma once
 
 #include <cstdint>
@@ -151,9 +152,9 @@ class File : public Node {
   /// Seals it and closes. What is in memory need not be read again. Returns what it is as a whole.
   FileSum seal(std::vector<KnownPart> known = {});
 
-  /// Of a file that is read: whether all that it holds is compared with checksums.
+  /// Whether all that is read from the file is compared with checksums. For files that are open for reading.
   bool is_checked() const;
-  /// These bytes of the file will be read soon, by whomever: the disk may begin.
+  /// Tells the system that these bytes of the file will be read soon, by any process, so that the disk may begin.
   void prefetch(std::uint64_t offset, std::size_t bytes) const;
 
  private:

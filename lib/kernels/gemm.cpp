@@ -43,7 +43,7 @@ namespace {
 /// which matmul takes up to 60 MB of scratch, and nothing was measured.
 bool matmul_is_faster(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, std::size_t lda,
                       std::size_t ldb, std::size_t ldo) {
-  // With rows further apart than their length matmul falls to a slow implementation.
+  // matmul takes a slow implementation if rows are further apart than they are long.
   const bool dense = lda == (trans_a == Trans::yes ? m : k) && ldb == (trans_b == Trans::yes ? k : n) && ldo == n;
   if (!dense || m < 128 || n < 128 || k < 128 || (!omp_in_parallel() && omp_get_max_threads() > 1)) return false;
   if (trans_a == Trans::no && trans_b == Trans::yes) return n <= 256 || (m <= 256 && n <= 1024);
@@ -127,7 +127,7 @@ struct Operands {
   Write write;
 };
 
-/// Of dense matrices.
+/// The operands of a product of dense matrices, which overwrites its result.
 Operands dense(Trans trans_b, std::size_t m, std::size_t n, std::size_t k) {
   return {Trans::no, trans_b, m, n, k, k, trans_b == Trans::yes ? k : n, n, Write::overwrite};
 }

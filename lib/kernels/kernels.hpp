@@ -176,7 +176,8 @@ void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, con
 std::size_t attention_scratch(const AttentionShape& shape);
 
 // --- cross_entropy.cpp -------------------------------------------------------------------------------------------------
-/// Of a row of logits, as far as it has been seen: the largest, the sum of exp(logit - largest), and the target's.
+/// What is known of a row of logits, as far as it has been read: the largest logit, the sum of exp(logit - largest), and the
+/// target's logit.
 struct SoftmaxStats {
   float top, total, at_target;
 };

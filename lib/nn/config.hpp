@@ -72,7 +72,7 @@ TransformerConfig override_config(TransformerConfig config, const ConfigOverride
 /// what is missing takes transformers' default. Throws UserError for an architecture or a feature that this program does not
 /// have: nothing that changes results is ignored, except dropout.
 TransformerConfig config_from_json(const nlohmann::json& json);
-/// As transformers would write it, so that config_from_json gives the same back and transformers (4 and 5) loads it.
+/// config.json as transformers would write it: config_from_json gives the same back, and transformers (4 and 5) loads it.
 nlohmann::json config_to_json(const TransformerConfig& config);
 /// Reads DIR/config.json. Throws UserError.
 TransformerConfig read_config(const std::filesystem::path& folder);

@@ -33,7 +33,7 @@ void Transformer::fill_tables(std::span<float> tables, std::size_t T, DType type
   const std::size_t D = config_.head_size;
   const Rope& rope = config_.rope;
   for (std::size_t i = 0; i < D / 2; ++i) {
-    // In fp32 like transformers, angles included: pretrained weights have seen these roundings.
+    // Frequencies and angles are computed in fp32, as in transformers: pretrained weights have seen these roundings.
     float frequency = 1 / static_cast<float>(std::pow(rope.theta, static_cast<float>(2 * i) / static_cast<float>(D)));
     if (rope.llama3) {
       const float original = static_cast<float>(rope.original_positions);

@@ -16,8 +16,8 @@ class GroupNorms {
   /// `sharded` must outlive it, and its optimizer is `options`.
   GroupNorms(ShardedModel& sharded, const OptimizerOptions& options);
 
-  /// Of the last update, before clipping: "decay", "no decay", "decay, lr x 0.1". Collective over the shard axis; the same on
-  /// every rank. Valid until the next call.
+  /// The name of each group, such as "decay", "no decay" or "decay, lr x 0.1", and the norm of its gradient in the last update,
+  /// before clipping. Collective over the shard axis; the same on every rank. Valid until the next call.
   const std::vector<std::pair<std::string, double>>& measure(Stream& stream, double loss_scale);
 
  private:

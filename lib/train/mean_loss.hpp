@@ -1,4 +1,4 @@
-// What training validates with and fsdp-evaluate evaluates.
+// The mean loss over held-out data: training validates with it, and fsdp-evaluate prints it.
 #pragma once
 
 #include <cstddef>

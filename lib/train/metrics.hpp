@@ -1,4 +1,4 @@
-// What a run says of itself: one JSON object per line in --log-file, and a line per step for people on stderr. Rank 0 only.
+// A run's reports on itself: one JSON object per line in --log-file, and a line per step for people on stderr. Rank 0 only.
 #pragma once
 
 #include <cstddef>

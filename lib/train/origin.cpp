@@ -37,7 +37,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
     throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}) {}", checkpoint.description(),
                            found, wanted, remedy));
   const auto& there = checkpoint.states();
-  // Of what was trained: the checkpoint has no state of other parameters, whatever updates them.
+  // Only parameters that were trained count: the checkpoint has no state of others, whatever updates them now.
   std::vector<Parameter> trained = list_parameters(checkpoint.header().config).parameters;
   std::erase_if(trained, [&](const Parameter& parameter) { return !checkpoint.was_trained(parameter.name); });
   for (const std::string& state : states_of(options.sharding.optimizer, trained))
@@ -164,7 +164,7 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
                                                           : *source;
   TransformerConfig config = override_config(base, options.sizes);
   config.validate();
-  // As in fairseq: learned positions of a new model are as many as can be trained.
+  // A new model has as many learned positions as can be trained, as in fairseq.
   if (!options.arch.empty() && config.positions == Positions::learned)
     config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
   return config;

@@ -1,5 +1,5 @@
-// What a run decides before it takes memory: on what it runs, where it begins, its model, layout and plan, its data. A dry run
-// ends here, and a run that has nothing to do.
+// A setup holds all that a run decides before it takes memory: the machine that it runs on, where it begins, its model, layout,
+// plan and data. A dry run ends here, and so does a run that has nothing to do.
 #pragma once
 
 #include <cstdint>

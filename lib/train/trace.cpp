@@ -200,7 +200,8 @@ std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, C
   const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
   const ClockOffset offset = clock_offset(world, now_ns);
 
-  // Of each rank: offset, its error, when its first operation began, on rank 0's clock.
+  // The table has three numbers of each rank: its offset, the error of that, and when its first operation began, by rank 0's
+  // clock.
   std::vector<std::int64_t> table(3 * ranks, 0);
   table[3 * me] = offset.ns, table[3 * me + 1] = offset.error_ns;
   if (!recorder.times().empty()) table[3 * me + 2] = recorder.times().front().begin_ns + offset.ns;

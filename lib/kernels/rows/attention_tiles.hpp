@@ -44,7 +44,7 @@ FSDP_INLINE void hide_later_keys(float* scores, std::size_t stride) {
     for (std::size_t j = i + 1; j < side; ++j) scores[i * stride + j] = -__builtin_huge_valf();
 }
 
-/// Of n floats, a multiple of 32.
+/// The largest of n floats; n is a multiple of 32.
 FSDP_INLINE float largest(const float* x, std::size_t n) {
   __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
   for (std::size_t i = side; i < n; i += side) {

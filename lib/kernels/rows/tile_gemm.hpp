@@ -74,7 +74,7 @@ FSDP_INLINE Row load(const bf16* from, std::size_t columns) {
 FSDP_INLINE Row operator+(Row a, Row b) { return {_mm512_add_ps(a.left, b.left), _mm512_add_ps(a.right, b.right)}; }
 
 /// Whether rows of 32 columns are whole cache lines: then they are written past the caches, which need not read them first.
-/// What a product makes is too large to stay in them.
+/// The result of a product is too large to stay in the caches.
 template <class Out>
 FSDP_INLINE bool whole_lines(const Out* to, std::size_t stride, std::size_t columns) {
   return columns >= side && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && stride * sizeof(Out) % 64 == 0;
@@ -146,7 +146,7 @@ FSDP_INLINE void finish(const StoreGelu<form>& to, std::size_t row, std::size_t 
   const bool past_caches = whole_lines(out, to.n, columns) && whole_lines(pre, to.n, columns);
   const Row bias = to.bias ? load(to.bias + column, columns) : Row{};
   for (std::size_t r = 0; r < rows; ++r, out += to.n, pre += to.n, sums += side) {
-    // As it is stored: backward and refilling find the same.
+    // The value is rounded as it is stored, so that backward and refilling find the same.
     const Row x = each(load(sums, side) + bias, [](float value) FSDP_LANE { return static_cast<float>(bf16(value)); });
     store(pre, x, columns, past_caches);
     store(out, each(x, [](float value) FSDP_LANE { return gelu<form>(value); }), columns, past_caches);
