@@ -25,7 +25,7 @@ LaunchedRanks launched_ranks(const std::function<const char*(const char*)>& get)
   LaunchedRanks most;
   for (const auto& [name, is_rank] : variables) {
     const char* text = get(name);
-    // The terminal of `srun --pty` is one of the step's tasks, and what is typed there was not started by srun.
+    // The terminal that an interactive srun opens is one of the step's tasks, and what is typed there was not started by srun.
     if (text == nullptr || (std::strcmp(name, "SLURM_STEP_NUM_TASKS") == 0 && get("SLURM_PTY_PORT") != nullptr)) continue;
     int value = 0;
     if (std::from_chars(text, text + std::strlen(text), value).ec != std::errc()) continue;
@@ -39,7 +39,7 @@ void require_own_launcher(const LaunchedRanks& launched, int world_size, const s
   if (world_size > 1 || launched.count <= world_size) return;
   throw UserError(format(
       "the ranks do not see each other (the launcher has started {} or more, by {}, and this program's MPI, {}, sees one: "
-      "they are of different MPIs) start it with mpirun of that MPI, under Slurm with an srun --mpi=... that it knows, or "
+      "they are of different MPIs) start it with mpirun of that MPI, under Slurm with the plugin of srun that it knows, or "
       "build it with the launcher's MPI; if one rank is what you want, unset {}",
       launched.count, launched.variable, library, launched.variable));
 }

@@ -59,7 +59,7 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
   if (options.batch.T > config.longest_sequence())
     throw UserError(
         format("sequences of {} tokens are longer than the model's sliding window of {} (attention that sees a part "
-               "of the sequence is not supported) lower --tokens-per-sample",
+               "of the sequence is not supported) lower `sequence length`",
                options.batch.T, config.longest_sequence()));
 }
 

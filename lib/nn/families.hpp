@@ -31,7 +31,7 @@ struct ParameterNames {
   std::string final_norm, head;  // these stand behind the blocks
 };
 
-/// A model that --arch knows.
+/// A model that is known by name.
 struct Arch {
   std::string name;
   TransformerConfig config;

@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(overrides_keep_heads_that_do_not_follow_from_the_width) {
   BOOST_TEST(override_config(arch_config("mistral-7b"), overrides).head_size == 64u);
   overrides.heads = 3, overrides.kv_heads = 1;
   BOOST_CHECK_NO_THROW(override_config(arch_config("qwen3-0.6b"), overrides).validate());
-  BOOST_CHECK_EXCEPTION(override_config(arch_config("mistral-7b"), overrides), UserError, names("--decoder-attention-heads"));
+  BOOST_CHECK_EXCEPTION(override_config(arch_config("mistral-7b"), overrides), UserError, names("`number of heads`"));
 }
 
 BOOST_AUTO_TEST_CASE(parameter_counts_are_the_published_ones) {

@@ -4,9 +4,8 @@
 // Sizes. gpt2*: config.json of openai-community/gpt2 and its larger siblings. transformer_lm_*:
 // fairseq/models/transformer_lm.py (facebookresearch/fairseq): sizes, GELU in its erf form, and whether the output projection
 // shares the embedding (only gpt3 does unless asked). fairseq takes the vocabulary from the data, 50,257 here (GPT-2's), and
-// the longest sequence from
-// --tokens-per-sample. Its gpt and gpt2 models have sinusoidal positions unless --decoder-learned-pos is given; here positions
-// are always learned, as in its gpt3 models.
+// the longest sequence from what it trains on. Its gpt and gpt2 models have sinusoidal positions unless told otherwise; here
+// positions are always learned, as in its gpt3 models.
 #include <nlohmann/json.hpp>
 
 #include "nn/families.hpp"
