@@ -236,7 +236,7 @@ void Run::fill_weights() {
     std::size_t fresh = 0;
     for (const Unit& unit : sharded_->layout().units())
       for (const std::size_t p : unit.parameters) {
-        const auto& kept = info_of(unit.rule).states;
+        const auto& kept = unit.rule->states;
         fresh += unit.trainable && !kept.empty() &&
                  !origin_.checkpoint->has_state(std::string(kept.front().name), parameters[p].name);
       }
@@ -412,7 +412,7 @@ void Run::save(bool wait) {
                                      .world_size = world_.size(),
                                      .shards = sharded_->layout().shards(),
                                      .units = {sharded_->layout().units().begin(), sharded_->layout().units().end()},
-                                     .optimizer = std::string(info_of(options_.sharding.optimizer.kind).name),
+                                     .optimizer = std::string(options_.sharding.optimizer.kind->name),
                                      .options_json = json_text(options_json_),
                                      .model_folder = origin_.model_folder,
                                      .version = version_string()};
