@@ -60,9 +60,7 @@ double gemm_rate(DType type, Device& device, Stream& stream, Communicator& world
 
 /// Sum over ranks of each rank's best large product: what the job's cores can do in numbers of this type.
 double gemm_peak(DType type, Device& device, Stream& stream, Communicator& world) {
-  double rate = gemm_rate(type, device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7);
-  world.all_reduce(stream, &rate, 1);
-  return rate;
+  return world.sum(gemm_rate(type, device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7));
 }
 
 std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device,
@@ -71,8 +69,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
   agree(world, [&] { config = arch_config(options.arch); });
   const std::size_t R = options.sharding.batch.rows(), C = config.width, F = config.ffn_width;
   const double peak = gemm_peak(options.sharding.types.parameter, device, stream, world);
-  double cores = share.cores;
-  world.all_reduce(stream, &cores, 1);
+  const double cores = world.sum(share.cores);
   if (world.rank() == 0) note_peak_per_core(options.sharding.types.parameter, peak / cores);  // fsdp-train's MFU refers to it
   struct Row {
     const char* name;
@@ -92,8 +89,8 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
       format("{}; {} ranks at once; peak: 1024 x 1024 x 1024, {:.0f} GFLOP/s together\n{:<16} {:>6} {:>6} {:>6} {:>10} {:>8}\n",
              kernels::gemm_description(), world.size(), peak / 1e9, options.arch, "m", "n", "k", "GFLOP/s", "of peak");
   for (const Row& row : rows) {
-    double rate = gemm_rate(options.sharding.types.parameter, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3);
-    world.all_reduce(stream, &rate, 1);
+    const double rate =
+        world.sum(gemm_rate(options.sharding.types.parameter, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3));
     text +=
         format("{:<16} {:>6} {:>6} {:>6} {:>10.0f} {:>7.0f}%\n", row.name, row.m, row.n, row.k, rate / 1e9, 100 * rate / peak);
     json["products"].push_back({{"name", row.name}, {"m", row.m}, {"n", row.n}, {"k", row.k}, {"gflops", rate / 1e9}});
@@ -290,7 +287,7 @@ OptionTable bench_option_table(BenchOptions& options) {
 std::string bench(const BenchOptions& options, Communicator& world) {
   const auto device = make_cpu_device({.communication_thread = options.comm_thread});
   const auto stream = device->make_stream();
-  const CpuShare share = share_of_rank(*world.split_by_node(), *stream, options.threads, options.comm_thread ? 1 : 0);
+  const CpuShare share = share_of_rank(*world.split_by_node(), options.threads, options.comm_thread ? 1 : 0);
   kernels::set_threads(share.threads);
   if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);

@@ -52,7 +52,7 @@ class Scratch {
       path_ = path;
       path.copy(name, sizeof name - 1, path.size() - (sizeof name - 1));
     });
-    world.broadcast(stream, name, sizeof name, 0);
+    world.broadcast(name, sizeof name, 0);
     path_ = parent / name;
   }
   Scratch(const Scratch&) = delete;
@@ -311,7 +311,7 @@ class CheckpointBench {
     do {
       result.steps += update();
       ++result.count;
-    } while (max_over_ranks(world_, stream_, save.written() ? 0 : 1) > 0);
+    } while (world_.max(save.written() ? 0 : 1) > 0);
     const Timer end;
     save.finish();
     result.stall += end.seconds();

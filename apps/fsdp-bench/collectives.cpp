@@ -32,7 +32,7 @@ struct Seconds {
 std::size_t rounds_for(std::size_t bytes) { return std::clamp<std::size_t>((std::size_t{512} << 20) / bytes, 9, 201); }
 
 double slowest(Communicator& comm, Stream& stream, double seconds) {
-  return 1e-9 * static_cast<double>(max_over_ranks(comm, stream, static_cast<std::size_t>(1e9 * seconds)));
+  return 1e-9 * static_cast<double>(comm.max(static_cast<std::size_t>(1e9 * seconds)));
 }
 
 /// Medians over rounds in which all three take turns, of the rank that took longest. Short calls are timed several at once.

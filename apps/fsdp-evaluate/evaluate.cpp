@@ -48,7 +48,7 @@ void require_complete(const EvaluateOptions& options) {
 std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   const auto device = make_cpu_device();
   const auto stream = device->make_stream();
-  kernels::set_threads(share_of_rank(*world.split_by_node(), *stream, options.threads).threads);
+  kernels::set_threads(share_of_rank(*world.split_by_node(), options.threads).threads);
 
   std::unique_ptr<TensorSource> source;
   std::optional<TokenFile> file;
@@ -80,9 +80,9 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   const Timer timer;
   ProgressBar bar("evaluating");
   const auto progress = [&](std::size_t done) {
-    if (world.rank() == 0) bar.update(static_cast<double>(done), static_cast<double>(batches->batches()));
+    if (world.rank() == 0 && bar.terminal()) bar.update(static_cast<double>(done), static_cast<double>(batches->batches()));
   };
-  const double loss = mean_loss(executor, *batches, world, *stream, progress), seconds = timer.seconds();
+  const double loss = mean_loss(executor, *batches, world, progress), seconds = timer.seconds();
   bar.clear();
   const double bits = loss / std::numbers::ln2;
   const bool bytes = config.vocab_size == 256;  // each token is a byte

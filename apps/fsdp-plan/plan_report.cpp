@@ -9,7 +9,6 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "fsdp-plan/plan_table.hpp"
-#include "train/run.hpp"
 
 namespace fsdp {
 

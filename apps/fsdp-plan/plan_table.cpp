@@ -9,8 +9,8 @@
 #include "checkpoint/checkpoint.hpp"
 #include "comm/mpi_session.hpp"
 #include "kernels/threads.hpp"
+#include "train/memory.hpp"
 #include "train/origin.hpp"
-#include "train/run.hpp"
 
 namespace fsdp {
 

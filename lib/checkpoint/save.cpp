@@ -364,12 +364,11 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
         job_->all_bytes +=
             sizeof(float) * (*extent == Extent::element ? layout.units()[u].numel : layout.state_numel(u, *extent));
   }
-  const auto stream = make_cpu_device()->make_stream();
   if (rank == 0) {
     std::random_device random;
     job_->index.save_id = (std::uint64_t{random()} << 32) | random();
   }
-  world.broadcast(*stream, &job_->index.save_id, sizeof job_->index.save_id, 0);
+  world.broadcast(&job_->index.save_id, sizeof job_->index.save_id, 0);
   try {
     agree(world, [&] {
       if (rank == 0)
@@ -402,7 +401,6 @@ bool CheckpointSave::written() const { return !writer_ || job_->written; }
 
 std::filesystem::path CheckpointSave::finish() {
   Communicator& world = job_->world;
-  const auto stream = make_cpu_device()->make_stream();
   const auto rank = static_cast<std::size_t>(world.rank());
   try {
     std::vector<std::int64_t> sums(2 * static_cast<std::size_t>(world.size()));  // bytes and checksum of each rank's file
@@ -414,9 +412,9 @@ std::filesystem::path CheckpointSave::finish() {
       const std::uint64_t mine[2] = {job_->sum.bytes, job_->sum.checksum};
       std::memcpy(sums.data() + 2 * rank, mine, sizeof mine);
     });
-    world.all_reduce(*stream, sums.data(), sums.size());
+    world.sum(sums);
     auto& squares = job_->squares;
-    world.all_reduce(*stream, reinterpret_cast<std::int64_t*>(squares.data()), squares.size() * kernels::ExactSum::words);
+    world.sum(std::span(reinterpret_cast<std::int64_t*>(squares.data()), squares.size() * kernels::ExactSum::words));
     agree(world, [&] {
       if (rank != 0) return;
       job_->require_finite();

@@ -33,7 +33,7 @@ Failure describe_current_exception() {
   }
 }
 
-void agree(Communicator& comm, const std::function<void()>& step) {
+void agree(Group& comm, const std::function<void()>& step) {
   const auto me = static_cast<std::size_t>(comm.rank());
   constexpr std::int64_t damage = 256;                                        // beside an exit code
   std::vector<std::int64_t> codes(static_cast<std::size_t>(comm.size()), 0);  // 0: no failure
@@ -45,16 +45,14 @@ void agree(Communicator& comm, const std::function<void()>& step) {
     message = failure.message;
     codes[me] = failure.exit_code + (failure.damage ? damage : 0);
   }
-  const auto stream = make_cpu_device()->make_stream();
-  comm.all_reduce(*stream, codes.data(), codes.size());
+  comm.sum(codes);
   const auto first = std::find_if(codes.begin(), codes.end(), [](std::int64_t code) { return code != 0; });
   if (first == codes.end()) return;
 
   const int speaker = narrow<int>(first - codes.begin());
-  auto length = static_cast<std::int64_t>(comm.rank() == speaker ? message.size() : 0);
-  comm.all_reduce(*stream, &length, 1);
+  const std::int64_t length = comm.sum(static_cast<std::int64_t>(comm.rank() == speaker ? message.size() : 0));
   message.resize(static_cast<std::size_t>(length));
-  comm.broadcast(*stream, message.data(), message.size(), speaker);
+  comm.broadcast(message.data(), message.size(), speaker);
   const bool everywhere = std::find(codes.begin(), codes.end(), 0) == codes.end();
   throw CollectiveError(message, speaker, everywhere, static_cast<int>(*first % damage), *first >= damage);
 }

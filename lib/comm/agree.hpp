@@ -23,7 +23,7 @@ struct CollectiveError : UserError {
 /// Runs `step` on this rank and agrees on its success: if it threw on any rank, every rank throws CollectiveError with the
 /// message of the lowest such rank. For whatever may fail on some ranks only: reading files, allocating. `step` itself must not
 /// communicate over `comm`. Collective over comm.
-void agree(Communicator& comm, const std::function<void()>& step);
+void agree(Group& comm, const std::function<void()>& step);
 
 struct Failure {
   std::string message;

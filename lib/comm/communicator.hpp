@@ -1,6 +1,6 @@
-// A group of ranks and its collectives. `mpi/` (processes), `shm/` (processes of one node), `nodes/` (processes of several
-// nodes, made of the other two) and `threads/` (logical ranks of one process) implement it; code above this folder never asks
-// which.
+// A group of ranks, for values of the host, and its collectives, for memory of devices. `mpi/` (processes), `shm/` (processes
+// of one node), `nodes/` (processes of several nodes, made of the other two) and `threads/` (logical ranks of one process)
+// implement it; code above this folder never asks which.
 //
 // Order of sums. Every reduction adds in one canonical order that depends on the number of ranks alone: adjacent ranks pair at
 // stride 1, 2, 4, ...: ((0+1)+(2+3))+(4+...). So all-reduce and reduce-scatter give the same bits, whatever the backend, the
@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -51,16 +52,42 @@ struct Traffic {
   std::array<std::uint64_t, collective_kinds> calls{}, bytes_sent{};
 };
 
-/// All functions except rank(), size(), traffic(), description() and abort() are collective over the group: every rank calls
-/// them in the same order with the same counts. Data calls take the stream that orders them; on return from a CPU stream the
-/// result is there. Counts are elements and may be any size: transfers are cut into pieces below 2^31 bytes.
-class Communicator {
+/// A group of ranks as the host sees it: values of the host are added up, compared or sent in one call. All functions except
+/// rank(), size(), description() and abort() are collective over the group: every rank calls them in the same order, with as
+/// many values.
+class Group {
  public:
-  virtual ~Communicator() = default;
+  virtual ~Group() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string description() const = 0;
 
+  /// The canonical sum over ranks, on every rank: of integers exact, modulo 2^64.
+  virtual void sum(std::span<double> values) = 0;
+  virtual void sum(std::span<std::int64_t> values) = 0;
+  double sum(double mine) { return sum(std::span(&mine, 1)), mine; }
+  std::int64_t sum(std::int64_t mine) { return sum(std::span(&mine, 1)), mine; }
+  /// The largest that any rank has, below 2^63; each for itself.
+  void max(std::span<std::size_t> values);
+  std::size_t max(std::size_t mine) { return max(std::span(&mine, 1)), mine; }
+  /// True if it is true on all ranks: agree before anyone acts on what may differ.
+  bool all(bool mine) { return sum(std::int64_t{mine ? 0 : 1}) == 0; }
+  /// What `root` has, on every rank.
+  virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
+  virtual void barrier() = 0;
+
+  /// Makes the other ranks' collectives throw instead of waiting, and this rank's, if another thread is in one; never throws
+  /// itself. Not collective.
+  virtual void abort() noexcept = 0;
+};
+
+/// A group's collectives on the memory of a device. Each is work of the stream that it is given: it is done after all that the
+/// stream was given before, and where the stream does its work at once, it is done on return. All are collective over the
+/// group, in the same order with the same counts. Counts are elements and may be any size: transfers are cut into pieces below
+/// 2^31 bytes.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
   /// whole = concatenation by rank of each rank's shard; whole holds size() * shard_count elements. In place if shard is
   /// whole + rank() * shard_count. Sends (size-1) * shard_count elements per rank.
   virtual void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) = 0;
@@ -78,31 +105,35 @@ class Communicator {
   virtual void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) = 0;
   /// One of these three, as `type` says; `travel` is read for fp32 alone.
   void all_reduce(Stream& stream, void* data, std::size_t count, DType type, DType travel);
-  virtual void broadcast(Stream& stream, void* data, std::size_t bytes, int root) = 0;
-  virtual void barrier() = 0;
 
   /// Memory for gathered parameters or gradients, of the kind this backend moves best: collectives take any memory, and are
   /// fastest where all ranks pass a buffer that lies in this one. Zeros. Collective, and fails on all ranks or on none: a step
-  /// that may fail on one rank alone comes after it, or is agreed on before. The buffer may outlive the communicator.
+  /// that may fail on one rank alone comes after it, or is agreed on before. The buffer may outlive this object.
   virtual Buffer allocate(Device& device, std::size_t bytes) = 0;
   /// Bytes of staging that this object itself holds (part of the memory plan).
   virtual std::size_t staging_bytes() const = 0;
   /// About how many bytes of other ranks' buffers the collectives read where they lie. They exist once and are in those ranks'
   /// plans, but the system counts them as resident in this process, too.
   virtual std::size_t borrowed_bytes() const { return 0; }
+};
 
-  /// The ranks that gave the same color, ordered by key, then by rank here.
+/// A group whose collectives reach the host's memory: it is both.
+class Communicator : public Group, public Collectives {
+ public:
+  using Group::sum;
+  void sum(std::span<double> values) final { all_reduce(*host_, values.data(), values.size()); }
+  void sum(std::span<std::int64_t> values) final { all_reduce(*host_, values.data(), values.size()); }
+  using Collectives::all_reduce;
+
+  /// The ranks that gave the same color, ordered by key, then by rank here. Collective.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
-  /// The ranks that share memory with this one, in the order that they have here.
+  /// The ranks that share memory with this one, in the order that they have here. Collective.
   virtual std::unique_ptr<Communicator> split_by_node() = 0;
 
   virtual const Traffic& traffic() const = 0;
-  /// Makes the other ranks' collectives throw instead of waiting, and this rank's, if another thread is in one; never throws
-  /// itself. Not collective.
-  virtual void abort() noexcept = 0;
-};
 
-/// True if it is true on all ranks. Collective over `comm`: agree before anyone acts on what may differ.
-bool all_agree(Communicator& comm, Stream& stream, bool mine);
+ private:
+  const std::shared_ptr<Stream> host_ = make_cpu_device()->make_stream();
+};
 
 }  // namespace fsdp

@@ -18,7 +18,7 @@ class SilentCommunicator final : public Communicator {
   void all_reduce(Stream&, float*, std::size_t, DType) override {}
   void all_reduce(Stream&, double*, std::size_t) override {}
   void all_reduce(Stream&, std::int64_t*, std::size_t) override {}
-  void broadcast(Stream&, void*, std::size_t, int) override {}
+  void broadcast(void*, std::size_t, int) override {}
   void barrier() override {}
   Buffer allocate(Device& device, std::size_t bytes) override { return device.allocate(bytes); }
   std::size_t staging_bytes() const override { return 0; }

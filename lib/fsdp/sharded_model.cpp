@@ -16,14 +16,10 @@ constexpr std::size_t most_block_passes = std::size_t{1} << 17;
 
 /// The ranks of a node, as MPI knows them. They must be consecutive and as many on every node, so that groups are. Collective.
 int ranks_of_a_node(Communicator& world) {
-  const auto stream = make_cpu_device()->make_stream();
   const auto node = world.split_by_node();
   const std::int64_t size = node->size(), first = world.rank() - node->rank();
-  std::int64_t sizes[2] = {size, 0};
-  world.all_reduce(*stream, sizes, 1);
-  sizes[1] = size * world.size() != sizes[0] || first % size != 0;
-  world.all_reduce(*stream, &sizes[1], 1);
-  if (sizes[1] != 0)
+  const std::int64_t sizes = world.sum(size);
+  if (!world.all(size * world.size() == sizes && first % size == 0))
     throw UserError(
         "the ranks of a node are no shard group (nodes have unequal numbers of ranks, or ranks are dealt out in turn) give "
         "`shard group size`, or start the same number of consecutive ranks on every node");
@@ -90,11 +86,10 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
       mesh_(make_mesh_for(placement_, options.shard_group_size, world)),
       planned_(plan_sharding(model_, options_, {mesh_.shard->size(), mesh_.replicate->size()}, &warnings_)) {
   // Nothing in the plan depends on the rank; what the ranks were told may.
-  const auto stream = make_cpu_device()->make_stream();
-  const auto mine = static_cast<std::int64_t>(collective_fingerprint(plan()));
-  std::int64_t of_rank_0 = mine;
-  world.broadcast(*stream, &of_rank_0, sizeof of_rank_0, 0);
-  if (!all_agree(world, *stream, mine == of_rank_0))
+  const std::uint64_t mine = collective_fingerprint(plan());
+  std::uint64_t of_rank_0 = mine;
+  world.broadcast(&of_rank_0, sizeof of_rank_0, 0);
+  if (!world.all(mine == of_rank_0))
     throw UserError(
         "the ranks have different plans (they were given different options or files) start all of them with the same");
 }

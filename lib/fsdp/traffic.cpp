@@ -13,12 +13,12 @@ namespace fsdp {
 namespace {
 
 /// The group of a rank: member k is rank base + k * stride.
-struct Group {
+struct Members {
   std::size_t size, index, base, stride;
   std::size_t member(std::size_t k) const { return base + k * stride; }
 };
 
-Group group_of(std::size_t rank, GroupAxis axis, MeshShape mesh) {
+Members group_of(std::size_t rank, GroupAxis axis, MeshShape mesh) {
   const auto shards = static_cast<std::size_t>(mesh.shard), replicas = static_cast<std::size_t>(mesh.replicate);
   switch (axis) {
     case GroupAxis::shard:
@@ -32,7 +32,7 @@ Group group_of(std::size_t rank, GroupAxis axis, MeshShape mesh) {
 }
 
 /// Members that are on the node of ranks [first, first + n): consecutive ones, since members are in order of ranks.
-Range members_on_node(const Group& group, std::size_t first, std::size_t n) {
+Range members_on_node(const Members& group, std::size_t first, std::size_t n) {
   const auto before = [&](std::size_t rank) {  // members whose rank is below
     return rank <= group.base ? 0 : std::min(group.size, (rank - group.base + group.stride - 1) / group.stride);
   };
@@ -42,7 +42,7 @@ Range members_on_node(const Group& group, std::size_t first, std::size_t n) {
 /// How many members each node has where all that have any have the same number, else 0: ranks_of_each_node() without a list of
 /// all members. Where the stride does not divide a node, nodes have one each or not the same number, as groups of such a stride
 /// reach from end to end of the cluster.
-std::size_t members_of_each_node(const Group& group, std::size_t per_node) {
+std::size_t members_of_each_node(const Members& group, std::size_t per_node) {
   if (per_node % group.stride != 0) return 0;
   const auto node_of = [&](std::size_t k) { return group.member(k) / per_node; };
   const std::size_t last = group.size - 1, first_node = node_of(0), last_node = node_of(last);
@@ -75,7 +75,7 @@ Sent sent_by_nodes(const CollectiveUse& use, std::size_t nodes, std::size_t node
 }
 
 /// What one call makes the member `group.index` send to the members `near` and to the others, each what it needs.
-Sent sent_directly(const CollectiveUse& use, const Group& group, Range near) {
+Sent sent_directly(const CollectiveUse& use, const Members& group, Range near) {
   const std::size_t neighbours = near.size() - 1, others = group.size - 1;
   const std::size_t bytes = use.element_bytes, travel = use.travel_bytes;
   if (use.kind != Collective::all_reduce) return {neighbours * use.count * travel, (others - neighbours) * use.count * travel};
@@ -127,7 +127,7 @@ RankTraffic traffic_of_rank(const std::vector<CollectiveUse>& uses, MeshShape me
   const std::size_t first = me / per_node * per_node;
   RankTraffic traffic;
   for (const CollectiveUse& use : uses) {
-    const Group group = group_of(me, use.axis, mesh);
+    const Members group = group_of(me, use.axis, mesh);
     const Range near = members_on_node(group, first, per_node);
     const std::size_t of_each = members_of_each_node(group, per_node);
     const bool by_nodes = cluster.between == Between::nodes && of_each > 1 && of_each < group.size &&

@@ -45,7 +45,8 @@ void add_precision_options(OptionTable& table, DType& precision) {
                      "Type of the numbers that are gathered, computed with and kept as activations. The optimizer works on "
                      "an fp32 copy; sums, gradients of parameters, softmax and loss are fp32 in any case, but see "
                      "--reduce-dtype.")
-      .alias("param-dtype");
+      .alias("param-dtype")
+      .follows("fp32");  // so that a printed configuration leaves it open to other spellings
   table.flag("bf16", spelled->bf16, "fairseq's spelling of --precision bf16.").spelling();
   table.flag("fp16", spelled->fp16, "fairseq's spelling of --precision fp16: with a dynamic loss scale.").spelling();
   table.then([&precision, spelled](const OptionTable& given) {

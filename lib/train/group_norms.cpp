@@ -40,8 +40,8 @@ const std::vector<std::pair<std::string, double>>& GroupNorms::measure(Stream& s
           slice.shard_offset * sizeof(float), slice.range.size(),
           [&](const float* x, std::size_t n) { kernels::add_squares(stream, squares_[group_of_[slice.parameter]], x, n); });
   }
-  sharded_.mesh().shard->all_reduce(stream, reinterpret_cast<std::int64_t*>(squares_.data()),
-                                    squares_.size() * kernels::ExactSum::words);
+  sharded_.mesh().shard->sum(
+      std::span(reinterpret_cast<std::int64_t*>(squares_.data()), squares_.size() * kernels::ExactSum::words));
   for (std::size_t g = 0; g < norms_.size(); ++g) norms_[g].second = std::sqrt(squares_[g].value()) / loss_scale;
   return norms_;
 }

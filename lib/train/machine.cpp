@@ -31,13 +31,13 @@ std::filesystem::path note_of_this_host() {
 
 }  // namespace
 
-CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted, int kept_free) {
+CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free) {
   cpu_set_t mask;
   CPU_ZERO(&mask);
   check_errno(sched_getaffinity(0, sizeof mask, &mask) == 0, "sched_getaffinity");
   std::vector<std::int64_t> users(CPU_SETSIZE);
   for (std::size_t cpu = 0; cpu < users.size(); ++cpu) users[cpu] = CPU_ISSET(cpu, &mask) ? 1 : 0;
-  node.all_reduce(stream, users.data(), users.size());
+  node.sum(users);
   double cores = 0;
   for (std::size_t cpu = 0; cpu < users.size(); ++cpu)
     if (CPU_ISSET(cpu, &mask)) cores += 1.0 / static_cast<double>(users[cpu]);
@@ -77,22 +77,6 @@ void note_peak_per_core(DType type, double flops) {
     write_text_file_durably(path, json_text(nlohmann::json{{"flops_per_core", peaks}}) + "\n");
   } catch (const std::exception&) {  // it is but a note
   }
-}
-
-void max_over_ranks(Communicator& comm, Stream& stream, std::span<std::size_t> values) {
-  const auto mine = static_cast<std::size_t>(comm.rank()) * values.size();
-  std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()) * values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) all[mine + i] = narrow<std::int64_t>(values[i]);
-  comm.all_reduce(stream, all.data(), all.size());
-  for (std::size_t k = 0; k < all.size(); ++k) {
-    std::size_t& most = values[k % values.size()];
-    most = std::max(most, static_cast<std::size_t>(all[k]));
-  }
-}
-
-std::size_t max_over_ranks(Communicator& comm, Stream& stream, std::size_t mine) {
-  max_over_ranks(comm, stream, {&mine, 1});
-  return mine;
 }
 
 }  // namespace fsdp

@@ -18,16 +18,12 @@ struct CpuShare {
 /// Threads are `wanted` if that is not 0, else OMP_NUM_THREADS if that is set, else this rank's part of the cores that it may
 /// run on (a core that n ranks may use counts 1/n) without the `kept_free` ones, at least 1. Collective over the ranks of a
 /// node.
-CpuShare share_of_rank(Communicator& node, Stream& stream, std::size_t wanted, int kept_free = 0);
+CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free = 0);
 
 /// FLOP/s of one core of this host as `fsdp-bench gemm` has measured and noted it ($XDG_CACHE_HOME/fsdp, or ~/.cache/fsdp);
 /// none until then.
 std::optional<double> noted_peak_per_core(DType type);
 /// Notes it. A note that cannot be written is none: MFU stays null.
 void note_peak_per_core(DType type, double flops);
-
-/// The largest of all ranks' values, each for itself. Collective.
-void max_over_ranks(Communicator& comm, Stream& stream, std::span<std::size_t> values);
-std::size_t max_over_ranks(Communicator& comm, Stream& stream, std::size_t mine);
 
 }  // namespace fsdp

@@ -6,7 +6,7 @@
 
 namespace fsdp {
 
-double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& world, Stream& stream,
+double mean_loss(Executor& executor, const ValidBatches& batches, Group& world,
                  const std::function<void(std::size_t done)>& progress) {
   double sum = 0;
   std::exception_ptr problem;
@@ -24,8 +24,7 @@ double mean_loss(Executor& executor, const ValidBatches& batches, Communicator& 
   agree(world, [&] {
     if (problem) std::rethrow_exception(problem);
   });
-  world.all_reduce(stream, &sum, 1);
-  return sum / static_cast<double>(batches.targets());
+  return world.sum(sum) / static_cast<double>(batches.targets());
 }
 
 }  // namespace fsdp

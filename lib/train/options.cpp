@@ -344,6 +344,7 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding) {
   const auto spelled = std::make_shared<StrategySpellings>();  // as long as the table has rows over it
   table.group("Sharding");
   add_strategy_option(table, sharding.strategy);
+  table.row("sharding-strategy").follows("full");  // so that a printed configuration leaves it open to other spellings
   table
       .choice<std::string>("ddp-backend", spelled->ddp_backend,
                            {{"fully_sharded", "fully_sharded"}, {"pytorch_ddp", "pytorch_ddp"}},

@@ -174,7 +174,7 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
   return config;
 }
 
-Origin find_origin(const TrainOptions& options, Communicator& world, Stream& stream) {
+Origin find_origin(const TrainOptions& options, Group& world) {
   std::vector<std::string> passed_over;
   const auto pass_over_latest = [&](const CollectiveError& damage) {
     if (options.restore != "latest" || options.dry_run || !damage.damage) throw damage;
@@ -200,7 +200,7 @@ Origin find_origin(const TrainOptions& options, Communicator& world, Stream& str
     // A shared file system may show one rank a checkpoint that another one does not see yet.
     std::vector<std::int64_t> updates(static_cast<std::size_t>(world.size()));
     updates[static_cast<std::size_t>(world.rank())] = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
-    world.all_reduce(stream, updates.data(), updates.size());
+    world.sum(updates);
     if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
       throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step) start again", 0, true,
                             exit_code::failed);

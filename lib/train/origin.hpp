@@ -31,6 +31,6 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
 /// reads its share, and goes back to the one before where the latest is damaged. Collective over world: every rank finds the
 /// same, or all throw CollectiveError (a checkpoint of another model, later steps in the save folder, ranks that see different
 /// files).
-Origin find_origin(const TrainOptions& options, Communicator& world, Stream& stream);
+Origin find_origin(const TrainOptions& options, Group& world);
 
 }  // namespace fsdp

@@ -1,10 +1,18 @@
-// When a run saves, where, and which of its checkpoints stay.
+// When a run saves, where, which of its checkpoints stay, and the save that goes on while training does.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
 
+#include "base/timer.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "device/device.hpp"
 #include "h5/h5.hpp"
+#include "train/metrics.hpp"
 
 namespace fsdp {
 
@@ -17,6 +25,39 @@ struct SaveOptions {
   std::size_t keep_last = 0, keep_every = 0;  // 0: all; none beside the last
   /// Whether saves are written while training goes on: those by interval; those on request alone are not worth the memory.
   bool meanwhile() const { return !training_waits && (interval_updates > 0 || interval_s > 0); }
+};
+
+class Saver {
+ public:
+  /// A save that goes on while training does writes from `snapshot`, snapshot_bytes() long; it is empty where training waits
+  /// for every save. `saved_update` needs no save. What is referred to must outlive this.
+  Saver(const SaveOptions& options, Buffer snapshot, const Layout& layout, Communicator& world, Metrics& metrics,
+        std::uint64_t saved_update);
+
+  /// Saves the update that the header names, unless that has been done; a save that goes on is finished first. The new one goes
+  /// on while its caller computes, unless `wait`. Collective over world.
+  void save(const CheckpointHeader& header, std::span<const ShardState> states, bool wait);
+  /// Makes a checkpoint of what has been written, which all ranks wait for; then older ones go. Collective over world.
+  void finish();
+
+  /// Whether a save goes on; whether this rank has written its part of it.
+  bool saving() const { return save_ != nullptr; }
+  bool wrote_its_part() const { return !save_ || save_->written(); }
+  /// Whether the interval by the clock has passed on this rank since the last save.
+  bool is_due() const { return options_.interval_s > 0 && since_save_.seconds() >= options_.interval_s; }
+  /// The update that was saved last, or where the run began.
+  std::uint64_t last_update() const { return last_; }
+
+ private:
+  const SaveOptions& options_;
+  Buffer snapshot_;
+  const Layout& layout_;
+  Communicator& world_;
+  Metrics& metrics_;
+  std::uint64_t last_;
+  std::unique_ptr<CheckpointSave> save_;
+  Timer since_began_, since_save_;
+  double stall_s_ = 0;  // how long training has stood still for the present save
 };
 
 }  // namespace fsdp

@@ -87,9 +87,7 @@ void TraceFile::finish(const json& about) {
 
 ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()>& clock_ns) {
   constexpr std::size_t rounds = 64;
-  const auto stream = make_cpu_device()->make_stream();
-  std::int64_t with_rank_0 = world.rank() == 0;
-  world.split_by_node()->all_reduce(*stream, &with_rank_0, 1);
+  const std::int64_t with_rank_0 = world.split_by_node()->sum(std::int64_t{world.rank() == 0});
   struct Barrier {
     std::int64_t entered, left;
   };
@@ -100,7 +98,7 @@ ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()
     barrier.left = clock_ns();
   }
   std::vector<Barrier> theirs = mine;
-  world.broadcast(*stream, theirs.data(), rounds * sizeof(Barrier), 0);
+  world.broadcast(theirs.data(), rounds * sizeof(Barrier), 0);
   if (with_rank_0 > 0) return {};
   std::int64_t least = std::numeric_limits<std::int64_t>::min(), most = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < rounds; ++i) {
@@ -198,7 +196,6 @@ void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, c
 }  // namespace
 
 std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, Communicator& world, TraceFile* file) {
-  const auto stream = make_cpu_device()->make_stream();
   const std::vector<Operation>& operations = sharded.plan().update;
   const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
   const ClockOffset offset = clock_offset(world, now_ns);
@@ -207,7 +204,7 @@ std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, C
   std::vector<std::int64_t> table(3 * ranks, 0);
   table[3 * me] = offset.ns, table[3 * me + 1] = offset.error_ns;
   if (!recorder.times().empty()) table[3 * me + 2] = recorder.times().front().begin_ns + offset.ns;
-  world.all_reduce(*stream, table.data(), table.size());
+  world.sum(table);
   std::int64_t start = table[2], error = 0;
   for (std::size_t r = 0; r < ranks; ++r) start = std::min(start, table[3 * r + 2]), error = std::max(error, table[3 * r + 1]);
 
@@ -227,7 +224,7 @@ std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, C
   std::vector<OperationTime> times;  // of one rank at a time
   for (std::size_t r = 0; r < ranks; ++r) {
     times.assign(recorder.times().begin(), recorder.times().end());
-    world.broadcast(*stream, times.data(), times.size() * sizeof(OperationTime), static_cast<int>(r));
+    world.broadcast(times.data(), times.size() * sizeof(OperationTime), static_cast<int>(r));
     if (file) add_rank(*file, static_cast<int>(r), times, recorder.updates(), table[3 * r] - start, titles, operations, arrows);
   }
   if (!file) return "";

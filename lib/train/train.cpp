@@ -17,13 +17,13 @@ namespace {
 bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && update % interval == 0; }
 
 /// Every rank parses its own command line: they must say the same before anything depends on it. Collective.
-void require_same_options(const TrainOptions& options, Communicator& world, Stream& stream) {
+void require_same_options(const TrainOptions& options, Group& world) {
   std::string first = json_text(to_json(options));  // rank 0's, after the broadcast
   const nlohmann::json mine = parse_json(first);
   std::uint64_t length = first.size();
-  world.broadcast(stream, &length, sizeof length, 0);
+  world.broadcast(&length, sizeof length, 0);
   first.resize(length);
-  world.broadcast(stream, first.data(), length, 0);
+  world.broadcast(first.data(), length, 0);
   agree(world, [&] {
     const nlohmann::json theirs = parse_json(first);
     for (const auto& [key, value] : mine.items())
@@ -44,6 +44,12 @@ std::string how_to_continue(const TrainOptions& options) {
                       : format("the same command without {} continues", fmt::join(once, " and "));
 }
 
+void say_nothing_to_do(Setup& setup) {
+  const std::string next = setup.train_batches ? "nothing to do: all passes over the data are done; raise --max-epoch to go on"
+                                               : "nothing to do: all updates are done; raise --max-update to go on";
+  setup.metrics->end({.step = setup.progress.update, .tokens = setup.progress.tokens, .next = next});
+}
+
 struct AgreedRequests {
   Requests asked;
   bool due;      // by the clock of rank 0
@@ -52,30 +58,23 @@ struct AgreedRequests {
 };
 
 /// The most that any rank has been asked. Collective.
-AgreedRequests agreed_requests(SignalWatch& watch, const Run& run, Communicator& world, Stream& stream) {
+AgreedRequests agreed_requests(SignalWatch& watch, const Run& run, Group& world) {
   const Requests mine = watch.poll();
-  std::size_t counts[5] = {mine.stop, mine.save, world.rank() == 0 && run.save_is_due(), !run.saved_its_part(),
+  std::size_t counts[5] = {mine.stop, mine.save, world.rank() == 0 && run.saver().is_due(), !run.saver().wrote_its_part(),
                            !run.can_read()};
-  max_over_ranks(world, stream, counts);
+  world.max(counts);
   return {{counts[0], counts[1]}, counts[2] > 0, counts[3] > 0, counts[4] > 0};
 }
 
 }  // namespace
 
 int train(const TrainOptions& options, Communicator& world) {
-  const auto stream = make_cpu_device()->make_stream();
-  require_same_options(options, world, *stream);
+  require_same_options(options, world);
   SignalWatch watch(options.save.folder, world.rank() == 0);
-  Run run(options, world);
-  if (options.dry_run) return run.print_plan(), exit_code::done;
-  const bool updates_are_done = run.done();  // and then nobody needs the data
-  if (!updates_are_done) run.open_data();
-  run.announce();
-  if (run.done())
-    return run.finish(updates_are_done ? "nothing to do: all updates are done; raise --max-update to go on"
-                                       : "nothing to do: all passes over the data are done; raise --max-epoch to go on"),
-           exit_code::done;
-  run.prepare();
+  Setup setup(options, world);
+  if (options.dry_run) return setup.print_plan(), exit_code::done;
+  if (setup.done()) return say_nothing_to_do(setup), exit_code::done;
+  Run run(setup);
   if (const std::string text = watch.left_over(); !text.empty()) run.warn(text);
 
   std::size_t saves_honoured = 0;
@@ -83,8 +82,8 @@ int train(const TrainOptions& options, Communicator& world) {
     const bool done = run.step();  // else nothing is new but the loss scale
     run.read_ahead();
 
-    const auto [requests, due, writing, blind] = agreed_requests(watch, run, world, *stream);
-    if (run.saving() && !writing) run.finish_save();
+    const auto [requests, due, writing, blind] = agreed_requests(watch, run, world);
+    if (run.saver().saving() && !writing) run.saver().finish();
     const bool asked = requests.save > saves_honoured, stop = requests.stop > 0;
     const bool wait = asked || stop || blind;
     if (due || (done && every(options.save.interval_updates, run.update())) || wait) run.save(wait);

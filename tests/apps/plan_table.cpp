@@ -16,7 +16,6 @@
 #include "support/by_nodes.hpp"
 #include "support/messages.hpp"
 #include "train/origin.hpp"
-#include "train/run.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

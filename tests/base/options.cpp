@@ -246,3 +246,92 @@ BOOST_AUTO_TEST_CASE(help_names_everything_and_fits_the_page) {
   for (std::string line; std::getline(lines, line);) BOOST_TEST(line.size() <= 100u, line);
   CHECK_CONTAINS(table.markdown(), "| `--colour red\\|green` | `red` | Colour. |");
 }
+
+namespace {
+
+/// Fields that follow from others, and other spellings.
+struct Derived {
+  std::size_t batch = 2, total = 0;
+  double eps = 1e-8;
+  std::optional<std::size_t> width;
+  std::optional<double> threshold;
+  std::vector<std::pair<std::string, double>> scales;
+  std::string strategy = "full";
+  bool zero2 = false, list = false;
+};
+
+OptionTable derived_table(Derived& f) {
+  OptionTable table("fsdp-x", "[options]", "Trains a model.");
+  table.integer("batch-size", "B", f.batch, {1}, "Sequences.").alias("block").sets("micro-batch");
+  table.integer("total", "G", f.total, {1}, "All sequences.").follows("4 x B");
+  table.integer("width", "C", f.width, {1, 100}, "Width.").unset("as it is").sets("width");
+  table.number("threshold", "X", f.threshold, "Threshold.", "0 or more", [](double x) { return x >= 0; }).unset("none");
+  table.numbers_by_name("scale", "NAME=X,...", f.scales, "Scales.", "NAME=X of 0 or more", [](double x) { return x >= 0; });
+  table.choice<std::string>("strategy", f.strategy, {{"full", "full"}, {"half", "half"}}, "Strategy.")
+      .sets("sharding in halves", "--strategy half");
+  table.flag("zero2", f.zero2, "Spelling of half.").spelling();
+  table.flag("list", f.list, "List.").command_line_only();
+  table.then([&f](const OptionTable& read) {
+    if (f.zero2) f.strategy = "half";
+    if (!read.given("total")) f.total = 4 * f.batch;
+  });
+  table.then([&f](const OptionTable& read) {
+    if (f.total % f.batch != 0) throw UserError("total is not a multiple of " + read.typed("batch-size"));
+  });
+  return table;
+}
+
+std::string config_of(std::vector<const char*> arguments, Derived& f) {
+  arguments.insert(arguments.begin(), "fsdp-x");
+  OptionTable table = derived_table(f);
+  table.parse(static_cast<int>(arguments.size()), arguments.data());
+  return table.config();
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(what_follows_is_settled_once_all_is_read) {
+  Derived f;
+  const std::string config = config_of({"--zero2", "--batch-size", "3"}, f);
+  BOOST_TEST(f.total == 12u);
+  BOOST_TEST(f.strategy == "half");
+  CHECK_CONTAINS(config, "\n# total = 12 (follows from the others)\n");
+  CHECK_CONTAINS(config, "\n# strategy = half (follows from the others)\n");
+  CHECK_CONTAINS(config, "\nzero2 = true\n");
+  CHECK_CONTAINS(config, "\n# width = (as it is)\n");
+  // The configuration has a value once, whatever the spelling; and a default that follows is told even if it is the field's
+  // own.
+  OptionTable table = derived_table(f);
+  for (const auto& [name, value] : table.values()) BOOST_TEST(name != "zero2");
+  Derived given;
+  CHECK_CONTAINS(config_of({"--total", "8"}, given), "\ntotal = 8\n");
+  // Steps are for runs: whoever asks for a list need not get the rest right.
+  Derived wrong;
+  CHECK_CONTAINS(message_of([&] { config_of({"--total", "7", "--block", "2"}, wrong); }), "not a multiple of --block");
+  BOOST_CHECK_NO_THROW(config_of({"--total", "7", "--list"}, wrong));
+}
+
+BOOST_AUTO_TEST_CASE(fields_that_may_be_empty_and_numbers_by_name) {
+  Derived f;
+  const std::string config = config_of({"--width", "7", "--threshold", "0", "--scale", "a.*=0.5, b=2e3"}, f);
+  BOOST_TEST(f.width.value() == 7u);
+  BOOST_TEST(f.threshold.value() == 0);
+  BOOST_TEST(f.scales.size() == 2u);
+  BOOST_TEST((f.scales[0].first == "a.*" && f.scales[0].second == 0.5 && f.scales[1].second == 2000));
+  CHECK_CONTAINS(config, "\nscale = a.*=0.5,b=2000\n");
+  Derived none;
+  config_of({}, none);
+  BOOST_TEST((!none.width && !none.threshold && none.scales.empty()));
+  for (const char* bad : {"a", "=1", "a=", "a=-1", "a=x", "a=1,,b=2", "a=nan"})
+    CHECK_CONTAINS(message_of([&] { config_of({"--scale", bad}, f); }), "is not accepted");
+  CHECK_CONTAINS(message_of([&] { config_of({"--width", "101"}, f); }), "from 1 to 100");
+}
+
+BOOST_AUTO_TEST_CASE(messages_name_the_options_that_set_quantities) {
+  Derived f;
+  const OptionTable table = derived_table(f);
+  BOOST_TEST(table.name_options("a smaller `micro-batch`, `sharding in halves` or `width`; no `micro-batch` at all") ==
+             "a smaller --batch-size, --strategy half or --width; no --batch-size at all");
+  BOOST_TEST(table.name_options("`length` is unknown, micro-batch not quoted, ` open") ==
+             "`length` is unknown, micro-batch not quoted, ` open");
+}

@@ -26,7 +26,7 @@ class SharedFolder {
       folder_ = std::make_unique<TemporaryFolder>();
       folder_->path().string().copy(name.data(), name.size() - 1);
     }
-    world().broadcast(*stream_, name.data(), name.size(), 0);
+    world().broadcast(name.data(), name.size(), 0);
     path_ = name.data();
   }
   ~SharedFolder() { world().barrier(); }

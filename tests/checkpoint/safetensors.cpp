@@ -118,6 +118,11 @@ BOOST_AUTO_TEST_CASE(names_may_lack_their_prefix) {
   check_model(*open_hugging_face(folder / "gpt2"), gpt2_config());
   write_folder(folder / "llama", llama_config(), bare);
   check_model(*open_hugging_face(folder / "llama"), llama_config());
+  TransformerConfig opt = gpt2_config();
+  opt.family = "opt", opt.activation = Activation::relu, opt.position_offset = 2;
+  write_folder(folder / "opt", opt, bare);
+  BOOST_TEST(SafetensorsFile(folder / "opt" / "model.safetensors").find("decoder.embed_positions.weight"));
+  check_model(*open_hugging_face(folder / "opt"), opt);
 }
 
 BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {

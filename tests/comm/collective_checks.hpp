@@ -151,7 +151,7 @@ inline void check_broadcast(Communicator& comm, Stream& stream, std::size_t byte
   if (comm.rank() == root)
     for (std::size_t i = 0; i < bytes; ++i) data[i] = byte_at(i);
   const std::uint64_t before = bytes_sent(comm, Collective::broadcast);
-  comm.broadcast(stream, data.data(), bytes, root);
+  comm.broadcast(data.data(), bytes, root);
   for (std::size_t i = 0; i < bytes; ++i) require_same_bits(data[i], byte_at(i), what, i);
   for (std::size_t i = 0; i < guard; ++i) require(data[bytes + i] == 0x5a, what + " writes past the end");
   // Together the ranks send it once to everyone but the root.
@@ -217,7 +217,7 @@ inline void check_buffers(Communicator& comm, Stream& stream, float* whole, floa
     for (std::size_t i = 0; i < total; ++i) whole[i] = expected_sum<float>(comm.size(), i);
     const int root = round % comm.size();
     if (comm.rank() != root) whole[0] = whole[total - 1] = -1;
-    comm.broadcast(stream, whole, total * sizeof(float), root);
+    comm.broadcast(whole, total * sizeof(float), root);
     for (std::size_t i = 0; i < total; ++i)
       require_same_bits(whole[i], expected_sum<float>(comm.size(), i), "broadcast of " + what, i);
   }
@@ -265,9 +265,9 @@ inline void check_splits(Communicator& comm, Stream& stream) {
 }
 
 inline void check_agreement(Communicator& comm, Stream& stream) {
-  require(all_agree(comm, stream, true), "all agree");
-  for (int r = 0; r < comm.size(); ++r) require(!all_agree(comm, stream, comm.rank() != r), "one dissents");
-  require(!all_agree(comm, stream, false), "none agrees");
+  require(comm.all(true), "all agree");
+  for (int r = 0; r < comm.size(); ++r) require(!comm.all(comm.rank() != r), "one dissents");
+  require(!comm.all(false), "none agrees");
 }
 
 }  // namespace fsdp::test

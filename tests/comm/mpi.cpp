@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(collectives_do_not_allocate) {
   world().all_reduce(*stream, whole.data(), n, DType::f32);
   world().all_reduce(*stream, sums.data(), n);
   world().all_reduce(*stream, counts.data(), n);
-  world().broadcast(*stream, whole.data(), 4 * n, 0);
+  world().broadcast(whole.data(), 4 * n, 0);
   world().barrier();
   const std::size_t after = allocations();
   BOOST_TEST(after == before);

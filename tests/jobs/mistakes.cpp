@@ -142,10 +142,9 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   dry = plus({tokens, "--save-dir", "saves", "--dry-run", "--restore", "none"}, model);
   BOOST_TEST(run(folder, mpirun(3, "fsdp-train", dry)).code == 0);
   // Another family: that it is one says all.
-  const Outcome llama =
-      run(folder,
-          mpirun(3, "fsdp-train",
-                 {tokens, "--save-dir", "saves", "--arch", "llama-7b", "--tokens-per-sample", "16", "--max-update", "4"}));
+  const Outcome llama = run(
+      folder, mpirun(3, "fsdp-train",
+                     {tokens, "--save-dir", "saves", "--arch", "llama-7b", "--tokens-per-sample", "16", "--max-update", "4"}));
   BOOST_TEST(llama.says("(model_type: \"llama\" asked for, \"gpt2\" there)"), llama.output);
   // All updates are done: no rate, no peak.
   const Outcome nothing = run(folder, mpirun(3, "fsdp-train", plus({tokens, "--save-dir", "saves"}, model)));
@@ -209,6 +208,29 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   BOOST_TEST(read_whole(others / "complete.json") == marker);
   const Outcome good = run(folder, mpirun(2, "fsdp-evaluate", {"saves", tokens, "--tokens-per-sample", "16"}));
   BOOST_TEST(good.code == 0, good.output);
+}
+
+BOOST_AUTO_TEST_CASE(what_a_run_says_at_its_start_and_end) {
+  const auto folder = fresh_folder();
+  fs::copy(golden_folder("gpt2-tied"), folder / "model");
+  std::string config = read_whole(folder / "model" / "config.json");
+  for (const char* rate : {"\"attn_pdrop\": 0.0", "\"embd_pdrop\": 0.0", "\"resid_pdrop\": 0.0"})
+    config.replace(config.find(rate) + std::string(rate).size() - 3, 3, "0.1");
+  std::ofstream(folder / "model" / "config.json") << config;
+  const Outcome tuned = run(folder, mpirun(2, "fsdp-train",
+                                           split(tokens + " --model model --freeze *wte* --save-dir tuned --max-update 2 "
+                                                          "--tokens-per-sample 16 --batch-size 1")));
+  BOOST_TEST_REQUIRE(tuned.code == 0, tuned.output);
+  BOOST_TEST(tuned.says(" trained, the others frozen), "), tuned.output);
+  BOOST_TEST(tuned.times_said("which is not used") == 1u, tuned.output);
+  BOOST_TEST(tuned.says("asks for dropout (embd_pdrop 0.1, resid_pdrop 0.1, attn_pdrop 0.1), which is not used"), tuned.output);
+  const Outcome small =
+      run(folder, mpirun(1, "fsdp-train",
+                         split(tokens + " --arch gpt2 --vocab-size 211 --decoder-layers 1 --decoder-embed-dim "
+                                        "24 --decoder-attention-heads 3 --save-dir small --max-update 1 "
+                                        "--tokens-per-sample 16 --batch-size 1")));
+  BOOST_TEST_REQUIRE(small.code == 0, small.output);
+  BOOST_TEST(small.says(" parameters, 1 block, width 24; strategy full over 1 rank; 1 sequence of 16 tokens"), small.output);
 }
 
 BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {

@@ -35,6 +35,7 @@ finds lib/comm/planted.cpp 1 "belongs to kernels" '#include <oneapi/dnnl/dnnl.hp
 finds lib/train/planted.cpp 3 "cuda_runtime.h" '' '' '#include <cuda_runtime.h>'
 finds lib/nn/planted.cpp 1 "is no path" '#include "config.hpp"'
 finds lib/nn/planted.cpp 1 "is no path" '#include "../base/error.hpp"'
+finds lib/train/planted.cpp 1 "is no path" '#include "fsdp-plan/plan_table.hpp"'
 finds lib/unknown/planted.cpp 1 "no row" '// not in the table'
 finds apps/planted.cpp 1 "hdf5.h" '#include <hdf5.h>'
 

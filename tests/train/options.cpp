@@ -222,7 +222,10 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_run_of_its_own) {
   const auto again = parse({"--config", file.c_str()}, 4).options;
   BOOST_CHECK(to_json(again) == to_json(parse({arguments.begin(), arguments.end() - 1}, 4).options));
   BOOST_TEST(*parse({"--config", file.c_str(), "--print-config"}, 4).answer == printed);
-  // What was not asked for adapts to another number of ranks.
+  // What was not asked for is open to other spellings, and adapts to another number of ranks.
+  const auto other = parse({"--config", file.c_str(), "--bf16", "--ddp-backend", "pytorch_ddp"}, 4).options;
+  BOOST_CHECK(other.sharding.types.parameter == DType::bf16);
+  BOOST_TEST(other.sharding.strategy == "none");
   BOOST_TEST(parse({"--config", file.c_str()}, 2).options.sharding.plan.micro_batches == 12u);
 }
 

@@ -137,8 +137,8 @@ void MpiCommunicator::all_reduce(Stream& stream, std::int64_t* data, std::size_t
   sum_everywhere(stream, reinterpret_cast<std::uint64_t*>(data), n);
 }
 
-void MpiCommunicator::broadcast(Stream& stream, void* data, std::size_t bytes, int root) {
-  expect_ready(stream, Call::broadcast);
+void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
+  begin(Call::broadcast);
   expect(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
   const int place = relative_to(root), children = tree_children(place, size());
   const auto rank_at = [&](int relative) { return (relative + root) % size(); };

@@ -43,7 +43,7 @@ class MpiCommunicator final : public GroupMember {
   void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) override;
   void all_reduce(Stream& stream, double* data, std::size_t count) override;
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) override;
-  void broadcast(Stream& stream, void* data, std::size_t bytes, int root) override;
+  void broadcast(void* data, std::size_t bytes, int root) override;
   void barrier() override;
 
   std::unique_ptr<Communicator> split(int color, int key) override;

@@ -166,16 +166,15 @@ void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n, D
   count(Collective::all_reduce, sent_by_parts() - before);
 }
 
-void NodesCommunicator::broadcast(Stream& stream, void* data, std::size_t bytes, int root) {
-  expect_usable(stream);
+void NodesCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   const std::uint64_t before = sent_by_parts();
   expect(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
   const int place_of_root = root % near_->size();
   by_nodes(
       Call::broadcast, [&] { near_->barrier(); },
       [&] {
-        if (near_->rank() == place_of_root) far_->broadcast(stream, data, bytes, root / near_->size());
-        near_->broadcast(stream, data, bytes, place_of_root);
+        if (near_->rank() == place_of_root) far_->broadcast(data, bytes, root / near_->size());
+        near_->broadcast(data, bytes, place_of_root);
       });
   count(Collective::broadcast, sent_by_parts() - before);
 }

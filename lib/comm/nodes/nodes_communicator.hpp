@@ -51,7 +51,7 @@ class NodesCommunicator final : public GroupMember {
   }
   void all_reduce(Stream& stream, double* data, std::size_t count) override { sum_everywhere(stream, data, count); }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) override { sum_everywhere(stream, data, count); }
-  void broadcast(Stream& stream, void* data, std::size_t bytes, int root) override;
+  void broadcast(void* data, std::size_t bytes, int root) override;
   void barrier() override;
 
   Buffer allocate(Device& device, std::size_t bytes) override;

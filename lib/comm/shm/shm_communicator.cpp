@@ -64,7 +64,7 @@ class ShmCommunicator final : public GroupMember {
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t n) override {
     sum_everywhere(stream, reinterpret_cast<std::uint64_t*>(data), n);
   }
-  void broadcast(Stream& stream, void* data, std::size_t bytes, int root) override;
+  void broadcast(void* data, std::size_t bytes, int root) override;
   void barrier() override { place_->meet(Call::barrier); }
 
   Buffer allocate(Device& device, std::size_t bytes) override;
@@ -144,8 +144,7 @@ void ShmCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard,
   count(Collective::reduce_scatter, size_of(travel) * (total - shard_count));
 }
 
-void ShmCommunicator::broadcast(Stream& stream, void* data, std::size_t bytes, int root) {
-  expect_usable(stream);
+void ShmCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   expect(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
   constexpr Call call = Call::broadcast;
   const auto source = static_cast<std::size_t>(root);

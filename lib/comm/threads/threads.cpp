@@ -26,16 +26,16 @@ struct Job {
 };
 
 // What the ranks of one group share. They read each other's memory; Traffic counts what the MPI backend would send.
-struct Group {
+struct SharedGroup {
   // What one rank shows to the others during one collective.
   struct Slot {
     const void* data = nullptr;
     std::size_t count = 0;
     int color = 0, key = 0;
-    std::shared_ptr<Group> made;
+    std::shared_ptr<SharedGroup> made;
   };
 
-  Group(std::shared_ptr<Job> job_, std::vector<int> nodes_)
+  SharedGroup(std::shared_ptr<Job> job_, std::vector<int> nodes_)
       : job(std::move(job_)), nodes(std::move(nodes_)), slots(nodes.size()) {}
 
   // A collective is enter(), work on each other's memory, leave(). Either all ranks come out of enter() or all throw: whether
@@ -70,7 +70,7 @@ struct Group {
 
 class ThreadCommunicator final : public GroupMember {
  public:
-  ThreadCommunicator(std::shared_ptr<Group> group, int rank)
+  ThreadCommunicator(std::shared_ptr<SharedGroup> group, int rank)
       : GroupMember(rank, static_cast<int>(group->slots.size())), group_(std::move(group)), inputs_(ranks()) {}
 
   std::string description() const override { return format("threads, {} rank{}", size(), size() == 1 ? "" : "s"); }
@@ -108,8 +108,7 @@ class ThreadCommunicator final : public GroupMember {
     sum_everywhere(stream, reinterpret_cast<std::uint64_t*>(data), n);
   }
 
-  void broadcast(Stream& stream, void* data, std::size_t bytes, int root) override {
-    expect_usable(stream);
+  void broadcast(void* data, std::size_t bytes, int root) override {
     expect(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
     publish(data, bytes);
     if (rank() != root && bytes != 0) std::memcpy(data, group_->slots[static_cast<std::size_t>(root)].data, bytes);
@@ -131,7 +130,7 @@ class ThreadCommunicator final : public GroupMember {
     if (members.front() == me()) {
       std::vector<int> nodes;
       for (const std::size_t r : members) nodes.push_back(group_->nodes[r]);
-      slots[me()].made = std::make_shared<Group>(group_->job, std::move(nodes));
+      slots[me()].made = std::make_shared<SharedGroup>(group_->job, std::move(nodes));
     }
     group_->leave();
     const int place = static_cast<int>(std::find(members.begin(), members.end(), me()) - members.begin());
@@ -158,7 +157,7 @@ class ThreadCommunicator final : public GroupMember {
     slots[me()].data = data;
     slots[me()].count = n;
     group_->enter();
-    expect(std::all_of(slots.begin(), slots.end(), [&](const Group::Slot& slot) { return slot.count == slots[0].count; }),
+    expect(std::all_of(slots.begin(), slots.end(), [&](const SharedGroup::Slot& slot) { return slot.count == slots[0].count; }),
            "all ranks call a collective with the same count");
   }
 
@@ -192,7 +191,7 @@ class ThreadCommunicator final : public GroupMember {
     count(Collective::all_reduce, sizeof(In) * (n - mine) + sizeof(T) * (ranks() - 1) * mine);
   }
 
-  std::shared_ptr<Group> group_;
+  std::shared_ptr<SharedGroup> group_;
   std::vector<const void*> inputs_;
 };
 
@@ -202,7 +201,7 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body, int ran
   expect(size > 0 && ranks_per_node >= 0, "run_ranks() takes at least one rank");
   std::vector<int> nodes;
   for (int rank = 0; rank < size; ++rank) nodes.push_back(ranks_per_node == 0 ? 0 : rank / ranks_per_node);
-  const auto group = std::make_shared<Group>(std::make_shared<Job>(), std::move(nodes));
+  const auto group = std::make_shared<SharedGroup>(std::make_shared<Job>(), std::move(nodes));
 
   struct Outcome {
     std::exception_ptr error;
@@ -232,7 +231,7 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body, int ran
 }
 
 std::unique_ptr<Communicator> make_self_communicator() {
-  return std::make_unique<ThreadCommunicator>(std::make_shared<Group>(std::make_shared<Job>(), std::vector<int>{0}), 0);
+  return std::make_unique<ThreadCommunicator>(std::make_shared<SharedGroup>(std::make_shared<Job>(), std::vector<int>{0}), 0);
 }
 
 }  // namespace fsdp

@@ -1,0 +1,33 @@
+// What a rank of a training run holds, in bytes: a pure account of plan, batch and options, before anything is allocated.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "nn/transformer.hpp"
+#include "train/options.hpp"
+
+namespace fsdp {
+
+struct MemoryAccount {
+  std::size_t plan = 0;      // the peak of the plan
+  std::size_t staging = 0;   // of the communicators
+  std::size_t gemm = 0;      // about what matrix products take beside the plan
+  std::size_t batch = 0;     // tokens that are read ahead
+  std::size_t snapshot = 0;  // what a save that goes on writes from
+  std::size_t trace = 0;
+
+  std::size_t beside_plan() const { return staging + gemm + batch + snapshot + trace; }
+  std::size_t total() const { return plan + beside_plan(); }
+};
+
+/// `staging` is the communicators' own number.
+MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
+                             int rank, int world_size, std::size_t staging);
+/// The parts beside the plan, as a line.
+std::string describe_beside_plan(const MemoryAccount& memory);
+
+/// About what matrix products of this type take beside the plan.
+std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch, DType type);
+
+}  // namespace fsdp

@@ -1,0 +1,176 @@
+#include "train/setup.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/format.hpp"
+#include "base/system.hpp"
+#include "base/version.hpp"
+#include "comm/agree.hpp"
+#include "fsdp/timeline.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/threads.hpp"
+#include "train/machine.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// Brings in oneDNN's code, so that it does not count as memory of the run, and returns what the process has used so far.
+std::size_t start_up(Stream& stream) {
+  std::array<float, 3 * 64> x{};
+  kernels::gemm(stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
+                kernels::Write::overwrite);
+  return process_peak_bytes();
+}
+
+}  // namespace
+
+std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
+Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
+    : options(train_options),
+      world(all_ranks),
+      node(world.split_by_node()),
+      device(make_cpu_device(options.cpu)),
+      stream(device->make_stream()),
+      start_bytes(start_up(*stream)),
+      options_json(to_json(options)) {
+  look_at_machine();
+  const bool first = world.rank() == 0;
+  agree(world, [&] {
+    metrics.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, first);
+    if (first && !options.dry_run) save_lock.emplace(options.save.folder);
+    if (first && !options.dry_run && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
+  });
+  origin = find_origin(options, world);
+  for (const std::string& warning : origin.warnings) warn(warning);
+  if (origin.checkpoint) progress = origin.checkpoint->header().progress;
+  if (options.reset_optimizer) progress.optimizer_began = progress.update;
+  agree(world, [&] { check_sharding(origin.config, options.sharding, world.size()); });
+  sharded.emplace(origin.config, options.sharding, world);
+  for (const std::string& warning : sharded->warnings()) warn(warning);
+  const Mesh& mesh = sharded->mesh();
+  memory = memory_account(
+      options, sharded->model(), sharded->layout(), sharded->plan(), world.rank(), world.size(),
+      world.staging_bytes() + node->staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes());
+  const ShardingOptions& sharding = options.sharding;
+  cut = {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
+  if (options.dry_run) return;
+  if (!done()) open_data();
+  announce();
+}
+
+void Setup::look_at_machine() {
+  const CpuShare share = share_of_rank(*node, options.threads, options.cpu.communication_thread ? 1 : 0);
+  threads = share.threads;
+  kernels::set_threads(threads);
+  const double cores = world.sum(share.cores);
+  if (const auto per_core = noted_peak_per_core(options.sharding.types.parameter)) peak_flops = *per_core * cores;
+}
+
+void Setup::warn(const std::string& text) { metrics->say("warning: " + with_option_names(text)); }
+
+void Setup::print_plan() const {
+  if (world.rank() != 0) return;
+  const Layout& layout = sharded->layout();
+  std::printf("units:\n");
+  for (const Unit& unit : layout.units())
+    std::printf("  %-24s %4zu tensors  %12zu elements  %12zu with padding  %s\n", unit.name.c_str(), unit.parameters.size(),
+                unit.numel, unit.padded_numel,
+                format_bytes(static_cast<double>(unit.padded_numel * size_of(unit.types.parameter))).c_str());
+  const Transformer& model = sharded->model();
+  const auto stages = model.parameters_by_stage();
+  std::size_t block_numel = 0;
+  for (const std::size_t p : stages[1]) block_numel += numel(model.parameters()[p].shape);
+  std::printf("memory plan per rank:\n%s%soperations of one update:\n%s\n%s", describe_memory(sharded->plan()).c_str(),
+              describe_beside_plan(memory).c_str(),
+              describe_operations(sharded->plan(), sharded->plan().update, layout).c_str(),
+              draw_timeline(sharded->plan().update, layout, block_numel).c_str());
+}
+
+void Setup::announce() {
+  const Plan& plan = sharded->plan();
+  const Transformer& model = sharded->model();
+  metrics->say(format("fsdp {}: {}, {} per rank, {}, {}", version_string(), device->description(),
+                      plural(static_cast<std::size_t>(threads), "thread") +
+                          (options.cpu.communication_thread ? " and one for communication" : ""),
+                      kernels::gemm_description(), world.description()));
+  if (const DType type = options.sharding.types.parameter; !kernels::multiplies(type))
+    metrics->say(format(
+        "warning: {} products convert their operands to fp32 here (this machine has no instructions for them): memory and "
+        "transfers are halved, and a step takes longer than with --precision fp32",
+        name_of(type)));
+  std::size_t trained = 0;
+  for (const Unit& unit : sharded->layout().units()) trained += unit.trainable ? unit.numel : 0;
+  metrics->say(format("model: {} parameters{}, {}, width {}; strategy {} over {}; {} of {} tokens per update",
+                      format_count(static_cast<double>(model.parameter_count())),
+                      trained == model.parameter_count()
+                          ? ""
+                          : format(" ({} trained, the others frozen)", format_count(static_cast<double>(trained))),
+                      plural(model.blocks(), "block"), model.config().width, sharded->placement().name,
+                      plural(static_cast<std::size_t>(world.size()), "rank"), plural(cut.sequences_per_update(), "sequence"),
+                      cut.T));
+  metrics->say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory));
+  metrics->start({.version = version_string(),
+                  .world_size = world.size(),
+                  .strategy = std::string(sharded->placement().name),
+                  .options = &options_json,
+                  .parameters = model.parameter_count(),
+                  .plan_peak_bytes = plan.peak_bytes,
+                  .step = progress.update,
+                  .max_step = last_update()});
+}
+
+bool Setup::done() const {
+  return (options.max_update != 0 && progress.update >= options.max_update) ||
+         (train_batches && train_batches->at_end(progress.data.sequences));
+}
+
+std::uint64_t Setup::last_update() const {
+  const auto left = train_batches ? train_batches->updates_left(progress.data.sequences) : std::nullopt;
+  if (!left) return options.max_update;
+  const std::uint64_t of_data = progress.update + *left;
+  return options.max_update == 0 ? of_data : std::min(of_data, options.max_update);
+}
+
+Schedule Setup::schedule() const {
+  Schedule schedule = options.schedule;
+  if (schedule.total == 0) schedule.total = last_update();
+  return schedule;
+}
+
+std::optional<double> Setup::mfu(double tokens_per_second) const {
+  if (!peak_flops) return {};
+  return sharded->model().flops_per_token(cut.T) * tokens_per_second / *peak_flops;
+}
+
+void Setup::open_data() {
+  agree(world, [&] { open_files(); });
+}
+
+/// May fail on this rank alone.
+void Setup::open_files() {
+  const std::size_t vocabulary = sharded->model().config().vocab_size;
+  const auto rank = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
+  train_file.emplace(options.data);
+  train_file->check_vocabulary(vocabulary, rank, ranks);
+  const DataPosition start{0, cut.T, train_file->tokens(), options.shuffle, options.seed};
+  std::string notice;
+  const bool goes_on = origin.checkpoint && !options.reset_dataloader;
+  progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;
+  if (!notice.empty()) warn(notice);
+  if (options.shuffle && progress.data.seed != options.seed)
+    warn(format("the data stay in the order of --seed {}, with which they began", progress.data.seed));
+  train_batches.emplace(*train_file, cut, vocabulary,
+                        DataOrder{.shuffle_seed = options.shuffle ? std::optional(progress.data.seed) : std::nullopt,
+                                  .passes = options.max_epoch});
+  check_schedule(schedule());
+  if (options.valid.empty()) return;
+  valid_file.emplace(options.valid);
+  valid_file->check_vocabulary(vocabulary, rank, ranks);
+  valid_batches.emplace(*valid_file, cut, vocabulary);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,74 @@
+// What a run decides before it takes memory: on what it runs, where it begins, its model, layout and plan, its data. A dry run
+// ends here, and a run that has nothing to do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/save_lock.hpp"
+#include "data/batch.hpp"
+#include "fsdp/sharded_model.hpp"
+#include "train/memory.hpp"
+#include "train/metrics.hpp"
+#include "train/options.hpp"
+#include "train/origin.hpp"
+#include "train/trace.hpp"
+
+namespace fsdp {
+
+struct Setup {
+  /// Takes the save folder, finds where to begin, computes layout and plan, opens the data and says all that; in a dry run it
+  /// touches no file of others and opens no data. Collective over world, which must outlive it, as options must. Throws
+  /// CollectiveError.
+  Setup(const TrainOptions& options, Communicator& world);
+  Setup(const Setup&) = delete;
+
+  /// What a dry run prints, to stdout.
+  void print_plan() const;
+  /// All updates or all passes over the data are done.
+  bool done() const;
+  /// The last update, as far as it is known: an overflow in fp16 uses up data without an update.
+  std::uint64_t last_update() const;
+  /// Where passes over the data are the only end, the decay ends with them: a function of the update and the position, so that
+  /// a resumed run goes on with the same rates.
+  Schedule schedule() const;
+  /// Share of what the cores of the job can do, if that has been measured.
+  std::optional<double> mfu(double tokens_per_second) const;
+  void warn(const std::string& text);
+
+  const TrainOptions& options;
+  Communicator& world;
+  std::unique_ptr<Communicator> node;
+  std::unique_ptr<Device> device;
+  std::shared_ptr<Stream> stream;
+  const std::size_t start_bytes;  // what the process had used before
+  int threads = 1;
+  std::optional<double> peak_flops;  // of all cores of the job, if it has been measured
+  nlohmann::json options_json;
+  std::optional<Metrics> metrics;
+  std::optional<SaveLock> save_lock;    // rank 0's
+  std::optional<TraceFile> trace_file;  // rank 0's
+  Origin origin;
+  Progress progress;  // where the run stands; it goes on from here
+  std::optional<ShardedModel> sharded;
+  MemoryAccount memory;
+  BatchCut cut;
+  std::optional<TokenFile> train_file, valid_file;
+  std::optional<TrainBatches> train_batches;  // none where all updates are done: then nobody needs the data
+  std::optional<ValidBatches> valid_batches;
+
+ private:
+  void look_at_machine();
+  void open_files();
+  void open_data();
+  void announce();
+};
+
+/// "1 rank", "3 ranks".
+std::string plural(std::size_t n, const char* what);
+
+}  // namespace fsdp
