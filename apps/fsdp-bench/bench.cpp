@@ -267,9 +267,9 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
   add_comm_thread_option(table, options.comm_thread);
-  std::vector<std::pair<std::string, std::string>> optimizers;
-  for (const KindInfo& info : optimizer_kinds()) optimizers.emplace_back(info.name, info.name);
-  table.choice<std::string>("optimizer", options.optimizer, std::move(optimizers), "optimizer: this one").unset("all");
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const Optimizer* optimizer : optimizers()) names.emplace_back(optimizer->name, optimizer->name);
+  table.choice<std::string>("optimizer", options.optimizer, std::move(names), "optimizer: this one").unset("all");
   add_state_type_option(table, options.sharding.optimizer.state_type);
   table
       .path("python", "FILE", options.python,

@@ -286,7 +286,7 @@ class CheckpointBench {
     header.world_size = world_.size();
     header.shards = layout.shards();
     header.units = {layout.units().begin(), layout.units().end()};
-    header.optimizer = std::string(info_of(OptimizerOptions{}.kind).name);
+    header.optimizer = std::string(OptimizerOptions{}.kind->name);
     header.options_json = "{}";
     header.version = version_string();
     return header;

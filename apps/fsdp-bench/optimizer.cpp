@@ -30,12 +30,12 @@ class Contestant {
       : options_(options),
         layout_(parameters,
                 wrap_parameters(parameters, {.kind = WrapPolicy::Kind::none},
-                                {.rule_of = [&](const Parameter& p) { return rule_of(options, p); }}),
+                                {.rule_of = [&](const Parameter& p) -> const Rule& { return rule_of(options, p); }}),
                 1) {
     const auto settings = settings_of(options, parameters);
     for (std::size_t u = 0; u < layout_.units().size(); ++u) {
       const std::size_t n = layout_.shard_numel(u);
-      const RuleInfo& rule = info_of(layout_.units()[u].rule);
+      const Rule& rule = *layout_.units()[u].rule;
       const auto room = [&](std::size_t bytes) -> std::byte* {
         return memory_.emplace_back(device.allocate(std::max<std::size_t>(bytes, 64))).data();
       };
@@ -78,7 +78,7 @@ class Contestant {
     const Timer timer;
     double matrices = 0;
     for (std::size_t u = 0; u < units_.size(); ++u) {
-      const RuleInfo& rule = info_of(layout_.units()[u].rule);
+      const Rule& rule = *layout_.units()[u].rule;
       UnitMemory& unit = units_[u];
       for (int round = 0; round < rule.statistics.rounds; ++round) {
         std::fill_n(unit.statistics[static_cast<std::size_t>(round)], layout_.statistics(u, round).size(), 0);
@@ -144,20 +144,21 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
   kernels::fill_normal(stream, floats(from), numel, 0, 1, 0, 0, 1);
   std::vector<Figure> figures;
   std::vector<double> torch_seconds, beside_torch;  // our AdamW's
-  for (const KindInfo& kind : optimizer_kinds()) {
-    if (!options.optimizer.empty() ? options.optimizer != kind.name : kind.kind == OptimizerKind::cpu_adam) continue;
+  for (const Optimizer* const row : optimizers()) {
+    const Optimizer& kind = *row;
+    if (!options.optimizer.empty() ? options.optimizer != kind.name : !kind.same_as.empty()) continue;
     std::optional<Contestant> ours;
     agree(world, [&] {
-      ours.emplace(OptimizerOptions{.kind = kind.kind,
+      ours.emplace(OptimizerOptions{.kind = &kind,
                                     .beta1 = kind.beta1,
                                     .beta2 = kind.beta2,
                                     .eps = kind.eps,
                                     .weight_decay = 0.01,
-                                    .momentum = kind.kind == OptimizerKind::sgd ? 0.9 : kind.momentum,
+                                    .momentum = &kind == &sgd_optimizer() ? 0.9 : kind.momentum,
                                     .state_type = options.sharding.optimizer.state_type},
                    parameters, device, stream);
     });
-    const bool with_torch = torch && (kind.kind == OptimizerKind::adamw || kind.kind == OptimizerKind::cpu_adam);
+    const bool with_torch = torch && (&kind == &adamw_optimizer() || kind.same_as == "adamw");
     std::vector<double> seconds, copies, matrices;
     for (std::size_t i = 0; i < options.steps + 2; ++i) {
       world.barrier();
@@ -175,7 +176,7 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
     }
     const double time = median(seconds), matrix_time = median(matrices), rate = ours->bytes() / (time - matrix_time);
     const double copy_rate = 2.0 * sizeof(float) * static_cast<double>(numel) / median(copies);
-    figures.push_back({std::string(kind.name) + (kind.kind == OptimizerKind::sgd ? ", momentum" : ""),
+    figures.push_back({std::string(kind.name) + (&kind == &sgd_optimizer() ? ", momentum" : ""),
                        ours->bytes() / static_cast<double>(ours->numel()), time * 1e3, rate, rate / copy_rate,
                        matrix_time * 1e3, matrix_time > 0 ? ours->flops() / matrix_time : 0});
   }

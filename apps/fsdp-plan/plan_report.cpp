@@ -107,7 +107,7 @@ std::string headline(const PlanTable& table) {
       "per rank\n",
       train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
       table.model.blocks(), table.model.config().width, name_of(train.sharding.types.parameter),
-      info_of(train.sharding.optimizer.kind).name, plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
+      train.sharding.optimizer.kind->name, plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
       plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.sharding.batch.B,
       train.sharding.batch.T, plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
       plural(train.threads, "thread", "threads"));
@@ -212,7 +212,7 @@ std::string explain_parameters(DType type) {
 std::string explain_states(const TrainOptions& train, const std::vector<Parameter>& parameters) {
   const OptimizerOptions& optimizer = train.sharding.optimizer;
   const std::size_t size = size_of(optimizer.state_type), copies = train.sharding.types.parameter == DType::f32 ? 4 : 6;
-  if (optimizer.kind == OptimizerKind::adamw && !optimizer.amsgrad)
+  if (optimizer.kind == &adamw_optimizer() && !optimizer.amsgrad)
     return format(
         "optimizer state: AdamW's two moments, {} bytes; the slides' 12 have the parameter copy in them, the tutorial has\n"
         "  no copy. Per parameter: slides 2 + 2 + 12 = 16, fsdp-train {} + 4 + {} = {}, tutorial 2 + 2 + 8 = 12.\n",
@@ -220,7 +220,7 @@ std::string explain_states(const TrainOptions& train, const std::vector<Paramete
   return format(
       "optimizer state: {} of {}, in {}; the slides' 12 are Adam's moments and the parameter copy, the tutorial's 8 the "
       "moments.\n",
-      fmt::join(states_of(optimizer, parameters), ", "), info_of(optimizer.kind).name, name_of(optimizer.state_type));
+      fmt::join(states_of(optimizer, parameters), ", "), optimizer.kind->name, name_of(optimizer.state_type));
 }
 
 std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan& plan) {
@@ -276,8 +276,7 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
   static constexpr std::array<const char*, 3> axes = {"shard", "replicate", "world"};
   const std::array<int, 3> sizes = {row.mesh.shard, row.mesh.replicate, table.options.cluster.ranks()};
   std::vector<Cells> rows = {{"  collective", "calls", "axis", "ranks", "bytes each", "rank 0 sends"}};
-  for (const CollectiveUse& use :
-       collectives_of_update(planned.plan.update, table.options.train.sharding.plan.micro_batches)) {
+  for (const CollectiveUse& use : collectives_of_update(planned.plan.update, table.options.train.sharding.plan.micro_batches)) {
     const auto kind = static_cast<std::size_t>(use.kind), axis = static_cast<std::size_t>(use.axis);
     const std::size_t whole =
         use.count * use.travel_bytes * (use.kind == Collective::all_reduce ? 1 : static_cast<std::size_t>(sizes[axis]));

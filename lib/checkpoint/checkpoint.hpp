@@ -42,7 +42,7 @@ struct CheckpointHeader {
   int world_size = 1;             // ranks that wrote; each rank file holds the slices that its rank owns exactly once
   int shards = 1;                 // size of the shard axis
   std::vector<UnitSpec> units;    // with the number of shards and of ranks: the layout
-  std::string optimizer;          // "adamw", a name of optimizer_kinds()
+  std::string optimizer;          // "adamw", a name of optimizers()
   std::string options_json;       // all options of the run, for inspection
   std::string model_folder = {};  // the Hugging Face folder that the model came from; empty: none
   std::string version;

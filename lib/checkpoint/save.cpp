@@ -262,7 +262,7 @@ std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int
       const Unit& unit = layout.units()[slice.unit];
       if (extent == Extent::element) bytes += round_up(slice.range.size() * sizeof(float), piece_alignment);
       if (!unit.trainable) continue;
-      for (const StateInfo& state : info_of(unit.rule).states)
+      for (const StateInfo& state : unit.rule->states)
         if (state.extent == extent)
           bytes += round_up(slice.range.size() * size_of(extent == Extent::element ? state_type : DType::f32), piece_alignment);
     }

@@ -75,7 +75,7 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
 std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state) {
   if (state == "parameters") return Extent::element;
   if (unit.trainable)
-    for (const StateInfo& info : info_of(unit.rule).states)
+    for (const StateInfo& info : unit.rule->states)
       if (info.name == state) return info.extent;
   return std::nullopt;
 }
@@ -96,7 +96,7 @@ json units_to_json(const std::vector<UnitSpec>& units) {
                    {"parameters", unit.parameters},
                    {"trainable", unit.trainable},
                    {"sharded", unit.sharded},
-                   {"rule", info_of(unit.rule).name}});
+                   {"rule", unit.rule->name}});
   return all;
 }
 
@@ -106,9 +106,9 @@ std::vector<UnitSpec> units_from_json(const json& all, std::size_t parameters) {
   std::vector<int> seen(parameters);
   try {  // nlohmann's own checks of every access
     for (const json& one : all) {
-      const RuleInfo* rule = find_rule(one.value("rule", "adam"));  // files of before there were others do not say
+      const Rule* rule = find_rule(one.value("rule", "adam"));  // files of before there were others do not say
       if (!rule) return {};
-      units.push_back({one.at("name"), one.at("parameters"), one.at("trainable"), one.at("sharded"), rule->rule});
+      units.push_back({one.at("name"), one.at("parameters"), one.at("trainable"), one.at("sharded"), rule});
       for (const std::size_t p : units.back().parameters) ++seen.at(p);
     }
   } catch (const std::exception&) {

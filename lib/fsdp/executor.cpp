@@ -75,7 +75,7 @@ std::vector<ShardState> Executor::optimizer_states() {
   std::vector<ShardState> all;
   for (std::size_t u = 0; u < plan_.optimizer_state.size(); ++u)
     for (std::size_t k = 0; k < plan_.optimizer_state[u].size(); ++k) {
-      const StateInfo& info = info_of(layout_.units()[u].rule).states[k];
+      const StateInfo& info = layout_.units()[u].rule->states[k];
       auto state = std::find_if(all.begin(), all.end(), [&](const ShardState& one) { return one.name == info.name; });
       if (state == all.end())
         state = all.insert(all.end(), {std::string(info.name), std::vector<MemoryView>(layout_.units().size()), info.extent,
@@ -331,7 +331,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::optimizer: {
       const UpdateSums& sums = *at<UpdateSums>(op.reads[0]);
       if (!sums.finite()) return;  // the same decision on every rank
-      const RuleInfo& rule = info_of(layout_.units()[u].rule);
+      const Rule& rule = *layout_.units()[u].rule;
       const UpdateFunction work = op.kind == OperationKind::optimizer ? rule.update : rule.whole.prepare;
       return work(s, memory_of(op), optimizer_, step_of(scalars, sums));
     }
@@ -376,7 +376,7 @@ void Executor::run_collective(const Operation& op) {
 /// What the optimizer works on: the operands of statistics, directions or optimizer, in the order that the builder gives them.
 UnitMemory Executor::memory_of(const Operation& op) {
   const auto u = static_cast<std::size_t>(op.unit);
-  const RuleInfo& rule = info_of(layout_.units()[u].rule);
+  const Rule& rule = *layout_.units()[u].rule;
   UnitMemory memory{.tensors = parts_[u].tensors, .slices = parts_[u].slices};
   std::size_t read = 1, written = 0;  // the sums are read first
   const bool updates = op.kind == OperationKind::optimizer;
@@ -412,7 +412,7 @@ void Executor::work_on_matrices(Stream& stream, const Operation& op) {
     const UnitTensor& tensor = parts_[u].tensors[i];
     float* const matrix = whole + unit.offsets[i];
     if (owners_[u][i] == mesh_->world->rank())
-      info_of(unit.rule).whole.work(stream, matrix, tensor.rows, tensor.columns, at<float>(op.writes[1]));
+      unit.rule->whole.work(stream, matrix, tensor.rows, tensor.columns, at<float>(op.writes[1]));
     else
       kernels::fill_zero(stream, matrix, tensor.numel);
   }
@@ -425,7 +425,7 @@ void Executor::count_statistics(Stream& stream, const Operation& op, const Updat
   const auto clear = [&] { std::fill_n(at<std::int64_t>(op.writes[0]), op.count, 0); };
   clear();
   if (!sums.finite()) return;
-  info_of(unit.rule).statistics.count(stream, memory_of(op), optimizer_, step_of(scalars, sums), op.round);
+  unit.rule->statistics.count(stream, memory_of(op), optimizer_, step_of(scalars, sums), op.round);
   if (!unit.sharded && shard_ != 0) clear();
 }
 

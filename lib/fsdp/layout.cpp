@@ -56,7 +56,7 @@ Range Layout::statistics(std::size_t unit, int round) const {
   Range words{0, 0};
   for (std::size_t u = 0; u <= unit; ++u) {
     words.begin = words.end;
-    const Statistics& of_rule = info_of(units_.at(u).rule).statistics;
+    const Statistics& of_rule = units_.at(u).rule->statistics;
     if (!units_[u].trainable || round >= of_rule.rounds) continue;
     for (const std::size_t p : units_[u].parameters) words.end += of_rule.words(shapes_[p], round);
   }
@@ -68,7 +68,7 @@ std::size_t Layout::statistics_words(int round) const { return statistics(units_
 UnitParts parts_of_unit(const Layout& layout, std::size_t unit_index, int shard,
                         const std::vector<ParameterSettings>& settings) {
   const Unit& unit = layout.units().at(unit_index);
-  const Statistics& statistics = info_of(unit.rule).statistics;
+  const Statistics& statistics = unit.rule->statistics;
   UnitParts parts;
   std::vector<std::size_t> position(settings.size());
   UnitTensor next;

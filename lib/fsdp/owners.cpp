@@ -30,7 +30,7 @@ std::vector<std::vector<int>> matrix_owners(const Layout& layout, int ranks, std
   };
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     const Unit& unit = layout.units()[u];
-    const WholeMatrices& whole = info_of(unit.rule).whole;
+    const WholeMatrices& whole = unit.rule->whole;
     if (!unit.trainable || !whole.work) continue;
     owners[u].resize(unit.parameters.size());
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {

@@ -210,7 +210,7 @@ class Builder {
       for (int u = 0; u < units(); ++u) {
         auto& states = plan_.optimizer_state.emplace_back();
         if (!trained(u)) continue;
-        for (const StateInfo& state : info_of(unit(u).rule).states) {
+        for (const StateInfo& state : unit(u).rule->states) {
           const DType type = state.extent == Extent::element ? options_.optimizer_state_type : DType::f32;
           states.push_back(add(format("{} {}", state.name, unit(u).name), BufferRole::optimizer_state,
                                layout_.state_numel(static_cast<std::size_t>(u), state.extent) * size_of(type)));
@@ -245,7 +245,7 @@ class Builder {
     }
   }
 
-  bool works_on_matrices(int u) const { return trained(u) && info_of(unit(u).rule).whole.work; }
+  bool works_on_matrices(int u) const { return trained(u) && unit(u).rule->whole.work; }
 
   /// Directions take turns in buffers of their own; whole matrices lie where the unit's gradient was before its reduction.
   void add_directions() {
@@ -258,7 +258,7 @@ class Builder {
       ++turn;
       for (const std::size_t p : unit(u).parameters) {
         const Shape& shape = layout_.shape(p);
-        scratch = std::max(scratch, info_of(unit(u).rule).whole.scratch(numel(shape) / shape.back(), shape.back()));
+        scratch = std::max(scratch, unit(u).rule->whole.scratch(numel(shape) / shape.back(), shape.back()));
       }
     }
     if (largest == 0) return;
@@ -599,7 +599,7 @@ class Builder {
     for (const int u : together) emit_optimizer(u);
   }
 
-  int rounds(int u) const { return info_of(unit(u).rule).statistics.rounds; }
+  int rounds(int u) const { return unit(u).rule->statistics.rounds; }
 
   std::vector<Location> with_states(int u, std::vector<Location> places) const {
     const std::vector<BufferId>& states = at(plan_.optimizer_state, u);

@@ -197,7 +197,7 @@ class Checker {
         const bool copies = plan_.master[u] != plan_.parameters[u];
         expect_at(op.writes, 0, plan_.master[u], "the fp32 parameters");
         if (copies) expect_at(op.writes, 1, plan_.parameters[u], "this rank's part");
-        if (!info_of(layout_.units()[u].rule).whole.work) expect_at(op.reads, 1, plan_.gradients[u], "the gradient");
+        if (!layout_.units()[u].rule->whole.work) expect_at(op.reads, 1, plan_.gradients[u], "the gradient");
       }
     }
   }
@@ -336,7 +336,7 @@ class Checker {
           break;
         case optimizer:
           if (!norm_is_known) fail(i, "comes before the gradient norm");
-          if (info_of(layout_.units()[u].rule).whole.work &&
+          if (layout_.units()[u].rule->whole.work &&
               (states[u].matrices != (is_replicated(u) ? State::summed : State::returned) || op.reads[1] != states[u].part))
             fail(i, "comes before its directions are there from all ranks");
           if (reduced_rounds < rounds_of(u)) fail(i, "comes before its statistics are summed over the ranks");
@@ -365,7 +365,7 @@ class Checker {
     states[u].all = op.writes[0];
   }
 
-  int rounds_of(std::size_t u) const { return info_of(layout_.units()[u].rule).statistics.rounds; }
+  int rounds_of(std::size_t u) const { return layout_.units()[u].rule->statistics.rounds; }
   bool is_scattered(std::size_t u) const {
     const Unit& unit = layout_.units()[u];
     return unit.sharded && unit.shards > 1 && placement_.optimizer_state == Place::sharded;

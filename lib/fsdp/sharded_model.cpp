@@ -70,7 +70,7 @@ ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& optio
   PlanOptions plan_options = options.plan;
   plan_options.optimizer_state_type = options.optimizer.state_type;
   ParameterPatterns patterns = options.patterns;
-  patterns.rule_of = [&](const Parameter& parameter) { return rule_of(options.optimizer, parameter); };
+  patterns.rule_of = [&](const Parameter& parameter) -> const Rule& { return rule_of(options.optimizer, parameter); };
   Layout layout(model.parameters(), wrap_parameters(model.parameters(), options.wrap, patterns, warnings), mesh.shard,
                 options.types);
   Plan plan = build_plan(layout, placement, sizes, plan_options);

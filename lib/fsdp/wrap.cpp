@@ -188,9 +188,9 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
         for (std::size_t p = 0; p < parameters.size(); ++p) {
           const bool trains = !frozen[p] && (patterns.train_only.empty() || trained[p]);
           if (unit_of[p] != name || trains != trainable || ignored[p] == sharded) continue;
-          const Rule rule = trainable && patterns.rule_of ? patterns.rule_of(parameters[p]) : Rule::adam;
-          auto unit = std::find_if(by_rule.begin(), by_rule.end(), [&](const UnitSpec& one) { return one.rule == rule; });
-          if (unit == by_rule.end()) unit = by_rule.insert(by_rule.end(), {"", {}, trainable, sharded, rule});
+          const Rule& rule = trainable && patterns.rule_of ? patterns.rule_of(parameters[p]) : adam_rule();
+          auto unit = std::find_if(by_rule.begin(), by_rule.end(), [&](const UnitSpec& one) { return one.rule == &rule; });
+          if (unit == by_rule.end()) unit = by_rule.insert(by_rule.end(), {"", {}, trainable, sharded, &rule});
           unit->parameters.push_back(p);
         }
         std::stable_sort(by_rule.begin(), by_rule.end(), [&](const UnitSpec& a, const UnitSpec& b) {
@@ -198,7 +198,7 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
         });
         for (UnitSpec& unit : by_rule) {
           unit.name = format("{}{}{}{}", name.empty() ? "root" : name, trainable ? "" : ", frozen", sharded ? "" : ", ignored",
-                             unit.rule == by_rule.front().rule ? "" : format(", by {}", info_of(unit.rule).name));
+                             unit.rule == by_rule.front().rule ? "" : format(", by {}", unit.rule->name));
           units.push_back(std::move(unit));
         }
       }

@@ -32,10 +32,10 @@ struct WrapPolicy {
 
 /// Shell globs over whole dotted parameter names.
 struct ParameterPatterns {
-  std::vector<std::string> freeze = {};                     // not trained
-  std::vector<std::string> train_only = {};                 // all others are not trained
-  std::vector<std::string> ignore = {};                     // kept whole on every rank
-  std::function<Rule(const Parameter&)> rule_of = nullptr;  // how a parameter is updated; null: all alike
+  std::vector<std::string> freeze = {};                            // not trained
+  std::vector<std::string> train_only = {};                        // all others are not trained
+  std::vector<std::string> ignore = {};                            // kept whole on every rank
+  std::function<const Rule&(const Parameter&)> rule_of = nullptr;  // how a parameter is updated; null: all alike
 };
 
 /// A set of parameters that is gathered, released and reduced together: all of them are trained or none, by one rule, all are
@@ -47,7 +47,7 @@ struct UnitSpec {
   std::vector<std::size_t> parameters;  // indices, ascending
   bool trainable = true;
   bool sharded = true;
-  Rule rule = Rule::adam;  // if it is trained
+  const Rule* rule = &adam_rule();  // if it is trained
 
   bool operator==(const UnitSpec&) const = default;
 };

@@ -1,10 +1,15 @@
-// From the pointers of UpdateTarget to the bodies of rows/optimizer.hpp. Private to kernels/.
+// update_elements(): any rule of one element, as vector code on all threads. A rule is a plain struct as in
+// kernels/rows/optimizer.hpp; the source file that calls update_elements() with it gets its loop compiled for each x86-64
+// level, and the one for this processor runs. So the arithmetic of an optimizer can stand in its own file, also outside of the
+// library.
+//
+// Such a file is compiled with -O3 -fopenmp-simd -fno-math-errno -fno-trapping-math, else the loop may be no vector code, and
+// with -ffp-contract=off, so that all levels give the same bits.
 #pragma once
 
 #include "base/error.hpp"
-#include "kernels/launch.hpp"
 #include "kernels/optimizers.hpp"
-#include "kernels/rows/bodies.hpp"
+#include "kernels/rows/optimizer.hpp"
 
 namespace fsdp::kernels {
 
@@ -42,11 +47,44 @@ void with_state_type(DType type, F&& f) {
     f(float{});
 }
 
+/// A row of a body, compiled for one level. What it calls is inlined: code that is not has no level's instructions, so that the
+/// linker may merge it with anything.
+using RowFunction = void (*)(const void* body, std::size_t row);
+
+template <class Body>
+[[gnu::target("arch=x86-64-v2")]] void row_v2(const void* body, std::size_t row) {
+  (*static_cast<const Body*>(body))(CpuLanes<2>{}, row);
+}
+template <class Body>
+[[gnu::target("arch=x86-64-v3")]] void row_v3(const void* body, std::size_t row) {
+  (*static_cast<const Body*>(body))(CpuLanes<3>{}, row);
+}
+template <class Body>
+#if defined(__clang__)
+[[gnu::target("arch=x86-64-v4"), clang::min_vector_width(512)]]
+#else
+[[gnu::target("arch=x86-64-v4,prefer-vector-width=512")]]
+#endif
+void row_v4(const void* body, std::size_t row) {
+  (*static_cast<const Body*>(body))(CpuLanes<4>{}, row);
+}
+
+struct RowFunctions {
+  RowFunction v2, v3, v4;
+};
+template <class Body>
+inline constexpr RowFunctions row_functions = {row_v2<Body>, row_v3<Body>, row_v4<Body>};
+
+/// Calls the function of this processor's level for rows [0, rows), each on one thread, with denormal numbers as 0.
+void launch_rows(Stream& stream, const RowFunctions& functions, const void* body, std::size_t rows);
+
+/// target.parameter[i] = rule(parameter, gradient times target.gradient_scale, states), for each element.
 template <class Rule>
 void update_elements(Stream& stream, const UpdateTarget& target, const Rule& rule) {
+  static_assert(Rule::states <= static_cast<int>(most_states));
   const auto run = [&]<class State>(State) {
     const ElementUpdate<Rule, State> body{rule, memory_of<State, Rule::states>(target)};
-    launch(stream, body, rows_of(body.memory));
+    launch_rows(stream, row_functions<ElementUpdate<Rule, State>>, &body, rows_of(body.memory));
   };
   if constexpr (Rule::states > 0)
     with_state_type(target.state_type, run);

@@ -6,6 +6,8 @@
 
 #include "kernels/element_update.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/rows/newton_schulz.hpp"
 
 namespace fsdp::kernels {
 
@@ -18,10 +20,6 @@ constexpr double least_norm = 1e-7;
 std::size_t squared(std::size_t x) { return x * x; }
 
 }  // namespace
-
-void muon_momentum(Stream& stream, const UpdateTarget& target, double momentum) {
-  update_elements(stream, target, MuonMomentumRule{single(momentum), single(1 - momentum)});
-}
 
 std::size_t newton_schulz_scratch(std::size_t rows, std::size_t columns) {
   return rows * columns + 2 * squared(std::min(rows, columns));

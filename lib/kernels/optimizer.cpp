@@ -1,7 +1,8 @@
-#include <cmath>
+#include <xmmintrin.h>
 
 #include "base/philox.hpp"
 #include "kernels/element_update.hpp"
+#include "kernels/launch.hpp"
 
 namespace fsdp::kernels {
 
@@ -12,53 +13,20 @@ StateNoise state_noise(std::uint32_t seed, std::uint64_t update, std::size_t par
   return {{words[0], words[1]}, first_element};
 }
 
-void adam(Stream& stream, const UpdateTarget& target, const AdamStep& step) {
-  const auto run = [&]<bool amsgrad>(std::bool_constant<amsgrad>) {
-    update_elements(stream, target,
-                    AdamRule<amsgrad>{.decay = single(1 - step.learning_rate * step.decay.decoupled),
-                                      .l2 = single(step.decay.l2),
-                                      .beta1 = single(step.beta1),
-                                      .one_minus_beta1 = single(1 - step.beta1),
-                                      .beta2 = single(step.beta2),
-                                      .one_minus_beta2 = single(1 - step.beta2),
-                                      .step_size = single(step.learning_rate / step.bias_correction1),
-                                      .inverse_sqrt_correction2 = single(1 / std::sqrt(step.bias_correction2)),
-                                      .eps = single(step.eps)});
-  };
-  if (step.amsgrad)
-    run(std::true_type{});
-  else
-    run(std::false_type{});
-}
-
-void sgd(Stream& stream, const UpdateTarget& target, const SgdStep& step) {
-  const float learning_rate = single(step.learning_rate), l2 = single(step.l2);
-  if (step.momentum == 0) return update_elements(stream, target, SgdRule{1, l2, learning_rate});
-  const float momentum = single(step.momentum);
-  update_elements(stream, target,
-                  MomentumRule{.l2 = l2,
-                               .learning_rate = learning_rate,
-                               .momentum = momentum,
-                               .of_gradient = step.nesterov ? 1.0f : 0.0f,
-                               .of_momentum = step.nesterov ? momentum : 1.0f});
-}
-
-void descend(Stream& stream, const UpdateTarget& target, double keep, double step) {
-  update_elements(stream, target, SgdRule{single(keep), 0, single(step)});
-}
-
-void adagrad(Stream& stream, const UpdateTarget& target, const AdagradStep& step) {
-  update_elements(stream, target, AdagradRule{single(step.l2), single(step.learning_rate), single(step.eps)});
-}
-
-void lion(Stream& stream, const UpdateTarget& target, const LionStep& step) {
-  update_elements(stream, target,
-                  LionRule{.decay = single(1 - step.learning_rate * step.weight_decay),
-                           .learning_rate = single(step.learning_rate),
-                           .beta1 = single(step.beta1),
-                           .one_minus_beta1 = single(1 - step.beta1),
-                           .beta2 = single(step.beta2),
-                           .one_minus_beta2 = single(1 - step.beta2)});
+void launch_rows(Stream& stream, const RowFunctions& functions, const void* body, std::size_t rows) {
+  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
+  if (rows == 0) return;
+  const CpuLevel level = cpu_level();
+  const RowFunction row = level == CpuLevel::v4 ? functions.v4 : level == CpuLevel::v3 ? functions.v3 : functions.v2;
+#pragma omp parallel if (rows > 1)
+  {
+    constexpr unsigned flush_denormals = 0x8040;  // results (FTZ) and operands (DAZ)
+    const unsigned saved = _mm_getcsr();
+    _mm_setcsr(saved | flush_denormals);
+#pragma omp for schedule(static)
+    for (std::size_t r = 0; r < rows; ++r) row(body, r);
+    _mm_setcsr(saved);
+  }
 }
 
 }  // namespace fsdp::kernels

@@ -1,6 +1,7 @@
 // The arithmetic of optimizers on a rank's part of one parameter: plain pointers, fp32 gradients and parameters, states in fp32
-// or bf16. What belongs to one update is in a small struct of numbers in double, since 1 - beta2 in single precision would be
-// off by 1e-5 of itself. All of them count denormal numbers as 0. Like kernels.hpp otherwise.
+// or bf16. This header has what optimizers need that look at more than one element; element_update.hpp has the others. What
+// belongs to one update is in a small struct of numbers in double, since 1 - beta2 in single precision would be off by 1e-5 of
+// itself. All of them count denormal numbers as 0. Like kernels.hpp otherwise.
 #pragma once
 
 #include <array>
@@ -36,42 +37,6 @@ struct UpdateTarget {
   std::uint16_t* copy = nullptr;
   DType copy_type = DType::bf16;
 };
-
-/// Decay of weights: decoupled (p -= lr wd p), or L2 (g += wd p).
-struct Decays {
-  double decoupled = 0, l2 = 0;
-};
-
-/// States m, v and, with amsgrad, the largest v. As torch.optim.Adam and AdamW: p -= lr wd p; p -= lr/bc1 m /
-/// (sqrt(v)/sqrt(bc2)
-/// + eps), bc = 1 - beta^t. (Kingma and Ba 2015; Loshchilov and Hutter 2019, Algorithm 2.)
-struct AdamStep {
-  double learning_rate, beta1, beta2, eps;
-  Decays decay;
-  double bias_correction1, bias_correction2;
-  bool amsgrad = false;
-};
-void adam(Stream& stream, const UpdateTarget& target, const AdamStep& step);
-
-/// Without momentum no state, else the momentum buffer. As torch.optim.SGD without dampening.
-struct SgdStep {
-  double learning_rate, momentum = 0;
-  bool nesterov = false;
-  double l2 = 0;
-};
-void sgd(Stream& stream, const UpdateTarget& target, const SgdStep& step);
-
-/// State: the sum of squares. As torch.optim.Adagrad.
-struct AdagradStep {
-  double learning_rate, eps, l2 = 0;
-};
-void adagrad(Stream& stream, const UpdateTarget& target, const AdagradStep& step);
-
-/// State m; decoupled decay. (Chen et al. 2023, Algorithm 2.)
-struct LionStep {
-  double learning_rate, beta1, beta2, weight_decay = 0;
-};
-void lion(Stream& stream, const UpdateTarget& target, const LionStep& step);
 
 // --- with sums over whole tensors ---------------------------------------------------------------------------------------
 // Each in parts: sums over this rank's part of a parameter, which the caller adds up over the ranks as integers; then what
@@ -117,15 +82,10 @@ void adafactor_vector_statistics(Stream& stream, const UpdateTarget& target, dou
 void adafactor_vector(Stream& stream, const UpdateTarget& target, double decay, double step_size);
 
 // --- with whole matrices ------------------------------------------------------------------------------------------------
-/// State: the momentum, which moves towards the gradient: s += (1 - momentum) (g - s). target.parameter gets the direction
-/// g + momentum (s - g). As torch.optim.Muon with Nesterov's momentum.
-void muon_momentum(Stream& stream, const UpdateTarget& target, double momentum);
 /// x[rows, columns] becomes about the nearest matrix whose singular values are all 1 (between 0.5 and 1.5): five steps of a
 /// Newton-Schulz iteration of fifth degree, in fp32. `scratch`: newton_schulz_scratch() floats.
 void newton_schulz(Stream& stream, float* x, std::size_t rows, std::size_t columns, float* scratch);
 std::size_t newton_schulz_scratch(std::size_t rows, std::size_t columns);
 double newton_schulz_flops(std::size_t rows, std::size_t columns);
-/// p = keep p - step gradient.
-void descend(Stream& stream, const UpdateTarget& target, double keep, double step);
 
 }  // namespace fsdp::kernels

@@ -5,6 +5,8 @@
 #include "base/error.hpp"
 #include "kernels/element_update.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/rows/statistics.hpp"
 
 namespace fsdp::kernels {
 

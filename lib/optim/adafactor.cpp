@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "optim/elementwise.hpp"
-#include "optim/statistics.hpp"
+#include "optim/optimizer.hpp"
 
 namespace fsdp {
 
@@ -30,15 +29,12 @@ kernels::AdafactorFactors factors_of(const UnitMemory& memory, const UnitTensor&
   return {factor(memory, 0, tensor.first_row), factor(memory, 1, tensor.first_column), tensor.rows, tensor.columns};
 }
 
-}  // namespace
-
-std::size_t adafactor_words(const Shape& shape, int round) {
+std::size_t words(const Shape& shape, int round) {
   const bool factored = round == 0 && shape.size() > 1;
   return kernels::ExactSum::words + (factored ? kernels::FactorWords::count(numel(shape) / shape.back(), shape.back()) : 0);
 }
 
-void adafactor_statistics(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step,
-                          int round) {
+void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step, int round) {
   if (round == 1)  // of all matrices, also those of which this rank has nothing: it may at another world size
     for (const UnitTensor& tensor : memory.tensors)
       if (tensor.is_matrix)
@@ -62,7 +58,7 @@ void adafactor_statistics(Stream& stream, const UnitMemory& memory, const Optimi
   }
 }
 
-void update_adafactor(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
   for (const OptimizerSlice& slice : memory.slices) {
     const UnitTensor& tensor = memory.tensors[slice.tensor];
     const auto root_mean_square = [&](int round) {
@@ -79,6 +75,35 @@ void update_adafactor(Stream& stream, const UnitMemory& memory, const OptimizerO
     else
       kernels::adafactor_vector(stream, target, decay, step_size);
   }
+}
+
+const Rule& of_matrices() {
+  static const Rule rule = {.name = "adafactor_matrix",
+                            .states = {{"row_var", Extent::row}, {"col_var", Extent::column}},
+                            .update = update,
+                            .passes = {7, 0},
+                            .statistics = {2, words, count}};
+  return rule;
+}
+
+const Rule& of_vectors() {
+  static const Rule rule = {.name = "adafactor_vector",
+                            .states = {{"variance"}},
+                            .update = update,
+                            .passes = {5, 4},
+                            .statistics = {2, words, count}};
+  return rule;
+}
+
+}  // namespace
+
+const Optimizer& adafactor_optimizer() {
+  static const Optimizer adafactor = {.name = "adafactor",
+                                      .rules = {&of_matrices(), &of_vectors()},
+                                      .rule_of = [](const OptimizerOptions&, const Parameter& parameter) -> const Rule& {
+                                        return parameter.shape.size() > 1 ? of_matrices() : of_vectors();
+                                      }};
+  return adafactor;
 }
 
 }  // namespace fsdp

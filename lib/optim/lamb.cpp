@@ -1,7 +1,8 @@
+// LAMB: You et al. 2020, "Large batch optimization for deep learning", Algorithm 2, phi the identity. Norms of weights and of
+// directions are of whole tensors: one round of sums.
 #include <cmath>
 
-#include "optim/elementwise.hpp"
-#include "optim/statistics.hpp"
+#include "optim/optimizer.hpp"
 
 namespace fsdp {
 
@@ -18,24 +19,38 @@ kernels::LambStep step_of(const OptimizerSlice& slice, const OptimizerOptions& o
           .bias_correction2 = 1 - std::pow(options.beta2, t)};
 }
 
-}  // namespace
+std::size_t words(const Shape&, int) { return 2 * kernels::ExactSum::words; }
 
-std::size_t lamb_words(const Shape&, int) { return 2 * kernels::ExactSum::words; }
-
-void lamb_statistics(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step,
-                     int) {
+void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step, int) {
   for (const OptimizerSlice& slice : memory.slices)
     kernels::lamb_statistics(stream, target_of(memory, slice, options, step), step_of(slice, options, step),
                              sum_of(memory, slice, 0, 0), sum_of(memory, slice, 0, 1));
 }
 
-void update_lamb(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
   for (const OptimizerSlice& slice : memory.slices) {
     const double weights = std::sqrt(sum_of(memory, slice, 0, 0).value()),
                  directions = std::sqrt(sum_of(memory, slice, 0, 1).value());
     kernels::lamb(stream, target_of(memory, slice, options, step), step_of(slice, options, step),
                   weights > 0 && directions > 0 ? weights / directions : 1);
   }
+}
+
+const Rule& rule() {
+  static const Rule lamb = {.name = "lamb",
+                            .states = {{"exp_avg"}, {"exp_avg_sq"}},
+                            .update = update,
+                            .passes = {4, 3},
+                            .statistics = {1, words, count}};
+  return lamb;
+}
+
+}  // namespace
+
+const Optimizer& lamb_optimizer() {
+  static const Optimizer lamb = {
+      .name = "lamb", .eps = 1e-6, .weight_decay = 0.01, .reads = {.betas = true, .eps = true}, .rules = {&rule()}};
+  return lamb;
 }
 
 }  // namespace fsdp

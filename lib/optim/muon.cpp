@@ -1,21 +1,28 @@
-#include "optim/muon.hpp"
-
+// Muon as torch.optim.Muon (Jordan et al. 2024): the directions of the matrices inside blocks are made of whole matrices; AdamW
+// updates the rest.
 #include <algorithm>
 #include <cmath>
 
-#include "optim/elementwise.hpp"
+#include "kernels/element_update.hpp"
+#include "optim/optimizer.hpp"
 
 namespace fsdp {
 
-void muon_direction(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+namespace {
+
+using kernels::single;
+
+void direct(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
   for (const OptimizerSlice& slice : memory.slices) {
     kernels::UpdateTarget target = target_of(memory, slice, options, step);
     target.parameter = memory.directions + slice.offset;
-    kernels::muon_momentum(stream, target, options.momentum);
+    kernels::update_elements(
+        stream, target,
+        kernels::MuonMomentumRule{.momentum = single(options.momentum), .one_minus_momentum = single(1 - options.momentum)});
   }
 }
 
-void update_muon(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
   for (const OptimizerSlice& slice : memory.slices) {
     const UnitTensor& tensor = memory.tensors[slice.tensor];
     const double lr = step.learning_rate * slice.learning_rate_scale;
@@ -25,8 +32,36 @@ void update_muon(Stream& stream, const UnitMemory& memory, const OptimizerOption
     kernels::UpdateTarget target = target_of(memory, slice, options, step);
     target.gradient = memory.directions + slice.offset;
     target.gradient_scale = 1;
-    kernels::descend(stream, target, 1 - lr * slice.weight_decay, adjusted);
+    kernels::update_elements(
+        stream, target,
+        kernels::SgdRule{.decay = single(1 - lr * slice.weight_decay), .l2 = 0, .learning_rate = single(adjusted)});
   }
+}
+
+const Rule& of_matrices() {
+  static const Rule rule = {
+      .name = "muon",
+      .states = {{"momentum_buffer"}},
+      .update = update,
+      .passes = {5, 2},
+      .whole = {direct, kernels::newton_schulz, kernels::newton_schulz_scratch, kernels::newton_schulz_flops}};
+  return rule;
+}
+
+}  // namespace
+
+const Optimizer& muon_optimizer() {
+  static const Optimizer muon = {.name = "muon",
+                                 .about = "muon updates the matrices of the blocks, adamw the rest.",
+                                 .weight_decay = 0.1,
+                                 .momentum = 0.95,
+                                 .reads = {.betas = true, .eps = true, .momentum = true, .nesterov = true},
+                                 .rules = {&of_matrices(), &adam_rule()},
+                                 .rule_of = [](const OptimizerOptions&, const Parameter& parameter) -> const Rule& {
+                                   const bool in_block = parameter.shape.size() == 2 && parameter.block >= 0;
+                                   return in_block ? of_matrices() : adam_rule();
+                                 }};
+  return muon;
 }
 
 }  // namespace fsdp

@@ -3,106 +3,86 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
 #include "nn/patterns.hpp"
-#include "optim/elementwise.hpp"
-#include "optim/muon.hpp"
-#include "optim/statistics.hpp"
 
 namespace fsdp {
 
 namespace {
 
-using Kind = OptimizerKind;
+std::vector<const Optimizer*>& table() {
+  static std::vector<const Optimizer*> rows = {&adamw_optimizer(), &cpu_adam_optimizer(),  &adam_optimizer(),
+                                               &sgd_optimizer(),   &adagrad_optimizer(),   &lion_optimizer(),
+                                               &lamb_optimizer(),  &adafactor_optimizer(), &muon_optimizer()};
+  return rows;
+}
 
-constexpr std::array kinds = {
-    // betas, eps, weight decay, momentum; reads momentum, nesterov, amsgrad
-    KindInfo{Kind::adamw, "adamw", 0.9, 0.999, 1e-8, 0.01, 0, false, false, true},
-    KindInfo{Kind::cpu_adam, "cpu_adam", 0.9, 0.999, 1e-8, 0.01, 0, false, false, true},
-    KindInfo{Kind::adam, "adam", 0.9, 0.999, 1e-8, 0, 0, false, false, true},
-    KindInfo{Kind::sgd, "sgd", 0.9, 0.999, 1e-8, 0, 0, true, true, false},
-    KindInfo{Kind::adagrad, "adagrad", 0.9, 0.999, 1e-10, 0, 0, false, false, false},
-    KindInfo{Kind::lion, "lion", 0.9, 0.99, 1e-8, 0, 0, false, false, false},
-    KindInfo{Kind::lamb, "lamb", 0.9, 0.999, 1e-6, 0.01, 0, false, false, false},
-    KindInfo{Kind::adafactor, "adafactor", 0.9, 0.999, 1e-8, 0, 0, false, false, false},
-    KindInfo{Kind::muon, "muon", 0.9, 0.999, 1e-8, 0.1, 0.95, true, true, false},
-};
-
-const std::vector<RuleInfo>& rules() {
-  static const std::vector<RuleInfo> all = {
-      {Rule::adam, "adam", {{"exp_avg"}, {"exp_avg_sq"}}, update_adam},
-      {Rule::adam_amsgrad, "adam_amsgrad", {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq"}}, update_amsgrad},
-      {Rule::sgd, "sgd", {}, update_sgd},
-      {Rule::sgd_momentum, "sgd_momentum", {{"momentum_buffer"}}, update_sgd},
-      {Rule::adagrad, "adagrad", {{"sum"}}, update_adagrad},
-      {Rule::lion, "lion", {{"exp_avg"}}, update_lion},
-      {Rule::lamb, "lamb", {{"exp_avg"}, {"exp_avg_sq"}}, update_lamb, {4, 3}, {1, lamb_words, lamb_statistics}},
-      {Rule::adafactor_matrix,
-       "adafactor_matrix",
-       {{"row_var", Extent::row}, {"col_var", Extent::column}},
-       update_adafactor,
-       {7, 0},
-       {2, adafactor_words, adafactor_statistics}},
-      {Rule::muon,
-       "muon",
-       {{"momentum_buffer"}},
-       update_muon,
-       {5, 2},
-       {},
-       {muon_direction, kernels::newton_schulz, kernels::newton_schulz_scratch, kernels::newton_schulz_flops}},
-      {Rule::adafactor_vector,
-       "adafactor_vector",
-       {{"variance"}},
-       update_adafactor,
-       {5, 4},
-       {2, adafactor_words, adafactor_statistics}},
-  };
-  return all;
+const Optimizer* find(std::string_view name) {
+  const auto row = std::find_if(table().begin(), table().end(), [&](const Optimizer* one) { return one->name == name; });
+  return row == table().end() ? nullptr : *row;
 }
 
 }  // namespace
 
-std::span<const KindInfo> optimizer_kinds() { return kinds; }
+const std::vector<const Optimizer*>& optimizers() { return table(); }
 
-const KindInfo& info_of(OptimizerKind kind) {
-  return *std::find_if(kinds.begin(), kinds.end(), [&](const KindInfo& info) { return info.kind == kind; });
+const Optimizer& find_optimizer(std::string_view name) {
+  if (const Optimizer* optimizer = find(name)) return *optimizer;
+  std::vector<std::string_view> known;
+  for (const Optimizer* optimizer : table()) known.push_back(optimizer->name);
+  throw UserError(format("there is no optimizer \"{}\" (known are {}) choose one of these", name, fmt::join(known, ", ")));
 }
 
-const RuleInfo& info_of(Rule rule) {
-  return *std::find_if(rules().begin(), rules().end(), [&](const RuleInfo& info) { return info.rule == rule; });
+void add_optimizer(const Optimizer& optimizer) {
+  expect(!find(optimizer.name), "an optimizer is added once");
+  expect(!optimizer.rules.empty() && (optimizer.rules.size() == 1 || optimizer.rule_of),
+         "an optimizer says which rule updates what");
+  for (const Rule* rule : optimizer.rules) {
+    expect(rule->update && rule->states.size() <= kernels::most_states,
+           "a rule updates, with as many states as there is room for");
+    const Rule* const other = find_rule(rule->name);
+    expect(!other || other == rule, "no two rules have the same name");
+  }
+  table().push_back(&optimizer);
 }
 
-const RuleInfo* find_rule(std::string_view name) {
-  for (const RuleInfo& info : rules())
-    if (info.name == name) return &info;
+const Rule* find_rule(std::string_view name) {
+  for (const Optimizer* optimizer : table())
+    for (const Rule* rule : optimizer->rules)
+      if (rule->name == name) return rule;
   return nullptr;
 }
 
-Rule rule_of(const OptimizerOptions& options, const Parameter& parameter) {
-  switch (options.kind) {
-    case Kind::adamw:
-    case Kind::cpu_adam:
-    case Kind::adam:
-      return options.amsgrad ? Rule::adam_amsgrad : Rule::adam;
-    case Kind::sgd:
-      return options.momentum == 0 ? Rule::sgd : Rule::sgd_momentum;
-    case Kind::adagrad:
-      return Rule::adagrad;
-    case Kind::lion:
-      return Rule::lion;
-    case Kind::lamb:
-      return Rule::lamb;
-    case Kind::adafactor:
-      return parameter.shape.size() > 1 ? Rule::adafactor_matrix : Rule::adafactor_vector;
-    case Kind::muon:  // matrices of blocks; embeddings and head are AdamW's
-      return parameter.shape.size() == 2 && parameter.block >= 0 ? Rule::muon : Rule::adam;
-  }
-  fail_expectation("unknown kind of optimizer", std::source_location::current());
+const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter) {
+  const Optimizer& optimizer = *options.kind;
+  return optimizer.rule_of ? optimizer.rule_of(options, parameter) : *optimizer.rules.front();
+}
+
+kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& slice, const OptimizerOptions& options,
+                                const OptimizerStep& step) {
+  kernels::UpdateTarget target{.parameter = memory.parameters + slice.offset,
+                               .gradient = memory.gradients + slice.offset,
+                               .n = slice.range.size(),
+                               .gradient_scale = step.gradient_scale,
+                               .state_type = options.state_type,
+                               .copy = memory.copy ? memory.copy + slice.offset : nullptr,
+                               .copy_type = memory.copy_type};
+  for (std::size_t k = 0; k < target.state.size(); ++k)
+    if (memory.states[k]) target.state[k] = memory.states[k] + slice.offset * size_of(options.state_type);
+  if (options.state_type != DType::f32)
+    target.noise = kernels::state_noise(options.seed, step.number, slice.parameter, slice.range.begin);
+  return target;
+}
+
+kernels::ExactSum& sum_of(const UnitMemory& memory, const OptimizerSlice& slice, int round, std::size_t i) {
+  const auto r = static_cast<std::size_t>(round);
+  return reinterpret_cast<kernels::ExactSum*>(memory.statistics[r] + memory.tensors[slice.tensor].words[r])[i];
 }
 
 std::vector<std::string> states_of(const OptimizerOptions& options, const std::vector<Parameter>& parameters) {
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters)
-    for (const StateInfo& state : info_of(rule_of(options, parameter)).states)
+    for (const StateInfo& state : rule_of(options, parameter).states)
       if (std::find(names.begin(), names.end(), state.name) == names.end()) names.emplace_back(state.name);
   return names;
 }

@@ -1,7 +1,6 @@
-// Optimizers over shards. What there is of them is data: a table of kinds (what users choose) and a table of rules (how a
-// parameter is updated). A kind uses one rule, or one for matrices and one for the rest; a rule has states beside each
-// parameter, and the functions that update a rank's part of a unit. Everything else (plan, memory, checkpoints, options) reads
-// these tables: another optimizer is a row in each and a function.
+// Optimizers over shards. An optimizer is one file in this folder and one line in the table of optimizer.cpp: a row that says
+// what it is called, what PyTorch's defaults are and which rules it has; a rule says how a parameter is updated. Plan, memory,
+// checkpoints, options and their help read these rows. docs/extending-optimizer.md adds one.
 //
 // A parameter keeps its identity inside a flat shard: decay, rates, noise and statistics go by the parameter and the element's
 // place in it, never by where the shard was cut.
@@ -23,13 +22,22 @@
 
 namespace fsdp {
 
-enum class OptimizerKind { adamw, cpu_adam, adam, sgd, adagrad, lion, lamb, adafactor, muon };
+struct Optimizer;
+struct Rule;
 
-/// How a parameter is updated.
-enum class Rule { adam, adam_amsgrad, sgd, sgd_momentum, adagrad, lion, lamb, adafactor_matrix, adafactor_vector, muon };
+/// The library's rows, each in its file: NAME.cpp.
+const Optimizer& adamw_optimizer();
+const Optimizer& cpu_adam_optimizer();
+const Optimizer& adam_optimizer();
+const Optimizer& sgd_optimizer();
+const Optimizer& adagrad_optimizer();
+const Optimizer& lion_optimizer();
+const Optimizer& lamb_optimizer();
+const Optimizer& adafactor_optimizer();
+const Optimizer& muon_optimizer();
 
 struct OptimizerOptions {
-  OptimizerKind kind = OptimizerKind::adamw;
+  const Optimizer* kind = &adamw_optimizer();
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
   bool amsgrad = false, nesterov = false;
   DType state_type = DType::f32;  // of states that are as large as parameters
@@ -39,16 +47,6 @@ struct OptimizerOptions {
   std::vector<std::string> no_decay = {};
   std::vector<std::pair<std::string, double>> learning_rate_scales = {};
 };
-
-/// A kind as users know it: its names, PyTorch's defaults, and the options that it reads.
-struct KindInfo {
-  OptimizerKind kind;
-  std::string_view name;
-  double beta1, beta2, eps, weight_decay, momentum;
-  bool reads_momentum, reads_nesterov, reads_amsgrad;
-};
-std::span<const KindInfo> optimizer_kinds();
-const KindInfo& info_of(OptimizerKind kind);
 
 /// How large a state is: as the parameter, of which a rank has its part; or an element for each of its rows or columns, which
 /// every rank has.
@@ -124,21 +122,55 @@ struct MemoryPasses {
   int numbers = 3, per_state = 2;  // parameter, gradient, parameter; once in and once out
 };
 
-struct RuleInfo {
-  Rule rule;
-  std::string_view name;          // in checkpoints
-  std::vector<StateInfo> states;  // in the order of UnitMemory::states
-  UpdateFunction update;
+/// How a parameter is updated. The name identifies the rule in checkpoints.
+struct Rule {
+  std::string_view name;
+  std::vector<StateInfo> states = {};  // in the order of UnitMemory::states
+  UpdateFunction update = nullptr;
   MemoryPasses passes = {};
   Statistics statistics = {};
   WholeMatrices whole = {};
 };
-const RuleInfo& info_of(Rule rule);
-/// Nothing of that name: null.
-const RuleInfo* find_rule(std::string_view name);
 
+/// The numbers of OptimizerOptions that an optimizer reads.
+struct OptimizerReads {
+  bool betas = false, eps = false, momentum = false, nesterov = false, amsgrad = false;
+};
+
+/// An optimizer as users know it. Numbers are PyTorch's defaults, or those of the paper where PyTorch has no such optimizer.
+struct Optimizer {
+  std::string_view name;          // the name that users choose it by, and that checkpoints hold
+  std::string_view same_as = "";  // the name of another one with the same algorithm, whose states it takes
+  std::string_view about = "";    // a sentence for the help, where the name does not say it all
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, momentum = 0;
+  bool l2_decay = false;  // decay is added to the gradient; else weights decay beside it
+  OptimizerReads reads = {};
+  std::vector<const Rule*> rules = {};
+  /// The one of `rules` that updates a parameter; null: the first updates all.
+  const Rule& (*rule_of)(const OptimizerOptions& options, const Parameter& parameter) = nullptr;
+};
+
+/// All rows, those of the library first.
+const std::vector<const Optimizer*>& optimizers();
+/// The row of this name. Throws UserError, which names those that there are.
+const Optimizer& find_optimizer(std::string_view name);
+/// Adds a row; `optimizer` and its rules must live as long as the program. Call it before anything else: threads that look for
+/// an optimizer at the same time would see the table change.
+void add_optimizer(const Optimizer& optimizer);
+
+/// A rule of any optimizer by its name; null if there is none.
+const Rule* find_rule(std::string_view name);
+/// Adam's, which is also how AdamW updates, and the rest beside Muon's matrices.
+const Rule& adam_rule();
 /// The rule that updates a parameter.
-Rule rule_of(const OptimizerOptions& options, const Parameter& parameter);
+const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter);
+
+/// What kernels take of a rank's part of a parameter.
+kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& slice, const OptimizerOptions& options,
+                                const OptimizerStep& step);
+/// The i-th exact sum of a tensor in the words of a round of statistics; exact sums come first in them.
+kernels::ExactSum& sum_of(const UnitMemory& memory, const OptimizerSlice& slice, int round, std::size_t i);
+
 /// Names of all states that these options need for a model, each once.
 std::vector<std::string> states_of(const OptimizerOptions& options, const std::vector<Parameter>& parameters);
 

@@ -12,14 +12,14 @@ GroupNorms::GroupNorms(ShardedModel& sharded, const OptimizerOptions& options) :
   const std::vector<Parameter>& parameters = sharded.model().parameters();
   const std::vector<ParameterSettings> settings = settings_of(options, parameters);
   group_of_.resize(parameters.size());
-  std::set<Rule> rules;
+  std::set<const Rule*> rules;
   for (const Unit& unit : sharded.layout().units())
     if (unit.trainable) rules.insert(unit.rule);
   for (const Unit& unit : sharded.layout().units())
     for (const std::size_t p : unit.parameters) {
       if (!unit.trainable) continue;
       const ParameterSettings& of = settings[p];
-      const std::string name = (rules.size() > 1 ? std::string(info_of(unit.rule).name) + ", " : "") +
+      const std::string name = (rules.size() > 1 ? std::string(unit.rule->name) + ", " : "") +
                                (of.weight_decay > 0 ? "decay" : "no decay") +
                                (of.learning_rate_scale != 1 ? format(", lr x {}", of.learning_rate_scale) : "");
       const auto found = std::find_if(norms_.begin(), norms_.end(), [&](const auto& group) { return group.first == name; });

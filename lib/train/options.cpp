@@ -1,6 +1,7 @@
 #include "train/options.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -143,23 +144,82 @@ void add_batch_options(OptionTable& table, TrainOptions& o, const std::function<
   table.then([&o, ranks](const OptionTable& read) { settle_batch(read, o, ranks()); });
 }
 
+std::string number_text(double x) {
+  std::string text = format("{}", x);
+  if (const std::size_t zero = text.find("e-0"); zero != std::string::npos) text.erase(zero + 2, 1);  // 1e-08
+  return text;
+}
+
+/// "a", "a and b", "a, b and c".
+std::string listed(const std::vector<std::string_view>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += format("{}{}", i == 0 ? "" : i + 1 == names.size() ? " and " : ", ", names[i]);
+  return text;
+}
+
+using OptimizerFlag = std::function<bool(const Optimizer&)>;
+
+std::vector<std::string_view> optimizers_where(const OptimizerFlag& is) {
+  std::vector<std::string_view> names;
+  for (const Optimizer* optimizer : optimizers())
+    if (is(*optimizer)) names.push_back(optimizer->name);
+  return names;
+}
+
+/// Who reads an option, for its help: "sgd and muon", or "all but sgd" where that is shorter.
+std::string readers(const OptimizerFlag& reads) {
+  const auto those = optimizers_where(reads), others = optimizers_where(std::not_fn(reads));
+  return those.size() <= others.size() ? listed(those) : "all but " + listed(others);
+}
+
+/// The defaults of those that read an option: the first one's, and which others differ, as in "1e-8; lamb 1e-6".
+std::string defaults_text(const OptimizerFlag& reads, const std::function<std::string(const Optimizer&)>& value) {
+  std::vector<std::pair<std::string, std::vector<std::string_view>>> by_value;
+  for (const Optimizer* optimizer : optimizers()) {
+    if (!reads(*optimizer)) continue;
+    const std::string text = value(*optimizer);
+    auto same = std::find_if(by_value.begin(), by_value.end(), [&](const auto& one) { return one.first == text; });
+    if (same == by_value.end()) same = by_value.insert(same, {text, {}});
+    same->second.push_back(optimizer->name);
+  }
+  std::string all;
+  for (std::size_t i = 0; i < by_value.size(); ++i)
+    all += i == 0 ? by_value[i].first : format("{}{} {}", i == 1 ? "; " : ", ", listed(by_value[i].second), by_value[i].first);
+  return all;
+}
+
+bool reads_betas(const Optimizer& optimizer) { return optimizer.reads.betas; }
+bool reads_eps(const Optimizer& optimizer) { return optimizer.reads.eps; }
+bool reads_momentum(const Optimizer& optimizer) { return optimizer.reads.momentum; }
+bool reads_nesterov(const Optimizer& optimizer) { return optimizer.reads.nesterov; }
+bool reads_amsgrad(const Optimizer& optimizer) { return optimizer.reads.amsgrad; }
+
+std::string optimizer_help() {
+  std::string help = format("Optimizer. {} have L2 decay, the others decay weights beside the gradient.",
+                            listed(optimizers_where([](const Optimizer& optimizer) { return optimizer.l2_decay; })));
+  for (const Optimizer* optimizer : optimizers())
+    if (!optimizer->about.empty()) help += format(" {}", optimizer->about);
+  return help;
+}
+
 /// The optimizer's own defaults, and options that it does not read.
 void settle_optimizer(const OptionTable& table, TrainOptions& o) {
   OptimizerOptions& optimizer = o.sharding.optimizer;
-  const KindInfo& info = info_of(optimizer.kind);
-  const auto does_not_read = [&](bool given, bool read, const char* option, const char* who) {
-    if (given && !read)
+  const Optimizer& row = *optimizer.kind;
+  const auto does_not_read = [&](bool given, bool (*reads)(const Optimizer&), const char* option) {
+    if (given && !reads(row))
       throw UserError(
-          format("--{} changes nothing (--optimizer {} does not read it; {}) leave it out, or choose another optimizer", option,
-                 info.name, who));
+          format("--{} changes nothing (--optimizer {} does not read it; {} do) leave it out, or choose another optimizer",
+                 option, row.name, listed(optimizers_where(reads))));
   };
-  does_not_read(table.given("momentum"), info.reads_momentum, "momentum", "sgd and muon do");
-  does_not_read(optimizer.nesterov, info.reads_nesterov, "nesterov", "sgd and muon do");
-  does_not_read(optimizer.amsgrad, info.reads_amsgrad, "amsgrad", "adam, adamw and cpu_adam do");
-  if (!table.given("adam-betas")) optimizer.beta1 = info.beta1, optimizer.beta2 = info.beta2;
-  if (!table.given("adam-eps")) optimizer.eps = info.eps;
-  if (!table.given("momentum")) optimizer.momentum = info.momentum;
-  if (!table.given("weight-decay")) optimizer.weight_decay = info.weight_decay;
+  does_not_read(table.given("momentum"), reads_momentum, "momentum");
+  does_not_read(optimizer.nesterov, reads_nesterov, "nesterov");
+  does_not_read(optimizer.amsgrad, reads_amsgrad, "amsgrad");
+  if (!table.given("adam-betas")) optimizer.beta1 = row.beta1, optimizer.beta2 = row.beta2;
+  if (!table.given("adam-eps")) optimizer.eps = row.eps;
+  if (!table.given("momentum")) optimizer.momentum = row.momentum;
+  if (!table.given("weight-decay")) optimizer.weight_decay = row.weight_decay;
   if (optimizer.nesterov && optimizer.momentum == 0)
     throw UserError("--nesterov changes nothing (there is no momentum) give --momentum, too, or leave it out");
   optimizer.seed = static_cast<std::uint32_t>(o.seed);
@@ -185,33 +245,31 @@ void settle_schedule(const OptionTable& table, TrainOptions& o) {
 void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   OptimizerOptions& optimizer = o.sharding.optimizer;
   table.group("Optimizer");
-  std::vector<std::pair<std::string, OptimizerKind>> optimizers;
-  for (const KindInfo& info : optimizer_kinds()) optimizers.emplace_back(info.name, info.kind);
-  table.choice<OptimizerKind>(
-      "optimizer", optimizer.kind, std::move(optimizers),
-      "Optimizer. adam, sgd and adagrad have L2 decay, the others decay weights beside the gradient. cpu_adam is "
-      "adamw, fairseq's name for the one on the host. muon updates the matrices of the blocks, adamw the rest.");
+  std::vector<std::pair<std::string, const Optimizer*>> names;
+  for (const Optimizer* row : optimizers()) names.emplace_back(row->name, row);
+  table.choice<const Optimizer*>("optimizer", optimizer.kind, std::move(names), optimizer_help());
   table.number("lr", "RATE", o.schedule.learning_rate, "Learning rate after the warm-up.", "0 or more", not_negative);
   table
       .pair("adam-betas", "\"(B1,B2)\"", optimizer.beta1, optimizer.beta2,
-            "Decay rates of the first and second moment; all but sgd, adagrad and adafactor read them.", "from 0 to below 1",
+            format("Decay rates of the first and second moment; {} read them.", readers(reads_betas)), "from 0 to below 1",
             below_1)
-      .follows("(0.9,0.999); lion (0.9,0.99)");
+      .follows(defaults_text(reads_betas, [](const Optimizer& row) { return format("({},{})", row.beta1, row.beta2); }));
   table
       .number("adam-eps", "EPS", optimizer.eps,
-              "Added to the root of the second moment; all but sgd, adafactor and lion read it.", "above 0", above_0)
-      .follows("1e-8; adagrad 1e-10, lamb 1e-6");
+              format("Added to the root of the second moment; {} read it.", readers(reads_eps)), "above 0", above_0)
+      .follows(defaults_text(reads_eps, [](const Optimizer& row) { return number_text(row.eps); }));
   table.flag("amsgrad", optimizer.amsgrad, "With an Adam: divide by the largest second moment so far.");
   table
-      .number("momentum", "M", optimizer.momentum, "With sgd and muon: how much of the last step is kept.", "from 0 to below 1",
-              below_1)
-      .follows("sgd 0, muon 0.95");
+      .number("momentum", "M", optimizer.momentum,
+              format("With {}: how much of the last step is kept.", readers(reads_momentum)), "from 0 to below 1", below_1)
+      .follows(defaults_text(reads_momentum, [](const Optimizer& row) { return number_text(row.momentum); }));
   table.flag("nesterov", optimizer.nesterov, "With sgd and --momentum: Nesterov's form. muon always has it.");
   table
       .number("weight-decay", "DECAY", optimizer.weight_decay,
               "Weight decay of tensors of two or more dimensions; vectors (biases, gains of norms) have none.", "0 or more",
               not_negative)
-      .follows("0.01 with adamw, cpu_adam and lamb, 0.1 with muon, else 0");
+      .follows(defaults_text([](const Optimizer&) { return true; },
+                             [](const Optimizer& row) { return number_text(row.weight_decay); }));
   table.list("no-decay", "PATTERNS", optimizer.no_decay,
              "Parameters without weight decay, beside the vectors: shell globs over names.");
   table.numbers_by_name(

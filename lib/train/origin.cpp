@@ -31,9 +31,13 @@ void require_same_model(const TransformerConfig& wanted, const CheckpointReader&
 void require_same_optimizer(const TrainOptions& options, const CheckpointReader& checkpoint) {
   constexpr const char* remedy =
       "give the optimizer that it was written with, or --reset-optimizer to go on with its weights and fresh state";
-  const auto canonical = [](std::string_view name) { return name == "cpu_adam" ? "adamw" : name; };  // the same algorithm
-  const std::string_view wanted = info_of(options.sharding.optimizer.kind).name, found = checkpoint.header().optimizer;
-  if (canonical(wanted) != canonical(found))
+  const auto algorithm = [](std::string_view name) {
+    for (const Optimizer* optimizer : optimizers())
+      if (optimizer->name == name && !optimizer->same_as.empty()) return optimizer->same_as;
+    return name;
+  };
+  const std::string_view wanted = options.sharding.optimizer.kind->name, found = checkpoint.header().optimizer;
+  if (algorithm(wanted) != algorithm(found))
     throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}) {}", checkpoint.description(),
                            found, wanted, remedy));
   const auto& there = checkpoint.states();

@@ -82,7 +82,7 @@ void Run::fill_weights() {
     std::size_t fresh = 0;
     for (const Unit& unit : sharded_.layout().units())
       for (const std::size_t p : unit.parameters) {
-        const auto& kept = info_of(unit.rule).states;
+        const auto& kept = unit.rule->states;
         fresh += unit.trainable && !kept.empty() &&
                  !setup_.origin.checkpoint->has_state(std::string(kept.front().name), parameters[p].name);
       }
@@ -258,7 +258,7 @@ void Run::save(bool wait) {
                                    .world_size = setup_.world.size(),
                                    .shards = sharded_.layout().shards(),
                                    .units = {sharded_.layout().units().begin(), sharded_.layout().units().end()},
-                                   .optimizer = std::string(info_of(setup_.options.sharding.optimizer.kind).name),
+                                   .optimizer = std::string(setup_.options.sharding.optimizer.kind->name),
                                    .options_json = json_text(setup_.options_json),
                                    .model_folder = setup_.origin.model_folder,
                                    .version = version_string()};

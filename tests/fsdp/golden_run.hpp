@@ -51,9 +51,8 @@ inline OptimizerOptions optimizer_of_run(const json& run, DType state_type) {
                               .nesterov = run.value("nesterov", false),
                               .state_type = state_type,
                               .seed = 5};
-  for (const KindInfo& info : optimizer_kinds())
-    if (info.name == kind) return options.kind = info.kind, options;
-  throw std::runtime_error("no optimizer " + name);
+  options.kind = &find_optimizer(kind);
+  return options;
 }
 
 /// Each rank puts what it owns of a state into the whole tensors.

@@ -30,8 +30,8 @@ struct Built {
 };
 
 Built build(const char* strategy, std::size_t layers, int ranks, PlanOptions options, WrapPolicy wrap = {},
-            ParameterPatterns patterns = {}, OptimizerKind optimizer = OptimizerKind::adamw) {
-  patterns.rule_of = [=](const Parameter& parameter) { return rule_of({.kind = optimizer}, parameter); };
+            ParameterPatterns patterns = {}, const Optimizer& optimizer = adamw_optimizer()) {
+  patterns.rule_of = [&](const Parameter& parameter) -> const Rule& { return rule_of({.kind = &optimizer}, parameter); };
   const Placement& row = find_placement(strategy);
   Transformer model(tiny(layers));
   Layout layout(model.parameters(), wrap_parameters(model.parameters(), wrap, patterns), mesh_shape(row, ranks, 2).shard);
@@ -149,7 +149,7 @@ namespace {
 
 /// What the checker says of a plan that was made worse.
 std::string complaint(const char* strategy, PlanOptions options, const std::function<void(Plan&)>& worsen,
-                      OptimizerKind optimizer = OptimizerKind::adamw) {
+                      const Optimizer& optimizer = adamw_optimizer()) {
   Built b = build(strategy, 3, 4, options, {}, {}, optimizer);
   worsen(b.plan);
   try {
@@ -259,17 +259,17 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
 
 BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
   using enum OperationKind;
-  const auto check_named = [](OptimizerKind optimizer, const char* strategy, const std::function<void(Plan&)>& worsen,
+  const auto check_named = [](const Optimizer& optimizer, const char* strategy, const std::function<void(Plan&)>& worsen,
                               const std::string& part) { check_complaint(complaint(strategy, {}, worsen, optimizer), part); };
   // Sums over whole tensors.
-  for (const OptimizerKind kind : {OptimizerKind::lamb, OptimizerKind::adafactor}) {
+  for (const Optimizer* const kind : {&lamb_optimizer(), &adafactor_optimizer()}) {
     const auto check_sums = [&](const std::function<void(Plan&)>& worsen, const std::string& part) {
-      for (const char* strategy : {"full", "none", "hybrid"}) check_named(kind, strategy, worsen, part);
+      for (const char* strategy : {"full", "none", "hybrid"}) check_named(*kind, strategy, worsen, part);
     };
     check_sums([](Plan&) {}, "sound");
     check_sums([](Plan& p) { forget(p, statistics, 1); }, "misses the statistics of");
     check_sums([](Plan& p) { forget(p, sum_of_statistics); },
-               kind == OptimizerKind::lamb ? "comes before its statistics" : "comes before round 0");
+               kind == &lamb_optimizer() ? "comes before its statistics" : "comes before round 0");
     check_sums([](Plan& p) { repeat_the_first(p, statistics); }, "counts a round twice");
     check_sums([](Plan& p) { operation(p, statistics).waits.clear(); }, "does not wait for operation");
     check_sums([](Plan& p) { operation(p, sum_of_statistics).waits.clear(); }, "does not wait for operation");
@@ -277,13 +277,13 @@ BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
     check_sums([](Plan& p) { std::swap(p.update[index_of(p, gradient_norm)].kind, operation(p, statistics).kind); }, "before");
   }
   check_named(
-      OptimizerKind::adafactor, "full", [](Plan& p) { forget(p, sum_of_statistics, 1); }, "comes before its statistics");
+      adafactor_optimizer(), "full", [](Plan& p) { forget(p, sum_of_statistics, 1); }, "comes before its statistics");
   check_named(
-      OptimizerKind::adafactor, "full", [](Plan& p) { operation(p, sum_of_statistics, 1).round = 0; },
+      adafactor_optimizer(), "full", [](Plan& p) { operation(p, sum_of_statistics, 1).round = 0; },
       "sums a round over the ranks twice");
   // Whole matrices.
   const auto check_matrices = [&](const char* strategy, const std::function<void(Plan&)>& worsen, const std::string& part) {
-    check_named(OptimizerKind::muon, strategy, worsen, part);
+    check_named(muon_optimizer(), strategy, worsen, part);
   };
   for (const char* strategy : {"full", "optim", "none", "hybrid"}) {
     check_matrices(
@@ -380,10 +380,10 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
 BOOST_AUTO_TEST_CASE(no_wait_is_redundant) {
   std::size_t waits = 0;
   for (const Placement& row : placements())
-    for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::adafactor, OptimizerKind::muon})
+    for (const Optimizer* const optimizer : {&adamw_optimizer(), &adafactor_optimizer(), &muon_optimizer()})
       for (const bool recompute : {false, true}) {
         const PlanOptions options = {.micro_batches = 2, .checkpoint_activations = recompute};
-        Built b = build(row.name.data(), 3, 4, options, {}, {}, optimizer);
+        Built b = build(row.name.data(), 3, 4, options, {}, {}, *optimizer);
         for (auto* list : {&b.plan.update, &b.plan.evaluation, &b.plan.publish})
           for (Operation& op : *list)
             for (std::size_t w = 0; w < op.waits.size(); ++w) {
@@ -428,8 +428,7 @@ BOOST_AUTO_TEST_CASE(every_choice_gives_a_sound_plan) {
                                            .forward_prefetch = slots > 2,
                                            .accumulate_unsharded = unsharded};
                     // checks, and throws
-                    build(row.name.data(), layers, 4, options, wrap, patterns,
-                          optimizer_kinds()[plans % optimizer_kinds().size()].kind);
+                    build(row.name.data(), layers, 4, options, wrap, patterns, *optimizers()[plans % optimizers().size()]);
                     ++plans;
                   }
   BOOST_TEST_MESSAGE(plans << " plans are sound");

@@ -200,18 +200,18 @@ std::string describe(const Job& j, std::uint64_t seed, std::uint64_t number) {
       p.checkpoint_activations, static_cast<int>(p.checkpoint_policy), p.checkpoint_every, p.parameter_slots, p.gradient_slots,
       static_cast<int>(p.backward_prefetch), p.forward_prefetch, p.accumulate_unsharded,
       fmt::join(j.sharding.patterns.freeze, ","), fmt::join(j.sharding.patterns.train_only, ","),
-      fmt::join(j.sharding.patterns.ignore, ","), j.dropout, info_of(j.sharding.optimizer.kind).name,
+      fmt::join(j.sharding.patterns.ignore, ","), j.dropout, j.sharding.optimizer.kind->name,
       name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce));
 }
 
 /// Momenta are small, so that rounding does not grow in three updates.
 OptimizerOptions random_optimizer(Dice& dice) {
   OptimizerOptions o;
-  o.kind = optimizer_kinds()[dice.below(optimizer_kinds().size())].kind;
+  o.kind = optimizers()[dice.below(optimizers().size())];
   o.eps = 1e-3;  // else the sign of noise is what a gradient of nearly zero gives
   o.weight_decay = dice.once_in(2) ? 0.1 : 0;
   o.amsgrad = dice.once_in(2);
-  o.momentum = o.kind == OptimizerKind::muon ? 0.9 : dice.one_of({0.0, 0.8});
+  o.momentum = o.kind == &muon_optimizer() ? 0.9 : dice.one_of({0.0, 0.8});
   o.nesterov = dice.once_in(2);
   o.state_type = dice.once_in(3) ? DType::bf16 : DType::f32;
   if (dice.once_in(3)) o.no_decay = {"*"};
@@ -271,8 +271,8 @@ std::string difference(const Job& job, const Outcome& a, const Outcome& b) {
   const DType travel = job.sharding.types.reduce;
   const float rounding = travel == DType::f32 ? 0 : travel == DType::bf16 ? 0.05f : 0.01f;
   // Lion and Muon make as much of noise as of a gradient, and the next gradient is taken there.
-  const OptimizerKind kind = job.sharding.optimizer.kind;
-  const bool noisy = kind == OptimizerKind::lion || kind == OptimizerKind::muon;
+  const Optimizer* const kind = job.sharding.optimizer.kind;
+  const bool noisy = kind == &lion_optimizer() || kind == &muon_optimizer();
   const DType computed = job.sharding.types.parameter;
   const float flips = computed == DType::bf16 || (noisy && job.updates > 1) ? 0.01f : computed == DType::f16 ? 0.002f : 0;
   const double loss_bound = rounding == 0 ? 2e-5 : 1e-3, norm_bound = 2e-4 + rounding;

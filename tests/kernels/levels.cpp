@@ -2,6 +2,7 @@
 // weights, exact sums, sums over rows) has the same bits on all; the rest may differ by rounding, since only -v3 and -v4 fuse a
 // product and a sum. Each level must also compute in code of its own: see the script symbols.cmake beside this file.
 #define BOOST_TEST_MODULE kernels.levels
+#include "kernels/element_update.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/attention.hpp"
 #include "kernels/rows/bodies.hpp"
@@ -17,6 +18,20 @@ namespace k = fsdp::kernels;
 
 namespace {
 
+template <class Body>
+void run_at(int level, const Body& body, std::size_t rows) {
+  if (level == 2) k::run_rows<2>(body, rows);
+  if (level == 3) k::run_rows<3>(body, rows);
+  if (level == 4) k::run_rows<4>(body, rows);
+}
+
+template <class Rule, class State>
+void run_at(int level, const k::ElementUpdate<Rule, State>& body, std::size_t rows) {
+  const k::RowFunctions& functions = k::row_functions<k::ElementUpdate<Rule, State>>;
+  const k::RowFunction row = level == 2 ? functions.v2 : level == 3 ? functions.v3 : functions.v4;
+  for (std::size_t r = 0; r < rows; ++r) row(&body, r);
+}
+
 /// Runs a body on every level of this processor; `make` sizes an output and gives the body that fills it.
 template <class Make>
 void compare(const char* name, std::size_t rows, double tolerance, const Make& make) {
@@ -25,9 +40,7 @@ void compare(const char* name, std::size_t rows, double tolerance, const Make& m
     if (level > static_cast<int>(k::cpu_level())) continue;
     Floats out;
     const auto body = make(out);
-    if (level == 2) k::run_rows<2>(body, rows);
-    if (level == 3) k::run_rows<3>(body, rows);
-    if (level == 4) k::run_rows<4>(body, rows);
+    run_at(level, body, rows);
     results.push_back(out);
   }
   for (const Floats& other : results) {

@@ -13,23 +13,27 @@
 #include "kernels/rows/squares.hpp"
 #include "kernels/rows/statistics.hpp"
 
+/// Updates element by element. On the CPU update_elements() compiles them where it is called: this list is CUDA's.
+#define FSDP_ELEMENT_UPDATES(X) \
+  FSDP_ELEMENT_UPDATES_OF(X, float) FSDP_ELEMENT_UPDATES_OF(X, std::uint16_t) X(ElementUpdate<SgdRule, float>)
+#define FSDP_ELEMENT_UPDATES_OF(X, State)  \
+  X(ElementUpdate<AdamRule<false>, State>) \
+  X(ElementUpdate<AdamRule<true>, State>)  \
+  X(ElementUpdate<MomentumRule, State>)    \
+  X(ElementUpdate<AdagradRule, State>)     \
+  X(ElementUpdate<LionRule, State>)        \
+  X(ElementUpdate<VarianceRule, State>)    \
+  X(ElementUpdate<MuonMomentumRule, State>)
+
 /// Those that read and write states of one type.
-#define FSDP_OPTIMIZER_BODIES(X, State)     \
-  X(ElementUpdate<AdamRule<false>, State>)  \
-  X(ElementUpdate<AdamRule<true>, State>)   \
-  X(ElementUpdate<MomentumRule, State>)     \
-  X(ElementUpdate<AdagradRule, State>)      \
-  X(ElementUpdate<LionRule, State>)         \
-  X(ElementUpdate<VarianceRule, State>)     \
-  X(ElementUpdate<MuonMomentumRule, State>) \
-  X(LambStatistics<State>)                  \
-  X(LambUpdate<State>)                      \
+#define FSDP_OPTIMIZER_BODIES(X, State) \
+  X(LambStatistics<State>)              \
+  X(LambUpdate<State>)                  \
   X(VarianceStatistics<State>)
 
 #define FSDP_ROW_BODIES(X)                \
   FSDP_OPTIMIZER_BODIES(X, float)         \
   FSDP_OPTIMIZER_BODIES(X, std::uint16_t) \
-  X(ElementUpdate<SgdRule, float>)        \
   X(RowSquares)                           \
   X(Scale)                                \
   X(SquarePolynomial)                     \

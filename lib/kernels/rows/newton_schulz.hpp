@@ -1,20 +1,9 @@
-// Bodies of the elementwise parts of a Newton-Schulz step, and of the momentum whose direction it makes orthogonal.
+// Bodies of the elementwise parts of a Newton-Schulz step.
 #pragma once
 
-#include "kernels/rows/optimizer.hpp"
+#include "kernels/rows/pointwise.hpp"
 
 namespace fsdp::kernels {
-
-/// For ElementUpdate with the direction in the parameter's place: moves the momentum towards the gradient, and takes Nesterov's
-/// form of it. The two are mixed, as torch.optim.Muon does, not added.
-struct MuonMomentumRule {
-  static constexpr int states = 1;
-  float momentum, one_minus_momentum;
-  FSDP_INLINE float operator()(float, float g, float* s) const {
-    s[0] += one_minus_momentum * (g - s[0]);
-    return g + momentum * (s[0] - g);
-  }
-};
 
 /// Row r of the square matrix x2 = a I + b x + c x2.
 struct SquarePolynomial {

@@ -1,6 +1,8 @@
 // Bodies of optimizers that work element by element: one pass over a rank's part of a parameter. A rule is the arithmetic of
-// one element; ElementUpdate walks it over memory, reads and writes states in fp32 or bf16, and writes a 16-bit copy of the new
-// parameters if one is wanted.
+// one element: it has the number of its states, and gives the new parameter from the old one, the gradient and the states.
+// ElementUpdate walks it over memory, reads and writes states in fp32 or bf16, and writes a 16-bit copy of the new parameters
+// if one is wanted. On the CPU, update_elements() compiles any rule; those of the library stand here because nvcc must see
+// them.
 #pragma once
 
 #include "base/philox.hpp"
@@ -63,6 +65,17 @@ struct LionRule {
     const float u = beta1 * s[0] + one_minus_beta1 * g;
     s[0] = beta2 * s[0] + one_minus_beta2 * g;
     return p * decay - (u > 0 ? learning_rate : u < 0 ? -learning_rate : 0.0f);
+  }
+};
+
+/// For ElementUpdate with the direction in the parameter's place: moves the momentum towards the gradient, and takes Nesterov's
+/// form of it. The two are mixed, as torch.optim.Muon does, not added.
+struct MuonMomentumRule {
+  static constexpr int states = 1;
+  float momentum, one_minus_momentum;
+  FSDP_INLINE float operator()(float, float g, float* s) const {
+    s[0] += one_minus_momentum * (g - s[0]);
+    return g + momentum * (s[0] - g);
   }
 };
 
