@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/device.hpp"
+#include "kernels/cuda_twin_cpu.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/bodies.hpp"
 #include "kernels/rows/cuda.hpp"
@@ -65,6 +66,15 @@ std::vector<float> numbers(std::size_t n) {
   return x;
 }
 
+template <class Body>
+void run_on_cpu(const Body& body, std::size_t rows) {
+  k::launch(cpu(), body, rows);
+}
+template <class Rule>
+void run_on_cpu(const k::ElementUpdate<Rule, float>& body, std::size_t rows) {
+  k::update_on_cpu(cpu(), body, rows);
+}
+
 /// make(floats, tokens) gives the body with its pointers; `n` floats. `tolerance` is relative to the largest value.
 template <class Make>
 void compare(const char* name, std::size_t n, std::size_t rows, float tolerance, Make make) {
@@ -73,7 +83,7 @@ void compare(const char* name, std::size_t n, std::size_t rows, float tolerance,
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = i % 7 == 3 ? 2 : static_cast<std::int32_t>(i * 5 % 11);
 
   std::vector<float> host = start;
-  k::launch(cpu(), make(host.data(), tokens.data()), rows);
+  run_on_cpu(make(host.data(), tokens.data()), rows);
   const DeviceCopy<float> device(start);
   const DeviceCopy<std::int32_t> device_tokens(tokens);
   check(k::run_rows_cuda(nullptr, make(device.data(), device_tokens.data()), rows), name);
