@@ -72,7 +72,8 @@ BOOST_AUTO_TEST_CASE(a_job_is_traced) {
     }
     BOOST_TEST(run(folder, {draw, "trace.json", "--update", "4"}).code == 2);
     BOOST_TEST(counts.at({0, 2}).at(2) == 2 * (1 + 2 + 1));  // gathers: the root, both blocks, and one of them again
-    BOOST_TEST(counts.at({0, 3}).at(2) == 2 * 3 + 3 + 1);    // reductions of three units, their squares, the norm
+    BOOST_TEST(counts.at({0, 3}).at(2) ==
+               2 * 3 + 3 + 3);  // reductions of three units, their squares; two sums over the ranks, the norm
   }
 }
 
