@@ -133,7 +133,7 @@ class Checker {
   }
   const std::string& name(const Location& place) const { return buffer(place.buffer).name; }
 
-  /// Elements that an operation on a unit works on: all of them, or a rank's part.
+  /// All elements of a unit, padding included.
   std::size_t whole_numel(std::size_t u) const { return layout_.units()[u].padded_numel; }
 
   /// Whether two units' elements of `type` meet, which begin at `x` and `y`.

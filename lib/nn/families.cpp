@@ -32,6 +32,17 @@ const Family& find_family(const std::string& model_type) {
                          fmt::join(known, ", ")));
 }
 
+TransformerConfig with_sizes(TransformerConfig config, std::size_t width, std::size_t layers, std::size_t heads,
+                             std::size_t kv_heads, std::size_t ffn_width) {
+  config.width = width;
+  config.layers = layers;
+  config.heads = heads;
+  config.kv_heads = kv_heads;
+  config.head_size = width / heads;
+  config.ffn_width = ffn_width;
+  return config;
+}
+
 void add_family(const Family& family) {
   expect(!find(family.model_type), "a family is added once");
   expect(family.read && family.write, "a family reads and writes its config.json");

@@ -37,6 +37,10 @@ struct Arch {
   TransformerConfig config;
 };
 
+/// `config` with these sizes, and heads of width / heads elements.
+TransformerConfig with_sizes(TransformerConfig config, std::size_t width, std::size_t layers, std::size_t heads,
+                             std::size_t kv_heads, std::size_t ffn_width);
+
 struct Family {
   std::string model_type;    // in config.json: "llama"
   std::string architecture;  // likewise: "LlamaForCausalLM"

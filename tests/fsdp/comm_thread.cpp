@@ -77,10 +77,10 @@ History train(Executor& executor, std::size_t micro_batches, int ranks) {
 
 /// Makes the device of a rank.
 using MakeDevice = std::function<std::unique_ptr<Device>(int rank)>;
-std::unique_ptr<Device> in_turn(int) { return make_cpu_device(); }
-std::unique_ptr<Device> with_comm_thread(int) { return make_cpu_device({.communication_thread = true}); }
+std::unique_ptr<Device> in_turn(int) { return test::make_device(test::Threads::one, 0); }
+std::unique_ptr<Device> with_comm_thread(int) { return test::make_device(test::Threads::communication, 0); }
 std::unique_ptr<Device> with_three_threads(int rank) {
-  return std::make_unique<fsdp::test::ThreadedDevice>(static_cast<std::uint64_t>(rank));
+  return test::make_device(test::Threads::each_stream, static_cast<std::uint64_t>(rank));
 }
 
 History train(int ranks, const ShardingOptions& sharding, const MakeDevice& make_device = in_turn, const Hook& hook = {}) {

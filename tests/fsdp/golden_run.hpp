@@ -15,9 +15,6 @@
 
 namespace fsdp::test {
 
-/// Who does the work of the streams of a rank: its one thread, another one for communication, or one for each stream.
-enum class Threads { one, communication, each_stream };
-
 struct Case {
   int ranks = 1;
   std::string strategy = "full";
@@ -75,9 +72,7 @@ inline History train_golden(const std::string& name, const Case& c) {
   History history;
   run_ranks(c.ranks, [&](Communicator& world) {
     kernels::set_threads(1);
-    const auto device = c.threads == Threads::each_stream
-                            ? std::make_unique<fsdp::test::ThreadedDevice>(static_cast<std::uint64_t>(world.rank()))
-                            : make_cpu_device({.communication_thread = c.threads == Threads::communication});
+    const auto device = make_device(c.threads, static_cast<std::uint64_t>(world.rank()));
     PlanOptions plan = c.plan;
     plan.micro_batches = c.micro_batches;
     ShardedModel sharded(read_config(folder),

@@ -16,11 +16,9 @@
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;
+using test::Threads;
 
 namespace {
-
-/// Who does the work of the streams of a rank: its one thread, another one for communication, or one for each stream.
-enum class Threads { one, communication, each_stream };
 
 struct Job {
   std::uint64_t seed = 0;  // of the delays of a threaded device
@@ -88,9 +86,7 @@ Outcome train(const Job& job, Threads threads = Threads::one) {
   std::vector<Part> initial(N), weights(N), gradients(N);
   run_ranks(job.ranks, [&](Communicator& world) {
     kernels::set_threads(1);
-    const auto device = threads == Threads::each_stream
-                            ? std::make_unique<test::ThreadedDevice>(job.seed + static_cast<std::uint64_t>(world.rank()))
-                            : make_cpu_device({.communication_thread = threads == Threads::communication});
+    const auto device = test::make_device(threads, job.seed + static_cast<std::uint64_t>(world.rank()));
     ShardedModel sharded(job.config, job.sharding, world);  // checks the plan
     Executor& executor =
         sharded.allocate(*device, {threads == Threads::communication ? dawdle : std::function<void(const Operation&)>()});

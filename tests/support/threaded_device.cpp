@@ -47,4 +47,9 @@ std::shared_ptr<Stream> ThreadedDevice::make_stream(StreamUse) {
   return std::make_shared<QueueStream>("test-stream", std::move(hooks));
 }
 
+std::unique_ptr<Device> make_device(Threads threads, std::uint64_t seed) {
+  if (threads == Threads::each_stream) return std::make_unique<ThreadedDevice>(seed);
+  return make_cpu_device({.communication_thread = threads == Threads::communication});
+}
+
 }  // namespace fsdp::test

@@ -25,6 +25,11 @@ class ThreadedDevice final : public Device {
   std::uint64_t streams_ = 0;
 };
 
+/// Who does the work of the streams of a rank: its one thread, another one for communication, or one for each stream.
+enum class Threads { one, communication, each_stream };
+/// `seed` is that of a ThreadedDevice.
+std::unique_ptr<Device> make_device(Threads threads, std::uint64_t seed);
+
 /// Whether memory is guarded, here and in this build.
 bool guards_memory();
 

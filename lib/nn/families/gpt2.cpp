@@ -93,13 +93,8 @@ constexpr Size kSizes[] = {
 std::vector<Arch> archs() {
   std::vector<Arch> all;
   for (const Size& size : kSizes) {
-    TransformerConfig config = defaults();
+    TransformerConfig config = with_sizes(defaults(), size.width, size.layers, size.heads, size.heads, size.ffn_width);
     config.max_positions = size.positions;
-    config.width = size.width;
-    config.layers = size.layers;
-    config.heads = config.kv_heads = size.heads;
-    config.head_size = size.width / size.heads;
-    config.ffn_width = size.ffn_width;
     config.activation = size.activation;
     config.tied_embeddings = size.tied;
     all.push_back({size.name, config});

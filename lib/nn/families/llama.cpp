@@ -126,15 +126,9 @@ constexpr Size kSizes[] = {
 std::vector<Arch> archs() {
   std::vector<Arch> all;
   for (const Size& size : kSizes) {
-    TransformerConfig config = defaults();
+    TransformerConfig config = with_sizes(defaults(), size.width, size.layers, size.heads, size.kv_heads, size.ffn_width);
     config.vocab_size = size.vocab_size;
     config.max_positions = size.positions;
-    config.width = size.width;
-    config.layers = size.layers;
-    config.heads = size.heads;
-    config.kv_heads = size.kv_heads;
-    config.head_size = size.width / size.heads;
-    config.ffn_width = size.ffn_width;
     config.norm_eps = size.eps;
     config.tied_embeddings = size.tied;
     config.initializer_range = size.initializer_range;

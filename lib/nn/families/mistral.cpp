@@ -53,13 +53,10 @@ constexpr Size kSizes[] = {
 std::vector<Arch> archs() {
   std::vector<Arch> all;
   for (const Size& size : kSizes) {
-    TransformerConfig config = defaults();
+    TransformerConfig config = with_sizes(defaults(), size.width, size.layers, 32, 8, size.ffn_width);
+    config.head_size = 128;
     config.vocab_size = size.vocab_size;
     config.max_positions = size.positions;
-    config.width = size.width;
-    config.layers = size.layers;
-    config.head_size = 128;
-    config.ffn_width = size.ffn_width;
     config.norm_eps = 1e-5f;
     config.rope.theta = size.theta;
     config.sliding_window = size.window;

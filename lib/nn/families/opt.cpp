@@ -79,15 +79,8 @@ constexpr Size kSizes[] = {
 
 std::vector<Arch> archs() {
   std::vector<Arch> all;
-  for (const Size& size : kSizes) {
-    TransformerConfig config = defaults();
-    config.width = size.width;
-    config.layers = size.layers;
-    config.heads = config.kv_heads = size.heads;
-    config.head_size = size.width / size.heads;
-    config.ffn_width = 4 * size.width;
-    all.push_back({size.name, config});
-  }
+  for (const Size& size : kSizes)
+    all.push_back({size.name, with_sizes(defaults(), size.width, size.layers, size.heads, size.heads, 4 * size.width)});
   return all;
 }
 

@@ -60,13 +60,9 @@ constexpr Size kSizes[] = {
 std::vector<Arch> archs() {
   std::vector<Arch> all;
   for (const Size& size : kSizes) {
-    TransformerConfig config = defaults();
+    TransformerConfig config = with_sizes(defaults(), size.width, size.layers, size.heads, size.kv_heads, size.ffn_width);
+    config.head_size = 128;
     config.max_positions = 40960;
-    config.width = size.width;
-    config.layers = size.layers;
-    config.heads = size.heads;
-    config.kv_heads = size.kv_heads;
-    config.ffn_width = size.ffn_width;
     config.tied_embeddings = size.tied;
     config.rope.theta = 1e6;
     all.push_back({size.name, config});
