@@ -28,7 +28,7 @@ std::string plural(std::uint64_t n, std::string_view one, std::string_view many)
 std::string name_of(const PlanRow& row) { return format("{} {}", row.chosen ? ">" : " ", row.placement->name); }
 
 std::size_t other_bytes(const RankMemory& m) {
-  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.gemm + m.snapshot;
+  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.gemm + m.context + m.snapshot;
 }
 
 std::string memory_table(const PlanTable& table) {
@@ -110,7 +110,7 @@ std::string headline(const PlanTable& table) {
       train.sharding.optimizer.kind->name, plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
       plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.sharding.batch.B,
       train.sharding.batch.T, plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
-      plural(train.threads, "thread", "threads"));
+      table.model.device().kind == DeviceKind::cuda ? "a GPU" : plural(train.threads, "thread", "threads"));
 }
 
 std::vector<RuleOfThumb> rules_of_thumb(const PlanTable& table) {
@@ -225,6 +225,7 @@ std::string explain_states(const TrainOptions& train, const std::vector<Paramete
 
 std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan& plan) {
   const RankMemory& m = row.keeping.memory;
+  const bool on_gpu = table.model.device().kind == DeviceKind::cuda;
   const auto P = static_cast<double>(table.model.parameter_count());
   const auto tutorial = tutorial_estimate(P, table.options.cluster.ranks(), true, *row.placement);
   const RuleOfThumb slides = slides_breakdown(P, row.mesh, *row.placement);
@@ -240,7 +241,8 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({"  activations, kept", "-", "-", bytes(m.of(BufferRole::activations))});
   rows.push_back({"  scratch, batch, tables", "-", "-", bytes(m.of(BufferRole::scratch) + m.of(BufferRole::batch))});
   rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
-  rows.push_back({"  gemm's panels, about", "-", "-", bytes(m.gemm)});
+  rows.push_back({on_gpu ? "  gemm's workspace" : "  gemm's panels, about", "-", "-", bytes(m.gemm)});
+  if (on_gpu) rows.push_back({"  driver and libraries, a guess", "-", "-", bytes(m.context)});
   if (m.snapshot > 0) rows.push_back({"  snapshot of a save", "-", "-", bytes(m.snapshot)});
   rows.push_back({"  total", tutorial ? bytes(tutorial->total()) : "-", bytes(slides.total()), bytes(m.total())});
   const bool in_parts = row.placement->parameters_forward_to_backward == Place::sharded;
@@ -257,9 +259,8 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
              "unreduced gradients: {}.\n"
              "  What backward writes, until it is reduced; neither rule has it.\n"
              "activations: what blocks save for backward, at its peak: {}; with recomputation {}.\n"
-             "scratch, batch, tables: of one block at a time and each of --threads, the tokens, rotary positions.\n"
-             "communication staging: of the world, the node, and the groups of both axes; --comm says which share memory.\n"
-             "gemm's panels: what matrix products take: oneDNN's panels, and copies of operands where the type wants them.\n",
+             "scratch, batch, tables: of one block at a time{}, the tokens, rotary positions.\n"
+             "{}",
              explain_parameters(table.options.train.sharding.types.parameter),
              explain_states(table.options.train, table.model.parameters()),
              explain_slots(plan, BufferRole::gathered_parameters),
@@ -267,7 +268,13 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
                  ? "Units take turns in these slots; the tutorial counts the whole model as if all units were gathered at once."
                  : "The strategy keeps whole parameters from forward to backward; what is whole at rest needs no slot.",
              explain_slots(plan, BufferRole::unreduced_gradients), bytes(m.of(BufferRole::activations)),
-             bytes(row.recomputing.memory.of(BufferRole::activations)));
+             bytes(row.recomputing.memory.of(BufferRole::activations)), on_gpu ? "" : " and each of --threads",
+             on_gpu ? "gemm's workspace: what cuBLASLt is given.\n"
+                      "driver and libraries: CUDA's context, loaded kernels, NCCL's channels: allowed for, not measured.\n"
+                    : "communication staging: of the world, the node, and the groups of both axes; --comm says which share "
+                      "memory.\n"
+                      "gemm's panels: what matrix products take: oneDNN's panels, and copies of operands where the type wants "
+                      "them.\n");
 }
 
 std::string explain_traffic(const PlanTable& table, const PlanRow& row, const ShardedPlan& planned) {
@@ -311,6 +318,7 @@ nlohmann::json memory_json(const RankMemory& m) {
           {"plan_peak", m.plan_peak()},
           {"communication_staging", m.staging},
           {"gemm_panels", m.gemm},
+          {"device_context", m.context},
           {"snapshot", m.snapshot},
           {"total", m.total()}};
 }

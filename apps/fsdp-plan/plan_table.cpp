@@ -8,7 +8,6 @@
 #include "base/error.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/mpi_session.hpp"
-#include "kernels/threads.hpp"
 #include "train/memory.hpp"
 #include "train/origin.hpp"
 
@@ -40,17 +39,6 @@ ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions opt
 
 namespace {
 
-/// Attention has scratch for each thread, so sizes of the model follow from the number that the run will use.
-class UseThreads {
- public:
-  explicit UseThreads(int count) : before_(kernels::threads()) { kernels::set_threads(count); }
-  UseThreads(const UseThreads&) = delete;
-  ~UseThreads() { kernels::set_threads(before_); }
-
- private:
-  int before_;
-};
-
 /// Of the groups that a run makes: world, node, shard and replicate axis. Nodes may cut the groups of an axis in different
 /// ways: of each axis the group that needs most.
 std::size_t staging_bytes(MeshShape mesh, Cluster cluster, CommKind comm) {
@@ -74,12 +62,13 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
   PlanVariant variant;
   variant.memory.by_role = memory_by_role(planned.plan);
-  variant.memory.staging = staging_bytes(mesh, cluster, train.comm.kind);
-  variant.memory.gemm = gemm_bytes(model.config(), options.batch, options.types.parameter);
-  if (train.save.meanwhile())  // of rank 0, which writes most
+  const bool on_gpu = model.device().kind == DeviceKind::cuda;
+  if (!on_gpu) variant.memory.staging = staging_bytes(mesh, cluster, train.comm.kind);
+  variant.memory.gemm = gemm_bytes(model, options.batch, options.types.parameter);
+  variant.memory.context = model.device().context_bytes;
+  if (train.save.meanwhile() && !on_gpu)  // of rank 0, which writes most; beside a GPU it is in the host's memory
     variant.memory.snapshot = snapshot_bytes(planned.layout, options.optimizer.state_type, 0, cluster.ranks());
-  variant.traffic =
-      traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
+  variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   return variant;
 }
 
@@ -154,9 +143,9 @@ PlanChoice PlanTable::smallest() const {
 }
 
 PlanTable make_plan_table(const PlanTableOptions& options) {
-  PlanTable table{options, Transformer(named_config(options.train, nullptr)), {}, {}};
+  const DeviceTraits device = device_of(options.train, static_cast<int>(options.train.threads));
+  PlanTable table{options, Transformer(named_config(options.train, nullptr), device), {}, {}};
   const Cluster cluster = options.cluster;
-  const UseThreads threads(static_cast<int>(options.train.threads));
   for (const Placement& placement : placements()) {
     PlanRow row;
     row.placement = &placement;

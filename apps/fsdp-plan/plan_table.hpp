@@ -31,10 +31,11 @@ struct RankMemory {
   std::array<std::size_t, role_count> by_role{};  // of the plan: they add up to its peak
   std::size_t staging = 0;                        // of the communicators
   std::size_t gemm = 0;                           // about what matrix products take and give back
+  std::size_t context = 0;                        // allowed for driver and libraries of a GPU
   std::size_t of(BufferRole role) const { return by_role[static_cast<std::size_t>(role)]; }
   std::size_t plan_peak() const;
   std::size_t snapshot = 0;  // that asynchronous saves write from
-  std::size_t total() const { return plan_peak() + staging + gemm + snapshot; }
+  std::size_t total() const { return plan_peak() + staging + gemm + context + snapshot; }
 };
 
 struct PlanVariant {

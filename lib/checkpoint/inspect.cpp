@@ -26,7 +26,7 @@ TensorSummary summary_of(std::size_t elements, const std::function<void(Range, f
   TensorSummary summary;
   double sum = 0;
   kernels::ExactSum squares;
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   std::size_t finite = 0;
   std::vector<float> values(std::min(elements, piece_elements));
   in_pieces(elements, [&](Range range) {

@@ -178,7 +178,7 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   file.write_integer("update", header.progress.update);
   file.write_integer("rank", static_cast<std::uint64_t>(rank));
   file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   std::vector<std::byte> copy;
   std::vector<float> widened;
   std::vector<h5::KnownPart> known;

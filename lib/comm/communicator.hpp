@@ -133,7 +133,7 @@ class Communicator : public Group, public Collectives {
   virtual const Traffic& traffic() const = 0;
 
  private:
-  const std::shared_ptr<Stream> host_ = make_cpu_device()->make_stream();
+  const std::shared_ptr<Stream> host_ = make_host_stream();
 };
 
 }  // namespace fsdp

@@ -125,6 +125,11 @@ struct CpuDeviceOptions {
 /// The CPU this process runs on.
 std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions options = {});
 
+/// For what the host does beside any device: memory of its own, and a stream that does its work at once. allocate_host() throws
+/// as Device::allocate() does.
+Buffer allocate_host(std::size_t bytes);
+std::shared_ptr<Stream> make_host_stream();
+
 /// One buffer whose pieces are in use by turns; it remembers the most that was in use.
 class Arena {
  public:

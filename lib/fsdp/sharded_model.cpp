@@ -78,11 +78,12 @@ ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& optio
   return {std::move(layout), std::move(plan)};
 }
 
-ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world)
+ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world,
+                           const DeviceTraits& device)
     : options_(checked(options, config, world.size())),
       placement_(find_placement(options.strategy)),
       world_(world),
-      model_(std::move(config)),
+      model_(std::move(config), device),
       mesh_(make_mesh_for(placement_, options.shard_group_size, world)),
       planned_(plan_sharding(model_, options_, {mesh_.shard->size(), mesh_.replicate->size()}, &warnings_)) {
   // Nothing in the plan depends on the rank; what the ranks were told may.

@@ -41,8 +41,10 @@ ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& optio
 
 class ShardedModel {
  public:
-  /// Computes layout and plan; allocates nothing. Collective over world, which must outlive this. Throws UserError.
-  ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world);
+  /// Computes layout and plan, for a device that need not be there; allocates nothing. Collective over world, which must
+  /// outlive this. Throws UserError.
+  ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world,
+               const DeviceTraits& device = kernels::traits_of_cpu());
   ShardedModel(const ShardedModel&) = delete;
 
   /// Takes all memory of the run. Collective over world; all ranks throw CollectiveError if one has too little.

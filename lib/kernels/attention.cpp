@@ -1,9 +1,7 @@
-#include <omp.h>
-
+#include "kernels/rows/attention.hpp"
 #include "base/timer.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
-#include "kernels/rows/attention.hpp"
 
 namespace fsdp::kernels {
 
@@ -36,8 +34,9 @@ void launch_attention(Stream& stream, const Body& body, std::size_t rows, float*
 
 }  // namespace
 
-std::size_t attention_scratch(const AttentionShape& shape) {
-  return static_cast<std::size_t>(omp_get_max_threads()) * AttentionScratch{shape.T, shape.D}.per_thread();
+std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device) {
+  if (device.kind == DeviceKind::cuda) return shape.B * shape.H * shape.T;
+  return device.threads * AttentionScratch{shape.T, shape.D}.per_thread();
 }
 
 template <class E>

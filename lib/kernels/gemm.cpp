@@ -108,7 +108,7 @@ void matmul(const MatmulKey& key, const void* a, const void* b, void* out) {
   try {
     const Matmul& found = cache.find(key);
     if (cache.scratchpad.bytes() < found.scratchpad.get_size())
-      cache.scratchpad = make_cpu_device()->allocate(found.scratchpad.get_size());
+      cache.scratchpad = allocate_host(found.scratchpad.get_size());
     auto memory = [&](const dnnl::memory::desc& desc, const void* data) {
       return dnnl::memory(desc, cache.engine, const_cast<void*>(data));
     };
@@ -154,7 +154,7 @@ bool worth_tiles(const Operands& o) { return o.m >= 64 && o.n >= 64 && o.k >= 64
 std::byte* tile_workspace(std::size_t threads) {
   thread_local Buffer workspace;
   if (workspace.bytes() < threads * TileBlocks::workspace_bytes)
-    workspace = make_cpu_device()->allocate(threads * TileBlocks::workspace_bytes);
+    workspace = allocate_host(threads * TileBlocks::workspace_bytes);
   return workspace.data();
 }
 

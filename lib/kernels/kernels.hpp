@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "device/device.hpp"
+#include "device/traits.hpp"
 #include "kernels/element.hpp"
 
 namespace fsdp::kernels {
@@ -172,8 +173,9 @@ void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* 
 template <class E>
 void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, const E* out, const float* lse, const E* q,
                         const E* k, const E* v, const AttentionShape& shape, float* scratch, const DropoutMask& mask = {});
-/// Floats of scratch that the two need (all threads together).
-std::size_t attention_scratch(const AttentionShape& shape);
+/// Floats of scratch that the two need: of all threads of a CPU together; on a GPU d_out * out summed up for each query and
+/// head (Dao 2023, "FlashAttention-2", algorithm 2: D).
+std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device);
 
 // --- cross_entropy.cpp -------------------------------------------------------------------------------------------------
 /// What is known of a row of logits, as far as it has been read: the largest logit, the sum of exp(logit - largest), and the

@@ -13,7 +13,8 @@ namespace fsdp::kernels {
 void set_threads(int count) { omp_set_num_threads(count); }
 int threads() { return omp_get_max_threads(); }
 
-std::size_t gemm_workspace_bytes(DType type, std::span<const ProductShape> products) {
+std::size_t gemm_workspace_bytes(DType type, std::span<const ProductShape> products, const DeviceTraits& device) {
+  if (device.kind == DeviceKind::cuda) return device.gemm_bytes;
   constexpr std::size_t panel = 384, most = 8192;
   std::size_t panels = 0, kept = 0;
   for (const auto& [rows, inner, columns] : products) {
@@ -21,7 +22,7 @@ std::size_t gemm_workspace_bytes(DType type, std::span<const ProductShape> produ
     if (!multiplies(type))
       kept = std::max(kept, sizeof(float) * (rows * inner + inner * columns + rows * columns));
     else if (type == DType::bf16 && has_tiles())
-      kept = static_cast<std::size_t>(threads()) * TileBlocks::workspace_bytes;
+      kept = device.threads * TileBlocks::workspace_bytes;
   }
   return panels + kept;
 }

@@ -19,7 +19,9 @@ std::size_t Transformer::saved_numel(BatchShape shape, DType type) const {
 
 std::size_t Transformer::kept_numel(BatchShape shape, DType type) const { return Saved(config_, shape, type).kept; }
 
-std::size_t Transformer::scratch_numel(BatchShape shape, DType type) const { return Scratch(config_, shape, type).numel; }
+std::size_t Transformer::scratch_numel(BatchShape shape, DType type) const {
+  return Scratch(config_, shape, type, device_).numel;
+}
 
 namespace {
 
@@ -186,7 +188,7 @@ void ffn_in_backward(const Stage<E>& stage, const LinearGroup& group, E* x, cons
 template <class E>
 void Transformer::forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved,
                                 float* cheap) const {
-  const Stage<E> stage(config_, context);
+  const Stage<E> stage(config_, device_, context);
   const SavedTensors<E> at(stage, saved, cheap);
   const BlockParameters& parameters = model_.blocks[block];
   const std::size_t R = stage.R(), C = config_.width;
@@ -214,7 +216,7 @@ void Transformer::forward_block(const StageContext& context, std::size_t block, 
 template <class E>
 void Transformer::refill_block(const StageContext& context, std::size_t block, const E* x_in, float* saved,
                                float* cheap) const {
-  const Stage<E> stage(config_, context);
+  const Stage<E> stage(config_, device_, context);
   const SavedTensors<E> at(stage, saved, cheap);
   const BlockParameters& parameters = model_.blocks[block];
   stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, stage.R());
@@ -225,7 +227,7 @@ void Transformer::refill_block(const StageContext& context, std::size_t block, c
 template <class E>
 void Transformer::backward_block(const StageContext& context, std::size_t block, const E* x_in, float* saved, E* dx,
                                  Write write, float* cheap) const {
-  const Stage<E> stage(config_, context);
+  const Stage<E> stage(config_, device_, context);
   const SavedTensors<E> at(stage, saved, cheap);
   const BlockParameters& parameters = model_.blocks[block];
   const std::size_t C = config_.width;

@@ -10,7 +10,7 @@ void Transformer::embedding_forward(const StageContext& context, const std::int3
   const auto [B, T] = context.shape;
   expect(model_.position_table < 0 || T <= config_.max_positions, "a sequence is no longer than the position table");
   with_element(context.type, [&, B = B, T = T]<class E>() {
-    const Stage<E> stage(config_, context);
+    const Stage<E> stage(config_, device_, context);
     auto* const x = static_cast<E*>(x_out);
     const E* positions = stage.weight(model_.position_table);
     if (positions) positions += config_.position_offset * config_.width;
@@ -23,7 +23,7 @@ void Transformer::embedding_forward(const StageContext& context, const std::int3
 void Transformer::embedding_backward(const StageContext& context, const std::int32_t* tokens, const void* dx_out,
                                      Write write) const {
   with_element(context.type, [&]<class E>() {
-    const Stage<E> stage(config_, context);
+    const Stage<E> stage(config_, device_, context);
     const E* const dx = stage.branch_gradient(DropoutSite::embedding, 0, static_cast<const E*>(dx_out));
     if (float* d_table = stage.gradient(model_.token_table))
       kernels::embedding_backward(context.stream, d_table, dx, tokens, stage.R(), config_.width, config_.vocab_size,
@@ -45,7 +45,7 @@ double head(const Stage<E>& stage, const ModelParameters& model, const E* x, con
             E* dx, Write write) {
   Stream& stream = stage.context.stream;
   const std::size_t R = stage.R(), C = stage.config.width, V = stage.config.vocab_size;
-  const std::size_t chunk = head_chunk_rows(R, V), piece = head_piece(V);
+  const std::size_t chunk = head_chunk_rows(R, V, stage.device), piece = head_piece(V, stage.device);
   const E* const weight = stage.weight(model.head);
   float* const d_weight = dx ? stage.gradient(model.head) : nullptr;
   E* const norm = stage.scratch_values(stage.scratch.norm);
@@ -88,29 +88,30 @@ double head(const Stage<E>& stage, const ModelParameters& model, const E* x, con
 
 }  // namespace
 
-std::size_t Transformer::head_rows(BatchShape shape, std::size_t vocab_size) {
-  return head_chunk_rows(shape.rows(), vocab_size);
+std::size_t Transformer::head_rows(BatchShape shape) const {
+  return head_chunk_rows(shape.rows(), config_.vocab_size, device_);
 }
-std::size_t Transformer::head_columns(std::size_t vocab_size) { return head_piece(vocab_size); }
+std::size_t Transformer::head_columns() const { return head_piece(config_.vocab_size, device_); }
 
 double Transformer::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets,
                                           float gradient_scale, void* dx, Write write) const {
   expect(gradient_scale != 0, "gradients have a scale");
   return with_element(context.type, [&]<class E>() {
-    return head(Stage<E>(config_, context), model_, static_cast<const E*>(x), targets, gradient_scale, static_cast<E*>(dx),
-                write);
+    return head(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, gradient_scale,
+                static_cast<E*>(dx), write);
   });
 }
 
 double Transformer::head_loss(const StageContext& context, const void* x, const std::int32_t* targets) const {
   return with_element(context.type, [&]<class E>() {
-    return head<E>(Stage<E>(config_, context), model_, static_cast<const E*>(x), targets, 0, nullptr, Write::overwrite);
+    return head<E>(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, 0, nullptr,
+                   Write::overwrite);
   });
 }
 
 void Transformer::head_logits(const StageContext& context, const void* x, std::size_t row, float* logits) const {
   with_element(context.type, [&]<class E>() {
-    const Stage<E> stage(config_, context);
+    const Stage<E> stage(config_, device_, context);
     const std::size_t C = config_.width, V = config_.vocab_size;
     E* const norm = stage.scratch_values(stage.scratch.norm);
     stage.norm_forward(model_.final_norm, norm, stage.scratch_at(stage.scratch.stats), static_cast<const E*>(x) + row * C, 1);

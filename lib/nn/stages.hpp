@@ -81,10 +81,10 @@ struct Saved {
   }
 };
 
-/// Rows of the head whose logits are in memory at once: up to 256 MiB, but at least 64 rows, and equal parts. A function of the
-/// sizes alone, so that a run repeats. Each chunk adds to the gradient of the whole projection, so that few are better.
-inline std::size_t head_chunk_rows(std::size_t R, std::size_t V) {
-  const std::size_t most = std::max<std::size_t>(64, (std::size_t{256} << 20) / sizeof(float) / V);
+/// Rows of the head whose logits are in memory at once, in equal parts. A function of the sizes and of the kind of device
+/// alone, so that a run repeats.
+inline std::size_t head_chunk_rows(std::size_t R, std::size_t V, const DeviceTraits& device) {
+  const std::size_t most = std::max<std::size_t>(64, device.logits_bytes / sizeof(float) / V);
   const std::size_t chunks = (R + most - 1) / most;
   if (chunks <= 1) return R;
   return std::min(R, round_up((R + chunks - 1) / chunks, 16));  // gemm over an odd number of rows is slower
@@ -92,8 +92,8 @@ inline std::size_t head_chunk_rows(std::size_t R, std::size_t V) {
 
 /// Columns of logits that are multiplied at a time, as dense matrices: for long rows of an odd length oneDNN's bf16 products
 /// take twice as long, and the gradient of a piece is still in cache when it is used.
-inline std::size_t head_piece(std::size_t V) {
-  const std::size_t pieces = (V + 4095) / 4096;
+inline std::size_t head_piece(std::size_t V, const DeviceTraits& device) {
+  const std::size_t pieces = V / device.logits_columns + (V % device.logits_columns > 0 ? 1 : 0);
   return pieces == 1 ? V : round_up((V + pieces - 1) / pieces, 32);
 }
 
@@ -110,7 +110,7 @@ struct Scratch {
   std::size_t d_norm;             // head: fp32 [chunk,C]
   std::size_t numel;
 
-  Scratch(const TransformerConfig& c, BatchShape shape, DType type) {
+  Scratch(const TransformerConfig& c, BatchShape shape, DType type, const DeviceTraits& device) {
     const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
     Offsets small(type);
     column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)})));
@@ -118,13 +118,13 @@ struct Scratch {
     unwanted = small.take(std::max(2 * C, c.head_size));
     Offsets block = small, activation = small, branch = small, head = small;
     d_qkv = block.take_values(R * qkv_width(c));
-    attention = block.take(kernels::attention_scratch(attention_shape(c, shape)));
+    attention = block.take(kernels::attention_scratch(attention_shape(c, shape), device));
     d_up = activation.take_values(c.activation == Activation::swiglu ? R * F : 0);
     d_branch = branch.take_values(R * C);
     norm = head.take_values(R * C);
     stats = head.take(2 * R);
     loss = head.take(R);
-    const std::size_t chunk = head_chunk_rows(R, c.vocab_size);
+    const std::size_t chunk = head_chunk_rows(R, c.vocab_size, device);
     softmax = head.take(chunk * sizeof(kernels::SoftmaxStats) / sizeof(float));
     logits = head.take_values(chunk * c.vocab_size);
     d_norm = head.take(chunk * C);
@@ -140,10 +140,15 @@ enum class DropoutSite : std::uint32_t { embedding, attention_probabilities, att
 template <class E>
 class Stage {
  public:
-  Stage(const TransformerConfig& c, const StageContext& stage_context)
-      : config(c), context(stage_context), scratch(c, context.shape, dtype_of<E>) {}
+  Stage(const TransformerConfig& c, const DeviceTraits& traits, const StageContext& stage_context)
+      : config(c), device(traits), context(stage_context), scratch(c, context.shape, dtype_of<E>, device) {
+    expect(device.kind == context.stream.kind(), "a model runs on the kind of device for which it has been sized");
+    expect(device.kind != DeviceKind::cpu || static_cast<std::size_t>(kernels::threads()) <= device.threads,
+           "each thread has scratch");
+  }
 
   const TransformerConfig& config;
+  const DeviceTraits& device;
   const StageContext& context;
   const Scratch scratch;
 

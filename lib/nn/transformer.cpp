@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-Transformer::Transformer(TransformerConfig config) : config_(std::move(config)) {
+Transformer::Transformer(TransformerConfig config, const DeviceTraits& device) : config_(std::move(config)), device_(device) {
   config_.validate();
   model_ = list_parameters(config_);
 }

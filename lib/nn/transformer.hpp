@@ -8,6 +8,7 @@
 
 #include "device/device.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/threads.hpp"
 #include "nn/config.hpp"
 #include "nn/parameters.hpp"
 
@@ -45,10 +46,11 @@ struct StageContext {
 
 class Transformer {
  public:
-  /// Validates the configuration; throws UserError.
-  explicit Transformer(TransformerConfig config);
+  /// Validates the configuration; throws UserError. `device`: where it runs, or would run; sizes of scratch follow from it.
+  explicit Transformer(TransformerConfig config, const DeviceTraits& device = kernels::traits_of_cpu());
 
   const TransformerConfig& config() const { return config_; }
+  const DeviceTraits& device() const { return device_; }
   const std::vector<Parameter>& parameters() const { return model_.parameters; }
   /// Which of them each stage reads; see nn/parameters.hpp.
   std::vector<std::vector<std::size_t>> parameters_by_stage() const { return fsdp::parameters_by_stage(model_); }
@@ -64,8 +66,8 @@ class Transformer {
   std::size_t saved_numel(BatchShape shape, DType type = DType::f32) const;
   std::size_t kept_numel(BatchShape shape, DType type = DType::f32) const;
   /// The head's products: rows of logits that are in memory at once, and columns that are multiplied at a time.
-  static std::size_t head_rows(BatchShape shape, std::size_t vocab_size);
-  static std::size_t head_columns(std::size_t vocab_size);
+  std::size_t head_rows(BatchShape shape) const;
+  std::size_t head_columns() const;
   /// Floats of scratch that any stage needs.
   std::size_t scratch_numel(BatchShape shape, DType type = DType::f32) const;
   /// Floats of tables made once from the configuration (rotary positions) for sequences up to T, and their contents, which are
@@ -113,6 +115,7 @@ class Transformer {
                       float* cheap) const;
 
   TransformerConfig config_;
+  DeviceTraits device_;
   ModelParameters model_;
 };
 

@@ -7,12 +7,16 @@
 
 namespace fsdp {
 
-std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch, DType type) {
+DeviceTraits device_of(const TrainOptions& options, int threads) {
+  return options.device == DeviceChoice::cuda ? cuda_traits() : cpu_traits(static_cast<std::size_t>(threads));
+}
+
+std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
+  const TransformerConfig& config = model.config();
   const std::size_t R = batch.rows(), C = config.width, F = std::max(config.ffn_width, 3 * C);
-  const std::size_t chunk = Transformer::head_rows(batch, config.vocab_size),
-                    piece = Transformer::head_columns(config.vocab_size);
+  const std::size_t chunk = model.head_rows(batch), piece = model.head_columns();
   const kernels::ProductShape products[] = {{R, C, F}, {R, F, C}, {C, R, F}, {chunk, C, piece}, {piece, chunk, C}};
-  return kernels::gemm_workspace_bytes(type, products);
+  return kernels::gemm_workspace_bytes(type, products, model.device());
 }
 
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
@@ -20,19 +24,27 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
   const ShardingOptions& sharding = options.sharding;
   return {.plan = plan.peak_bytes,
           .staging = staging,
-          .gemm = gemm_bytes(model.config(), sharding.batch, sharding.types.parameter),
+          .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
+          .context = model.device().context_bytes,
           .batch = 2 * sharding.plan.micro_batches * sharding.batch.rows() * sizeof(std::int32_t),
           .snapshot = options.save.meanwhile() ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size) : 0,
-          .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates)};
+          .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates),
+          .device = model.device().kind};
 }
 
 std::string describe_beside_plan(const MemoryAccount& m) {
   const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
+  const std::string host = format("{} of tokens read ahead{}{}", bytes(m.batch),
+                                  m.snapshot == 0 ? "" : format(", {} that a save writes from", bytes(m.snapshot)),
+                                  m.trace == 0 ? "" : format(", {} of the trace", bytes(m.trace)));
+  if (m.device == DeviceKind::cpu)
+    return format("  and beside it: {} communication staging, about {} for matrix products to work in, {}\n", bytes(m.staging),
+                  bytes(m.gemm), host);
   return format(
-      "  and beside it: {} communication staging, about {} for matrix products to work in, {} of tokens read ahead{}{}\n",
-      bytes(m.staging), bytes(m.gemm), bytes(m.batch),
-      m.snapshot == 0 ? "" : format(", {} that a save writes from", bytes(m.snapshot)),
-      m.trace == 0 ? "" : format(", {} of the trace", bytes(m.trace)));
+      "  and beside it: {} for matrix products to work in, {} allowed for the driver's context, libraries and NCCL\n"
+      "  of the GPU in all: {}\n"
+      "  in the host's memory: {}\n",
+      bytes(m.gemm), bytes(m.context), bytes(m.total()), host);
 }
 
 }  // namespace fsdp

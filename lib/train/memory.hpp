@@ -10,24 +10,32 @@
 namespace fsdp {
 
 struct MemoryAccount {
-  std::size_t plan = 0;      // the peak of the plan
-  std::size_t staging = 0;   // of the communicators
-  std::size_t gemm = 0;      // about what matrix products take beside the plan
+  std::size_t plan = 0;     // the peak of the plan
+  std::size_t staging = 0;  // of the communicators
+  std::size_t gemm = 0;     // about what matrix products take beside the plan
+  std::size_t context = 0;  // an allowance for what driver and libraries take of a GPU
+
+  // The host has these, whatever the device:
   std::size_t batch = 0;     // tokens that are read ahead
   std::size_t snapshot = 0;  // what a save that goes on writes from
   std::size_t trace = 0;
 
-  std::size_t beside_plan() const { return staging + gemm + batch + snapshot + trace; }
-  std::size_t total() const { return plan + beside_plan(); }
+  DeviceKind device = DeviceKind::cpu;
+  /// Of the device that computes: with a CPU, that is the host.
+  std::size_t total() const { return plan + staging + gemm + context + (device == DeviceKind::cpu ? on_host() : 0); }
+  std::size_t on_host() const { return batch + snapshot + trace; }
 };
 
-/// `staging` is the communicators' own number.
+/// The device that a run of these options has, or would have, with so many threads.
+DeviceTraits device_of(const TrainOptions& options, int threads);
+
+/// `staging` is the communicators' own number; the model knows its device.
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging);
-/// The parts beside the plan, as a line.
+/// The parts beside the plan, as a line, or as three for a GPU.
 std::string describe_beside_plan(const MemoryAccount& memory);
 
 /// About what matrix products of this type take beside the plan.
-std::size_t gemm_bytes(const TransformerConfig& config, BatchShape batch, DType type);
+std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type);
 
 }  // namespace fsdp

@@ -516,8 +516,11 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
 
 void add_run_options(OptionTable& table, TrainOptions& o) {
   table.group("Run");
-  table.choice<std::string>("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
-                            "Device to compute on. This program has no CUDA device: auto is cpu.");
+  table.choice<DeviceChoice>("device", o.device,
+                             {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
+                             "Device to compute on; auto is cpu. cuda is there for --dry-run and fsdp-plan alone: they say "
+                             "what a rank would hold on a "
+                             "GPU, which need not be there. Nothing runs on one yet.");
   add_comm_options(table, o.comm);
   add_comm_thread_option(table, o.cpu.communication_thread);
   table.integer("seed", "N", o.seed, {0, 4294967295.0},
@@ -532,10 +535,6 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   table.flag("dry-run", o.dry_run,
              "Print the memory plan and the schedule of a step, and do not train. Checkpoints are neither needed nor written.");
   add_threads_option(table, o.threads);
-  table.then([&o](const OptionTable&) {
-    if (o.device == "cuda")
-      throw UserError("--device cuda is not there (this program was built without a CUDA device) use --device cpu or auto");
-  });
 }
 
 }  // namespace
@@ -595,6 +594,11 @@ OptionTable train_option_table(TrainOptions& o, int ranks) {
 }
 
 void require_complete(const TrainOptions& o) {
+  if (o.device == DeviceChoice::cuda && !o.dry_run)
+    throw UserError(
+        "--device cuda does not train yet (this program has no kernels for GPUs) use --device cpu, or add --dry-run to see "
+        "what "
+        "a GPU would hold");
   if (o.data.empty() && !o.dry_run)
     throw UserError(
         "no data (the first argument is the token file to train on) give one, as made by fsdp-tokenize TEXT... --out "

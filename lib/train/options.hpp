@@ -24,6 +24,7 @@
 namespace fsdp {
 
 enum class InitFrom { random, pretrained };
+enum class DeviceChoice { automatic, cpu, cuda };
 
 struct TrainOptions {
   // data
@@ -51,7 +52,7 @@ struct TrainOptions {
   bool reset_optimizer = false, reset_dataloader = false;
   bool no_verify = false;
   // run
-  std::string device = "auto";
+  DeviceChoice device = DeviceChoice::automatic;
   CommOptions comm = {.kind = CommKind::automatic};
   CpuDeviceOptions cpu;
   ExecutorOptions execution;

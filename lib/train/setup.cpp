@@ -15,28 +15,11 @@
 
 namespace fsdp {
 
-namespace {
-
-/// Brings in oneDNN's code, so that it does not count as memory of the run, and returns what the process has used so far.
-std::size_t start_up(Stream& stream) {
-  std::array<float, 3 * 64> x{};
-  kernels::gemm(stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
-                kernels::Write::overwrite);
-  return process_peak_bytes();
-}
-
-}  // namespace
-
 std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
 Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
-    : options(train_options),
-      world(all_ranks),
-      node(world.split_by_node()),
-      device(make_cpu_device(options.cpu)),
-      stream(device->make_stream()),
-      start_bytes(start_up(*stream)),
-      options_json(to_json(options)) {
+    : options(train_options), world(all_ranks), node(world.split_by_node()), options_json(to_json(options)) {
+  if (!options.dry_run) start_device();
   look_at_machine();
   const bool first = world.rank() == 0;
   agree(world, [&] {
@@ -49,17 +32,28 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
   if (origin.checkpoint) progress = origin.checkpoint->header().progress;
   if (options.reset_optimizer) progress.optimizer_began = progress.update;
   agree(world, [&] { check_sharding(origin.config, options.sharding, world.size()); });
-  sharded.emplace(origin.config, options.sharding, world);
+  sharded.emplace(origin.config, options.sharding, world, device_of(options, threads));
   for (const std::string& warning : sharded->warnings()) warn(warning);
   const Mesh& mesh = sharded->mesh();
-  memory = memory_account(
-      options, sharded->model(), sharded->layout(), sharded->plan(), world.rank(), world.size(),
-      world.staging_bytes() + node->staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes());
+  const std::size_t staging =
+      world.staging_bytes() + node->staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+  memory = memory_account(options, sharded->model(), sharded->layout(), sharded->plan(), world.rank(), world.size(),
+                          options.device == DeviceChoice::cuda ? 0 : staging);
   const ShardingOptions& sharding = options.sharding;
   cut = {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
   if (options.dry_run) return;
   if (!done()) open_data();
   announce();
+}
+
+/// A product brings in oneDNN's code, so that it does not count as memory of the run.
+void Setup::start_device() {
+  device = make_cpu_device(options.cpu);
+  stream = device->make_stream();
+  std::array<float, 3 * 64> x{};
+  kernels::gemm(*stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
+                kernels::Write::overwrite);
+  start_bytes = process_peak_bytes();
 }
 
 void Setup::look_at_machine() {

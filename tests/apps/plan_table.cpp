@@ -199,6 +199,31 @@ std::vector<Measured> run_update(const PlanTableOptions& options, const PlanRow&
   return all_ranks;
 }
 
+}  // namespace
+
+// A cluster of GPUs that need not be there: NCCL and the driver have an allowance instead of our staging.
+BOOST_AUTO_TEST_CASE(a_plan_for_gpus) {
+  const PlanTable cpu = make_plan_table(small("2", "2")), gpu = make_plan_table(small("2", "2", {"--device", "cuda"}));
+  for (const bool recompute : {false, true}) {
+    const RankMemory &there = row_of(gpu, "full").variant(recompute).memory,
+                     &here = row_of(cpu, "full").variant(recompute).memory;
+    BOOST_TEST(there.staging == 0u);
+    BOOST_TEST(there.gemm == 32u << 20);
+    BOOST_TEST(there.context == 3ul << 29);
+    BOOST_TEST(here.context == 0u);
+    BOOST_TEST(there.total() == there.plan_peak() + there.gemm + there.context);
+    for (const BufferRole role : {BufferRole::parameters, BufferRole::gradients, BufferRole::optimizer_state,
+                                  BufferRole::gathered_parameters, BufferRole::activations})
+      BOOST_TEST(there.of(role) == here.of(role));
+    BOOST_TEST(there.of(BufferRole::scratch) < here.of(BufferRole::scratch));
+  }
+  BOOST_TEST((row_of(gpu, "full").keeping.traffic == row_of(cpu, "full").keeping.traffic));
+  CHECK_CONTAINS(describe(gpu), "a GPU per rank");
+  CHECK_CONTAINS(explain(gpu), "driver and libraries");
+}
+
+namespace {
+
 void check_against_runs(const PlanTableOptions& options) {
   const PlanTable table = make_plan_table(options);
   for (const PlanRow& row : table.rows)
@@ -310,7 +335,7 @@ BOOST_AUTO_TEST_CASE(groups_by_nodes_send_what_is_predicted) {
     const Cluster cluster = {nodes, of_each};
     run_ranks(cluster.ranks(), [&, of_ranks = of_each](Communicator& world) {
       const auto group = by_nodes(world, of_ranks);
-      const auto stream = make_cpu_device()->make_stream();
+      const auto stream = make_host_stream();
       const auto sent_by = [](const Communicator& comm) {
         const auto& bytes = comm.traffic().bytes_sent;
         return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});

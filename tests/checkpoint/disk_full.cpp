@@ -33,7 +33,7 @@ class SharedFolder {
   const fs::path& path() const { return path_; }
 
  private:
-  std::shared_ptr<Stream> stream_ = make_cpu_device()->make_stream();
+  std::shared_ptr<Stream> stream_ = make_host_stream();
   std::unique_ptr<TemporaryFolder> folder_;
   fs::path path_;
 };

@@ -20,7 +20,7 @@ void run(MpiSession& session, std::string_view how, std::string_view comm) {
   const auto world = session.world({.kind = comm == "mpi" ? CommKind::mpi : CommKind::shm,
                                     .timeout_s = how == "hang" ? 1.0 : 600.0,
                                     .ranks_per_node = comm == "nodes" ? 2 : 0});
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   std::vector<float> data(1'000'003, 1.0f);
   for (int step = 0;; ++step) {
     if (step == 3 && session.rank() == 1) {

@@ -14,14 +14,14 @@ using namespace fsdp;
 using namespace fsdp::test;
 
 BOOST_AUTO_TEST_CASE(collectives_match_a_local_computation) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   for (const std::size_t count : {0, 1, 2, 5, 17, 1000, 100003}) check_count(world(), *stream, count);
   for (int root = 0; root < world().size(); ++root) check_broadcast(world(), *stream, 3'000'001, root);
   check_host_values(world());
 }
 
 BOOST_AUTO_TEST_CASE(messages_are_cut_into_pieces) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   for (const std::size_t piece_bytes : {1, 63, 64, 1000}) {
     const auto comm = session().world({.piece_bytes = piece_bytes});
     for (const std::size_t count : {0, 1, 2, 5, 17, 257}) check_count(*comm, *stream, count);
@@ -33,7 +33,7 @@ BOOST_AUTO_TEST_CASE(messages_are_cut_into_pieces) {
 }
 
 BOOST_AUTO_TEST_CASE(groups_split) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   check_splits(world(), *stream);
   const auto node = world().split_by_node();
   BOOST_TEST(node->size() == world().size());  // this test runs on one machine
@@ -48,7 +48,7 @@ BOOST_AUTO_TEST_CASE(staging_is_small) {
 }
 
 BOOST_AUTO_TEST_CASE(collectives_do_not_allocate) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   const std::size_t n = 100003, ranks = static_cast<std::size_t>(world().size());
   std::vector<float> whole(ranks * n, 1.0f), shard(n);
   std::vector<double> sums(n);
@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(failed_calls_say_what_failed) {
 }
 
 BOOST_AUTO_TEST_CASE(an_aborted_group_refuses) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   const auto comm = session().world();
   comm->abort();
   float x = 0;

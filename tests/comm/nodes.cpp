@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(equal_nodes_of_several_ranks_go_by_nodes) {
 }
 
 BOOST_AUTO_TEST_CASE(collectives_match_a_local_computation) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   for (const int n : sizes_of_nodes()) {
     const auto comm = world_of_nodes(n);
     // Small ones go another way within a node than large ones; none of these is a multiple of the ranks of a node and of the
@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(buffers_may_lie_anywhere) {
 }
 
 BOOST_AUTO_TEST_CASE(messages_are_cut_into_pieces) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   for (const int n : sizes_of_nodes())
     for (const std::size_t piece_bytes : {1, 63, 1000}) {
       const auto comm = session().world({.kind = CommKind::shm, .piece_bytes = piece_bytes, .ranks_per_node = n});
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(messages_are_cut_into_pieces) {
 }
 
 BOOST_AUTO_TEST_CASE(groups_split) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   for (const int n : sizes_of_nodes()) {
     const auto comm = world_of_nodes(n);
     check_splits(*comm, *stream);
@@ -157,7 +157,7 @@ BOOST_AUTO_TEST_CASE(groups_split) {
 }
 
 BOOST_AUTO_TEST_CASE(bits_are_those_of_threads) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   for (const int n : sizes_of_nodes()) {
     const auto comm = world_of_nodes(n);
     const std::size_t count = 5021, ranks = static_cast<std::size_t>(comm->size());
@@ -183,7 +183,7 @@ BOOST_AUTO_TEST_CASE(bits_are_those_of_threads) {
 }
 
 BOOST_AUTO_TEST_CASE(a_shard_goes_to_each_other_node_once) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   for (const int n : sizes_of_nodes()) {
     const auto comm = world_of_nodes(n);
     const NodesCommunicator& parts = parts_of(*comm);
@@ -295,7 +295,7 @@ BOOST_AUTO_TEST_CASE(one_node_short_of_memory_is_an_error_on_all_ranks) {
 }
 
 BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   const int size = world().size();
   std::vector<float> data(static_cast<std::size_t>(size) * 20000);
   using Step = std::function<void(Communicator&)>;
@@ -344,7 +344,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
 }
 
 BOOST_AUTO_TEST_CASE(abort_ends_this_rank_and_wakes_its_node) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   for (const int n : sizes_of_nodes()) {
     const auto comm = world_of_nodes(n);
     float x = 1;

@@ -30,7 +30,7 @@ std::unique_ptr<Communicator> shared_world(double timeout_s = 60) {
 BOOST_AUTO_TEST_CASE(collectives_match_a_local_computation) {
   const auto comm = shared_world();
   BOOST_TEST(comm->description().find("shared memory") != std::string::npos);
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   // Above 16 KiB by pieces of half a MiB; 200003 is neither a multiple of a piece nor of the ranks.
   for (const std::size_t count : {0, 1, 2, 5, 17, 1000, 4096, 4097, 200003}) check_count(*comm, *stream, count);
   for (int root = 0; root < comm->size(); ++root) check_broadcast(*comm, *stream, 3'000'001, root);
@@ -79,7 +79,7 @@ BOOST_AUTO_TEST_CASE(a_buffer_may_outlive_its_group) {
 
 BOOST_AUTO_TEST_CASE(groups_split) {
   const auto comm = shared_world();
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   check_splits(*comm, *stream);
   const auto node = comm->split_by_node();
   BOOST_TEST(node->size() == comm->size());
@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(groups_split) {
 }
 
 BOOST_AUTO_TEST_CASE(groups_across_nodes_send_messages) {
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   const auto comm = session().world({.kind = CommKind::shm, .timeout_s = 60, .ranks_per_node = 2});
   const bool several = comm->size() > 2;
   BOOST_TEST((comm->description().find("MPI") != std::string::npos) == several);
@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(groups_across_nodes_send_messages) {
 
 BOOST_AUTO_TEST_CASE(bits_are_those_of_threads) {
   const auto comm = shared_world();
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   const std::size_t n = 50021, ranks = static_cast<std::size_t>(comm->size());
   auto ours = elements<float>(comm->rank(), ranks * n);
   std::vector<float> shard(n, 0.1f);
@@ -157,7 +157,7 @@ BOOST_AUTO_TEST_CASE(different_counts_are_an_error_on_all_ranks) {
   if (world().size() == 1) return;
   for (const std::size_t count : {3, 50000}) {
     const auto comm = shared_world();
-    const auto stream = make_cpu_device()->make_stream();
+    const auto stream = make_host_stream();
     std::vector<float> data(count);
     BOOST_CHECK_THROW(comm->all_reduce(*stream, data.data(), comm->rank() == 1 ? count - 1 : count, DType::f32), InternalError);
   }
@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(short_of_memory_is_an_error_on_all_ranks) {
 BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
   const int size = world().size();
   if (size == 1) return;
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   for (const CommKind kind : {CommKind::shm, CommKind::mpi})
     for (const bool split : {false, true}) {
       world().barrier();
@@ -247,7 +247,7 @@ BOOST_AUTO_TEST_CASE(abort_wakes_all) {
   for (const bool split : {false, true}) {
     const auto comm = shared_world();
     const auto part = comm->split(split ? (comm->rank() == 0 ? 0 : 1) : 0, 0);
-    const auto stream = make_cpu_device()->make_stream();
+    const auto stream = make_host_stream();
     float x = 1;
     if (comm->rank() == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -21,7 +21,7 @@ void on_ranks(int size, const std::function<void(Communicator&, Stream&)>& body,
   run_ranks(
       size,
       [&](Communicator& comm) {
-        const auto stream = make_cpu_device()->make_stream();
+        const auto stream = make_host_stream();
         body(comm, *stream);
       },
       ranks_per_node);
@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(groups_made_of_groups_give_the_same_bits) {
 
 BOOST_AUTO_TEST_CASE(a_group_of_one_needs_no_launcher) {
   const auto comm = make_self_communicator();
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   BOOST_TEST(comm->size() == 1);
   for (const std::size_t count : {0, 1, 1000}) check_count(*comm, *stream, count);
   check_splits(*comm, *stream);
@@ -111,7 +111,7 @@ BOOST_AUTO_TEST_CASE(a_failing_rank_ends_all) {
   for (const bool in_a_split_group : {false, true}) {
     std::atomic<int> consequences = 0;
     const auto body = [&](Communicator& world) {
-      const auto stream = make_cpu_device()->make_stream();
+      const auto stream = make_host_stream();
       // With groups of two, rank 5's group has lost nobody, and ends all the same.
       const auto group = world.split(in_a_split_group ? world.rank() / 2 : 0, 0);
       for (int step = 0;; ++step) {
@@ -139,7 +139,7 @@ BOOST_AUTO_TEST_CASE(a_failing_rank_ends_all) {
 BOOST_AUTO_TEST_CASE(different_counts_are_an_error_on_all_ranks) {
   std::atomic<int> failures = 0;
   const auto body = [&](Communicator& comm) {
-    const auto stream = make_cpu_device()->make_stream();
+    const auto stream = make_host_stream();
     std::vector<float> data(10);
     try {
       comm.all_reduce(*stream, data.data(), comm.rank() == 1 ? 9 : 10, DType::f32);

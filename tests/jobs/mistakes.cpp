@@ -141,6 +141,12 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   BOOST_TEST(plan.says("operations of one update:"), plan.output);
   dry = plus({tokens, "--save-dir", "saves", "--dry-run", "--restore", "none"}, model);
   BOOST_TEST(run(folder, mpirun(3, "fsdp-train", dry)).code == 0);
+  // A plan for GPUs needs none; a run does.
+  dry = plus(dry, {"--device", "cuda"});
+  const Outcome for_gpus = run(folder, mpirun(3, "fsdp-train", dry));
+  BOOST_TEST(for_gpus.code == 0, for_gpus.output);
+  BOOST_TEST(for_gpus.says("of the GPU in all: "), for_gpus.output);
+  expect_mistake(folder, plus({tokens, "--save-dir", "saves", "--device", "cuda"}, model), {"--device cuda", "--dry-run"});
   // Another family: that it is one says all.
   const Outcome llama = run(
       folder, mpirun(3, "fsdp-train",

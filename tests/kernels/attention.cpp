@@ -1,6 +1,7 @@
 // Attention against double precision with explicit softmax, and its gradients against differences of that reference, on sizes
 // around the block of 64 query rows. Tolerance: fp32 sums of up to 200 terms, then exp, relative to the largest value.
 #define BOOST_TEST_MODULE kernels.attention
+#include "kernels/threads.hpp"
 #include "support.hpp"
 
 #include <omp.h>
@@ -116,7 +117,7 @@ Run run(const AttentionShape& s, const DropoutMask& mask = {}) {
                        d_out = rounded(random_floats(s.B * s.T * s.H * s.D, 4));
   std::vector<E> out = marked(d_out.size()), dq = marked(q.size()), dk = marked(k.size()), dv = marked(v.size());
   Floats lse(s.B * s.H * s.T, mark);
-  Floats scratch(kernels::attention_scratch(s), std::numeric_limits<float>::quiet_NaN());
+  Floats scratch(kernels::attention_scratch(s, kernels::traits_of_cpu()), std::numeric_limits<float>::quiet_NaN());
   kernels::attention_forward(stream, out.data(), lse.data(), q.data(), k.data(), v.data(), s, scratch.data(), mask);
   kernels::attention_backward(stream, dq.data(), dk.data(), dv.data(), d_out.data(), out.data(), lse.data(), q.data(), k.data(),
                               v.data(), s, scratch.data(), mask);
@@ -207,7 +208,8 @@ BOOST_AUTO_TEST_CASE(parts_of_a_fused_matrix) {
   const AttentionShape fused{B, T, H, H, D, 3 * C, 3 * C};
   CpuStream stream;
   const Floats qkv = random_floats(B * T * 3 * C, 9), d_out = random_floats(B * T * C, 4);
-  Floats out(B * T * C), lse(B * H * T), d_qkv(B * T * 3 * C, mark), scratch(kernels::attention_scratch(fused));
+  Floats out(B * T * C), lse(B * H * T), d_qkv(B * T * 3 * C, mark),
+      scratch(kernels::attention_scratch(fused, kernels::traits_of_cpu()));
   kernels::attention_forward(stream, out.data(), lse.data(), qkv.data(), qkv.data() + C, qkv.data() + 2 * C, fused,
                              scratch.data());
   kernels::attention_backward(stream, d_qkv.data(), d_qkv.data() + C, d_qkv.data() + 2 * C, d_out.data(), out.data(),
@@ -235,7 +237,7 @@ BOOST_AUTO_TEST_CASE(no_cut_of_an_update_changes_a_mask) {
   const AttentionShape both{2, T, H, K, D, H * D, K * D}, one{1, T, H, K, D, H * D, K * D};
   const Run whole = run(both, kernels::dropout_mask(0.3f, 1, 2, 3, 4, T));
   CpuStream stream;
-  Floats scratch(kernels::attention_scratch(one));
+  Floats scratch(kernels::attention_scratch(one, kernels::traits_of_cpu()));
   for (std::size_t b = 0; b < 2; ++b) {
     const DropoutMask mask = kernels::dropout_mask(0.3f, 1, 2, 3, 4 + b, T);
     const std::size_t q = b * T * H * D, kv = b * T * K * D, lse = b * H * T;

@@ -51,7 +51,7 @@ class DeviceCopy {
 };
 
 Stream& cpu() {
-  static const std::shared_ptr<Stream> stream = make_cpu_device()->make_stream();
+  static const std::shared_ptr<Stream> stream = make_host_stream();
   return *stream;
 }
 

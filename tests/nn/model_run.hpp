@@ -16,7 +16,7 @@ enum class Keep { all, inputs, selected };
 
 struct ModelRun {
   explicit ModelRun(const TransformerConfig& config, std::size_t longest = 64)
-      : model(config), stream(make_cpu_device()->make_stream()) {
+      : model(config), stream(make_host_stream()) {
     for (const Parameter& parameter : model.parameters()) {
       weights.emplace_back(numel(parameter.shape));
       gradients.emplace_back(numel(parameter.shape));

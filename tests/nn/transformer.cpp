@@ -163,7 +163,7 @@ BOOST_AUTO_TEST_CASE(sites_have_masks_of_their_own) {
   run.dropout.residual = 0.25f;
   const StageContext with = run.context(batch.shape, false);
   run.model.embedding_forward(with, batch.tokens.data(), dropped.data());
-  const stages::Stage<float> stage(run.model.config(), with);
+  const stages::Stage<float> stage(run.model.config(), run.model.device(), with);
   std::vector<std::vector<float>> masks;
   for (const auto site : {stages::DropoutSite::embedding, stages::DropoutSite::attention_out, stages::DropoutSite::ffn_out})
     for (const std::size_t block : {0, 1}) {
@@ -234,8 +234,8 @@ BOOST_AUTO_TEST_CASE(a_head_in_chunks_is_the_head) {
   config.vocab_size = 1050001, config.width = 9, config.heads = config.kv_heads = 3, config.head_size = 3,
   config.max_positions = 130;
   const std::size_t R = 130, C = config.width;
-  BOOST_TEST(stages::head_chunk_rows(R, config.vocab_size) == 48u);
-  BOOST_TEST(stages::head_chunk_rows(64, config.vocab_size) == 64u);
+  BOOST_TEST(stages::head_chunk_rows(R, config.vocab_size, cpu_traits(1)) == 48u);
+  BOOST_TEST(stages::head_chunk_rows(64, config.vocab_size, cpu_traits(1)) == 64u);
   test::ModelRun chunked(config), whole(config);
   chunked.randomize(11, 0.5f);
   whole.weights = chunked.weights;
@@ -309,4 +309,36 @@ BOOST_AUTO_TEST_CASE(a_stage_without_its_parameters_fails) {
   run.forward(without_tables, batch.tokens.data());
   without_tables.tables = nullptr;
   BOOST_CHECK_THROW(run.forward(without_tables, batch.tokens.data()), InternalError);
+}
+
+// A GPU makes more logits at a time, and all columns of a row at once; its attention needs no scratch for each thread.
+BOOST_AUTO_TEST_CASE(scratch_is_what_the_device_needs) {
+  const std::size_t V = 128256;                                         // Llama 3's
+  BOOST_TEST(stages::head_chunk_rows(8192, V, cpu_traits(1)) == 512u);  // at most 523 rows of 4 V bytes are below 256 MiB
+  BOOST_TEST(stages::head_chunk_rows(8192, V, cuda_traits()) == 4096u);
+  BOOST_TEST(stages::head_piece(V, cpu_traits(1)) == 4032u);
+  BOOST_TEST(stages::head_piece(V, cuda_traits()) == V);
+  const kernels::AttentionShape shape = {3, 17, 4, 2, 8, 64, 64};
+  BOOST_TEST(kernels::attention_scratch(shape, cuda_traits()) == 3u * 4 * 17);
+  BOOST_TEST(kernels::attention_scratch(shape, cpu_traits(5)) == 5 * kernels::attention_scratch(shape, cpu_traits(1)));
+  // Scratch for five threads' attention is more than the head of this small model needs, so it shows in the whole.
+  const Transformer one(tiny_gpt2(), cpu_traits(1)), five(tiny_gpt2(), cpu_traits(5)), gpu(tiny_gpt2(), cuda_traits());
+  BOOST_TEST(five.scratch_numel({2, 8}) > one.scratch_numel({2, 8}));
+  BOOST_TEST(gpu.scratch_numel({2, 8}) < one.scratch_numel({2, 8}));
+  BOOST_TEST(gpu.saved_numel({2, 8}) == one.saved_numel({2, 8}));
+}
+
+// A model that has been sized for one device does not run on another one, nor with more threads than have scratch.
+BOOST_AUTO_TEST_CASE(a_model_runs_where_it_was_sized_for) {
+  test::ModelRun run(tiny_gpt2());
+  const Batch batch({1, 4}, run.model.config().vocab_size, 6);
+  std::vector<float> x(batch.shape.rows() * run.model.config().width);
+  const StageContext context = run.context(batch.shape, false);
+  const Transformer for_gpu(run.model.config(), cuda_traits());
+  BOOST_CHECK_THROW(for_gpu.embedding_forward(context, batch.tokens.data(), x.data()), InternalError);
+  const int threads = kernels::threads();
+  kernels::set_threads(threads + 1);
+  BOOST_CHECK_THROW(run.model.embedding_forward(context, batch.tokens.data(), x.data()), InternalError);
+  kernels::set_threads(threads);
+  BOOST_CHECK_NO_THROW(run.model.embedding_forward(context, batch.tokens.data(), x.data()));
 }

@@ -27,7 +27,7 @@ int memory_key() {
 bool guards_memory() { return memory_key() >= 0; }
 
 Buffer ThreadedDevice::allocate(std::size_t bytes) {
-  Buffer buffer = make_cpu_device()->allocate(bytes);
+  Buffer buffer = allocate_host(bytes);
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   if (bytes > 0 && guards_memory() &&
       ::pkey_mprotect(buffer.data(), (bytes + page - 1) / page * page, PROT_READ | PROT_WRITE, memory_key()) != 0)

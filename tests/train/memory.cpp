@@ -2,9 +2,12 @@
 #define BOOST_TEST_MODULE train.memory
 #include <boost/test/unit_test.hpp>
 
+#include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "comm/threads/threads.hpp"
 #include "support/messages.hpp"
 #include "train/memory.hpp"
+#include "train/setup.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -37,4 +40,39 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
   CHECK_CONTAINS(describe_beside_plan(more), "that a save writes from");
   options.save.training_waits = true;
   BOOST_TEST(account().snapshot == 0u);
+}
+
+// On a GPU what the host holds does not count, and driver and libraries do.
+BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
+  TrainOptions options;
+  options.device = DeviceChoice::cuda;
+  options.sharding.batch = {.B = 3, .T = 16};
+  options.sizes.layers = 2, options.sizes.width = 32, options.sizes.heads = 4, options.sizes.vocab_size = 64;
+  options.save.interval_updates = 10;
+  const Transformer model(override_config(arch_config("gpt2"), options.sizes), device_of(options, 7));
+  const ShardedPlan planned = plan_sharding(model, options.sharding, {2, 1});
+  const MemoryAccount m = memory_account(options, model, planned.layout, planned.plan, 1, 2, 0);
+  BOOST_TEST(m.gemm == 32u << 20);
+  BOOST_TEST(m.total() == planned.plan.peak_bytes + m.gemm + (3ul << 29));
+  BOOST_TEST(m.on_host() == m.batch + m.snapshot);
+  BOOST_TEST(m.snapshot > 0u);
+  CHECK_CONTAINS(describe_beside_plan(m), "of the GPU in all: " + format_bytes(static_cast<double>(m.total())));
+  CHECK_CONTAINS(describe_beside_plan(m), "in the host's memory: ");
+}
+
+// A dry run ends with a plan, and has no device, whatever the plan is for.
+BOOST_AUTO_TEST_CASE(a_dry_run_makes_no_device) {
+  for (const DeviceChoice device : {DeviceChoice::cpu, DeviceChoice::cuda})
+    run_ranks(2, [&](Communicator& world) {
+      TrainOptions options;
+      options.dry_run = true;
+      options.device = device;
+      options.arch = "gpt2", options.restore = "none";
+      options.sharding.batch = {.B = 3, .T = 16};
+      options.sizes.layers = 2, options.sizes.width = 32, options.sizes.heads = 4, options.sizes.vocab_size = 64;
+      const Setup setup(options, world);
+      BOOST_TEST(!setup.device);
+      BOOST_TEST(!setup.stream);
+      BOOST_TEST((setup.memory.device == DeviceKind::cuda) == (device == DeviceChoice::cuda));
+    });
 }

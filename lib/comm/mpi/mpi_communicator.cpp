@@ -91,7 +91,7 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> jo
       inputs_(ranks()) {
   FSDP_CHECK_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
   for (const int world_rank : world_ranks_) nodes_.push_back(job_->nodes[static_cast<std::size_t>(world_rank)]);
-  staging_ = make_cpu_device()->allocate(2 * (ranks() - 1) * staged_piece_bytes_);
+  staging_ = allocate_host(2 * (ranks() - 1) * staged_piece_bytes_);
   for (Requests& set : requests_) {
     set.all.resize(2 * ranks());
     set.peers.resize(2 * ranks());

@@ -389,7 +389,7 @@ std::unique_ptr<Communicator> ShmCommunicator::split(int color, int key) {
 std::unique_ptr<Communicator> share_memory(Communicator& comm, const ShmOptions& options) {
   const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
   expect(options.world_ranks.size() == ranks, "every rank has a world rank");
-  const auto stream = make_cpu_device()->make_stream();
+  const auto stream = make_host_stream();
   static_assert(sizeof(Note) % size_of(DType::f32) == 0);
   const Exchange exchange = [&](const Note& mine) {
     std::vector<Note> all(ranks);

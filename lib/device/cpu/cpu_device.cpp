@@ -41,19 +41,7 @@ class CpuDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::cpu; }
   std::string description() const override { return "CPU with " + instruction_set(); }
 
-  /// Pages come zeroed from the system and are touched by whoever writes them first.
-  Buffer allocate(std::size_t bytes) override {
-    if (bytes == 0) return {};
-    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED)
-      throw UserError(
-          format("{} of memory could not be had (the machine has {} in all); use more ranks, a smaller `micro-batch` or "
-                 "`recomputation of activations`",
-                 format_bytes(static_cast<double>(bytes)),
-                 format_bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)))));
-    madvise(data, bytes, MADV_HUGEPAGE);  // where the system has them: the first touch costs a third, and so do look-ups
-    return Buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t n) { munmap(p, n); });
-  }
+  Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
 
   std::shared_ptr<Stream> make_stream(StreamUse use) override {
     if (use == StreamUse::compute || !options_.communication_thread) return std::make_shared<CpuStream>();
@@ -70,5 +58,21 @@ class CpuDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions options) { return std::make_unique<CpuDevice>(options); }
+
+/// Pages come zeroed from the system and are touched by whoever writes them first.
+Buffer allocate_host(std::size_t bytes) {
+  if (bytes == 0) return {};
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED)
+    throw UserError(
+        format("{} of memory could not be had (the machine has {} in all); use more ranks, a smaller `micro-batch` or "
+               "`recomputation of activations`",
+               format_bytes(static_cast<double>(bytes)),
+               format_bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)))));
+  madvise(data, bytes, MADV_HUGEPAGE);  // where the system has them: the first touch costs a third, and so do look-ups
+  return Buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t n) { munmap(p, n); });
+}
+
+std::shared_ptr<Stream> make_host_stream() { return std::make_shared<CpuStream>(); }
 
 }  // namespace fsdp
