@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/version.hpp"
@@ -22,7 +23,6 @@
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
-#include "kernels/element.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp {

@@ -5,10 +5,10 @@
 #include <functional>
 #include <span>
 
+#include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/stored.hpp"
-#include "kernels/element.hpp"
 #include "kernels/exact_sum.hpp"
 
 namespace fsdp {

@@ -8,10 +8,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "files/json.hpp"
-#include "kernels/element.hpp"
 
 namespace fsdp {
 

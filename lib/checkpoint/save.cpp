@@ -10,6 +10,7 @@
 
 #include <sys/stat.h>
 
+#include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
@@ -18,7 +19,6 @@
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
-#include "kernels/element.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
 #include "nn/parameters.hpp"

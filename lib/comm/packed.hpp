@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "kernels/element.hpp"
+#include "base/element.hpp"
 
 namespace fsdp {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/element.hpp"
 #include "base/error.hpp"
-#include "kernels/element.hpp"
 
 namespace fsdp {
 

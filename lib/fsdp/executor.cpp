@@ -106,8 +106,16 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
 
 void Executor::publish_parameters() { run(plan_.publish, nullptr, {}); }
 
-UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
-  run(plan_.update, read, scalars, std::exchange(record_, {}));
+void Executor::begin_update(const BatchReader& read, const UpdateScalars& scalars) {
+  begin(plan_.update, read, scalars, std::exchange(record_, {}));
+}
+void Executor::forward_backward() { issue_until(plan_.sections.forward_backward); }
+void Executor::gradient_norm() { issue_until(plan_.sections.gradient_norm); }
+
+UpdateResult Executor::update_parameters() {
+  const UpdateScalars scalars = pass_->scalars;
+  issue_until(plan_.update.size());
+  finish();
   UpdateResult result;
   on_stream(stream(StreamId::reduce), [&] {
     result = {sums().loss / scalars.tokens, std::sqrt(sums().squares.value()) / scalars.loss_scale, sums().squares.non_finite};
@@ -115,17 +123,28 @@ UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& 
   return result;
 }
 
+UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
+  begin_update(read, scalars);
+  forward_backward();
+  gradient_norm();
+  return update_parameters();
+}
+
 std::optional<NonFinite> Executor::find_non_finite(const BatchReader& read, const UpdateScalars& scalars) {
-  non_finite_.reset();
+  non_finite_ = {};
   inspecting_ = true;
   run(plan_.update, read, scalars);
   inspecting_ = false;
-  return non_finite_;
+  std::optional<NonFinite> first;
+  for (const std::optional<NonFinite>& found : non_finite_)
+    if (found && (!first || found->operation < first->operation)) first = found;
+  return first;
 }
 
 /// Looks at this rank's whole gradient of a unit, before it is reduced.
 void Executor::inspect(const Operation& op) {
-  if (!inspecting_ || non_finite_) return;
+  std::optional<NonFinite>& found = non_finite_[static_cast<std::size_t>(op.stream)];
+  if (!inspecting_ || found) return;
   const auto u = static_cast<std::size_t>(op.unit);
   const Unit& unit = layout_.units()[u];
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -135,20 +154,21 @@ void Executor::inspect(const Operation& op) {
       return std::all_of(gradient, gradient + n, [](float g) { return std::isfinite(static_cast<float>(E(g))); });
     });
     if (finite) continue;
-    non_finite_ = {static_cast<std::size_t>(&op - plan_.update.data()), u, unit.parameters[i]};
+    found = {static_cast<std::size_t>(&op - plan_.update.data()), u, unit.parameters[i]};
     return;
   }
 }
 
 /// Looks at the residual stream that a forward operation has written.
 void Executor::inspect_activations(const Operation& op, DType type) {
-  if (!inspecting_ || non_finite_) return;
+  std::optional<NonFinite>& found = non_finite_[static_cast<std::size_t>(op.stream)];
+  if (!inspecting_ || found) return;
   const std::size_t n = shape_.rows() * model_.config().width;
   const bool finite = with_element(type, [&]<class E>() {
     const E* const x = at<E>(op.writes[0]);
     return std::all_of(x, x + n, [](E value) { return std::isfinite(static_cast<float>(value)); });
   });
-  if (!finite) non_finite_ = {static_cast<std::size_t>(&op - plan_.update.data())};
+  if (!finite) found = {static_cast<std::size_t>(&op - plan_.update.data())};
 }
 
 double Executor::evaluate(const BatchReader& read) {
@@ -171,27 +191,56 @@ void Executor::record(std::span<OperationTime> times) {
 }
 
 /// Every list begins and ends with all streams idle, which plans rely on.
-void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-                   std::span<OperationTime> times) {
-  Pass pass{this, operations, read, scalars, times};
-  // The first error that is no consequence of another one is the cause.
-  std::exception_ptr cause;
-  int of_cause = 0;
-  const auto attempt = [&](auto&& work) {
+void Executor::begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
+                     std::span<OperationTime> times) {
+  pass_.emplace(Pass{this, operations, read, scalars, times});
+}
+
+namespace {
+
+/// The first error that is no consequence of another one: the cause.
+class FirstCause {
+ public:
+  template <class Work>
+  void attempt(Work&& work) {
     try {
       work();
     } catch (const StreamFailed&) {
-      if (of_cause < 1) cause = std::current_exception(), of_cause = 1;
+      keep(1);
     } catch (const GroupAborted&) {
-      if (of_cause < 2) cause = std::current_exception(), of_cause = 2;
+      keep(2);
     } catch (...) {
-      if (of_cause < 3) cause = std::current_exception(), of_cause = 3;
+      keep(3);
     }
-  };
-  attempt([&] { issue(pass); });
-  for (const auto& s : streams_) attempt([&] { s->synchronize(); });
-  if (cause) std::rethrow_exception(cause);
+  }
+  bool found() const { return rank_ > 0; }
+  void rethrow() const {
+    if (cause_) std::rethrow_exception(cause_);
+  }
+
+ private:
+  void keep(int rank) {
+    if (rank_ < rank) cause_ = std::current_exception(), rank_ = rank;
+  }
+  std::exception_ptr cause_;
+  int rank_ = 0;
+};
+
+}  // namespace
+
+/// Waits for all streams, and throws what has gone wrong on any of them.
+void Executor::finish() {
+  FirstCause cause;
+  for (const auto& s : streams_) cause.attempt([&] { s->synchronize(); });
+  pass_.reset();
+  cause.rethrow();
   collect_times();
+}
+
+void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars) {
+  begin(operations, read, scalars);
+  issue_until(operations.size());
+  finish();
 }
 
 /// Ends what other streams wait for and what will not come: from this stream, or in a collective from other ranks. Where all
@@ -203,8 +252,8 @@ void Executor::stop_all_streams() noexcept {
   if (mesh_->gather) mesh_->gather->abort();
 }
 
-/// Gives all operations to their streams, in the order of the list.
-void Executor::issue(Pass& pass) {
+/// Gives operations to their streams, in the order of the list, up to `end`. If one of them cannot be given, the list is over.
+void Executor::issue_until(std::size_t end) {
   const auto run_one = [](void* context, std::size_t index) {
     const Pass& of = *static_cast<const Pass*>(context);
     try {
@@ -214,15 +263,23 @@ void Executor::issue(Pass& pass) {
       throw;
     }
   };
-  for (std::size_t i = 0; i < pass.operations.size(); ++i) {
-    const Operation& op = pass.operations[i];
-    Stream& s = stream(op.stream);
-    for (const int w : op.waits) s.wait(events_[static_cast<std::size_t>(w)]);
-    for (const BufferId id : op.acquires) arena_.acquire(plan_.buffers[static_cast<std::size_t>(id)].bytes);
-    s.submit({run_one, &pass, i});
-    events_[i] = s.record();
-    for (const BufferId id : op.frees) arena_.give_back(plan_.buffers[static_cast<std::size_t>(id)].bytes);
-  }
+  expect(pass_ && pass_->issued <= end, "the sections of an update come in their order, after it has begun");
+  FirstCause cause;
+  cause.attempt([&] {
+    for (std::size_t& i = pass_->issued; i < end; ++i) {
+      const Operation& op = pass_->operations[i];
+      Stream& s = stream(op.stream);
+      for (const int w : op.waits) s.wait(events_[static_cast<std::size_t>(w)]);
+      for (const BufferId id : op.acquires) arena_.acquire(plan_.buffers[static_cast<std::size_t>(id)].bytes);
+      s.submit({run_one, &*pass_, i});
+      events_[i] = s.record();
+      for (const BufferId id : op.frees) arena_.give_back(plan_.buffers[static_cast<std::size_t>(id)].bytes);
+    }
+  });
+  if (!cause.found()) return;
+  for (const auto& s : streams_) cause.attempt([&] { s->synchronize(); });
+  pass_.reset();
+  cause.rethrow();
 }
 
 void Executor::run_timed(const Pass& pass, std::size_t index) {
@@ -389,7 +446,7 @@ UnitMemory Executor::memory_of(const Operation& op) {
   if (updates) {
     memory.parameters = at<float>(op.writes[written++]);
     if (const DType type = layout_.units()[u].types.parameter; type != DType::f32)
-      memory.copy = at<std::uint16_t>(op.writes[written++]), memory.copy_type = type;
+      memory.copy = {at<std::uint16_t>(op.writes[written++]), type};
   }
   if (op.kind == OperationKind::statistics)
     memory.statistics[static_cast<std::size_t>(op.round)] = at<std::int64_t>(op.writes[written++]);

@@ -98,8 +98,15 @@ class Executor {
   /// ranks what they hold a copy of. Collective over world.
   void publish_parameters();
 
-  /// One update. Collective over world. If loss or gradient are not finite, parameters and optimizer state stay as they were:
-  /// look at the result, which is the same on every rank.
+  /// One update, in the sections of the plan, each called once and in this order. They give work to the streams and do not wait
+  /// for it; the last one does. `read` must live until then. If loss or gradient are not finite, parameters and optimizer state
+  /// stay as they were: look at the result, which is the same on every rank. Collective over world. After an exception from
+  /// any of them the update is over.
+  void begin_update(const BatchReader& read, const UpdateScalars& scalars);
+  void forward_backward();
+  void gradient_norm();
+  UpdateResult update_parameters();
+  /// All four.
   UpdateResult run_update(const BatchReader& read, const UpdateScalars& scalars);
   /// The same update once more, after one that was not finite, which has changed nothing: where this rank's activations, going
   /// forward, or its own gradient, before it is reduced, are not finite for the first time; nothing if they are finite here.
@@ -124,17 +131,20 @@ class Executor {
   void reset_times();
 
  private:
-  /// What all operations of one list are run with.
+  /// What all operations of one list are run with, and how many have been given to their streams.
   struct Pass {
     Executor* executor;
     const std::vector<Operation>& operations;
     const BatchReader& read;
-    const UpdateScalars& scalars;
+    UpdateScalars scalars;
     std::span<OperationTime> times;
+    std::size_t issued = 0;
   };
-  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-           std::span<OperationTime> times = {});
-  void issue(Pass& pass);
+  void begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
+             std::span<OperationTime> times = {});
+  void issue_until(std::size_t end);
+  void finish();
+  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars);
   void run_timed(const Pass& pass, std::size_t index);
   void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
   void run_collective(const Operation& op);
@@ -172,10 +182,11 @@ class Executor {
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
   bool inspecting_ = false;
-  std::optional<NonFinite> non_finite_;  // the first that was found
+  std::array<std::optional<NonFinite>, stream_count> non_finite_;  // the first that each stream has found
   std::size_t logits_row_ = 0;
   float* logits_out_ = nullptr;  // null: the loss is wanted
 
+  std::optional<Pass> pass_;                                   // of the list that runs
   std::vector<Event> events_;                                  // the end of each operation of the list that runs
   std::array<WorkTimes, stream_count> times_of_stream_;        // since the list began
   std::array<std::shared_ptr<Stream>, stream_count> streams_;  // last: they use the others

@@ -170,10 +170,17 @@ struct UpdateSums {
   bool finite() const { return squares.non_finite == 0 && std::isfinite(loss); }
 };
 
+/// Where the sections of an update end in its list: forward and backward of all micro-batches, with their reductions; then the
+/// gradient's norm. The optimizer is the rest.
+struct UpdateSections {
+  std::size_t forward_backward = 0, gradient_norm = 0;
+};
+
 /// All streams are idle when a list of operations begins: waits order operations within a list alone.
 struct Plan {
   std::vector<PlanBuffer> buffers;
   std::vector<Operation> update;      // all micro-batches, then norm and optimizer; empty unless training
+  UpdateSections sections;            // of it
   std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers
   std::vector<Operation> publish;     // after the fp32 parameters that a rank owns have changed otherwise than by `update`
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/element.hpp"
 #include "base/error.hpp"
 
 namespace fsdp {
@@ -11,18 +12,16 @@ void ShardState::read(std::size_t unit, std::size_t begin, std::span<float> out)
   expect(type != DType::f16, "states are fp32 or bf16");
   if (type == DType::f32) return units[unit].read(begin * sizeof(float), std::as_writable_bytes(out));
   auto to = out.begin();
-  units[unit].visit<std::uint16_t>(begin * sizeof(std::uint16_t), out.size(), [&](const std::uint16_t* from, std::size_t n) {
-    to = std::transform(from, from + n, to, bf16_to_float);
-  });
+  units[unit].visit<bf16>(begin * sizeof(bf16), out.size(),
+                          [&](const bf16* from, std::size_t n) { to = std::copy(from, from + n, to); });
 }
 
 void ShardState::write(std::size_t unit, std::size_t begin, std::span<const float> values) const {
   expect(begin + values.size() <= numel(unit), "elements of the unit");
   expect(type != DType::f16, "states are fp32 or bf16");
   if (type == DType::f32) return units[unit].write(begin * sizeof(float), std::as_bytes(values));
-  std::vector<std::uint16_t> rounded(values.size());
-  std::transform(values.begin(), values.end(), rounded.begin(), float_to_bf16);
-  units[unit].write(begin * sizeof(std::uint16_t), std::as_bytes(std::span(rounded)));
+  const std::vector<bf16> rounded(values.begin(), values.end());
+  units[unit].write(begin * sizeof(bf16), std::as_bytes(std::span(rounded)));
 }
 
 std::vector<float> ShardState::values(std::size_t unit) const {

@@ -19,7 +19,7 @@ void launch_attention(Stream& stream, const Body& body, std::size_t rows, float*
   expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
   expect(body.shape.K > 0 && body.shape.H % body.shape.K == 0, "query heads must be a multiple of key heads");
   const AddTime timed(stream.times.attention);
-  const std::size_t per_thread = AttentionScratch{body.shape.T, body.shape.D}.per_thread();
+  const std::size_t per_thread = attention_scratch_of_thread(body.shape.T, body.shape.D);
   if constexpr (has_tile_form<Body>)
     if (has_tiles()) return run_attention<5>(body, rows, scratch, per_thread);
   switch (cpu_level()) {
@@ -36,7 +36,7 @@ void launch_attention(Stream& stream, const Body& body, std::size_t rows, float*
 
 std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device) {
   if (device.kind == DeviceKind::cuda) return shape.B * shape.H * shape.T;
-  return device.threads * AttentionScratch{shape.T, shape.D}.per_thread();
+  return device.threads * attention_scratch_of_thread(shape.T, shape.D);
 }
 
 template <class E>

@@ -24,8 +24,7 @@ ElementMemory<State, states> memory_of(const UpdateTarget& target) {
                                       .n = target.n,
                                       .gradient_scale = single(target.gradient_scale),
                                       .noise = target.noise,
-                                      .copy = target.copy,
-                                      .copy_type = target.copy_type};
+                                      .copy = target.copy};
   for (int k = 0; k < states; ++k) memory.state[k] = reinterpret_cast<State*>(target.state[static_cast<std::size_t>(k)]);
   return memory;
 }

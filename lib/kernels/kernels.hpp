@@ -14,9 +14,9 @@
 
 #include <type_traits>
 
+#include "base/element.hpp"
 #include "device/device.hpp"
 #include "device/traits.hpp"
-#include "kernels/element.hpp"
 
 namespace fsdp::kernels {
 

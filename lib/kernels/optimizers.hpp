@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/dtype.hpp"
+#include "base/element.hpp"
 #include "device/device.hpp"
 #include "kernels/exact_sum.hpp"
 
@@ -34,8 +34,7 @@ struct UpdateTarget {
   double gradient_scale = 1;  // clipping
   DType state_type = DType::f32;
   StateNoise noise = {};  // of bf16 states
-  std::uint16_t* copy = nullptr;
-  DType copy_type = DType::bf16;
+  Halves copy = {};
 };
 
 // --- with sums over whole tensors ---------------------------------------------------------------------------------------

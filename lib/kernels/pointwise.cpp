@@ -24,27 +24,27 @@ void add_residual(Stream& stream, E* y, const E* x, const E* branch, Nullable<E>
 template <class E>
 void bias_gelu_forward(Stream& stream, Gelu form, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F) {
   if (form == Gelu::tanh)
-    launch(stream, BiasGelu<Gelu::tanh, E>{out, pre, bias, F}, R);
+    launch(stream, BiasActivation<GeluActivation<Gelu::tanh>, E>{out, pre, bias, F}, R);
   else
-    launch(stream, BiasGelu<Gelu::erf, E>{out, pre, bias, F}, R);
+    launch(stream, BiasActivation<GeluActivation<Gelu::erf>, E>{out, pre, bias, F}, R);
 }
 
 template <class E>
 void gelu_backward(Stream& stream, Gelu form, E* d_pre, const E* d_out, const E* pre, std::size_t n) {
   if (form == Gelu::tanh)
-    launch(stream, GeluBackward<Gelu::tanh, E>{d_pre, d_out, pre, n}, blocks(n));
+    launch(stream, ActivationBackward<GeluActivation<Gelu::tanh>, E>{d_pre, d_out, pre, n}, blocks(n));
   else
-    launch(stream, GeluBackward<Gelu::erf, E>{d_pre, d_out, pre, n}, blocks(n));
+    launch(stream, ActivationBackward<GeluActivation<Gelu::erf>, E>{d_pre, d_out, pre, n}, blocks(n));
 }
 
 template <class E>
 void bias_relu_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F) {
-  launch(stream, BiasRelu<E>{out, pre, bias, F}, R);
+  launch(stream, BiasActivation<ReluActivation, E>{out, pre, bias, F}, R);
 }
 
 template <class E>
 void relu_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n) {
-  launch(stream, ReluBackward<E>{d_pre, d_out, pre, n}, blocks(n));
+  launch(stream, ActivationBackward<ReluActivation, E>{d_pre, d_out, pre, n}, blocks(n));
 }
 
 template <class E>

@@ -99,7 +99,7 @@ void adafactor(Stream& stream, const UpdateTarget& target, std::size_t begin, co
   const MatrixPart part{begin, target.n, factors.columns};
   launch(stream,
          FactoredUpdate{direction_of(stream, factors, target.gradient_scale), part, part.first_row(), target.gradient,
-                        target.parameter, target.copy, target.copy_type, single(1 - decay), single(step_size)},
+                        target.parameter, target.copy, single(1 - decay), single(step_size)},
          part.row_count());
 }
 

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "kernels/element.hpp"
+#include "base/element.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fsdp::kernels {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/element.hpp"
 #include "base/error.hpp"
-#include "kernels/element.hpp"
 
 namespace fsdp {
 

@@ -65,8 +65,7 @@ kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& 
                                .n = slice.range.size(),
                                .gradient_scale = step.gradient_scale,
                                .state_type = options.state_type,
-                               .copy = memory.copy ? memory.copy + slice.offset : nullptr,
-                               .copy_type = memory.copy_type};
+                               .copy = memory.copy.from(slice.offset)};
   for (std::size_t k = 0; k < target.state.size(); ++k)
     if (memory.states[k]) target.state[k] = memory.states[k] + slice.offset * size_of(options.state_type);
   if (options.state_type != DType::f32)

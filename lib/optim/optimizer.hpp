@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/dtype.hpp"
+#include "base/element.hpp"
 #include "device/device.hpp"
 #include "kernels/optimizers.hpp"
 #include "nn/parameters.hpp"
@@ -85,8 +85,7 @@ struct UnitMemory {
   float* parameters = nullptr;
   const float* gradients = nullptr;
   std::array<std::byte*, kernels::most_states> states = {};
-  std::uint16_t* copy = nullptr;  // the parameters in 16 bits, of copy_type; null for none
-  DType copy_type = DType::bf16;
+  Halves copy = {};  // the parameters in 16 bits, if they are computed with so
   std::array<std::int64_t*, most_rounds> statistics = {};
   float* directions = nullptr;  // as long as the rank's part, for rules with whole matrices
 };

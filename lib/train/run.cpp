@@ -113,6 +113,13 @@ void Run::read_ahead() {
   }
 }
 
+void Run::copy_batch(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const {
+  const std::size_t tokens = setup_.cut.B * setup_.cut.T;
+  const std::int32_t* const from = batch_.data() + 2 * micro * tokens;
+  std::copy_n(from, tokens, inputs);
+  std::copy_n(from + tokens, tokens, targets);
+}
+
 void Run::refuse_data() {
   agree(setup_.world, [&] {
     try {
@@ -125,58 +132,57 @@ void Run::refuse_data() {
   throw InternalError("a rank could not read its data, and does not say so");
 }
 
-bool Run::step() {
-  const Timer timer;
+void Run::begin_update() {
+  since_update_.restart();
   Executor& executor = sharded_.executor();
   executor.reset_times();
-  if (recorder_) executor.record(recorder_->next(setup_.progress.update + 1));
-  const double rate = learning_rate(setup_.schedule(), setup_.progress.update + 1);
-  const std::uint64_t tokens = setup_.train_batches->targets(setup_.progress.data.sequences);
-  const BatchReader read = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
-    const std::size_t tokens_of_one = setup_.cut.B * setup_.cut.T;
-    const std::int32_t* const from = batch_.data() + 2 * micro * tokens_of_one;
-    std::copy_n(from, tokens_of_one, inputs);
-    std::copy_n(from + tokens_of_one, tokens_of_one, targets);
-  };
-  const UpdateScalars scalars = {.update = setup_.progress.update + 1,
-                                 .learning_rate = rate,
-                                 .clip_norm = setup_.options.clip_norm,
-                                 .state_began = setup_.progress.optimizer_began,
-                                 .dropout = {.residual = static_cast<float>(setup_.options.dropout),
-                                             .attention = static_cast<float>(setup_.options.attention_dropout),
-                                             .seed = static_cast<std::uint32_t>(setup_.options.seed),
-                                             .update = setup_.progress.update + 1,
-                                             .first_sequence = setup_.cut.first_sequence(0)},
-                                 .tokens = static_cast<double>(tokens),
-                                 .loss_scale = scaler_ ? scaler_->scale() : 1};
-  const UpdateResult result = executor.run_update(read, scalars);
-  if (!result.finite() && !scaler_) refuse(result, read, scalars);
+  if (recorder_) executor.record(recorder_->next(update() + 1));
+  scalars_ = {.update = update() + 1,
+              .learning_rate = learning_rate(setup_.schedule(), update() + 1),
+              .clip_norm = setup_.options.clip_norm,
+              .state_began = setup_.progress.optimizer_began,
+              .dropout = {.residual = static_cast<float>(setup_.options.dropout),
+                          .attention = static_cast<float>(setup_.options.attention_dropout),
+                          .seed = static_cast<std::uint32_t>(setup_.options.seed),
+                          .update = update() + 1,
+                          .first_sequence = setup_.cut.first_sequence(0)},
+              .tokens = static_cast<double>(setup_.train_batches->targets(setup_.progress.data.sequences)),
+              .loss_scale = scaler_ ? scaler_->scale() : 1};
+  executor.begin_update(read_, scalars_);
+}
+
+void Run::forward_backward() { sharded_.executor().forward_backward(); }
+void Run::gradient_norm() { sharded_.executor().gradient_norm(); }
+
+bool Run::update_parameters() {
+  const UpdateResult result = sharded_.executor().update_parameters();
+  if (!result.finite() && !scaler_) refuse(result);
   if (scaler_ && !scaler_->update(result.finite())) {
-    setup_.metrics->say(format("overflow at loss scale {}, and no less is tried", scalars.loss_scale));
-    refuse(result, read, scalars);
+    setup_.metrics->say(format("overflow at loss scale {}, and no less is tried", scalars_.loss_scale));
+    refuse(result);
   }
   if (scaler_) setup_.progress.loss_scaler = scaler_->state();
   setup_.progress.data.sequences = setup_.train_batches->after(setup_.progress.data.sequences);
   if (!result.finite()) {
-    setup_.metrics->skip(setup_.progress.update + 1, scalars.loss_scale, scaler_->scale());
+    setup_.metrics->skip(setup_.progress.update + 1, scalars_.loss_scale, scaler_->scale());
     return false;
   }
   ++setup_.progress.update;
-  setup_.progress.tokens += tokens;
-  const double seconds = timer.seconds(), tokens_per_second = static_cast<double>(tokens) / seconds;
+  setup_.progress.tokens += static_cast<std::uint64_t>(scalars_.tokens);
+  const double seconds = since_update_.seconds(), tokens_per_second = scalars_.tokens / seconds;
   std::span<const std::pair<std::string, double>> group_norms;
-  if (group_norms_) group_norms = group_norms_->measure(*setup_.stream, scalars.loss_scale);
+  if (group_norms_) group_norms = group_norms_->measure(*setup_.stream, scalars_.loss_scale);
   setup_.metrics->train({.step = setup_.progress.update,
                          .loss = result.loss,
-                         .learning_rate = rate,
+                         .learning_rate = scalars_.learning_rate,
                          .gradient_norm = result.gradient_norm,
                          .tokens = setup_.progress.tokens,
                          .tokens_per_second = tokens_per_second,
                          .ms = seconds * 1e3,
                          .mfu = setup_.mfu(tokens_per_second),
-                         .loss_scale = scaler_ ? std::optional(scalars.loss_scale) : std::nullopt,
-                         .comm_exposed_ms = executor.times().exposed * 1e3,
-                         .mem_peak_bytes = executor.peak_bytes(),
+                         .loss_scale = scaler_ ? std::optional(scalars_.loss_scale) : std::nullopt,
+                         .comm_exposed_ms = sharded_.executor().times().exposed * 1e3,
+                         .mem_peak_bytes = sharded_.executor().peak_bytes(),
                          .group_norms = group_norms});
   if (recorder_ && recorder_->full()) write_trace();
   return true;
@@ -184,8 +190,8 @@ bool Run::step() {
 
 /// Ends the run after an update that is not finite, and says where that began: on the rank that is the first in the order of
 /// the plan to have something that is not finite, of its own.
-void Run::refuse(const UpdateResult& result, const BatchReader& read, const UpdateScalars& scalars) {
-  const std::optional<NonFinite> mine = sharded_.executor().find_non_finite(read, scalars);
+void Run::refuse(const UpdateResult& result) {
+  const std::optional<NonFinite> mine = sharded_.executor().find_non_finite(read_, scalars_);
   const auto ranks = static_cast<std::size_t>(setup_.world.size()), me = static_cast<std::size_t>(setup_.world.rank());
   std::vector<std::int64_t> all(3 * ranks);  // of each rank: 1 + operation, or 0; unit; parameter
   if (mine) {

@@ -20,6 +20,7 @@ class Run {
  public:
   /// Takes the memory, fills the weights and reads the first batch. Throws CollectiveError. `setup` must outlive it.
   explicit Run(Setup& setup);
+  Run(const Run&) = delete;
 
   /// Reads this rank's part of the next update, before anything of it begins: a rank that cannot read says so while all can
   /// still save. Not collective. Nothing if all updates are done.
@@ -28,9 +29,13 @@ class Run {
   /// Where some rank could not: all throw its CollectiveError. Everything has been saved.
   [[noreturn]] void refuse_data();
 
-  /// Forward, backward, reduction, optimizer: one update. False: it overflowed in fp16, its batch was left out, and the loss
-  /// scale is lower now. Throws CollectiveError if it is not finite otherwise.
-  bool step();
+  /// One update, of the batch that was read ahead, in the sections of the plan: see Executor. update_parameters() ends it, and
+  /// writes the metrics. It returns false if the update overflowed in fp16, its batch was left out, and the loss scale is lower
+  /// now; it throws CollectiveError if the update is not finite otherwise.
+  void begin_update();
+  void forward_backward();
+  void gradient_norm();
+  bool update_parameters();
   void validate();
   /// A checkpoint, unless this update has been saved already. Where saves are asynchronous it goes on while steps are done,
   /// unless `wait`.
@@ -48,7 +53,8 @@ class Run {
   void finish(const std::string& next);
 
  private:
-  [[noreturn]] void refuse(const UpdateResult& result, const BatchReader& read, const UpdateScalars& scalars);
+  void copy_batch(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
+  [[noreturn]] void refuse(const UpdateResult& result);
   void fill_weights();
   std::vector<ShardState> states();
   void require_memory();
@@ -63,7 +69,11 @@ class Run {
   std::optional<Recorder> recorder_;  // until its updates are written
   std::vector<std::int32_t> batch_;   // what was read ahead: of each micro-batch inputs, then targets
   std::exception_ptr data_problem_;   // why it was not
-  Timer since_start_;
+  UpdateScalars scalars_;             // of the update under way
+  Timer since_start_, since_update_;
+  const BatchReader read_ = [this](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
+    copy_batch(micro, inputs, targets);
+  };
 };
 
 }  // namespace fsdp

@@ -79,8 +79,11 @@ int train(const TrainOptions& options, Communicator& world) {
 
   std::size_t saves_honoured = 0;
   while (!run.done()) {
-    const bool done = run.step();  // else nothing is new but the loss scale
-    run.read_ahead();
+    run.begin_update();
+    run.forward_backward();  // of every micro-batch, with the gathers and reductions that they need
+    run.gradient_norm();
+    const bool done = run.update_parameters();  // else it overflowed: nothing is new but the loss scale
+    run.read_ahead();                           // the next update's batch
 
     const auto [requests, due, writing, blind] = agreed_requests(watch, run, world);
     if (run.saver().saving() && !writing) run.saver().finish();

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "base/element.hpp"
 #include "base/format.hpp"
 #include "base/philox.hpp"
 #include "comm/communicator.hpp"
 #include "comm/mesh.hpp"
-#include "kernels/element.hpp"
 
 namespace fsdp::test {
 

@@ -74,6 +74,27 @@ BOOST_AUTO_TEST_CASE(two_blocks_full_recomputed) {
   BOOST_TEST(b.plan.update[26].waits == std::vector<int>{25}, boost::test_tools::per_element());
 }
 
+// The sections of an update lie one behind the other: what the loop calls forward and backward holds no work of the optimizer.
+BOOST_AUTO_TEST_CASE(an_update_has_three_sections) {
+  for (const char* strategy : {"full", "optim", "none", "hybrid"})
+    for (const Optimizer* rule : {&adamw_optimizer(), &find_optimizer("muon"), &find_optimizer("lamb")}) {
+      const Plan plan = build(strategy, 3, 4, {.micro_batches = 2}, {}, {}, *rule).plan;
+      const auto [forward_backward, norm] = plan.sections;
+      BOOST_TEST_REQUIRE((0 < forward_backward && forward_backward < norm && norm < plan.update.size()));
+      for (std::size_t i = 0; i < plan.update.size(); ++i) {
+        const Operation& op = plan.update[i];
+        const bool of_optimizer = op.kind == OperationKind::optimizer || op.kind == OperationKind::statistics ||
+                                  op.kind == OperationKind::directions || op.kind == OperationKind::whole_matrices ||
+                                  op.quantity == Quantity::directions || op.quantity == Quantity::statistics;
+        const bool of_norm =
+            op.kind == OperationKind::gradient_norm || op.quantity == Quantity::squares || op.quantity == Quantity::loss;
+        BOOST_TEST(of_norm == (i >= forward_backward && i < norm));
+        if (of_optimizer) BOOST_TEST(i >= norm);
+        if (i >= norm) BOOST_TEST((of_optimizer || op.quantity == Quantity::parameters));
+      }
+    }
+}
+
 BOOST_AUTO_TEST_CASE(full_gathers_each_block_twice_and_none_never) {
   for (std::size_t layers : {1u, 2u, 5u})
     for (std::size_t micro : {1u, 3u})

@@ -151,17 +151,23 @@ int main() {
     compare("add residual", 2 * n + C, R, 0, [=](F x, I) { return k::AddResidual<float>{x, x + n, x, x + 2 * n, C, mask}; });
     if (mask.dropped) compare("dropout", n, R, 0, [=](F x, I) { return k::DropoutBody<float>{x, x, C, mask}; });
   }
-  compare("gelu", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::tanh, float>{x, x + n, x + 2 * n, C}; });
-  compare("gelu erf", 2 * n + C, R, rounding, [](F x, I) { return k::BiasGelu<k::Gelu::erf, float>{x, x + n, x + 2 * n, C}; });
+  compare("gelu", 2 * n + C, R, rounding, [](F x, I) {
+    return k::BiasActivation<k::GeluActivation<k::Gelu::tanh>, float>{x, x + n, x + 2 * n, C};
+  });
+  compare("gelu erf", 2 * n + C, R, rounding, [](F x, I) {
+    return k::BiasActivation<k::GeluActivation<k::Gelu::erf>, float>{x, x + n, x + 2 * n, C};
+  });
   const std::size_t blocks = (n + k::flat_block - 1) / k::flat_block;
   compare("gelu backward", 3 * n, blocks, rounding, [](F x, I) {
-    return k::GeluBackward<k::Gelu::tanh, float>{x, x + n, x + 2 * n, n};
+    return k::ActivationBackward<k::GeluActivation<k::Gelu::tanh>, float>{x, x + n, x + 2 * n, n};
   });
   compare("gelu erf backward", 3 * n, blocks, rounding, [](F x, I) {
-    return k::GeluBackward<k::Gelu::erf, float>{x, x + n, x + 2 * n, n};
+    return k::ActivationBackward<k::GeluActivation<k::Gelu::erf>, float>{x, x + n, x + 2 * n, n};
   });
-  compare("relu", 2 * n + C, R, 0, [](F x, I) { return k::BiasRelu<float>{x, x + n, x + 2 * n, C}; });
-  compare("relu backward", 3 * n, blocks, 0, [](F x, I) { return k::ReluBackward<float>{x, x + n, x + 2 * n, n}; });
+  compare("relu", 2 * n + C, R, 0, [](F x, I) { return k::BiasActivation<k::ReluActivation, float>{x, x + n, x + 2 * n, C}; });
+  compare("relu backward", 3 * n, blocks, 0, [](F x, I) {
+    return k::ActivationBackward<k::ReluActivation, float>{x, x + n, x + 2 * n, n};
+  });
   compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward<float>{x, x + n, x + 2 * n, n}; });
   compare("swiglu backward", 5 * n, blocks, rounding,
           [](F x, I) { return k::SwigluBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });
@@ -171,9 +177,8 @@ int main() {
   const auto softmax = [](F x) { return reinterpret_cast<k::SoftmaxStats*>(x); };
   for (const std::size_t begin : {std::size_t{0}, std::size_t{5}})
     for (const bool last : {false, true})
-      compare("cross entropy", 4 * R + n, R, rounding, [=](F x, I t) {
-        return k::CrossEntropy<float>{x, softmax(x + R), x + 4 * R, t, begin, C, last};
-      });
+      compare("cross entropy", 4 * R + n, R, rounding,
+              [=](F x, I t) { return k::CrossEntropy<float>{x, softmax(x + R), x + 4 * R, t, begin, C, last}; });
   compare("logit gradient", 3 * R + n, R, rounding,
           [=](F x, I t) { return k::LogitGradient<float>{x + 3 * R, softmax(x), t, 0, C, 0.5f}; });
   // 16-bit numbers: half as many floats hold them.

@@ -88,19 +88,19 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
   compare("relu", R, 0, [](Floats& out) {
     out = a;
     out.resize(2 * R * C);
-    return k::BiasRelu{out.data() + R * C, out.data(), bias.data(), C};
+    return k::BiasActivation<k::ReluActivation, float>{out.data() + R * C, out.data(), bias.data(), C};
   });
   compare("relu backward", 1, 0, [](Floats& out) {
     out.resize(R * C);
-    return k::ReluBackward{out.data(), b.data(), a.data(), R * C};
+    return k::ActivationBackward<k::ReluActivation, float>{out.data(), b.data(), a.data(), R * C};
   });
   compare("gelu", 1, tolerance, [](Floats& out) {
     out.resize(R * C);
-    return k::GeluBackward<k::Gelu::tanh, float>{out.data(), b.data(), a.data(), R * C};
+    return k::ActivationBackward<k::GeluActivation<k::Gelu::tanh>, float>{out.data(), b.data(), a.data(), R * C};
   });
   compare("gelu erf", 1, tolerance, [](Floats& out) {
     out.resize(R * C);
-    return k::GeluBackward<k::Gelu::erf, float>{out.data(), b.data(), a.data(), R * C};
+    return k::ActivationBackward<k::GeluActivation<k::Gelu::erf>, float>{out.data(), b.data(), a.data(), R * C};
   });
   compare("swiglu", 1, tolerance, [](Floats& out) {
     out.resize(2 * R * C);
@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(attention_within_rounding) {
   const k::DropoutMask mask = k::dropout_mask(0.1f, 1, 2, 3, 4, shape.T);
   const Floats q = random_floats(70 * 48, 1), key = random_floats(70 * 24, 2), value = random_floats(70 * 24, 3),
                d_out = random_floats(70 * 48, 4);
-  const std::size_t per_thread = k::AttentionScratch{shape.T, shape.D}.per_thread();
+  const std::size_t per_thread = k::attention_scratch_of_thread(shape.T, shape.D);
   std::vector<Floats> results;
   auto add = [&](auto forward, auto backward) {
     Floats scratch(per_thread), lse(2 * 70), all(4 * 70 * 48);  // out, dq, dk and dv

@@ -24,7 +24,7 @@ BOOST_AUTO_TEST_CASE(the_copy_is_rounded_to_the_nearest_even) {
   for (const DType type : {DType::bf16, DType::f16}) {
     std::vector<std::uint16_t> copy(p.size());
     const kernels::UpdateTarget target = {
-        .parameter = p.data(), .gradient = g.data(), .n = p.size(), .copy = copy.data(), .copy_type = type};
+        .parameter = p.data(), .gradient = g.data(), .n = p.size(), .copy = {copy.data(), type}};
     kernels::update_elements(stream, target, kernels::SgdRule{.decay = 1, .l2 = 0, .learning_rate = 0});
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (type == DType::f16) {

@@ -28,7 +28,7 @@ struct States {
       } else {
         std::uint16_t half;
         std::memcpy(&half, bytes[k].data() + i * 2, 2);
-        x[i] = bf16_to_float(half);
+        x[i] = static_cast<float>(std::bit_cast<bf16>(half));
       }
     return x;
   }

@@ -5,7 +5,9 @@
 // sum(dO_i O_i), which dropout of the probabilities does not change.
 #pragma once
 
-#include "kernels/element.hpp"
+#include <algorithm>
+
+#include "base/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/rows/dropout.hpp"
 #include "kernels/rows/lanes.hpp"
@@ -13,38 +15,131 @@
 
 namespace fsdp::kernels {
 
-/// How one thread's scratch is laid out. Rows of D floats are padded to whole registers, and arrays to whole tiles.
-struct AttentionScratch {
+/// Hands out one array after another of a thread's scratch, and counts in floats: the same calls size it and find the way in
+/// it.
+class ScratchArrays {
+ public:
+  FSDP_INLINE std::size_t floats(std::size_t n) {
+    const std::size_t begin = end_;
+    end_ += n;
+    return begin;
+  }
+  /// Of 16-bit numbers; n is even.
+  FSDP_INLINE std::size_t halves(std::size_t n) { return floats(n / 2); }
+  FSDP_INLINE std::size_t end() const { return end_; }
+
+ private:
+  std::size_t end_ = 0;
+};
+
+/// Sizes of arrays for sequences of T tokens and heads of D. Rows of D floats are padded to whole registers, and arrays to
+/// whole tiles.
+struct AttentionSizes {
   static constexpr std::size_t block = 48;     // queries at a time: divisible by every tile's rows and by 16
   static constexpr std::size_t overhang = 12;  // rows that the last tile of an array may reach beyond it
-  static constexpr std::size_t aligned(std::size_t n) { return (n + 15) / 16 * 16; }
+  FSDP_INLINE static constexpr std::size_t aligned(std::size_t n) { return (n + 15) / 16 * 16; }
 
   std::size_t T, D;
-  std::size_t width() const { return aligned(D); }
-  std::size_t rows() const { return (T + overhang) * width(); }                  // an array of T rows
-  std::size_t block_rows() const { return (block + overhang) * width(); }        // an array of one row per query of a block
-  std::size_t block_columns() const { return aligned((D + overhang) * block); }  // the same transposed
-  std::size_t scores() const { return (T + overhang) * block; }
-  std::size_t panel() const { return (block + overhang) * block; }
-  /// Floats of one thread, both passes.
-  std::size_t per_thread() const {
-    const std::size_t forward = 2 * rows() + block_rows() + block_columns() + scores();
-    const std::size_t backward = 4 * rows() + 3 * block_rows() + 2 * block_columns() + 2 * panel();
-    const std::size_t by_lanes = forward > backward ? forward : backward;
-    return by_lanes > by_tiles() ? by_lanes : by_tiles();
-  }
-  /// What rows/attention_tiles.hpp needs of it, whose backward pass takes more.
-  std::size_t by_tiles() const {
-    const std::size_t R = (T + 31) / 32 * 32, W = (D + 31) / 32 * 32;
-    return (3 * R * W + 4 * 32 * W + 2 * 32 * R) / 2 + 2 * 32 * R + 32 * W + 2 * R * W + R;
+  FSDP_INLINE std::size_t width() const { return aligned(D); }
+  FSDP_INLINE std::size_t rows() const { return (T + overhang) * width(); }  // an array of T rows
+  FSDP_INLINE std::size_t block_rows() const {
+    return (block + overhang) * width();
+  }  // an array of one row per query of a block
+  FSDP_INLINE std::size_t block_columns() const { return aligned((D + overhang) * block); }  // the same transposed
+  FSDP_INLINE std::size_t scores() const { return (T + overhang) * block; }
+  FSDP_INLINE std::size_t panel() const { return (block + overhang) * block; }
+};
+
+/// Where a thread's arrays lie in its scratch, in each of the passes, as offsets.
+struct ForwardScratch {
+  std::size_t keys, values, queries, transposed, probabilities, end;
+  FSDP_INLINE explicit ForwardScratch(AttentionSizes size) {
+    ScratchArrays take;
+    keys = take.floats(size.rows());
+    values = take.floats(size.rows());
+    queries = take.floats(size.block_rows());
+    transposed = take.floats(size.block_columns());
+    probabilities = take.floats(size.scores());
+    end = take.end();
   }
 };
+struct BackwardScratch {
+  std::size_t keys, values, d_keys, d_values, queries, d_outs, d_queries, queries_transposed, d_outs_transposed, probabilities,
+      d_scores, end;
+  FSDP_INLINE explicit BackwardScratch(AttentionSizes size) {
+    ScratchArrays take;
+    keys = take.floats(size.rows());
+    values = take.floats(size.rows());
+    d_keys = take.floats(size.rows());
+    d_values = take.floats(size.rows());
+    queries = take.floats(size.block_rows());
+    d_outs = take.floats(size.block_rows());
+    d_queries = take.floats(size.block_rows());
+    queries_transposed = take.floats(size.block_columns());
+    d_outs_transposed = take.floats(size.block_columns());
+    probabilities = take.floats(size.panel());
+    d_scores = take.floats(size.panel());
+    end = take.end();
+  }
+};
+
+/// The same for the bodies of rows/attention_tiles.hpp: R and W are T and D in whole tiles of 32.
+struct TileForwardScratch {
+  static constexpr std::size_t side = 32;
+  std::size_t R, W;
+  std::size_t keys, values, queries, probabilities, scores, sums, factors, end;
+  FSDP_INLINE TileForwardScratch(std::size_t T, std::size_t D)
+      : R((T + side - 1) / side * side), W((D + side - 1) / side * side) {
+    ScratchArrays take;
+    keys = take.halves(R * W);
+    values = take.halves(R * W);
+    queries = take.halves(side * W);
+    probabilities = take.halves(side * R);
+    scores = take.floats(side * R);
+    sums = take.floats(side * W);
+    factors = take.floats(R);
+    end = take.end();
+  }
+};
+struct TileBackwardScratch {
+  static constexpr std::size_t side = 32;
+  std::size_t R, W;
+  std::size_t keys, keys_transposed, values_transposed, queries, queries_transposed, d_outs, d_outs_transposed, slopes, rounded,
+      scores, d_scores, d_queries, d_keys, d_values, factors, end;
+  FSDP_INLINE TileBackwardScratch(std::size_t T, std::size_t D)
+      : R((T + side - 1) / side * side), W((D + side - 1) / side * side) {
+    ScratchArrays take;
+    keys = take.halves(R * W);
+    keys_transposed = take.halves(R * W);
+    values_transposed = take.halves(R * W);
+    queries = take.halves(side * W);
+    queries_transposed = take.halves(side * W);
+    d_outs = take.halves(side * W);
+    d_outs_transposed = take.halves(side * W);
+    slopes = take.halves(side * R);
+    rounded = take.halves(side * R);
+    scores = take.floats(side * R);
+    d_scores = take.floats(side * R);
+    d_queries = take.floats(side * W);
+    d_keys = take.floats(R * W);
+    d_values = take.floats(R * W);
+    factors = take.floats(R);
+    end = take.end();
+  }
+};
+
+/// Floats of one thread, for both passes and every instruction set, so that plans do not depend on it.
+inline std::size_t attention_scratch_of_thread(std::size_t T, std::size_t D) {
+  const AttentionSizes size{T, D};
+  return std::max(
+      {ForwardScratch(size).end, BackwardScratch(size).end, TileForwardScratch(T, D).end, TileBackwardScratch(T, D).end});
+}
 
 #if !defined(__CUDACC__)
 
 namespace attention_parts {
 
-constexpr std::size_t block = AttentionScratch::block;
+constexpr std::size_t block = AttentionSizes::block;
 
 /// Asks for row r + 12 of rows that lie pages apart, where the hardware does not foresee them; `write` 1 to store there. Up to
 /// 64 of D.
@@ -225,7 +320,7 @@ FSDP_INLINE void multiply(float* x, const float* factors, std::size_t count) {
 
 }  // namespace attention_parts
 
-/// Row (b, h) of B * H. `scratch`: per_thread() floats for this thread.
+/// Row (b, h) of B * H. `scratch`: attention_scratch_of_thread() floats for this thread.
 template <class E>
 struct AttentionForward {
   E* out;
@@ -239,19 +334,20 @@ struct AttentionForward {
     using namespace attention_parts;
     const AttentionShape s = shape;
     const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T;
-    const AttentionScratch size{T, D};
+    const AttentionSizes size{T, D};
     const std::size_t width = size.width(), kv_offset = b * T * s.kv_stride + h / (s.H / s.K) * D;
-    float* keys = scratch;
-    float* values = keys + size.rows();
-    float* queries = values + size.rows();
-    float* transposed = queries + size.block_rows();
-    float* probabilities = transposed + size.block_columns();
+    const ForwardScratch at(size);
+    float* keys = scratch + at.keys;
+    float* values = scratch + at.values;
+    float* queries = scratch + at.queries;
+    float* transposed = scratch + at.transposed;
+    float* probabilities = scratch + at.probabilities;
     pack(keys, width, k + kv_offset, s.kv_stride, T, T, D);
     pack(values, width, v + kv_offset, s.kv_stride, T, T, D);
 
     for (std::size_t first = 0; first < T; first += block) {
       const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
-                        columns = AttentionScratch::aligned(rows);
+                        columns = AttentionSizes::aligned(rows);
       pack_block(queries, transposed, width, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, columns, T - first, D,
                  1.0f / square_root(static_cast<float>(D)));
       scores<level>(probabilities, keys, width, transposed, D, 0, end, first, columns);
@@ -293,20 +389,21 @@ struct AttentionBackward {
     using namespace attention_parts;
     const AttentionShape s = shape;
     const std::size_t b = row / s.K, kv = row % s.K, D = s.D, T = s.T, group = s.H / s.K;
-    const AttentionScratch size{T, D};
+    const AttentionSizes size{T, D};
     const std::size_t width = size.width(), kv_offset = b * T * s.kv_stride + kv * D;
     const float scale = 1.0f / square_root(static_cast<float>(D));
-    float* keys = scratch;
-    float* values = keys + size.rows();
-    float* d_keys = values + size.rows();
-    float* d_values = d_keys + size.rows();
-    float* queries = d_values + size.rows();
-    float* d_outs = queries + size.block_rows();
-    float* d_queries = d_outs + size.block_rows();
-    float* queries_transposed = d_queries + size.block_rows();
-    float* d_outs_transposed = queries_transposed + size.block_columns();
-    float* probabilities = d_outs_transposed + size.block_columns();
-    float* d_scores = probabilities + size.panel();
+    const BackwardScratch at(size);
+    float* keys = scratch + at.keys;
+    float* values = scratch + at.values;
+    float* d_keys = scratch + at.d_keys;
+    float* d_values = scratch + at.d_values;
+    float* queries = scratch + at.queries;
+    float* d_outs = scratch + at.d_outs;
+    float* d_queries = scratch + at.d_queries;
+    float* queries_transposed = scratch + at.queries_transposed;
+    float* d_outs_transposed = scratch + at.d_outs_transposed;
+    float* probabilities = scratch + at.probabilities;
+    float* d_scores = scratch + at.d_scores;
     pack(keys, width, k + kv_offset, s.kv_stride, T, T, D);
     pack(values, width, v + kv_offset, s.kv_stride, T, T, D);
     lanes.each(2 * size.rows(), [=](std::size_t i) FSDP_LANE { d_keys[i] = 0; });
@@ -314,7 +411,7 @@ struct AttentionBackward {
     for (std::size_t h = kv * group; h < (kv + 1) * group; ++h)
       for (std::size_t first = 0; first < T; first += block) {
         const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
-                          columns = AttentionScratch::aligned(rows);
+                          columns = AttentionSizes::aligned(rows);
         const std::size_t q_offset = (b * T + first) * s.q_stride + h * D, out_offset = ((b * T + first) * s.H + h) * D;
         pack_block(queries, queries_transposed, width, q + q_offset, s.q_stride, rows, columns, T - first, D, scale);
         pack_block(d_outs, d_outs_transposed, width, d_out + out_offset, s.H * D, rows, columns, T - first, D, 1.0f);

@@ -12,16 +12,7 @@ namespace tile_parts {
 
 using namespace tiles;
 
-/// Takes arrays from a thread's scratch.
-struct Shelf {
-  float* at;
-  FSDP_INLINE float* floats(std::size_t n) {
-    float* const here = at;
-    at += n;
-    return here;
-  }
-  FSDP_INLINE bf16* numbers(std::size_t n) { return reinterpret_cast<bf16*>(floats(n / 2)); }
-};
+FSDP_INLINE bf16* halves_at(float* scratch, std::size_t offset) { return reinterpret_cast<bf16*>(scratch + offset); }
 
 /// pack() for any number of lanes: panel behind panel. `lane_stride`: elements from one lane to the next.
 template <Operand operand, Trans trans>
@@ -108,13 +99,13 @@ struct TileAttentionForward {
   FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
     using namespace tile_parts;
     const auto& [out, lse, q, k, v, s, mask] = call;
-    const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T, R = aligned(T), W = aligned(D);
+    const TileForwardScratch at(s.T, s.D);
+    const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T, R = at.R, W = at.W;
     const std::size_t kv_offset = b * T * s.kv_stride + h / (s.H / s.K) * D;
     const float scale = 1.0f / square_root(static_cast<float>(D));
-    Shelf shelf{scratch};
-    bf16 *const keys = shelf.numbers(R * W), *const values = shelf.numbers(R * W), *const queries = shelf.numbers(side * W),
-                *const probabilities = shelf.numbers(side * R);
-    float *const scores = shelf.floats(side * R), *const sums = shelf.floats(side * W), *const factors = shelf.floats(R);
+    bf16 *const keys = halves_at(scratch, at.keys), *const values = halves_at(scratch, at.values),
+                *const queries = halves_at(scratch, at.queries), *const probabilities = halves_at(scratch, at.probabilities);
+    float *const scores = scratch + at.scores, *const sums = scratch + at.sums, *const factors = scratch + at.factors;
     const Registers registers;
     pack_all<Operand::right, Trans::yes>(keys, k + kv_offset, s.kv_stride, s.kv_stride, T, D);
     pack_all<Operand::right, Trans::no>(values, v + kv_offset, s.kv_stride, 1, D, T);
@@ -160,18 +151,20 @@ struct TileAttentionBackward {
   FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
     using namespace tile_parts;
     const auto& [dq, dk, dv, d_out, out, lse, q, k, v, s, mask] = call;
-    const std::size_t b = row / s.K, kv = row % s.K, D = s.D, T = s.T, group = s.H / s.K, R = aligned(T), W = aligned(D);
+    const TileBackwardScratch at(s.T, s.D);
+    const std::size_t b = row / s.K, kv = row % s.K, D = s.D, T = s.T, group = s.H / s.K, R = at.R, W = at.W;
     const std::size_t kv_offset = b * T * s.kv_stride + kv * D;
     const float scale = 1.0f / square_root(static_cast<float>(D));
-    Shelf shelf{scratch};
-    bf16 *const keys = shelf.numbers(R * W), *const keys_transposed = shelf.numbers(R * W),
-                *const values_transposed = shelf.numbers(R * W), *const queries = shelf.numbers(side * W),
-                *const queries_transposed = shelf.numbers(side * W), *const d_outs = shelf.numbers(side * W),
-                *const d_outs_transposed = shelf.numbers(side * W), *const slopes = shelf.numbers(side * R),
-                *const rounded = shelf.numbers(side * R);
-    float *const scores = shelf.floats(side * R), *const d_scores = shelf.floats(side * R),
-                 *const d_queries = shelf.floats(side * W), *const d_keys = shelf.floats(R * W),
-                 *const d_values = shelf.floats(R * W), *const factors = shelf.floats(R);
+    bf16 *const keys = halves_at(scratch, at.keys), *const keys_transposed = halves_at(scratch, at.keys_transposed),
+                *const values_transposed = halves_at(scratch, at.values_transposed),
+                *const queries = halves_at(scratch, at.queries),
+                *const queries_transposed = halves_at(scratch, at.queries_transposed),
+                *const d_outs = halves_at(scratch, at.d_outs),
+                *const d_outs_transposed = halves_at(scratch, at.d_outs_transposed),
+                *const slopes = halves_at(scratch, at.slopes), *const rounded = halves_at(scratch, at.rounded);
+    float *const scores = scratch + at.scores, *const d_scores = scratch + at.d_scores,
+                 *const d_queries = scratch + at.d_queries, *const d_keys = scratch + at.d_keys,
+                 *const d_values = scratch + at.d_values, *const factors = scratch + at.factors;
     const Registers registers;
     pack_all<Operand::right, Trans::no>(keys, k + kv_offset, s.kv_stride, 1, D, T);
     pack_all<Operand::right, Trans::yes>(keys_transposed, k + kv_offset, s.kv_stride, s.kv_stride, T, D);

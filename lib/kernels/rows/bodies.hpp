@@ -55,29 +55,29 @@
   FSDP_ROW_BODIES_OF(X, f16)
 
 /// Those on weights and activations of type E.
-#define FSDP_ROW_BODIES_OF(X, E) \
-  X(AddBias<E>)                  \
-  X(AddResidual<E>)              \
-  X(BiasGelu<Gelu::erf, E>)      \
-  X(BiasGelu<Gelu::tanh, E>)     \
-  X(BiasRelu<E>)                 \
-  X(ColumnSum<E>)                \
-  X(CrossEntropy<E>)             \
-  X(DropoutBody<E>)              \
-  X(EmbeddingBackward<E>)        \
-  X(EmbeddingForward<E>)         \
-  X(Fill<E>)                     \
-  X(GeluBackward<Gelu::erf, E>)  \
-  X(GeluBackward<Gelu::tanh, E>) \
-  X(HeadNormBackward<E>)         \
-  X(HeadNormForward<E>)          \
-  X(LayerNormBackward<E>)        \
-  X(LayerNormForward<E>)         \
-  X(LogitGradient<E>)            \
-  X(PositionBackward<E>)         \
-  X(ReluBackward<E>)             \
-  X(RmsNormBackward<E>)          \
-  X(RmsNormForward<E>)           \
-  X(RopeBody<E>)                 \
-  X(SwigluBackward<E>)           \
+#define FSDP_ROW_BODIES_OF(X, E)                       \
+  X(ActivationBackward<GeluActivation<Gelu::erf>, E>)  \
+  X(ActivationBackward<GeluActivation<Gelu::tanh>, E>) \
+  X(ActivationBackward<ReluActivation, E>)             \
+  X(AddBias<E>)                                        \
+  X(AddResidual<E>)                                    \
+  X(BiasActivation<GeluActivation<Gelu::erf>, E>)      \
+  X(BiasActivation<GeluActivation<Gelu::tanh>, E>)     \
+  X(BiasActivation<ReluActivation, E>)                 \
+  X(ColumnSum<E>)                                      \
+  X(CrossEntropy<E>)                                   \
+  X(DropoutBody<E>)                                    \
+  X(EmbeddingBackward<E>)                              \
+  X(EmbeddingForward<E>)                               \
+  X(Fill<E>)                                           \
+  X(HeadNormBackward<E>)                               \
+  X(HeadNormForward<E>)                                \
+  X(LayerNormBackward<E>)                              \
+  X(LayerNormForward<E>)                               \
+  X(LogitGradient<E>)                                  \
+  X(PositionBackward<E>)                               \
+  X(RmsNormBackward<E>)                                \
+  X(RmsNormForward<E>)                                 \
+  X(RopeBody<E>)                                       \
+  X(SwigluBackward<E>)                                 \
   X(SwigluForward<E>)

@@ -5,8 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "base/element.hpp"
 #include "base/philox.hpp"
-#include "kernels/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/rows/lanes.hpp"
 

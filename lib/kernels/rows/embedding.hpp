@@ -1,7 +1,7 @@
 // Row bodies of the embeddings. Letters as in kernels.hpp.
 #pragma once
 
-#include "kernels/element.hpp"
+#include "base/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/rows/lanes.hpp"
 

@@ -1,10 +1,11 @@
-// Rounding to bf16 at random, for states of optimizers: an average over many updates would not move if each small step were
-// rounded to nearest. Integers and selects, so that loops become vector code and every instruction set gives the same bits.
+// Rounding to 16 bits. States of optimizers are rounded to bf16 at random: an average over many updates would not move if each
+// small step were rounded to nearest. Integers and selects, so that loops become vector code and every instruction set gives
+// the same bits.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/element.hpp"
+#include "base/element.hpp"
 #include "kernels/math.hpp"
 
 namespace fsdp::kernels {
@@ -16,6 +17,16 @@ FSDP_INLINE std::uint16_t round_to_bf16(float value, std::uint32_t noise) {
   const bool down = (bits & 0x7fff0000u) >= 0x7f7f0000u;  // the largest finite number and what lies above
   const std::uint32_t nan = (bits & 0x7fffffffu) > 0x7f800000u ? 0x40u : 0u;
   return static_cast<std::uint16_t>(((bits + (down ? 0u : noise)) >> 16) | nan);
+}
+
+/// to[offset + i] = from[i], to the nearest number of the type.
+template <class Lanes>
+FSDP_INLINE void write_halves(Lanes lanes, Halves to, std::size_t offset, const float* from, std::size_t count) {
+  std::uint16_t* const out = to.data + offset;
+  if (to.type == DType::bf16)
+    lanes.each(count, [=](std::size_t i) FSDP_LANE { out[i] = element_parts::to_bf16(from[i]); });
+  else
+    lanes.each(count, [=](std::size_t i) FSDP_LANE { out[i] = element_parts::to_f16(from[i]); });
 }
 
 }  // namespace fsdp::kernels

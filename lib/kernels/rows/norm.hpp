@@ -3,7 +3,7 @@
 // threads.
 #pragma once
 
-#include "kernels/element.hpp"
+#include "base/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/rows/lanes.hpp"
 

@@ -89,8 +89,7 @@ struct ElementMemory {
   std::size_t n;
   float gradient_scale;
   StateNoise noise;
-  std::uint16_t* copy;  // of the new parameters, or null
-  DType copy_type;
+  Halves copy;  // of the new parameters
 
   /// Elements of the first block that come before this part. The blocks of bf16 states are those of the whole parameter, since
   /// the noise goes by them.
@@ -166,15 +165,9 @@ struct ElementMemory {
   /// Behind a walk over row b that wrote parameters, while they are in the first-level cache.
   template <class Lanes>
   FSDP_INLINE void write_copy(Lanes lanes, std::size_t b) const {
-    if (!copy) return;
-    const std::size_t first = begin(b), count = end(b) - first;
-    const float* from = parameter + first;
-    std::uint16_t* to = copy + first;
+    if (!copy.data) return;
     lanes.sync();
-    if (copy_type == DType::bf16)
-      lanes.each(count, [=](std::size_t i) FSDP_LANE { to[i] = element_parts::to_bf16(from[i]); });
-    else
-      lanes.each(count, [=](std::size_t i) FSDP_LANE { to[i] = element_parts::to_f16(from[i]); });
+    write_halves(lanes, copy, begin(b), parameter + begin(b), end(b) - begin(b));
   }
 };
 

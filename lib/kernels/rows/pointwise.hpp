@@ -1,7 +1,7 @@
 // Bodies without sums. Those on flat arrays take "row" b to be elements [b * flat_block, ...) of n.
 #pragma once
 
-#include "kernels/element.hpp"
+#include "base/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/rows/dropout.hpp"
 #include "kernels/rows/lanes.hpp"
@@ -92,8 +92,19 @@ FSDP_INLINE float gelu_slope(float x) {
   }
 }
 
-template <Gelu form, class E>
-struct BiasGelu {
+/// An activation: its value, and what becomes of the gradient of its result.
+template <Gelu form>
+struct GeluActivation {
+  FSDP_INLINE static float value(float x) { return gelu<form>(x); }
+  FSDP_INLINE static float backward(float d, float x) { return d * gelu_slope<form>(x); }
+};
+struct ReluActivation {
+  FSDP_INLINE static float value(float x) { return x > 0.0f ? x : 0.0f; }
+  FSDP_INLINE static float backward(float d, float x) { return x > 0.0f ? d : 0.0f; }
+};
+
+template <class Activation, class E>
+struct BiasActivation {
   E *out, *pre;
   const E* bias;
   std::size_t F;
@@ -106,15 +117,15 @@ struct BiasGelu {
       lanes.each(F, [=](std::size_t c) FSDP_LANE {
         const float value = E(row[c] + b[c]);  // as it is stored: backward and refilling find the same
         row[c] = E(value);
-        to[c] = E(gelu<form>(value));
+        to[c] = E(Activation::value(value));
       });
     else
-      lanes.each(F, [=](std::size_t c) FSDP_LANE { to[c] = E(gelu<form>(row[c])); });
+      lanes.each(F, [=](std::size_t c) FSDP_LANE { to[c] = E(Activation::value(row[c])); });
   }
 };
 
-template <Gelu form, class E>
-struct GeluBackward {
+template <class Activation, class E>
+struct ActivationBackward {
   E* d_pre;
   const E *d_out, *pre;
   std::size_t n;
@@ -122,46 +133,7 @@ struct GeluBackward {
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
     each_of_block(lanes, b, n,
-                  [k = *this](std::size_t i) FSDP_LANE { k.d_pre[i] = E(k.d_out[i] * gelu_slope<form>(k.pre[i])); });
-  }
-};
-
-template <class E>
-struct BiasRelu {
-  E *out, *pre;
-  const E* bias;
-  std::size_t F;
-
-  template <class Lanes>
-  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    E *to = out + r * F, *row = pre + r * F;
-    const E* b = bias;
-    if (b)
-      lanes.each(F, [=](std::size_t c) FSDP_LANE {
-        const float value = E(row[c] + b[c]);  // as it is stored: backward and refilling find the same
-        row[c] = E(value);
-        to[c] = E(value > 0.0f ? value : 0.0f);
-      });
-    else
-      lanes.each(F, [=](std::size_t c) FSDP_LANE {
-        const float value = row[c];
-        to[c] = E(value > 0.0f ? value : 0.0f);
-      });
-  }
-};
-
-template <class E>
-struct ReluBackward {
-  E* d_pre;
-  const E *d_out, *pre;
-  std::size_t n;
-
-  template <class Lanes>
-  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
-      const float d = k.d_out[i], at = k.pre[i];
-      k.d_pre[i] = E(at > 0.0f ? d : 0.0f);
-    });
+                  [k = *this](std::size_t i) FSDP_LANE { k.d_pre[i] = E(Activation::backward(k.d_out[i], k.pre[i])); });
   }
 };
 

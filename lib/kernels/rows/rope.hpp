@@ -1,7 +1,7 @@
 // Row body of the rotary positions.
 #pragma once
 
-#include "kernels/element.hpp"
+#include "base/element.hpp"
 #include "kernels/rows/lanes.hpp"
 
 namespace fsdp::kernels {

@@ -210,8 +210,7 @@ struct FactoredUpdate {
   std::size_t first_row;
   const float* gradient;
   float* parameter;
-  std::uint16_t* copy;
-  DType copy_type;
+  Halves copy;
   float decay, step_size;
 
   template <class Lanes>
@@ -223,12 +222,7 @@ struct FactoredUpdate {
     const float* g = gradient + (begin - part.begin);
     lanes.each(count,
                [=](std::size_t j) FSDP_LANE { p[j] = p[j] * k.decay - k.step_size * k.direction(g[j], row_factor, c + j); });
-    if (!copy) return;
-    std::uint16_t* to = copy + (begin - part.begin);
-    if (copy_type == DType::bf16)
-      lanes.each(count, [=](std::size_t j) FSDP_LANE { to[j] = element_parts::to_bf16(p[j]); });
-    else
-      lanes.each(count, [=](std::size_t j) FSDP_LANE { to[j] = element_parts::to_f16(p[j]); });
+    if (copy.data) write_halves(lanes, copy, begin - part.begin, p, count);
   }
 };
 

@@ -10,7 +10,7 @@
 
 #include <cstddef>
 
-#include "kernels/element.hpp"
+#include "base/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/math.hpp"
 

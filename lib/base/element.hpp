@@ -59,6 +59,15 @@ struct f16 {
   FSDP_ELEMENT operator float() const { return element_parts::from_f16(bits); }
 };
 
+/// Memory of a 16-bit type that is known when the program runs; null for none.
+struct Halves {
+  std::uint16_t* data = nullptr;
+  DType type = DType::bf16;
+
+  /// The memory `n` elements on.
+  Halves from(std::size_t n) const { return {data ? data + n : nullptr, type}; }
+};
+
 template <class T>
 inline constexpr DType dtype_of = DType::f32;
 template <>
