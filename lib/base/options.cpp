@@ -431,10 +431,14 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
   if (!opened || std::filesystem::is_directory(path))
     throw UserError(format("cannot read --config '{}' ({}) give a file of lines 'name = value'", path,
                            std::filesystem::is_directory(path) ? "it is a folder" : "no such file, or no permission"));
-  constexpr std::size_t longest = std::size_t{16} << 20;  // a device may have no end
-  std::string text(longest + 1, '\0');
-  opened.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(opened.gcount()));
+  constexpr std::size_t longest = std::size_t{16} << 20, piece = std::size_t{16} << 10;  // a device may have no end
+  std::string text;
+  while (opened && text.size() <= longest) {
+    const std::size_t before = text.size();
+    text.resize(before + piece);
+    opened.read(text.data() + before, static_cast<std::streamsize>(piece));
+    text.resize(before + static_cast<std::size_t>(opened.gcount()));
+  }
   if (opened.bad()) throw UserError(format("cannot read --config '{}' (reading stopped with an error) check the file", path));
   if (text.size() > longest)
     throw UserError(format("cannot read --config '{}' (it is longer than {}) check the path", path,

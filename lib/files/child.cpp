@@ -24,6 +24,9 @@ namespace fsdp {
 
 namespace {
 
+/// Set in a process that what_ends() has made.
+bool is_child = false;
+
 /// The address space of this process.
 std::size_t own_bytes() {
   std::size_t pages = 0;
@@ -36,6 +39,13 @@ void limit(__rlimit_resource what, std::size_t to) {
   if (::getrlimit(what, &now) != 0) return;
   now.rlim_cur = std::min<rlim_t>(to, now.rlim_max);
   ::setrlimit(what, &now);
+}
+
+void come_to_an_end(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (...) {  // which is one, too
+  }
 }
 
 [[noreturn]] void live_as_child(const std::function<void()>& work, const ChildLimits& limits, std::size_t own, pid_t parent,
@@ -54,10 +64,8 @@ void limit(__rlimit_resource what, std::size_t to) {
 #else
   static_cast<void>(own);
 #endif
-  try {
-    work();
-  } catch (...) {  // it came to an end
-  }
+  is_child = true;
+  come_to_an_end(work);
   const char done = 1;
   ::_exit(::write(said, &done, 1) == 1 ? 0 : 1);
 }
@@ -94,6 +102,10 @@ struct Pipe {
 }  // namespace
 
 std::string what_ends(const std::function<void()>& work, const ChildLimits& limits) {
+  if (is_child) {
+    come_to_an_end(work);
+    return "";
+  }
   const std::size_t own = own_bytes();
   const pid_t parent = ::getpid();
   Pipe pipe;

@@ -23,6 +23,20 @@ BOOST_AUTO_TEST_CASE(work_that_returns_or_throws_has_come_to_its_end) {
   BOOST_TEST(what_ends([] { throw std::runtime_error("refused"); }) == "");
 }
 
+BOOST_AUTO_TEST_CASE(work_within_work_is_done_in_the_same_process) {
+  const auto outer = [] {
+    const pid_t self = getpid();
+    pid_t inner = 0;
+    const std::string end = what_ends([&] {
+      inner = getpid();
+      throw std::runtime_error("refused");
+    });
+    if (inner == self && end.empty()) raise(SIGTERM);  // says so
+  };
+  CHECK_CONTAINS(what_ends(outer), "signal 15");
+  CHECK_CONTAINS(what_ends([] { what_ends([] { raise(SIGSEGV); }); }), "signal 11");
+}
+
 BOOST_AUTO_TEST_CASE(what_ends_it_is_told) {
   CHECK_CONTAINS(what_ends([] { raise(SIGSEGV); }), "signal 11, Segmentation fault");
   CHECK_CONTAINS(what_ends([] { raise(SIGABRT); }), "signal 6");

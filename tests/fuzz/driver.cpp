@@ -12,22 +12,28 @@
 #include <string_view>
 #include <vector>
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 #include <csignal>
 
 #include "base/format.hpp"
+#include "files/child.hpp"
 #include "fuzz/mutate.hpp"
 #include "fuzz/targets.hpp"
 #include "support/files.hpp"
 
-// A reader that asks for all memory gets none, as it would without sanitizers.
+// A reader that asks for all memory gets none, as it would without sanitizers. Where memory was taken and given back is not
+// kept, which would be a tenth of the time, and reports do not name functions, which takes seconds for each crash of HDF5 in a
+// child: whoever reads an input again asks for both (see Fuzzer::report).
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1:max_allocation_size_mb=1024:quarantine_size_mb=16:detect_stack_use_after_return=0:"
-         "exitcode=99";
+         "malloc_context_size=0:symbolize=0:exitcode=99";
 }
 extern "C" const char* __ubsan_default_options() { return "halt_on_error=1:print_stacktrace=1"; }
 
@@ -41,14 +47,17 @@ using Clock = std::chrono::steady_clock;
 // The reader itself gives up what keeps HDF5 busy, after ten seconds of computing or a minute; each input is read twice.
 constexpr double longest_s = 10, longest_in_child_s = 150;
 constexpr std::size_t most_memory = std::size_t{2} << 30;  // resident
+constexpr std::uint64_t batch = 500;                       // inputs of one child
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// What the worker is at, for its parent to see when it is dead.
 struct Shared {
   std::atomic<std::uint64_t> done = 0, accepted = 0, refused = 0;  // inputs
-  std::atomic<std::uint64_t> size = 0;                             // of the present one
-  char failure[1000] = "";                                         // what was wrong with it, if the worker could say
+  std::atomic<std::uint64_t> ended = 0, busy = 0;                  // those that ended the child of a batch, and how
+  std::atomic<bool> hdf5_is_busy = false;
+  std::atomic<std::uint64_t> size = 0;  // of the present one
+  char failure[1000] = "";              // what was wrong with it, if the worker could say
   char bytes[longest_input];
 };
 
@@ -59,6 +68,30 @@ std::size_t peak_bytes(__rusage_who who = RUSAGE_SELF) {
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
 }
 
+/// Set in shared memory by the child of a batch before it ends itself.
+std::atomic<bool>* hdf5_is_busy = nullptr;
+
+/// The programs let HDF5 compute for ten seconds at a file. A batch is for many files, so it gives up one at which HDF5
+/// computes for a quarter of a second, as at one of a thousand, some of them for ever: such a one is neither accepted nor
+/// refused.
+void end_in_hdf5(int, siginfo_t*, void* context) {
+  const greg_t at = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP];
+  Dl_info code{};
+  if (::dladdr(reinterpret_cast<void*>(at), &code) == 0 || !std::strstr(code.dli_fname, "libhdf5")) return;
+  *hdf5_is_busy = true;
+  ::_exit(1);
+}
+
+/// Looks after each quarter of a second of computing, from now on.
+void watch_hdf5() {
+  struct sigaction action {};
+  action.sa_sigaction = end_in_hdf5;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  ::sigaction(SIGPROF, &action, nullptr);
+  const itimerval every{{0, 250'000}, {0, 250'000}};
+  ::setitimer(ITIMER_PROF, &every, nullptr);
+}
+
 struct Budget {
   std::uint64_t inputs = ~std::uint64_t{0};
   double seconds = 1e9;
@@ -66,10 +99,12 @@ struct Budget {
 
 class Fuzzer {
  public:
-  Fuzzer(const NamedTarget& named, std::uint64_t seed) : name_(named.name), seed_(seed), target_(named.make(folder_.path())) {
+  Fuzzer(const NamedTarget& named, std::uint64_t seed, bool in_batches = false)
+      : name_(named.name), seed_(seed), target_(named.make(folder_.path())), in_batches_(in_batches && target_.has_limits) {
     void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     shared_ = new (memory) Shared;
+    hdf5_is_busy = &shared_->hdf5_is_busy;
   }
   Fuzzer(const Fuzzer&) = delete;
   ~Fuzzer() { ::munmap(shared_, sizeof(Shared)); }
@@ -86,6 +121,9 @@ class Fuzzer {
                name_, done, seconds, static_cast<double>(done) / seconds, shared_->accepted.load(), shared_->refused.load(),
                format_bytes(static_cast<double>(peak_bytes(RUSAGE_CHILDREN))), seed_, target_.corpus.size(),
                std::chrono::duration<double>(began - start).count());
+    if (in_batches_)
+      fmt::print("{}: {} inputs ended the child of a batch, {} of them were given up\n", name_, shared_->ended.load(),
+                 shared_->busy.load());
     if (!passed) return report(format("iteration {}", done));
     if (done >= 100 && shared_->refused == 0) {
       fmt::print("{}: nothing was refused, so this reader is not tested\n", name_);
@@ -137,21 +175,45 @@ class Fuzzer {
       if (!read(bytes)) fail("a file of the corpus is refused");
   }
 
+  void read_mutant(std::uint64_t i) {
+    Random random(seed_ * 0x100000001b3 + i);
+    const std::string bytes = mutant(target_.corpus, target_.is_text, random);
+    shared_->done = i + 1;
+    if (std::find(target_.corpus.begin(), target_.corpus.end(), bytes) != target_.corpus.end()) return;
+    const bool accepted = read(bytes);
+    ++(accepted ? shared_->accepted : shared_->refused);
+  }
+
   void read_mutants(const Budget& budget, Clock::time_point start) {
-    for (std::uint64_t i = 0; i < budget.inputs && seconds_since(start) < budget.seconds; ++i) {
-      Random random(seed_ * 0x100000001b3 + i);
-      const std::string bytes = mutant(target_.corpus, target_.is_text, random);
-      shared_->done = i + 1;
-      if (std::find(target_.corpus.begin(), target_.corpus.end(), bytes) != target_.corpus.end()) continue;
-      const bool accepted = read(bytes);
-      ++(accepted ? shared_->accepted : shared_->refused);
+    const auto goes_on = [&] { return shared_->done < budget.inputs && seconds_since(start) < budget.seconds; };
+    while (goes_on()) {
+      const std::uint64_t first = shared_->done;
+      if (!in_batches_) {
+        read_mutant(first);
+        continue;
+      }
+      const auto read_batch = [&] {
+        while (goes_on() && shared_->done < first + batch) {
+          watch_hdf5();
+          read_mutant(shared_->done);
+        }
+      };
+      const std::string end = what_ends(read_batch, {.seconds = 1e6, .bytes = std::size_t{4} << 30});
+      if (shared_->failure[0] != '\0') ::_exit(1);
+      if (end.empty()) continue;
+      if (shared_->done == first) fail(format("the child of a batch did not begin: {}", end));
+      ++shared_->ended;
+      if (shared_->hdf5_is_busy.exchange(false))
+        ++shared_->busy;
+      else
+        read_mutant(shared_->done - 1);  // as the programs do, who have a child for it alone
     }
   }
 
   /// Does it in another process. False, with shared_->failure, unless that comes to its end, each input in time.
   template <class Work>
   bool in_worker(Work&& work) {
-    shared_->done = shared_->accepted = shared_->refused = 0;
+    shared_->done = shared_->accepted = shared_->refused = shared_->ended = shared_->busy = 0;
     std::fflush(stdout);
     const pid_t worker = ::fork();
     if (worker < 0) throw std::runtime_error("no worker");
@@ -185,8 +247,11 @@ class Fuzzer {
   bool report(const std::string& where) {
     const std::string file = format("fuzz-{}-{}-{}", name_, seed_, shared_->done.load());
     test::write_file(file, std::string(shared_->bytes, shared_->size));
-    fmt::print("{}: FAILED ({}), seed {}, {}; the input is {}, {} bytes\nagain: {} -- {} --input {}\n", name_, shared_->failure,
-               seed_, where, file, shared_->size.load(), fs::read_symlink("/proc/self/exe").string(), name_, file);
+    fmt::print(
+        "{}: FAILED ({}), seed {}, {}; the input is {}, {} bytes\n"
+        "again: ASAN_OPTIONS=malloc_context_size=30:symbolize=1 {} -- {} --input {}\n",
+        name_, shared_->failure, seed_, where, file, shared_->size.load(), fs::read_symlink("/proc/self/exe").string(), name_,
+        file);
     return false;
   }
 
@@ -194,15 +259,18 @@ class Fuzzer {
   std::uint64_t seed_;
   WorkingFolder folder_;
   Target target_;
+  bool in_batches_;
   Shared* shared_ = nullptr;
 };
 
 int usage() {
   fmt::print(stderr,
-             "Usage: fuzz -- TARGET SECONDSs|COUNT [SEED]   (10s: ten seconds; 5000: so many inputs)\n"
+             "Usage: fuzz -- TARGET SECONDSs|COUNT [SEED [--batches]]   (10s: ten seconds; 5000: so many inputs)\n"
              "       fuzz -- TARGET --input FILE\n"
-             "       fuzz -- TARGET --corpus FOLDER         (writes the files that the mutants are made of)\n"
-             "Targets:");
+             "       fuzz -- TARGET --corpus FOLDER   (writes the files that the mutants are made of)\n"
+             "With --batches, what is tried in a child process first has one for {} inputs, instead of one for each.\n"
+             "Targets:",
+             batch);
   for (const NamedTarget& target : all_targets()) fmt::print(stderr, " {}", target.name);
   fmt::print(stderr, "\n");
   return 2;
@@ -211,7 +279,8 @@ int usage() {
 int run(std::vector<std::string> arguments) {
   if (!arguments.empty() && arguments.front() == "--") arguments.erase(arguments.begin());
   const NamedTarget* named = arguments.empty() ? nullptr : find_target(arguments.front());
-  if (!named || arguments.size() < 2 || arguments.size() > 3) return usage();
+  const bool in_batches = arguments.size() == 4 && arguments[3] == "--batches";
+  if (!named || arguments.size() < 2 || (arguments.size() > 3 && !in_batches)) return usage();
   const std::string amount = arguments[1];
   if (amount.starts_with("--")) {
     if (arguments.size() != 3) return usage();
@@ -227,7 +296,7 @@ int run(std::vector<std::string> arguments) {
     budget.seconds = std::stod(amount);
   else
     budget.inputs = std::stoull(amount);
-  return Fuzzer(*named, seed).run(budget) ? 0 : 1;
+  return Fuzzer(*named, seed, in_batches).run(budget) ? 0 : 1;
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ void insert_word(std::string& text, Random& random) {
 
 /// Values in place of a value are nested as deep as no parser should follow.
 void nest(std::string& text, Random& random) {
-  const std::size_t depth = random.one_in(4) ? 100'000 : 1 + random.below(100);
+  const std::size_t depth = random.one_in(40) ? 100'000 : 1 + random.below(100);
   const std::string_view open = random.one_in(2) ? "[" : "{\"a\":";
   std::string nested;
   for (std::size_t i = 0; i < depth; ++i) nested += open;
@@ -154,8 +154,9 @@ void nest(std::string& text, Random& random) {
   text.insert(colon == std::string::npos ? random.below(text.size() + 1) : colon + 1, nested);
 }
 
+/// A text of a million bytes takes as long as a thousand others, and reaches no more than a limit of sizes: few have it.
 void lengthen(std::string& text, Random& random) {
-  const std::size_t n = std::array<std::size_t, 3>{300, 5'000, 1'000'000}[random.below(3)];
+  const std::size_t n = random.one_in(40) ? 1'000'000 : std::array<std::size_t, 2>{300, 5'000}[random.below(2)];
   text.insert(random.below(text.size() + 1), std::string(n, std::array<char, 4>{'a', '0', ' ', '\\'}[random.below(4)]));
 }
 
