@@ -52,7 +52,7 @@ struct TrainOptions {
   bool no_verify = false;
   // run
   std::string device = "auto";
-  CommOptions comm = {.kind = CommKind::automatic};
+  CommOptions comm = {.kind = "auto"};
   CpuDeviceOptions cpu;
   ExecutorOptions execution;
   std::size_t seed = 1;
