@@ -22,7 +22,7 @@ struct BenchOptions {
   TraceOptions trace;
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // of collectives
-  CommOptions comm = {.kind = CommKind::automatic};
+  CommOptions comm = {.kind = "auto"};
   bool comm_thread = false;
   std::string optimizer;         // empty: all
   std::filesystem::path python;  // empty: no comparison with PyTorch

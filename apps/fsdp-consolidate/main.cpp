@@ -38,10 +38,13 @@ OptionTable consolidate_option_table(Command& o) {
   table.path("out", "OUT", o.out, "The file (hdf5, as in model.h5) or folder (safetensors) to make. It must not exist.")
       .positional()
       .required();
-  table.choice<ConsolidatedFormat>(
-      "format", o.how.format, {{"hdf5", ConsolidatedFormat::hdf5}, {"safetensors", ConsolidatedFormat::safetensors}},
-      "hdf5: one file, a dataset per parameter under its Hugging Face name. safetensors: a Hugging Face folder, "
-      "config.json, model.safetensors, and the tokenizer's files of the folder that the model came from.");
+  std::vector<std::pair<std::string, const ModelFormat*>> names;
+  std::vector<std::string> about;
+  for (const ModelFormat* row : model_formats()) {
+    names.emplace_back(row->name, row);
+    about.push_back(format("{}: {}.", row->name, row->about));
+  }
+  table.choice<const ModelFormat*>("format", o.how.format, std::move(names), format("{}", fmt::join(about, " ")));
   table
       .choice<DType>("dtype", o.how.type, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
                      "Type of the numbers written, rounded to nearest from the fp32 parameters.")
@@ -49,7 +52,8 @@ OptionTable consolidate_option_table(Command& o) {
   table
       .size("max-shard-size", "SIZE", o.how.max_shard_bytes,
             "safetensors: largest file, as in 5GB; then there are several, and model.safetensors.index.json names them.")
-      .unset("one file");
+      .unset("one file")
+      .sets("largest file");
   table
       .flag("with-optimizer", o.how.with_optimizer,
             "The optimizer's states, too, in fp32: in HDF5 as datasets /exp_avg/NAME and so on, beside safetensors in "
@@ -77,18 +81,20 @@ int run(const Command& options) {
   if (options.checkpoint.empty() || options.out.empty())
     throw UserError("CHECKPOINT and OUT are needed (what to read, and where to write) see fsdp-consolidate --help");
 
-  if (options.how.max_shard_bytes > 0 && options.how.format == ConsolidatedFormat::hdf5)
-    throw UserError("--max-shard-size changes nothing (HDF5 makes one file) add --format safetensors, or leave it out");
-
+  if (options.how.max_shard_bytes > 0 && !options.how.format->is_file)
+    throw UserError(
+        format("--max-shard-size changes nothing (--format {} makes one file) add --format safetensors, or leave it out",
+               options.how.format->name));
+  if (options.how.format->check) options.how.format->check(options.how);
   const std::filesystem::path ending = options.out.extension();
   if (ending == ".safetensors")
     throw UserError(
         format("{} would be {} (OUT names the whole result, and a file model.safetensors is made in a folder) name "
                "the folder, with --format safetensors, or give a name in .h5",
-               options.out.string(), options.how.format == ConsolidatedFormat::hdf5 ? "an HDF5 file" : "a folder"));
-  if (options.how.format == ConsolidatedFormat::safetensors && (ending == ".h5" || ending == ".hdf5"))
-    throw UserError(format("{} would be a folder (--format safetensors makes one) name a folder, or leave out --format",
-                           options.out.string()));
+               options.out.string(), options.how.format->what));
+  if (options.how.format->is_file && (ending == ".h5" || ending == ".hdf5"))
+    throw UserError(format("{} would be a folder (--format {} makes one) name a folder, or leave out --format",
+                           options.out.string(), options.how.format->name));
 
   std::vector<std::string> warnings;
   if (options.verify && options.no_verify)
@@ -98,7 +104,7 @@ int run(const Command& options) {
   if (options.verify) {
     const int files = reader->header().world_size + 1;
     with_progress("checksums", [&](const ByteProgress& progress) { reader->verify(0, 1, progress); });
-    with_progress("norms", [&](const ByteProgress& progress) { verify_norms(*reader, {"parameters"}, progress); });
+    with_progress("norms", [&](const ByteProgress& progress) { verify_norms(*reader, {parameters_state}, progress); });
     fmt::print("{}: {} files verified\n", reader->description(), files);
   }
   Consolidated done;

@@ -157,15 +157,15 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
   const std::string& name = command.tensor;
   const Shape shape = source.shape(name);
   const TensorSummary parameters = summarize(source, name);
-  const auto saved = saved_norm(reader, "parameters", name);
+  const auto saved = saved_norm(reader, parameters_state, name);
   nlohmann::json json = {{"name", name}, {"shape", shape}, {"parameters", to_json(parameters, saved)}};
   std::size_t wrong = saved && !parameters.has_norm(*saved);
   std::vector<Cells> rows = {{name + " " + to_string(shape), "mean", "norm", "min", "max", ""}};
   rows.push_back(joined({"parameters"}, cells_of(parameters, saved)));
   std::string holders;
   for (const std::string& state : source.states()) {
-    if (state == "parameters" || !source.has_state(state, name)) continue;
-    const TensorSummary summary = summarize_state(source, state, name);
+    if (state == parameters_state || !source.has_state(state, name)) continue;
+    const TensorSummary summary = summarize(source, name, state);
     const auto saved_state = saved_norm(reader, state, name);
     json[state] = to_json(summary, saved_state);
     wrong += saved_state && !summary.has_norm(*saved_state);
@@ -190,7 +190,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     const TensorSummary summary = summarize(source, name);
     const Shape shape = source.shape(name);
     elements += numel(shape), non_finite += summary.non_finite, squares += summary.norm * summary.norm;
-    const auto saved = saved_norm(reader, "parameters", name);
+    const auto saved = saved_norm(reader, parameters_state, name);
     wrong += saved && !summary.has_norm(*saved);
     nlohmann::json entry = to_json(summary, saved);
     entry["name"] = name, entry["shape"] = shape;

@@ -41,13 +41,13 @@ namespace {
 
 /// Of the groups that a run makes: world, node, shard and replicate axis. Nodes may cut the groups of an axis in different
 /// ways: of each axis the group that needs most.
-std::size_t staging_bytes(MeshShape mesh, Cluster cluster, CommKind comm) {
+std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Connection& connection) {
   const auto most_of = [&](int groups, int size, auto rank_of) {
     std::size_t most = 0;
     std::vector<int> nodes(static_cast<std::size_t>(size));
     for (int group = 0; group < groups; ++group) {
       for (int k = 0; k < size; ++k) nodes[static_cast<std::size_t>(k)] = rank_of(group, k) / cluster.ranks_per_node;
-      most = std::max(most, planned_staging_bytes(nodes, comm));
+      most = std::max(most, connection.staging_bytes(nodes));
     }
     return most;
   };
@@ -63,7 +63,7 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   PlanVariant variant;
   variant.memory.by_role = memory_by_role(planned.plan);
   const bool on_gpu = model.device().kind == DeviceKind::cuda;
-  if (!on_gpu) variant.memory.staging = staging_bytes(mesh, cluster, train.comm.kind);
+  if (!on_gpu) variant.memory.staging = staging_bytes(mesh, cluster, find_connection(train.comm.kind));
   variant.memory.gemm = gemm_bytes(model, options.batch, options.types.parameter);
   variant.memory.context = model.device().context_bytes;
   if (train.save.meanwhile() && !on_gpu)  // of rank 0, which writes most; beside a GPU it is in the host's memory
@@ -85,7 +85,7 @@ void settle(PlanTableOptions& o) {
     throw UserError("--explain does not go with --json (the one is text, the other for programs) leave one out");
   if (o.train.arch.empty() && o.train.model.empty())
     throw UserError("no model (there is nothing to plan for) give --arch NAME, see --list-archs, or --model DIR");
-  if (o.train.comm.kind == CommKind::mpi) o.cluster.between = Between::ranks;
+  o.cluster.between = find_connection(o.train.comm.kind).between;
   // The cores of the cluster are not known; a run would take its share of them.
   if (o.train.threads == 0) o.train.threads = 1;
 }

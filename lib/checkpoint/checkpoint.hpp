@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/worker.hpp"
+#include "checkpoint/model_format.hpp"
 #include "checkpoint/read_plan.hpp"
 #include "checkpoint/save_folder.hpp"
 #include "checkpoint/tensor_source.hpp"
@@ -53,7 +54,7 @@ struct CheckpointHeader {
 /// the temporary folder is gone; earlier checkpoints are as they were. Parameters that are not finite are such an error. A step
 /// that exists is replaced only if it is not complete, else UserError. Removes what earlier runs left under temporary names. A
 /// rank's index on the shard axis is rank modulo header.shards; each replica writes its part of the shard. `states` has
-/// "parameters" first. Returns the folder.
+/// parameters_state first. Returns the folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
                                       const Layout& layout, std::span<const ShardState> states, Communicator& world,
                                       h5::Compression compression = h5::Compression::none);
@@ -135,24 +136,24 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path,
                                                   std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
 
-enum class ConsolidatedFormat { hdf5, safetensors };
 struct ConsolidateOptions {
-  ConsolidatedFormat format = ConsolidatedFormat::hdf5;
-  DType type = DType::f32;          // fp32 parameters are rounded to it, to nearest
-  std::size_t max_shard_bytes = 0;  // of safetensors files: a tensor that would exceed it begins the next; 0: one file
-  bool with_optimizer = false;      // its states, too, in fp32
+  const ModelFormat* format = &hdf5_format();
+  DType type = DType::f32;  // fp32 parameters are rounded to it, to nearest
+  std::size_t max_shard_bytes =
+      0;  // of files, where the format cuts them: a tensor that would exceed it begins the next; 0: one file
+  bool with_optimizer = false;  // its states, too, in fp32
 };
-/// "parameters", or all that `source` has. Throws UserError if there is nothing of an optimizer.
+/// parameters_state, or all that `source` has. Throws UserError if there is nothing of an optimizer.
 std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options);
 struct Consolidated {
   std::size_t kept_bytes = 0;         // of the tensors, that an earlier call had written
   std::vector<std::string> copied;    // files of the model's folder
   std::vector<std::string> warnings;  // why others were not
 };
-/// One process, no MPI: streams every whole tensor from `source` into one HDF5 file (OUT) or a Hugging Face folder (OUT/), in
-/// constant memory, in the folder OUT.tmp until whole and on the disk. A call that was killed or failed leaves that folder; the
-/// next one with the same source and options keeps those pieces of it whose checksums are right, and any other begins anew.
-/// Throws UserError if OUT exists.
+/// One process, no MPI: streams every whole tensor from `source` into a model of this format (OUT, or OUT/), in constant
+/// memory, in the folder OUT.tmp until whole and on the disk. A call that was killed or failed leaves that folder; the next one
+/// with the same source and options keeps those pieces of it whose checksums are right, and any other begins anew. Throws
+/// UserError if OUT exists.
 Consolidated consolidate(const CheckpointReader& source, const std::filesystem::path& out, const ConsolidateOptions& options,
                          const ByteProgress& progress = nullptr);
 

@@ -1,4 +1,4 @@
-// A consolidated HDF5 file as a source of tensors. It comes alone, from anybody: it is read in a process of its own before HDF5
+// The format "hdf5": one file with a whole model. It comes alone, from anybody: it is read in a process of its own before HDF5
 // sees it in this one.
 #include <algorithm>
 #include <atomic>
@@ -8,9 +8,11 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "checkpoint/unchecked.hpp"
+#include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "h5/h5.hpp"
 
@@ -53,10 +55,7 @@ class ConsolidatedFile final : public TensorSource {
 
   const TransformerConfig& config() const override { return config_; }
   std::vector<std::string> names() const override { return file_.dataset_names("/"); }
-  bool has(const std::string& name) const override { return has_state("parameters", name); }
-  Shape shape(const std::string& name) const override { return state_shape("parameters", name); }
-  void read(const std::string& name, Range range, float* out) const override { read_state("parameters", name, range, out); }
-  const std::vector<std::string>& states() const override { return states_; }
+  std::vector<std::string> states() const override { return states_; }
   bool has_state(const std::string& state, const std::string& name) const override {
     return file_.has(stored::whole_name(state, name));
   }
@@ -79,14 +78,48 @@ class ConsolidatedFile final : public TensorSource {
   fs::path path_;
   h5::File file_;
   TransformerConfig config_;
-  std::vector<std::string> states_ = {"parameters"};
+  std::vector<std::string> states_ = {parameters_state};
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };
+
+constexpr std::string_view signature = "\x89HDF\r\n\x1a\n";
+
+void lay_out(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model) {
+  model.files = {""};
+  const std::vector<std::string> states = consolidated_states(source, options);
+  h5::File file = h5::File::create(model.path);
+  file.write_text("format", stored::model_kind);
+  file.write_text("checksums", "xxh3_64");  // what follows the HDF5 part of the file; without it something is missing
+  file.write_integer("format_version", stored::version);
+  file.write_text("version", source.header().version);
+  stored::write_progress(file, source.header().progress);
+  file.write_text("config", json_text(config_to_json(source.config()), 2));
+  stored::write_states(file, states);
+  if (states.size() > 1) file.write_text("optimizer", source.header().optimizer);
+  for (WrittenTensor& tensor : model.tensors)
+    tensor.offset = file.reserve_dataset(tensor.whole_name(), tensor.shape, tensor.type);
+  file.close();
+  std::sort(model.tensors.begin(), model.tensors.end(),
+            [](const WrittenTensor& a, const WrittenTensor& b) { return a.offset < b.offset; });
+  model.bytes = {size_of_file(model.path).value()};
+}
+
+constexpr ModelFormat row = {
+    .name = "hdf5",
+    .what = "a consolidated HDF5 file",
+    .about = "one file, a dataset per parameter under its Hugging Face name",
+    .is = [](const fs::path& path) { return kind_of(path) != PathKind::folder && h5::File::looks_like_hdf5(path); },
+    .open = open_consolidated,
+    .lay_out = lay_out,
+    .signature = signature,
+    .seal_follows = true};
 
 }  // namespace
 
 std::unique_ptr<TensorSource> open_consolidated(const fs::path& file, Verify verify) {
   return std::make_unique<ConsolidatedFile>(file, verify);
 }
+
+const ModelFormat& hdf5_format() { return row; }
 
 }  // namespace fsdp

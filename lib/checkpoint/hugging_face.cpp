@@ -1,8 +1,10 @@
-// A Hugging Face folder as a source of tensors. Some checkpoints on the Hub, as GPT-2's, leave out the prefix of the model
+// The format "safetensors": a Hugging Face folder. Some checkpoints on the Hub, as GPT-2's, leave out the prefix of the model
 // without its head ("transformer."); some carry buffers that are computed, not learned, and are left out. Any other tensor is
 // listed, for whoever loads to refuse.
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
@@ -13,15 +15,20 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
+#include "files/output_file.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp {
 
 namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
 
 bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
@@ -30,8 +37,7 @@ bool is_buffer(const std::string& name) {
 constexpr std::size_t longest_index = std::size_t{64} << 20;
 
 /// The files that an index names, each once. Throws UserError.
-std::vector<std::string> files_of_index(const std::filesystem::path& path) {
-  using nlohmann::json;
+std::vector<std::string> files_of_index(const fs::path& path) {
   const auto damaged = [&](const std::string& why) {
     throw UserError(format("{} is damaged ({}) download or copy it again", path.string(), why));
   };
@@ -67,8 +73,8 @@ std::vector<std::string> files_of_index(const std::filesystem::path& path) {
 class HuggingFaceFolder final : public TensorSource {
  public:
   /// `files`: names of safetensors files in it, which together hold the model; `state_files` the optimizer's states.
-  HuggingFaceFolder(const std::filesystem::path& folder, const std::vector<std::string>& files,
-                    const std::vector<std::string>& state_files, Verify verify)
+  HuggingFaceFolder(const fs::path& folder, const std::vector<std::string>& files, const std::vector<std::string>& state_files,
+                    Verify verify)
       : folder_(folder), config_(read_config(folder)) {
     config_.validate();
     std::set<std::string> wanted;
@@ -87,13 +93,10 @@ class HuggingFaceFolder final : public TensorSource {
   std::vector<std::string> names() const override {
     std::vector<std::string> all;
     for (const auto& [key, place] : tensors_)
-      if (key.first == "parameters") all.push_back(key.second);
+      if (key.first == parameters_state) all.push_back(key.second);
     return all;
   }
-  bool has(const std::string& name) const override { return has_state("parameters", name); }
-  Shape shape(const std::string& name) const override { return state_shape("parameters", name); }
-  void read(const std::string& name, Range range, float* out) const override { read_state("parameters", name, range, out); }
-  const std::vector<std::string>& states() const override { return states_; }
+  std::vector<std::string> states() const override { return states_; }
   bool has_state(const std::string& state, const std::string& name) const override { return tensors_.contains({state, name}); }
   Shape state_shape(const std::string& state, const std::string& name) const override {
     return locate(state, name).second->shape;
@@ -120,7 +123,7 @@ class HuggingFaceFolder final : public TensorSource {
     } else {
       require_readable(file, tensor);
     }
-    add("parameters", name, file, tensor);
+    add(parameters_state, name, file, tensor);
   }
 
   /// "exp_avg/transformer.wte.weight"
@@ -147,24 +150,165 @@ class HuggingFaceFolder final : public TensorSource {
   const Place& locate(const std::string& state, const std::string& name) const {
     const auto found = tensors_.find({state, name});
     if (found != tensors_.end()) return found->second;
-    if (state != "parameters")
+    if (state != parameters_state)
       throw UserError(
           format("{} has no {} of {} (it holds {}) check the name", folder_.string(), state, name, fmt::join(states_, ", ")));
     throw UserError(
         format("{} has no tensor {} (the model of its config.json needs it) use the whole model", folder_.string(), name));
   }
 
-  std::filesystem::path folder_;
+  fs::path folder_;
   TransformerConfig config_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::pair<std::string, std::string>, Place> tensors_;  // by state and our name
-  std::vector<std::string> states_ = {"parameters"};
+  std::vector<std::string> states_ = {parameters_state};
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };
 
+// --- writing ---
+
+/// model.safetensors, and optimizer.safetensors, or several of each; all are shorter than they say until the last number is
+/// there.
+void lay_out(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model) {
+  for (const bool of_optimizer : {false, true}) {
+    std::vector<std::vector<WrittenTensor*>> files;
+    std::size_t bytes = 0;  // of the last
+    for (WrittenTensor& tensor : model.tensors) {
+      if ((tensor.state != parameters_state) != of_optimizer) continue;
+      if (files.empty() || (options.max_shard_bytes > 0 && bytes > 0 && bytes + tensor.bytes() > options.max_shard_bytes))
+        files.emplace_back(), bytes = 0;
+      files.back().push_back(&tensor);
+      bytes += tensor.bytes();
+    }
+    const std::string name = of_optimizer ? "optimizer" : "model";
+    for (std::size_t f = 0; f < files.size(); ++f) {
+      std::vector<std::pair<std::string, Shape>> tensors;
+      for (const WrittenTensor* tensor : files[f]) tensors.emplace_back(tensor->whole_name(), tensor->shape);
+      std::map<std::string, std::string> metadata;
+      const Progress& trained = source.header().progress;
+      if (of_optimizer)
+        metadata = {{"optimizer", source.header().optimizer},
+                    {"step", std::to_string(trained.update - trained.optimizer_began)}};
+      const std::string header = safetensors_header(tensors, files[f].front()->type, metadata);
+      model.add_file(
+          files.size() == 1 ? name + ".safetensors" : format("{}-{:05}-of-{:05}.safetensors", name, f + 1, files.size()),
+          header, files[f]);
+    }
+  }
+}
+
+// --- what transformers needs beside the numbers ---
+
+/// The index of several files, if there are.
+void write_file_index(const WrittenModel& model, const std::string& name) {
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  std::size_t bytes = 0;
+  for (const WrittenTensor& tensor : model.tensors) {
+    const std::string& file = model.files[tensor.file];
+    if (!file.starts_with(name + "-")) continue;
+    map[tensor.whole_name()] = file;
+    bytes += tensor.bytes();
+  }
+  if (map.empty()) return;
+  const nlohmann::ordered_json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
+  write_text_file_durably(model.path / (name + ".safetensors.index.json"), json_text(index, 2) + "\n");
+}
+
+/// Files of the folder that a model came from which say how text becomes tokens, and how to generate.
+constexpr std::array<const char*, 11> kept_files = {"tokenizer.json",
+                                                    "tokenizer_config.json",
+                                                    "tokenizer.model",
+                                                    "vocab.json",
+                                                    "vocab.txt",
+                                                    "merges.txt",
+                                                    "special_tokens_map.json",
+                                                    "added_tokens.json",
+                                                    "chat_template.jinja",
+                                                    "chat_template.json",
+                                                    "generation_config.json"};
+
+constexpr std::size_t longest_kept_file = std::size_t{256} << 20;
+
+/// Adds what the folder says of special tokens to `config`, and copies its files.
+void take_from_model_folder(const CheckpointReader& source, const fs::path& model, json& config, Consolidated& done) {
+  const fs::path folder = source.header().model_folder;
+  if (folder.empty()) return;
+  const auto copy_by_hand = [&](const std::string& why) {
+    done.warnings.push_back(
+        format("no tokenizer files were copied from {}, where the model came from ({}): copy those that fit beside config.json",
+               folder.string(), why));
+  };
+  json theirs;
+  try {
+    if (kind_of(folder / "config.json") == PathKind::missing) return copy_by_hand("it is not there any more");
+    theirs = read_json_file(folder / "config.json");
+    const std::size_t vocabulary = config_from_json(theirs).vocab_size;
+    if (vocabulary != source.config().vocab_size)
+      return copy_by_hand(format("its vocabulary is {}, this model's {}", vocabulary, source.config().vocab_size));
+  } catch (const UserError& other) {
+    return copy_by_hand(other.what());
+  } catch (const CallError& failure) {  // the model's folder may be anywhere
+    return copy_by_hand(failure.what());
+  }
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (theirs.contains(key)) config[key] = theirs[key];
+  for (const char* name : kept_files) {
+    if (kind_of(folder / name) != PathKind::file) continue;
+    write_text_file_durably(model / name, read_text_file(folder / name, longest_kept_file));
+    done.copied.push_back(name);
+  }
+}
+
+void finish(const CheckpointReader& source, const ConsolidateOptions& options, const WrittenModel& model, Consolidated& done) {
+  for (const char* name : {"model", "optimizer"}) write_file_index(model, name);
+  json config = config_to_json(source.config());
+  // Version 5 of transformers reads the first, older ones the second; without ids they would take those of GPT-2's vocabulary.
+  config["dtype"] = config["torch_dtype"] = options.type == DType::f32    ? "float32"
+                                            : options.type == DType::bf16 ? "bfloat16"
+                                                                          : "float16";
+  config["bos_token_id"] = config["eos_token_id"] = nullptr;
+  take_from_model_folder(source, model.path, config, done);
+  write_text_file_durably(model.path / "config.json", json_text(config, 2) + "\n");
+  sync_folder(model.path);
+}
+
+bool is_file(const std::string& name) {
+  if (name == "config.json" || std::find(kept_files.begin(), kept_files.end(), name) != kept_files.end()) return true;
+  for (const char* kind : {"model", "optimizer"}) {
+    if (name == format("{}.safetensors", kind) || name == format("{}.safetensors.index.json", kind)) return true;
+    int file = 0, files = 0, end = 0;
+    if (std::sscanf(name.c_str(), format("{}-%9d-of-%9d.safetensors%n", kind).c_str(), &file, &files, &end) == 2 &&
+        static_cast<std::size_t>(end) == name.size())
+      return true;
+  }
+  return false;
+}
+
+/// A file alone is meant to be one, too: opening it says that its folder is needed.
+bool is_hugging_face(const fs::path& path) {
+  if (kind_of(path) != PathKind::folder) return path.extension() == ".safetensors";
+  const auto files = {"config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"};
+  return std::any_of(files.begin(), files.end(), [&](const char* name) { return kind_of(path / name) != PathKind::missing; });
+}
+
+constexpr ModelFormat row = {
+    .name = "safetensors",
+    .what = "a Hugging Face folder",
+    .about =
+        "a Hugging Face folder, config.json, model.safetensors, and the tokenizer's files of the folder that the model "
+        "came from",
+    .is = is_hugging_face,
+    .open = open_hugging_face,
+    .lay_out = lay_out,
+    .finish = finish,
+    .is_file = is_file};
+
 }  // namespace
 
-std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder, Verify verify) {
+std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify verify) {
+  const PathKind kind = kind_of(folder);
+  if (kind != PathKind::folder && kind != PathKind::missing)
+    throw UserError(format("{} is a single file (the model's config.json is needed, too) give its folder", folder.string()));
   const auto there = [&](const std::string& name) { return kind_of(folder / name) != PathKind::missing; };
   /// NAME.safetensors, or the files that its index names; none if neither is there.
   const auto files_of = [&](const std::string& name) -> std::vector<std::string> {
@@ -181,5 +325,7 @@ std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& fol
         format("{} has no config.json (it says what the model is) copy it from where the weights are from", folder.string()));
   return std::make_unique<HuggingFaceFolder>(folder, files, files_of("optimizer"), verify);
 }
+
+const ModelFormat& safetensors_format() { return row; }
 
 }  // namespace fsdp

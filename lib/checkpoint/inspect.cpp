@@ -51,11 +51,7 @@ TensorSummary summary_of(std::size_t elements, const std::function<void(Range, f
 
 }  // namespace
 
-TensorSummary summarize(const TensorSource& source, const std::string& name) {
-  return summary_of(numel(source.shape(name)), [&](Range range, float* out) { source.read(name, range, out); });
-}
-
-TensorSummary summarize_state(const TensorSource& source, const std::string& state, const std::string& name) {
+TensorSummary summarize(const TensorSource& source, const std::string& name, const std::string& state) {
   return summary_of(numel(source.state_shape(state, name)),
                     [&](Range range, float* out) { source.read_state(state, name, range, out); });
 }
@@ -70,7 +66,7 @@ std::size_t verify_norms(const CheckpointReader& reader, const std::vector<std::
       if (!reader.has_state(state, name)) continue;
       const auto saved = reader.norm(state, name);
       if (!saved) continue;
-      const TensorSummary found = summarize_state(reader, state, name);
+      const TensorSummary found = summarize(reader, name, state);
       if (!found.has_norm(*saved))
         throw RunError(
             format("{} of {} has norm {}, {} elements not finite (it had norm {} when it was saved) restore it from a copy, or "
@@ -103,7 +99,7 @@ void compare_sources(const TensorSource& expected, const TensorSource& found, DT
       differ(format("its shape is {}, not {}", to_string(other), to_string(shape)));
     in_pieces(numel(shape), [&](Range range) {
       expected.read_state(state, name, range, a.data());
-      if (state == "parameters") round_values(type, std::span(a).first(range.size()));
+      if (state == parameters_state) round_values(type, std::span(a).first(range.size()));
       found.read_state(state, name, range, b.data());
       done += range.size() * sizeof(float);
       if (progress) progress(done, all);

@@ -15,9 +15,8 @@ struct TensorSummary {
   /// Whether a norm that was stored is this one.
   bool has_norm(double stored) const { return non_finite > 0 ? std::isnan(stored) : norm == stored; }
 };
-TensorSummary summarize(const TensorSource& source, const std::string& name);
-/// The same of a state of the optimizer: "exp_avg". Throws UserError if there is none of this parameter.
-TensorSummary summarize_state(const TensorSource& source, const std::string& state, const std::string& name);
+/// Of a parameter, or of a state of the optimizer: "exp_avg". Throws UserError if there is none of this parameter.
+TensorSummary summarize(const TensorSource& source, const std::string& name, const std::string& state = parameters_state);
 
 /// Compares the norms of all tensors of `states` with those of when they were saved. Throws RunError that names the first which
 /// is another. Returns how many there were to compare: none in a checkpoint from before they were stored.
@@ -27,7 +26,7 @@ std::size_t verify_norms(const CheckpointReader& reader, const std::vector<std::
 /// Compares all tensors of two sources bit by bit, in constant memory, parameters of `expected` rounded to `type`. Throws
 /// RunError naming the first that differs.
 void compare_sources(const TensorSource& expected, const TensorSource& found, DType type = DType::f32,
-                     const ByteProgress& progress = nullptr, const std::vector<std::string>& states = {"parameters"});
+                     const ByteProgress& progress = nullptr, const std::vector<std::string>& states = {parameters_state});
 
 struct TensorDifference {
   std::string name;

@@ -11,7 +11,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "checkpoint/hugging_face_files.hpp"
+#include "checkpoint/model_format.hpp"
 #include "files/checksum.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
@@ -84,7 +84,7 @@ void WorkFolder::remove(const fs::path& result) const {
     check_errno(errno == ENOENT, "stat " + result.string());
   } else if (!S_ISDIR(info.st_mode)) {
     unlink_if_there(result);
-  } else if (!remove_our_files(result, is_consolidated_file)) {
+  } else if (!remove_our_files(result, is_model_file)) {
     throw RunError(
         format("{} holds files that no earlier call has made (they are not removed) move them away", result.string()));
   }

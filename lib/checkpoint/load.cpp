@@ -102,9 +102,9 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
     }
   }
   std::vector<std::pair<const ShardState*, PlannedRead>> reads;
-  const auto& known = reader.states();
+  const auto known = reader.states();
   const auto is_stored = [&](const ShardState& state, const std::string& name) {
-    if (state.name != "parameters" && !reader.was_trained(name)) return false;
+    if (state.name != parameters_state && !reader.was_trained(name)) return false;
     const bool is_known = std::find(known.begin(), known.end(), state.name) != known.end();
     return !is_known || reader.has_state(state.name, name);  // reading says what is missing
   };

@@ -1,11 +1,12 @@
-// Opens the source of tensors that a path names. This is the one place that knows all kinds of sources; where a path names
-// none, it says what it found there.
+// Opens the source of tensors that a path names: a checkpoint of ours, or a model of one of the formats. Where a path names
+// none, this says what was expected.
+#include <algorithm>
+
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
 #include "files/input_file.hpp"
-#include "h5/h5.hpp"
 
 namespace fsdp {
 
@@ -13,7 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* expected = "expected a step folder, a save folder, a Hugging Face folder or a consolidated HDF5 file";
+std::string expected() {
+  std::string kinds;
+  for (const ModelFormat* row : model_formats())
+    kinds += format("{}{}", row == model_formats().back() ? " or " : ", ", row->what);
+  return "expected a step folder, a save folder" + kinds;
+}
 
 bool is_there(const fs::path& path) { return kind_of(path) != PathKind::missing; }
 
@@ -30,14 +36,6 @@ bool has_steps(const fs::path& folder) {
 }
 
 fs::path without_final_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
-
-std::unique_ptr<TensorSource> open_file(const fs::path& path, Verify verify) {
-  if (path.extension() == ".safetensors")
-    throw UserError(format("{} is a single file (the model's config.json is needed, too) give its folder", path.string()));
-  if (!h5::File::looks_like_hdf5(path))
-    throw UserError(format("{} is not a model ({}) check the path", path.string(), expected));
-  return open_consolidated(path, verify);
-}
 
 }  // namespace
 
@@ -61,13 +59,15 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& given, std::ve
 
 std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vector<std::string>* warnings, Verify verify) {
   const fs::path path = without_final_slash(given);
-  if (!is_there(path)) throw UserError(format("{} does not exist ({}) check the path", path.string(), expected));
-  if (kind_of(path) != PathKind::folder) return open_file(path, verify);
-  if (is_step_folder(path)) return CheckpointReader::open(path, verify);
-  for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"})
-    if (is_there(path / name)) return open_hugging_face(path, verify);
-  if (has_steps(path)) return open_checkpoint(path, warnings, verify);
-  throw UserError(format("{} holds no model ({}) check the path", path.string(), expected));
+  if (!is_there(path)) throw UserError(format("{} does not exist ({}) check the path", path.string(), expected()));
+  const bool is_folder = kind_of(path) == PathKind::folder;
+  if (is_folder && is_step_folder(path)) return CheckpointReader::open(path, verify);
+  const auto& rows = model_formats();
+  const auto row = std::find_if(rows.rbegin(), rows.rend(), [&](const ModelFormat* one) { return one->is(path); });
+  if (row != rows.rend()) return (*row)->open(path, verify);
+  if (is_folder && has_steps(path)) return open_checkpoint(path, warnings, verify);
+  throw UserError(
+      format("{} {} ({}) check the path", path.string(), is_folder ? "holds no model" : "is not a model", expected()));
 }
 
 }  // namespace fsdp

@@ -55,16 +55,13 @@ class ShardedCheckpoint final : public CheckpointReader {
     return bytes;
   }
   const CheckpointHeader& header() const override { return index_.header; }
-  const std::vector<std::string>& states() const override { return index_.states; }
+  std::vector<std::string> states() const override { return index_.states; }
   const TransformerConfig& config() const override { return index_.header.config; }
   std::vector<std::string> names() const override {
     std::vector<std::string> all;
     for (const Tensor& tensor : tensors_) all.push_back(tensor.name);
     return all;
   }
-  bool has(const std::string& name) const override { return by_name_.contains(name); }
-  Shape shape(const std::string& name) const override { return find(name).shape; }
-  void read(const std::string& name, Range range, float* out) const override { read_state("parameters", name, range, out); }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override {
     const int ranks = index_.header.world_size;
@@ -74,7 +71,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   bool was_trained(const std::string& name) const override { return find(name).unit.trainable; }
   bool has_state(const std::string& state, const std::string& name) const override {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end()) return false;
-    return has(name) && stored::extent_of(find(name).unit, state);
+    return by_name_.contains(name) && stored::extent_of(find(name).unit, state);
   }
   std::optional<double> norm(const std::string& state, const std::string& name) const override {
     const auto found = marker_.norms.find(stored::whole_name(state, name));

@@ -82,10 +82,8 @@ std::optional<DType> type_of_safetensors(std::string_view name) {
   return std::nullopt;
 }
 
-std::filesystem::path seal_of_safetensors(const std::filesystem::path& path) { return path.string() + ".xxh3"; }
-
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verify)
-    : file_(CheckedFile::sealed_by(seal_of_safetensors(path), path, verify)) {
+    : file_(CheckedFile::sealed_by(seal_beside(path), path, verify)) {
   if (file_.size() < 8) damaged(path, format("it has {} bytes, fewer than a header's length takes", file_.size()));
   std::uint64_t length = 0;
   file_.read(0, &length, sizeof length);

@@ -46,9 +46,6 @@ class SafetensorsFile {
   std::vector<StoredTensor> tensors_;
 };
 
-/// The name of the seal beside a file.
-std::filesystem::path seal_of_safetensors(const std::filesystem::path& path);
-
 /// What a file of these tensors, all of one type, begins with: their bytes follow without gaps, in this order. `metadata` are
 /// texts beside the format's own.
 std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>& tensors, DType type = DType::f32,

@@ -337,7 +337,7 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
   expect(header.world_size == world_size && header.shards == layout.shards() && world_size % header.shards == 0 &&
              std::equal(header.units.begin(), header.units.end(), layout.units().begin(), layout.units().end(), same),
          "the header, the layout and the communicator agree");
-  expect(!states.empty() && states.front().name == "parameters", "a checkpoint starts with the parameters");
+  expect(!states.empty() && states.front().name == parameters_state, "a checkpoint starts with the parameters");
   for (const ShardState& state : states) {
     expect(state.units.size() == layout.units().size(), "a state has all units");
     for (std::size_t u = 0; u < state.units.size(); ++u) {

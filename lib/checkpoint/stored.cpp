@@ -42,7 +42,7 @@ bool is_step_file(const std::string& name) {
 }
 std::string slice_name(const std::string& state, const std::string& parameter) { return state + "/" + parameter; }
 std::string whole_name(const std::string& state, const std::string& parameter) {
-  return state == "parameters" ? parameter : state + "/" + parameter;
+  return state == parameters_state ? parameter : state + "/" + parameter;
 }
 
 std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size, Extent extent) {
@@ -73,7 +73,7 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
 }
 
 std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state) {
-  if (state == "parameters") return Extent::element;
+  if (state == parameters_state) return Extent::element;
   if (unit.trainable)
     for (const StateInfo& info : unit.rule->states)
       if (info.name == state) return info.extent;

@@ -43,7 +43,7 @@ struct WrittenSlice {
 /// ranks that write equally much. Of states by row or column, which all have, rank 0 writes all, and `range` is of the state.
 std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size, Extent extent = Extent::element);
 
-/// How large the state `state` ("parameters", ...) of the unit's parameters is; nothing if it is not saved: the optimizer's
+/// How large the state `state` (parameters_state, ...) of the unit's parameters is; nothing if it is not saved: the optimizer's
 /// states are for what is trained, those of the unit's rule.
 std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state);
 /// The shape of a state of a parameter, as in PyTorch: [rows, 1] for the extent `row`, and [1, columns] for `column`.
@@ -60,7 +60,7 @@ Index read_index_attributes(const h5::Node& node, const std::string& name);
 
 void write_progress(h5::Node& node, const Progress& progress);
 Progress read_progress(const h5::Node& node);
-/// Names of the states that are stored, "parameters" first.
+/// Names of the states that are stored, parameters_state first.
 void write_states(h5::Node& node, const std::vector<std::string>& states);
 std::vector<std::string> read_states(const h5::Node& node);
 /// Throws UserError unless the file says that it is of this kind, in a version that we know.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "files/sealed_file.hpp"
+#include "fsdp/shard_state.hpp"
 #include "nn/config.hpp"
 #include "tensor/shape.hpp"
 
@@ -20,23 +21,25 @@ class TensorSource {
   virtual const TransformerConfig& config() const = 0;
   /// Names of all tensors stored.
   virtual std::vector<std::string> names() const = 0;
-  virtual bool has(const std::string& name) const = 0;
-  /// Throws UserError if there is no such tensor.
-  virtual Shape shape(const std::string& name) const = 0;
-  /// Elements [range) of the tensor, flat in its stored shape, as fp32. Throws UserError (missing, truncated) or CallError.
-  virtual void read(const std::string& name, Range range, float* out) const = 0;
-  /// "parameters", and those of the optimizer that are stored beside them: "exp_avg".
-  virtual const std::vector<std::string>& states() const = 0;
+  /// parameters_state, and those of the optimizer that are stored beside them: "exp_avg".
+  virtual std::vector<std::string> states() const { return {parameters_state}; }
   /// Whether this state of a parameter is there: the optimizer's is for those that were trained.
   virtual bool has_state(const std::string& state, const std::string& name) const = 0;
-  /// The parameter's own shape, with one column or row for a state by row or by column. Throws UserError if there is none.
+  /// The parameter's own shape, with one column or row for a state by row or by column. Throws UserError if there is no such
+  /// tensor.
   virtual Shape state_shape(const std::string& state, const std::string& name) const = 0;
-  /// Elements [range) of a parameter's state, which may be fewer than its own: row_var.
+  /// Elements [range) of a parameter's state, flat in its stored shape, as fp32. Throws UserError (missing, truncated) or
+  /// CallError.
   virtual void read_state(const std::string& state, const std::string& name, Range range, float* out) const = 0;
   /// Bytes of tensor data read so far through this object.
   virtual std::size_t bytes_read() const = 0;
   /// "Hugging Face folder models/gpt2", "checkpoint checkpoints/step-00000350 (4 ranks)".
   virtual std::string description() const = 0;
+
+  // The same of the parameter itself.
+  bool has(const std::string& name) const { return has_state(parameters_state, name); }
+  Shape shape(const std::string& name) const { return state_shape(parameters_state, name); }
+  void read(const std::string& name, Range range, float* out) const { read_state(parameters_state, name, range, out); }
 };
 
 /// Opens whatever `path` is: a Hugging Face folder, a step folder, a save folder (its latest complete step; incomplete ones are

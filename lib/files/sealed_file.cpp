@@ -13,6 +13,8 @@
 
 namespace fsdp {
 
+std::filesystem::path seal_beside(const std::filesystem::path& path) { return path.string() + ".xxh3"; }
+
 namespace {
 
 constexpr std::size_t smallest_block = std::size_t{4} << 10, largest_block = std::size_t{1} << 20;

@@ -31,6 +31,9 @@ namespace fsdp {
 /// Whether what is read is compared with its checksums.
 enum class Verify { no, yes };
 
+/// The name of the seal beside a file: model.safetensors.xxh3.
+std::filesystem::path seal_beside(const std::filesystem::path& path);
+
 /// Some of the contents that have a name: a tensor.
 struct SealedPart {
   std::string name;

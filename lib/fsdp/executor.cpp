@@ -68,7 +68,7 @@ ShardState Executor::owned(std::string name, const std::vector<Location>& places
   return {std::move(name), std::move(units), Extent::element, DType::f32};
 }
 
-ShardState Executor::parameters() { return owned("parameters", plan_.master); }
+ShardState Executor::parameters() { return owned(parameters_state, plan_.master); }
 ShardState Executor::gradients() { return owned("gradients", plan_.gradients); }
 
 std::vector<ShardState> Executor::optimizer_states() {

@@ -14,12 +14,15 @@
 
 namespace fsdp {
 
+/// The name of the state that is the parameters themselves. The others are named by the optimizer.
+inline constexpr const char* parameters_state = "parameters";
+
 /// Memory of a state: of each unit Layout::state_numel() elements of `type`, or nothing where it has no such state. Whoever is
 /// no stream's work reads and writes it through the views.
 /// Extent::element: this rank's part of the unit, as Layout::slices() tells; row and column: of all matrices of the unit in
 /// order, the same on every rank.
 struct ShardState {
-  std::string name;  // "parameters", "exp_avg"
+  std::string name;  // parameters_state, or "exp_avg"
   std::vector<MemoryView> units;
   Extent extent = Extent::element;
   DType type = DType::f32;

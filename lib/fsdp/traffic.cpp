@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "base/error.hpp"
-#include "comm/nodes/nodes_communicator.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {

@@ -15,14 +15,12 @@
 #include <vector>
 
 #include "comm/mesh.hpp"
+#include "comm/topology.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/placement.hpp"
 #include "fsdp/plan.hpp"
 
 namespace fsdp {
-
-/// How groups that span nodes communicate, where they may choose.
-enum class Between { nodes, ranks };
 
 struct Cluster {
   int nodes = 1, ranks_per_node = 1;

@@ -77,10 +77,13 @@ void add_state_type_option(OptionTable& table, DType& type) {
 }
 
 void add_comm_options(OptionTable& table, CommOptions& comm) {
-  table
-      .choice<CommKind>("comm", comm.kind, {{"auto", CommKind::automatic}, {"shm", CommKind::shm}, {"mpi", CommKind::mpi}},
-                        "How ranks communicate: shm through shared memory within a node and by MPI between nodes, mpi by MPI "
-                        "alone; auto is shm where ranks can share memory.")
+  std::vector<std::pair<std::string, std::string>> names;
+  std::vector<std::string> about;
+  for (const Connection* connection : connections()) {
+    names.emplace_back(connection->name, connection->name);
+    about.push_back(format("{}: {}", connection->name, connection->about));
+  }
+  table.choice<std::string>("comm", comm.kind, std::move(names), format("How ranks communicate. {}.", fmt::join(about, "; ")))
       .sets("communication by messages", "--comm mpi");
   table
       .duration("collective-timeout", "TIME", comm.timeout_s,

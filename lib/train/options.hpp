@@ -53,7 +53,7 @@ struct TrainOptions {
   bool no_verify = false;
   // run
   DeviceChoice device = DeviceChoice::automatic;
-  CommOptions comm = {.kind = CommKind::automatic};
+  CommOptions comm = {.kind = "auto"};
   CpuDeviceOptions cpu;
   ExecutorOptions execution;
   std::size_t seed = 1;

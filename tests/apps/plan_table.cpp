@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/threads/threads.hpp"
+#include "comm/topology.hpp"
 #include "fsdp-plan/plan_table.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"

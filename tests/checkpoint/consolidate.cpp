@@ -61,10 +61,10 @@ BOOST_AUTO_TEST_CASE(both_formats_hold_what_was_saved) {
       BOOST_TEST(done > last);
       last = done, all = total;
     };
-    consolidate(*reader, folder / "model.h5", {.format = ConsolidatedFormat::hdf5}, progress);
+    consolidate(*reader, folder / "model.h5", {.format = &hdf5_format()}, progress);
     BOOST_TEST(last == parameter_count(run.config) * 4);
     BOOST_TEST(all == last);
-    consolidate(*reader, folder / "deep" / "model", {.format = ConsolidatedFormat::safetensors});
+    consolidate(*reader, folder / "deep" / "model", {.format = &safetensors_format()});
     check_model(folder / "model.h5", run);
     check_model(folder / "deep" / "model", run);
     BOOST_CHECK((list(folder / "deep" / "model") ==
@@ -81,8 +81,8 @@ BOOST_AUTO_TEST_CASE(sixteen_bits_and_several_files_read_back) {
   const Run run;
   const auto reader = CheckpointReader::open(save(folder / "saves", run));
   for (const DType type : {DType::f32, DType::bf16, DType::f16})
-    for (const auto& [format, largest] : std::vector<std::pair<ConsolidatedFormat, std::size_t>>{
-             {ConsolidatedFormat::hdf5, 0}, {ConsolidatedFormat::safetensors, 0}, {ConsolidatedFormat::safetensors, 3000}}) {
+    for (const auto& [format, largest] : std::vector<std::pair<const ModelFormat*, std::size_t>>{
+             {&hdf5_format(), 0}, {&safetensors_format(), 0}, {&safetensors_format(), 3000}}) {
       const fs::path out = folder / ("model-" + std::string(name_of(type)) + std::to_string(largest));
       fs::remove_all(out);
       consolidate(*reader, out, {.format = format, .type = type, .max_shard_bytes = largest});
@@ -136,10 +136,10 @@ BOOST_AUTO_TEST_CASE(a_run_that_was_killed_is_gone_on_with) {
   const Run run{gpt2_config(), "full", 3, 1, 7};
   const fs::path step = save(folder / "saves", run);
   const std::vector<ConsolidateOptions> all = {
-      {.format = ConsolidatedFormat::hdf5},
-      {.format = ConsolidatedFormat::hdf5, .type = DType::bf16, .with_optimizer = true},
-      {.format = ConsolidatedFormat::safetensors, .type = DType::f16},
-      {.format = ConsolidatedFormat::safetensors, .max_shard_bytes = 20000, .with_optimizer = true}};
+      {.format = &hdf5_format()},
+      {.format = &hdf5_format(), .type = DType::bf16, .with_optimizer = true},
+      {.format = &safetensors_format(), .type = DType::f16},
+      {.format = &safetensors_format(), .max_shard_bytes = 20000, .with_optimizer = true}};
   for (const ConsolidateOptions& options : all) {
     const auto undisturbed = CheckpointReader::open(step);
     BOOST_TEST(consolidate(*undisturbed, folder / "whole", options).kept_bytes == 0u);
@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(what_was_begun_otherwise_or_damaged_is_made_anew) {
   const fs::path step = save(folder / "saves", {gpt2_config(), "full", 3, 1, 7});
   const fs::path other = save(folder / "others", {gpt2_config(), "full", 3, 1, 8});
   const auto reader = CheckpointReader::open(step);
-  for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors}) {
+  for (const auto format : {&hdf5_format(), &safetensors_format()}) {
     const ConsolidateOptions options = {.format = format};
     consolidate(*reader, folder / "whole", options);
     const auto finish = [&](const ConsolidateOptions& with) {
@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(what_was_begun_otherwise_or_damaged_is_made_anew) {
     for (int i = 0; i <= 8; ++i) {
       consolidate_and_die(step, folder / "out", options, 1);
       const fs::path model = folder / "out.tmp" / "model";
-      const fs::path file = format == ConsolidatedFormat::hdf5 ? model : model / "model.safetensors";
+      const fs::path file = format == &hdf5_format() ? model : model / "model.safetensors";
       const std::size_t bytes = fs::file_size(file);
       if (i < 8)
         flip(file, bytes * static_cast<std::size_t>(i) / 8);
@@ -218,7 +218,7 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
   Run run;
   run.model_folder = folder / "origin";
   const auto reader = CheckpointReader::open(save(folder / "saves", run));
-  const ConsolidateOptions options = {.format = ConsolidatedFormat::safetensors};
+  const ConsolidateOptions options = {.format = &safetensors_format()};
   const auto warning = [&] {
     fs::remove_all(folder / "model");
     const Consolidated done = consolidate(*reader, folder / "model", options);
@@ -256,7 +256,7 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
 BOOST_AUTO_TEST_CASE(a_difference_is_named) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
-  consolidate(*reader, folder / "model", {.format = ConsolidatedFormat::safetensors});
+  consolidate(*reader, folder / "model", {.format = &safetensors_format()});
   const fs::path file = folder / "model" / "model.safetensors";
   std::uint64_t offset = 0;
   {
@@ -275,7 +275,7 @@ BOOST_AUTO_TEST_CASE(a_difference_is_named) {
 BOOST_AUTO_TEST_CASE(what_exists_is_not_overwritten) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
-  for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors}) {
+  for (const auto format : {&hdf5_format(), &safetensors_format()}) {
     write_file(folder / "out", "mine");
     CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.format = format}); }), "out exists");
     BOOST_TEST(read_file(folder / "out") == "mine");
@@ -284,7 +284,7 @@ BOOST_AUTO_TEST_CASE(what_exists_is_not_overwritten) {
     CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.format = format}); }), "out.tmp is in the way");
     BOOST_TEST(read_file(folder / "out.tmp") == "mine");
     fs::remove(folder / "out.tmp");
-    consolidate(*reader, folder.path().string() + (format == ConsolidatedFormat::hdf5 ? "/out" : "/out/"), {.format = format});
+    consolidate(*reader, folder.path().string() + (format == &hdf5_format() ? "/out" : "/out/"), {.format = format});
     BOOST_TEST(!fs::exists(folder / "out.tmp"));
     check_model(folder / "out", Run{});
     fs::remove_all(folder / "out");
@@ -294,7 +294,7 @@ BOOST_AUTO_TEST_CASE(what_exists_is_not_overwritten) {
 BOOST_AUTO_TEST_CASE(a_truncated_or_foreign_file_is_refused) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
-  consolidate(*reader, folder / "model.h5", {.format = ConsolidatedFormat::hdf5});
+  consolidate(*reader, folder / "model.h5", {.format = &hdf5_format()});
   fs::resize_file(folder / "model.h5", fs::file_size(folder / "model.h5") - 100);
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder / "model.h5"); }), "model.h5 has lost its checksums");
   check_model(folder / "model.h5", Run{}, Verify::no);

@@ -217,7 +217,7 @@ BOOST_AUTO_TEST_CASE(what_lies_where_a_consolidation_works_stays_as_it_is) {
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
   const fs::path work = folder / "out.tmp";
   const auto refused = [&] {
-    for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors})
+    for (const auto format : {&hdf5_format(), &safetensors_format()})
       CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.format = format}); }), "out.tmp is in the way");
     BOOST_TEST(!fs::exists(folder / "out"));
   };
@@ -230,7 +230,7 @@ BOOST_AUTO_TEST_CASE(what_lies_where_a_consolidation_works_stays_as_it_is) {
   }
   for (const auto& [name, text] : {std::pair{"journal.tmp", "mine"}, {"lock", R"({"host":"db.example.org","port":5432})"}}) {
     write_file(work / name, text);
-    for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors})
+    for (const auto format : {&hdf5_format(), &safetensors_format()})
       CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.format = format}); }), "is in the way");
     BOOST_TEST(read_file(work / name) == text);
     fs::remove(work / name);
@@ -266,7 +266,7 @@ void begin_consolidation(const CheckpointReader& reader, const fs::path& out, co
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(a_journal_is_believed_in_nothing_but_what_is_there) {
-  for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors}) {
+  for (const auto format : {&hdf5_format(), &safetensors_format()}) {
     const TemporaryFolder folder;
     const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
     const ConsolidateOptions options = {.format = format};
@@ -301,7 +301,7 @@ BOOST_AUTO_TEST_CASE(a_journal_is_believed_in_nothing_but_what_is_there) {
 BOOST_AUTO_TEST_CASE(going_on_with_a_consolidation_leads_nowhere_else) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
-  const ConsolidateOptions options = {.format = ConsolidatedFormat::safetensors};
+  const ConsolidateOptions options = {.format = &safetensors_format()};
   const fs::path work = folder / "out.tmp";
   begin_consolidation(*reader, folder / "out", options);
   fs::rename(work / "model", folder / "elsewhere");

@@ -176,8 +176,8 @@ BOOST_DATA_TEST_CASE(states_go_into_whole_tensors, boost::unit_test::data::make(
                    "leave out `states of the optimizer`");
     return;
   }
-  for (const auto format : {ConsolidatedFormat::hdf5, ConsolidatedFormat::safetensors}) {
-    const fs::path out = folder / (format == ConsolidatedFormat::hdf5 ? "model.h5" : "model");
+  for (const auto format : {&hdf5_format(), &safetensors_format()}) {
+    const fs::path out = folder / (format == &hdf5_format() ? "model.h5" : "model");
     consolidate(*reader, out, {.format = format, .type = DType::bf16, .max_shard_bytes = 2000, .with_optimizer = true});
     const auto result = open_tensor_source(out);
     BOOST_TEST(result->names().size() == reader->names().size());

@@ -21,7 +21,7 @@ inline void require(bool ok, const std::string& what) {
   if (!ok) throw std::runtime_error(what);
 }
 
-/// What planned_staging_bytes() takes of a group on one node.
+/// What Connection::staging_bytes takes of a group on one node.
 inline std::vector<int> one_node(int ranks) { return std::vector<int>(static_cast<std::size_t>(ranks), 0); }
 
 /// Element i of rank r's data: twenty binades, both signs, so that a sum in another order has other bits.

@@ -17,7 +17,7 @@ using namespace fsdp;
 
 namespace {
 void run(MpiSession& session, std::string_view how, std::string_view comm) {
-  const auto world = session.world({.kind = comm == "mpi" ? CommKind::mpi : CommKind::shm,
+  const auto world = session.world({.kind = comm == "mpi" ? "mpi" : "shm",
                                     .timeout_s = how == "hang" ? 1.0 : 600.0,
                                     .ranks_per_node = comm == "nodes" ? 2 : 0});
   const auto stream = make_host_stream();

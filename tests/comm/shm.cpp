@@ -22,7 +22,7 @@ using namespace fsdp::test;
 namespace {
 
 std::unique_ptr<Communicator> shared_world(double timeout_s = 60) {
-  return session().world({.kind = CommKind::shm, .timeout_s = timeout_s});
+  return session().world({.kind = "shm", .timeout_s = timeout_s});
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_CASE(groups_split) {
 
 BOOST_AUTO_TEST_CASE(groups_across_nodes_send_messages) {
   const auto stream = make_host_stream();
-  const auto comm = session().world({.kind = CommKind::shm, .timeout_s = 60, .ranks_per_node = 2});
+  const auto comm = session().world({.kind = "shm", .timeout_s = 60, .ranks_per_node = 2});
   const bool several = comm->size() > 2;
   BOOST_TEST((comm->description().find("MPI") != std::string::npos) == several);
   check_count(*comm, *stream, 5000);
@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(groups_across_nodes_send_messages) {
   BOOST_TEST((across->description().find("MPI") == 0) == (across->size() > 1));
   check_count(*across, *stream, 5000);
   // With --comm mpi, nobody shares memory.
-  BOOST_TEST(session().world({.kind = CommKind::mpi})->split_by_node()->description().find("MPI") == 0u);
+  BOOST_TEST(session().world({.kind = "mpi"})->split_by_node()->description().find("MPI") == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(bits_are_those_of_threads) {
@@ -148,7 +148,7 @@ BOOST_AUTO_TEST_CASE(collectives_do_not_allocate) {
 
 BOOST_AUTO_TEST_CASE(staging_is_small) {
   const auto comm = shared_world();
-  BOOST_TEST(comm->staging_bytes() == planned_staging_bytes(one_node(comm->size()), CommKind::shm));
+  BOOST_TEST(comm->staging_bytes() == find_connection("shm").staging_bytes(one_node(comm->size())));
   BOOST_TEST(comm->staging_bytes() <= (std::size_t{2} << 20));
   if (comm->size() > 1) BOOST_TEST(comm->staging_bytes() >= (std::size_t{1} << 20));
 }
@@ -200,18 +200,18 @@ BOOST_AUTO_TEST_CASE(short_of_memory_is_an_error_on_all_ranks) {
   BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &low) == 0);
   BOOST_CHECK_EXCEPTION(shared_world(), RunError,
                         says({"rank 0 on " + session().host(), "File too large", "`communication by messages` shares none"}));
-  const auto fallback = session().world({.kind = CommKind::automatic});
+  const auto fallback = session().world({.kind = "auto"});
   BOOST_TEST(fallback->description().find("MPI") == 0u);
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
-  BOOST_TEST(session().world({.kind = CommKind::automatic})->description().find("shared memory") == 0u);
+  BOOST_TEST(session().world({.kind = "auto"})->description().find("shared memory") == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
   const int size = world().size();
   if (size == 1) return;
   const auto stream = make_host_stream();
-  for (const CommKind kind : {CommKind::shm, CommKind::mpi})
+  for (const std::string kind : {"shm", "mpi"})
     for (const bool split : {false, true}) {
       world().barrier();
       const auto comm = session().world({.kind = kind, .timeout_s = 0.3});
@@ -235,7 +235,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
       } else {
         std::this_thread::sleep_for(std::chrono::milliseconds(900));
         // With shared memory, the late rank learns that it is too late.
-        if (kind == CommKind::shm) BOOST_CHECK_THROW(call(), CollectiveTimeout);
+        if (kind == "shm") BOOST_CHECK_THROW(call(), CollectiveTimeout);
       }
     }
   world().barrier();

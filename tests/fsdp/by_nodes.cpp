@@ -108,7 +108,7 @@ BOOST_AUTO_TEST_CASE(training_gives_the_same_bits_and_sends_what_is_predicted) {
           if (size % per_node != 0) continue;
           const bool hybrid = std::string_view(strategy).starts_with("hybrid");
           const ShardingOptions options = options_of(strategy, hybrid ? per_node : 0);
-          const auto nodes = session().world({.kind = CommKind::shm, .ranks_per_node = per_node});
+          const auto nodes = session().world({.kind = "shm", .ranks_per_node = per_node});
           Sent sent;
           RankTraffic predicted;
           const Cluster cluster = {size / per_node, per_node};

@@ -375,7 +375,7 @@ Target make_resealed_hdf5(const fs::path& folder) {
 
 /// Makes folder/model, in which `options` may say that there are several files.
 fs::path make_model(const fs::path& folder, ConsolidateOptions options = {}) {
-  options.format = ConsolidatedFormat::safetensors;
+  options.format = &safetensors_format();
   consolidate(*CheckpointReader::open(make_step(folder)), folder / "model", options);
   fs::remove_all(folder / "saves");
   return folder / "model";
@@ -580,7 +580,7 @@ Target journal_target(const fs::path& folder, const ConsolidateOptions& options)
 }
 Target make_journal(const fs::path& folder) { return journal_target(folder, {}); }
 Target make_journal_of_folder(const fs::path& folder) {
-  return journal_target(folder, {.format = ConsolidatedFormat::safetensors, .max_shard_bytes = 1500});
+  return journal_target(folder, {.format = &safetensors_format(), .max_shard_bytes = 1500});
 }
 
 /// Whose a lock file is, by what docs/checkpoint-format.md and the messages say: a run marks there that it saves.

@@ -8,13 +8,9 @@
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
-#include "comm/agree.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/wait.hpp"
-#include "comm/nodes/nodes_communicator.hpp"
 #include "comm/packed.hpp"
-#include "comm/shm/meeting_place.hpp"
-#include "comm/shm/shm_communicator.hpp"
 #include "comm/tree_sum.hpp"
 
 namespace fsdp {
@@ -57,31 +53,14 @@ std::vector<int> find_world_ranks(MPI_Comm comm, std::size_t ranks) {
   return there;
 }
 
-/// How the ranks of a group reach each other.
-enum class Ways { messages, shared_memory, by_nodes };
+}  // namespace
 
-Ways choose_ways(std::span<const int> nodes, CommKind kind) {
-  const auto of_each = kind == CommKind::mpi ? std::size_t{0} : static_cast<std::size_t>(ranks_of_each_node(nodes));
-  return of_each == nodes.size() ? Ways::shared_memory : of_each > 1 ? Ways::by_nodes : Ways::messages;
-}
-
-std::size_t staging_for_messages(std::size_t ranks) {
+std::size_t staging_of_messages(std::size_t ranks) {
   return 2 * (ranks - 1) * choose_staged_piece(ranks - 1, longest_staged_piece);
 }
 
-}  // namespace
-
-std::size_t planned_staging_bytes(std::span<const int> nodes, CommKind kind) {
-  const Ways ways = choose_ways(nodes, kind);
-  if (ways == Ways::shared_memory) return MeetingPlace::planned_bytes_per_rank(nodes.size());
-  const std::size_t flat = staging_for_messages(nodes.size());
-  if (ways == Ways::messages) return flat;
-  const auto of_each = static_cast<std::size_t>(ranks_of_each_node(nodes));
-  return flat + MeetingPlace::planned_bytes_per_rank(of_each) + staging_for_messages(nodes.size() / of_each);
-}
-
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> job)
-    : GroupMember(comm_rank(comm), comm_size(comm)),
+    : MessageGroup(comm_rank(comm), comm_size(comm)),
       comm_(comm),
       job_(std::move(job)),
       world_ranks_(find_world_ranks(comm, ranks())),
@@ -110,7 +89,7 @@ MpiCommunicator::~MpiCommunicator() {
 std::string MpiCommunicator::description() const {
   const bool alone = std::all_of(nodes_.begin(), nodes_.end(), [&](int node) { return node == nodes_[0]; });
   return format("MPI, {} rank{}{}", size(), size() == 1 ? "" : "s",
-                job_->options.kind == CommKind::mpi || alone ? "" : ", shared memory within a node");
+                find_connection(job_->options.kind).between == Between::ranks || alone ? "" : ", shared memory within a node");
 }
 
 void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) {
@@ -164,12 +143,10 @@ void MpiCommunicator::barrier() {
   wait(requests_[0]);
 }
 
-std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
-  return choose_communicator(split_messages(color, key));
-}
+std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) { return connect(split_messages(color, key)); }
 
 // MPI's own split waits without a limit; so does nothing else.
-std::unique_ptr<MpiCommunicator> MpiCommunicator::split_messages(int color, int key) {
+std::unique_ptr<MessageGroup> MpiCommunicator::split_messages(int color, int key) {
   begin(Call::split);
   MPI_Comm part = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_split(comm_, color, key, &part));
@@ -285,40 +262,6 @@ void MpiCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   reduce_shares<In>(data, n, data + begin, Into::overwrite);
   gather_shares(reinterpret_cast<std::byte*>(data), n, sizeof(T));
   count(Collective::all_reduce, std::exchange(sent_, 0));
-}
-
-namespace {
-
-// `comm`, whose ranks are on one node, or the same ranks sharing memory. The same on all of them, errors, too.
-std::unique_ptr<Communicator> share_memory_if_possible(std::unique_ptr<MpiCommunicator> comm) {
-  const MpiJob& job = comm->job();
-  const auto world_rank = static_cast<std::size_t>(comm->world_ranks()[static_cast<std::size_t>(comm->rank())]);
-  try {
-    return share_memory(
-        *comm, {.timeout_s = job.options.timeout_s, .host = job.hosts[world_rank], .world_ranks = comm->world_ranks()});
-  } catch (const SharedMemoryUnavailable&) {  // on all ranks
-    if (job.options.kind == CommKind::shm) throw;
-    return comm;
-  }
-}
-
-}  // namespace
-
-std::unique_ptr<Communicator> choose_communicator(std::unique_ptr<MpiCommunicator> comm) {
-  switch (choose_ways(comm->nodes(), comm->job().options.kind)) {
-    case Ways::messages:
-      return comm;
-    case Ways::shared_memory:
-      return share_memory_if_possible(std::move(comm));
-    case Ways::by_nodes:
-      break;
-  }
-  const int of_each = ranks_of_each_node(comm->nodes());
-  auto near_by_messages = comm->split_messages(comm->rank() / of_each, comm->rank());
-  auto far = comm->split_messages(comm->rank() % of_each, comm->rank());
-  std::unique_ptr<Communicator> near;
-  agree(*comm, [&] { near = share_memory_if_possible(std::move(near_by_messages)); });  // one node may fail alone
-  return std::make_unique<NodesCommunicator>(std::move(comm), std::move(near), std::move(far));
 }
 
 }  // namespace fsdp

@@ -28,7 +28,7 @@ struct MpiJob {
   std::vector<std::string> hosts;  // by rank of the job
 };
 
-class MpiCommunicator final : public GroupMember {
+class MpiCommunicator final : public MessageGroup {
  public:
   /// Takes over `comm` and frees it, except while an exception unwinds or after abort(): other ranks may not do so then.
   MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> job);
@@ -48,13 +48,11 @@ class MpiCommunicator final : public GroupMember {
 
   std::unique_ptr<Communicator> split(int color, int key) override;
   std::unique_ptr<Communicator> split_by_node() override;
-  /// As split(), but the part sends messages, wherever its ranks are.
-  std::unique_ptr<MpiCommunicator> split_messages(int color, int key);
-  const MpiJob& job() const { return *job_; }
-  /// Ranks of the job, by rank.
-  const std::vector<int>& world_ranks() const { return world_ranks_; }
-  /// Numbers of nodes, by rank.
-  const std::vector<int>& nodes() const { return nodes_; }
+  std::unique_ptr<MessageGroup> split_messages(int color, int key) override;
+  const CommOptions& options() const override { return job_->options; }
+  const std::vector<int>& nodes() const override { return nodes_; }
+  const std::vector<int>& world_ranks() const override { return world_ranks_; }
+  const std::string& host() const override { return job_->hosts[static_cast<std::size_t>(world_ranks_[me()])]; }
   /// Nothing that the other processes notice: MpiSession::abort_job ends them.
   void abort() noexcept override { broken_ = true; }
 
@@ -100,8 +98,7 @@ class MpiCommunicator final : public GroupMember {
   std::vector<const void*> inputs_;
 };
 
-/// The same ranks, connected as CommOptions::kind and their nodes allow: sharing memory, by nodes, or `comm` itself. The only
-/// place that decides this. Collective over comm; fails on all ranks or on none.
-std::unique_ptr<Communicator> choose_communicator(std::unique_ptr<MpiCommunicator> comm);
+/// staging_bytes() of a group of so many ranks, whose pieces are as long as is useful.
+std::size_t staging_of_messages(std::size_t ranks);
 
 }  // namespace fsdp

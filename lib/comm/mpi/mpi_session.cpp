@@ -68,7 +68,7 @@ std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   find_nodes(*job, host(), rank_, size_);
   MPI_Comm world = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &world));
-  return choose_communicator(std::make_unique<MpiCommunicator>(world, job));
+  return connect(std::make_unique<MpiCommunicator>(world, job));
 }
 
 std::string MpiSession::host() const {

@@ -14,24 +14,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "comm/call.hpp"
 #include "comm/member.hpp"
 
 namespace fsdp {
-
-/// How many ranks each node has, if all have the same number of consecutive ones, else 0. `nodes` has the number of each rank's
-/// node.
-int ranks_of_each_node(std::span<const int> nodes);
-
-/// Whether a node of so many ranks is a whole subtree of the canonical order, wherever it begins.
-bool is_subtree(std::size_t ranks_of_node);
-
-/// Of an all-reduce by nodes, the elements that are cut into a part for each rank of a node. The others go whole, first through
-/// each node and then between nodes: what cannot be cut evenly, and doubles and integers, whose sums are too small to gain.
-std::size_t elements_in_parts(std::size_t count, std::size_t element_bytes, std::size_t ranks_of_node);
 
 class NodesCommunicator final : public GroupMember {
  public:

@@ -1,0 +1,57 @@
+#include "checkpoint/model_format.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "checkpoint/stored.hpp"
+#include "files/output_file.hpp"
+
+namespace fsdp {
+
+namespace {
+
+std::vector<const ModelFormat*>& table() {
+  static std::vector<const ModelFormat*> rows = {&hdf5_format(), &safetensors_format()};
+  return rows;
+}
+
+}  // namespace
+
+std::string WrittenTensor::whole_name() const { return stored::whole_name(state, name); }
+
+std::filesystem::path WrittenModel::path_of(std::size_t file) const { return files[file].empty() ? path : path / files[file]; }
+
+void WrittenModel::add_file(const std::string& name, const std::string& head,
+                            const std::vector<WrittenTensor*>& tensors_of_it) {
+  std::uint64_t offset = head.size();
+  for (WrittenTensor* tensor : tensors_of_it) {
+    tensor->file = files.size();
+    tensor->offset = offset;
+    offset += tensor->bytes();
+  }
+  files.push_back(name);
+  bytes.push_back(offset);
+  OutputFile output(path_of(files.size() - 1));
+  output.write(0, head.data(), head.size());
+  output.finish();
+}
+
+const std::vector<const ModelFormat*>& model_formats() { return table(); }
+
+void add_model_format(const ModelFormat& format) {
+  expect(std::none_of(table().begin(), table().end(), [&](const ModelFormat* row) { return row->name == format.name; }),
+         "a format is added once");
+  expect(format.is && format.open && format.lay_out, "a format can be read and written");
+  table().push_back(&format);
+}
+
+bool is_model_file(const std::string& given) {
+  std::string name = given;
+  for (const char* suffix : {".tmp", ".xxh3"})
+    if (name.ends_with(suffix)) name.resize(name.size() - std::strlen(suffix));
+  return std::any_of(table().begin(), table().end(),
+                     [&](const ModelFormat* row) { return row->is_file && row->is_file(name); });
+}
+
+}  // namespace fsdp

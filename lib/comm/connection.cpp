@@ -1,0 +1,102 @@
+#include "comm/connection.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.hpp"
+#include "comm/agree.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
+#include "comm/nodes/nodes_communicator.hpp"
+#include "comm/shm/meeting_place.hpp"
+#include "comm/shm/shm_communicator.hpp"
+
+namespace fsdp {
+
+namespace {
+
+// `group`, whose ranks are on one node, sharing memory. Where that is not possible it throws, or the group stays as it is: the
+// same on all ranks.
+std::unique_ptr<Communicator> share_node(std::unique_ptr<MessageGroup> group, bool required) {
+  try {
+    return share_memory(*group,
+                        {.timeout_s = group->options().timeout_s, .host = group->host(), .world_ranks = group->world_ranks()});
+  } catch (const SharedMemoryUnavailable&) {  // on all ranks
+    if (required) throw;
+    return group;
+  }
+}
+
+// Groups whose ranks share a node share memory; groups of several nodes with the same number of consecutive ranks on each share
+// memory within them and send messages between them; other groups send messages.
+std::unique_ptr<Communicator> share_nodes(std::unique_ptr<MessageGroup> group, bool required) {
+  const int of_each = ranks_of_each_node(group->nodes());
+  if (of_each == group->size()) return share_node(std::move(group), required);
+  if (of_each <= 1) return group;
+  auto near_by_messages = group->split_messages(group->rank() / of_each, group->rank());
+  auto far = group->split_messages(group->rank() % of_each, group->rank());
+  std::unique_ptr<Communicator> near;
+  agree(*group, [&] { near = share_node(std::move(near_by_messages), required); });  // one node may fail alone
+  return std::make_unique<NodesCommunicator>(std::move(group), std::move(near), std::move(far));
+}
+
+std::size_t staging_of_shared_nodes(std::span<const int> nodes) {
+  const auto of_each = static_cast<std::size_t>(ranks_of_each_node(nodes));
+  if (of_each == nodes.size()) return MeetingPlace::planned_bytes_per_rank(of_each);
+  const std::size_t flat = staging_of_messages(nodes.size());
+  return of_each <= 1 ? flat
+                      : flat + MeetingPlace::planned_bytes_per_rank(of_each) + staging_of_messages(nodes.size() / of_each);
+}
+
+const Connection automatic = {
+    .name = "auto",
+    .about = "as shm where the ranks of a node can share memory, else as mpi",
+    .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), false); },
+    .staging_bytes = staging_of_shared_nodes,
+    .between = Between::nodes};
+
+const Connection shared_memory = {
+    .name = "shm",
+    .about = "through shared memory within a node, by MPI between nodes",
+    .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), true); },
+    .staging_bytes = staging_of_shared_nodes,
+    .between = Between::nodes};
+
+const Connection messages = {
+    .name = "mpi",
+    .about = "by MPI alone",
+    .connect = [](std::unique_ptr<MessageGroup> group) -> std::unique_ptr<Communicator> { return group; },
+    .staging_bytes = [](std::span<const int> nodes) { return staging_of_messages(nodes.size()); }};
+
+std::vector<const Connection*>& table() {
+  static std::vector<const Connection*> rows = {&automatic, &shared_memory, &messages};
+  return rows;
+}
+
+const Connection* find(std::string_view name) {
+  const auto row = std::find_if(table().begin(), table().end(), [&](const Connection* one) { return one->name == name; });
+  return row == table().end() ? nullptr : *row;
+}
+
+}  // namespace
+
+const std::vector<const Connection*>& connections() { return table(); }
+
+const Connection& find_connection(std::string_view name) {
+  if (const Connection* connection = find(name)) return *connection;
+  std::vector<std::string_view> known;
+  for (const Connection* connection : table()) known.push_back(connection->name);
+  throw UserError(
+      format("ranks cannot be connected by \"{}\" (known are {}) choose one of these", name, fmt::join(known, ", ")));
+}
+
+void add_connection(const Connection& connection) {
+  expect(!find(connection.name), "a connection is added once");
+  expect(connection.connect && connection.staging_bytes, "a connection connects, and says what it needs");
+  table().push_back(&connection);
+}
+
+std::unique_ptr<Communicator> connect(std::unique_ptr<MessageGroup> group) {
+  return find_connection(group->options().kind).connect(std::move(group));
+}
+
+}  // namespace fsdp
