@@ -511,6 +511,15 @@ class Builder {
              DType::i64);
     emit_sum(Quantity::loss, GroupAxis::world, {plan_.sums, offsetof(UpdateSums, loss)}, 1, DType::f64);
     emit(list, {.kind = gradient_norm, .stream = StreamId::reduce, .reads = {plan_.sums}, .writes = {plan_.sums}});
+    if (options_.clip_values)
+      for (int u = 0; u < units(); ++u)
+        if (trained(u))
+          emit(list, {.kind = clip_values,
+                      .stream = StreamId::compute,
+                      .unit = u,
+                      .count = shard_numel(u),
+                      .reads = {plan_.sums, at(plan_.gradients, u)},
+                      .writes = {at(plan_.gradients, u)}});
     for (std::size_t round = 0; round < plan_.statistics.size(); ++round) emit_statistics(static_cast<int>(round));
     std::vector<int> together;  // units that work on matrices at the same time
     for (int u = 0; u < units(); ++u) {

@@ -279,6 +279,15 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   add_state_type_option(table, optimizer.state_type);
   table.number("clip-norm", "NORM", o.clip_norm, "Scale gradients down to this norm; 0: do not clip.", "0 or more",
                not_negative);
+  table.number("clip-value", "VALUE", o.clip_value,
+               "Limit each element of the gradient to this value, up and down; 0: do not. The norm that is reported is that "
+               "before.",
+               "0 or more", not_negative);
+  table.then([&o](const OptionTable&) {
+    if (o.clip_norm > 0 && o.clip_value > 0)
+      throw UserError("--clip-norm and --clip-value are given (which comes first is not clear) leave one out");
+    o.sharding.plan.clip_values = o.clip_value > 0;
+  });
   table.choice<Decay>("lr-scheduler", o.schedule.decay,
                       {{"fixed", Decay::fixed},
                        {"polynomial_decay", Decay::polynomial},

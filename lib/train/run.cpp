@@ -141,6 +141,7 @@ bool Run::step() {
   const UpdateScalars scalars = {.update = setup_.progress.update + 1,
                                  .learning_rate = rate,
                                  .clip_norm = setup_.options.clip_norm,
+                                 .clip_value = setup_.options.clip_value,
                                  .state_began = setup_.progress.optimizer_began,
                                  .dropout = {.residual = static_cast<float>(setup_.options.dropout),
                                              .attention = static_cast<float>(setup_.options.attention_dropout),
