@@ -221,7 +221,7 @@ void require_read(const OptionTable& table, std::string_view what) {
   for (const auto& [option, read_by] : uses)
     if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
       throw UserError(
-          format("--{} changes nothing (fsdp-bench {} does not read it; {} does) leave it out", option, what, read_by));
+          format("--{} changes nothing (fsdp-bench {} does not read it; {} does); leave it out", option, what, read_by));
 }
 
 /// Throws UserError.
@@ -230,11 +230,11 @@ void check(const OptionTable& table, const BenchOptions& o) {
   if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
   require_read(table, o.what);
   if (o.what == "collectives" && (o.largest_bytes < 4096 || o.largest_bytes > std::size_t{1} << 32))
-    throw UserError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more) choose one between");
+    throw UserError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more); choose one between");
   if (o.fake_collectives && o.exposed)
-    throw UserError("--fake-collectives and --exposed are both given (--exposed runs both kinds of updates) give one of them");
+    throw UserError("--fake-collectives and --exposed are both given (--exposed runs both kinds of updates); give one of them");
   if (o.fake_collectives && !o.trace.file.empty())
-    throw UserError("--trace does not go with --fake-collectives (it would show transfers that are not there) leave out one");
+    throw UserError("--trace does not go with --fake-collectives (it would show transfers that are not there); leave out one");
 }
 
 }  // namespace

@@ -151,8 +151,8 @@ std::size_t run_and_measure(const std::vector<std::string>& words, const fs::pat
   }
   check_errno(ended == child, "wait for " + words[0]);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw RunError(
-        format("{} failed ({}) mend that, or measure without it", fs::path(words[0]).filename().string(), read_text_file(log)));
+    throw RunError(format("{} failed ({}); mend that, or measure without it", fs::path(words[0]).filename().string(),
+                          read_text_file(log)));
   return peak;
 }
 
@@ -188,7 +188,8 @@ class CheckpointBench {
       snapshot_ = device.allocate(snapshot_bytes(layout, DType::f32, world.rank(), world.size()));
       loaded_ = device.allocate(room);
       if (!fs::exists(program_))
-        throw UserError(format("{} is missing (it is measured, too) build or install it beside fsdp-bench", program_.string()));
+        throw UserError(
+            format("{} is missing (it is measured, too); build or install it beside fsdp-bench", program_.string()));
       if (!options.python.empty() && world.rank() == 0)
         torch_.emplace(options.python, script_for(parameters(), scratch.path() / "torch", world.size(), kernels::threads()));
     });

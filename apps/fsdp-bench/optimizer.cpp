@@ -134,7 +134,7 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
     const TransformerConfig config = arch_config(options.arch);
     parameters = list_parameters(config).parameters;
     if (!options.python.empty() && world.size() > 1)
-      throw UserError("--python compares with one process (there are more ranks) start one rank");
+      throw UserError("--python compares with one process (there are more ranks); start one rank");
     if (!options.python.empty()) torch.emplace(options.python, torch_script(parameters, kernels::threads()));
   });
   std::size_t numel = 0;

@@ -49,7 +49,7 @@ PythonProcess::PythonProcess(const std::filesystem::path& python, const std::str
     std::fclose(to_);
     std::fclose(from_);
     ::waitpid(child_, nullptr, 0);
-    throw UserError(format("--python {} has no torch (it ended with the message above, or is no Python) give one that has",
+    throw UserError(format("--python {} has no torch (it ended with the message above, or is no Python); give one that has",
                            python.string()));
   }
 }
@@ -64,7 +64,7 @@ std::string PythonProcess::ask(const std::string& question) {
   std::fputs((question + "\n").c_str(), to_);
   std::fflush(to_);
   std::string answer = line();
-  if (answer.empty()) throw RunError("PyTorch stopped in the middle of the measurement (its message is above) look there");
+  if (answer.empty()) throw RunError("PyTorch stopped in the middle of the measurement (its message is above); look there");
   return answer;
 }
 

@@ -79,26 +79,26 @@ void with_progress(const std::string& what, Work&& work) {
 
 int run(const Command& options) {
   if (options.checkpoint.empty() || options.out.empty())
-    throw UserError("CHECKPOINT and OUT are needed (what to read, and where to write) see fsdp-consolidate --help");
+    throw UserError("CHECKPOINT and OUT are needed (what to read, and where to write); see fsdp-consolidate --help");
 
   if (options.how.max_shard_bytes > 0 && !options.how.format->is_file)
     throw UserError(
-        format("--max-shard-size changes nothing (--format {} makes one file) add --format safetensors, or leave it out",
+        format("--max-shard-size changes nothing (--format {} makes one file); add --format safetensors, or leave it out",
                options.how.format->name));
   if (options.how.format->check) options.how.format->check(options.how);
   const std::filesystem::path ending = options.out.extension();
   if (ending == ".safetensors")
     throw UserError(
-        format("{} would be {} (OUT names the whole result, and a file model.safetensors is made in a folder) name "
+        format("{} would be {} (OUT names the whole result, and a file model.safetensors is made in a folder); name "
                "the folder, with --format safetensors, or give a name in .h5",
                options.out.string(), options.how.format->what));
   if (options.how.format->is_file && (ending == ".h5" || ending == ".hdf5"))
-    throw UserError(format("{} would be a folder (--format {} makes one) name a folder, or leave out --format",
+    throw UserError(format("{} would be a folder (--format {} makes one); name a folder, or leave out --format",
                            options.out.string(), options.how.format->name));
 
   std::vector<std::string> warnings;
   if (options.verify && options.no_verify)
-    throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing) leave one out");
+    throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing); leave one out");
   const auto reader = open_checkpoint(options.checkpoint, &warnings, options.no_verify ? Verify::no : Verify::yes);
   print_warnings(warnings);
   if (options.verify) {

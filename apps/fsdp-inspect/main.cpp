@@ -223,12 +223,12 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
 }
 
 int run(const Command& command) {
-  if (command.checkpoint.empty()) throw UserError("CHECKPOINT is needed (what to look into) see fsdp-inspect --help");
+  if (command.checkpoint.empty()) throw UserError("CHECKPOINT is needed (what to look into); see fsdp-inspect --help");
   if (!command.other.empty() && (command.verify || command.options || !command.tensor.empty()))
-    throw UserError("OTHER does not go with --verify, --options or --tensor (it is compared with) leave one out");
+    throw UserError("OTHER does not go with --verify, --options or --tensor (it is compared with); leave one out");
 
   if (command.verify && command.no_verify)
-    throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing) leave one out");
+    throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing); leave one out");
   const auto open = [&](const std::filesystem::path& path) {
     std::vector<std::string> warnings;
     auto opened = open_tensor_source(path, &warnings, command.no_verify ? Verify::no : Verify::yes);
@@ -242,9 +242,9 @@ int run(const Command& command) {
     throw UserError(
         command.verify
             ? format("--verify is for checkpoints ({} is compared with its checksums, if it has some, whenever it is "
-                     "read) leave it out",
+                     "read); leave it out",
                      source->description())
-            : format("{} has no options of a run (a checkpoint has) leave out --options", source->description()));
+            : format("{} has no options of a run (a checkpoint has); leave out --options", source->description()));
   if (command.verify) {
     ProgressBar bar("checksums", ProgressBar::Unit::bytes);
     reader->verify(0, 1,

@@ -79,12 +79,12 @@ namespace {
 void settle(PlanTableOptions& o) {
   const std::int64_t ranks = std::int64_t{o.cluster.nodes} * o.cluster.ranks_per_node;
   if (ranks > most_ranks)
-    throw UserError(format("{} nodes of {} ranks are too many (at most {} ranks are planned for) lower one of them",
+    throw UserError(format("{} nodes of {} ranks are too many (at most {} ranks are planned for); lower one of them",
                            o.cluster.nodes, o.cluster.ranks_per_node, most_ranks));
   if (o.explain && o.json)
-    throw UserError("--explain does not go with --json (the one is text, the other for programs) leave one out");
+    throw UserError("--explain does not go with --json (the one is text, the other for programs); leave one out");
   if (o.train.arch.empty() && o.train.model.empty())
-    throw UserError("no model (there is nothing to plan for) give --arch NAME, see --list-archs, or --model DIR");
+    throw UserError("no model (there is nothing to plan for); give --arch NAME, see --list-archs, or --model DIR");
   o.cluster.between = find_connection(o.train.comm.kind).between;
   // The cores of the cluster are not known; a run would take its share of them.
   if (o.train.threads == 0) o.train.threads = 1;

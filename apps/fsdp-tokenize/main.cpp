@@ -47,7 +47,7 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
 
 /// Appends the bytes of `path` ("-": standard input).
 void append_bytes(const std::string& path, std::vector<std::uint16_t>& tokens) {
-  const auto fail = [&](const char* why) { return UserError(format("cannot read '{}' ({}) give a text file", path, why)); };
+  const auto fail = [&](const char* why) { return UserError(format("cannot read '{}' ({}); give a text file", path, why)); };
   if (std::filesystem::is_directory(path)) throw fail("it is a folder");
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(path == "-" ? nullptr : std::fopen(path.c_str(), "rb"),
                                                                [](std::FILE* file) { return std::fclose(file); });
@@ -77,22 +77,23 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
 
 int tokenize(const TokenizeOptions& options, const OptionTable& table) {
   if (options.texts.empty())
-    throw UserError("no text (there is nothing to tokenize) give at least one file, or - for standard input");
-  if (options.out.empty()) throw UserError("no --out (there is nowhere to write to) give --out FILE");
+    throw UserError("no text (there is nothing to tokenize); give at least one file, or - for standard input");
+  if (options.out.empty()) throw UserError("no --out (there is nowhere to write to); give --out FILE");
   if (table.given("valid-fraction") && options.valid_out.empty())
-    throw UserError("--valid-fraction without --valid-out (nothing is held out) give --valid-out FILE too");
+    throw UserError("--valid-fraction without --valid-out (nothing is held out); give --valid-out FILE too");
   if (!options.valid_out.empty() && same_file(options.out, options.valid_out))
-    throw UserError("--out and --valid-out are the same file (one would replace the other) give two names");
+    throw UserError("--out and --valid-out are the same file (one would replace the other); give two names");
   bool stdin_used = false;
   for (const std::string& text : options.texts) {
     if (text == "-") {
-      if (stdin_used) throw UserError("standard input is given twice (it can be read once) give '-' once");
+      if (stdin_used) throw UserError("standard input is given twice (it can be read once); give '-' once");
       stdin_used = true;
       continue;
     }
     for (const auto& out : {options.out, options.valid_out})
       if (!out.empty() && same_file(text, out))
-        throw UserError(format("'{}' is both text and output (the text would be lost) give another name for the output", text));
+        throw UserError(
+            format("'{}' is both text and output (the text would be lost); give another name for the output", text));
   }
 
   std::vector<std::uint16_t> tokens;
@@ -101,7 +102,7 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
   const std::size_t cut = options.valid_out.empty() ? tokens.size() : start_of_tail(tokens, options.valid_fraction);
   if (!options.valid_out.empty() && (cut < 2 || tokens.size() - cut < 2))
     throw UserError(format(
-        "{} bytes cannot be divided into {:g} and the rest (each part needs at least two tokens) use more text or another "
+        "{} bytes cannot be divided into {:g} and the rest (each part needs at least two tokens); use more text or another "
         "--valid-fraction",
         tokens.size(), options.valid_fraction));
   write_token_file(options.out, all.first(cut));

@@ -1,5 +1,5 @@
 // The kinds of failure, and nothing else:
-//   UserError   wrong use, which the user can mend: "<problem> (<why>) <what to do>". Printed once, no stack; exit code 2.
+//   UserError   wrong use, which the user can mend: "<problem> (<why>); <what to do>". Printed once, no stack; exit code 2.
 //   RunError    the same form, but the command is right: a full disk, a folder in use. Exit code 1.
 //   DamagedError  a RunError: what a file holds is not what was written there.
 //   CallError   a call to MPI, HDF5, oneDNN or the system failed: API, text, file:line. Exit code 1.

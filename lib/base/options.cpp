@@ -350,7 +350,7 @@ std::string OptionTable::unknown(std::string_view name) const {
       names.insert(names.end(), row.aliases_.begin(), row.aliases_.end());
     }
   const std::string near = nearest(name, names);
-  return near.empty() ? format("({} has no such option) see {} --help", program_, program_)
+  return near.empty() ? format("({} has no such option); see {} --help", program_, program_)
                       : format("({} has no such option) did you mean --{}? See {} --help", program_, near, program_);
 }
 
@@ -381,7 +381,7 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
   const auto bare = [](std::string name) { return name.substr(std::min(name.find_first_not_of('-'), name.size())); };
   const auto no_value = [&](const std::string& name) {
     const Option* option = find(name);
-    return UserError(format("--{} has no value (it needs one) give {}", name, option ? option->accepts_ : "a value"));
+    return UserError(format("--{} has no value (it needs one); give {}", name, option ? option->accepts_ : "a value"));
   };
   std::vector<po::option> parsed;
   try {
@@ -405,7 +405,7 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
   const auto take = [&](const std::string& text) {
     if (next == positional.size())
       throw UserError(format(
-          "unexpected argument '{}' ({}) see {} --help", text,
+          "unexpected argument '{}' ({}); see {} --help", text,
           positional.empty() ? "only options are expected" : "there are more arguments than the program takes", program_));
     given.push_back({positional[next], "'" + text + "'", text, "", true});
     if (!positional[next]->list_) ++next;
@@ -429,7 +429,7 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
   std::ifstream opened(path);
   std::vector<Given> given;
   if (!opened || std::filesystem::is_directory(path))
-    throw UserError(format("cannot read --config '{}' ({}) give a file of lines 'name = value'", path,
+    throw UserError(format("cannot read --config '{}' ({}); give a file of lines 'name = value'", path,
                            std::filesystem::is_directory(path) ? "it is a folder" : "no such file, or no permission"));
   constexpr std::size_t longest = std::size_t{16} << 20, piece = std::size_t{16} << 10;  // a device may have no end
   std::string text;
@@ -439,9 +439,9 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
     opened.read(text.data() + before, static_cast<std::streamsize>(piece));
     text.resize(before + static_cast<std::size_t>(opened.gcount()));
   }
-  if (opened.bad()) throw UserError(format("cannot read --config '{}' (reading stopped with an error) check the file", path));
+  if (opened.bad()) throw UserError(format("cannot read --config '{}' (reading stopped with an error); check the file", path));
   if (text.size() > longest)
-    throw UserError(format("cannot read --config '{}' (it is longer than {}) check the path", path,
+    throw UserError(format("cannot read --config '{}' (it is longer than {}); check the path", path,
                            format_bytes(static_cast<double>(longest))));
   std::istringstream file(text);
   // Boost reads one line at a time, so that every error can name its line.
@@ -454,7 +454,7 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
     try {
       parsed = po::parse_config_file(one, nothing, true).options;
     } catch (const po::error&) {
-      throw UserError(format("{}'{}' is not understood (no 'name = value') correct this line", where, trimmed(line)));
+      throw UserError(format("{}'{}' is not understood (no 'name = value'); correct this line", where, trimmed(line)));
     }
     for (const po::option& option : parsed) {
       std::string name = with_hyphens(option.string_key);
@@ -462,7 +462,7 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
       Option* row = find(name);
       if (row == nullptr) throw UserError(format("{}unknown option {} {}", where, name, unknown(name)));
       if (row->command_line_only_)
-        throw UserError(format("{}{} in a file (it works on the command line only) remove this line", where, name));
+        throw UserError(format("{}{} in a file (it works on the command line only); remove this line", where, name));
       given.push_back({row, name, option.value.empty() ? "" : option.value.front(), where});
     }
   }
@@ -492,7 +492,7 @@ void OptionTable::apply(const std::vector<Given>& all) {
     } catch (const UserError& why) {
       const std::string name = given.positional ? option.argument_ : given.typed;
       throw UserError(
-          format("{}{} '{}' is not accepted ({}) give {}", given.where, name, given.value, why.what(), option.accepts_));
+          format("{}{} '{}' is not accepted ({}); give {}", given.where, name, given.value, why.what(), option.accepts_));
     }
   }
 }

@@ -143,7 +143,7 @@ void require_fp16(std::span<const float> values, const std::string& name) {
   for (const float value : values)
     if (std::isfinite(value) && std::abs(value) >= beyond)
       throw RunError(format(
-          "{} has an element {}, which fp16 cannot hold (its largest is 65504) choose bf16 or fp32 with `type of the result`",
+          "{} has an element {}, which fp16 cannot hold (its largest is 65504); choose bf16 or fp32 with `type of the result`",
           name, value));
 }
 
@@ -193,7 +193,7 @@ std::size_t write_numbers(const CheckpointReader& source, const WrittenModel& re
 
 void require_absent(const fs::path& target) {
   if (fs::symlink_status(target).type() != fs::file_type::not_found)
-    throw UserError(format("{} exists (it is not overwritten) remove it, or choose another name", target.string()));
+    throw UserError(format("{} exists (it is not overwritten); remove it, or choose another name", target.string()));
 }
 
 Consolidated write_result(const CheckpointReader& source, const fs::path& target, const WorkFolder& work,
@@ -229,7 +229,7 @@ Consolidated write_result(const CheckpointReader& source, const fs::path& target
 
 RunError could_not_write(const fs::path& target, const fs::path& work, const std::exception& error) {
   return RunError(format(
-      "{} could not be written ({}) free some space or see to the disk, and start again, which goes on with what is in {}; or "
+      "{} could not be written ({}); free some space or see to the disk, and start again, which goes on with what is in {}; or "
       "remove that, and choose another place",
       target.string(), error.what(), work.string()));
 }
@@ -239,7 +239,7 @@ RunError could_not_write(const fs::path& target, const fs::path& work, const std
 std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options) {
   if (!options.with_optimizer) return {parameters_state};
   if (source.states().size() < 2)
-    throw UserError(format("{} has no state of an optimizer ({} kept none) leave out `states of the optimizer`",
+    throw UserError(format("{} has no state of an optimizer ({} kept none); leave out `states of the optimizer`",
                            source.description(), source.header().optimizer));
   return source.states();
 }
@@ -261,7 +261,7 @@ Consolidated consolidate(const CheckpointReader& source, const fs::path& out, co
     throw could_not_write(target, work, error);
   } catch (const fs::filesystem_error& error) {
     if (error.code() == std::errc::permission_denied || error.code() == std::errc::read_only_file_system)
-      throw UserError(format("{} cannot be made ({}) choose a place where you may write", target.string(), error.what()));
+      throw UserError(format("{} cannot be made ({}); choose a place where you may write", target.string(), error.what()));
     throw could_not_write(target, work, error);
   }
 }

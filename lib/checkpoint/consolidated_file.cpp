@@ -28,7 +28,7 @@ h5::File open_guarded(const fs::path& path, Verify verify) {
   h5::File file = h5::File::open(path, verify);
   if (verify == Verify::yes && !file.is_checked() && file.has_attribute("checksums"))
     throw DamagedError(
-        format("{} has lost its checksums (it was cut, or changed by another program) copy it again; or give "
+        format("{} has lost its checksums (it was cut, or changed by another program); copy it again; or give "
                "`unchecked reading` to take it as it is",
                path.string()));
   return file;
@@ -39,15 +39,15 @@ class ConsolidatedFile final : public TensorSource {
   ConsolidatedFile(const fs::path& path, Verify verify) : path_(path), file_(open_guarded(path, verify)) {
     const std::string kind = file_.has_attribute("format") ? file_.read_text("format") : "";
     if (kind == stored::index_kind || kind == stored::rank_kind)
-      throw UserError(format("{} is one file of a checkpoint (its folder is needed) give {}", path.string(),
+      throw UserError(format("{} is one file of a checkpoint (its folder is needed); give {}", path.string(),
                              path.has_parent_path() ? path.parent_path().string() : "its folder"));
     if (kind != stored::model_kind)
       throw UserError(
-          format("{} is an HDF5 file of another kind (fsdp-consolidate did not write it) check the path", path.string()));
+          format("{} is an HDF5 file of another kind (fsdp-consolidate did not write it); check the path", path.string()));
     stored::check_kind(file_, path.string(), stored::model_kind);
     const auto config = parse_json(file_.read_text("config"));
     if (config.is_discarded())
-      throw DamagedError(format("{} is damaged (its configuration is not JSON) consolidate again", path.string()));
+      throw DamagedError(format("{} is damaged (its configuration is not JSON); consolidate again", path.string()));
     config_ = config_from_json(config);
     config_.validate();
     if (file_.has_attribute("states")) states_ = stored::read_states(file_);

@@ -39,7 +39,7 @@ constexpr std::size_t longest_index = std::size_t{64} << 20;
 /// The files that an index names, each once. Throws UserError.
 std::vector<std::string> files_of_index(const fs::path& path) {
   const auto damaged = [&](const std::string& why) {
-    throw UserError(format("{} is damaged ({}) download or copy it again", path.string(), why));
+    throw UserError(format("{} is damaged ({}); download or copy it again", path.string(), why));
   };
   // The parser keeps only the map of what the file holds: 64 MB of any JSON would become 2 GB of values.
   bool in_map = false;
@@ -63,7 +63,7 @@ std::vector<std::string> files_of_index(const fs::path& path) {
         name.find('/') == std::string::npos && excerpt(name, 255) == name && !name.empty() && name != "." && name != "..";
     if (!is_plain) damaged(format("its weight_map names '{}', which is not beside it", excerpt(name)));
     if (kind_of(path.parent_path() / name) == PathKind::missing)
-      throw UserError(format("{} is not there ({} is in it, as {} says) copy the whole folder",
+      throw UserError(format("{} is not there ({} is in it, as {} says); copy the whole folder",
                              (path.parent_path() / name).string(), tensor, path.string()));
     names.insert(name);
   }
@@ -138,13 +138,14 @@ class HuggingFaceFolder final : public TensorSource {
 
   static void require_readable(const SafetensorsFile& file, const StoredTensor& tensor) {
     if (!type_of_safetensors(tensor.dtype))
-      throw UserError(format("{} holds {} in {} (F32, BF16 and F16 are read) convert the model", file.path().string(),
+      throw UserError(format("{} holds {} in {} (F32, BF16 and F16 are read); convert the model", file.path().string(),
                              tensor.name, tensor.dtype));
   }
 
   void add(const std::string& state, const std::string& name, const SafetensorsFile& file, const StoredTensor& tensor) {
     if (!tensors_.emplace(std::pair(state, name), Place{&file, &tensor}).second)
-      throw UserError(format("{} holds {} a second time (which one counts is unknown) remove one", file.path().string(), name));
+      throw UserError(
+          format("{} holds {} a second time (which one counts is unknown); remove one", file.path().string(), name));
   }
 
   const Place& locate(const std::string& state, const std::string& name) const {
@@ -152,9 +153,9 @@ class HuggingFaceFolder final : public TensorSource {
     if (found != tensors_.end()) return found->second;
     if (state != parameters_state)
       throw UserError(
-          format("{} has no {} of {} (it holds {}) check the name", folder_.string(), state, name, fmt::join(states_, ", ")));
+          format("{} has no {} of {} (it holds {}); check the name", folder_.string(), state, name, fmt::join(states_, ", ")));
     throw UserError(
-        format("{} has no tensor {} (the model of its config.json needs it) use the whole model", folder_.string(), name));
+        format("{} has no tensor {} (the model of its config.json needs it); use the whole model", folder_.string(), name));
   }
 
   fs::path folder_;
@@ -308,7 +309,7 @@ constexpr ModelFormat row = {
 std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify verify) {
   const PathKind kind = kind_of(folder);
   if (kind != PathKind::folder && kind != PathKind::missing)
-    throw UserError(format("{} is a single file (the model's config.json is needed, too) give its folder", folder.string()));
+    throw UserError(format("{} is a single file (the model's config.json is needed, too); give its folder", folder.string()));
   const auto there = [&](const std::string& name) { return kind_of(folder / name) != PathKind::missing; };
   /// NAME.safetensors, or the files that its index names; none if neither is there.
   const auto files_of = [&](const std::string& name) -> std::vector<std::string> {
@@ -322,7 +323,7 @@ std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify v
                            there("pytorch_model.bin") ? " save its pytorch_model.bin as safetensors, or" : ""));
   if (!there("config.json"))
     throw UserError(
-        format("{} has no config.json (it says what the model is) copy it from where the weights are from", folder.string()));
+        format("{} has no config.json (it says what the model is); copy it from where the weights are from", folder.string()));
   return std::make_unique<HuggingFaceFolder>(folder, files, files_of("optimizer"), verify);
 }
 

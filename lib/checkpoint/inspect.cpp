@@ -68,10 +68,10 @@ std::size_t verify_norms(const CheckpointReader& reader, const std::vector<std::
       if (!saved) continue;
       const TensorSummary found = summarize(reader, name, state);
       if (!found.has_norm(*saved))
-        throw RunError(
-            format("{} of {} has norm {}, {} elements not finite (it had norm {} when it was saved) restore it from a copy, or "
-                   "use another step",
-                   stored::slice_name(state, name), reader.description(), found.norm, found.non_finite, *saved));
+        throw RunError(format(
+            "{} of {} has norm {}, {} elements not finite (it had norm {} when it was saved); restore it from a copy, or "
+            "use another step",
+            stored::slice_name(state, name), reader.description(), found.norm, found.non_finite, *saved));
       ++compared;
       done += numel(reader.state_shape(state, name)) * sizeof(float);
       if (progress) progress(done, all);
@@ -91,7 +91,7 @@ void compare_sources(const TensorSource& expected, const TensorSource& found, DT
   std::vector<float> a(piece_elements), b(piece_elements);
   each_tensor([&](const std::string& state, const std::string& name, const Shape& shape) {
     const auto differ = [&](const std::string& how) {
-      throw RunError(format("{} of {} differs from that of {} ({}) make it again", stored::whole_name(state, name),
+      throw RunError(format("{} of {} differs from that of {} ({}); make it again", stored::whole_name(state, name),
                             found.description(), expected.description(), how));
     };
     if (!found.has_state(state, name)) differ("it is not there");

@@ -46,12 +46,12 @@ void unlink_if_there(const fs::path& path) {
 WorkFolder::WorkFolder(const fs::path& folder) : folder_(folder) {
   if (::mkdir(folder.c_str(), 0700) == 0) return;
   if (errno == EACCES || errno == EROFS)
-    throw UserError(format("{} cannot be made ({}; the result is written there first) choose a place where you may write",
+    throw UserError(format("{} cannot be made ({}; the result is written there first); choose a place where you may write",
                            folder.string(), std::strerror(errno)));
   check_errno(errno == EEXIST, "make folder " + folder.string());
   const auto refuse = [&](const char* why) {
     throw UserError(
-        format("{} is in the way ({}; the result is made there) move it away, or choose another name for the result",
+        format("{} is in the way ({}; the result is made there); move it away, or choose another name for the result",
                folder.string(), why));
   };
   struct stat info {};
@@ -86,7 +86,7 @@ void WorkFolder::remove(const fs::path& result) const {
     unlink_if_there(result);
   } else if (!remove_our_files(result, is_model_file)) {
     throw RunError(
-        format("{} holds files that no earlier call has made (they are not removed) move them away", result.string()));
+        format("{} holds files that no earlier call has made (they are not removed); move them away", result.string()));
   }
 }
 

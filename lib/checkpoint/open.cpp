@@ -42,9 +42,9 @@ fs::path without_final_slash(const fs::path& path) { return path.has_filename() 
 std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& given, std::vector<std::string>* warnings, Verify verify) {
   const fs::path path = without_final_slash(given);
   if (!is_there(path))
-    throw UserError(format("{} does not exist (expected a step folder or a save folder) check the path", path.string()));
+    throw UserError(format("{} does not exist (expected a step folder or a save folder); check the path", path.string()));
   if (kind_of(path) != PathKind::folder)
-    throw UserError(format("{} is not a folder (expected a step folder or a save folder) check the path", path.string()));
+    throw UserError(format("{} is not a folder (expected a step folder or a save folder); check the path", path.string()));
   if (is_step_folder(path)) return CheckpointReader::open(path, verify);
   std::vector<std::string> problems;
   const auto latest = latest_checkpoint(path, &problems);
@@ -53,13 +53,13 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& given, std::ve
     return CheckpointReader::open(*latest, verify);
   }
   throw UserError(
-      format("{} holds no complete checkpoint ({}) check the path", path.string(),
+      format("{} holds no complete checkpoint ({}); check the path", path.string(),
              problems.empty() ? std::string("no folder step-NNNNNNNN is in it") : format("{}", fmt::join(problems, "; "))));
 }
 
 std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vector<std::string>* warnings, Verify verify) {
   const fs::path path = without_final_slash(given);
-  if (!is_there(path)) throw UserError(format("{} does not exist ({}) check the path", path.string(), expected()));
+  if (!is_there(path)) throw UserError(format("{} does not exist ({}); check the path", path.string(), expected()));
   const bool is_folder = kind_of(path) == PathKind::folder;
   if (is_folder && is_step_folder(path)) return CheckpointReader::open(path, verify);
   const auto& rows = model_formats();
@@ -67,7 +67,7 @@ std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vec
   if (row != rows.rend()) return (*row)->open(path, verify);
   if (is_folder && has_steps(path)) return open_checkpoint(path, warnings, verify);
   throw UserError(
-      format("{} {} ({}) check the path", path.string(), is_folder ? "holds no model" : "is not a model", expected()));
+      format("{} {} ({}); check the path", path.string(), is_folder ? "holds no model" : "is not a model", expected()));
 }
 
 }  // namespace fsdp

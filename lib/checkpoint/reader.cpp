@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t open_files = 16;  // at most, of rank files
 
 [[noreturn]] void damaged(const fs::path& path, const std::string& why) {
-  throw DamagedError(format("{} is damaged ({}) restore it from a copy, or use another step", path.string(), why));
+  throw DamagedError(format("{} is damaged ({}); restore it from a copy, or use another step", path.string(), why));
 }
 
 class ShardedCheckpoint final : public CheckpointReader {
@@ -81,18 +81,18 @@ class ShardedCheckpoint final : public CheckpointReader {
   Shape state_shape(const std::string& state, const std::string& name) const override {
     const Tensor& tensor = find(name);
     if (!has_state(state, name))
-      throw UserError(format("{} has no {} of {} (it was not trained) use another checkpoint", description(), state, name));
+      throw UserError(format("{} has no {} of {} (it was not trained); use another checkpoint", description(), state, name));
     return stored::state_shape(tensor.shape, *stored::extent_of(tensor.unit, state));
   }
   const StoredParts& parts() const override { return *parts_; }
 
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end())
-      throw UserError(format("{} has no {} (it holds {}) use another checkpoint, or start with a fresh optimizer",
+      throw UserError(format("{} has no {} (it holds {}); use another checkpoint, or start with a fresh optimizer",
                              description(), state, fmt::join(index_.states, ", ")));
     const Tensor& tensor = find(name);
     if (!has_state(state, name))
-      throw UserError(format("{} has no {} of {} (it was not trained) use another checkpoint", description(), state, name));
+      throw UserError(format("{} has no {} of {} (it was not trained); use another checkpoint", description(), state, name));
     const Extent extent = *stored::extent_of(tensor.unit, state);
     expect(range.begin <= range.end && range.end <= numel(stored::state_shape(tensor.shape, extent)),
            "a range lies outside its tensor");

@@ -28,7 +28,7 @@ constexpr std::size_t longest_name = 1000;                       // in character
 constexpr std::size_t most_values = 64;                          // of an entry: a type, two positions and a shape
 
 [[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
-  throw UserError(format("{} is damaged ({}) download or copy it again", path.string(), why));
+  throw UserError(format("{} is damaged ({}); download or copy it again", path.string(), why));
 }
 
 /// Bytes per element; nothing for a type that is newer than this list.
@@ -145,7 +145,7 @@ const StoredTensor* SafetensorsFile::find(const std::string& name) const {
 void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) const {
   const std::optional<DType> type = type_of_safetensors(tensor.dtype);
   if (!type)
-    throw UserError(format("{} of {} has type {} (F32, BF16 and F16 are read) convert the model", tensor.name, path().string(),
+    throw UserError(format("{} of {} has type {} (F32, BF16 and F16 are read); convert the model", tensor.name, path().string(),
                            tensor.dtype));
   expect(range.begin <= range.end && range.end <= tensor.bytes / size_of(*type), "a range lies outside its tensor");
   with_element(*type, [&]<class E>() {

@@ -90,18 +90,18 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
   fs::create_directories(save_dir);
   if (is_complete(names.final_folder))
     throw UserError(format(
-        "{} is a complete checkpoint already (it is not overwritten) choose another `save folder`, continue from it with "
+        "{} is a complete checkpoint already (it is not overwritten); choose another `save folder`, continue from it with "
         "`restoring the latest`, or remove it",
         names.final_folder.string()));
   if (kind_of(names.final_folder / stored::marker_name) != PathKind::missing)
     throw RunError(
-        format("{} was complete once (it has a marker, and is damaged) move it away, or choose another `save folder`",
+        format("{} was complete once (it has a marker, and is damaged); move it away, or choose another `save folder`",
                names.final_folder.string()));
   remove_left_over(save_dir);
   for (const fs::path& folder : {names.final_folder, names.temporary_folder})
     if (!remove_our_files(folder, stored::is_step_file))
       throw RunError(
-          format("{} is in the way (it is no complete checkpoint, and holds files that are not ours, or is a link) move "
+          format("{} is in the way (it is no complete checkpoint, and holds files that are not ours, or is a link); move "
                  "it away",
                  folder.string()));
   require_free_space(save_dir, bytes);
@@ -169,7 +169,7 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
                         std::vector<kernels::ExactSum>& squares) {
   if (kind_of(path.parent_path()) != PathKind::folder)
     throw UserError(format(
-        "{} is not there on this rank (rank 0 has just made it) choose a `save folder` on a file system that all nodes share",
+        "{} is not there on this rank (rank 0 has just made it); choose a `save folder` on a file system that all nodes share",
         path.parent_path().string()));
   h5::File file = h5::File::create(path);
   file.write_text("format", stored::rank_kind);

@@ -110,7 +110,7 @@ fs::path set_aside(const fs::path& folder) {
   fs::rename(folder, to, error);
   if (error)
     throw RunError(
-        format("{} is damaged and cannot be renamed ({}) move it away, or name another one with `checkpoint to restore`",
+        format("{} is damaged and cannot be renamed ({}); move it away, or name another one with `checkpoint to restore`",
                folder.string(), error.message()));
   return to;
 }

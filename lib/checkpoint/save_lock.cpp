@@ -82,7 +82,7 @@ bool is_file_at(int fd, const fs::path& path) {
 bool is_of_the_disk(int error) { return error == EIO || error == ESTALE || error == ETIMEDOUT; }
 
 [[noreturn]] void cannot_write(const fs::path& folder, const std::string& why) {
-  throw UserError(format("checkpoints cannot be written to {} ({}) choose another `save folder`", folder.string(), why));
+  throw UserError(format("checkpoints cannot be written to {} ({}); choose another `save folder`", folder.string(), why));
 }
 
 /// Opens the lock file, or makes it. What is there and is not a lock stays as it is.
@@ -100,7 +100,7 @@ int open_lock(const fs::path& folder, const fs::path& path) {
   }
   if (fd >= 0) ::close(fd);
   throw UserError(
-      format("{} is in the way (a run marks there that it saves to this folder, and this is {}) move it away, or choose "
+      format("{} is in the way (a run marks there that it saves to this folder, and this is {}); move it away, or choose "
              "another folder",
              path.string(), plain ? "no such mark" : "a link, or no plain file"));
 }
@@ -126,7 +126,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
         continue;
       }
       if (busy)
-        throw RunError(format("{} is in use ({} saves there) wait for its end, or choose another folder", folder_.string(),
+        throw RunError(format("{} is in use ({} saves there); wait for its end, or choose another folder", folder_.string(),
                               owner.host.empty() ? "another run" : owner.description()));
       if (locked && !is_file_at(fd_, path_)) {
         ::close(std::exchange(fd_, -1));
@@ -136,7 +136,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
       // A requeued job is told from another step of the same job by its number of restarts.
       const bool requeued = !owner.job.empty() && owner.job == me.job && owner.restarts < me.restarts;
       if (!left_here && !requeued)
-        throw RunError(format("{} may be in use (by {}) wait for its end; if it is dead, remove {}", folder_.string(),
+        throw RunError(format("{} may be in use (by {}); wait for its end; if it is dead, remove {}", folder_.string(),
                               owner.description(), path_.string()));
       break;
     }
@@ -152,7 +152,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
       const int why = errno;
       static_cast<void>(::ftruncate(fd_, 0));  // nobody's, rather than half a name
       errno = why;
-      throw RunError(format("{} could not be written ({}) free some space, see to the disk, or choose another `save folder`",
+      throw RunError(format("{} could not be written ({}); free some space, see to the disk, or choose another `save folder`",
                             path_.string(), std::strerror(errno)));
     }
   } catch (...) {

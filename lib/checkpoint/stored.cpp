@@ -147,7 +147,7 @@ std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
   const json state = parse_json(node.read_text("loss_scaler"));
   const auto number = [&](const char* key) {
     if (!state.is_object() || !state.contains(key) || !state[key].is_number())
-      throw UserError(format("the checkpoint's loss scale cannot be read ('{}' is not there) use another checkpoint", key));
+      throw UserError(format("the checkpoint's loss scale cannot be read ('{}' is not there); use another checkpoint", key));
     return state[key].get<double>();
   };
   const auto integer = [&](const char* key) { return static_cast<std::int64_t>(number(key)); };
@@ -187,7 +187,7 @@ namespace {
 void check_version(std::uint64_t found, const std::string& name) {
   if (found != version)
     throw UserError(format(
-        "{} has format version {} (this program knows {}) use the fsdp that wrote it, or a newer one; the file is as it was",
+        "{} has format version {} (this program knows {}); use the fsdp that wrote it, or a newer one; the file is as it was",
         name, found, version));
 }
 
@@ -196,7 +196,8 @@ void check_version(std::uint64_t found, const std::string& name) {
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind) {
   const std::string found = node.has_attribute("format") ? node.read_text("format") : "";
   if (found != kind)
-    throw UserError(format("{} is not what it should be (its format is \"{}\", not \"{}\") check the path", name, found, kind));
+    throw UserError(
+        format("{} is not what it should be (its format is \"{}\", not \"{}\"); check the path", name, found, kind));
   check_version(node.read_integer("format_version"), name);
 }
 
@@ -231,7 +232,7 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   if (world_size < 1 || world_size > 99999999 || shards < 1 || world_size % shards != 0 ||
       node.read_integer("flat_alignment") != flat_alignment)
     throw UserError(
-        format("{} describes a layout that cannot be ({} ranks, {} shards) use another checkpoint", name, world_size, shards));
+        format("{} describes a layout that cannot be ({} ranks, {} shards); use another checkpoint", name, world_size, shards));
   header.world_size = static_cast<int>(world_size);
   header.shards = static_cast<int>(shards);
   header.optimizer = node.read_text("optimizer");
@@ -239,12 +240,13 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   if (node.has_attribute("model_folder")) header.model_folder = node.read_text("model_folder");
   const json config = parse_json(node.read_text("config"));
   if (config.is_discarded())
-    throw UserError(format("{} holds no model configuration (it is not JSON) use another checkpoint", name));
+    throw UserError(format("{} holds no model configuration (it is not JSON); use another checkpoint", name));
   header.config = config_from_json(config);
   header.config.validate();
   header.units = units_from_json(parse_json(node.read_text("units")), list_parameters(header.config).parameters.size());
   if (header.units.empty())
-    throw UserError(format("{} describes units that do not cover its model once (it is damaged) use another checkpoint", name));
+    throw UserError(
+        format("{} describes units that do not cover its model once (it is damaged); use another checkpoint", name));
   index.states = read_states(node);
   return index;
 }
@@ -290,7 +292,7 @@ bool is_from_before_seals(const json& text) {
 
 Marker read_complete(const std::filesystem::path& folder) {
   const auto text_of = [&](const std::string& why) {
-    return format("{} is not a complete checkpoint ({}) use another step", folder.string(), why);
+    return format("{} is not a complete checkpoint ({}); use another step", folder.string(), why);
   };
   const auto fail = [&](const std::string& why) { throw DamagedError(text_of(why)); };  // it was one
   const std::filesystem::path path = folder / marker_name;
@@ -321,7 +323,7 @@ Marker read_complete(const std::filesystem::path& folder) {
     if (*bytes != file.sum.bytes) fail(format("{} has {} bytes, {} were written", file.name, *bytes, file.sum.bytes));
   }
   if (const auto named = update_of_step_name(folder.filename().string()); named && *named != marker.update)
-    throw UserError(format("{} holds the step of update {} (it was renamed, or took another one's place) name it {} again",
+    throw UserError(format("{} holds the step of update {} (it was renamed, or took another one's place); name it {} again",
                            folder.string(), marker.update, step_name(marker.update)));
   return marker;
 }

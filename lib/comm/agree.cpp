@@ -24,8 +24,9 @@ Failure describe_current_exception() {
   } catch (const UserError& error) {
     return {error.what(), exit_code::wrong_use};
   } catch (const std::bad_alloc&) {
-    return {"out of memory (the system gave no more) use more ranks, a smaller `micro-batch` or `recomputation of activations`",
-            exit_code::failed};
+    return {
+        "out of memory (the system gave no more); use more ranks, a smaller `micro-batch` or `recomputation of activations`",
+        exit_code::failed};
   } catch (const std::exception& error) {
     return {error.what(), exit_code::failed};
   } catch (...) {

@@ -86,7 +86,7 @@ const Connection& find_connection(std::string_view name) {
   std::vector<std::string_view> known;
   for (const Connection* connection : table()) known.push_back(connection->name);
   throw UserError(
-      format("ranks cannot be connected by \"{}\" (known are {}) choose one of these", name, fmt::join(known, ", ")));
+      format("ranks cannot be connected by \"{}\" (known are {}); choose one of these", name, fmt::join(known, ", ")));
 }
 
 void add_connection(const Connection& connection) {

@@ -39,7 +39,7 @@ void require_own_launcher(const LaunchedRanks& launched, int world_size, const s
   if (world_size > 1 || launched.count <= world_size) return;
   throw UserError(format(
       "the ranks do not see each other (the launcher has started {} or more, by {}, and this program's MPI, {}, sees one: "
-      "they are of different MPIs) start it with mpirun of that MPI, under Slurm with the plugin of srun that it knows, or "
+      "they are of different MPIs); start it with mpirun of that MPI, under Slurm with the plugin of srun that it knows, or "
       "build it with the launcher's MPI; if one rank is what you want, unset {}",
       launched.count, launched.variable, library, launched.variable));
 }

@@ -20,7 +20,7 @@ TrainBatches::TrainBatches(const TokenFile& file, BatchCut cut, std::size_t voca
   check_cut(cut);
   if (file.targets() < cut.T)
     throw UserError(format(
-        "'{}' holds no whole sequence ({} tokens, a sequence of {} needs {}) use more text or a smaller `sequence length`",
+        "'{}' holds no whole sequence ({} tokens, a sequence of {} needs {}); use more text or a smaller `sequence length`",
         file.path().string(), file.tokens(), cut.T, cut.T + 1));
   constexpr auto never = std::numeric_limits<std::uint64_t>::max();
   end_ = order.passes == 0 || order.passes > never / sequences_ ? never : order.passes * sequences_;
@@ -58,7 +58,7 @@ ValidBatches::ValidBatches(const TokenFile& file, BatchCut cut, std::size_t voca
     : file_(file), cut_(cut), vocab_size_(vocab_size) {
   check_cut(cut);
   if (file.tokens() < 2)
-    throw UserError(format("'{}' holds nothing to predict ({} tokens, at least 2 are needed) use more text",
+    throw UserError(format("'{}' holds nothing to predict ({} tokens, at least 2 are needed); use more text",
                            file.path().string(), file.tokens()));
   const std::size_t sequences = file.sequences(cut.T);
   const std::size_t per_batch = cut.B * static_cast<std::size_t>(cut.ranks);

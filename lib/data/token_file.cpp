@@ -58,7 +58,7 @@ bool write_all(int fd, const void* data, std::size_t bytes) {
 namespace {
 
 UserError unusable(const std::filesystem::path& path, const std::string& why) {
-  return UserError(format("'{}' is not a token file that can be used ({}) make one with fsdp-tokenize", path.string(), why));
+  return UserError(format("'{}' is not a token file that can be used ({}); make one with fsdp-tokenize", path.string(), why));
 }
 
 /// Files that are often taken for token files are called by their names.
@@ -75,7 +75,7 @@ UserError of_another_kind(const std::filesystem::path& path, const InputFile& fi
   for (const auto& [signature, name] : kinds)
     if (beginning.starts_with(signature))
       return UserError(format(
-          "'{}' is not a token file that can be used (it is {}) write its tokens to one as \"Tokens\" in docs/running.md "
+          "'{}' is not a token file that can be used (it is {}); write its tokens to one as \"Tokens\" in docs/running.md "
           "shows",
           path.string(), name));
   const bool is_text = std::none_of(beginning.begin(), beginning.end(), [](unsigned char c) {
@@ -84,7 +84,7 @@ UserError of_another_kind(const std::filesystem::path& path, const InputFile& fi
   if (is_text)
     return unusable(path, format("it starts with {}, a llm.c token file with {}: it looks like text", first_number, magic));
   return UserError(
-      format("'{}' is not a token file that can be used (it starts with {}, a llm.c token file with {}) make one of text with "
+      format("'{}' is not a token file that can be used (it starts with {}, a llm.c token file with {}); make one of text with "
              "fsdp-tokenize, or of other tokens as \"Tokens\" in docs/running.md shows",
              path.string(), first_number, magic));
 }
@@ -169,7 +169,7 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::ui
     throw UserError(format("cannot write '{}' (it is there and not a plain file); choose another name", path.string()));
   if (!std::in_range<std::int32_t>(tokens.size()))
     throw UserError(
-        format("{} tokens do not fit into one token file (its header counts to 2147483647) split the text", tokens.size()));
+        format("{} tokens do not fit into one token file (its header counts to 2147483647); split the text", tokens.size()));
   Header header{};
   header[0] = magic;
   header[1] = version;
@@ -178,7 +178,7 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::ui
   const std::filesystem::path temporary = path.string() + format(".tmp-{}", ::getpid());
   Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (file.get() < 0)
-    throw UserError(format("cannot write '{}' ({}) give a path in a folder that exists and can be written", path.string(),
+    throw UserError(format("cannot write '{}' ({}); give a path in a folder that exists and can be written", path.string(),
                            std::strerror(errno)));
   const bool whole = write_all(file.get(), header.data(), sizeof(header)) &&
                      write_all(file.get(), tokens.data(), tokens.size_bytes()) && ::fsync(file.get()) == 0 && file.close() &&

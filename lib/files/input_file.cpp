@@ -55,7 +55,7 @@ InputFile::InputFile(const std::filesystem::path& path)
     : path_(path),
       fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {  // a pipe would wait for its writer
   if (fd_ < 0 && is_of_the_path(errno))
-    throw UserError(format("{} cannot be opened ({}) check the path", path.string(), std::strerror(errno)));
+    throw UserError(format("{} cannot be opened ({}); check the path", path.string(), std::strerror(errno)));
   check_errno(fd_ >= 0, "open " + path.string());
   struct stat info {};
   const bool known = ::fstat(fd_, &info) == 0;
@@ -67,7 +67,7 @@ InputFile::InputFile(const std::filesystem::path& path)
   ::close(fd_);
   errno = error;
   check_errno(known, "stat " + path.string());
-  throw UserError(format("{} is not a file (a folder, a pipe or a device) check the path", path.string()));
+  throw UserError(format("{} is not a file (a folder, a pipe or a device); check the path", path.string()));
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
@@ -83,7 +83,7 @@ void InputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
     const ssize_t n = ::pread(fd_, to, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     check_errno(n >= 0, format("read {} at byte {}", path_.string(), offset));
-    if (n == 0) throw DamagedError(format("{} ends before byte {} (it was cut) copy it again", path_.string(), offset));
+    if (n == 0) throw DamagedError(format("{} ends before byte {} (it was cut); copy it again", path_.string(), offset));
     to += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
   }
 }
@@ -95,7 +95,7 @@ void InputFile::prefetch(std::uint64_t offset, std::size_t bytes) const {
 std::string read_text_file(const std::filesystem::path& path, std::size_t most_bytes) {
   const InputFile file(path);
   if (file.size() > most_bytes)
-    throw UserError(format("{} has {} (no such file has more than {}) check the path", path.string(),
+    throw UserError(format("{} has {} (no such file has more than {}); check the path", path.string(),
                            format_bytes(static_cast<double>(file.size())), format_bytes(static_cast<double>(most_bytes))));
   std::string text(file.size(), '\0');
   file.read(0, text.data(), text.size());

@@ -155,14 +155,14 @@ void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes
   if (::statvfs(folder.c_str(), &info) != 0) return;  // then the writes will tell
   const std::uint64_t free = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
   if (free < bytes)
-    throw RunError(format("{} has {} free ({} are to be written there) free some space or choose another file system",
+    throw RunError(format("{} has {} free ({} are to be written there); free some space or choose another file system",
                           folder.string(), format_bytes(static_cast<double>(free)), format_bytes(static_cast<double>(bytes))));
 }
 
 void require_no_foreign_link(const std::filesystem::path& path) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode) && info.st_uid != ::geteuid() && info.st_uid != 0)
-    throw UserError(format("{} is a link that another user has made (it may lead into any file of yours) give another name",
+    throw UserError(format("{} is a link that another user has made (it may lead into any file of yours); give another name",
                            path.string()));
 }
 

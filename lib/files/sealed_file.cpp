@@ -64,7 +64,7 @@ std::vector<SealedPart> listed_parts(const std::string& text) {
 }
 
 [[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
-  throw DamagedError(format("{} is damaged ({}) restore it from a copy, or make it again", path.string(), why));
+  throw DamagedError(format("{} is damaged ({}); restore it from a copy, or make it again", path.string(), why));
 }
 
 }  // namespace

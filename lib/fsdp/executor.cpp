@@ -382,6 +382,10 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       sums.gradient_scale = clipping / scalars.loss_scale;
       return;
     }
+    case OperationKind::clip_values:  // as torch.nn.utils.clip_grad_value_
+      if (at<UpdateSums>(op.reads[0])->finite())
+        kernels::clip_values(s, out(0), op.count, static_cast<float>(scalars.clip_value * scalars.loss_scale));
+      return;
     case OperationKind::statistics:
       return count_statistics(s, op, scalars);
     case OperationKind::directions:

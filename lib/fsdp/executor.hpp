@@ -29,6 +29,7 @@ struct UpdateScalars {
   std::uint64_t update = 1;  // counts from 1
   double learning_rate = 0;
   double clip_norm = 0;           // 0: no clipping
+  double clip_value = 0;          // the most that an element of the gradient may be; of plans that clip values
   std::uint64_t state_began = 0;  // the update after which the optimizer's states were zero
   Dropout dropout = {};           // first_sequence: of this rank's first micro-batch
   double tokens = 0;              // targets that count, of the whole update over all ranks

@@ -40,9 +40,11 @@ std::deque<Placement>& table() {
 const std::deque<Placement>& placements() { return table(); }
 
 void add_placement(const Placement& row) {
-  for (const auto& [theirs, name] : placement_names()) expect(row.name != theirs && row.name != name, "a strategy is added once");
+  for (const auto& [theirs, name] : placement_names())
+    expect(row.name != theirs && row.name != name, "a strategy is added once");
   expect(row.parameters_at_rest == W || row.optimizer_state == S, "who holds a part of the parameters updates that part");
-  expect(row.gradients_between_micro_batches == W || row.optimizer_state == S, "who holds a part of a gradient updates that part");
+  expect(row.gradients_between_micro_batches == W || row.optimizer_state == S,
+         "who holds a part of a gradient updates that part");
   table().push_back(row);
 }
 
@@ -61,14 +63,15 @@ const Placement& find_placement(std::string_view name) {
         if (row.name == ours) return row;
     known.push_back(theirs);
   }
-  throw UserError(format("there is no sharding strategy '{}' (known are {}) choose one of them", name, fmt::join(known, ", ")));
+  throw UserError(
+      format("there is no sharding strategy '{}' (known are {}); choose one of them", name, fmt::join(known, ", ")));
 }
 
 MeshShape mesh_shape(const Placement& placement, int world_size, int group_size) {
   const int shard = placement.axis == world ? world_size : placement.axis == rank ? 1 : group_size;
   if (shard < 1 || world_size % shard != 0)
     throw UserError(
-        format("groups of {} do not divide {} ranks (every group holds one copy of the model) choose another "
+        format("groups of {} do not divide {} ranks (every group holds one copy of the model); choose another "
                "`shard group size` or number of ranks",
                shard, world_size));
   return {shard, world_size / shard};

@@ -27,6 +27,7 @@ const OperationInfo& info_of(OperationKind kind) {
       {all_reduce, "all-reduce", Account::communication, 'A', Drawing::as_transfer},
       {add_squares, "squares", Account::optimizer, ' ', Drawing::not_at_all},
       {gradient_norm, "gradient norm", Account::optimizer, 'N', Drawing::as_forward},
+      {clip_values, "clip values", Account::optimizer, ' ', Drawing::not_at_all},
       {statistics, "statistics", Account::optimizer, 'S', Drawing::briefly},
       {directions, "directions", Account::optimizer, 'D', Drawing::briefly},
       {whole_matrices, "whole matrices", Account::optimizer, 'W', Drawing::as_forward},

@@ -37,6 +37,7 @@ enum class OperationKind {
   all_reduce,      // the same sum on all ranks, in place
   add_squares,     // the squares of what a rank has of a unit's gradient, added to the update's sums
   gradient_norm,   // what follows from the update's sums, once they are over all ranks
+  clip_values,     // what a rank has of a unit's gradient, each element limited to a value
   statistics,      // in a round, what a rank has of a unit's sums over whole tensors, for optimizers that need them
   directions,      // what a rank has of that from which whole matrices make a unit's update
   whole_matrices,  // the work on those matrices that this rank owns; the others become zero
@@ -159,6 +160,7 @@ struct PlanOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool forward_prefetch = true;       // gather the next unit before the computation of the current one; else when it is needed
   bool accumulate_unsharded = false;  // whole gradients between micro-batches, one reduction at the end (PyTorch's no_sync)
+  bool clip_values = false;           // limit each element of the gradient
   DType optimizer_state_type = DType::f32;  // of states that are as large as parameters
 };
 

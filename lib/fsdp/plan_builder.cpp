@@ -49,7 +49,7 @@ class Builder {
       plan_.sections.forward_backward = plan_.update.size();
       updates_.append_norm(micro_batch_);
       plan_.sections.gradient_norm = plan_.update.size();
-      updates_.append_optimizer(micro_batch_);
+      updates_.append_optimizer(micro_batch_, options_.clip_values);
     }
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());

@@ -188,6 +188,11 @@ class Checker {
         expect_at(op.reads, 0, plan_.gradients[u], "the gradient");
         if (op.count != layout_.shard_numel(u)) fail(i, "counts a part");
       }
+      if (op.kind == clip_values) {
+        expect_at(op.reads, 1, plan_.gradients[u], "the gradient");
+        expect_at(op.writes, 0, plan_.gradients[u], "the gradient");
+        if (op.count != layout_.shard_numel(u)) fail(i, "clips a part");
+      }
       if (op.kind == round) {
         expect_at(op.reads, 0, plan_.master[u], "the fp32 parameters");
         expect_at(op.writes, 0, plan_.parameters[u], "this rank's part");
@@ -231,7 +236,7 @@ class Checker {
       std::set<Contribution> whole, shard;  // what the buffers hold
       int cleared_for = -1;                 // micro-batch
       bool reduced = false;                 // over the ranks that have the same part
-      bool in_norm = false, updated = false;
+      bool in_norm = false, clipped = false, used = false, updated = false;
       int counted = 0;                                                           // rounds of statistics
       enum { none, parts, gathered, worked, returned, summed } matrices = none;  // how far directions are
       Location part, all;                                                        // where they are
@@ -318,13 +323,20 @@ class Checker {
           if (!squares_are_summed || !loss_is_summed) fail(i, "comes before its sums are over all ranks");
           norm_is_known = true;
           break;
+        case clip_values:
+          if (!norm_is_known) fail(i, "comes before the gradient norm");
+          if (states[u].used) fail(i, "changes a gradient that the optimizer has read");
+          if (std::exchange(states[u].clipped, true)) fail(i, "clips a gradient twice");
+          break;
         case statistics:
           if (!norm_is_known) fail(i, "comes before the gradient norm");
+          states[u].used = true;
           if (op.round > reduced_rounds) fail(i, format("comes before round {} is summed over the ranks", op.round - 1));
           if (states[u].counted++ != op.round) fail(i, "counts a round twice, or not in order");
           break;
         case directions:
           if (!norm_is_known) fail(i, "comes before the gradient norm");
+          states[u].used = true;
           if (std::exchange(states[u].matrices, State::parts) != State::none) fail(i, "makes directions twice");
           states[u].part = op.writes[0];
           break;
@@ -336,6 +348,7 @@ class Checker {
           break;
         case optimizer:
           if (!norm_is_known) fail(i, "comes before the gradient norm");
+          states[u].used = true;
           if (layout_.units()[u].rule->whole.work &&
               (states[u].matrices != (is_replicated(u) ? State::summed : State::returned) || op.reads[1] != states[u].part))
             fail(i, "comes before its directions are there from all ranks");
@@ -347,9 +360,14 @@ class Checker {
           break;
       }
     }
-    for (std::size_t unit = 0; unit < states.size(); ++unit)
-      if (layout_.units()[unit].trainable && !states[unit].updated)
+    const bool clips = std::any_of(states.begin(), states.end(), [](const State& state) { return state.clipped; });
+    for (std::size_t unit = 0; unit < states.size(); ++unit) {
+      if (!layout_.units()[unit].trainable) continue;
+      if (!states[unit].updated)
         fail(list_->size() - 1, format("is the last, and {} is not updated", layout_.units()[unit].name));
+      if (clips && !states[unit].clipped)
+        fail(list_->size() - 1, format("is the last, and {} is not clipped, as others are", layout_.units()[unit].name));
+    }
   }
 
   template <class States>

@@ -65,8 +65,17 @@ void UpdateBuilder::append_norm(int micro_batch) {
   emit({.kind = gradient_norm, .stream = StreamId::reduce, .reads = {plan_.sums}, .writes = {plan_.sums}});
 }
 
-void UpdateBuilder::append_optimizer(int micro_batch) {
+void UpdateBuilder::append_optimizer(int micro_batch, bool clips_values) {
   micro_batch_ = micro_batch;
+  if (clips_values)
+    for (int u = 0; u < units_.count(); ++u)
+      if (units_.trained(u))
+        emit({.kind = clip_values,
+              .stream = StreamId::compute,
+              .unit = u,
+              .count = units_.shard_numel(u),
+              .reads = {plan_.sums, at(plan_.gradients, u)},
+              .writes = {at(plan_.gradients, u)}});
   for (std::size_t round = 0; round < plan_.statistics.size(); ++round) emit_statistics(static_cast<int>(round));
   std::vector<int> together;  // units that work on matrices at the same time
   for (int u = 0; u < units_.count(); ++u) {

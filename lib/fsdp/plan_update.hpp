@@ -19,7 +19,7 @@ class UpdateBuilder {
 
   /// The last two sections of the update; each unit's parameters are published while the next one's are updated.
   void append_norm(int micro_batch);
-  void append_optimizer(int micro_batch);
+  void append_optimizer(int micro_batch, bool clips_values);
   /// The list `publish`.
   void append_publish();
 

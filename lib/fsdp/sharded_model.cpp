@@ -21,7 +21,7 @@ int ranks_of_a_node(Communicator& world) {
   const std::int64_t sizes = world.sum(size);
   if (!world.all(size * world.size() == sizes && first % size == 0))
     throw UserError(
-        "the ranks of a node are no shard group (nodes have unequal numbers of ranks, or ranks are dealt out in turn) give "
+        "the ranks of a node are no shard group (nodes have unequal numbers of ranks, or ranks are dealt out in turn); give "
         "`shard group size`, or start the same number of consecutive ranks on every node");
   return static_cast<int>(size);
 }
@@ -49,7 +49,7 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
   settings_of(options.optimizer, parameters);
   if (options.plan.micro_batches * config.layers > most_block_passes)
     throw UserError(
-        format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}) lower `micro-batches per "
+        format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}); lower `micro-batches per "
                "update` and "
                "raise `micro-batch`",
                options.plan.micro_batches, config.layers, options.plan.micro_batches * config.layers, most_block_passes));
@@ -59,7 +59,7 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
   if (options.batch.T > config.longest_sequence())
     throw UserError(
         format("sequences of {} tokens are longer than the model's sliding window of {} (attention that sees a part "
-               "of the sequence is not supported) lower `sequence length`",
+               "of the sequence is not supported); lower `sequence length`",
                options.batch.T, config.longest_sequence()));
 }
 
@@ -92,7 +92,7 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
   world.broadcast(&of_rank_0, sizeof of_rank_0, 0);
   if (!world.all(mine == of_rank_0))
     throw UserError(
-        "the ranks have different plans (they were given different options or files) start all of them with the same");
+        "the ranks have different plans (they were given different options or files); start all of them with the same");
 }
 
 Executor& ShardedModel::allocate(Device& device, ExecutorOptions options) {

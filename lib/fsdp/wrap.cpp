@@ -91,14 +91,14 @@ void wrap_by_patterns(const std::vector<Parameter>& parameters, const std::vecto
       for (std::size_t p = 0; p < parameters.size(); ++p) {
         if (!is_inside(parameters[p].name, module) || unit_of[p] == pattern) continue;
         if (!unit_of[p].empty())
-          throw UserError(format("`custom units` '{}' and '{}' overlap (both take {}) let each module match one of them",
+          throw UserError(format("`custom units` '{}' and '{}' overlap (both take {}); let each module match one of them",
                                  unit_of[p], pattern, parameters[p].name));
         unit_of[p] = pattern;
       }
     }
     if (!found)
       throw UserError(
-          format("`custom units` '{}' matches no module (this model has {}, ...) correct the pattern", pattern,
+          format("`custom units` '{}' matches no module (this model has {}, ...); correct the pattern", pattern,
                  fmt::join(modules.begin(), modules.begin() + std::min<std::ptrdiff_t>(4, std::ssize(modules)), ", ")));
   }
 }
@@ -209,7 +209,7 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
     if (!name.empty() && std::find(seen.begin(), seen.end(), name) == seen.end()) add_unit(seen.emplace_back(name));
   if (std::none_of(units.begin(), units.end(), [](const UnitSpec& unit) { return unit.trainable; }))
     throw UserError(
-        "every parameter is frozen (there is nothing to train) narrow `frozen parameters` or widen `trained parameters`");
+        "every parameter is frozen (there is nothing to train); narrow `frozen parameters` or widen `trained parameters`");
   return units;
 }
 

@@ -348,7 +348,7 @@ File File::open(const std::filesystem::path& path, Verify verify, std::optional<
   if (input->size() >= start.size()) input->read(0, start.data(), start.size(), /*numbers=*/false);
   if (start != signature)
     throw UserError(
-        format("{} is not an HDF5 file (it does not begin as one) check the path, or copy the file again", path.string()));
+        format("{} is not an HDF5 file (it does not begin as one); check the path, or copy the file again", path.string()));
   const Lock lock;
   const Handle access = file_access();  // closing it would clear the error stack
   use_storage(access.id(), *input);
@@ -358,7 +358,7 @@ File File::open(const std::filesystem::path& path, Verify verify, std::optional<
   if (id < 0 && reason) std::rethrow_exception(reason);
   if (id < 0)
     throw UserError(
-        format("{} cannot be opened ({}) copy the file again, or use another checkpoint", path.string(), error_stack()));
+        format("{} cannot be opened ({}); copy the file again, or use another checkpoint", path.string(), error_stack()));
   return {{id, H5Fclose, "H5Fclose"}, path, nullptr, std::move(input)};
 }
 
@@ -465,7 +465,7 @@ bool File::has(const std::string& name) const {
     if (part != "/") check_h5(H5Lget_info(handle_.id(), part.c_str(), &link, H5P_DEFAULT), "H5Lget_info", what);
     if (part != "/" && link.type != H5L_TYPE_HARD)
       throw UserError(
-          format("{} is a link to another place (it may lead into any file) copy what it stands for into the file", what));
+          format("{} is a link to another place (it may lead into any file); copy what it stands for into the file", what));
     if (end == std::string::npos) return true;
   }
 }
@@ -478,7 +478,7 @@ void require_own_elements(const Handle& dataset, const std::string& what) {
   const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what);
   if (check_h5(H5Pget_external_count(creation.id()), "H5Pget_external_count", what) > 0 || layout == H5D_VIRTUAL)
     throw UserError(
-        format("{} lies in other files (such a file could show any file of yours) copy the elements into the file", what));
+        format("{} lies in other files (such a file could show any file of yours); copy the elements into the file", what));
   const int filters = check_h5(H5Pget_nfilters(creation.id()), "H5Pget_nfilters", what);
   for (int i = 0; i < filters; ++i) {
     unsigned flags = 0, config = 0;
@@ -487,8 +487,9 @@ void require_own_elements(const Handle& dataset, const std::string& what) {
         check_h5(H5Pget_filter2(creation.id(), static_cast<unsigned>(i), &flags, &values, nullptr, 0, nullptr, &config),
                  "H5Pget_filter2", what);
     if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE && filter != H5Z_FILTER_FLETCHER32)
-      throw UserError(format("{} is stored through filter {} of HDF5 (shuffle, deflate and fletcher32 are read) store it again",
-                             what, static_cast<int>(filter)));
+      throw UserError(
+          format("{} is stored through filter {} of HDF5 (shuffle, deflate and fletcher32 are read); store it again", what,
+                 static_cast<int>(filter)));
   }
   if (layout == H5D_CHUNKED) {
     std::array<hsize_t, H5S_MAX_RANK> extent{};
@@ -498,15 +499,15 @@ void require_own_elements(const Handle& dataset, const std::string& what) {
       elements = e == 0 || e > most_of_a_chunk / elements ? most_of_a_chunk + 1 : elements * e;
     if (elements > most_of_a_chunk)
       throw UserError(
-          format("{} has chunks of more than {} elements (each is read as a whole) store it again", what, most_of_a_chunk));
+          format("{} has chunks of more than {} elements (each is read as a whole); store it again", what, most_of_a_chunk));
   }
   const Handle space(check_h5(H5Dget_space(dataset.id()), "H5Dget_space", what), H5Sclose, "H5Sclose");
   if (check_h5(H5Sget_simple_extent_ndims(space.id()), "H5Sget_simple_extent_ndims", what) == 0)
-    throw UserError(format("{} has no dimensions (a tensor has one or more) store it again", what));
+    throw UserError(format("{} has no dimensions (a tensor has one or more); store it again", what));
   const Handle type(check_h5(H5Dget_type(dataset.id()), "H5Dget_type", what), H5Tclose, "H5Tclose");
   if (H5Tget_class(type.id()) != H5T_FLOAT || H5Tget_size(type.id()) > sizeof(double))
     throw UserError(
-        format("{} does not hold floating-point numbers of 8, 16, 32 or 64 bits (those are read) store it again", what));
+        format("{} does not hold floating-point numbers of 8, 16, 32 or 64 bits (those are read); store it again", what));
 }
 
 }  // namespace
@@ -529,7 +530,7 @@ std::vector<std::string> File::dataset_names(const std::string& group) const {
   check_h5(H5Literate(opened.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_dataset, &collected), "H5Literate", what_);
   if (!collected.refused.empty())
     throw UserError(
-        format("{} of {} is a link to another place, or has a very long name (it may lead into any file) copy what it "
+        format("{} of {} is a link to another place, or has a very long name (it may lead into any file); copy what it "
                "stands for into the file",
                collected.refused, what_));
   return collected.datasets;

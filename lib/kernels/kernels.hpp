@@ -146,6 +146,8 @@ void copy(Stream& stream, float* to, const float* from, std::size_t n);
 /// Zeros.
 template <class E>
 void fill_zero(Stream& stream, E* x, std::size_t n);
+/// x limited to [-most, most]. What is not a number stays.
+void clip_values(Stream& stream, float* x, std::size_t n, float most);
 /// to = from in another type; 16-bit numbers are rounded to nearest. Nothing where both are the same memory.
 template <class To, class From>
 void convert(Stream& stream, To* to, const From* from, std::size_t n);

@@ -61,6 +61,8 @@ void fill_constant(Stream& stream, float* x, std::size_t n, float value) {
   launch(stream, Fill<float>{x, n, value}, blocks(n));
 }
 
+void clip_values(Stream& stream, float* x, std::size_t n, float most) { launch(stream, ClipValues{x, n, most}, blocks(n)); }
+
 void copy(Stream& stream, float* to, const float* from, std::size_t n) {
   constexpr std::size_t piece = std::size_t{1} << 22;
   launch(stream, CopyPieces{to, from, n, piece}, (n + piece - 1) / piece);

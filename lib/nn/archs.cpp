@@ -15,7 +15,7 @@ TransformerConfig arch_config(const std::string& name) {
       names.push_back(arch.name);
     }
   const std::string meant = nearest(name, names);
-  throw UserError(format("`architecture` {} is not known ({}) see `list of architectures`", name,
+  throw UserError(format("`architecture` {} is not known ({}); see `list of architectures`", name,
                          meant.empty() ? "no name is near it" : "did you mean " + meant + "?"));
 }
 

@@ -21,7 +21,7 @@ namespace {
 void require_heads_divide_width(const TransformerConfig& config) {
   if (config.width % config.heads != 0)
     throw UserError(
-        format("{} attention heads do not divide the width {} (each head takes an equal part) change "
+        format("{} attention heads do not divide the width {} (each head takes an equal part); change "
                "`number of heads` or `width`",
                config.heads, config.width));
 }
@@ -49,47 +49,48 @@ void TransformerConfig::validate() const {
     if (!ok) throw UserError(message);
   };
   const auto positive = [&](std::size_t value, const char* what, const char* remedy) {
-    require(value > 0, format("{} is 0 (a model needs at least one) set {}", what, remedy));
+    require(value > 0, format("{} is 0 (a model needs at least one); set {}", what, remedy));
   };
   positive(vocab_size, "the vocabulary size", "`vocabulary size` (config.json: vocab_size)");
   positive(max_positions, "the longest sequence", "n_positions or max_position_embeddings in config.json");
   positive(width, "the width", "`width` (config.json: n_embd, hidden_size)");
   positive(layers, "the number of layers", "`number of layers` (config.json: n_layer, num_hidden_layers)");
   require(layers <= 10'000,
-          format("{} layers are more than 10000 (nothing of that size is trained) correct `number of layers` or "
+          format("{} layers are more than 10000 (nothing of that size is trained); correct `number of layers` or "
                  "config.json: n_layer, num_hidden_layers",
                  layers));
   positive(heads, "the number of heads", "`number of heads` (config.json: n_head, num_attention_heads)");
   positive(kv_heads, "the number of key/value heads", "`number of key/value heads` (config.json: num_key_value_heads)");
   positive(ffn_width, "the inner width", "`inner width` (config.json: n_inner, intermediate_size, ffn_dim)");
   require(vocab_size <= std::numeric_limits<std::int32_t>::max(),
-          format("the vocabulary size is {} (tokens are 32-bit) lower `vocabulary size`", vocab_size));
+          format("the vocabulary size is {} (tokens are 32-bit); lower `vocabulary size`", vocab_size));
   const Family& row = find_family(family);
   if (!row.free_head_size) require_heads_divide_width(*this);
   positive(head_size, "the head size", "head_dim in config.json");
   require(heads % kv_heads == 0,
-          format("{} key/value heads do not divide {} attention heads (each serves an equal group) change "
+          format("{} key/value heads do not divide {} attention heads (each serves an equal group); change "
                  "`number of key/value heads` or `number of heads`",
                  kv_heads, heads));
   require(norm_eps > 0,
-          "the norm's epsilon is not positive (a constant row would divide by zero) set layer_norm_epsilon or rms_norm_eps "
+          "the norm's epsilon is not positive (a constant row would divide by zero); set layer_norm_epsilon or rms_norm_eps "
           "in config.json");
-  require(initializer_range >= 0, "initializer_range is negative (it is a standard deviation) correct config.json");
+  require(initializer_range >= 0, "initializer_range is negative (it is a standard deviation); correct config.json");
   require(
       row.grouped_queries || kv_heads == heads,
-      format("{} key/value heads for {} heads ({} has no grouped queries) leave out `number of key/value heads` or use another "
-             "architecture",
-             kv_heads, heads, family));
+      format(
+          "{} key/value heads for {} heads ({} has no grouped queries); leave out `number of key/value heads` or use another "
+          "architecture",
+          kv_heads, heads, family));
   if (positions == Positions::rotary) {
-    require(head_size % 2 == 0, format("the head size {} is odd (rotary positions turn pairs) change `number of heads` or "
+    require(head_size % 2 == 0, format("the head size {} is odd (rotary positions turn pairs); change `number of heads` or "
                                        "`width` (config.json: head_dim)",
                                        head_size));
-    require(rope.theta > 0, "rope_theta is not positive (frequencies are its powers) correct config.json");
+    require(rope.theta > 0, "rope_theta is not positive (frequencies are its powers); correct config.json");
     if (rope.llama3)
       require(rope.factor > 0 && rope.low_freq_factor > 0 && rope.high_freq_factor > rope.low_freq_factor &&
                   rope.original_positions > 0,
               "llama3 rope parameters do not fit (factor, low_freq_factor and original_max_position_embeddings must be "
-              "positive, high_freq_factor above low_freq_factor) correct config.json");
+              "positive, high_freq_factor above low_freq_factor); correct config.json");
   }
   expect(read_keys(row, write_keys(row, *this)) == *this, "a configuration is one that its family has");
 }
@@ -116,7 +117,7 @@ TransformerConfig override_config(TransformerConfig config, const ConfigOverride
 
 TransformerConfig config_from_json(const json& object) {
   if (!object.is_object())
-    throw UserError("config.json does not hold an object (it is not a model's configuration) check the folder");
+    throw UserError("config.json does not hold an object (it is not a model's configuration); check the folder");
   const Family* family = nullptr;
   const std::string type = keys::read_text(object, "model_type", "");
   try {
@@ -127,18 +128,18 @@ TransformerConfig config_from_json(const json& object) {
   keys::require_off(object, "add_cross_attention", false);
   const auto require_without = [&](const char* key) {
     if (const json* value = keys::find(object, {key}); value && *value != json(false))
-      throw UserError(format("config.json: \"{}\" is not supported (it changes the results) use a model without it", key));
+      throw UserError(format("config.json: \"{}\" is not supported (it changes the results); use a model without it", key));
   };
   require_without("quantization_config");
   require_without("attention_chunk_size");
   if (!family->reads_sliding_window) require_without("sliding_window");
   if (const json* heads = keys::find(object, {"pruned_heads"}); heads && !heads->empty())
-    throw UserError("config.json: \"pruned_heads\" is not supported (it changes the shapes) use a model with all its heads");
+    throw UserError("config.json: \"pruned_heads\" is not supported (it changes the shapes); use a model with all its heads");
   if (const json* types = keys::find(object, {"layer_types"}))
     for (const json& layer_type : *types)
       if (layer_type != "full_attention")
         throw UserError(
-            format("config.json: layer type {} is not supported (it changes the results) use a model with full attention in "
+            format("config.json: layer type {} is not supported (it changes the results); use a model with full attention in "
                    "all layers",
                    json_excerpt(layer_type)));
   const TransformerConfig config = read_keys(*family, object);
@@ -157,7 +158,7 @@ json config_to_json(const TransformerConfig& config) {
 TransformerConfig read_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
   if (kind_of(path) == PathKind::missing)
-    throw UserError(format("{} cannot be read (a model is a folder with config.json and *.safetensors) check `model folder`",
+    throw UserError(format("{} cannot be read (a model is a folder with config.json and *.safetensors); check `model folder`",
                            path.string()));
   const json parsed = read_json_file(path);
   if (parsed.is_discarded()) throw UserError(format("{} is not JSON, or nested too deeply; correct the file", path.string()));

@@ -28,7 +28,7 @@ const Family& find_family(const std::string& model_type) {
   if (const Family* family = find(model_type)) return *family;
   std::vector<std::string> known;
   for (const Family* family : table()) known.push_back(family->model_type);
-  throw UserError(format("model_type \"{}\" is not supported (known are {}) use a model of these families", model_type,
+  throw UserError(format("model_type \"{}\" is not supported (known are {}); use a model of these families", model_type,
                          fmt::join(known, ", ")));
 }
 

@@ -26,7 +26,7 @@ std::vector<bool> named_by(const std::vector<std::string>& patterns, const char*
     for (std::size_t p = 0; p < parameters.size(); ++p)
       if (matches(pattern, parameters[p].name)) named[p] = found = true;
     if (!found)
-      throw UserError(format("`{}` '{}' matches no parameter (the first are {}, {}) correct the pattern; '*' crosses dots",
+      throw UserError(format("`{}` '{}' matches no parameter (the first are {}, {}); correct the pattern; '*' crosses dots",
                              what, pattern, parameters.front().name,
                              parameters[std::min<std::size_t>(2, parameters.size() - 1)].name));
   }

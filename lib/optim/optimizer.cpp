@@ -30,7 +30,7 @@ const Optimizer& find_optimizer(std::string_view name) {
   if (const Optimizer* optimizer = find(name)) return *optimizer;
   std::vector<std::string_view> known;
   for (const Optimizer* optimizer : table()) known.push_back(optimizer->name);
-  throw UserError(format("there is no optimizer \"{}\" (known are {}) choose one of these", name, fmt::join(known, ", ")));
+  throw UserError(format("there is no optimizer \"{}\" (known are {}); choose one of these", name, fmt::join(known, ", ")));
 }
 
 void add_optimizer(const Optimizer& optimizer) {

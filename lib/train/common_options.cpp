@@ -51,11 +51,11 @@ void add_precision_options(OptionTable& table, DType& precision) {
   table.flag("fp16", spelled->fp16, "fairseq's spelling of --precision fp16: with a dynamic loss scale.").spelling();
   table.then([&precision, spelled](const OptionTable& given) {
     if (spelled->bf16 && spelled->fp16)
-      throw UserError("--fp16 contradicts --bf16 (each says what is computed with) leave one out");
+      throw UserError("--fp16 contradicts --bf16 (each says what is computed with); leave one out");
     if (!spelled->bf16 && !spelled->fp16) return;
     const DType named = spelled->bf16 ? DType::bf16 : DType::f16;
     if (given.given("precision") && precision != named)
-      throw UserError(format("--{} contradicts {} {} (each says what is computed with) leave one out", name_of(named),
+      throw UserError(format("--{} contradicts {} {} (each says what is computed with); leave one out", name_of(named),
                              given.typed("precision"), name_of(precision)));
     precision = named;
   });

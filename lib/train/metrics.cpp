@@ -46,7 +46,7 @@ Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bo
   if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), ignored);
   file_.open(file, std::ios::app);
   if (!file_)
-    throw UserError(format("cannot write --log-file '{}' ({}) give a path in a folder that can be written", file.string(),
+    throw UserError(format("cannot write --log-file '{}' ({}); give a path in a folder that can be written", file.string(),
                            std::strerror(errno)));
   if (mid_line) file_ << '\n';
 }

@@ -25,7 +25,7 @@ bool below_1(double x) { return x >= 0 && x < 1; }
 /// For an option that is read only together with others.
 void require(bool changed, const char* option, bool there, const char* other) {
   if (changed && !there)
-    throw UserError(format("--{} changes nothing (it goes with {}) give that, too, or leave it out", option, other));
+    throw UserError(format("--{} changes nothing (it goes with {}); give that, too, or leave it out", option, other));
 }
 
 void add_data_options(OptionTable& table, TrainOptions& o) {
@@ -48,30 +48,31 @@ const char* given_size(const OptionTable& table) {
 
 void settle_model(const OptionTable& table, TrainOptions& o) {
   if (!o.arch.empty() && !o.model.empty())
-    throw UserError("--arch and --model are both given (each decides the model) give one of them");
+    throw UserError("--arch and --model are both given (each decides the model); give one of them");
   const bool chosen = !o.arch.empty() || !o.model.empty();
   const bool asked = table.given("init");
   if (!o.finetune_from.empty() && asked && o.init == InitFrom::pretrained)
     throw UserError(
-        "--finetune-from and --init pretrained are both given (each says where the first weights come from) leave one out");
+        "--finetune-from and --init pretrained are both given (each says where the first weights come from); leave one out");
   if (!o.arch.empty()) arch_config(o.arch);  // unknown names are told now
   if (!asked)
     o.init = o.model.empty() ? InitFrom::random : InitFrom::pretrained;
   else if (o.init == InitFrom::pretrained && o.model.empty())
-    throw UserError("--init pretrained needs --model (an --arch has no weights) give --model DIR, or --init random");
+    throw UserError("--init pretrained needs --model (an --arch has no weights); give --model DIR, or --init random");
   if (!o.ignore_missing.empty() && o.finetune_from.empty() && o.init != InitFrom::pretrained)
     throw UserError(
-        "--ignore-missing changes nothing (no weights are taken from elsewhere) give --finetune-from PATH or --model DIR, too, "
+        "--ignore-missing changes nothing (no weights are taken from elsewhere); give --finetune-from PATH or --model DIR, "
+        "too, "
         "or leave it out");
   if (const char* given = given_size(table)) {
     if (!chosen && o.finetune_from.empty())
-      throw UserError(
-          format("--{} changes nothing (a checkpoint that is resumed has its own configuration) give --arch or --model too, or "
-                 "leave it out",
-                 given));
+      throw UserError(format(
+          "--{} changes nothing (a checkpoint that is resumed has its own configuration); give --arch or --model too, or "
+          "leave it out",
+          given));
     if (o.init == InitFrom::pretrained && o.ignore_missing.empty())
       throw UserError(
-          format("--{} does not go with pretrained weights (their shapes are fixed) leave it out, name with "
+          format("--{} does not go with pretrained weights (their shapes are fixed); leave it out, name with "
                  "--ignore-missing what may differ, or add --init random",
                  given));
   }
@@ -120,12 +121,12 @@ void settle_batch(const OptionTable& table, TrainOptions& o, int ranks) {
       if (o.total_batch_size % per_step != 0)
         throw UserError(format(
             "--total-batch-size {} is not a multiple of --batch-size {} x {} ranks = {} (every rank does the same number of "
-            "micro-batches) choose another batch size or number of ranks",
+            "micro-batches); choose another batch size or number of ranks",
             o.total_batch_size, B, ranks, per_step));
       K = o.total_batch_size / per_step;
     } else if (K * per_step != o.total_batch_size) {
       throw UserError(
-          format("--total-batch-size {} is not --batch-size {} x --update-freq {} x {} ranks = {} (they must agree) leave out "
+          format("--total-batch-size {} is not --batch-size {} x --update-freq {} x {} ranks = {} (they must agree); leave out "
                  "--update-freq or --total-batch-size, or change one of them",
                  o.total_batch_size, B, K, ranks, K * per_step));
     }
@@ -210,7 +211,7 @@ void settle_optimizer(const OptionTable& table, TrainOptions& o) {
   const auto does_not_read = [&](bool given, bool (*reads)(const Optimizer&), const char* option) {
     if (given && !reads(row))
       throw UserError(
-          format("--{} changes nothing (--optimizer {} does not read it; {} do) leave it out, or choose another optimizer",
+          format("--{} changes nothing (--optimizer {} does not read it; {} do); leave it out, or choose another optimizer",
                  option, row.name, listed(optimizers_where(reads))));
   };
   does_not_read(table.given("momentum"), reads_momentum, "momentum");
@@ -221,7 +222,7 @@ void settle_optimizer(const OptionTable& table, TrainOptions& o) {
   if (!table.given("momentum")) optimizer.momentum = row.momentum;
   if (!table.given("weight-decay")) optimizer.weight_decay = row.weight_decay;
   if (optimizer.nesterov && optimizer.momentum == 0)
-    throw UserError("--nesterov changes nothing (there is no momentum) give --momentum, too, or leave it out");
+    throw UserError("--nesterov changes nothing (there is no momentum); give --momentum, too, or leave it out");
   optimizer.seed = static_cast<std::uint32_t>(o.seed);
 }
 
@@ -232,11 +233,11 @@ void settle_schedule(const OptionTable& table, TrainOptions& o) {
   require(table.given("decay-updates"), "decay-updates", wsd, "--lr-scheduler wsd");
   if (wsd && s.decay_updates == 0)
     throw UserError(
-        "--lr-scheduler wsd does not know when to decay (nothing says over how many updates) give --decay-updates N");
+        "--lr-scheduler wsd does not know when to decay (nothing says over how many updates); give --decay-updates N");
   const bool fixed = s.decay == Decay::fixed || s.decay == Decay::inverse_sqrt;
   if (fixed && s.end != 0)
     throw UserError(
-        "--end-learning-rate changes nothing (--lr-scheduler fixed and inverse_sqrt do not end) leave it out, or choose "
+        "--end-learning-rate changes nothing (--lr-scheduler fixed and inverse_sqrt do not end); leave it out, or choose "
         "another schedule");
   require(table.changed("power"), "power", s.decay == Decay::polynomial, "--lr-scheduler polynomial_decay");
   check_schedule(s);
@@ -266,7 +267,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   table.flag("nesterov", optimizer.nesterov, "With sgd and --momentum: Nesterov's form. muon always has it.");
   table
       .number("weight-decay", "DECAY", optimizer.weight_decay,
-              "Weight decay of tensors of two or more dimensions; vectors (biases, gains of norms) have none.", "0 or more",
+              "Weight decay of tensors of two or more dimensions; vectors (biases, gains of norms); have none.", "0 or more",
               not_negative)
       .follows(defaults_text([](const Optimizer&) { return true; },
                              [](const Optimizer& row) { return number_text(row.weight_decay); }));
@@ -279,6 +280,15 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   add_state_type_option(table, optimizer.state_type);
   table.number("clip-norm", "NORM", o.clip_norm, "Scale gradients down to this norm; 0: do not clip.", "0 or more",
                not_negative);
+  table.number("clip-value", "VALUE", o.clip_value,
+               "Limit each element of the gradient to this value, up and down; 0: do not. The norm that is reported is that "
+               "before.",
+               "0 or more", not_negative);
+  table.then([&o](const OptionTable&) {
+    if (o.clip_norm > 0 && o.clip_value > 0)
+      throw UserError("--clip-norm and --clip-value are given (which comes first is not clear); leave one out");
+    o.sharding.plan.clip_values = o.clip_value > 0;
+  });
   table.choice<Decay>("lr-scheduler", o.schedule.decay,
                       {{"fixed", Decay::fixed},
                        {"polynomial_decay", Decay::polynomial},
@@ -318,7 +328,7 @@ void settle_strategy(const OptionTable& table, const StrategySpellings& spelled,
     const std::string named = spelled.ddp_backend == "fully_sharded" ? "full" : "none";
     if (!table.given("sharding-strategy")) strategy = named;
     if ((strategy == "none") != (named == "none"))
-      throw UserError(format("--ddp-backend {} contradicts --sharding-strategy {} (each says what is sharded) leave one out",
+      throw UserError(format("--ddp-backend {} contradicts --sharding-strategy {} (each says what is sharded); leave one out",
                              spelled.ddp_backend, strategy));
   }
   if (!spelled.no_reshard_after_forward) return;
@@ -327,7 +337,7 @@ void settle_strategy(const OptionTable& table, const StrategySpellings& spelled,
   else if (strategy != "grad-op" && strategy != "hybrid-grad-op")
     throw UserError(
         format("--no-reshard-after-forward does not go with --sharding-strategy {} (its parameters are whole "
-               "always) leave it out, or choose full or hybrid",
+               "always); leave it out, or choose full or hybrid",
                strategy));
 }
 
@@ -337,7 +347,7 @@ void check_wrap(const OptionTable& table, const WrapPolicy& wrap) {
   require(table.changed("min-num-params"), "min-num-params", wrap.kind == Kind::size, "--wrap-policy size");
   require(!wrap.patterns.empty(), "wrap-units", wrap.kind == Kind::custom, "--wrap-policy custom");
   if (wrap.kind == Kind::custom && wrap.patterns.empty())
-    throw UserError("--wrap-policy custom has no units (patterns say what they are) give --wrap-units 'PATTERN,...'");
+    throw UserError("--wrap-policy custom has no units (patterns say what they are); give --wrap-units 'PATTERN,...'");
 }
 
 void add_sharding_options(OptionTable& table, ShardingOptions& sharding) {
@@ -398,17 +408,17 @@ void settle_loss_scale(const OptionTable& table, TrainOptions& o, int ranks) {
                        table.changed("fp16-scale-tolerance") || table.changed("min-loss-scale") || scaler.threshold.has_value();
   if (changed && precision != DType::f16)
     throw UserError(
-        format("a loss scale changes nothing (it goes with --fp16, and the precision is {}) leave out --fp16-init-scale "
+        format("a loss scale changes nothing (it goes with --fp16, and the precision is {}); leave out --fp16-init-scale "
                "and the like",
                name_of(precision)));
   if (scaler.init_scale <= scaler.min_scale)
     throw UserError(
-        format("--fp16-init-scale {} is not above --min-loss-scale {} (the first overflow would end the run) raise the one "
+        format("--fp16-init-scale {} is not above --min-loss-scale {} (the first overflow would end the run); raise the one "
                "or lower the other",
                scaler.init_scale, scaler.min_scale));
   if (scaler.threshold && *scaler.threshold > scaler.init_scale)
     throw UserError(
-        format("--threshold-loss-scale {} is above --fp16-init-scale {} (an overflow would raise the scale) lower the one or "
+        format("--threshold-loss-scale {} is above --fp16-init-scale {} (an overflow would raise the scale); lower the one or "
                "raise the other",
                *scaler.threshold, scaler.init_scale));
   if (!table.given("fp16-scale-window"))
@@ -510,7 +520,7 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   add_no_verify_option(table, o.no_verify);
   table.then([&o](const OptionTable&) {
     if (o.save.keep_every != 0 && o.save.keep_last == 0)
-      throw UserError("--keep-every changes nothing (all steps are kept) give --keep-last, too, or leave it out");
+      throw UserError("--keep-every changes nothing (all steps are kept); give --keep-last, too, or leave it out");
   });
 }
 
@@ -596,22 +606,22 @@ OptionTable train_option_table(TrainOptions& o, int ranks) {
 void require_complete(const TrainOptions& o) {
   if (o.device == DeviceChoice::cuda && !o.dry_run)
     throw UserError(
-        "--device cuda does not train yet (this program has no kernels for GPUs) use --device cpu, or add --dry-run to see "
+        "--device cuda does not train yet (this program has no kernels for GPUs); use --device cpu, or add --dry-run to see "
         "what "
         "a GPU would hold");
   if (o.data.empty() && !o.dry_run)
     throw UserError(
-        "no data (the first argument is the token file to train on) give one, as made by fsdp-tokenize TEXT... --out "
+        "no data (the first argument is the token file to train on); give one, as made by fsdp-tokenize TEXT... --out "
         "train.bin");
   if (o.arch.empty() && o.model.empty() && o.finetune_from.empty() && o.restore == "none")
     throw UserError(
-        "no model (--restore none leaves nothing to take it from) give --arch NAME, see --list-archs, or --model DIR");
+        "no model (--restore none leaves nothing to take it from); give --arch NAME, see --list-archs, or --model DIR");
   if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)
-    throw UserError("no end (nothing says how many updates to do) give --max-update N or --max-epoch N");
+    throw UserError("no end (nothing says how many updates to do); give --max-update N or --max-epoch N");
   if (o.log_group_norms && o.log_file.empty())
-    throw UserError("--log-group-norms has nowhere to go (there is no --log-file) give --log-file FILE or leave it out");
+    throw UserError("--log-group-norms has nowhere to go (there is no --log-file); give --log-file FILE or leave it out");
   if (o.valid.empty() && o.validate_interval_updates != 0)
-    throw UserError("--validate-interval-updates has no data (there is no --valid) give --valid FILE or leave it out");
+    throw UserError("--validate-interval-updates has no data (there is no --valid); give --valid FILE or leave it out");
 }
 
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size) {
@@ -631,10 +641,10 @@ std::string with_option_names(const std::string& message) {
 void check_schedule(const Schedule& s) {
   const bool ends = s.decay != Decay::fixed && s.decay != Decay::inverse_sqrt;
   if (ends && s.total != 0 && s.warmup + s.decay_updates > s.total)
-    throw UserError(
-        format("--warmup-updates {}{} is more than the {} updates of the schedule (the decay would end before it starts) lower "
-               "the one or raise --total-num-update",
-               s.warmup, s.decay == Decay::wsd ? format(" and --decay-updates {}", s.decay_updates) : "", s.total));
+    throw UserError(format(
+        "--warmup-updates {}{} is more than the {} updates of the schedule (the decay would end before it starts); lower "
+        "the one or raise --total-num-update",
+        s.warmup, s.decay == Decay::wsd ? format(" and --decay-updates {}", s.decay_updates) : "", s.total));
 }
 
 nlohmann::json to_json(const TrainOptions& options) {

@@ -41,7 +41,7 @@ struct TrainOptions {
   ShardingOptions sharding = {.batch = {.B = 1, .T = 1024}};
   std::size_t total_batch_size = 0;           // B K ranks
   Schedule schedule;                          // its total is 0 where passes over the data are the only end
-  double clip_norm = 0;                       // 0: no clipping
+  double clip_norm = 0, clip_value = 0;       // 0: no clipping
   std::size_t max_update = 0, max_epoch = 0;  // 0: no such end; both only with dry_run
   LossScalerOptions loss_scaler;              // of fp16
   // checkpoints

@@ -23,7 +23,7 @@ void require_same_model(const TransformerConfig& wanted, const CheckpointReader&
                             b.contains(key) ? json_excerpt(b[key]) : "nothing");
   if (!(wanted == checkpoint.header().config))
     throw UserError(
-        format("{} holds another model ({}) choose another --save-dir or --restore, or leave out what names the model",
+        format("{} holds another model ({}); choose another --save-dir or --restore, or leave out what names the model",
                checkpoint.description(), differences));
 }
 
@@ -101,7 +101,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   else if (tuned)
     origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings, verify_of(options));
   if (!named && !origin.checkpoint && !tuned)
-    throw UserError(format("there is nothing to train (no complete checkpoint in {}) name a model with --arch or --model",
+    throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model",
                            options.save.folder.string()));
   note_dropout(options, origin.warnings);
   origin.config = named_config(options, origin.checkpoint ? &origin.checkpoint->config()
@@ -154,7 +154,7 @@ void require_nothing_to_lose(const TrainOptions& options, std::vector<std::strin
   if (damaged.empty() && !aside.empty()) damaged.push_back(format("{} is damaged", aside.back().string()));
   if (!damaged.empty())
     throw RunError(
-        format("{}; no other checkpoint is left in {} to go on from (nothing was removed) start with --restore none, or name "
+        format("{}; no other checkpoint is left in {} to go on from (nothing was removed); start with --restore none, or name "
                "one with --restore PATH",
                fmt::join(damaged, "; "), options.save.folder.string()));
 }
@@ -202,7 +202,7 @@ Origin find_origin(const TrainOptions& options, Group& world) {
     updates[static_cast<std::size_t>(world.rank())] = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
     world.sum(updates);
     if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
-      throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step) start again", 0, true,
+      throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step); start again", 0, true,
                             exit_code::failed);
     if (!origin.checkpoint && options.restore == "latest" && !options.dry_run)
       agree(world, [&] {

@@ -55,12 +55,12 @@ void Run::require_memory() {
   agree(setup_.world, [&] {
     const std::size_t available = available_memory_bytes();
     if (static_cast<std::size_t>(together) > available)
-      throw UserError(
-          format("there is too little memory ({} of {} on this node need {} each by the plan above, {} are available) use more "
-                 "nodes, a smaller --batch-size, --checkpoint-activations or --sharding-strategy full",
-                 plural(static_cast<std::size_t>(setup_.node->size()), "rank"),
-                 plural(static_cast<std::size_t>(setup_.world.size()), "rank"), format_bytes(static_cast<double>(mine)),
-                 format_bytes(static_cast<double>(available))));
+      throw UserError(format(
+          "there is too little memory ({} of {} on this node need {} each by the plan above, {} are available); use more "
+          "nodes, a smaller --batch-size, --checkpoint-activations or --sharding-strategy full",
+          plural(static_cast<std::size_t>(setup_.node->size()), "rank"),
+          plural(static_cast<std::size_t>(setup_.world.size()), "rank"), format_bytes(static_cast<double>(mine)),
+          format_bytes(static_cast<double>(available))));
   });
 }
 
@@ -140,6 +140,7 @@ void Run::begin_update() {
   scalars_ = {.update = update() + 1,
               .learning_rate = learning_rate(setup_.schedule(), update() + 1),
               .clip_norm = setup_.options.clip_norm,
+              .clip_value = setup_.options.clip_value,
               .state_began = setup_.progress.optimizer_began,
               .dropout = {.residual = static_cast<float>(setup_.options.dropout),
                           .attention = static_cast<float>(setup_.options.attention_dropout),

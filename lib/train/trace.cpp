@@ -33,7 +33,7 @@ void add_trace_options(OptionTable& table, TraceOptions& options) {
 
 void check(const TraceOptions& options) {
   if (options.file.empty() && options.updates != TraceOptions().updates)
-    throw UserError("--trace-updates changes nothing (there is no --trace) give --trace FILE or leave it out");
+    throw UserError("--trace-updates changes nothing (there is no --trace); give --trace FILE or leave it out");
 }
 
 Recorder::Recorder(const Plan& plan, std::size_t updates)
@@ -54,7 +54,7 @@ TraceFile::TraceFile(const std::filesystem::path& path)
   if (!replaces) errno = kind == PathKind::folder ? EISDIR : EINVAL;
   file_ = replaces ? std::fopen(temporary_.c_str(), "wx") : nullptr;  // through no link, over no file
   if (!file_)
-    throw UserError(format("cannot write --trace '{}' ({}) give the path of a file in a folder that exists and can be written",
+    throw UserError(format("cannot write --trace '{}' ({}); give the path of a file in a folder that exists and can be written",
                            path.string(), std::strerror(errno)));
   put("{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [");
 }
@@ -81,7 +81,7 @@ void TraceFile::finish(const json& about) {
     rename_durably(temporary_, path_);
   } catch (const CallError& failure) {
     ::unlink(temporary_.c_str());
-    throw RunError(format("the trace was not written ({}) choose another place for --trace", failure.what()));
+    throw RunError(format("the trace was not written ({}); choose another place for --trace", failure.what()));
   }
 }
 

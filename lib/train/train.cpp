@@ -28,9 +28,9 @@ void require_same_options(const TrainOptions& options, Group& world) {
     const nlohmann::json theirs = parse_json(first);
     for (const auto& [key, value] : mine.items())
       if (!theirs.contains(key) || theirs[key] != value)
-        throw UserError(
-            format("--{} is {} here and {} on rank 0 (all ranks must be told the same) start all of them with the same options",
-                   key, json_excerpt(value), theirs.contains(key) ? json_excerpt(theirs[key]) : "unknown"));
+        throw UserError(format(
+            "--{} is {} here and {} on rank 0 (all ranks must be told the same); start all of them with the same options", key,
+            json_excerpt(value), theirs.contains(key) ? json_excerpt(theirs[key]) : "unknown"));
   });
 }
 

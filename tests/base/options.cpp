@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(repeated_options_are_errors) {
 
 BOOST_AUTO_TEST_CASE(bad_values_name_the_option_the_value_and_what_is_accepted) {
   CHECK_CONTAINS(error({"--batch-size", "3x"}),
-                 "--batch-size '3x' is not accepted (not a whole number) give a whole number, 1 or more");
+                 "--batch-size '3x' is not accepted (not a whole number); give a whole number, 1 or more");
   CHECK_CONTAINS(error({"--batch-size", "0"}), "'0' is not accepted (out of range)");
   CHECK_CONTAINS(error({"--batch-size", "-4"}), "'-4' is not accepted (out of range)");
   CHECK_CONTAINS(error({"--batch-size", "99999999999999999999"}), "is not accepted");

@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(parts_of_a_verification_cover_all_files) {
 
 // The file may be whole: it is neither passed over, nor written over, nor taken for damaged.
 BOOST_AUTO_TEST_CASE(files_of_a_newer_format_version_are_refused) {
-  const std::string newer = " has format version 2 (this program knows 1) use the fsdp that wrote it, or a newer one";
+  const std::string newer = " has format version 2 (this program knows 1); use the fsdp that wrote it, or a newer one";
   const auto complaint = [](auto&& call) {
     return message_of([&] {
       try {

@@ -40,7 +40,7 @@ class NumpyFolder final : public TensorSource {
       std::string header(std::min<std::size_t>(header_bytes, file.size()), '\0');
       file.read(0, header.data(), header.size(), /*numbers=*/false);
       if (header != header_of(shape) || file.size() != header_bytes + numel(shape) * sizeof(float))
-        throw UserError(format("{} is no array of float32 and shape {} (the model has one) make the folder again",
+        throw UserError(format("{} is no array of float32 and shape {} (the model has one); make the folder again",
                                file.path().string(), to_string(shape)));
     }
   }
@@ -56,7 +56,7 @@ class NumpyFolder final : public TensorSource {
   }
   Shape state_shape(const std::string& state, const std::string& name) const override {
     if (has_state(state, name)) return shapes_.at(name);
-    throw UserError(format("{} has no {} of {} (it has those of its model) check the name", description(), state, name));
+    throw UserError(format("{} has no {} of {} (it has those of its model); check the name", description(), state, name));
   }
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     expect(range.begin <= range.end && range.end <= numel(state_shape(state, name)), "a range lies outside its tensor");
@@ -82,7 +82,8 @@ class NumpyFolder final : public TensorSource {
 void check(const ConsolidateOptions& options) {
   if (options.type != DType::f32 || options.with_optimizer || options.max_shard_bytes > 0)
     throw UserError(
-        "a NumPy folder holds parameters in fp32, each in one file (NumPy has no bf16) leave out `type of the result`, `states "
+        "a NumPy folder holds parameters in fp32, each in one file (NumPy has no bf16); leave out `type of the result`, "
+        "`states "
         "of the optimizer` and `largest file`");
 }
 

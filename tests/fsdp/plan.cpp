@@ -268,6 +268,16 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   check_complaint(complaint("full", two, [](Plan& p) { forget(p, gradient_norm); }), "comes before the gradient norm");
   check_complaint(complaint("full", two, [](Plan& p) { forget(p, optimizer, 3); }), "is not updated");
   check_complaint(complaint("full", two, [](Plan& p) { repeat_the_first(p, optimizer); }), "takes a step twice");
+  const PlanOptions clipping = {.micro_batches = 2, .clip_values = true};
+  check_complaint(complaint("full", clipping, [](Plan&) {}), "sound");
+  check_complaint(complaint("full", clipping, [](Plan& p) { forget(p, clip_values, 1); }), "is not clipped, as others are");
+  check_complaint(complaint("full", clipping, [](Plan& p) { repeat_the_first(p, clip_values); }), "clips a gradient twice");
+  check_complaint(complaint("full", clipping, [](Plan& p) { operation(p, clip_values).count -= 1; }), "clips a part");
+  check_complaint(complaint("full", clipping, [](Plan& p) { operation(p, clip_values).reads[1] = p.gradients[1]; }),
+                  "does not have the gradient");
+  check_complaint(complaint("full", clipping, [](Plan& p) { operation(p, clip_values).waits.clear(); }), "does not wait for");
+  check_complaint(complaint("full", clipping, [](Plan& p) { p.update.push_back(operation(p, clip_values)); }),
+                  "changes a gradient that the optimizer has read");
   // Memory.
   check_complaint(complaint("full", two, [](Plan& p) { p.peak_bytes -= 64; }), "where");
   check_complaint(complaint("full", two, [](Plan& p) { p.buffers[static_cast<std::size_t>(p.scratch)].offset = 0; }), "where");

@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   std::ofstream(others / "complete.json") << marker;
   for (const char* restore : {"latest", "others"})
     expect_mistake(folder, plus({tokens, "--save-dir", "others", "--restore", restore}, model),
-                   {"step-00000002/complete.json has format version 2 (this program knows 1) use the fsdp that wrote it"});
+                   {"step-00000002/complete.json has format version 2 (this program knows 1); use the fsdp that wrote it"});
   BOOST_TEST(read_whole(others / "complete.json") == marker);
   const Outcome good = run(folder, mpirun(2, "fsdp-evaluate", {"saves", tokens, "--tokens-per-sample", "16"}));
   BOOST_TEST(good.code == 0, good.output);
@@ -271,7 +271,7 @@ BOOST_AUTO_TEST_CASE(folders_that_may_only_be_read, *boost::unit_test::precondit
   for (const fs::path& path : {step, saves}) fs::permissions(path, fs::perms(0555));
   const Outcome refused = go(2, "fsdp-train", plus({tokens, "--save-dir", "saves", "--max-update", "4"}, same));
   BOOST_TEST(refused.code == 2, refused.output);
-  BOOST_TEST(refused.says("checkpoints cannot be written to saves (Permission denied) choose another --save-dir"),
+  BOOST_TEST(refused.says("checkpoints cannot be written to saves (Permission denied); choose another --save-dir"),
              refused.output);
   BOOST_TEST(refused.times_said("fsdp-train: ") == 1u);
   // It is read as any other.

@@ -171,6 +171,7 @@ int main() {
   compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward<float>{x, x + n, x + 2 * n, n}; });
   compare("swiglu backward", 5 * n, blocks, rounding,
           [](F x, I) { return k::SwigluBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });
+  compare("clip values", n, blocks, 0, [](F x, I) { return k::ClipValues{x, n - 3, 0.25f}; });
   compare("fill", n, blocks, 0, [](F x, I) { return k::Fill<float>{x, n - 3, 1.5f}; });
   compare("rope", 10 * 256 + 5 * 64, 10, rounding,
           [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });

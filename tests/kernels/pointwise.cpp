@@ -107,6 +107,17 @@ BOOST_AUTO_TEST_CASE(swiglu_forward_and_backward) {
   BOOST_TEST((in_place == d_gate));
 }
 
+BOOST_AUTO_TEST_CASE(values_are_clipped) {
+  CpuStream stream;
+  Floats x(9001);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) / 1000 - 4;
+  Floats want = x;
+  for (std::size_t i = 0; i < 9000; ++i) want[i] = std::min(std::max(x[i], -1.5f), 1.5f);
+  kernels::clip_values(stream, x.data(), 9000, 1.5f);
+  BOOST_TEST((x == want));
+  BOOST_TEST(x[9000] == 5.0f);  // behind the end
+}
+
 BOOST_AUTO_TEST_CASE(fills) {
   CpuStream stream;
   Floats x(9001, 1.0f);

@@ -258,7 +258,7 @@ BOOST_AUTO_TEST_CASE(quantities_of_the_library_are_named_by_their_options) {
   BOOST_TEST(with_option_names("`communication by messages` shares none; `this` is no quantity, nor is `") ==
              "--comm mpi shares none; `this` is no quantity, nor is `");
   const auto said = [](const auto& call) { return with_option_names(message_of(call)); };
-  CHECK_CONTAINS(said([] { arch_config("gtp2"); }), "--arch gtp2 is not known (did you mean gpt2?) see --list-archs");
+  CHECK_CONTAINS(said([] { arch_config("gtp2"); }), "--arch gtp2 is not known (did you mean gpt2?); see --list-archs");
   const auto parameters = list_parameters(arch_config("gpt2")).parameters;
   CHECK_CONTAINS(said([&] { wrap_parameters(parameters, {}, {.freeze = {"*"}}); }), "narrow --freeze or widen --train-only");
   CHECK_CONTAINS(said([&] { settings_of({.no_decay = {"nothing*"}}, parameters); }), "--no-decay 'nothing*' matches no");

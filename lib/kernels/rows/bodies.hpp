@@ -42,6 +42,7 @@
   X(FactoredSquares)                      \
   X(FactoredUpdate)                       \
   X(ColumnFinish)                         \
+  X(ClipValues)                           \
   X(CopyPieces)                           \
   X(NormalFill)                           \
   X(Squares)                              \

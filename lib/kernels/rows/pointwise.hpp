@@ -180,6 +180,21 @@ struct Fill {
   }
 };
 
+/// No element beyond -most and most.
+struct ClipValues {
+  float* x;
+  std::size_t n;
+  float most;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
+      const float v = k.x[i];
+      k.x[i] = v > k.most ? k.most : v < -k.most ? -k.most : v;
+    });
+  }
+};
+
 /// to = from in another element type; they are not the same memory.
 template <class To, class From>
 struct Convert {

@@ -63,7 +63,7 @@ std::string read_text(const json& object, const char* name, const std::string& o
 void require_off(const json& object, const char* name, const json& off) {
   const json* value = find(object, {name});
   if (!value || *value == off) return;
-  throw UserError(format("config.json: \"{}\": {} is not supported (it changes the results) use a model with \"{}\": {}", name,
+  throw UserError(format("config.json: \"{}\": {} is not supported (it changes the results); use a model with \"{}\": {}", name,
                          json_excerpt(*value), name, off.dump()));
 }
 
@@ -75,7 +75,7 @@ Activation read_activation(const json& object, const char* name, const std::stri
     if (value == name_of(activation)) return activation;
     names += format("{}\"{}\"", names.empty() ? "" : ", ", name_of(activation));
   }
-  throw UserError(format("config.json: \"{}\": \"{}\" is not supported (it changes the results) use a model with one of {}",
+  throw UserError(format("config.json: \"{}\": \"{}\" is not supported (it changes the results); use a model with one of {}",
                          name, value, names));
 }
 
@@ -99,13 +99,13 @@ Rope read_rope(const json& object, double default_theta) {
   if (type == "default") return rope;
   if (type != "llama3")
     throw UserError(
-        format("config.json: rope type \"{}\" is not supported (it changes the results) use a model with rope type "
+        format("config.json: rope type \"{}\" is not supported (it changes the results); use a model with rope type "
                "\"default\" or \"llama3\"",
                type));
   for (const char* name : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
     if (!find(*parameters, {name}))
       throw UserError(
-          format("config.json: rope type \"llama3\" without \"{}\" (its frequencies depend on it) add the key", name));
+          format("config.json: rope type \"llama3\" without \"{}\" (its frequencies depend on it); add the key", name));
   rope.llama3 = true;
   rope.factor = read_number(*parameters, "factor", 0);
   rope.low_freq_factor = read_number(*parameters, "low_freq_factor", 0);

@@ -36,7 +36,7 @@ TransformerConfig read(const json& object, TransformerConfig config) {
   if (const std::size_t width = keys::read_count(object, {"word_embed_proj_dim"}, config.width); width != config.width)
     throw UserError(
         format("config.json: \"word_embed_proj_dim\": {} beside \"hidden_size\": {} is not supported (embeddings "
-               "have the width of the model here) use a model where they are equal",
+               "have the width of the model here); use a model where they are equal",
                width, config.width));
   config.layers = keys::read_count(object, {"num_hidden_layers"}, config.layers);
   config.heads = config.kv_heads = keys::read_count(object, {"num_attention_heads"}, config.heads);
