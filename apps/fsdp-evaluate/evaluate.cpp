@@ -47,7 +47,6 @@ void require_complete(const EvaluateOptions& options) {
 
 std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   const auto device = make_cpu_device();
-  const auto stream = device->make_stream();
   kernels::set_threads(share_of_rank(*world.split_by_node(), options.threads).threads);
 
   std::unique_ptr<TensorSource> source;

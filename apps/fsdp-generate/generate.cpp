@@ -73,7 +73,6 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
 
   const auto device = make_cpu_device();
   const auto world = make_self_communicator();
-  const auto stream = device->make_stream();
   kernels::set_threads(share_of_rank(*world, options.threads).threads);
   const std::size_t T = std::min(config.longest_sequence(), round_up(tokens.size() + options.max_new_tokens, 64));
   ShardedModel sharded(config, {.strategy = "none", .batch = {1, T}, .plan = {.training = false}}, *world);

@@ -28,7 +28,7 @@ std::string plural(std::uint64_t n, std::string_view one, std::string_view many)
 std::string name_of(const PlanRow& row) { return format("{} {}", row.chosen ? ">" : " ", row.placement->name); }
 
 std::size_t other_bytes(const RankMemory& m) {
-  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.gemm + m.context + m.snapshot;
+  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.gemm + m.context + m.snapshot + m.read_ahead;
 }
 
 std::string memory_table(const PlanTable& table) {
@@ -244,6 +244,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({on_gpu ? "  gemm's workspace" : "  gemm's panels, about", "-", "-", bytes(m.gemm)});
   if (on_gpu) rows.push_back({"  driver and libraries, a guess", "-", "-", bytes(m.context)});
   if (m.snapshot > 0) rows.push_back({"  snapshot of a save", "-", "-", bytes(m.snapshot)});
+  if (!on_gpu) rows.push_back({"  tokens read ahead", "-", "-", bytes(m.read_ahead)});
   rows.push_back({"  total", tutorial ? bytes(tutorial->total()) : "-", bytes(slides.total()), bytes(m.total())});
   const bool in_parts = row.placement->parameters_forward_to_backward == Place::sharded;
   return lay_out(rows, 2) +
@@ -320,6 +321,7 @@ nlohmann::json memory_json(const RankMemory& m) {
           {"gemm_panels", m.gemm},
           {"device_context", m.context},
           {"snapshot", m.snapshot},
+          {"read_ahead", m.read_ahead},
           {"total", m.total()}};
 }
 

@@ -66,7 +66,8 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   if (!on_gpu) variant.memory.staging = staging_bytes(mesh, cluster, find_connection(train.comm.kind));
   variant.memory.gemm = gemm_bytes(model, options.batch, options.types.parameter);
   variant.memory.context = model.device().context_bytes;
-  if (train.save.meanwhile() && !on_gpu)  // of rank 0, which writes most; beside a GPU it is in the host's memory
+  if (!on_gpu) variant.memory.read_ahead = read_ahead_bytes(options);  // beside a GPU, this and the next are the host's
+  if (train.save.meanwhile() && !on_gpu)                               // of rank 0, which writes most
     variant.memory.snapshot = snapshot_bytes(planned.layout, options.optimizer.state_type, 0, cluster.ranks());
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   return variant;

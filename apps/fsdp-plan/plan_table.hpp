@@ -34,8 +34,9 @@ struct RankMemory {
   std::size_t context = 0;                        // allowed for driver and libraries of a GPU
   std::size_t of(BufferRole role) const { return by_role[static_cast<std::size_t>(role)]; }
   std::size_t plan_peak() const;
-  std::size_t snapshot = 0;  // that asynchronous saves write from
-  std::size_t total() const { return plan_peak() + staging + gemm + context + snapshot; }
+  std::size_t snapshot = 0;    // that asynchronous saves write from
+  std::size_t read_ahead = 0;  // tokens of the next update
+  std::size_t total() const { return plan_peak() + staging + gemm + context + snapshot + read_ahead; }
 };
 
 struct PlanVariant {

@@ -351,7 +351,7 @@ std::string OptionTable::unknown(std::string_view name) const {
     }
   const std::string near = nearest(name, names);
   return near.empty() ? format("({} has no such option); see {} --help", program_, program_)
-                      : format("({} has no such option) did you mean --{}? See {} --help", program_, near, program_);
+                      : format("({} has no such option); did you mean --{}? See {} --help", program_, near, program_);
 }
 
 std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const char* const* argv) {

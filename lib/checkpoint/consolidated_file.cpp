@@ -70,7 +70,7 @@ class ConsolidatedFile final : public TensorSource {
  private:
   h5::Dataset find(const std::string& state, const std::string& name) const {
     if (!has_state(state, name))
-      throw UserError(format("{} has no tensor {} (its model has none of that name) fsdp-inspect lists those it has",
+      throw UserError(format("{} has no tensor {} (its model has none of that name); fsdp-inspect lists those it has",
                              path_.string(), stored::whole_name(state, name)));
     return file_.dataset(stored::whole_name(state, name));
   }

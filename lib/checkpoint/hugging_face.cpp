@@ -319,7 +319,7 @@ std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify v
   };
   const std::vector<std::string> files = files_of("model");
   if (files.empty())
-    throw UserError(format("{} has no model.safetensors (the weights are read from there){} check the path", folder.string(),
+    throw UserError(format("{} has no model.safetensors (the weights are read from there);{} check the path", folder.string(),
                            there("pytorch_model.bin") ? " save its pytorch_model.bin as safetensors, or" : ""));
   if (!there("config.json"))
     throw UserError(

@@ -151,8 +151,8 @@ class ShardedCheckpoint final : public CheckpointReader {
   const Tensor& find(const std::string& name) const {
     const auto found = by_name_.find(name);
     if (found == by_name_.end())
-      throw UserError(
-          format("{} has no tensor {} (its model has none of that name) fsdp-inspect lists those it has", description(), name));
+      throw UserError(format("{} has no tensor {} (its model has none of that name); fsdp-inspect lists those it has",
+                             description(), name));
     return tensors_[found->second];
   }
 

@@ -34,7 +34,7 @@ constexpr const char* remedy =
     "free some space, raise the quota, see to the disk, or choose another `save folder`; earlier checkpoints are as they were";
 
 [[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
-  throw RunError(format("{} with {} of tensors could not be written ({}) {}", what.string(),
+  throw RunError(format("{} with {} of tensors could not be written ({}); {}", what.string(),
                         format_bytes(static_cast<double>(bytes)), error.what(), remedy));
 }
 

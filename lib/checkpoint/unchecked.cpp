@@ -55,7 +55,7 @@ void try_unchecked(const std::filesystem::path& path, std::vector<std::string> g
   const std::string end = h5::what_ends_hdf5([&] { touch_all(path, groups); }, seconds);
   if (!end.empty())
     throw DamagedError(
-        format("{} is damaged (it was read in a process of its own first, and {}) {}", path.string(), end, remedy));
+        format("{} is damaged (it was read in a process of its own first, and {}); {}", path.string(), end, remedy));
 }
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// How the ranks of a group are connected: a table with a row for each way. A backend is a folder and a row; this table is the
-// only place that knows which there are. docs/extending-communicator.md adds one from outside.
+// How the processes of a group are connected: a table with a row for each way, which is made of the backends in this folder.
+// The table is the only place that knows which ways there are. docs/extending-communicator.md adds one from outside.
 #pragma once
 
 #include <cstddef>

@@ -17,8 +17,9 @@ int ranks_of_each_node(std::span<const int> nodes);
 /// Whether a node of so many ranks is a whole subtree of the canonical order (communicator.hpp), wherever it begins.
 bool is_subtree(std::size_t ranks_of_node);
 
-/// Of an all-reduce by nodes, the elements that are cut into a part for each rank of a node. The others go whole, first through
-/// each node and then between nodes: what cannot be cut evenly, and doubles and integers, whose sums are too small to gain.
+/// How many elements of an all-reduce by nodes are cut into equal parts, one for each rank of a node. The others go whole,
+/// first through each node and then between nodes: what cannot be cut evenly, and doubles and integers, whose sums are too
+/// small to gain.
 std::size_t elements_in_parts(std::size_t count, std::size_t element_bytes, std::size_t ranks_of_node);
 
 }  // namespace fsdp

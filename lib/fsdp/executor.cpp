@@ -109,12 +109,12 @@ void Executor::publish_parameters() { run(plan_.publish, nullptr, {}); }
 void Executor::begin_update(const BatchReader& read, const UpdateScalars& scalars) {
   begin(plan_.update, read, scalars, std::exchange(record_, {}));
 }
-void Executor::forward_backward() { issue_until(plan_.sections.forward_backward); }
-void Executor::gradient_norm() { issue_until(plan_.sections.gradient_norm); }
+void Executor::forward_backward() { issue({0, plan_.sections.forward_backward}); }
+void Executor::gradient_norm() { issue({plan_.sections.forward_backward, plan_.sections.gradient_norm}); }
 
 UpdateResult Executor::update_parameters() {
+  issue({plan_.sections.gradient_norm, plan_.update.size()});
   const UpdateScalars scalars = pass_->scalars;
-  issue_until(plan_.update.size());
   finish();
   UpdateResult result;
   on_stream(stream(StreamId::reduce), [&] {
@@ -132,9 +132,7 @@ UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& 
 
 std::optional<NonFinite> Executor::find_non_finite(const BatchReader& read, const UpdateScalars& scalars) {
   non_finite_ = {};
-  inspecting_ = true;
-  run(plan_.update, read, scalars);
-  inspecting_ = false;
+  run(plan_.update, read, scalars, true);
   std::optional<NonFinite> first;
   for (const std::optional<NonFinite>& found : non_finite_)
     if (found && (!first || found->operation < first->operation)) first = found;
@@ -144,7 +142,7 @@ std::optional<NonFinite> Executor::find_non_finite(const BatchReader& read, cons
 /// Looks at this rank's whole gradient of a unit, before it is reduced.
 void Executor::inspect(const Operation& op) {
   std::optional<NonFinite>& found = non_finite_[static_cast<std::size_t>(op.stream)];
-  if (!inspecting_ || found) return;
+  if (!pass_->inspects || found) return;
   const auto u = static_cast<std::size_t>(op.unit);
   const Unit& unit = layout_.units()[u];
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -162,7 +160,7 @@ void Executor::inspect(const Operation& op) {
 /// Looks at the residual stream that a forward operation has written.
 void Executor::inspect_activations(const Operation& op, DType type) {
   std::optional<NonFinite>& found = non_finite_[static_cast<std::size_t>(op.stream)];
-  if (!inspecting_ || found) return;
+  if (!pass_->inspects || found) return;
   const std::size_t n = shape_.rows() * model_.config().width;
   const bool finite = with_element(type, [&]<class E>() {
     const E* const x = at<E>(op.writes[0]);
@@ -192,8 +190,9 @@ void Executor::record(std::span<OperationTime> times) {
 
 /// Every list begins and ends with all streams idle, which plans rely on.
 void Executor::begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-                     std::span<OperationTime> times) {
-  pass_.emplace(Pass{this, operations, read, scalars, times});
+                     std::span<OperationTime> times, bool inspects) {
+  expect(!pass_, "one list runs at a time");
+  pass_.emplace(Pass{this, operations, read, scalars, times, inspects});
 }
 
 namespace {
@@ -237,14 +236,15 @@ void Executor::finish() {
   collect_times();
 }
 
-void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars) {
-  begin(operations, read, scalars);
-  issue_until(operations.size());
+void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
+                   bool inspects) {
+  begin(operations, read, scalars, {}, inspects);
+  issue({0, operations.size()});
   finish();
 }
 
-/// Ends what other streams wait for and what will not come: from this stream, or in a collective from other ranks. Where all
-/// streams do their work at once, nobody waits.
+/// Ends what other streams of this rank wait for and what will not come: from this stream, or in a collective from other ranks.
+/// Where all streams do their work at once, none of them waits: the exception reaches main(), which ends the job.
 void Executor::stop_all_streams() noexcept {
   if (std::none_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->is_asynchronous(); })) return;
   for (const auto& s : streams_) s->cancel();
@@ -252,8 +252,8 @@ void Executor::stop_all_streams() noexcept {
   if (mesh_->gather) mesh_->gather->abort();
 }
 
-/// Gives operations to their streams, in the order of the list, up to `end`. If one of them cannot be given, the list is over.
-void Executor::issue_until(std::size_t end) {
+/// Gives operations to their streams, in the order of the list. If one of them cannot be given, the list is over.
+void Executor::issue(Range range) {
   const auto run_one = [](void* context, std::size_t index) {
     const Pass& of = *static_cast<const Pass*>(context);
     try {
@@ -263,10 +263,10 @@ void Executor::issue_until(std::size_t end) {
       throw;
     }
   };
-  expect(pass_ && pass_->issued <= end, "the sections of an update come in their order, after it has begun");
+  expect(pass_ && pass_->issued == range.begin, "the sections of an update come in their order, after it has begun");
   FirstCause cause;
   cause.attempt([&] {
-    for (std::size_t& i = pass_->issued; i < end; ++i) {
+    for (std::size_t& i = pass_->issued; i < range.end; ++i) {
       const Operation& op = pass_->operations[i];
       Stream& s = stream(op.stream);
       for (const int w : op.waits) s.wait(events_[static_cast<std::size_t>(w)]);

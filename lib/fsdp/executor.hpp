@@ -104,6 +104,7 @@ class Executor {
   /// stay as they were: look at the result, which is the same on every rank. Collective over world. After an exception from
   /// any of them the update is over.
   void begin_update(const BatchReader& read, const UpdateScalars& scalars);
+  void begin_update(BatchReader&& read, const UpdateScalars& scalars) = delete;  // it would be gone
   void forward_backward();
   void gradient_norm();
   UpdateResult update_parameters();
@@ -139,13 +140,15 @@ class Executor {
     const BatchReader& read;
     UpdateScalars scalars;
     std::span<OperationTime> times;
+    bool inspects;  // looks for what is not finite
     std::size_t issued = 0;
   };
   void begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-             std::span<OperationTime> times = {});
-  void issue_until(std::size_t end);
+             std::span<OperationTime> times = {}, bool inspects = false);
+  void issue(Range range);
   void finish();
-  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars);
+  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
+           bool inspects = false);
   void run_timed(const Pass& pass, std::size_t index);
   void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
   void run_collective(const Operation& op);
@@ -181,8 +184,7 @@ class Executor {
   std::vector<UnitParts> parts_;          // of each unit, of this rank
   std::vector<std::vector<int>> owners_;  // of each unit's matrices, if it has work on them
   WorkTimes times_;
-  std::span<OperationTime> record_;  // of the next update
-  bool inspecting_ = false;
+  std::span<OperationTime> record_;                                // of the next update
   std::array<std::optional<NonFinite>, stream_count> non_finite_;  // the first that each stream has found
   std::size_t logits_row_ = 0;
   float* logits_out_ = nullptr;  // null: the loss is wanted

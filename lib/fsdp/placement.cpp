@@ -42,9 +42,9 @@ const std::deque<Placement>& placements() { return table(); }
 void add_placement(const Placement& row) {
   for (const auto& [theirs, name] : placement_names())
     expect(row.name != theirs && row.name != name, "a strategy is added once");
-  expect(row.parameters_at_rest == W || row.optimizer_state == S, "who holds a part of the parameters updates that part");
-  expect(row.gradients_between_micro_batches == W || row.optimizer_state == S,
-         "who holds a part of a gradient updates that part");
+  expect(row.axis == ShardAxis::rank || row.optimizer_state == S, "over a shard axis of ranks, each rank updates a part");
+  expect(row.axis != ShardAxis::rank || (row.parameters_at_rest == W && row.gradients_between_micro_batches == W),
+         "a rank alone has no parts");
   table().push_back(row);
 }
 

@@ -31,6 +31,7 @@ class Checker {
   }
 
   void check() {
+    check_tables();
     for (const List* list : {&plan_.update, &plan_.evaluation, &plan_.publish}) {
       if (list->empty()) continue;
       list_ = list;
@@ -149,6 +150,27 @@ class Checker {
       fail(i, format("goes beyond {}: {} elements from byte {}", name(place), n, begin));
   }
 
+  /// What stages reach through the model's tables lies in its buffers.
+  void check_tables() const {
+    const auto check = [&](const Location& place, std::size_t u, DType type, const char* what) {
+      if (place.buffer >= 0 && place.offset + whole_numel(u) * size_of(type) > buffer(place.buffer).bytes)
+        throw InternalError(format("the plan is not sound: {} of {}, {} elements from byte {}, goes beyond {}", what,
+                                   layout_.units()[u].name, whole_numel(u), place.offset, name(place)));
+    };
+    for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+      check(plan_.whole_parameters[u], u, layout_.units()[u].types.parameter, "the parameters");
+      if (!plan_.whole_gradients.empty()) check(plan_.whole_gradients[u], u, DType::f32, "the gradient");
+    }
+  }
+
+  /// The ranks among which a collective has to be: those that have the parts, or those that have the same part.
+  GroupAxis group_of(const Operation& op) const {
+    if (op.quantity == Quantity::loss) return GroupAxis::world;
+    const bool of_a_unit = op.quantity == Quantity::gradients || op.quantity == Quantity::directions;
+    if (op.kind != all_reduce || !of_a_unit) return GroupAxis::shard;
+    return layout_.units()[static_cast<std::size_t>(op.unit)].sharded ? GroupAxis::replicate : GroupAxis::world;
+  }
+
   /// Operations work where their operands say. What a stage, the norm or a save finds through the tables of the plan must be
   /// there, and all of it.
   void check_operands() const {
@@ -169,6 +191,7 @@ class Checker {
         check_extent(i, op.reads[0], op.kind == reduce_scatter ? shards * op.count : op.count, op.type);
         check_extent(i, op.writes[0], op.kind == all_gather ? shards * op.count : op.count, op.type);
         if (op.kind == all_reduce && op.reads[0] != op.writes[0]) fail(i, "is not in place");
+        if (op.group != group_of(op)) fail(i, "is among other ranks than those that have what it needs");
         if (op.kind != all_gather && op.type != DType::f32 && op.travel != DType::f32) fail(i, "rounds what is not fp32");
       }
       if (op.kind == all_gather && op.quantity == Quantity::parameters) {
@@ -306,7 +329,7 @@ class Checker {
               if (std::exchange(squares_are_summed, true)) fail(i, "sums over the ranks twice");
               break;
             case Quantity::loss:
-              if (op.group != GroupAxis::world || std::exchange(loss_is_summed, true)) fail(i, "is not of all ranks, once");
+              if (std::exchange(loss_is_summed, true)) fail(i, "sums over the ranks twice");
               break;
             case Quantity::parameters:
               fail(i, "sums parameters");

@@ -96,6 +96,7 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
 }
 
 Executor& ShardedModel::allocate(Device& device, ExecutorOptions options) {
+  expect(device.kind() == model_.device().kind, "a plan runs on the kind of device that it is for");
   Buffer arena;
   agree(world_, [&] { arena = device.allocate(plan().arena_bytes); });  // before the collective one below
   Buffer slots;                                                         // one shard group may fail alone

@@ -287,6 +287,9 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   table.then([&o](const OptionTable&) {
     if (o.clip_norm > 0 && o.clip_value > 0)
       throw UserError("--clip-norm and --clip-value are given (which comes first is not clear); leave one out");
+    if (o.log_group_norms && o.clip_value > 0)
+      throw UserError(
+          "--log-group-norms does not go with --clip-value (it would measure what is left of the gradient); leave one out");
     o.sharding.plan.clip_values = o.clip_value > 0;
   });
   table.choice<Decay>("lr-scheduler", o.schedule.decay,

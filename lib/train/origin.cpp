@@ -38,7 +38,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
   };
   const std::string_view wanted = options.sharding.optimizer.kind->name, found = checkpoint.header().optimizer;
   if (algorithm(wanted) != algorithm(found))
-    throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}) {}", checkpoint.description(),
+    throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}); {}", checkpoint.description(),
                            found, wanted, remedy));
   const auto& there = checkpoint.states();
   // Only parameters that were trained count: the checkpoint has no state of others, whatever updates them now.
@@ -46,7 +46,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
   std::erase_if(trained, [&](const Parameter& parameter) { return !checkpoint.was_trained(parameter.name); });
   for (const std::string& state : states_of(options.sharding.optimizer, trained))
     if (std::find(there.begin(), there.end(), state) == there.end())
-      throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options: there are {}) {}",
+      throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options: there are {}); {}",
                              checkpoint.description(), state, wanted, fmt::join(there, ", "), remedy));
 }
 

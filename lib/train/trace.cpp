@@ -186,7 +186,7 @@ void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, c
       end["bp"] = "e";
       for (json* event : {&start, &end}) {
         (*event)["name"] = (*event)["cat"] = "arrow";
-        (*event)["id"] = format("{}/{}/{}", rank, updates[n], a);
+        (*event)["id"] = format("{}/{}/{}", rank, n, a);  // an update that overflowed has the number of the next
         file.add(*event);
       }
     }

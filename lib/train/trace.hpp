@@ -54,7 +54,7 @@ class Recorder {
 /// The file, under a temporary name until it is whole. Rank 0 has it.
 class TraceFile {
  public:
-  /// Creates FILE.tmp. Throws UserError.
+  /// Creates FILE.tmp-PID. Throws UserError.
   explicit TraceFile(const std::filesystem::path& path);
   TraceFile(const TraceFile&) = delete;
   /// Removes what is not finished.

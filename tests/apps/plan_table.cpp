@@ -212,6 +212,9 @@ BOOST_AUTO_TEST_CASE(a_plan_for_gpus) {
     BOOST_TEST(there.gemm == 32u << 20);
     BOOST_TEST(there.context == 3ul << 29);
     BOOST_TEST(here.context == 0u);
+    BOOST_TEST(there.read_ahead == 0u);
+    BOOST_TEST(here.read_ahead == 2u * 8 * 4);  // inputs and targets of a sequence of 8
+    BOOST_TEST(here.total() == here.plan_peak() + here.staging + here.gemm + here.read_ahead);
     BOOST_TEST(there.total() == there.plan_peak() + there.gemm + there.context);
     for (const BufferRole role : {BufferRole::parameters, BufferRole::gradients, BufferRole::optimizer_state,
                                   BufferRole::gathered_parameters, BufferRole::activations})

@@ -105,6 +105,9 @@ BOOST_AUTO_TEST_CASE(a_row_is_a_strategy) {
 
 BOOST_AUTO_TEST_CASE(a_row_that_cannot_be_is_refused) {
   BOOST_CHECK_THROW(add_placement(zero_2), InternalError);
+  // Nothing sharded, over ranks: nobody would know which part is whose to update.
+  BOOST_CHECK_THROW(add_placement({"copies", ShardAxis::world, Place::whole, Place::whole, Place::whole, Place::whole}),
+                    InternalError);
   Placement row = zero_2;
   row.name = "HYBRID_SHARD";
   BOOST_CHECK_THROW(add_placement(row), InternalError);

@@ -213,6 +213,34 @@ BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
   BOOST_TEST_MESSAGE("missing waits were seen in " << seen << " of 4 kinds of operations, " << removed << " waits removed");
 }
 
+// The sections of an update are called once each, in their order, and nothing else runs meanwhile.
+BOOST_AUTO_TEST_CASE(sections_come_in_their_order) {
+  const BatchReader read = read_tokens;
+  const UpdateScalars scalars = {.learning_rate = 1e-2, .tokens = static_cast<double>(B * T)};
+  for (const MakeDevice& make_device : {MakeDevice(with_comm_thread), MakeDevice(with_three_threads)})
+    run_ranks(1, [&](Communicator& world) {
+      kernels::set_threads(1);
+      const auto device = make_device(world.rank());
+      ShardedModel sharded(small_model(), options_of("full", 1), world), same(small_model(), options_of("full", 1), world);
+      Executor &executor = sharded.allocate(*device), &at_once = same.allocate(*device);
+      for (Executor* one : {&executor, &at_once}) one->initialize_parameters(7), one->publish_parameters();
+      BOOST_CHECK_THROW(executor.forward_backward(), InternalError);
+      BOOST_CHECK_THROW(executor.update_parameters(), InternalError);
+      executor.begin_update(read, scalars);
+      BOOST_CHECK_THROW(executor.begin_update(read, scalars), InternalError);
+      BOOST_CHECK_THROW(executor.evaluate(read), InternalError);
+      BOOST_CHECK_THROW(executor.gradient_norm(), InternalError);
+      executor.forward_backward();
+      BOOST_CHECK_THROW(executor.forward_backward(), InternalError);
+      BOOST_CHECK_THROW(executor.update_parameters(), InternalError);
+      executor.gradient_norm();
+      const UpdateResult in_sections = executor.update_parameters(), whole = at_once.run_update(read, scalars);
+      BOOST_TEST(in_sections.loss == whole.loss);
+      BOOST_TEST(in_sections.gradient_norm == whole.gradient_norm);
+      BOOST_CHECK_THROW(executor.gradient_norm(), InternalError);
+    });
+}
+
 BOOST_AUTO_TEST_CASE(an_error_on_either_thread_ends_all_ranks) {
   for (const StreamId where : {StreamId::compute, StreamId::gather, StreamId::reduce})
     for (const MakeDevice& make_device : {MakeDevice(with_comm_thread), MakeDevice(with_three_threads)}) {

@@ -268,6 +268,17 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   check_complaint(complaint("full", two, [](Plan& p) { forget(p, gradient_norm); }), "comes before the gradient norm");
   check_complaint(complaint("full", two, [](Plan& p) { forget(p, optimizer, 3); }), "is not updated");
   check_complaint(complaint("full", two, [](Plan& p) { repeat_the_first(p, optimizer); }), "takes a step twice");
+  const auto sum_of = [](Plan& p, Quantity quantity) -> Operation& {
+    return *std::find_if(p.update.begin(), p.update.end(),
+                         [&](const Operation& op) { return op.kind == all_reduce && op.quantity == quantity; });
+  };
+  for (const auto& [quantity, wrong] :
+       {std::pair(Quantity::gradients, GroupAxis::shard), std::pair(Quantity::gradients, GroupAxis::world),
+        std::pair(Quantity::squares, GroupAxis::world), std::pair(Quantity::loss, GroupAxis::shard)})
+    check_complaint(complaint("hybrid", two, [&](Plan& p) { sum_of(p, quantity).group = wrong; }), "is among other ranks");
+  check_complaint(complaint("hybrid", two, [&](Plan& p) { operation(p, all_gather).group = GroupAxis::world; }),
+                  "is among other ranks");
+  check_complaint(complaint("full", two, [](Plan& p) { p.whole_gradients[1] = p.gradients[1]; }), "the gradient of ");
   const PlanOptions clipping = {.micro_batches = 2, .clip_values = true};
   check_complaint(complaint("full", clipping, [](Plan&) {}), "sound");
   check_complaint(complaint("full", clipping, [](Plan& p) { forget(p, clip_values, 1); }), "is not clipped, as others are");
@@ -392,7 +403,7 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
   check(
       "full", [](Plan& p) { forget(p, sum_of_loss); }, "before its sums are over all ranks");
   check(
-      "hybrid", [](Plan& p) { operation(p, sum_of_loss).group = GroupAxis::shard; }, "not of all ranks");
+      "hybrid", [](Plan& p) { operation(p, sum_of_loss).group = GroupAxis::shard; }, "is among other ranks");
   check(
       "full", [](Plan& p) { operation(p, add_squares).reads[0] = p.gradients[0]; }, "does not have the gradient");
   check(
