@@ -44,8 +44,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// The reader itself gives up what keeps HDF5 busy, after ten seconds of computing or a minute; each input is read twice.
-constexpr double longest_s = 10, longest_in_child_s = 150;
+// A reader computes for less than a second, but may have to wait for a processor. HDF5 is given up by the reader itself, after
+// ten seconds of computing or a minute, and each input is read twice.
+constexpr double longest_computing_s = 10, longest_s = 150;
 constexpr std::size_t most_memory = std::size_t{2} << 30;  // resident
 constexpr std::uint64_t batch = 500;                       // inputs of one child
 
@@ -66,6 +67,14 @@ std::size_t peak_bytes(__rusage_who who = RUSAGE_SELF) {
   rusage usage{};
   ::getrusage(who, &usage);
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+/// What a process has computed so far, without its children.
+double computed_s(pid_t process) {
+  clockid_t clock{};
+  timespec spent{};
+  if (::clock_getcpuclockid(process, &clock) == 0) ::clock_gettime(clock, &spent);
+  return static_cast<double>(spent.tv_sec) + static_cast<double>(spent.tv_nsec) / 1e9;
 }
 
 /// Set in shared memory by the child of a batch before it ends itself.
@@ -222,16 +231,20 @@ class Fuzzer {
       std::fflush(stdout);
       ::_exit(0);
     }
-    const double patience_s = target_.has_limits ? longest_in_child_s : longest_s;
     auto last_change = Clock::now();
+    double computed_then_s = 0;
     std::uint64_t last_done = 0;
     int status = 0;
     for (int pause_ms = 1; ::waitpid(worker, &status, WNOHANG) == 0; pause_ms = std::min(2 * pause_ms, 100)) {
-      if (const std::uint64_t done = shared_->done; done != last_done) last_done = done, last_change = Clock::now();
-      if (seconds_since(last_change) > patience_s) {
+      const double so_far_s = computed_s(worker);
+      if (const std::uint64_t done = shared_->done; done != last_done)
+        last_done = done, last_change = Clock::now(), computed_then_s = so_far_s;
+      const double computing_s = so_far_s - computed_then_s;
+      if (seconds_since(last_change) > longest_s || (!target_.has_limits && computing_s > longest_computing_s)) {
         ::kill(worker, SIGKILL);
         ::waitpid(worker, &status, 0);
-        std::snprintf(shared_->failure, sizeof shared_->failure, "it had not ended after %.0f s", patience_s);
+        std::snprintf(shared_->failure, sizeof shared_->failure, "it had not ended after %.0f s, %.0f s of them computing",
+                      seconds_since(last_change), computing_s);
         return false;
       }
       ::poll(nullptr, 0, pause_ms);
