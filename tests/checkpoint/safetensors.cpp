@@ -195,7 +195,7 @@ BOOST_AUTO_TEST_CASE(patterns_allow_what_does_not_fit) {
   const std::string message = message_of([&] { find_mismatch(*source, parameters, {"lm_head*"}, "do this"); });
   CHECK_CONTAINS(message,
                  "in 3 tensors (model.embed_tokens.weight: its shape is [41, 20] there, [43, 20] in the model; "
-                 "model.norm.weight: it is not there; score.weight: the model has none, there it is [20]) do this");
+                 "model.norm.weight: it is not there; score.weight: the model has none, there it is [20]); do this");
   const Mismatch found =
       find_mismatch(*source, parameters, {"*embed*", "norm.weight", "lm_head.weight", "score.*", "layers.*"});
   BOOST_TEST(found.said.size() == 5u);
