@@ -60,15 +60,17 @@ std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Connection& con
 PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
                          const TrainOptions& train, std::vector<std::string>* warnings) {
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
-  PlanVariant variant;
-  variant.memory.by_role = memory_by_role(planned.plan);
   const bool on_gpu = model.device().kind == DeviceKind::cuda;
-  if (!on_gpu) variant.memory.staging = staging_bytes(mesh, cluster, find_connection(train.comm.kind));
-  variant.memory.gemm = gemm_bytes(model, options.batch, options.types.parameter);
-  variant.memory.context = model.device().context_bytes;
-  if (!on_gpu) variant.memory.read_ahead = read_ahead_bytes(options);  // beside a GPU, this and the next are the host's
-  if (train.save.meanwhile() && !on_gpu)                               // of rank 0, which writes most
-    variant.memory.snapshot = snapshot_bytes(planned.layout, options.optimizer.state_type, 0, cluster.ranks());
+  const std::size_t staging = on_gpu ? 0 : staging_bytes(mesh, cluster, find_connection(train.comm.kind));
+  // The run's own account, of rank 0, which writes most.
+  const MemoryAccount account = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
+  PlanVariant variant;
+  variant.memory = {.by_role = memory_by_role(planned.plan),
+                    .staging = account.staging,
+                    .gemm = account.gemm,
+                    .context = account.context,
+                    .snapshot = on_gpu ? 0 : account.snapshot,  // beside a GPU, these two are the host's
+                    .read_ahead = on_gpu ? 0 : account.batch};
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   return variant;
 }

@@ -139,8 +139,8 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& p
 struct ConsolidateOptions {
   const ModelFormat* format = &hdf5_format();
   DType type = DType::f32;  // fp32 parameters are rounded to it, to nearest
-  std::size_t max_shard_bytes =
-      0;  // of files, where the format cuts them: a tensor that would exceed it begins the next; 0: one file
+  /// Of files, where the format cuts them: a tensor that would exceed it begins the next. 0: one file.
+  std::size_t max_shard_bytes = 0;
   bool with_optimizer = false;  // its states, too, in fp32
 };
 /// parameters_state, or all that `source` has. Throws UserError if there is nothing of an optimizer.

@@ -19,10 +19,6 @@ std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   return kernels::gemm_workspace_bytes(type, products, model.device());
 }
 
-std::size_t read_ahead_bytes(const ShardingOptions& sharding) {
-  return 2 * sharding.plan.micro_batches * sharding.batch.rows() * sizeof(std::int32_t);
-}
-
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging) {
   const ShardingOptions& sharding = options.sharding;
@@ -30,7 +26,7 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
           .staging = staging,
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,
-          .batch = read_ahead_bytes(sharding),
+          .batch = 2 * sharding.plan.micro_batches * sharding.batch.rows() * sizeof(std::int32_t),
           .snapshot = options.save.meanwhile() ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size) : 0,
           .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates),
           .device = model.device().kind};

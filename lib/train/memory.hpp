@@ -35,8 +35,6 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
 /// The parts beside the plan, as a line, or as three for a GPU.
 std::string describe_beside_plan(const MemoryAccount& memory);
 
-/// The tokens of an update that are read ahead: inputs and targets of all micro-batches.
-std::size_t read_ahead_bytes(const ShardingOptions& sharding);
 /// About what matrix products of this type take beside the plan.
 std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type);
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "comm/threads/threads.hpp"
+#include "extending/small_job.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/files.hpp"
@@ -19,14 +20,7 @@ using namespace fsdp::test;
 
 namespace {
 
-constexpr std::size_t B = 2, T = 8, micro_batches = 1;  // of several, strategies add up in different orders
-
-TransformerConfig small_model() {
-  TransformerConfig config;
-  config.vocab_size = 61, config.max_positions = T, config.width = 12, config.layers = 3, config.heads = config.kv_heads = 3;
-  config.head_size = 4, config.ffn_width = 29;
-  return config;
-}
+constexpr std::size_t micro_batches = 1;  // of several, strategies add up in different orders
 
 struct Trained {
   std::vector<double> losses, norms;
@@ -49,18 +43,14 @@ std::vector<Trained> train(const char* strategy, int ranks, double clip_value, d
     executor.publish_parameters();
     Trained& mine = all[static_cast<std::size_t>(world.rank())];
     for (std::uint64_t update = 1; update <= 3; ++update) {
-      const UpdateResult result = executor.run_update(
-          [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
-            for (std::int32_t i = 0; i < static_cast<std::int32_t>(B * T); ++i) {
-              inputs[i] = (i * i + 3 * static_cast<std::int32_t>(micro) + world.rank()) % 61;
-              targets[i] = (7 * i + static_cast<std::int32_t>(micro) + 5 * world.rank()) % 61;
-            }
-          },
-          {.update = update,
-           .learning_rate = step,
-           .clip_value = clip_value,
-           .tokens = static_cast<double>(B * T * micro_batches * static_cast<std::size_t>(ranks)),
-           .loss_scale = type == DType::f16 ? 1024.0 : 1.0});
+      const UpdateResult result =
+          executor.run_update([&](std::size_t micro, std::int32_t* inputs,
+                                  std::int32_t* targets) { read_small_batch(world.rank(), micro, inputs, targets); },
+                              {.update = update,
+                               .learning_rate = step,
+                               .clip_value = clip_value,
+                               .tokens = static_cast<double>(B * T * micro_batches * static_cast<std::size_t>(ranks)),
+                               .loss_scale = type == DType::f16 ? 1024.0 : 1.0});
       mine.losses.push_back(result.loss), mine.norms.push_back(result.gradient_norm);
       if (update == 1)
         for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)

@@ -4,11 +4,13 @@
 
 #include "base/error.hpp"
 #include "comm/threads/threads.hpp"
+#include "extending/small_job.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/files.hpp"
 
 using namespace fsdp;
+using namespace fsdp::test;
 
 namespace {
 
@@ -27,17 +29,10 @@ struct Added {
 };
 BOOST_TEST_GLOBAL_FIXTURE(Added);
 
-constexpr std::size_t B = 2, T = 8, micro_batches = 2;
+constexpr std::size_t micro_batches = 2;
 
 ShardingOptions options_of(const char* strategy) {
   return {.strategy = strategy, .batch = {B, T}, .plan = {.micro_batches = micro_batches}};
-}
-
-TransformerConfig small_model() {
-  TransformerConfig config;
-  config.vocab_size = 61, config.max_positions = T, config.width = 12, config.layers = 3, config.heads = config.kv_heads = 3;
-  config.head_size = 4, config.ffn_width = 29;
-  return config;
 }
 
 struct Trained {
@@ -55,17 +50,13 @@ Trained train(const char* strategy, int ranks) {
     executor.initialize_parameters(3);
     executor.publish_parameters();
     for (std::uint64_t update = 1; update <= 4; ++update) {
-      const UpdateResult result = executor.run_update(
-          [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
-            for (std::int32_t i = 0; i < static_cast<std::int32_t>(B * T); ++i) {
-              inputs[i] = (i * i + 3 * static_cast<std::int32_t>(micro) + world.rank()) % 61;
-              targets[i] = (7 * i + static_cast<std::int32_t>(micro) + 5 * world.rank()) % 61;
-            }
-          },
-          {.update = update,
-           .learning_rate = 1e-2,
-           .clip_norm = 1,
-           .tokens = static_cast<double>(B * T * micro_batches * static_cast<std::size_t>(ranks))});
+      const UpdateResult result =
+          executor.run_update([&](std::size_t micro, std::int32_t* inputs,
+                                  std::int32_t* targets) { read_small_batch(world.rank(), micro, inputs, targets); },
+                              {.update = update,
+                               .learning_rate = 1e-2,
+                               .clip_norm = 1,
+                               .tokens = static_cast<double>(B * T * micro_batches * static_cast<std::size_t>(ranks))});
       if (world.rank() == 0) trained.losses.push_back(result.loss), trained.norms.push_back(result.gradient_norm);
     }
     if (world.rank() != 0) return;

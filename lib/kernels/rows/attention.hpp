@@ -83,13 +83,15 @@ struct BackwardScratch {
   }
 };
 
-/// The same for the bodies of rows/attention_tiles.hpp: R and W are T and D in whole tiles of 32.
-struct TileForwardScratch {
+/// T and D in whole tiles of 32, for the bodies of rows/attention_tiles.hpp, and the same offsets for these.
+struct TileSizes {
   static constexpr std::size_t side = 32;
   std::size_t R, W;
+  FSDP_INLINE TileSizes(std::size_t T, std::size_t D) : R((T + side - 1) / side * side), W((D + side - 1) / side * side) {}
+};
+struct TileForwardScratch : TileSizes {
   std::size_t keys, values, queries, probabilities, scores, sums, factors, end;
-  FSDP_INLINE TileForwardScratch(std::size_t T, std::size_t D)
-      : R((T + side - 1) / side * side), W((D + side - 1) / side * side) {
+  FSDP_INLINE TileForwardScratch(std::size_t T, std::size_t D) : TileSizes(T, D) {
     ScratchArrays take;
     keys = take.halves(R * W);
     values = take.halves(R * W);
@@ -101,13 +103,10 @@ struct TileForwardScratch {
     end = take.end();
   }
 };
-struct TileBackwardScratch {
-  static constexpr std::size_t side = 32;
-  std::size_t R, W;
+struct TileBackwardScratch : TileSizes {
   std::size_t keys, keys_transposed, values_transposed, queries, queries_transposed, d_outs, d_outs_transposed, slopes, rounded,
       scores, d_scores, d_queries, d_keys, d_values, factors, end;
-  FSDP_INLINE TileBackwardScratch(std::size_t T, std::size_t D)
-      : R((T + side - 1) / side * side), W((D + side - 1) / side * side) {
+  FSDP_INLINE TileBackwardScratch(std::size_t T, std::size_t D) : TileSizes(T, D) {
     ScratchArrays take;
     keys = take.halves(R * W);
     keys_transposed = take.halves(R * W);
