@@ -69,12 +69,12 @@ class Contestant {
       units_.push_back(unit);
     }
     scratch_ = device.allocate(std::max<std::size_t>(scratch_numel_, 16) * sizeof(float));
-    norm_ = 1e-3 * std::sqrt(static_cast<double>(numel_));
+    norm_.norm = 1e-3 * std::sqrt(static_cast<double>(numel_));
   }
 
   /// What an executor of one rank does. Returns the seconds of all, and of those the matrices'.
   std::pair<double, double> update(Stream& stream) {
-    const OptimizerStep step = {++number_, 1e-4, 1.0, norm_};
+    const OptimizerStep step = {++number_, 1e-4, &norm_};
     const Timer timer;
     double matrices = 0;
     for (std::size_t u = 0; u < units_.size(); ++u) {
@@ -110,7 +110,8 @@ class Contestant {
   Buffer scratch_;
   std::size_t scratch_numel_ = 0, numel_ = 0;
   std::uint64_t number_ = 0;
-  double bytes_ = 0, flops_ = 0, norm_ = 0;
+  double bytes_ = 0, flops_ = 0;
+  kernels::GradientNorm norm_;
 };
 
 /// torch_optimizer.py for tensors of the same sizes.

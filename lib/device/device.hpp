@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
@@ -92,6 +93,9 @@ class Stream {
   virtual void cancel() noexcept = 0;
   /// Whether submit() may return before the work is done.
   virtual bool is_asynchronous() const = 0;
+  /// For work of this stream, as kernels are: copies bytes between memory of the device and of the host, either way or within
+  /// one of them.
+  virtual void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
   /// Kernels add to it; whoever measures sets it to zero.
   KernelTimes times;
@@ -110,6 +114,8 @@ class Device {
   virtual std::string description() const = 0;
   /// Throws UserError that says how much was asked for and how much there is.
   virtual Buffer allocate(std::size_t bytes) = 0;
+  /// Memory of the host that streams copy from and to while the host goes on.
+  virtual Buffer allocate_staging(std::size_t bytes);
   /// Streams for one use may be one stream.
   virtual std::shared_ptr<Stream> make_stream(StreamUse use = StreamUse::compute) = 0;
   /// Whether two streams for communication may be at work at the same time: each then needs a group of ranks of its own, as the

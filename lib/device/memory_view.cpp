@@ -16,22 +16,24 @@ MemoryView MemoryView::part(std::size_t begin, std::size_t count) const {
 void MemoryView::read(std::size_t begin, std::span<std::byte> out) const {
   expect(begin + out.size() <= bytes(), "bytes of the view");
   if (out.empty()) return;
-  const auto copy = [&] { std::memcpy(out.data(), memory_.data() + begin, out.size()); };
-  return host() ? copy() : on_stream(*stream_, copy);
+  if (const std::byte* const bytes = host()) return static_cast<void>(std::memcpy(out.data(), bytes + begin, out.size()));
+  on_stream(*stream_, [&] { stream_->copy(out.data(), memory_.data() + begin, out.size()); });
 }
 
 void MemoryView::write(std::size_t begin, std::span<const std::byte> values) const {
   expect(begin + values.size() <= bytes(), "bytes of the view");
   if (values.empty()) return;
-  const auto copy = [&] { std::memcpy(memory_.data() + begin, values.data(), values.size()); };
-  return host() ? copy() : on_stream(*stream_, copy);
+  if (std::byte* const bytes = host()) return static_cast<void>(std::memcpy(bytes + begin, values.data(), values.size()));
+  on_stream(*stream_, [&] { stream_->copy(memory_.data() + begin, values.data(), values.size()); });
 }
 
 void MemoryView::clear(std::size_t begin, std::size_t end) const {
   expect(begin <= end && end <= bytes(), "bytes of the view");
   if (begin == end) return;
-  const auto zero = [&] { std::memset(memory_.data() + begin, 0, end - begin); };
-  return host() ? zero() : on_stream(*stream_, zero);
+  if (std::byte* const bytes = host()) return static_cast<void>(std::memset(bytes + begin, 0, end - begin));
+  const std::vector<std::byte> zeros(std::min(end - begin, most_at_once));
+  for (std::size_t at = begin; at < end; at += zeros.size())
+    write(at, std::span(zeros).first(std::min(zeros.size(), end - at)));
 }
 
 }  // namespace fsdp

@@ -15,6 +15,19 @@ namespace fsdp {
 
 using kernels::Write;
 
+namespace {
+
+/// How many batches a list of the plan reads at most.
+std::size_t batches_of(const Plan& plan) {
+  std::size_t count = 0;
+  for (const std::vector<Operation>* list : {&plan.update, &plan.evaluation})
+    for (const Operation& op : *list)
+      if (op.kind == OperationKind::read_batch) count = std::max(count, static_cast<std::size_t>(op.micro_batch) + 1);
+  return count;
+}
+
+}  // namespace
+
 Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape,
                    const OptimizerOptions& optimizer, Device& device, Buffer arena, Buffer slots, const Mesh& mesh,
                    ExecutorOptions options)
@@ -30,6 +43,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       slots_(std::move(slots)),
       weights_(model.parameters().size(), nullptr),
       gradients_(model.parameters().size(), nullptr),
+      tokens_(device.allocate_staging(batches_of(plan) * 2 * shape.rows() * sizeof(std::int32_t))),
       events_(std::max({plan.update.size(), plan.evaluation.size(), plan.publish.size()})) {
   for (const PlanBuffer& buffer : plan_.buffers) {
     Arena& where = is_slot(buffer.role) ? slots_ : arena_;
@@ -55,17 +69,26 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       on_stream(stream(id), [threads] { kernels::set_threads(threads); });
     }
   }
-  on_stream(stream(StreamId::compute), [this] {
-    model_.fill_tables({at<float>(plan_.tables), model_.table_numel(shape_.T)}, shape_.T, options_.table_type);
-  });
+  std::vector<float> tables(model_.table_numel(shape_.T));
+  model_.fill_tables(tables, shape_.T, options_.table_type);
+  view_of(plan_.tables, tables.size() * sizeof(float), StreamId::compute).write(0, std::as_bytes(std::span(tables)));
 }
 
 ShardState Executor::owned(std::string name, const std::vector<Location>& places) {
   std::vector<MemoryView> units(layout_.units().size());
   for (std::size_t u = 0; u < places.size(); ++u)
-    if (places[u].buffer >= 0)
-      units[u] = {{at<std::byte>(places[u]), layout_.shard_numel(u) * sizeof(float)}, stream(StreamId::compute)};
+    if (places[u].buffer >= 0) units[u] = view_of(places[u], layout_.shard_numel(u) * sizeof(float), StreamId::compute);
   return {std::move(name), std::move(units), Extent::element, DType::f32};
+}
+
+MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId id) {
+  return {{at<std::byte>(place), bytes}, stream(id)};
+}
+
+UpdateSums Executor::read_sums() {
+  UpdateSums sums;
+  view_of(plan_.sums, sizeof sums, StreamId::compute).read(0, std::as_writable_bytes(std::span(&sums, 1)));
+  return sums;
 }
 
 ShardState Executor::parameters() { return owned(parameters_state, plan_.master); }
@@ -80,9 +103,8 @@ std::vector<ShardState> Executor::optimizer_states() {
       if (state == all.end())
         state = all.insert(all.end(), {std::string(info.name), std::vector<MemoryView>(layout_.units().size()), info.extent,
                                        info.extent == Extent::element ? optimizer_.state_type : DType::f32});
-      state->units[u] = {
-          {at<std::byte>(plan_.optimizer_state[u][k]), layout_.state_numel(u, info.extent) * size_of(state->type)},
-          stream(StreamId::compute)};
+      state->units[u] =
+          view_of(plan_.optimizer_state[u][k], layout_.state_numel(u, info.extent) * size_of(state->type), StreamId::compute);
     }
   return all;
 }
@@ -116,11 +138,8 @@ UpdateResult Executor::update_parameters() {
   issue({plan_.sections.gradient_norm, plan_.update.size()});
   const UpdateScalars scalars = pass_->scalars;
   finish();
-  UpdateResult result;
-  on_stream(stream(StreamId::reduce), [&] {
-    result = {sums().loss / scalars.tokens, std::sqrt(sums().squares.value()) / scalars.loss_scale, sums().squares.non_finite};
-  });
-  return result;
+  const UpdateSums sums = read_sums();
+  return {sums.loss / scalars.tokens, sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
 }
 
 UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
@@ -131,50 +150,63 @@ UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& 
 }
 
 std::optional<NonFinite> Executor::find_non_finite(const BatchReader& read, const UpdateScalars& scalars) {
-  non_finite_ = {};
-  run(plan_.update, read, scalars, true);
-  std::optional<NonFinite> first;
-  for (const std::optional<NonFinite>& found : non_finite_)
-    if (found && (!first || found->operation < first->operation)) first = found;
-  return first;
+  std::optional<NonFinite> found;
+  begin(plan_.update, read, scalars);
+  for (std::size_t i = 0; i < plan_.update.size(); ++i) {
+    const Operation& op = plan_.update[i];
+    const bool reduces = (op.kind == OperationKind::reduce_scatter || op.kind == OperationKind::all_reduce) &&
+                         op.quantity == Quantity::gradients &&
+                         op.reads[0] == plan_.whole_gradients[static_cast<std::size_t>(op.unit)];
+    const bool goes_forward = op.kind == OperationKind::embedding_forward || op.kind == OperationKind::block_forward;
+    if (!found && reduces) found = inspect_gradient(i);
+    issue({i, i + 1});
+    if (!found && goes_forward) found = inspect_activations(i);
+  }
+  finish();
+  return found;
 }
 
-/// Looks at this rank's whole gradient of a unit, before it is reduced.
-void Executor::inspect(const Operation& op) {
-  std::optional<NonFinite>& found = non_finite_[static_cast<std::size_t>(op.stream)];
-  if (!pass_->inspects || found) return;
+/// Looks at this rank's whole gradient of a unit, which is about to be reduced, as it will travel.
+std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
+  wait_for_streams();
+  const Operation& op = plan_.update[operation];
   const auto u = static_cast<std::size_t>(op.unit);
   const Unit& unit = layout_.units()[u];
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const float* gradient = gradients_[unit.parameters[i]];
     const std::size_t n = numel(model_.parameters()[unit.parameters[i]].shape);
-    const bool finite = with_element(op.travel, [&]<class E>() {
-      return std::all_of(gradient, gradient + n, [](float g) { return std::isfinite(static_cast<float>(E(g))); });
+    Location place = op.reads[0];
+    place.offset += unit.offsets[i] * sizeof(float);
+    bool finite = true;
+    view_of(place, n * sizeof(float), op.stream).visit<float>(0, n, [&](const float* gradient, std::size_t count) {
+      with_element(op.travel, [&]<class E>() {
+        const auto is_finite = [](float g) { return std::isfinite(static_cast<float>(E(g))); };
+        finite = finite && std::all_of(gradient, gradient + count, is_finite);
+      });
     });
-    if (finite) continue;
-    found = {static_cast<std::size_t>(&op - plan_.update.data()), u, unit.parameters[i]};
-    return;
+    if (!finite) return NonFinite{operation, u, unit.parameters[i]};
   }
+  return {};
 }
 
 /// Looks at the residual stream that a forward operation has written.
-void Executor::inspect_activations(const Operation& op, DType type) {
-  std::optional<NonFinite>& found = non_finite_[static_cast<std::size_t>(op.stream)];
-  if (!pass_->inspects || found) return;
+std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
+  wait_for_streams();
+  const Operation& op = plan_.update[operation];
   const std::size_t n = shape_.rows() * model_.config().width;
-  const bool finite = with_element(type, [&]<class E>() {
-    const E* const x = at<E>(op.writes[0]);
-    return std::all_of(x, x + n, [](E value) { return std::isfinite(static_cast<float>(value)); });
+  bool finite = true;
+  with_element(layout_.units().front().types.parameter, [&]<class E>() {
+    view_of(op.writes[0], n * sizeof(E), op.stream).visit<E>(0, n, [&](const E* x, std::size_t count) {
+      finite = finite && std::all_of(x, x + count, [](E value) { return std::isfinite(static_cast<float>(value)); });
+    });
   });
-  if (!finite) found = {static_cast<std::size_t>(&op - plan_.update.data())};
+  if (!finite) return NonFinite{operation};
+  return {};
 }
 
 double Executor::evaluate(const BatchReader& read) {
   logits_out_ = nullptr;
   run(plan_.evaluation, read, {});
-  double loss = 0;
-  on_stream(stream(StreamId::compute), [&] { loss = sums().loss; });
-  return loss;
+  return read_sums().loss;
 }
 
 void Executor::logits(const BatchReader& read, std::size_t row, float* out) {
@@ -190,9 +222,9 @@ void Executor::record(std::span<OperationTime> times) {
 
 /// Every list begins and ends with all streams idle, which plans rely on.
 void Executor::begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-                     std::span<OperationTime> times, bool inspects) {
+                     std::span<OperationTime> times) {
   expect(!pass_, "one list runs at a time");
-  pass_.emplace(Pass{this, operations, read, scalars, times, inspects});
+  pass_.emplace(Pass{this, operations, read, scalars, times});
 }
 
 namespace {
@@ -227,18 +259,22 @@ class FirstCause {
 
 }  // namespace
 
-/// Waits for all streams, and throws what has gone wrong on any of them.
-void Executor::finish() {
+/// Throws what has gone wrong on any of them; the list is over then.
+void Executor::wait_for_streams() {
   FirstCause cause;
   for (const auto& s : streams_) cause.attempt([&] { s->synchronize(); });
-  pass_.reset();
+  if (cause.found()) pass_.reset();
   cause.rethrow();
+}
+
+void Executor::finish() {
+  wait_for_streams();
+  pass_.reset();
   collect_times();
 }
 
-void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-                   bool inspects) {
-  begin(operations, read, scalars, {}, inspects);
+void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars) {
+  begin(operations, read, scalars);
   issue({0, operations.size()});
   finish();
 }
@@ -340,31 +376,35 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   const auto out = [&](std::size_t i) { return at<float>(op.writes[i]); };
   const auto tokens = [&](const Location& place) { return at<std::int32_t>(place); };
   switch (op.kind) {
-    case OperationKind::read_batch:
-      return read(static_cast<std::size_t>(op.micro_batch), tokens(op.writes[0]), tokens(op.writes[1]));
+    case OperationKind::read_batch: {
+      const std::size_t R = shape_.rows(), batch = static_cast<std::size_t>(op.micro_batch);
+      auto* const inputs = reinterpret_cast<std::int32_t*>(tokens_.data()) + batch * 2 * R;
+      read(batch, inputs, inputs + R);
+      s.copy(tokens(op.writes[0]), inputs, R * sizeof(std::int32_t));
+      return s.copy(tokens(op.writes[1]), inputs + R, R * sizeof(std::int32_t));
+    }
     case OperationKind::release:  // what takes the slot next waits for it
       return;
     case OperationKind::embedding_forward:
-      model_.embedding_forward(context, tokens(op.reads[0]), out(0));
-      return inspect_activations(op, context.type);
+      return model_.embedding_forward(context, tokens(op.reads[0]), out(0));
     case OperationKind::block_forward:
-      model_.block_forward(context, block, in(0), out(0), out(1), cheap);
-      return inspect_activations(op, context.type);
+      return model_.block_forward(context, block, in(0), out(0), out(1), cheap);
     case OperationKind::recompute:
       return model_.block_forward(context, block, in(0), op.writes.size() > 2 ? out(2) : nullptr, out(0));
     case OperationKind::refill:
       return model_.block_refill(context, block, in(0), in(1), cheap);
     case OperationKind::head: {
       UpdateSums& sums = *at<UpdateSums>(op.writes[2]);
-      if (op.micro_batch == 0) sums = {};
-      sums.loss += model_.head_forward_backward(context, in(0), tokens(op.reads[1]),
-                                                static_cast<float>(scalars.loss_scale / scalars.tokens), out(0), write);
-      return;
+      if (op.micro_batch == 0) kernels::clear(s, sums);
+      const auto scale = static_cast<float>(scalars.loss_scale / scalars.tokens);
+      return model_.head_forward_backward(context, in(0), tokens(op.reads[1]), scale, &sums.loss, out(0), write);
     }
-    case OperationKind::head_loss:
+    case OperationKind::head_loss: {
       if (logits_out_) return model_.head_logits(context, in(0), logits_row_, logits_out_);
-      at<UpdateSums>(op.writes[1])->loss = model_.head_loss(context, in(0), tokens(op.reads[1]));
-      return;
+      UpdateSums& sums = *at<UpdateSums>(op.writes[1]);
+      kernels::clear(s, sums);
+      return model_.head_loss(context, in(0), tokens(op.reads[1]), &sums.loss);
+    }
     case OperationKind::block_backward:
       return model_.block_backward(context, block, in(0), in(1), in(2), write, cheap);
     case OperationKind::embedding_backward:
@@ -375,30 +415,20 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       if (layout_.units()[u].sharded || shard_ == 0)  // what all ranks hold counts once
         kernels::add_squares(s, at<UpdateSums>(op.writes[0])->squares, in(0), op.count);
       return;
-    case OperationKind::gradient_norm: {  // as torch.nn.utils.clip_grad_norm_
-      UpdateSums& sums = *at<UpdateSums>(op.writes[0]);
-      const double norm = std::sqrt(sums.squares.value()) / scalars.loss_scale;
-      const double clipping = scalars.clip_norm > 0 ? std::min(1.0, scalars.clip_norm / (norm + 1e-6)) : 1.0;
-      sums.gradient_scale = clipping / scalars.loss_scale;
-      return;
-    }
+    case OperationKind::gradient_norm:
+      return kernels::gradient_norm(s, *at<UpdateSums>(op.writes[0]), scalars.loss_scale, scalars.clip_norm);
     case OperationKind::clip_values:  // as torch.nn.utils.clip_grad_value_
-      if (at<UpdateSums>(op.reads[0])->finite())
-        kernels::clip_values(s, out(0), op.count, static_cast<float>(scalars.clip_value * scalars.loss_scale));
-      return;
+      return kernels::clip_values(s, out(0), op.count, static_cast<float>(scalars.clip_value * scalars.loss_scale));
     case OperationKind::statistics:
       return count_statistics(s, op, scalars);
     case OperationKind::directions:
     case OperationKind::optimizer: {
-      const UpdateSums& sums = *at<UpdateSums>(op.reads[0]);
-      if (!sums.finite()) return;  // the same decision on every rank
       const Rule& rule = *layout_.units()[u].rule;
       const UpdateFunction work = op.kind == OperationKind::optimizer ? rule.update : rule.whole.prepare;
-      return work(s, memory_of(op), optimizer_, step_of(scalars, sums));
+      return work(s, memory_of(op), optimizer_, step_of(op, scalars));
     }
     case OperationKind::whole_matrices:
-      if (at<UpdateSums>(op.reads[0])->finite()) work_on_matrices(s, op);
-      return;
+      return work_on_matrices(s, op);
     case OperationKind::round:
       return with_element(op.type, [&]<class E>() {
         if constexpr (!std::is_same_v<E, float>) kernels::convert(s, at<E>(op.writes[0]), in(0), op.count);
@@ -415,21 +445,16 @@ void Executor::run_collective(const Operation& op) {
   Stream& s = stream(op.stream);
   Communicator& group = op.stream == StreamId::gather && mesh_->gather ? *mesh_->gather : mesh_->along(op.group);
   const Location &from = op.reads[0], &to = op.writes[0];
-  const bool is_gradient = op.quantity == Quantity::gradients;
   switch (op.kind) {
     case OperationKind::all_gather:
       return group.all_gather(s, at<void>(from), at<void>(to), op.count, op.type);
     case OperationKind::reduce_scatter:
-      if (is_gradient) {
-        inspect(op);
-        // Between parameters the slot holds what another unit left there.
+      if (op.quantity == Quantity::gradients)  // between parameters the slot holds what another unit left there
         for (const Range gap : layout_.units()[static_cast<std::size_t>(op.unit)].gaps)
           kernels::fill_zero(s, at<float>(from) + gap.begin, gap.size());
-      }
       return group.reduce_scatter(s, at<float>(from), at<float>(to), op.count, op.accumulate ? Into::add : Into::overwrite,
                                   op.travel);
     default:
-      if (is_gradient && from == plan_.whole_gradients[static_cast<std::size_t>(op.unit)]) inspect(op);
       return group.all_reduce(s, at<void>(to), op.count, op.type, op.travel);
   }
 }
@@ -459,8 +484,9 @@ UnitMemory Executor::memory_of(const Operation& op) {
   return memory;
 }
 
-OptimizerStep Executor::step_of(const UpdateScalars& scalars, const UpdateSums& sums) {
-  return {scalars.update - scalars.state_began, scalars.learning_rate, sums.gradient_scale, std::sqrt(sums.squares.value())};
+/// Of an operation that reads the update's sums first.
+OptimizerStep Executor::step_of(const Operation& op, const UpdateScalars& scalars) const {
+  return {scalars.update - scalars.state_began, scalars.learning_rate, &at<UpdateSums>(op.reads[0])->norm};
 }
 
 /// Works on the matrices that this rank owns. All else becomes zero, so that a sum over the ranks has each matrix once.
@@ -481,12 +507,12 @@ void Executor::work_on_matrices(Stream& stream, const Operation& op) {
 
 /// This rank's part of a unit's sums. What all ranks have whole counts once.
 void Executor::count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars) {
-  const UpdateSums& sums = *at<UpdateSums>(op.reads[0]);
   const Unit& unit = layout_.units()[static_cast<std::size_t>(op.unit)];
-  const auto clear = [&] { std::fill_n(at<std::int64_t>(op.writes[0]), op.count, 0); };
+  const auto clear = [&] {
+    kernels::fill_zero(stream, at<float>(op.writes[0]), op.count * sizeof(std::int64_t) / sizeof(float));
+  };
   clear();
-  if (!sums.finite()) return;
-  unit.rule->statistics.count(stream, memory_of(op), optimizer_, step_of(scalars, sums), op.round);
+  unit.rule->statistics.count(stream, memory_of(op), optimizer_, step_of(op, scalars), op.round);
   if (!unit.sharded && shard_ != 0) clear();
 }
 

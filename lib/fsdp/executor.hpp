@@ -140,32 +140,33 @@ class Executor {
     const BatchReader& read;
     UpdateScalars scalars;
     std::span<OperationTime> times;
-    bool inspects;  // looks for what is not finite
     std::size_t issued = 0;
   };
   void begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-             std::span<OperationTime> times = {}, bool inspects = false);
+             std::span<OperationTime> times = {});
   void issue(Range range);
+  void wait_for_streams();
   void finish();
-  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-           bool inspects = false);
+  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars);
   void run_timed(const Pass& pass, std::size_t index);
   void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
   void run_collective(const Operation& op);
   void stop_all_streams() noexcept;
   void collect_times();
   UnitMemory memory_of(const Operation& op);
-  OptimizerStep step_of(const UpdateScalars& scalars, const UpdateSums& sums);
+  OptimizerStep step_of(const Operation& op, const UpdateScalars& scalars) const;
   void count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars);
   void work_on_matrices(Stream& stream, const Operation& op);
-  void inspect(const Operation& op);
-  void inspect_activations(const Operation& op, DType type);
-  /// A place in this rank's memory.
+  std::optional<NonFinite> inspect_gradient(std::size_t operation);
+  std::optional<NonFinite> inspect_activations(std::size_t operation);
+  /// A place in this rank's memory, which lies on the device: what streams do may use it.
   template <class T>
   T* at(const Location& place) const {
     return reinterpret_cast<T*>(memory_[static_cast<std::size_t>(place.buffer)] + place.offset + shard_ * place.per_shard);
   }
-  UpdateSums& sums() const { return *at<UpdateSums>(plan_.sums); }
+  /// The same for the host, while stream `id` is idle.
+  MemoryView view_of(const Location& place, std::size_t bytes, StreamId id);
+  UpdateSums read_sums();
   ShardState owned(std::string name, const std::vector<Location>& places);
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
 
@@ -184,8 +185,8 @@ class Executor {
   std::vector<UnitParts> parts_;          // of each unit, of this rank
   std::vector<std::vector<int>> owners_;  // of each unit's matrices, if it has work on them
   WorkTimes times_;
-  std::span<OperationTime> record_;                                // of the next update
-  std::array<std::optional<NonFinite>, stream_count> non_finite_;  // the first that each stream has found
+  std::span<OperationTime> record_;  // of the next update
+  Buffer tokens_;                    // inputs and targets of each micro-batch, on the host
   std::size_t logits_row_ = 0;
   float* logits_out_ = nullptr;  // null: the loss is wanted
 

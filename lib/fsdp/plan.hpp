@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -12,7 +11,7 @@
 #include "comm/mesh.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/placement.hpp"
-#include "kernels/exact_sum.hpp"
+#include "kernels/update_sums.hpp"
 #include "nn/transformer.hpp"
 
 namespace fsdp {
@@ -164,13 +163,8 @@ struct PlanOptions {
   DType optimizer_state_type = DType::f32;  // of states that are as large as parameters
 };
 
-/// What an update sums up, and what follows: the content of Plan::sums.
-struct UpdateSums {
-  double loss = 0;            // over the micro-batches; from gradient_norm on over all ranks, too
-  kernels::ExactSum squares;  // of the gradient; the same
-  double gradient_scale = 1;  // from gradient_norm on: what the optimizer multiplies gradients by
-  bool finite() const { return squares.non_finite == 0 && std::isfinite(loss); }
-};
+/// The content of Plan::sums.
+using kernels::UpdateSums;
 
 /// Where the sections of an update end in its list: forward and backward of all micro-batches, with their reductions; then the
 /// gradient's norm. The optimizer is the rest.

@@ -25,11 +25,8 @@ void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, 
   template void logit_gradient(Stream&, const Logits<E>&, std::size_t, float);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
-double sum(Stream& stream, const float* x, std::size_t n) {
-  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
-  double total = 0;
-  for (std::size_t i = 0; i < n; ++i) total += static_cast<double>(x[i]);
-  return total;
+void sum(Stream& stream, double* total, const float* x, std::size_t n, Write write) {
+  launch(stream, OrderedSum{total, x, n, write == Write::add}, 1);
 }
 
 }  // namespace fsdp::kernels

@@ -22,7 +22,8 @@ ElementMemory<State, states> memory_of(const UpdateTarget& target) {
                                       .state = {},
                                       .gradient = target.gradient,
                                       .n = target.n,
-                                      .gradient_scale = single(target.gradient_scale),
+                                      .norm = target.norm,
+                                      .scales = target.scales,
                                       .noise = target.noise,
                                       .copy = target.copy};
   for (int k = 0; k < states; ++k) memory.state[k] = reinterpret_cast<State*>(target.state[static_cast<std::size_t>(k)]);

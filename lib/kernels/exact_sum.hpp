@@ -6,9 +6,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "device/device.hpp"
+#include "kernels/math.hpp"
 
 namespace fsdp::kernels {
 
@@ -22,18 +24,60 @@ struct ExactSum {
   std::array<std::int64_t, count>
       tops{};                   // how many blocks had their largest square in this digit: value() reads the highest three
   std::int64_t non_finite = 0;  // infinities and NaNs seen; they are not in digits
-  ExactSum& operator+=(const ExactSum& other);
+
+  FSDP_INLINE_ANYWHERE ExactSum& operator+=(const ExactSum& other) {
+    for (std::size_t i = 0; i < count; ++i) {
+      digits[i] += other.digits[i];
+      carries[i] += other.carries[i];
+      tops[i] += other.tops[i];
+    }
+    non_finite += other.non_finite;
+    normalize();
+    return *this;
+  }
+
   /// Moves what exceeds 32 bits into carries. add_squares() and += leave a sum so: then 2^31 ranks may be added as integers.
-  void normalize();
+  FSDP_INLINE_ANYWHERE void normalize() {
+    for (std::size_t i = 0; i < count; ++i) {
+      carries[i] += digits[i] >> 32;
+      digits[i] &= 0xffffffff;
+    }
+  }
+
   /// The sum of the top digit that occurred and the two below it, rounded once to double: what lies lower may have been
   /// dropped by some partition and is dropped by all (relative error below n 2^-64). NaN if non_finite.
-  double value() const;
+  FSDP_INLINE_ANYWHERE double value() const {
+    if (non_finite > 0) return std::numeric_limits<double>::quiet_NaN();
+    std::size_t top = count;
+    while (top > 0 && tops[top - 1] == 0) --top;
+    if (top == 0) return 0;
+    --top;
+    // Three digits in units of the lowest: carried upwards, so that middle and low are below 2^32.
+    __int128 low = wide(top, 2), middle = wide(top, 1), high = wide(top, 0);
+    middle += low >> 32;
+    low &= 0xffffffff;
+    high += middle >> 32;
+    middle &= 0xffffffff;
+    // high is below 2^95 (fewer than 2^63 squares); the lowest digit is at least 32 bits below what rounding looks at once high
+    // is beyond 2^60, so one sticky bit stands for it then.
+    const std::int64_t exponent = 32 * static_cast<std::int64_t>(top) - 320;
+    if (high < (__int128{1} << 60))
+      return static_cast<double>((high << 64) | (middle << 32) | low) * power_of_two(exponent - 64);
+    return static_cast<double>((high << 32) | middle | (low != 0 ? 1 : 0)) * power_of_two(exponent - 32);
+  }
+
   /// All fields as one row of integers, for an all-reduce by sum.
   static constexpr std::size_t words = 3 * count + 1;
+
+ private:
+  /// The digit `below` that of the top, with its carries.
+  FSDP_INLINE_ANYWHERE __int128 wide(std::size_t top, std::size_t below) const {
+    return below > top ? 0 : digits[top - below] + static_cast<__int128>(carries[top - below]) * (__int128{1} << 32);
+  }
 };
 static_assert(std::is_standard_layout_v<ExactSum> && sizeof(ExactSum) == ExactSum::words * sizeof(std::int64_t));
 
-/// Adds the squares of x[0..n) to `sum`.
+/// Adds the squares of x[0..n) to `sum`, which lies where the stream's kernels work, as x does.
 void add_squares(Stream& stream, ExactSum& sum, const float* x, std::size_t n);
 
 }  // namespace fsdp::kernels

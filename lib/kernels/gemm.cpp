@@ -107,8 +107,7 @@ void matmul(const MatmulKey& key, const void* a, const void* b, void* out) {
   thread_local MatmulCache cache;
   try {
     const Matmul& found = cache.find(key);
-    if (cache.scratchpad.bytes() < found.scratchpad.get_size())
-      cache.scratchpad = allocate_host(found.scratchpad.get_size());
+    if (cache.scratchpad.bytes() < found.scratchpad.get_size()) cache.scratchpad = allocate_host(found.scratchpad.get_size());
     auto memory = [&](const dnnl::memory::desc& desc, const void* data) {
       return dnnl::memory(desc, cache.engine, const_cast<void*>(data));
     };

@@ -201,8 +201,8 @@ void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::si
 /// After cross_entropy() of all pieces: this piece's logits become gradient_scale * (softmax - onehot), zeros where target < 0.
 template <class E>
 void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale);
-/// Sum of n floats in double, in index order.
-double sum(Stream& stream, const float* x, std::size_t n);
+/// *total (=, +=) the sum of n floats in double, in index order.
+void sum(Stream& stream, double* total, const float* x, std::size_t n, Write write);
 
 // --- initial.cpp -------------------------------------------------------------------------------------------------------
 /// x[i] = mean + stddev * z(global_begin + i), z standard normal by Box and Muller from philox(counter = index/4, key = (seed,

@@ -10,6 +10,12 @@
 #else
 #define FSDP_INLINE __attribute__((always_inline)) inline
 #endif
+/// Of what the host calls, too.
+#if defined(__CUDACC__)
+#define FSDP_INLINE_ANYWHERE __host__ __device__ __forceinline__
+#else
+#define FSDP_INLINE_ANYWHERE FSDP_INLINE
+#endif
 /// Goes behind the parameter list of a lambda that a loop over lanes calls.
 #if defined(__CUDACC__)
 #define FSDP_LANE
@@ -37,6 +43,17 @@ FSDP_INLINE float square_root(float x) {
   return __builtin_sqrtf(x);
 #endif
 }
+
+FSDP_INLINE double square_root(double x) {
+#if defined(__CUDACC__)
+  return ::sqrt(x);
+#else
+  return __builtin_sqrt(x);
+#endif
+}
+
+/// 2^exponent, which is a normal number.
+FSDP_INLINE_ANYWHERE double power_of_two(std::int64_t exponent) { return __builtin_bit_cast(double, (1023 + exponent) << 52); }
 
 FSDP_INLINE double floor(double x) {
 #if defined(__CUDACC__)

@@ -1,8 +1,6 @@
 // Muon: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks" (kellerjordan.github.io/posts/muon), with
 // the coefficients and steps of torch.optim.Muon; in fp32, where that works in bf16.
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "kernels/element_update.hpp"
 #include "kernels/kernels.hpp"
@@ -17,12 +15,15 @@ constexpr int steps = 5;
 constexpr float a = 3.4445f, b = -4.7750f, c = 2.0315f;
 constexpr double least_norm = 1e-7;
 
+/// In front of the scratch, which then goes on at a cache line.
+constexpr std::size_t sum_floats = (sizeof(ExactSum) / sizeof(float) + 15) / 16 * 16;
+
 std::size_t squared(std::size_t x) { return x * x; }
 
 }  // namespace
 
 std::size_t newton_schulz_scratch(std::size_t rows, std::size_t columns) {
-  return rows * columns + 2 * squared(std::min(rows, columns));
+  return sum_floats + rows * columns + 2 * squared(std::min(rows, columns));
 }
 
 double newton_schulz_flops(std::size_t rows, std::size_t columns) {
@@ -33,11 +34,11 @@ double newton_schulz_flops(std::size_t rows, std::size_t columns) {
 void newton_schulz(Stream& stream, float* x, std::size_t rows, std::size_t columns, float* scratch) {
   const bool wide = rows <= columns;  // the smaller of x x^T and x^T x
   const std::size_t n = std::min(rows, columns), numel = rows * columns;
-  float *other = scratch, *gram = other + numel, *square = gram + n * n;
-  ExactSum sum;
+  ExactSum& sum = *reinterpret_cast<ExactSum*>(scratch);
+  float *other = scratch + sum_floats, *gram = other + numel, *square = gram + n * n;
+  fill_zero(stream, scratch, sum_floats);
   add_squares(stream, sum, x, numel);
-  launch(stream, Scale{x, numel, single(1 / std::max(std::sqrt(sum.value()), least_norm))},
-         (numel + flat_block - 1) / flat_block);
+  launch(stream, DivideByNorm{x, numel, &sum, least_norm}, (numel + flat_block - 1) / flat_block);
   float *from = x, *to = other;
   for (int step = 0; step < steps; ++step) {
     if (wide)
@@ -52,7 +53,7 @@ void newton_schulz(Stream& stream, float* x, std::size_t rows, std::size_t colum
       gemm(stream, Trans::no, Trans::no, rows, columns, n, from, columns, square, n, to, columns, Write::overwrite);
     std::swap(from, to);
   }
-  if (from != x) std::memcpy(x, from, numel * sizeof(float));
+  convert(stream, x, from, numel);
 }
 
 }  // namespace fsdp::kernels

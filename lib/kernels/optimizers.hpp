@@ -10,7 +10,7 @@
 
 #include "base/element.hpp"
 #include "device/device.hpp"
-#include "kernels/exact_sum.hpp"
+#include "kernels/update_sums.hpp"
 
 namespace fsdp::kernels {
 
@@ -31,7 +31,8 @@ struct UpdateTarget {
   std::array<std::byte*, most_states> state = {};
   const float* gradient = nullptr;
   std::size_t n = 0;
-  double gradient_scale = 1;  // clipping
+  const GradientNorm* norm = nullptr;  // of the update; null: the gradient is finite, and as it should be
+  bool scales = true;                  // whether the gradient is still to be multiplied by norm->scale
   DType state_type = DType::f32;
   StateNoise noise = {};  // of bf16 states
   Halves copy = {};
@@ -48,26 +49,39 @@ struct LambStep {
 };
 /// Moves m and v on; adds the squares of the weights and of the directions m/bc1 / (sqrt(v/bc2) + eps) + wd p.
 void lamb_statistics(Stream& stream, const UpdateTarget& target, const LambStep& step, ExactSum& weights, ExactSum& directions);
-/// p -= lr ratio direction.
-void lamb(Stream& stream, const UpdateTarget& target, const LambStep& step, double ratio);
+/// p -= lr |weights| / |directions| direction, with the sums over the whole tensor.
+void lamb(Stream& stream, const UpdateTarget& target, const LambStep& step, const ExactSum& weights,
+          const ExactSum& directions);
 
-/// Of a part of a matrix [rows, columns], whose gradient's norm, together with others', is `norm`: for each row and each column
-/// two words with the sums of squares. Words of rows and columns that have nothing in the part are zeroed.
+/// For each row and each column of a matrix [rows, columns] two words with the sums of its gradient's squares, which `norm`,
+/// that of the whole gradient, bounds. factor_squares() counts those of a part; words of rows and columns that have nothing in
+/// it are zeroed.
 struct FactorWords {
   std::int64_t *row = nullptr, *column = nullptr;  // 2 rows, 2 columns of them
   static std::size_t count(std::size_t rows, std::size_t columns) { return 2 * (rows + columns); }
 };
 void factor_squares(Stream& stream, const float* gradient, std::size_t begin, std::size_t n, std::size_t rows,
-                    std::size_t columns, double norm, const FactorWords& words);
-/// row_var[rows], column_var[columns] of the whole matrix += weight (mean square of gradient_scale g - it).
-void update_factors(Stream& stream, float* row_var, float* column_var, std::size_t rows, std::size_t columns, double norm,
-                    double gradient_scale, double weight, const FactorWords& words);
+                    std::size_t columns, const GradientNorm& norm, const FactorWords& words);
+/// row_var[rows], column_var[columns] of the whole matrix += weight (mean square of norm.scale g - it), and `mean` for those
+/// who then need directions.
+void update_factors(Stream& stream, float* row_var, float* column_var, std::size_t rows, std::size_t columns,
+                    const GradientNorm& norm, double weight, const FactorWords& words, std::int64_t* mean);
+/// Words of `mean`; a sum of them over ranks with the same factors says the same.
+inline constexpr std::size_t factor_mean_words = 2;
 
 /// As torch.optim.Adafactor: direction u = g / sqrt(max(v, eps1^2)), v the second moment, of matrices row_var column_var /
 /// max(mean(row_var), eps1); p = p (1 - decay) - step_size u. (Shazeer and Stern 2018, Algorithms 4 and 5.)
 struct AdafactorFactors {
   const float *row_var, *column_var;
-  std::size_t rows, columns;
+  const std::int64_t* mean;  // update_factors()'s
+  std::size_t columns;
+};
+/// What the step size depends on: the squares of the weights and of the directions of the whole tensor of `numel`, of which
+/// kernels alone know the values; the rate relative to the weights' root mean square, which counts as `least_scale` where it is
+/// less; and the most that the directions' may be.
+struct AdafactorScale {
+  const ExactSum *weights, *directions;
+  double numel, relative, least_scale, clipping_threshold;
 };
 /// eps1 of PyTorch: the distance from 1 to the next fp32 number.
 inline constexpr double adafactor_eps = 0x1p-23;
@@ -75,10 +89,10 @@ inline constexpr double adafactor_eps = 0x1p-23;
 void adafactor_statistics(Stream& stream, const UpdateTarget& target, std::size_t begin, const AdafactorFactors& factors,
                           ExactSum& directions);
 void adafactor(Stream& stream, const UpdateTarget& target, std::size_t begin, const AdafactorFactors& factors, double decay,
-               double step_size);
+               const AdafactorScale& scale);
 /// The same for a vector; its state is v, which moves on: v += weight (g^2 - v).
 void adafactor_vector_statistics(Stream& stream, const UpdateTarget& target, double weight, ExactSum& directions);
-void adafactor_vector(Stream& stream, const UpdateTarget& target, double decay, double step_size);
+void adafactor_vector(Stream& stream, const UpdateTarget& target, double decay, const AdafactorScale& scale);
 
 // --- with whole matrices ------------------------------------------------------------------------------------------------
 /// x[rows, columns] becomes about the nearest matrix whose singular values are all 1 (between 0.5 and 1.5): five steps of a

@@ -39,10 +39,10 @@ void Transformer::embedding_backward(const StageContext& context, const std::int
 
 namespace {
 
-/// The sum of the losses; with dx also the gradients.
+/// Adds up the losses; with dx also the gradients.
 template <class E>
-double head(const Stage<E>& stage, const ModelParameters& model, const E* x, const std::int32_t* targets, float gradient_scale,
-            E* dx, Write write) {
+void head(const Stage<E>& stage, const ModelParameters& model, const E* x, const std::int32_t* targets, float gradient_scale,
+          double* total, E* dx, Write write) {
   Stream& stream = stage.context.stream;
   const std::size_t R = stage.R(), C = stage.config.width, V = stage.config.vocab_size;
   const std::size_t chunk = head_chunk_rows(R, V, stage.device), piece = head_piece(V, stage.device);
@@ -83,7 +83,7 @@ double head(const Stage<E>& stage, const ModelParameters& model, const E* x, con
     kernels::convert(stream, norm_rows, d_norm, rows * C);
   }
   if (dx) stage.norm_backward(model.final_norm, dx, Write::overwrite, norm, x, stats, write);
-  return kernels::sum(stream, loss, R);
+  kernels::sum(stream, total, loss, R, Write::add);
 }
 
 }  // namespace
@@ -93,19 +93,18 @@ std::size_t Transformer::head_rows(BatchShape shape) const {
 }
 std::size_t Transformer::head_columns() const { return head_piece(config_.vocab_size, device_); }
 
-double Transformer::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets,
-                                          float gradient_scale, void* dx, Write write) const {
+void Transformer::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets,
+                                        float gradient_scale, double* loss, void* dx, Write write) const {
   expect(gradient_scale != 0, "gradients have a scale");
   return with_element(context.type, [&]<class E>() {
-    return head(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, gradient_scale,
-                static_cast<E*>(dx), write);
+    head(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, gradient_scale, loss,
+         static_cast<E*>(dx), write);
   });
 }
 
-double Transformer::head_loss(const StageContext& context, const void* x, const std::int32_t* targets) const {
-  return with_element(context.type, [&]<class E>() {
-    return head<E>(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, 0, nullptr,
-                   Write::overwrite);
+void Transformer::head_loss(const StageContext& context, const void* x, const std::int32_t* targets, double* loss) const {
+  with_element(context.type, [&]<class E>() {
+    head<E>(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, 0, loss, nullptr, Write::overwrite);
   });
 }
 
@@ -115,8 +114,10 @@ void Transformer::head_logits(const StageContext& context, const void* x, std::s
     const std::size_t C = config_.width, V = config_.vocab_size;
     E* const norm = stage.scratch_values(stage.scratch.norm);
     stage.norm_forward(model_.final_norm, norm, stage.scratch_at(stage.scratch.stats), static_cast<const E*>(x) + row * C, 1);
-    kernels::gemm(context.stream, Trans::no, Trans::yes, 1, V, C, norm, C, stage.weight(model_.head), C, logits, V,
+    float* const made = stage.scratch_at(stage.scratch.logits);
+    kernels::gemm(context.stream, Trans::no, Trans::yes, 1, V, C, norm, C, stage.weight(model_.head), C, made, V,
                   Write::overwrite);
+    context.stream.copy(logits, made, V * sizeof(float));
   });
 }
 

@@ -106,7 +106,7 @@ struct Scratch {
   std::size_t d_up;               // block: [R,F], over d_qkv, which is later
   std::size_t d_branch;           // block: [R,C] likewise: dx through the mask of a branch
   std::size_t norm, stats, loss;  // head: [R,C], [R,2], [R]
-  std::size_t softmax, logits;    // head: [chunk], [chunk,V]
+  std::size_t softmax, logits;    // head: [chunk], [chunk,V], or in fp32 [V]
   std::size_t d_norm;             // head: fp32 [chunk,C]
   std::size_t numel;
 
@@ -126,7 +126,7 @@ struct Scratch {
     loss = head.take(R);
     const std::size_t chunk = head_chunk_rows(R, c.vocab_size, device);
     softmax = head.take(chunk * sizeof(kernels::SoftmaxStats) / sizeof(float));
-    logits = head.take_values(chunk * c.vocab_size);
+    logits = head.take_values(std::max(chunk, sizeof(float) / size_of(type)) * c.vocab_size);
     d_norm = head.take(chunk * C);
     numel = std::max({block.end(), activation.end(), branch.end(), head.end()});
   }

@@ -96,13 +96,13 @@ class Transformer {
   void block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
                       kernels::Write write, float* cheap = nullptr) const;
 
-  /// Final norm, projection to the vocabulary and cross-entropy, in chunks of rows. Returns the sum over rows of the loss
+  /// Final norm, projection to the vocabulary and cross-entropy, in chunks of rows. *loss += the sum over rows of the loss
   /// (targets below 0 do not count). With gradients: dx[R,C] and the head's gradients of (gradient_scale * that sum).
-  double head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
-                               void* dx, kernels::Write write) const;
+  void head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
+                             double* loss, void* dx, kernels::Write write) const;
   /// The loss alone.
-  double head_loss(const StageContext& context, const void* x, const std::int32_t* targets) const;
-  /// logits[V] of row `row` of x.
+  void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, double* loss) const;
+  /// logits[V], in memory of the host, of row `row` of x.
   void head_logits(const StageContext& context, const void* x, std::size_t row, float* logits) const;
 
  private:

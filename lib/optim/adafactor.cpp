@@ -1,6 +1,6 @@
 // torch.optim.Adafactor over shards. Round 0 of statistics: the weights' squares, and of matrices the gradient's, by row and by
 // column. With those of the whole every rank moves the same factors on; then round 1: the squares of the directions, by whose
-// mean they are clipped.
+// mean they are clipped, and of matrices the mean of the factors, which is the same on every rank.
 #include <algorithm>
 #include <cmath>
 
@@ -25,13 +25,20 @@ float* factor(const UnitMemory& memory, std::size_t state, std::size_t offset) {
   return reinterpret_cast<float*>(memory.states[state]) + offset;
 }
 
+std::int64_t* mean_words(const UnitMemory& memory, const UnitTensor& tensor) {
+  return memory.statistics[1] + tensor.words[1] + kernels::ExactSum::words;
+}
+
 kernels::AdafactorFactors factors_of(const UnitMemory& memory, const UnitTensor& tensor) {
-  return {factor(memory, 0, tensor.first_row), factor(memory, 1, tensor.first_column), tensor.rows, tensor.columns};
+  return {factor(memory, 0, tensor.first_row), factor(memory, 1, tensor.first_column), mean_words(memory, tensor),
+          tensor.columns};
 }
 
 std::size_t words(const Shape& shape, int round) {
-  const bool factored = round == 0 && shape.size() > 1;
-  return kernels::ExactSum::words + (factored ? kernels::FactorWords::count(numel(shape) / shape.back(), shape.back()) : 0);
+  if (shape.size() == 1) return kernels::ExactSum::words;
+  const std::size_t of_matrix =
+      round == 0 ? kernels::FactorWords::count(numel(shape) / shape.back(), shape.back()) : kernels::factor_mean_words;
+  return kernels::ExactSum::words + of_matrix;
 }
 
 void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step, int round) {
@@ -39,8 +46,8 @@ void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& opt
     for (const UnitTensor& tensor : memory.tensors)
       if (tensor.is_matrix)
         kernels::update_factors(stream, factor(memory, 0, tensor.first_row), factor(memory, 1, tensor.first_column),
-                                tensor.rows, tensor.columns, step.gradient_norm, step.gradient_scale, weight_of(step),
-                                factor_words(memory, tensor));
+                                tensor.rows, tensor.columns, *step.norm, weight_of(step), factor_words(memory, tensor),
+                                mean_words(memory, tensor));
   for (const OptimizerSlice& slice : memory.slices) {
     const UnitTensor& tensor = memory.tensors[slice.tensor];
     const kernels::UpdateTarget target = target_of(memory, slice, options, step);
@@ -48,8 +55,8 @@ void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& opt
     if (round == 0) {
       kernels::add_squares(stream, sum, target.parameter, target.n);
       if (tensor.is_matrix)
-        kernels::factor_squares(stream, target.gradient, slice.range.begin, target.n, tensor.rows, tensor.columns,
-                                step.gradient_norm, factor_words(memory, tensor));
+        kernels::factor_squares(stream, target.gradient, slice.range.begin, target.n, tensor.rows, tensor.columns, *step.norm,
+                                factor_words(memory, tensor));
     } else if (tensor.is_matrix) {
       kernels::adafactor_statistics(stream, target, slice.range.begin, factors_of(memory, tensor), sum);
     } else {
@@ -61,19 +68,20 @@ void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& opt
 void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
   for (const OptimizerSlice& slice : memory.slices) {
     const UnitTensor& tensor = memory.tensors[slice.tensor];
-    const auto root_mean_square = [&](int round) {
-      return std::sqrt(sum_of(memory, slice, round, 0).value() / static_cast<double>(tensor.numel));
-    };
     const double lr = step.learning_rate * slice.learning_rate_scale;
     const double relative = std::min(lr, 1 / std::sqrt(static_cast<double>(step.number)));
-    const double step_size =
-        std::max(least_scale, root_mean_square(0)) * relative / std::max(1.0, root_mean_square(1) / clipping_threshold);
+    const kernels::AdafactorScale scale{.weights = &sum_of(memory, slice, 0, 0),
+                                        .directions = &sum_of(memory, slice, 1, 0),
+                                        .numel = static_cast<double>(tensor.numel),
+                                        .relative = relative,
+                                        .least_scale = least_scale,
+                                        .clipping_threshold = clipping_threshold};
     const kernels::UpdateTarget target = target_of(memory, slice, options, step);
     const double decay = lr * slice.weight_decay;
     if (tensor.is_matrix)
-      kernels::adafactor(stream, target, slice.range.begin, factors_of(memory, tensor), decay, step_size);
+      kernels::adafactor(stream, target, slice.range.begin, factors_of(memory, tensor), decay, scale);
     else
-      kernels::adafactor_vector(stream, target, decay, step_size);
+      kernels::adafactor_vector(stream, target, decay, scale);
   }
 }
 

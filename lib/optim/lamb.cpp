@@ -28,12 +28,9 @@ void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& opt
 }
 
 void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
-  for (const OptimizerSlice& slice : memory.slices) {
-    const double weights = std::sqrt(sum_of(memory, slice, 0, 0).value()),
-                 directions = std::sqrt(sum_of(memory, slice, 0, 1).value());
-    kernels::lamb(stream, target_of(memory, slice, options, step), step_of(slice, options, step),
-                  weights > 0 && directions > 0 ? weights / directions : 1);
-  }
+  for (const OptimizerSlice& slice : memory.slices)
+    kernels::lamb(stream, target_of(memory, slice, options, step), step_of(slice, options, step), sum_of(memory, slice, 0, 0),
+                  sum_of(memory, slice, 0, 1));
 }
 
 const Rule& rule() {

@@ -31,7 +31,7 @@ void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& op
         lr * std::sqrt(std::max(1.0, static_cast<double>(tensor.rows) / static_cast<double>(tensor.columns)));
     kernels::UpdateTarget target = target_of(memory, slice, options, step);
     target.gradient = memory.directions + slice.offset;
-    target.gradient_scale = 1;
+    target.scales = false;  // directions have been made of the scaled gradient
     kernels::update_elements(
         stream, target,
         kernels::SgdRule{.decay = single(1 - lr * slice.weight_decay), .l2 = 0, .learning_rate = single(adjusted)});

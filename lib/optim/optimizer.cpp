@@ -63,7 +63,7 @@ kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& 
   kernels::UpdateTarget target{.parameter = memory.parameters + slice.offset,
                                .gradient = memory.gradients + slice.offset,
                                .n = slice.range.size(),
-                               .gradient_scale = step.gradient_scale,
+                               .norm = step.norm,
                                .state_type = options.state_type,
                                .copy = memory.copy.from(slice.offset)};
   for (std::size_t k = 0; k < target.state.size(); ++k)

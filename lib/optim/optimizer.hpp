@@ -93,8 +93,8 @@ struct UnitMemory {
 /// One update, the same numbers on all ranks.
 struct OptimizerStep {
   std::uint64_t number = 1;  // of updates since the states were zero: for bias corrections
-  double learning_rate = 0, gradient_scale = 1;
-  double gradient_norm = 0;  // before gradient_scale
+  double learning_rate = 0;
+  const kernels::GradientNorm* norm = nullptr;  // where kernels read it; null as in UpdateTarget
 };
 
 using UpdateFunction = void (*)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&);
@@ -167,7 +167,8 @@ const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter)
 /// What kernels take of a rank's part of a parameter.
 kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& slice, const OptimizerOptions& options,
                                 const OptimizerStep& step);
-/// The i-th exact sum of a tensor in the words of a round of statistics; exact sums come first in them.
+/// The i-th exact sum of a tensor in the words of a round of statistics; exact sums come first in them. Kernels alone know its
+/// value.
 kernels::ExactSum& sum_of(const UnitMemory& memory, const OptimizerSlice& slice, int round, std::size_t i);
 
 /// Names of all states that these options need for a model, each once.

@@ -105,6 +105,11 @@ BOOST_AUTO_TEST_CASE(extreme_logits_stay_finite_and_nan_shows) {
 BOOST_AUTO_TEST_CASE(sum_in_double) {
   CpuStream stream;
   const Floats x = {1e8f, 1.0f, -1e8f, 0.5f};
-  BOOST_TEST(kernels::sum(stream, x.data(), x.size()) == 1.5);
-  BOOST_TEST(kernels::sum(stream, x.data(), 0) == 0.0);
+  double total = 8;
+  kernels::sum(stream, &total, x.data(), x.size(), kernels::Write::add);
+  BOOST_TEST(total == 9.5);
+  kernels::sum(stream, &total, x.data(), x.size(), kernels::Write::overwrite);
+  BOOST_TEST(total == 1.5);
+  kernels::sum(stream, &total, x.data(), 0, kernels::Write::overwrite);
+  BOOST_TEST(total == 0.0);
 }

@@ -170,19 +170,21 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
   compare("momentum in bf16", 1, 0, [&](Floats& out) {
     out.assign(R * C + (R * C + 1) / 2, 0);
     return k::ElementUpdate<k::MomentumRule, std::uint16_t>{
-        {0, 0.5f, 0.5f, 0, 1}, {out.data(), {halves(out, R * C)}, a.data(), R * C, 1, {{3, 4}, 0}, nullptr, DType::bf16}};
+        {0, 0.5f, 0.5f, 0, 1},
+        {out.data(), {halves(out, R * C)}, a.data(), R * C, nullptr, true, {{3, 4}, 0}, nullptr, DType::bf16}};
   });
   compare("copy in 16 bits", 1, 0, [&](Floats& out) {
     out = a;
     out.resize(R * C + (R * C + 1) / 2);
-    return k::ElementUpdate<k::SgdRule, float>{{1, 0, 0.5f},
-                                               {out.data(), {}, b.data(), R * C, 1, {}, halves(out, R * C), DType::bf16}};
+    return k::ElementUpdate<k::SgdRule, float>{
+        {1, 0, 0.5f}, {out.data(), {}, b.data(), R * C, nullptr, true, {}, halves(out, R * C), DType::bf16}};
   });
   std::vector<std::vector<std::int64_t>> words;
   auto sums = [&](auto run) {
     words.emplace_back(2 * (R + C));
-    run(k::RowSquares{{0x1p40}, {0, R * C, C}, 0, a.data(), words.back().data()},
-        k::ColumnSquares{{0x1p40}, {0, R * C, C}, 0, R, a.data(), words.back().data() + 2 * R});
+    const k::GradientNorm norm{.norm = 64};
+    run(k::RowSquares{&norm, {0, R * C, C}, 0, a.data(), words.back().data()},
+        k::ColumnSquares{&norm, {0, R * C, C}, 0, R, a.data(), words.back().data() + 2 * R});
   };
   sums([](const auto& row, const auto& column) { k::run_rows<2>(row, R), k::run_rows<2>(column, 1); });
   if (k::cpu_level() >= k::CpuLevel::v3)
@@ -192,14 +194,14 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
   for (const auto& other : words) BOOST_TEST((other == words[0] && other[2 * R] > 0));
   std::vector<double> values;
   auto squares = [&](auto run) {
-    std::vector<k::ExactSum> partial(2);
-    run(k::Squares{partial.data(), a.data(), R * C, 2});
-    partial[0] += partial[1];
-    values.push_back(partial[0].value());
+    k::ExactSum sum;
+    run(k::Squares{&sum, a.data(), R * C}, (R * C + k::Squares::row - 1) / k::Squares::row);
+    sum.normalize();
+    values.push_back(sum.value());
   };
-  squares([](const k::Squares& body) { k::run_rows<2>(body, 2); });
-  if (k::cpu_level() >= k::CpuLevel::v3) squares([](const k::Squares& body) { k::run_rows<3>(body, 2); });
-  if (k::cpu_level() >= k::CpuLevel::v4) squares([](const k::Squares& body) { k::run_rows<4>(body, 2); });
+  squares([](const k::Squares& body, std::size_t rows) { k::run_rows<2>(body, rows); });
+  if (k::cpu_level() >= k::CpuLevel::v3) squares([](const k::Squares& body, std::size_t rows) { k::run_rows<3>(body, rows); });
+  if (k::cpu_level() >= k::CpuLevel::v4) squares([](const k::Squares& body, std::size_t rows) { k::run_rows<4>(body, rows); });
   for (const double value : values) BOOST_TEST(value == values[0]);
 }
 

@@ -34,11 +34,13 @@ struct States {
   }
 };
 
+const kernels::GradientNorm half{.scale = 0.5};
+
 kernels::UpdateTarget part_of(Floats& p, States& states, const Floats& g, const Cuts& cuts, std::size_t c) {
   kernels::UpdateTarget target{.parameter = p.data() + cuts[c], .gradient = g.data() + cuts[c], .n = cuts[c + 1] - cuts[c]};
   for (std::size_t k = 0; k < states.bytes.size(); ++k)
     target.state[k] = states.bytes[k].data() + cuts[c] * size_of(states.type);
-  target.gradient_scale = 0.5;
+  target.norm = &half;
   target.state_type = states.type;
   target.noise = kernels::state_noise(1, 2, 3, cuts[c]);
   return target;
@@ -63,8 +65,7 @@ std::vector<Floats> run_lamb(std::size_t n, DType type, const Cuts& cuts) {
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c)
       kernels::lamb_statistics(stream, part_of(p, states, g, cuts, c), lamb_step, weights, directions);
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c)
-      kernels::lamb(stream, part_of(p, states, g, cuts, c), lamb_step,
-                    std::sqrt(weights.value()) / std::sqrt(directions.value()));
+      kernels::lamb(stream, part_of(p, states, g, cuts, c), lamb_step, weights, directions);
   }
   return {p, states.values(0), states.values(1)};
 }
@@ -77,7 +78,7 @@ std::vector<Floats> run_adafactor(std::size_t R, std::size_t C, const Cuts& cuts
   for (const std::uint32_t seed : {5u, 6u}) {
     Floats g = random_floats(R * C, seed, 0.1f);
     for (std::size_t i = 0; i < g.size(); ++i) g[i] *= std::ldexp(1.0f, -static_cast<int>(i / C % 24));  // rows of all sizes
-    const double norm = norm_of(g);
+    const kernels::GradientNorm norm{.norm = norm_of(g), .scale = 0.5};
     std::vector<std::int64_t> all(kernels::FactorWords::count(R, C)), words(all.size());
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {  // as ranks do, whose words are added up
       std::fill(words.begin(), words.end(), 99);
@@ -85,14 +86,17 @@ std::vector<Floats> run_adafactor(std::size_t R, std::size_t C, const Cuts& cuts
                               {words.data(), words.data() + 2 * R});
       for (std::size_t i = 0; i < all.size(); ++i) all[i] += words[i];
     }
-    kernels::update_factors(stream, rows.data(), columns.data(), R, C, norm, 0.5, 0.7, {all.data(), all.data() + 2 * R});
-    ExactSum directions;
+    std::vector<std::int64_t> mean(kernels::factor_mean_words);
+    kernels::update_factors(stream, rows.data(), columns.data(), R, C, norm, 0.7, {all.data(), all.data() + 2 * R},
+                            mean.data());
+    for (std::int64_t& word : mean) word *= 3;  // summed up over ranks
+    const kernels::AdafactorFactors factors = {rows.data(), columns.data(), mean.data(), C};
+    ExactSum weights, directions;
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c)
-      kernels::adafactor_statistics(stream, part_of(p, none, g, cuts, c), cuts[c], {rows.data(), columns.data(), R, C},
-                                    directions);
+      kernels::adafactor_statistics(stream, part_of(p, none, g, cuts, c), cuts[c], factors, directions);
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c)
-      kernels::adafactor(stream, part_of(p, none, g, cuts, c), cuts[c], {rows.data(), columns.data(), R, C}, 0.001,
-                         0.01 / std::max(1.0, std::sqrt(directions.value() / static_cast<double>(R * C))));
+      kernels::adafactor(stream, part_of(p, none, g, cuts, c), cuts[c], factors, 0.001,
+                         {&weights, &directions, static_cast<double>(R * C), 0.01, 1, 1});
   }
   return {p, rows, columns};
 }
@@ -103,11 +107,11 @@ std::vector<Floats> run_adafactor_vector(std::size_t n, DType type, const Cuts& 
   States states(type, 1, n);
   for (const std::uint32_t seed : {5u, 6u}) {
     const Floats g = random_floats(n, seed, 0.1f);
-    ExactSum directions;
+    ExactSum weights, directions;
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c)
       kernels::adafactor_vector_statistics(stream, part_of(p, states, g, cuts, c), 0.7, directions);
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c)
-      kernels::adafactor_vector(stream, part_of(p, states, g, cuts, c), 0.001, 0.01 / std::sqrt(directions.value()));
+      kernels::adafactor_vector(stream, part_of(p, states, g, cuts, c), 0.001, {&weights, &directions, 1, 0.01, 1, 1});
   }
   return {p, states.values(0)};
 }

@@ -15,8 +15,7 @@ namespace fsdp::test {
 enum class Keep { all, inputs, selected };
 
 struct ModelRun {
-  explicit ModelRun(const TransformerConfig& config, std::size_t longest = 64)
-      : model(config), stream(make_host_stream()) {
+  explicit ModelRun(const TransformerConfig& config, std::size_t longest = 64) : model(config), stream(make_host_stream()) {
     for (const Parameter& parameter : model.parameters()) {
       weights.emplace_back(numel(parameter.shape));
       gradients.emplace_back(numel(parameter.shape));
@@ -62,7 +61,9 @@ struct ModelRun {
   double loss(const std::int32_t* tokens, const std::int32_t* targets, BatchShape shape) {
     const StageContext stage = context(shape, false);
     forward(stage, tokens);
-    return model.head_loss(stage, x.back().data(), targets);
+    double loss = 0;
+    model.head_loss(stage, x.back().data(), targets, &loss);
+    return loss;
   }
 
   /// The sum of the losses; gradients of `scale` times it are written or added.
@@ -71,7 +72,8 @@ struct ModelRun {
     const StageContext stage = context(shape, true);
     forward(stage, tokens, keep);
     dx.assign(x[0].size(), std::nanf(""));
-    const double loss = model.head_forward_backward(stage, x.back().data(), targets, scale, dx.data(), write);
+    double loss = 0;
+    model.head_forward_backward(stage, x.back().data(), targets, scale, &loss, dx.data(), write);
     for (std::size_t b = model.blocks(); b-- > 0;) {
       if (keep == Keep::inputs) {
         saved[b].assign(saved[b].size(), std::nanf(""));

@@ -245,14 +245,15 @@ BOOST_AUTO_TEST_CASE(a_head_in_chunks_is_the_head) {
   std::normal_distribution<float> normal;
   for (float& value : x) value = normal(generator);
 
-  const double loss = chunked.model.head_forward_backward(chunked.context({1, R}, true), x.data(), batch.targets.data(), 0.25f,
-                                                          dx.data(), Write::overwrite);
-  BOOST_TEST(chunked.model.head_loss(chunked.context({1, R}, false), x.data(), batch.targets.data()) == loss);
-  double loss_whole = 0;
+  double loss = 0, forward_loss = 0, loss_whole = 0;
+  chunked.model.head_forward_backward(chunked.context({1, R}, true), x.data(), batch.targets.data(), 0.25f, &loss, dx.data(),
+                                      Write::overwrite);
+  chunked.model.head_loss(chunked.context({1, R}, false), x.data(), batch.targets.data(), &forward_loss);
+  BOOST_TEST(forward_loss == loss);
   for (std::size_t row = 0; row < R; row += 64) {
     const BatchShape shape{1, std::min<std::size_t>(64, R - row)};
-    loss_whole += whole.model.head_forward_backward(whole.context(shape, true), &x[row * C], &batch.targets[row], 0.25f,
-                                                    &dx_whole[row * C], row == 0 ? Write::overwrite : Write::add);
+    whole.model.head_forward_backward(whole.context(shape, true), &x[row * C], &batch.targets[row], 0.25f, &loss_whole,
+                                      &dx_whole[row * C], row == 0 ? Write::overwrite : Write::add);
   }
   BOOST_TEST(loss == loss_whole, boost::test_tools::tolerance(1e-7));
   double worst = 0;

@@ -80,8 +80,8 @@ void update(Stream& stream, const OptimizerOptions& options, float* p, const flo
       .parameter = 3, .range = {begin, begin + n}, .offset = 0, .tensor = 0, .weight_decay = weight_decay};
   UnitMemory memory = {.tensors = {&tensor, 1}, .slices = {&slice, 1}, .parameters = p, .gradients = g};
   std::copy(states.begin(), states.end(), memory.states.begin());
-  rule_for(options).update(stream, memory, options,
-                           {.number = t, .learning_rate = learning_rate, .gradient_scale = gradient_scale});
+  const kernels::GradientNorm norm{.scale = gradient_scale};
+  rule_for(options).update(stream, memory, options, {.number = t, .learning_rate = learning_rate, .norm = &norm});
 }
 
 template <class T>

@@ -73,6 +73,8 @@ Buffer allocate_host(std::size_t bytes) {
   return Buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t n) { munmap(p, n); });
 }
 
+Buffer Device::allocate_staging(std::size_t bytes) { return allocate_host(bytes); }
+
 std::shared_ptr<Stream> make_host_stream() { return std::make_shared<CpuStream>(); }
 
 }  // namespace fsdp

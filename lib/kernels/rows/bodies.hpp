@@ -16,13 +16,13 @@
 /// Updates element by element. On the CPU update_elements() compiles them where it is called: this list is CUDA's.
 #define FSDP_ELEMENT_UPDATES(X) \
   FSDP_ELEMENT_UPDATES_OF(X, float) FSDP_ELEMENT_UPDATES_OF(X, std::uint16_t) X(ElementUpdate<SgdRule, float>)
-#define FSDP_ELEMENT_UPDATES_OF(X, State)  \
-  X(ElementUpdate<AdamRule<false>, State>) \
-  X(ElementUpdate<AdamRule<true>, State>)  \
-  X(ElementUpdate<MomentumRule, State>)    \
-  X(ElementUpdate<AdagradRule, State>)     \
-  X(ElementUpdate<LionRule, State>)        \
-  X(ElementUpdate<VarianceRule, State>)    \
+#define FSDP_ELEMENT_UPDATES_OF(X, State)      \
+  X(ElementUpdate<AdamRule<false>, State>)     \
+  X(ElementUpdate<AdamRule<true>, State>)      \
+  X(ElementUpdate<MomentumRule, State>)        \
+  X(ElementUpdate<AdagradRule, State>)         \
+  X(ElementUpdate<LionRule, State>)            \
+  X(ElementUpdate<AdafactorVectorRule, State>) \
   X(ElementUpdate<MuonMomentumRule, State>)
 
 /// Those that read and write states of one type.
@@ -35,7 +35,7 @@
   FSDP_OPTIMIZER_BODIES(X, float)         \
   FSDP_OPTIMIZER_BODIES(X, std::uint16_t) \
   X(RowSquares)                           \
-  X(Scale)                                \
+  X(DivideByNorm)                         \
   X(SquarePolynomial)                     \
   X(ColumnSquares)                        \
   X(FactorUpdate)                         \
@@ -46,6 +46,10 @@
   X(CopyPieces)                           \
   X(NormalFill)                           \
   X(Squares)                              \
+  X(NormalizeSums)                        \
+  X(FinishNorm)                           \
+  X(OrderedSum)                           \
+  X(InverseMean)                          \
   X(Convert<float, float>)                \
   X(Convert<float, bf16>)                 \
   X(Convert<float, f16>)                  \

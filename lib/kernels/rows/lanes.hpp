@@ -6,6 +6,7 @@
 //   max(n, f)   the largest f(i), at least `lowest`;
 //   copy(n, to, from)  n floats, `to` on a multiple of 64 bytes;
 //   once(f)     calls f on one lane;
+//   add(to, value)  *to += value, of integers, to which other rows may add at the same time;
 //   sync()      what lanes wrote before it, others read after it. sum() and max() imply it.
 // On the CPU one thread walks a row with vector code; on CUDA a thread block does.
 #pragma once
@@ -129,6 +130,7 @@ struct CpuLanes {
   FSDP_INLINE static void once(F f) {
     f();
   }
+  FSDP_INLINE static void add(std::int64_t* to, std::int64_t value) { __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
   FSDP_INLINE static void sync() {}
 
  private:
@@ -192,6 +194,9 @@ struct CudaLanes {
   template <class F>
   FSDP_INLINE static void once(F f) {
     if (threadIdx.x == 0) f();
+  }
+  FSDP_INLINE static void add(std::int64_t* to, std::int64_t value) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
   }
   FSDP_INLINE static void sync() { __syncthreads(); }
 };

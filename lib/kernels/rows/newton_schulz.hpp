@@ -1,6 +1,7 @@
 // Bodies of the elementwise parts of a Newton-Schulz step.
 #pragma once
 
+#include "kernels/exact_sum.hpp"
 #include "kernels/rows/pointwise.hpp"
 
 namespace fsdp::kernels {
@@ -21,15 +22,18 @@ struct SquarePolynomial {
   }
 };
 
-/// x *= factor.
-struct Scale {
+/// x /= the root of `squares`, or `least` if that is more.
+struct DivideByNorm {
   float* x;
   std::size_t n;
-  float factor;
+  const ExactSum* squares;
+  double least;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.x[i] *= k.factor; });
+    const double norm = square_root(squares->value());
+    const auto factor = static_cast<float>(1 / (norm > least ? norm : least));
+    each_of_block(lanes, b, n, [=, k = *this](std::size_t i) FSDP_LANE { k.x[i] *= factor; });
   }
 };
 

@@ -87,9 +87,14 @@ struct ElementMemory {
   State* state[states > 0 ? states : 1];
   const float* gradient;
   std::size_t n;
-  float gradient_scale;
+  const GradientNorm* norm;  // null: the gradient is finite, and as it should be
+  bool scales;               // whether the gradient is still to be multiplied by norm->scale
   StateNoise noise;
   Halves copy;  // of the new parameters
+
+  /// Whether anything may change.
+  FSDP_INLINE bool applies() const { return !norm || norm->finite; }
+  FSDP_INLINE float gradient_scale() const { return norm && scales ? static_cast<float>(norm->scale) : 1.0f; }
 
   /// Elements of the first block that come before this part. The blocks of bf16 states are those of the whole parameter, since
   /// the noise goes by them.
@@ -171,6 +176,16 @@ struct ElementMemory {
   }
 };
 
+/// A rule whose numbers the host does not know, because kernels have computed them, has a function resolve() that gives the
+/// rule with its numbers; it is called once for each row.
+template <class Rule>
+FSDP_INLINE auto with_device_numbers(const Rule& rule) {
+  if constexpr (requires { rule.resolve(); })
+    return rule.resolve();
+  else
+    return rule;
+}
+
 template <class Rule, class State>
 struct ElementUpdate {
   // States of an unused embedding row decay into denormals, which cost ten times as much: they count as 0.
@@ -180,10 +195,12 @@ struct ElementUpdate {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    const ElementUpdate k = *this;
-    memory.each(lanes, b, [=](std::size_t i, float* s) FSDP_LANE {
-      k.memory.parameter[i] = k.rule(k.memory.parameter[i], k.memory.gradient[i] * k.memory.gradient_scale, s);
-    });
+    if (!memory.applies()) return;
+    const auto rule_here = with_device_numbers(rule);
+    const ElementMemory<State, Rule::states> m = memory;
+    const float scale = m.gradient_scale();
+    m.each(lanes, b,
+           [=](std::size_t i, float* s) FSDP_LANE { m.parameter[i] = rule_here(m.parameter[i], m.gradient[i] * scale, s); });
     memory.write_copy(lanes, b);
   }
 };

@@ -1,27 +1,77 @@
-// Body of the exact sum of squares: see exact_sum.hpp. All arithmetic is exact, so that order and instruction set do not
-// matter.
+// Bodies of the exact sum of squares (exact_sum.hpp), whose arithmetic is exact, so that order and instruction set do not
+// matter, and of what an update makes of it (update_sums.hpp).
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/exact_sum.hpp"
 #include "kernels/rows/lanes.hpp"
+#include "kernels/update_sums.hpp"
 
 namespace fsdp::kernels {
 
-/// Partition p of `partitions` adds its blocks to partial[p].
+/// Squares that belong to one digit and the two below it, not yet added to a sum: one lane keeps them while the digit is the
+/// same, and then adds them all at once.
+class PendingSquares {
+ public:
+  FSDP_INLINE explicit PendingSquares(ExactSum* to) : to_(to) {}
+
+  /// Of a block whose largest square is in `digit`.
+  template <class Lanes>
+  FSDP_INLINE void add(Lanes lanes, std::int64_t digit, const Several<double, 3>& digits) {
+    if (digit != digit_) flush(lanes);
+    digit_ = digit;
+    blocks_ += 1;
+    first_ += static_cast<std::int64_t>(digits.value[0]);
+    second_ += static_cast<std::int64_t>(digits.value[1]);
+    third_ += static_cast<std::int64_t>(digits.value[2]);
+  }
+  template <class Lanes>
+  FSDP_INLINE void add_non_finite(Lanes lanes, std::int64_t count) const {
+    ExactSum* const to = to_;
+    lanes.once([=]() FSDP_LANE { Lanes::add(&to->non_finite, count); });
+  }
+  template <class Lanes>
+  FSDP_INLINE void flush(Lanes lanes) {
+    if (blocks_ == 0) return;
+    lanes.once([p = *this]() FSDP_LANE {
+      Lanes::add(&p.to_->tops[p.digit_], p.blocks_);
+      Lanes::add(&p.to_->digits[p.digit_], p.first_);
+      if (p.digit_ >= 1) Lanes::add(&p.to_->digits[p.digit_ - 1], p.second_);
+      if (p.digit_ >= 2) Lanes::add(&p.to_->digits[p.digit_ - 2], p.third_);
+    });
+    blocks_ = first_ = second_ = third_ = 0;
+  }
+
+ private:
+  ExactSum* to_;
+  std::int64_t digit_ = 0, blocks_ = 0, first_ = 0, second_ = 0, third_ = 0;
+};
+
+/// Row r adds its blocks to `sum`, of which several rows may be at work at the same time.
 struct Squares {
-  static constexpr std::size_t block = 4096;
-  ExactSum* partial;
+  static constexpr std::size_t block = 4096, row = 8 * block;
+  /// Digits are integers of 63 bits, and those of a square have 32.
+  static constexpr std::size_t most_before_normalizing = std::size_t{1} << 30;
+  ExactSum* sum;
   const float* x;
-  std::size_t n, partitions;
+  std::size_t n;
 
   template <class Lanes>
-  FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
-    const std::size_t blocks = (n + block - 1) / block;
-    ExactSum* to = partial + p;
-    for (std::size_t b = p * blocks / partitions; b < (p + 1) * blocks / partitions; ++b)
-      add_block(lanes, to, n - b * block < block ? n - b * block : block, Element{x + b * block});
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    PendingSquares pending(sum);
+    const std::size_t end = n < (r + 1) * row ? n : (r + 1) * row;
+    for (std::size_t at = r * row; at < end; at += block)
+      add_block(lanes, pending, end - at < block ? end - at : block, Element{x + at});
+    pending.flush(lanes);
+  }
+
+  /// A block alone.
+  template <class Lanes, class Value>
+  FSDP_INLINE static void add(Lanes lanes, ExactSum* to, std::size_t count, Value value_of) {
+    PendingSquares pending(to);
+    add_block(lanes, pending, count, value_of);
+    pending.flush(lanes);
   }
 
   struct Element {
@@ -34,7 +84,7 @@ struct Squares {
 
   /// The squares of value(0), ... value(count - 1), which gives the same number each time; at most `block` of them.
   template <class Lanes, class Value>
-  FSDP_INLINE static void add_block(Lanes lanes, ExactSum* to, std::size_t count, Value value_of) {
+  FSDP_INLINE static void add_block(Lanes lanes, PendingSquares& pending, std::size_t count, Value value_of) {
     constexpr std::int32_t infinity = 0x7f800000;
     std::int32_t top = lanes.max(count, std::int32_t{0}, [=](std::size_t i) FSDP_LANE { return magnitude(value_of(i)); });
     if (top >= infinity) {
@@ -44,7 +94,7 @@ struct Squares {
         const std::int32_t bits = magnitude(value_of(i));
         return bits < infinity ? bits : 0;
       });
-      lanes.once([=]() FSDP_LANE { to->non_finite += non_finite; });
+      pending.add_non_finite(lanes, non_finite);
     }
     if (top == 0) return;
 
@@ -52,7 +102,7 @@ struct Squares {
     // Exponent of its square, read from the double's bits; the square is at least 2^-298, so it is normal.
     const std::int64_t exponent = (__builtin_bit_cast(std::int64_t, largest * largest) >> 52) - 1023;
     const std::int64_t digit = (exponent + 320) / 32;
-    const double scale = __builtin_bit_cast(double, (1023 + 320 - 32 * digit) << 52);  // 1 / unit of that digit
+    const double scale = power_of_two(320 - 32 * digit);  // 1 / unit of that digit
     // The first three digits of the square of value_of(i). At most 4096 digits below 2^32 are added: exact in double.
     auto first = [=](std::size_t i) FSDP_LANE {
       const float x_i = value_of(i);
@@ -64,11 +114,51 @@ struct Squares {
         count, [=](std::size_t i) FSDP_LANE { return floor(first(i)); },
         [=](std::size_t i) FSDP_LANE { return floor(next(first(i))); },
         [=](std::size_t i) FSDP_LANE { return floor(next(next(first(i)))); });
-    lanes.once([=]() FSDP_LANE {
-      to->tops[digit] += 1;
-      to->digits[digit] += static_cast<std::int64_t>(d.value[0]);
-      if (digit >= 1) to->digits[digit - 1] += static_cast<std::int64_t>(d.value[1]);
-      if (digit >= 2) to->digits[digit - 2] += static_cast<std::int64_t>(d.value[2]);
+    pending.add(lanes, digit, d);
+  }
+};
+
+/// Row r brings sum r into the form of ExactSum::normalize().
+struct NormalizeSums {
+  ExactSum* sums;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    ExactSum* const sum = sums + r;
+    lanes.once([=]() FSDP_LANE { sum->normalize(); });
+  }
+};
+
+/// One row: what follows from an update's sums.
+struct FinishNorm {
+  UpdateSums* sums;
+  double loss_scale, clip_norm;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t) const {
+    lanes.once([k = *this]() FSDP_LANE {
+      const double norm = square_root(k.sums->squares.value()), unscaled = norm / k.loss_scale;
+      const double ratio = k.clip_norm / (unscaled + 1e-6);
+      const double clipping = k.clip_norm > 0 && ratio < 1 ? ratio : 1;
+      const bool loss_is_finite = k.sums->loss - k.sums->loss == 0;
+      k.sums->norm = {norm, clipping / k.loss_scale, k.sums->squares.non_finite == 0 && loss_is_finite};
+    });
+  }
+};
+
+/// One row: the sum of x, in double and in the order of its elements, replaces *total or is added to it.
+struct OrderedSum {
+  double* total;
+  const float* x;
+  std::size_t n;
+  bool add;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t) const {
+    lanes.once([k = *this]() FSDP_LANE {
+      double sum = 0;
+      for (std::size_t i = 0; i < k.n; ++i) sum += static_cast<double>(k.x[i]);
+      *k.total = k.add ? *k.total + sum : sum;
     });
   }
 };

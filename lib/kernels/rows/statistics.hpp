@@ -15,51 +15,55 @@ struct LambDirection {
   }
 };
 
-/// Partition p of `partitions` moves the moments of its blocks on, and adds the squares of the weights to partial[2 p] and
-/// those of their directions to partial[2 p + 1].
+/// Block b moves its moments on, and adds the squares of the weights and of their directions.
 template <class State>
 struct LambStatistics {
   static constexpr bool flush_denormals = true;
   LambDirection direction;
   ElementMemory<State, 2> memory;
-  ExactSum* partial;
-  std::size_t blocks, partitions;
+  ExactSum *weights, *directions;
 
   template <class Lanes>
-  FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
-    for (std::size_t b = p * blocks / partitions; b < (p + 1) * blocks / partitions; ++b) {
-      const LambDirection d = direction;
-      const ElementMemory<State, 2> m = memory;
-      m.each(lanes, b, [=](std::size_t i, float* s) FSDP_LANE {
-        const float g = m.gradient[i] * m.gradient_scale;
-        s[0] = d.beta1 * s[0] + d.one_minus_beta1 * g;
-        s[1] = d.beta2 * s[1] + d.one_minus_beta2 * g * g;
-      });
-      lanes.sync();
-      const std::size_t first = m.begin(b), count = m.end(b) - first;
-      Squares::add_block(lanes, partial + 2 * p, count, Squares::Element{m.parameter + first});
-      Squares::add_block(lanes, partial + 2 * p + 1, count, [=](std::size_t i) FSDP_LANE {
-        return d(m.parameter[first + i], m.load(0, first + i), m.load(1, first + i));
-      });
-    }
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    if (!memory.applies()) return;
+    const LambDirection d = direction;
+    const ElementMemory<State, 2> m = memory;
+    const float scale = m.gradient_scale();
+    m.each(lanes, b, [=](std::size_t i, float* s) FSDP_LANE {
+      const float g = m.gradient[i] * scale;
+      s[0] = d.beta1 * s[0] + d.one_minus_beta1 * g;
+      s[1] = d.beta2 * s[1] + d.one_minus_beta2 * g * g;
+    });
+    lanes.sync();
+    const std::size_t first = m.begin(b), count = m.end(b) - first;
+    Squares::add(lanes, weights, count, Squares::Element{m.parameter + first});
+    Squares::add(lanes, directions, count, [=](std::size_t i) FSDP_LANE {
+      return d(m.parameter[first + i], m.load(0, first + i), m.load(1, first + i));
+    });
   }
 };
 
+/// p -= learning_rate |weights| / |directions| direction, each norm that of a whole tensor, and the ratio 1 where one is 0.
 template <class State>
 struct LambUpdate {
   static constexpr bool flush_denormals = true;
   LambDirection direction;
   ElementMemory<State, 2> memory;
-  float step_size;
+  const ExactSum *weights, *directions;
+  double learning_rate;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    if (!memory.applies()) return;
     const LambUpdate k = *this;
+    const double numerator = square_root(weights->value()), denominator = square_root(directions->value());
+    const double ratio = numerator > 0 && denominator > 0 ? numerator / denominator : 1;
+    const auto step_size = static_cast<float>(learning_rate * ratio);
     const std::size_t first = memory.begin(b);
     lanes.each(memory.end(b) - first, [=](std::size_t j) FSDP_LANE {
       const std::size_t i = first + j;
       const float p = k.memory.parameter[i];
-      k.memory.parameter[i] = p - k.step_size * k.direction(p, k.memory.load(0, i), k.memory.load(1, i));
+      k.memory.parameter[i] = p - step_size * k.direction(p, k.memory.load(0, i), k.memory.load(1, i));
     });
     memory.write_copy(lanes, b);
   }
@@ -75,17 +79,26 @@ struct MatrixPart {
   FSDP_INLINE std::size_t last(std::size_t r) const { return (r + 1) * columns > begin + n ? begin + n : (r + 1) * columns; }
 };
 
-/// Squares of numbers whose squares add up to less than 1 / scale, as two integers: in units of 2^-52 of that, and of 2^-84.
-/// The sum of the first is below 2^52, that of the second below 2^53 for up to 2^21 numbers: sums in double are exact.
+/// Squares of the elements of a gradient with this norm, each as two integers: in units of 2^-52 of `whole()`, which all
+/// squares together do not reach, and of 2^-84 of it. The sum of the first is below 2^52, that of the second below 2^53 for up
+/// to 2^21 numbers: sums in double are exact.
 struct SquareDigits {
-  double scale;  // a power of two, times 2^52
+  double scale;  // 2^52 / whole
+
+  FSDP_INLINE explicit SquareDigits(double norm) : scale(0x1p52 / whole(norm)) {}
+  /// A power of two above norm^2, and twice that, since the norm is rounded. 1 if there is none.
+  FSDP_INLINE static double whole(double norm) {
+    if (!(norm > 0)) return 1;
+    const std::int64_t exponent = (__builtin_bit_cast(std::int64_t, norm) >> 52) - 1022;  // norm < 2^exponent, and is normal
+    return power_of_two(2 * exponent + 1);
+  }
   FSDP_INLINE double scaled(float x) const { return static_cast<double>(x) * static_cast<double>(x) * scale; }
   FSDP_INLINE static double low(double s) { return floor((s - floor(s)) * 0x1p32); }
 };
 
 /// Row r of the part: the two sums of its squares go to words[2 r], words[2 r + 1] of the whole matrix's.
 struct RowSquares {
-  SquareDigits digits;
+  const GradientNorm* norm;
   MatrixPart part;
   std::size_t first_row;
   const float* gradient;  // of the part
@@ -93,9 +106,10 @@ struct RowSquares {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t i) const {
+    if (!norm->finite) return;
     const std::size_t r = first_row + i, begin = part.first(r), count = part.last(r) - begin;
     const float* g = gradient + (begin - part.begin);
-    const SquareDigits d = digits;
+    const SquareDigits d(norm->norm);
     const Several<double, 2> sums = lanes.sums(
         count, [=](std::size_t c) FSDP_LANE { return floor(d.scaled(g[c])); },
         [=](std::size_t c) FSDP_LANE { return SquareDigits::low(d.scaled(g[c])); });
@@ -111,7 +125,7 @@ struct RowSquares {
 /// the bits of doubles.
 struct ColumnSquares {
   static constexpr std::size_t strip = 512;
-  SquareDigits digits;
+  const GradientNorm* norm;
   MatrixPart part;
   std::size_t first_row, rows;
   const float* gradient;
@@ -119,11 +133,12 @@ struct ColumnSquares {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t s) const {
+    if (!norm->finite) return;
     const std::size_t C = part.columns, left = s * strip, right = left + strip < C ? left + strip : C;
     std::int64_t *high = words + left, *low = words + C + left;
     lanes.each(right - left, [=](std::size_t c) FSDP_LANE { high[c] = low[c] = __builtin_bit_cast(std::int64_t, 0.0); });
     lanes.sync();
-    const SquareDigits d = digits;
+    const SquareDigits d(norm->norm);
     for (std::size_t r = first_row; r < first_row + rows; ++r) {
       const std::size_t row = r * C, begin = part.first(r) > row + left ? part.first(r) - row : left,
                         end = part.last(r) < row + right ? part.last(r) - row : right;
@@ -144,24 +159,52 @@ struct ColumnSquares {
   }
 };
 
-/// Block b of `n` factors moves to the mean of squares that the words say: f += weight (mean - f). `stride`: from one factor's
-/// first word to the next one's; `low`: from its first word to its second.
+/// Block b of `n` factors moves to the mean of the `count` squares that each one's words say: f += weight (mean - f). `stride`:
+/// from one factor's first word to the next one's; `low`: from its first word to its second.
 struct FactorUpdate {
   static constexpr bool flush_denormals = true;
   float* factor;
   const std::int64_t* words;
   std::size_t n, stride, low;
-  double scale;  // from the sum in units of 2^-52 to the mean
+  const GradientNorm* norm;
+  double count;
   float weight;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
+    if (!norm->finite) return;
+    const double unit = 0x1p-52 * SquareDigits::whole(norm->norm) * norm->scale * norm->scale, scale = unit / count;
+    each_of_block(lanes, b, n, [=, k = *this](std::size_t i) FSDP_LANE {
       const double sum =
           static_cast<double>(k.words[i * k.stride]) + static_cast<double>(k.words[i * k.stride + k.low]) * 0x1p-32;
-      const auto mean = static_cast<float>(sum * k.scale);
+      const auto mean = static_cast<float>(sum * scale);
       k.factor[i] += k.weight * (mean - k.factor[i]);
     });
+  }
+};
+
+/// One row: 1 / mean of the rows' factors, which counts as `least` where it is less, as two words. A sum of such words over
+/// ranks, which all have the same factors, still says the same: the first one has the bits of the float, the second one counts
+/// ranks.
+struct InverseMean {
+  const float* row_var;
+  std::size_t rows;
+  double least;
+  std::int64_t* words;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t) const {
+    lanes.once([k = *this]() FSDP_LANE {
+      double sum = 0;
+      for (std::size_t i = 0; i < k.rows; ++i) sum += static_cast<double>(k.row_var[i]);
+      const double mean = sum / static_cast<double>(k.rows);
+      k.words[0] = __builtin_bit_cast(std::int32_t, static_cast<float>(1 / (mean > k.least ? mean : k.least)));
+      k.words[1] = 1;
+    });
+  }
+  static constexpr std::size_t word_count = 2;
+  FSDP_INLINE static float read(const std::int64_t* words) {
+    return __builtin_bit_cast(float, static_cast<std::int32_t>(words[0] / words[1]));
   }
 };
 
@@ -177,51 +220,72 @@ struct FactoredDirection {
   }
 };
 
-/// Partition p of the part's rows adds the squares of their directions to partial[p].
+/// Where the numbers of a FactoredDirection lie.
+struct FactoredNumbers {
+  const float *row, *column;
+  const std::int64_t* inverse_mean;
+  float least;
+  const GradientNorm* norm;
+  FSDP_INLINE FactoredDirection read() const {
+    return {row, column, InverseMean::read(inverse_mean), least, static_cast<float>(norm->scale)};
+  }
+};
+
+/// How far a tensor's parameters go along its directions (Shazeer and Stern 2018, Algorithms 4 and 5).
+FSDP_INLINE float step_size(const AdafactorScale& s) {
+  const double weights = square_root(s.weights->value() / s.numel), directions = square_root(s.directions->value() / s.numel);
+  const double excess = directions / s.clipping_threshold;
+  return static_cast<float>((weights > s.least_scale ? weights : s.least_scale) * s.relative / (excess > 1 ? excess : 1.0));
+}
+
+/// Row i of the part adds the squares of its directions.
 struct FactoredSquares {
   static constexpr bool flush_denormals = true;
-  FactoredDirection direction;
+  FactoredNumbers numbers;
   MatrixPart part;
-  std::size_t first_row, rows;
+  std::size_t first_row;
   const float* gradient;
-  ExactSum* partial;
-  std::size_t partitions;
+  ExactSum* sum;
 
   template <class Lanes>
-  FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
-    const FactoredDirection d = direction;
-    for (std::size_t r = first_row + p * rows / partitions; r < first_row + (p + 1) * rows / partitions; ++r) {
-      const float row_factor = d.row[r];
-      for (std::size_t at = part.first(r); at < part.last(r); at += Squares::block) {
-        const std::size_t c = at - r * part.columns, left = part.last(r) - at;
-        const float* g = gradient + (at - part.begin);
-        Squares::add_block(lanes, partial + p, left < Squares::block ? left : Squares::block,
-                           [=](std::size_t i) FSDP_LANE { return d(g[i], row_factor, c + i); });
-      }
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t i) const {
+    if (!numbers.norm->finite) return;
+    const FactoredDirection d = numbers.read();
+    const std::size_t r = first_row + i;
+    const float row_factor = d.row[r];
+    PendingSquares pending(sum);
+    for (std::size_t at = part.first(r); at < part.last(r); at += Squares::block) {
+      const std::size_t c = at - r * part.columns, left = part.last(r) - at;
+      const float* g = gradient + (at - part.begin);
+      Squares::add_block(lanes, pending, left < Squares::block ? left : Squares::block,
+                         [=](std::size_t k) FSDP_LANE { return d(g[k], row_factor, c + k); });
     }
+    pending.flush(lanes);
   }
 };
 
 /// Row i of the part: p = p decay - step direction.
 struct FactoredUpdate {
   static constexpr bool flush_denormals = true;
-  FactoredDirection direction;
+  FactoredNumbers numbers;
   MatrixPart part;
   std::size_t first_row;
   const float* gradient;
   float* parameter;
   Halves copy;
-  float decay, step_size;
+  float decay;
+  AdafactorScale scale;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t i) const {
-    const FactoredUpdate k = *this;
+    if (!numbers.norm->finite) return;
+    const FactoredDirection d = numbers.read();
+    const float keep = decay, step = step_size(scale);
     const std::size_t r = first_row + i, begin = part.first(r), count = part.last(r) - begin, c = begin - r * part.columns;
-    const float row_factor = direction.row[r];
+    const float row_factor = d.row[r];
     float* p = parameter + (begin - part.begin);
     const float* g = gradient + (begin - part.begin);
-    lanes.each(count,
-               [=](std::size_t j) FSDP_LANE { p[j] = p[j] * k.decay - k.step_size * k.direction(g[j], row_factor, c + j); });
+    lanes.each(count, [=](std::size_t j) FSDP_LANE { p[j] = p[j] * keep - step * d(g[j], row_factor, c + j); });
     if (copy.data) write_halves(lanes, copy, begin - part.begin, p, count);
   }
 };
@@ -232,40 +296,47 @@ struct VarianceDirection {
   FSDP_INLINE float operator()(float g, float v) const { return g / square_root(v > least ? v : least); }
 };
 
-/// Partition p moves the second moment on, and adds the squares of the directions to partial[p].
+/// Block b moves its second moment on, and adds the squares of the directions.
 template <class State>
 struct VarianceStatistics {
   static constexpr bool flush_denormals = true;
   VarianceDirection direction;
   ElementMemory<State, 1> memory;
   float weight;
-  ExactSum* partial;
-  std::size_t blocks, partitions;
+  ExactSum* sum;
 
   template <class Lanes>
-  FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
-    for (std::size_t b = p * blocks / partitions; b < (p + 1) * blocks / partitions; ++b) {
-      const VarianceStatistics k = *this;
-      const ElementMemory<State, 1> m = memory;
-      m.each(lanes, b, [=](std::size_t i, float* s) FSDP_LANE {
-        const float g = m.gradient[i] * m.gradient_scale;
-        s[0] += k.weight * (g * g - s[0]);
-      });
-      lanes.sync();
-      const std::size_t first = m.begin(b);
-      Squares::add_block(lanes, partial + p, m.end(b) - first, [=](std::size_t i) FSDP_LANE {
-        return k.direction(m.gradient[first + i] * m.gradient_scale, m.load(0, first + i));
-      });
-    }
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    if (!memory.applies()) return;
+    const VarianceStatistics k = *this;
+    const ElementMemory<State, 1> m = memory;
+    const float scale = m.gradient_scale();
+    m.each(lanes, b, [=](std::size_t i, float* s) FSDP_LANE {
+      const float g = m.gradient[i] * scale;
+      s[0] += k.weight * (g * g - s[0]);
+    });
+    lanes.sync();
+    const std::size_t first = m.begin(b);
+    Squares::add(lanes, sum, m.end(b) - first,
+                 [=](std::size_t i) FSDP_LANE { return k.direction(m.gradient[first + i] * scale, m.load(0, first + i)); });
   }
 };
 
-/// For ElementUpdate: leaves the state as it is, which in bf16 rounding does, too.
+/// Leaves the state as it is, which in bf16 rounding does, too.
 struct VarianceRule {
   static constexpr int states = 1;
   VarianceDirection direction;
   float decay, step_size;
   FSDP_INLINE float operator()(float p, float g, const float* s) const { return p * decay - step_size * direction(g, s[0]); }
+};
+
+/// The same, whose step size kernels have computed.
+struct AdafactorVectorRule {
+  static constexpr int states = 1;
+  VarianceDirection direction;
+  float decay;
+  AdafactorScale scale;
+  FSDP_INLINE VarianceRule resolve() const { return {direction, decay, kernels::step_size(scale)}; }
 };
 
 }  // namespace fsdp::kernels

@@ -1,0 +1,31 @@
+// What an update sums up over its gradient, and what the optimizer reads of it. All of it lies where kernels work, and during
+// an update kernels alone touch it: whether the parameters change is decided there, not on the host.
+#pragma once
+
+#include <cstdint>
+
+#include "device/device.hpp"
+#include "kernels/exact_sum.hpp"
+
+namespace fsdp::kernels {
+
+/// The norm of an update's gradient, and what follows from it.
+struct GradientNorm {
+  double norm = 0;          // of the gradient as it lies in memory
+  double scale = 1;         // what optimizers multiply it by: clipping, with the loss scale undone
+  std::int64_t finite = 1;  // 0: gradient or loss are not finite, and no parameter or state changes
+};
+
+struct UpdateSums {
+  double loss = 0;    // over the micro-batches; from gradient_norm() on over all ranks, too
+  ExactSum squares;   // of the gradient; the same
+  GradientNorm norm;  // gradient_norm() writes it
+};
+
+/// All zeros: an update begins.
+void clear(Stream& stream, UpdateSums& sums);
+/// sums.norm from sums.squares and sums.loss. The gradient is `loss_scale` times what it should be; its norm is limited to
+/// `clip_norm` unless that is 0, as torch.nn.utils.clip_grad_norm_ does.
+void gradient_norm(Stream& stream, UpdateSums& sums, double loss_scale, double clip_norm);
+
+}  // namespace fsdp::kernels
