@@ -47,6 +47,9 @@ struct KernelTimes {
   double gemm = 0, attention = 0;
 };
 
+namespace kernels {
+class DeviceKernels;
+}
 class Stream;
 
 /// A point in the work of a stream: all that it had been given when the event was recorded.
@@ -78,6 +81,8 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual DeviceKind kind() const = 0;
+  /// What the device computes with; null: the CPU's kernels.
+  virtual const kernels::DeviceKernels* kernels() const { return nullptr; }
   /// Calls `work` after all that was given before, on the thread that calls this or on the stream's own.
   virtual void submit(Work work) = 0;
   /// The end of all that was given so far.

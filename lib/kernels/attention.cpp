@@ -1,5 +1,6 @@
 #include "kernels/rows/attention.hpp"
 #include "base/timer.hpp"
+#include "kernels/device_kernels.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
 
@@ -16,8 +17,6 @@ inline constexpr bool has_tile_form<AttentionBackward<bf16>> = true;
 
 template <class Body>
 void launch_attention(Stream& stream, const Body& body, std::size_t rows, float* scratch) {
-  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
-  expect(body.shape.K > 0 && body.shape.H % body.shape.K == 0, "query heads must be a multiple of key heads");
   const AddTime timed(stream.times.attention);
   const std::size_t per_thread = attention_scratch_of_thread(body.shape.T, body.shape.D);
   if constexpr (has_tile_form<Body>)
@@ -42,12 +41,18 @@ std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& d
 template <class E>
 void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* k, const E* v, const AttentionShape& shape,
                        float* scratch, const DropoutMask& mask) {
+  expect(shape.K > 0 && shape.H % shape.K == 0, "query heads must be a multiple of key heads");
+  if (const DeviceKernels* device = stream.kernels())
+    return device->attention_forward(stream, {dtype_of<E>, out, lse, q, k, v, shape, mask});
   launch_attention(stream, AttentionForward<E>{out, lse, q, k, v, shape, mask}, shape.B * shape.H, scratch);
 }
 
 template <class E>
 void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, const E* out, const float* lse, const E* q,
                         const E* k, const E* v, const AttentionShape& shape, float* scratch, const DropoutMask& mask) {
+  expect(shape.K > 0 && shape.H % shape.K == 0, "query heads must be a multiple of key heads");
+  if (const DeviceKernels* device = stream.kernels())
+    return device->attention_backward(stream, {dtype_of<E>, dq, dk, dv, d_out, out, lse, q, k, v, shape, scratch, mask});
   launch_attention(stream, AttentionBackward<E>{dq, dk, dv, d_out, out, lse, q, k, v, shape, mask}, shape.B * shape.K, scratch);
 }
 

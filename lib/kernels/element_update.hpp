@@ -7,6 +7,8 @@
 // with -ffp-contract=off, so that all levels give the same bits.
 #pragma once
 
+#include <typeinfo>
+
 #include "base/error.hpp"
 #include "kernels/optimizers.hpp"
 #include "kernels/rows/optimizer.hpp"
@@ -71,11 +73,13 @@ void row_v4(const void* body, std::size_t row) {
 
 struct RowFunctions {
   RowFunction v2, v3, v4;
+  const std::type_info& type;  // of the body, by which another device finds its own
 };
 template <class Body>
-inline constexpr RowFunctions row_functions = {row_v2<Body>, row_v3<Body>, row_v4<Body>};
+inline const RowFunctions row_functions = {row_v2<Body>, row_v3<Body>, row_v4<Body>, typeid(Body)};
 
-/// Calls the function of this processor's level for rows [0, rows), each on one thread, with denormal numbers as 0.
+/// Calls the function of this processor's level for rows [0, rows), each on one thread, with denormal numbers as 0. On a GPU:
+/// the function that libfsdp_cuda was compiled with; throws UserError if there is none.
 void launch_rows(Stream& stream, const RowFunctions& functions, const void* body, std::size_t rows);
 
 /// target.parameter[i] = rule(parameter, gradient times target.gradient_scale, states), for each element.

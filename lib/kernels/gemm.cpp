@@ -26,6 +26,7 @@
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "base/timer.hpp"
+#include "kernels/device_kernels.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/tile_product.hpp"
@@ -223,8 +224,9 @@ bool multiplies(DType type) {
 template <class E, class Out>
 void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
           std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write) {
-  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
   if (m == 0 || n == 0) return;
+  if (const DeviceKernels* device = stream.kernels())
+    return device->gemm(stream, {dtype_of<E>, dtype_of<Out>, trans_a, trans_b, m, n, k, a, lda, b, ldb, out, ldo, write});
   const AddTime timed(stream.times.gemm);
   const Operands operands = {trans_a, trans_b, m, n, k, lda, ldb, ldo, write};
   if constexpr (std::is_same_v<E, f16>) {
@@ -246,10 +248,9 @@ FSDP_INSTANTIATE(f16, float)
 template <class E>
 void gemm_bias_gelu(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                     const E* b, Nullable<E> bias, E* pre, E* out) {
-  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
   const Operands o = dense(trans_b, m, n, k);
   if constexpr (std::is_same_v<E, bf16>)
-    if (worth_tiles(o)) {
+    if (!stream.kernels() && worth_tiles(o)) {
       const AddTime timed(stream.times.gemm);
       if (form == Gelu::tanh) return multiply_by_tiles(o, a, b, StoreGelu<Gelu::tanh>{out, pre, n, bias});
       return multiply_by_tiles(o, a, b, StoreGelu<Gelu::erf>{out, pre, n, bias});
@@ -261,10 +262,9 @@ void gemm_bias_gelu(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std
 template <class E>
 void gemm_gelu_backward(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                         const E* b, const E* pre, E* d_pre) {
-  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
   const Operands o = dense(trans_b, m, n, k);
   if constexpr (std::is_same_v<E, bf16>)
-    if (worth_tiles(o)) {
+    if (!stream.kernels() && worth_tiles(o)) {
       const AddTime timed(stream.times.gemm);
       if (form == Gelu::tanh) return multiply_by_tiles(o, a, b, StoreGeluGradient<Gelu::tanh>{d_pre, pre, n});
       return multiply_by_tiles(o, a, b, StoreGeluGradient<Gelu::erf>{d_pre, pre, n});

@@ -1,11 +1,12 @@
-// Runs a row body: on the CPU as an OpenMP loop over rows, in the variant for this machine's instruction set. Private to
-// kernels/.
+// Runs a row body: on the CPU as an OpenMP loop over rows, in the variant for this machine's instruction set; on another device
+// by the library that brings it. Private to kernels/.
 #pragma once
 
 #include <cstddef>
 
 #include "base/error.hpp"
 #include "device/device.hpp"
+#include "kernels/device_kernels.hpp"
 #include "kernels/rows/lanes.hpp"
 
 namespace fsdp::kernels {
@@ -32,8 +33,8 @@ void run_attention(const Body& body, std::size_t rows, float* scratch, std::size
 
 template <class Body>
 void launch(Stream& stream, const Body& body, std::size_t rows) {
-  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
   if (rows == 0) return;
+  if (const DeviceKernels* device = stream.kernels()) return device->rows(stream, typeid(Body), &body, rows);
   switch (cpu_level()) {
     case CpuLevel::v4:
       return run_rows<4>(body, rows);

@@ -14,8 +14,8 @@ StateNoise state_noise(std::uint32_t seed, std::uint64_t update, std::size_t par
 }
 
 void launch_rows(Stream& stream, const RowFunctions& functions, const void* body, std::size_t rows) {
-  expect(stream.kind() == DeviceKind::cpu, "this build has kernels for the CPU only");
   if (rows == 0) return;
+  if (const DeviceKernels* device = stream.kernels()) return device->rows(stream, functions.type, body, rows);
   const CpuLevel level = cpu_level();
   const RowFunction row = level == CpuLevel::v4 ? functions.v4 : level == CpuLevel::v3 ? functions.v3 : functions.v2;
 #pragma omp parallel if (rows > 1)

@@ -1,0 +1,126 @@
+#include "device/cuda/cuda_device.hpp"
+
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "device/traits.hpp"
+
+namespace fsdp {
+
+void check_cuda(cudaError_t status, std::string_view call, std::source_location where) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // it has been told
+  throw CallError(call, cudaGetErrorString(status), where);
+}
+
+CudaStream::CudaStream(const kernels::DeviceKernels& kernels, int priority, std::size_t workspace_bytes)
+    : kernels_(kernels), workspace_bytes_(workspace_bytes) {
+  check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority), "cudaStreamCreateWithPriority");
+  if (workspace_bytes > 0) check_cuda(cudaMalloc(&workspace_, workspace_bytes), "cudaMalloc");
+}
+
+CudaStream::~CudaStream() {
+  cudaStreamSynchronize(handle_);
+  for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  cudaFree(workspace_);
+  cudaStreamDestroy(handle_);
+}
+
+Event CudaStream::record() {
+  const std::size_t index = next_ - first_;
+  if (index == events_.size()) {
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    events_.push_back(event);
+  }
+  check_cuda(cudaEventRecord(events_[index], handle_), "cudaEventRecord");
+  return {this, next_++};
+}
+
+void CudaStream::wait(Event event) {
+  if (event.stream == this) return;
+  const CudaStream& other = cuda_stream(*event.stream);
+  if (event.number < other.first_) return;
+  check_cuda(cudaStreamWaitEvent(handle_, other.events_[event.number - other.first_], 0), "cudaStreamWaitEvent");
+}
+
+void CudaStream::synchronize() {
+  check_cuda(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
+  first_ = next_;
+}
+
+void CudaStream::synchronize(std::uint64_t number) {
+  if (number >= first_) check_cuda(cudaEventSynchronize(events_[number - first_]), "cudaEventSynchronize");
+}
+
+void CudaStream::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle_), "cudaMemcpyAsync");
+}
+
+namespace {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int index, const kernels::DeviceKernels& kernels) : kernels_(kernels) {
+    check_cuda(cudaSetDevice(index), format("cudaSetDevice({})", index));
+    check_cuda(cudaGetDeviceProperties(&properties_, index), "cudaGetDeviceProperties");
+  }
+
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  std::string description() const override {
+    return format("{} (compute capability {}.{}, {})", properties_.name, properties_.major, properties_.minor,
+                  format_bytes(static_cast<double>(properties_.totalGlobalMem)));
+  }
+
+  Buffer allocate(std::size_t bytes) override {
+    if (bytes == 0) return {};
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      std::size_t free = 0, total = 0;
+      check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+      throw UserError(format(
+          "{} of the GPU's memory could not be had ({} of {} are free); use more ranks, a smaller `micro-batch` or "
+          "`recomputation of activations`",
+          format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
+          format_bytes(static_cast<double>(total))));
+    }
+    check_cuda(status, "cudaMalloc");
+    Buffer buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t) { cudaFree(p); });
+    check_cuda(cudaMemset(data, 0, bytes), "cudaMemset");
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // other streams do not wait for the one that cleared
+    return buffer;
+  }
+
+  Buffer allocate_staging(std::size_t bytes) override {
+    if (bytes == 0) return {};
+    void* data = nullptr;
+    check_cuda(cudaMallocHost(&data, bytes), "cudaMallocHost");
+    Buffer buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t) { cudaFreeHost(p); });
+    std::memset(data, 0, bytes);
+    return buffer;
+  }
+
+  std::shared_ptr<Stream> make_stream(StreamUse use) override {
+    int least = 0, greatest = 0;  // the greatest priority is the smallest number
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    const bool computes = use == StreamUse::compute;
+    return std::make_shared<CudaStream>(kernels_, computes ? least : greatest, computes ? cuda_traits().gemm_bytes : 0);
+  }
+
+  bool communicates_at_once() const override { return true; }
+
+ private:
+  const kernels::DeviceKernels& kernels_;
+  cudaDeviceProp properties_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cuda_device(int index, const kernels::DeviceKernels& kernels) {
+  return std::make_unique<CudaDevice>(index, kernels);
+}
+
+}  // namespace fsdp

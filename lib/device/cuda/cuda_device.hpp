@@ -1,0 +1,57 @@
+// A GPU of NVIDIA's, by the CUDA runtime. Part of libfsdp_cuda, which libfsdp loads when a GPU is wanted: see cuda_library.hpp.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <source_location>
+#include <string_view>
+#include <vector>
+
+#include "device/device.hpp"
+
+namespace fsdp {
+
+/// Throws CallError with CUDA's own words unless the call succeeded.
+void check_cuda(cudaError_t status, std::string_view call, std::source_location where = std::source_location::current());
+
+/// Work is called at once, by whoever gives it, and what it queues runs on the GPU, in order. Errors of kernels come out where
+/// somebody waits. For the thread that made it.
+class CudaStream final : public Stream {
+ public:
+  CudaStream(const kernels::DeviceKernels& kernels, int priority, std::size_t workspace_bytes);
+  ~CudaStream() override;
+
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  const kernels::DeviceKernels* kernels() const override { return &kernels_; }
+  void submit(Work work) override { work.run(work.context, work.index); }
+  Event record() override;
+  void wait(Event event) override;
+  void synchronize() override;
+  void synchronize(std::uint64_t number) override;
+  void cancel() noexcept override {}  // what has been queued is the GPU's
+  bool is_asynchronous() const override { return true; }
+  void copy(void* to, const void* from, std::size_t bytes) override;
+
+  cudaStream_t handle() const { return handle_; }
+  /// What the stream's products work in.
+  void* workspace() const { return workspace_; }
+  std::size_t workspace_bytes() const { return workspace_bytes_; }
+
+ private:
+  const kernels::DeviceKernels& kernels_;
+  cudaStream_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+  const std::size_t workspace_bytes_;
+  /// Events from number `first_` on; those before are done. They are made once, and used again after each synchronize().
+  std::vector<cudaEvent_t> events_;
+  std::uint64_t first_ = 0, next_ = 0;
+};
+
+/// The stream of CUDA that a stream of this device is.
+inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
+
+/// Device `index` of those that the process sees, which becomes the current one of the calling thread. `kernels` outlives it.
+std::unique_ptr<Device> make_cuda_device(int index, const kernels::DeviceKernels& kernels);
+
+}  // namespace fsdp

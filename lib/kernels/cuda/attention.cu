@@ -1,0 +1,337 @@
+// Causal attention on CUDA cores, for every type: FlashAttention's online softmax over tiles of 32 queries and 32 keys (Dao et al.
+// 2022, Algorithm 1), and FlashAttention-2's backward pass from lse and delta (Dao 2023, Algorithm 2), once for the gradients of
+// keys and values and once for those of queries, so that no sum is shared among blocks and the order of all sums is fixed.
+//
+// A block has eight warps, and a warp four rows of the tile; lane l has element l of a row of scores, and the numbers l, l + 32,
+// ... of a row of D. All arithmetic is fp32.
+#include "base/error.hpp"
+#include "device/cuda/launch.hpp"
+#include "kernels/cuda/attention.hpp"
+#include "kernels/math.hpp"
+#include "kernels/rows/dropout.hpp"
+
+namespace fsdp::kernels {
+
+namespace {
+
+constexpr unsigned warp = 32, warps = 8, tile = 32, rows_of_warp = tile / warps;
+constexpr std::size_t most_head_size = 256;
+
+__device__ float warp_max(float value) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, value, offset);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+__device__ float warp_sum(float value) {
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+
+/// A tile in shared memory: rows of D numbers, one apart more, so that lanes that read a column each meet different banks.
+struct Tile {
+  float* data;
+  std::size_t stride;
+  __device__ float* row(std::size_t r) const { return data + r * stride; }
+  __device__ float dot(std::size_t r, const float* other, std::size_t D) const {
+    const float* mine = row(r);
+    float sum = 0;
+    for (std::size_t d = 0; d < D; ++d) sum = multiply_add(mine[d], other[d], sum);
+    return sum;
+  }
+  /// Row r becomes from[(first + r) * step], or zero from `end` on. By the whole block; sync afterwards.
+  template <class E>
+  __device__ void load(const E* from, std::size_t step, std::size_t first, std::size_t end, std::size_t D, float factor = 1) const {
+    for (std::size_t i = threadIdx.x; i < tile * D; i += blockDim.x) {
+      const std::size_t r = i / D, d = i % D;
+      row(r)[d] = first + r < end ? static_cast<float>(from[(first + r) * step + d]) * factor : 0.0f;
+    }
+  }
+};
+
+/// Hands out shared memory.
+class SharedTiles {
+ public:
+  __device__ explicit SharedTiles() : next_(reinterpret_cast<float*>(dynamic_shared())) {}
+  __device__ Tile take(std::size_t columns) {
+    const Tile t{next_, columns + 1};
+    next_ += tile * t.stride;
+    return t;
+  }
+  static std::size_t bytes(std::size_t wide, std::size_t D, std::size_t square) {
+    return sizeof(float) * tile * (wide * (D + 1) + square * (tile + 1));
+  }
+
+ private:
+  float* next_;
+};
+
+__device__ float dropout_factor(const DropoutMask& mask, std::size_t key, std::size_t query, std::size_t head, std::size_t b) {
+  return mask.dropped ? DropoutFactors(mask, key / 8, query, head, b)[key % 8] : 1.0f;
+}
+
+/// Which tile, head and sequence a block works on.
+struct Place {
+  std::size_t first, head, b;
+  __device__ Place(std::size_t tiles, std::size_t heads)
+      : first(blockIdx.x % tiles * tile), head(blockIdx.x / tiles % heads), b(blockIdx.x / tiles / heads) {}
+};
+
+std::size_t tiles_of(const AttentionShape& s) { return (s.T + tile - 1) / tile; }
+
+/// `chunks`: ceil(D / 32) or more.
+template <class E, int chunks>
+struct Forward {
+  static constexpr unsigned most_threads = warp * warps;
+  E* out;
+  float* lse;
+  const E *q, *k, *v;
+  AttentionShape s;
+  DropoutMask mask;
+  float scale;
+
+  __device__ void operator()() const {
+    const Place at((s.T + tile - 1) / tile, s.H);
+    const std::size_t kv_head = at.head / (s.H / s.K), lane = threadIdx.x % warp, first_row = threadIdx.x / warp * rows_of_warp;
+    SharedTiles shared;
+    const Tile queries = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D), p = shared.take(tile);
+    queries.load(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, s.T, s.D, scale);
+    float top[rows_of_warp], total[rows_of_warp], sum[rows_of_warp][chunks];
+    for (unsigned r = 0; r < rows_of_warp; ++r) {
+      top[r] = -__builtin_huge_valf();
+      total[r] = 0;
+      for (int c = 0; c < chunks; ++c) sum[r][c] = 0;
+    }
+    for (std::size_t key = 0; key < at.first + tile && key < s.T; key += tile) {
+      __syncthreads();
+      keys.load(k + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
+      values.load(v + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
+      __syncthreads();
+      for (unsigned r = 0; r < rows_of_warp; ++r) {
+        const std::size_t row = first_row + r, query = at.first + row;
+        const bool seen = key + lane <= query && key + lane < s.T;
+        const float score = seen ? keys.dot(lane, queries.row(row), s.D) : -__builtin_huge_valf();
+        const float largest = warp_max(score), before = top[r];
+        if (largest > top[r]) top[r] = largest;
+        const float e = seen ? exp(score - top[r]) : 0.0f, shrink = key == 0 ? 0.0f : exp(before - top[r]);
+        total[r] = total[r] * shrink + warp_sum(e);
+        p.row(row)[lane] = seen ? e * dropout_factor(mask, key + lane, query, at.head, at.b) : 0.0f;
+        for (int c = 0; c < chunks; ++c) sum[r][c] *= shrink;
+      }
+      __syncwarp();
+      for (unsigned r = 0; r < rows_of_warp; ++r)
+        for (std::size_t j = 0; j < tile; ++j) {
+          const float weight = p.row(first_row + r)[j];
+          for (int c = 0; c < chunks; ++c)
+            if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D)
+              sum[r][c] = multiply_add(weight, values.row(j)[d], sum[r][c]);
+        }
+    }
+    for (unsigned r = 0; r < rows_of_warp; ++r) {
+      const std::size_t query = at.first + first_row + r;
+      if (query >= s.T) continue;
+      E* const to = out + ((at.b * s.T + query) * s.H + at.head) * s.D;
+      for (int c = 0; c < chunks; ++c)
+        if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D) to[d] = E(sum[r][c] / total[r]);
+      if (lane == 0) lse[(at.b * s.H + at.head) * s.T + query] = top[r] + log(total[r]);
+    }
+  }
+};
+
+/// delta[b,h,t] = sum over d of d_out * out: a warp for each.
+template <class E>
+struct Delta {
+  static constexpr unsigned most_threads = warp * warps;
+  float* delta;
+  const E *d_out, *out;
+  std::size_t B, T, H, D;
+
+  __device__ void operator()() const {
+    const std::size_t i = static_cast<std::size_t>(blockIdx.x) * warps + threadIdx.x / warp, lane = threadIdx.x % warp;
+    if (i >= B * T * H) return;
+    float sum = 0;
+    for (std::size_t d = lane; d < D; d += warp)
+      sum = multiply_add(static_cast<float>(d_out[i * D + d]), static_cast<float>(out[i * D + d]), sum);
+    sum = warp_sum(sum);
+    if (lane == 0) delta[(i / (T * H) * H + i % H) * T + i / H % T] = sum;
+  }
+};
+
+/// What a pair of a query and a key gives: the probability as values meet it, after dropout, and the gradient of the score.
+struct Pair {
+  float weight, slope;
+};
+
+/// The gradients of a tile of keys and values: sums over the queries from theirs on, of all heads that share them.
+template <class E, int chunks>
+struct KeyBackward {
+  static constexpr unsigned most_threads = warp * warps;
+  E *dk, *dv;
+  const E* d_out;
+  const float *lse, *delta;
+  const E *q, *k, *v;
+  AttentionShape s;
+  DropoutMask mask;
+  float scale;
+
+  __device__ void operator()() const {
+    const Place at((s.T + tile - 1) / tile, s.K);
+    const std::size_t lane = threadIdx.x % warp, first_row = threadIdx.x / warp * rows_of_warp, group = s.H / s.K;
+    SharedTiles shared;
+    const Tile queries = shared.take(s.D), d_outs = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D),
+               weights = shared.take(tile), slopes = shared.take(tile);
+    keys.load(k + at.b * s.T * s.kv_stride + at.head * s.D, s.kv_stride, at.first, s.T, s.D);
+    values.load(v + at.b * s.T * s.kv_stride + at.head * s.D, s.kv_stride, at.first, s.T, s.D);
+    float d_key[rows_of_warp][chunks] = {}, d_value[rows_of_warp][chunks] = {};
+    for (std::size_t head = at.head * group; head < (at.head + 1) * group; ++head)
+      for (std::size_t query = at.first; query < s.T; query += tile) {
+        __syncthreads();
+        queries.load(q + at.b * s.T * s.q_stride + head * s.D, s.q_stride, query, s.T, s.D);
+        d_outs.load(d_out + (at.b * s.T * s.H + head) * s.D, s.H * s.D, query, s.T, s.D);
+        __syncthreads();
+        const std::size_t i = query + lane, of_query = (at.b * s.H + head) * s.T + i;
+        for (unsigned r = 0; r < rows_of_warp; ++r) {
+          const std::size_t row = first_row + r, key = at.first + row;
+          Pair pair{0, 0};
+          if (key <= i && i < s.T) {
+            const float factor = dropout_factor(mask, key, i, head, at.b);
+            const float probability = exp(queries.dot(lane, keys.row(row), s.D) * scale - lse[of_query]);
+            pair.weight = probability * factor;
+            pair.slope = probability * (d_outs.dot(lane, values.row(row), s.D) * factor - delta[of_query]) * scale;
+          }
+          weights.row(row)[lane] = pair.weight;
+          slopes.row(row)[lane] = pair.slope;
+        }
+        __syncwarp();
+        for (unsigned r = 0; r < rows_of_warp; ++r)
+          for (std::size_t j = 0; j < tile; ++j) {
+            const float weight = weights.row(first_row + r)[j], slope = slopes.row(first_row + r)[j];
+            for (int c = 0; c < chunks; ++c)
+              if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D) {
+                d_value[r][c] = multiply_add(weight, d_outs.row(j)[d], d_value[r][c]);
+                d_key[r][c] = multiply_add(slope, queries.row(j)[d], d_key[r][c]);
+              }
+          }
+      }
+    for (unsigned r = 0; r < rows_of_warp; ++r) {
+      const std::size_t key = at.first + first_row + r, to = (at.b * s.T + key) * s.kv_stride + at.head * s.D;
+      if (key >= s.T) continue;
+      for (int c = 0; c < chunks; ++c)
+        if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D) {
+          dk[to + d] = E(d_key[r][c]);
+          dv[to + d] = E(d_value[r][c]);
+        }
+    }
+  }
+};
+
+/// The gradients of a tile of queries: sums over the keys up to theirs.
+template <class E, int chunks>
+struct QueryBackward {
+  static constexpr unsigned most_threads = warp * warps;
+  E* dq;
+  const E* d_out;
+  const float *lse, *delta;
+  const E *q, *k, *v;
+  AttentionShape s;
+  DropoutMask mask;
+  float scale;
+
+  __device__ void operator()() const {
+    const Place at((s.T + tile - 1) / tile, s.H);
+    const std::size_t kv_head = at.head / (s.H / s.K), lane = threadIdx.x % warp, first_row = threadIdx.x / warp * rows_of_warp;
+    SharedTiles shared;
+    const Tile queries = shared.take(s.D), d_outs = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D),
+               slopes = shared.take(tile);
+    queries.load(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, s.T, s.D);
+    d_outs.load(d_out + (at.b * s.T * s.H + at.head) * s.D, s.H * s.D, at.first, s.T, s.D);
+    float d_query[rows_of_warp][chunks] = {};
+    for (std::size_t key = 0; key < at.first + tile && key < s.T; key += tile) {
+      __syncthreads();
+      keys.load(k + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
+      values.load(v + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
+      __syncthreads();
+      for (unsigned r = 0; r < rows_of_warp; ++r) {
+        const std::size_t row = first_row + r, query = at.first + row, j = key + lane;
+        float slope = 0;
+        if (j <= query && query < s.T) {
+          const std::size_t of_query = (at.b * s.H + at.head) * s.T + query;
+          const float factor = dropout_factor(mask, j, query, at.head, at.b);
+          const float probability = exp(keys.dot(lane, queries.row(row), s.D) * scale - lse[of_query]);
+          slope = probability * (values.dot(lane, d_outs.row(row), s.D) * factor - delta[of_query]) * scale;
+        }
+        slopes.row(row)[lane] = slope;
+      }
+      __syncwarp();
+      for (unsigned r = 0; r < rows_of_warp; ++r)
+        for (std::size_t j = 0; j < tile; ++j) {
+          const float slope = slopes.row(first_row + r)[j];
+          for (int c = 0; c < chunks; ++c)
+            if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D)
+              d_query[r][c] = multiply_add(slope, keys.row(j)[d], d_query[r][c]);
+        }
+    }
+    for (unsigned r = 0; r < rows_of_warp; ++r) {
+      const std::size_t query = at.first + first_row + r;
+      if (query >= s.T) continue;
+      E* const to = dq + (at.b * s.T + query) * s.q_stride + at.head * s.D;
+      for (int c = 0; c < chunks; ++c)
+        if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D) to[d] = E(d_query[r][c]);
+    }
+  }
+};
+
+/// Calls f<chunks>() for heads of D.
+template <class F>
+cudaError_t with_chunks(std::size_t D, F f) {
+  if (D > most_head_size)
+    throw UserError(format("heads of {} numbers do not fit the kernels for GPUs (they take {} at most); train on the CPU", D,
+                           most_head_size));
+  if (D <= 2 * warp) return f.template operator()<2>();
+  if (D <= 4 * warp) return f.template operator()<4>();
+  return f.template operator()<8>();
+}
+
+float scale_of(const AttentionShape& shape) { return 1 / std::sqrt(static_cast<float>(shape.D)); }
+
+}  // namespace
+
+cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCall& call) {
+  const AttentionShape& s = call.shape;
+  if (s.B * s.T == 0) return cudaSuccess;
+  return with_chunks(s.D, [&]<int chunks>() {
+    return with_element(call.type, [&]<class E>() {
+      return launch_kernel(
+          stream, static_cast<unsigned>(tiles_of(s) * s.H * s.B), warp * warps, SharedTiles::bytes(3, s.D, 1),
+          Forward<E, chunks>{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q), static_cast<const E*>(call.k),
+                             static_cast<const E*>(call.v), s, call.mask, scale_of(s)});
+    });
+  });
+}
+
+cudaError_t attention_backward_cuda(cudaStream_t stream, const AttentionBackwardCall& call) {
+  const AttentionShape& s = call.shape;
+  if (s.B * s.T == 0) return cudaSuccess;
+  return with_chunks(s.D, [&]<int chunks>() {
+    return with_element(call.type, [&]<class E>() {
+      const E *const d_out = static_cast<const E*>(call.d_out), *const q = static_cast<const E*>(call.q),
+                     *const k = static_cast<const E*>(call.k), *const v = static_cast<const E*>(call.v);
+      const unsigned threads = warp * warps;
+      cudaError_t status =
+          launch_kernel(stream, static_cast<unsigned>((s.B * s.T * s.H + warps - 1) / warps), threads, 0,
+                        Delta<E>{call.scratch, d_out, static_cast<const E*>(call.out), s.B, s.T, s.H, s.D});
+      if (status != cudaSuccess) return status;
+      status = launch_kernel(stream, static_cast<unsigned>(tiles_of(s) * s.K * s.B), threads, SharedTiles::bytes(4, s.D, 2),
+                             KeyBackward<E, chunks>{static_cast<E*>(call.dk), static_cast<E*>(call.dv), d_out, call.lse,
+                                                    call.scratch, q, k, v, s, call.mask, scale_of(s)});
+      if (status != cudaSuccess) return status;
+      return launch_kernel(stream, static_cast<unsigned>(tiles_of(s) * s.H * s.B), threads, SharedTiles::bytes(4, s.D, 1),
+                           QueryBackward<E, chunks>{static_cast<E*>(call.dq), d_out, call.lse, call.scratch, q, k, v, s,
+                                                    call.mask, scale_of(s)});
+    });
+  });
+}
+
+}  // namespace fsdp::kernels

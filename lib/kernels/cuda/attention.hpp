@@ -1,0 +1,13 @@
+// Attention on a GPU: see kernels.hpp. Both queue their kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device_kernels.hpp"
+
+namespace fsdp::kernels {
+
+cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCall& call);
+cudaError_t attention_backward_cuda(cudaStream_t stream, const AttentionBackwardCall& call);
+
+}  // namespace fsdp::kernels

@@ -1,0 +1,121 @@
+#include "kernels/cuda/gemm.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp::kernels {
+
+namespace {
+
+void check(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw CallError(format("cuBLASLt, {}", what), cublasLtGetStatusString(status));
+}
+
+template <class Handle, cublasStatus_t (*destroy)(Handle)>
+struct Destroy {
+  using pointer = Handle;
+  void operator()(Handle handle) const { destroy(handle); }
+};
+using Description = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
+using Layout =
+    std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
+using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
+                                   Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+
+cudaDataType_t type_of(DType type) {
+  switch (type) {
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+/// A row-major matrix [rows, columns] as cuBLASLt sees it: its transpose, by columns.
+Layout layout_of(DType type, std::size_t rows, std::size_t columns, std::size_t ld) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check(cublasLtMatrixLayoutCreate(&layout, type_of(type), columns, rows, static_cast<std::int64_t>(ld)), "a matrix layout");
+  return Layout(layout);
+}
+
+unsigned alignment_of(const void* pointer) {
+  constexpr unsigned most = 256;  // what cudaMalloc gives
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  return address == 0 ? most : std::min(most, 1u << std::min(8, std::countr_zero(address)));
+}
+
+}  // namespace
+
+struct CudaProducts::Prepared {
+  Description description;
+  Layout a, b, out;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+CudaProducts::CudaProducts() { check(cublasLtCreate(&handle_), "starting"); }
+CudaProducts::~CudaProducts() { cublasLtDestroy(handle_); }
+
+std::string CudaProducts::description() const {
+  const std::size_t version = cublasLtGetVersion();
+  return format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+/// out = op(a) op(b) by rows is out^T = op(b)^T op(a)^T by columns: the operands change places.
+const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t workspace_bytes) {
+  if (const auto found = prepared_.find(s); found != prepared_.end()) return found->second;
+  Prepared made{};
+  cublasLtMatmulDesc_t description = nullptr;
+  check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a description");
+  made.description.reset(description);
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, Trans trans) {
+    const cublasOperation_t operation = trans == Trans::yes ? CUBLAS_OP_T : CUBLAS_OP_N;
+    check(cublasLtMatmulDescSetAttribute(description, attribute, &operation, sizeof operation), "a description");
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, s.trans_b);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, s.trans_a);
+  made.a = s.trans_a == Trans::no ? layout_of(s.type, s.m, s.k, s.lda) : layout_of(s.type, s.k, s.m, s.lda);
+  made.b = s.trans_b == Trans::no ? layout_of(s.type, s.k, s.n, s.ldb) : layout_of(s.type, s.n, s.k, s.ldb);
+  made.out = layout_of(s.out_type, s.m, s.n, s.ldo);
+
+  cublasLtMatmulPreference_t preference = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&preference), "a preference");
+  const Preference owner(preference);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "a preference");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    prefer(attribute, std::uint32_t{s.alignment});
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  check(cublasLtMatmulAlgoGetHeuristic(handle_, description, made.b.get(), made.a.get(), made.out.get(), made.out.get(), preference,
+                                       1, &found, &count),
+        "choosing an algorithm");
+  if (count == 0)
+    throw CallError("cublasLtMatmulAlgoGetHeuristic",
+                    format("no algorithm for a product of {} x {} x {}", s.m, s.k, s.n));
+  made.algorithm = found.algo;
+  return prepared_.emplace(s, std::move(made)).first->second;
+}
+
+void CudaProducts::multiply(cudaStream_t stream, const Product& p, void* workspace, std::size_t workspace_bytes) {
+  const unsigned alignment = std::min({alignment_of(p.a), alignment_of(p.b), alignment_of(p.out)});
+  const Prepared& prepared = prepare(
+      {p.type, p.out_type, p.trans_a, p.trans_b, p.m, p.n, p.k, p.lda, p.ldb, p.ldo, p.write, alignment}, workspace_bytes);
+  const float one = 1, old = p.write == Write::add ? 1 : 0;
+  check(cublasLtMatmul(handle_, prepared.description.get(), &one, p.b, prepared.b.get(), p.a, prepared.a.get(), &old, p.out,
+                       prepared.out.get(), p.out, prepared.out.get(), &prepared.algorithm, workspace, workspace_bytes, stream),
+        "a product");
+}
+
+}  // namespace fsdp::kernels

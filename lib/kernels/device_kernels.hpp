@@ -1,0 +1,61 @@
+// What a device other than the CPU computes with. The library that brings the device implements it, and its streams lead to it
+// (Stream::kernels()); the functions of kernels.hpp, which everybody calls, hand on to it.
+#pragma once
+
+#include <cstddef>
+#include <typeinfo>
+
+#include "base/element.hpp"
+#include "device/device.hpp"
+#include "kernels/kernels.hpp"
+
+namespace fsdp::kernels {
+
+/// The operands of gemm().
+struct Product {
+  DType type, out_type;
+  Trans trans_a, trans_b;
+  std::size_t m, n, k;
+  const void* a;
+  std::size_t lda;
+  const void* b;
+  std::size_t ldb;
+  void* out;
+  std::size_t ldo;
+  Write write;
+};
+
+/// The operands of attention_forward() and attention_backward().
+struct AttentionForwardCall {
+  DType type;
+  void* out;
+  float* lse;
+  const void *q, *k, *v;
+  AttentionShape shape;
+  DropoutMask mask;
+};
+struct AttentionBackwardCall {
+  DType type;
+  void *dq, *dk, *dv;
+  const void *d_out, *out;
+  const float* lse;
+  const void *q, *k, *v;
+  AttentionShape shape;
+  float* scratch;
+  DropoutMask mask;
+};
+
+class DeviceKernels {
+ public:
+  virtual ~DeviceKernels() = default;
+  /// Calls `body`, which is of a type of rows/bodies.hpp, for rows [0, rows). Throws UserError for a type that the library was
+  /// not compiled with: the rule of an optimizer that was added from outside.
+  virtual void rows(Stream& stream, const std::type_info& type, const void* body, std::size_t rows) const = 0;
+  virtual void gemm(Stream& stream, const Product& product) const = 0;
+  virtual void attention_forward(Stream& stream, const AttentionForwardCall& call) const = 0;
+  virtual void attention_backward(Stream& stream, const AttentionBackwardCall& call) const = 0;
+  /// Names what gemm() runs on: "cuBLASLt 13.1".
+  virtual std::string gemm_description() const = 0;
+};
+
+}  // namespace fsdp::kernels
