@@ -1,12 +1,12 @@
 # `cmake --install`: programs (apps/, tools/), libfsdp, its headers, and what find_package(fsdp) reads. The target is fsdp::fsdp;
-# headers are included as in here, "fsdp/plan.hpp". Those that need another library's headers (mpi.h, dnnl.hpp) or the flags of one
-# instruction set are left out, and no other header includes them: the test "install" compiles all that are installed. Of the
+# headers are included as in here, "fsdp/plan.hpp". Those that need another library's headers (mpi.h, dnnl.hpp, cuda_runtime.h) or the
+# flags of one instruction set are left out, and no other header includes them: the test "install" compiles all that are installed. Of the
 # row kernels there is what an optimizer of one's own is compiled with (docs/extending-optimizer.md).
 include(CMakePackageConfigHelpers)
 set_target_properties(fsdp PROPERTIES INSTALL_RPATH $ORIGIN)
 install(TARGETS fsdp EXPORT fsdp-targets)
 install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp FILES_MATCHING PATTERN "*.hpp"
-  PATTERN "comm/mpi" EXCLUDE PATTERN "kernels/rows" EXCLUDE PATTERN "kernels/launch.hpp" EXCLUDE
+  PATTERN "comm/mpi" EXCLUDE PATTERN "device/cuda" EXCLUDE PATTERN "kernels/cuda" EXCLUDE PATTERN "kernels/rows" EXCLUDE PATTERN "kernels/launch.hpp" EXCLUDE
   PATTERN "kernels/tile_product.hpp" EXCLUDE)
 foreach(header IN ITEMS optimizer pointwise dropout lanes narrow)
   install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/kernels/rows/${header}.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp/kernels/rows)

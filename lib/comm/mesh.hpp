@@ -2,6 +2,7 @@
 // they can.
 #pragma once
 
+#include <array>
 #include <memory>
 
 #include "comm/communicator.hpp"
@@ -17,6 +18,15 @@ struct Mesh {
   /// The ranks of `shard` once more, for gathers that run while something is reduced; null where they never do.
   std::unique_ptr<Communicator> gather = nullptr;
   Communicator& along(GroupAxis axis) const;
+
+  /// What moves memory of a device: the groups themselves where they reach it, else those of use_device().
+  Collectives& data_along(GroupAxis axis) const;
+  Collectives& data_of_gathers() const;
+  /// Makes the groups ready for memory of `device`, which outlives the mesh. Collective over world.
+  void use_device(Device& device);
+
+  std::array<std::unique_ptr<Collectives>, 4> staged =
+      {};  // by axis, and of `gather`, where the host does not reach the memory
 };
 
 /// World rank r is rank r % shard_size of shard group r / shard_size, and rank r / shard_size of its replicate group.

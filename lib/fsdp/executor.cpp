@@ -443,7 +443,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
 
 void Executor::run_collective(const Operation& op) {
   Stream& s = stream(op.stream);
-  Communicator& group = op.stream == StreamId::gather && mesh_->gather ? *mesh_->gather : mesh_->along(op.group);
+  Collectives& group = op.stream == StreamId::gather ? mesh_->data_of_gathers() : mesh_->data_along(op.group);
   const Location &from = op.reads[0], &to = op.writes[0];
   switch (op.kind) {
     case OperationKind::all_gather:

@@ -99,9 +99,9 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options) {
   expect(device.kind() == model_.device().kind, "a plan runs on the kind of device that it is for");
   Buffer arena;
   agree(world_, [&] { arena = device.allocate(plan().arena_bytes); });  // before the collective one below
-  Buffer slots;                                                         // one shard group may fail alone
-  agree(world_, [&] { slots = mesh_.shard->allocate(device, plan().slot_bytes); });
-  if (device.communicates_at_once()) mesh_.gather = mesh_.shard->split(0, mesh_.shard->rank());
+  mesh_.use_device(device);
+  Buffer slots;  // one shard group may fail alone
+  agree(world_, [&] { slots = mesh_.data_along(GroupAxis::shard).allocate(device, plan().slot_bytes); });
   return executor_.emplace(model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(arena),
                            std::move(slots), mesh_, std::move(options));
 }

@@ -93,6 +93,10 @@ void compare(const char* name, std::size_t n, std::size_t rows, float tolerance,
   double error = 0, size = 0;
   bool finite = true;
   for (std::size_t i = 0; i < n; ++i) {
+    if (!std::isfinite(host[i])) {  // some 16-bit numbers of the input are not
+      finite = finite && std::memcmp(&got[i], &host[i], sizeof(float)) == 0;
+      continue;
+    }
     finite = finite && std::isfinite(got[i]);
     error = std::max(error, std::abs(static_cast<double>(got[i]) - host[i]));
     size = std::max(size, std::abs(static_cast<double>(host[i])));
@@ -191,7 +195,9 @@ int main() {
   const auto optimizer = [&](const char* name, auto rule) {
     using Update = k::ElementUpdate<decltype(rule), float>;
     compare(name, 5 * n, blocks, rounding, [=](F x, I) {
-      Update body{rule, {.parameter = x, .state = {}, .gradient = x + n, .n = n, .norm = nullptr, .scales = true}};
+      Update body{
+          rule,
+          {.parameter = x, .state = {}, .gradient = x + n, .n = n, .norm = nullptr, .scales = true, .noise = {}, .copy = {}}};
       for (int s = 0; s < rule.states; ++s) body.memory.state[s] = x + (2 + s) * n;
       return body;
     });

@@ -14,8 +14,8 @@ void check_cuda(cudaError_t status, std::string_view call, std::source_location 
   throw CallError(call, cudaGetErrorString(status), where);
 }
 
-CudaStream::CudaStream(const kernels::DeviceKernels& kernels, int priority, std::size_t workspace_bytes)
-    : kernels_(kernels), workspace_bytes_(workspace_bytes) {
+CudaStream::CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, std::size_t workspace_bytes)
+    : kernels_(std::move(kernels)), workspace_bytes_(workspace_bytes) {
   check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority), "cudaStreamCreateWithPriority");
   if (workspace_bytes > 0) check_cuda(cudaMalloc(&workspace_, workspace_bytes), "cudaMalloc");
 }
@@ -62,7 +62,7 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, const kernels::DeviceKernels& kernels) : kernels_(kernels) {
+  CudaDevice(int index, std::shared_ptr<const kernels::DeviceKernels> kernels) : kernels_(std::move(kernels)) {
     check_cuda(cudaSetDevice(index), format("cudaSetDevice({})", index));
     check_cuda(cudaGetDeviceProperties(&properties_, index), "cudaGetDeviceProperties");
   }
@@ -81,11 +81,11 @@ class CudaDevice final : public Device {
       cudaGetLastError();
       std::size_t free = 0, total = 0;
       check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-      throw UserError(format(
-          "{} of the GPU's memory could not be had ({} of {} are free); use more ranks, a smaller `micro-batch` or "
-          "`recomputation of activations`",
-          format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
-          format_bytes(static_cast<double>(total))));
+      throw UserError(
+          format("{} of the GPU's memory could not be had ({} of {} are free); use more ranks, a smaller `micro-batch` or "
+                 "`recomputation of activations`",
+                 format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
+                 format_bytes(static_cast<double>(total))));
     }
     check_cuda(status, "cudaMalloc");
     Buffer buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t) { cudaFree(p); });
@@ -113,14 +113,14 @@ class CudaDevice final : public Device {
   bool communicates_at_once() const override { return true; }
 
  private:
-  const kernels::DeviceKernels& kernels_;
+  std::shared_ptr<const kernels::DeviceKernels> kernels_;
   cudaDeviceProp properties_{};
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_cuda_device(int index, const kernels::DeviceKernels& kernels) {
-  return std::make_unique<CudaDevice>(index, kernels);
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels) {
+  return std::make_unique<CudaDevice>(index, std::move(kernels));
 }
 
 }  // namespace fsdp

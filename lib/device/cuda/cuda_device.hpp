@@ -19,11 +19,11 @@ void check_cuda(cudaError_t status, std::string_view call, std::source_location 
 /// somebody waits. For the thread that made it.
 class CudaStream final : public Stream {
  public:
-  CudaStream(const kernels::DeviceKernels& kernels, int priority, std::size_t workspace_bytes);
+  CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, std::size_t workspace_bytes);
   ~CudaStream() override;
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
-  const kernels::DeviceKernels* kernels() const override { return &kernels_; }
+  const kernels::DeviceKernels* kernels() const override { return kernels_.get(); }
   void submit(Work work) override { work.run(work.context, work.index); }
   Event record() override;
   void wait(Event event) override;
@@ -39,7 +39,7 @@ class CudaStream final : public Stream {
   std::size_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
-  const kernels::DeviceKernels& kernels_;
+  std::shared_ptr<const kernels::DeviceKernels> kernels_;
   cudaStream_t handle_ = nullptr;
   void* workspace_ = nullptr;
   const std::size_t workspace_bytes_;
@@ -51,7 +51,8 @@ class CudaStream final : public Stream {
 /// The stream of CUDA that a stream of this device is.
 inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
 
-/// Device `index` of those that the process sees, which becomes the current one of the calling thread. `kernels` outlives it.
-std::unique_ptr<Device> make_cuda_device(int index, const kernels::DeviceKernels& kernels);
+/// Device `index` of those that the process sees, which becomes the current one of the calling thread; it computes with
+/// `kernels`.
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels);
 
 }  // namespace fsdp

@@ -1,8 +1,10 @@
-// Causal attention on CUDA cores, for every type: FlashAttention's online softmax over tiles of 32 queries and 32 keys (Dao et al.
-// 2022, Algorithm 1), and FlashAttention-2's backward pass from lse and delta (Dao 2023, Algorithm 2), once for the gradients of
-// keys and values and once for those of queries, so that no sum is shared among blocks and the order of all sums is fixed.
+// Causal attention on CUDA cores, for every type: FlashAttention's online softmax over tiles of 32 queries and 32 keys (Dao et
+// al. 2022, Algorithm 1), and FlashAttention-2's backward pass from lse and delta (Dao 2023, Algorithm 2), once for the
+// gradients of keys and values and once for those of queries, so that no sum is shared among blocks and the order of all sums
+// is fixed.
 //
-// A block has eight warps, and a warp four rows of the tile; lane l has element l of a row of scores, and the numbers l, l + 32,
+// A block has eight warps, and a warp four rows of the tile; lane l has element l of a row of scores, and the numbers l, l +
+// 32,
 // ... of a row of D. All arithmetic is fp32.
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
@@ -15,7 +17,7 @@ namespace fsdp::kernels {
 namespace {
 
 constexpr unsigned warp = 32, warps = 8, tile = 32, rows_of_warp = tile / warps;
-constexpr std::size_t most_head_size = 256;
+static_assert(most_head_size_on_cuda == 8 * warp);
 
 __device__ float warp_max(float value) {
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -43,7 +45,8 @@ struct Tile {
   }
   /// Row r becomes from[(first + r) * step], or zero from `end` on. By the whole block; sync afterwards.
   template <class E>
-  __device__ void load(const E* from, std::size_t step, std::size_t first, std::size_t end, std::size_t D, float factor = 1) const {
+  __device__ void load(const E* from, std::size_t step, std::size_t first, std::size_t end, std::size_t D,
+                       float factor = 1) const {
     for (std::size_t i = threadIdx.x; i < tile * D; i += blockDim.x) {
       const std::size_t r = i / D, d = i % D;
       row(r)[d] = first + r < end ? static_cast<float>(from[(first + r) * step + d]) * factor : 0.0f;
@@ -286,9 +289,7 @@ struct QueryBackward {
 /// Calls f<chunks>() for heads of D.
 template <class F>
 cudaError_t with_chunks(std::size_t D, F f) {
-  if (D > most_head_size)
-    throw UserError(format("heads of {} numbers do not fit the kernels for GPUs (they take {} at most); train on the CPU", D,
-                           most_head_size));
+  expect(D <= most_head_size_on_cuda, "heads are not too large");
   if (D <= 2 * warp) return f.template operator()<2>();
   if (D <= 4 * warp) return f.template operator()<4>();
   return f.template operator()<8>();
@@ -319,9 +320,8 @@ cudaError_t attention_backward_cuda(cudaStream_t stream, const AttentionBackward
       const E *const d_out = static_cast<const E*>(call.d_out), *const q = static_cast<const E*>(call.q),
                      *const k = static_cast<const E*>(call.k), *const v = static_cast<const E*>(call.v);
       const unsigned threads = warp * warps;
-      cudaError_t status =
-          launch_kernel(stream, static_cast<unsigned>((s.B * s.T * s.H + warps - 1) / warps), threads, 0,
-                        Delta<E>{call.scratch, d_out, static_cast<const E*>(call.out), s.B, s.T, s.H, s.D});
+      cudaError_t status = launch_kernel(stream, static_cast<unsigned>((s.B * s.T * s.H + warps - 1) / warps), threads, 0,
+                                         Delta<E>{call.scratch, d_out, static_cast<const E*>(call.out), s.B, s.T, s.H, s.D});
       if (status != cudaSuccess) return status;
       status = launch_kernel(stream, static_cast<unsigned>(tiles_of(s) * s.K * s.B), threads, SharedTiles::bytes(4, s.D, 2),
                              KeyBackward<E, chunks>{static_cast<E*>(call.dk), static_cast<E*>(call.dv), d_out, call.lse,

@@ -7,6 +7,9 @@
 
 namespace fsdp::kernels {
 
+/// Heads have at most so many numbers.
+inline constexpr std::size_t most_head_size_on_cuda = 256;
+
 cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCall& call);
 cudaError_t attention_backward_cuda(cudaStream_t stream, const AttentionBackwardCall& call);
 

@@ -23,9 +23,10 @@ struct Destroy {
   using pointer = Handle;
   void operator()(Handle handle) const { destroy(handle); }
 };
-using Description = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
-using Layout =
-    std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
+using Description =
+    std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
+using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>,
+                               Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
 using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
                                    Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
 
@@ -98,12 +99,11 @@ const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t 
     prefer(attribute, std::uint32_t{s.alignment});
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle_, description, made.b.get(), made.a.get(), made.out.get(), made.out.get(), preference,
-                                       1, &found, &count),
+  check(cublasLtMatmulAlgoGetHeuristic(handle_, description, made.b.get(), made.a.get(), made.out.get(), made.out.get(),
+                                       preference, 1, &found, &count),
         "choosing an algorithm");
   if (count == 0)
-    throw CallError("cublasLtMatmulAlgoGetHeuristic",
-                    format("no algorithm for a product of {} x {} x {}", s.m, s.k, s.n));
+    throw CallError("cublasLtMatmulAlgoGetHeuristic", format("no algorithm for a product of {} x {} x {}", s.m, s.k, s.n));
   made.algorithm = found.algo;
   return prepared_.emplace(s, std::move(made)).first->second;
 }

@@ -3,7 +3,6 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "base/timer.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/gemm.hpp"
@@ -20,7 +19,8 @@ class CudaKernels final : public kernels::DeviceKernels {
     const auto found = rows_.find(type);
     if (found == rows_.end())
       throw UserError(
-          "an optimizer was added to this program that has no kernels for GPUs (libfsdp_cuda was compiled without its rule); train "
+          "an optimizer was added to this program that has no kernels for GPUs (libfsdp_cuda was compiled without its rule); "
+          "train "
           "on the CPU, or add the rule to lib/kernels/rows/bodies.hpp");
     check_cuda(found->second(cuda_stream(stream).handle(), body, rows), "launching a row kernel");
   }
@@ -29,6 +29,9 @@ class CudaKernels final : public kernels::DeviceKernels {
     products_.multiply(on.handle(), product, on.workspace(), on.workspace_bytes());
   }
   void attention_forward(Stream& stream, const kernels::AttentionForwardCall& call) const override {
+    if (call.shape.D > kernels::most_head_size_on_cuda)
+      throw UserError(format("heads of {} numbers do not fit the kernels for GPUs (they take {} at most); train on the CPU",
+                             call.shape.D, kernels::most_head_size_on_cuda));
     check_cuda(kernels::attention_forward_cuda(cuda_stream(stream).handle(), call), "launching attention");
   }
   void attention_backward(Stream& stream, const kernels::AttentionBackwardCall& call) const override {
@@ -41,22 +44,22 @@ class CudaKernels final : public kernels::DeviceKernels {
   mutable kernels::CudaProducts products_;  // prepares what it meets for the first time
 };
 
-/// A device and what it computes with.
-class DeviceWithKernels final : public Device {
- public:
-  explicit DeviceWithKernels(int index) : device_(make_cuda_device(index, kernels_)) {}
-  DeviceKind kind() const override { return device_->kind(); }
-  std::string description() const override { return device_->description() + ", " + kernels_.gemm_description(); }
-  Buffer allocate(std::size_t bytes) override { return device_->allocate(bytes); }
-  Buffer allocate_staging(std::size_t bytes) override { return device_->allocate_staging(bytes); }
-  std::shared_ptr<Stream> make_stream(StreamUse use) override { return device_->make_stream(use); }
-  bool communicates_at_once() const override { return device_->communicates_at_once(); }
+int device_count(std::string* why) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess) return count;
+  *why = cudaGetErrorString(status);
+  cudaGetLastError();
+  return 0;
+}
 
- private:
-  CudaKernels kernels_;
-  std::unique_ptr<Device> device_;
-};
+std::unique_ptr<Device> make_device(int index) { return make_cuda_device(index, std::make_shared<CudaKernels>()); }
 
 }  // namespace
 
 }  // namespace fsdp
+
+extern "C" [[gnu::visibility("default")]] const fsdp::CudaLibrary* fsdp_cuda_library() {
+  static const fsdp::CudaLibrary library = {FSDP_VERSION, fsdp::device_count, fsdp::make_device};
+  return &library;
+}

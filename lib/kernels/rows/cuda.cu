@@ -1,26 +1,32 @@
 #include "kernels/rows/cuda.hpp"
 
+#include "device/cuda/launch.hpp"
 #include "kernels/rows/bodies.hpp"
 
 namespace fsdp::kernels {
 
 namespace {
 
-constexpr int threads = 256;
 constexpr std::size_t most_blocks = std::size_t{1} << 20;
 
 template <class Body>
-__global__ void __launch_bounds__(threads) rows_kernel(Body body, std::size_t rows) {
-  for (std::size_t r = blockIdx.x; r < rows; r += gridDim.x) body(CudaLanes{}, r);
-}
+struct Rows {
+  static constexpr unsigned most_threads = 256;
+  Body body;
+  std::size_t rows;
+
+  __device__ void operator()() const {
+    for (std::size_t r = blockIdx.x; r < rows; r += gridDim.x) body(CudaLanes{}, r);
+  }
+};
 
 }  // namespace
 
 template <class Body>
 cudaError_t run_rows_cuda(cudaStream_t stream, const Body& body, std::size_t rows) {
   if (rows == 0) return cudaSuccess;
-  rows_kernel<<<static_cast<unsigned>(rows < most_blocks ? rows : most_blocks), threads, 0, stream>>>(body, rows);
-  return cudaGetLastError();
+  const auto blocks = static_cast<unsigned>(rows < most_blocks ? rows : most_blocks);
+  return launch_kernel(stream, blocks, Rows<Body>::most_threads, 0, Rows<Body>{body, rows});
 }
 
 #define FSDP_INSTANTIATE(...) template cudaError_t run_rows_cuda<__VA_ARGS__>(cudaStream_t, const __VA_ARGS__&, std::size_t);

@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#if !defined(__CUDACC__)
+#if !defined(FSDP_GPU)
 #include <xmmintrin.h>
 #endif
 
@@ -28,7 +28,7 @@ struct Several {
   T value[count];
 };
 
-#if !defined(__CUDACC__)
+#if !defined(FSDP_GPU)
 
 /// `level`: 2, 3, 4 for x86-64-v2, -v3, -v4. It makes the names of all instantiations differ, so that the linker never merges
 /// code of two instruction sets.

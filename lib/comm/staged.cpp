@@ -1,0 +1,83 @@
+#include "comm/staged.hpp"
+
+#include <cstdint>
+
+#include "comm/agree.hpp"
+
+namespace fsdp {
+
+namespace {
+
+class Staged final : public Collectives {
+ public:
+  Staged(Communicator& host, Device& device) : host_(host), device_(device) {}
+
+  void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override {
+    const std::size_t bytes = shard_count * size_of(type), rank = static_cast<std::size_t>(host_.rank());
+    std::byte* const staged = staging(bytes * static_cast<std::size_t>(host_.size()));
+    copy(stream, staged + rank * bytes, shard, bytes);
+    host_.all_gather(*at_once_, staged + rank * bytes, staged, shard_count, type);
+    copy(stream, whole, staged, bytes * static_cast<std::size_t>(host_.size()));
+  }
+
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override {
+    const std::size_t bytes = shard_count * sizeof(float), whole_bytes = bytes * static_cast<std::size_t>(host_.size());
+    std::byte *const staged = staging(whole_bytes + bytes), *const part = staged + whole_bytes;
+    if (into == Into::add) stream.copy(part, shard, bytes);
+    copy(stream, staged, whole, whole_bytes);
+    host_.reduce_scatter(*at_once_, reinterpret_cast<float*>(staged), reinterpret_cast<float*>(part), shard_count, into,
+                         travel);
+    copy(stream, shard, part, bytes);
+  }
+
+  void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) override {
+    reduce(stream, data, count, [&](float* staged) { host_.all_reduce(*at_once_, staged, count, travel); });
+  }
+  void all_reduce(Stream& stream, double* data, std::size_t count) override {
+    reduce(stream, data, count, [&](double* staged) { host_.all_reduce(*at_once_, staged, count); });
+  }
+  void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) override {
+    reduce(stream, data, count, [&](std::int64_t* staged) { host_.all_reduce(*at_once_, staged, count); });
+  }
+
+  Buffer allocate(Device& device, std::size_t bytes) override {
+    Buffer buffer;
+    agree(host_, [&] { buffer = device.allocate(bytes); });
+    return buffer;
+  }
+  std::size_t staging_bytes() const override { return host_.staging_bytes() + staging_.bytes(); }
+
+ private:
+  std::byte* staging(std::size_t bytes) {
+    if (bytes > staging_.bytes()) {
+      staging_ = {};
+      staging_ = device_.allocate_staging(bytes);
+    }
+    return staging_.data();
+  }
+
+  /// Staging is one area: each collective waits until the copies of the one before are done.
+  static void copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
+    stream.copy(to, from, bytes);
+    stream.synchronize();
+  }
+
+  template <class T, class Reduce>
+  void reduce(Stream& stream, T* data, std::size_t count, const Reduce& reduce_staged) {
+    auto* const staged = reinterpret_cast<T*>(staging(count * sizeof(T)));
+    copy(stream, staged, data, count * sizeof(T));
+    reduce_staged(staged);
+    copy(stream, data, staged, count * sizeof(T));
+  }
+
+  Communicator& host_;
+  Device& device_;
+  const std::shared_ptr<Stream> at_once_ = make_host_stream();
+  Buffer staging_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collectives> make_staged(Communicator& host, Device& device) { return std::make_unique<Staged>(host, device); }
+
+}  // namespace fsdp

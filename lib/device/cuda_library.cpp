@@ -1,0 +1,41 @@
+#include "device/cuda_library.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// The library that lies beside the one with this function.
+std::string file_of_library() {
+  if (const char* named = std::getenv("FSDP_CUDA_LIBRARY"); named && *named) return named;
+  Dl_info here{};
+  if (dladdr(reinterpret_cast<const void*>(&find_cuda_library), &here) == 0 || !here.dli_fname) return "libfsdp_cuda.so";
+  return std::filesystem::path(here.dli_fname).parent_path() / "libfsdp_cuda.so";
+}
+
+}  // namespace
+
+const CudaLibrary* find_cuda_library(std::string* why) {
+  const std::string file = file_of_library();
+  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    *why = dlerror();
+    return nullptr;
+  }
+  const auto entry = reinterpret_cast<CudaLibraryEntry>(dlsym(handle, cuda_library_entry));
+  const CudaLibrary* const library = entry ? entry() : nullptr;
+  if (!library || std::string_view(library->version) != FSDP_VERSION) {
+    *why = format("{} is of {}", file, library ? format("fsdp {}", library->version) : "another kind");
+    return nullptr;
+  }
+  return library;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,30 @@
+// libfsdp_cuda: all that needs CUDA's libraries is in it, and libfsdp loads it when a GPU is asked for. So one libfsdp runs on
+// machines with and without CUDA, and a build without CUDA has the same programs.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/device.hpp"
+
+namespace fsdp {
+
+/// What the library offers.
+struct CudaLibrary {
+  /// The version of fsdp that it was built with: it shares types with libfsdp.
+  const char* version;
+  /// How many GPUs this process sees; where there are none, *why says so in CUDA's words.
+  int (*device_count)(std::string* why);
+  /// GPU `index` of those. It becomes the current one of the calling thread, which alone uses the device. Throws CallError.
+  std::unique_ptr<Device> (*make_device)(int index);
+};
+
+/// Loads the library: the file that the environment variable FSDP_CUDA_LIBRARY names, else libfsdp_cuda.so beside libfsdp.
+/// Null, and *why says the reason, where it cannot be loaded or is of another version. It stays loaded.
+const CudaLibrary* find_cuda_library(std::string* why);
+
+/// The function by which the library is entered: it returns what it offers.
+using CudaLibraryEntry = const CudaLibrary* (*)();
+inline constexpr const char* cuda_library_entry = "fsdp_cuda_library";
+
+}  // namespace fsdp

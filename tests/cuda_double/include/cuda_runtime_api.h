@@ -1,0 +1,144 @@
+// A double of the CUDA runtime that is made of threads, for tests on machines without a GPU. The product's .cu and .cpp files
+// are compiled by g++ against the headers in this folder instead of NVIDIA's, and linked with the library fsdp_cuda_double.
+//
+// These headers are also the list of what the product may call: same names, types and values as NVIDIA's (same_as_nvidia.cpp
+// holds them to that), and nothing that the product does not use. The double does on purpose what CUDA allows and seldom does,
+// so that code which is right by luck alone goes wrong:
+//
+// - A stream is a thread with a queue. Each operation is held up at random (see FSDP_CUDA_DOUBLE_SEED), and nothing but events
+// orders
+//   two streams. The null stream is NVIDIA's "legacy" one: it waits for all streams made without cudaStreamNonBlocking, and
+//   they wait for it. A queue of 1024 operations is full and blocks its giver.
+// - Device memory lies behind a memory protection key of the processor, where it has them (guards_memory()): the threads that
+// run
+//   kernels, copies and memsets may touch it, and host code that does dies at once. New memory is filled with the bytes 0xff,
+//   NaN in every floating-point type. Pages that nobody may touch lie before and behind it, and what is written between the end
+//   of an allocation and the next multiple of 256 bytes is found by cudaFree.
+// - A copy from pinned host memory reads it when the operation runs, so that a host that overwrites it too early is found out.
+//   Pageable memory is read before the call returns, although the copy itself is made later; a copy to pageable memory is made
+//   before the call returns. Both are what CUDA's "API synchronization behavior" allows. cudaMemcpy is the same on the null
+//   stream: from pageable memory it returns while the copy to the device is still under way, and from device to device, too.
+// - A block runs on its stream's thread. Its lanes are fibers that run one after another, in random order, each until it waits
+// for
+//   the others (cuda_runtime.h). A block whose lanes wait for different things ends the process with a message.
+//
+// What CUDA leaves open, or open to discussion, is decided so:
+//
+// - Waiting for an event takes its last record at the time of the call; a later record, or destroying the event, changes
+// nothing. An
+//   event that was never recorded is complete.
+// - cudaFree waits for all work of the device, as CUDA's does; the addresses are never used again, so that later uses die.
+//   cudaFreeHost does not wait (NVIDIA does not say that it does): what is queued and uses the memory dies.
+// - cudaStreamDestroy returns at once; what is queued is still done.
+// - A function of cudaLaunchHostFunc may touch no device memory and call nothing of CUDA (cudaErrorNotPermitted).
+// - cudaGetLastError also returns the cudaErrorNotReady of an earlier query, as CUDA's does.
+//
+// It does not find: kernels that read pageable host memory, lanes that race between two barriers where the order of lanes does
+// not show it (ThreadSanitizer does: every lane is a fiber of its own to it), blocks that race with each other, and anything of
+// speed.
+//
+// Environment: FSDP_CUDA_DOUBLE_SEED   number for all random choices of the streams that are made from then on, default 0
+//              FSDP_CUDA_DOUBLE_MEMORY bytes of memory of each device, default 4 GiB; read once
+//              FSDP_CUDA_DOUBLE_DEVICES number of devices, 0 to 8, default 1; read once
+#pragma once
+
+#include <cstddef>
+
+#define CUDART_VERSION 13000
+
+enum cudaError {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInvalidMemcpyDirection = 21,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorNotPermitted = 800,
+  cudaErrorUnknown = 999
+};
+typedef enum cudaError cudaError_t;
+
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost = 0,
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+  cudaMemcpyDefault = 4
+};
+
+#define cudaStreamDefault 0x00
+#define cudaStreamNonBlocking 0x01
+#define cudaEventDefault 0x00
+#define cudaEventBlockingSync 0x01
+#define cudaEventDisableTiming 0x02
+
+typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
+typedef void (*cudaHostFn_t)(void* userData);
+
+/// NVIDIA's has many more fields.
+struct cudaDeviceProp {
+  char name[256];
+  std::size_t totalGlobalMem;
+  std::size_t sharedMemPerBlock;
+  int warpSize;
+  int maxThreadsPerBlock;
+  int major;
+  int minor;
+  int multiProcessorCount;
+  int pciBusID;
+  int pciDeviceID;
+  int pciDomainID;
+  std::size_t sharedMemPerBlockOptin;
+};
+
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total);
+cudaError_t cudaMalloc(void** memory, std::size_t bytes);
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes);
+cudaError_t cudaFreeHost(void* memory);
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+cudaError_t cudaMemset(void* memory, int value, std::size_t bytes);
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream = nullptr);
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* userData);
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
+
+namespace fsdp::cuda_double {
+
+/// Whether host code that touches device memory dies: the processor has memory protection keys, and one was free.
+bool guards_memory();
+
+}  // namespace fsdp::cuda_double

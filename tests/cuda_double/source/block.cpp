@@ -1,0 +1,362 @@
+// Blocks and their lanes. A lane is a fiber: a stack of its own, on the thread of the stream. This file is compiled without
+// sanitizers, which are told of fibers through their own functions (where a program is linked with them).
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "cuda_runtime.h"
+#include "double.hpp"
+
+// Not there without the sanitizer.
+extern "C" {
+[[gnu::weak]] void* __tsan_get_current_fiber();
+[[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
+[[gnu::weak]] void __tsan_destroy_fiber(void* fiber);
+[[gnu::weak]] void __tsan_switch_to_fiber(void* fiber, unsigned flags);
+[[gnu::weak]] void __tsan_acquire(void* address);
+[[gnu::weak]] void __tsan_release(void* address);
+[[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, std::size_t size);
+[[gnu::weak]] void __sanitizer_finish_switch_fiber(void* fake_stack, const void** old_bottom, std::size_t* old_size);
+
+/// Saves the calling fiber's registers on its stack, and where that is in *from; goes on where `to` was saved. The registers
+/// are those that a function must keep (System V ABI, AMD64, figure 3.4); kernels do not change how floating-point numbers are
+/// rounded.
+void fsdp_cuda_double_switch(void** from, void* to);
+}
+asm(R"(
+.text
+.globl fsdp_cuda_double_switch
+.hidden fsdp_cuda_double_switch
+.type fsdp_cuda_double_switch, @function
+fsdp_cuda_double_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size fsdp_cuda_double_switch, .-fsdp_cuda_double_switch
+)");
+
+constinit thread_local uint3 threadIdx{}, blockIdx{};
+constinit thread_local dim3 blockDim{}, gridDim{};
+
+namespace fsdp::cuda_double {
+
+namespace {
+
+constexpr unsigned most_lanes = 1024, warp_lanes = 32;
+constexpr std::size_t stack_bytes = std::size_t{64} * 1024;
+
+/// A stack, and where its fiber was left. It is used by one lane after another.
+struct Fiber {
+  GuardedPages stack;
+  void* left_at = nullptr;
+  void* tsan = nullptr;
+  void* fake_stack = nullptr;  // AddressSanitizer's
+};
+
+enum class State { ready, at_block_barrier, at_warp_barrier, returned };
+
+struct Lane {
+  State state;
+  Fiber* fiber;
+  // What it waits for, unless it is ready or has returned:
+  const char* name;
+  Where where;
+  unsigned mask;
+  // What it has brought, whose it wants, and what it gets:
+  std::uint64_t bits;
+  unsigned source;
+  std::uint64_t result;
+  unsigned votes;
+};
+
+bool same(const Where& a, const Where& b) {
+  return a.line() == b.line() && a.column() == b.column() &&
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
+}
+
+/// Runs blocks on one thread. Lanes touch only its plain arrays: containers could be shared with code that ThreadSanitizer
+/// watches.
+class Runner {
+ public:
+  Runner() = default;
+  Runner(const Runner&) = delete;
+  ~Runner();
+
+  void run(const Launch& launch, std::minstd_rand& dice);
+  std::byte* shared_memory() const { return shared_; }
+
+  // Called by lanes.
+  void block_barrier(Where where);
+  const Lane& warp_barrier(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where);
+
+ private:
+  void run_block(std::minstd_rand& dice);
+  void resume(unsigned lane);
+  static void fiber_main();
+  void leave_lane();
+  void make_ready(unsigned lane) {
+    lanes_[lane].state = State::ready;
+    ready_[ready_count_++] = lane;
+  }
+  [[noreturn]] void stuck() const;
+  [[noreturn]] void fault(unsigned lane, const std::string& text) const;
+  std::string describe(unsigned lane) const;
+  Fiber* take_fiber();
+
+  const Launch* launch_ = nullptr;
+  std::byte* shared_ = nullptr;
+  Lane lanes_[most_lanes];
+  unsigned ready_[most_lanes];
+  unsigned ready_count_ = 0, at_block_barrier_ = 0, returned_ = 0, current_ = 0;
+  unsigned waiting_[most_lanes / warp_lanes];  // a bit for each lane at a barrier of its warp
+
+  std::vector<Fiber*> fibers_;
+  Fiber* free_[most_lanes];
+  unsigned free_count_ = 0;
+  GuardedPages shared_pages_;
+
+  // The thread itself, while a lane runs.
+  void* left_at_ = nullptr;
+  void* tsan_ = nullptr;
+  void* fake_stack_ = nullptr;
+  const void* stack_bottom_ = nullptr;
+  std::size_t stack_size_ = 0;
+};
+
+/// The thread's own. It is made when the thread runs its first block.
+constinit thread_local Runner* runner = nullptr;
+struct RunnerOwner {
+  ~RunnerOwner() { delete runner; }
+};
+
+Runner::~Runner() {
+  for (Fiber* fiber : fibers_) {
+    if (__tsan_destroy_fiber && fiber->tsan) __tsan_destroy_fiber(fiber->tsan);
+    unmap(fiber->stack);
+    delete fiber;
+  }
+  if (shared_pages_.mapping) unmap(shared_pages_);
+}
+
+Fiber* Runner::take_fiber() {
+  if (free_count_ > 0) return free_[--free_count_];
+  auto* fiber = new Fiber;
+  fiber->stack = map_guarded(stack_bytes);
+  // As fsdp_cuda_double_switch() leaves a stack: six registers, where to go on, and there the address of no caller. A function
+  // finds the stack 8 bytes off a multiple of 16.
+  auto** top = reinterpret_cast<void**>(fiber->stack.end) - 1;
+  *top = nullptr;
+  *--top = reinterpret_cast<void*>(&Runner::fiber_main);
+  for (int i = 0; i < 6; ++i) *--top = nullptr;
+  fiber->left_at = top;
+  if (__tsan_create_fiber) fiber->tsan = __tsan_create_fiber(0);
+  fibers_.push_back(fiber);
+  return fiber;
+}
+
+void Runner::run(const Launch& launch, std::minstd_rand& dice) {
+  launch_ = &launch;
+  if (launch.shared > 0) {
+    if (!shared_pages_.mapping) shared_pages_ = map_guarded(shared_bytes_at_most);
+    shared_ = shared_pages_.end - (launch.shared + 127) / 128 * 128;
+  }
+  if (__tsan_get_current_fiber) tsan_ = __tsan_get_current_fiber();
+  gridDim = {launch.blocks, 1, 1};
+  blockDim = {launch.threads, 1, 1};
+  std::vector<unsigned> order(launch.blocks);
+  std::iota(order.begin(), order.end(), 0u);
+  std::shuffle(order.begin(), order.end(), dice);
+  for (const unsigned block : order) {
+    blockIdx = {block, 0, 0};
+    run_block(dice);
+  }
+  shared_ = nullptr;
+}
+
+void Runner::run_block(std::minstd_rand& dice) {
+  if (shared_) std::memset(shared_, 0xff, launch_->shared);
+  at_block_barrier_ = returned_ = ready_count_ = 0;
+  std::fill_n(waiting_, most_lanes / warp_lanes, 0u);
+  for (unsigned lane = 0; lane < launch_->threads; ++lane) {
+    lanes_[lane] = {};
+    make_ready(lane);
+  }
+  if (__tsan_release) __tsan_release(this);  // lanes acquire it when they begin, and release it when they return
+  while (ready_count_ > 0) {
+    const unsigned pick = static_cast<unsigned>(dice() % ready_count_), lane = ready_[pick];
+    ready_[pick] = ready_[--ready_count_];
+    resume(lane);
+    if (lanes_[lane].state == State::returned) free_[free_count_++] = lanes_[lane].fiber;
+  }
+  if (returned_ != launch_->threads) stuck();
+  if (__tsan_acquire) __tsan_acquire(this);
+}
+
+void Runner::resume(unsigned lane) {
+  current_ = lane;
+  threadIdx = {lane, 0, 0};
+  if (!lanes_[lane].fiber) lanes_[lane].fiber = take_fiber();
+  Fiber& fiber = *lanes_[lane].fiber;
+  constexpr unsigned no_order =
+      1;  // the switch itself orders nothing: what one lane did is not done before what the next one does
+  if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(fiber.tsan, no_order);
+  if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(&fake_stack_, fiber.stack.begin, stack_bytes);
+  fsdp_cuda_double_switch(&left_at_, fiber.left_at);
+  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(fake_stack_, nullptr, nullptr);
+}
+
+void Runner::leave_lane() {
+  Fiber& fiber = *lanes_[current_].fiber;
+  if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(tsan_, 1);
+  if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(&fiber.fake_stack, stack_bottom_, stack_size_);
+  fsdp_cuda_double_switch(&fiber.left_at, left_at_);
+  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(fiber.fake_stack, &stack_bottom_, &stack_size_);
+}
+
+void Runner::fiber_main() {
+  Runner& r = *runner;
+  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(nullptr, &r.stack_bottom_, &r.stack_size_);
+  for (;;) {
+    if (__tsan_acquire) __tsan_acquire(&r);
+    r.launch_->lane();
+    if (__tsan_release) __tsan_release(&r);
+    r.lanes_[r.current_].state = State::returned;
+    ++r.returned_;
+    r.leave_lane();
+  }
+}
+
+void Runner::block_barrier(Where where) {
+  Lane& lane = lanes_[current_];
+  lane.state = State::at_block_barrier;
+  lane.name = "__syncthreads";
+  lane.where = where;
+  if (__tsan_release) __tsan_release(&at_block_barrier_);
+  if (++at_block_barrier_ == launch_->threads) {
+    for (unsigned other = 0; other < launch_->threads; ++other)
+      if (!same(lanes_[other].where, where)) stuck();
+    at_block_barrier_ = 0;
+    for (unsigned other = 0; other < launch_->threads; ++other) make_ready(other);
+  }
+  leave_lane();
+  if (__tsan_acquire) __tsan_acquire(&at_block_barrier_);
+}
+
+const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where) {
+  const unsigned warp = current_ / warp_lanes, first = warp * warp_lanes;
+  Lane& lane = lanes_[current_];
+  lane.state = State::at_warp_barrier;
+  lane.name = name;
+  lane.where = where;
+  lane.mask = mask;
+  lane.bits = bits;
+  lane.source = source;
+  if ((mask >> (current_ - first) & 1u) == 0) fault(current_, "its mask does not name the lane itself");
+  if ((mask >> source & 1u) == 0)
+    fault(current_, "it asks for the value of lane " + std::to_string(first + source) + ", which its mask does not name");
+  if (__tsan_release) __tsan_release(&waiting_[warp]);
+  waiting_[warp] |= 1u << (current_ - first);
+
+  bool all = (waiting_[warp] & mask) == mask;
+  for (unsigned i = 0; all && i < warp_lanes; ++i) {
+    const Lane& other = lanes_[first + i];
+    if (mask >> i & 1u) all = other.mask == mask && same(other.where, where);
+  }
+  if (all) {
+    unsigned votes = 0;
+    for (unsigned i = 0; i < warp_lanes; ++i)
+      if (mask >> i & 1u && lanes_[first + i].bits != 0) votes |= 1u << i;
+    for (unsigned i = 0; i < warp_lanes; ++i)
+      if (mask >> i & 1u) {
+        Lane& other = lanes_[first + i];
+        other.result = lanes_[first + other.source].bits;
+        other.votes = votes;
+        make_ready(first + i);
+      }
+    waiting_[warp] &= ~mask;
+  }
+  leave_lane();
+  if (__tsan_acquire) __tsan_acquire(&waiting_[warp]);
+  return lane;
+}
+
+std::string Runner::describe(unsigned index) const {
+  if (index >= launch_->threads) return "is one that the block does not have";
+  const Lane& lane = lanes_[index];
+  if (lane.state == State::returned) return "has returned";
+  if (lane.state == State::ready) return "is running";
+  std::string text =
+      std::string("waits in ") + lane.name + " at " + lane.where.file_name() + ":" + std::to_string(lane.where.line());
+  if (lane.state == State::at_warp_barrier) {
+    char mask[16];
+    std::snprintf(mask, sizeof mask, "%08x", lane.mask);
+    text += std::string(" with mask ") + mask;
+  }
+  return text;
+}
+
+void Runner::fault(unsigned lane, const std::string& text) const {
+  int status = 0;
+  char* name = abi::__cxa_demangle(launch_->kernel->name(), nullptr, nullptr, &status);
+  die("kernel " + std::string(status == 0 ? name : launch_->kernel->name()) + ", block " + std::to_string(blockIdx.x) +
+      ": lane " + std::to_string(lane) + " " + describe(lane) + ", and " + text);
+}
+
+void Runner::stuck() const {
+  for (unsigned lane = 0; lane < launch_->threads; ++lane) {
+    const Lane& waiting = lanes_[lane];
+    if (waiting.state == State::at_block_barrier) {
+      for (unsigned other = 0; other < launch_->threads; ++other)
+        if (lanes_[other].state != State::at_block_barrier || !same(lanes_[other].where, waiting.where))
+          fault(lane, "lane " + std::to_string(other) + " " + describe(other));
+    } else if (waiting.state == State::at_warp_barrier) {
+      const unsigned first = lane / warp_lanes * warp_lanes;
+      for (unsigned i = 0; i < warp_lanes; ++i) {
+        const Lane& other = lanes_[first + i];
+        if ((waiting.mask >> i & 1u) == 0) continue;
+        if (first + i >= launch_->threads || other.state != State::at_warp_barrier || other.mask != waiting.mask ||
+            !same(other.where, waiting.where))
+          fault(lane, "lane " + std::to_string(first + i) + " " + describe(first + i));
+      }
+    }
+  }
+  die("a block waits, and no lane of it does (this is a fault of the double)");
+}
+
+}  // namespace
+
+void run(const Launch& launch, std::minstd_rand& dice) {
+  static thread_local const RunnerOwner owner;
+  if (!runner) runner = new Runner;
+  runner->run(launch, dice);
+}
+
+std::byte* dynamic_shared() { return runner->shared_memory(); }
+
+std::uint64_t exchange(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where) {
+  return runner->warp_barrier(name, mask, bits, source, where).result;
+}
+
+unsigned vote(const char* name, unsigned mask, bool value, Where where) {
+  return runner->warp_barrier(name, mask, value, lane_of_warp(), where).votes;
+}
+
+}  // namespace fsdp::cuda_double
+
+void __syncthreads(std::source_location where) { fsdp::cuda_double::runner->block_barrier(where); }

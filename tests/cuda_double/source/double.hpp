@@ -1,0 +1,95 @@
+// What the parts of the double know of each other. Functions say "a call" for a function of CUDA that host code has called.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <typeinfo>
+
+#include "cuda_runtime_api.h"
+
+namespace fsdp::cuda_double {
+
+/// Ends the process: the product has a fault that CUDA would not report.
+[[noreturn]] void die(const std::string& message);
+
+/// Reads a whole number from the environment.
+std::uint64_t environment_number(const char* name, std::uint64_t otherwise);
+
+// --- Calls (runtime.cpp) ---
+
+/// Whether the calling thread runs a function of cudaLaunchHostFunc.
+extern constinit thread_local bool in_host_function;
+
+/// What cudaGetLastError() of this thread will return, unless that is cudaSuccess; returns it.
+cudaError_t remember(cudaError_t status);
+
+int device_count();
+/// Of the calling thread.
+int current_device();
+
+/// Runs the body of a call, where calls are allowed.
+template <class F>
+cudaError_t call(F body) {
+  if (in_host_function) return remember(cudaErrorNotPermitted);
+  if (device_count() == 0) return remember(cudaErrorNoDevice);
+  return remember(body());
+}
+
+// --- Memory (memory.cpp) ---
+
+inline constexpr std::size_t shared_bytes_at_most = std::size_t{163} * 1024;  // as a GPU of compute capability 8.0
+
+/// Whether the calling thread may touch device memory.
+void allow_device_memory(bool allowed);
+
+/// What a range of addresses is. A range that begins in an allocation and does not end there is `broken`.
+enum class Place { pageable, pinned, device, broken };
+Place place_of(const void* begin, std::size_t bytes);
+
+std::size_t total_memory();
+
+/// Readable and writable pages that end at `end`, with a page that nobody may touch before and behind. Lives as long as the
+/// process unless it is released.
+struct GuardedPages {
+  std::byte* mapping = nullptr;
+  std::size_t mapped = 0;
+  std::byte *begin = nullptr, *end = nullptr;
+};
+/// Throws std::bad_alloc.
+GuardedPages map_guarded(std::size_t bytes);
+void unmap(const GuardedPages& pages);
+
+// --- Blocks (block.cpp) ---
+
+struct Launch {
+  unsigned blocks, threads;
+  std::size_t shared;
+  const std::type_info* kernel;
+  std::function<void()> lane;
+};
+/// Runs all blocks on the calling thread.
+void run(const Launch& launch, std::minstd_rand& dice);
+
+// --- Streams (streams.cpp) ---
+
+/// An operation of a stream, with the stream's source of random numbers.
+using Operation = std::function<void(std::minstd_rand&)>;
+
+/// The stream behind a handle; the calling thread's null stream for null. Null if there is none.
+std::shared_ptr<CUstream_st> find_stream(cudaStream_t handle);
+int device_of(const CUstream_st& stream);
+
+/// Queues an operation behind all that the stream's kind must wait for; returns its number.
+std::uint64_t give(const std::shared_ptr<CUstream_st>& stream, Operation operation);
+/// Blocks the caller until the operation is done.
+void wait(const CUstream_st& stream, std::uint64_t number);
+/// Blocks the caller until all that the device was given is done.
+void synchronize_device(int device);
+
+}  // namespace fsdp::cuda_double
