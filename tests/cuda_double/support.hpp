@@ -78,6 +78,8 @@ struct Ended {
   int status = 0;
   std::string text;
   bool by(int signal) const { return WIFSIGNALED(status) && WTERMSIG(status) == signal; }
+  /// Touched memory that it may not. Sanitizers catch the signal, say so, and exit.
+  bool by_touching() const { return by(SIGSEGV) || (status != 0 && text.find("Sanitizer: SEGV") != std::string::npos); }
 };
 
 /// Runs one test case of this program, which may be a disabled one, in a process of its own.

@@ -202,9 +202,11 @@ void Runner::run_block(std::minstd_rand& dice) {
     const unsigned pick = static_cast<unsigned>(dice() % ready_count_), lane = ready_[pick];
     ready_[pick] = ready_[--ready_count_];
     resume(lane);
-    if (lanes_[lane].state == State::returned) free_[free_count_++] = lanes_[lane].fiber;
+    if (!__tsan_create_fiber && lanes_[lane].state == State::returned) free_[free_count_++] = lanes_[lane].fiber;
   }
   if (returned_ != launch_->threads) stuck();
+  if (__tsan_create_fiber)  // to ThreadSanitizer, what the same fiber does is in order: each lane of a block has its own
+    for (unsigned lane = 0; lane < launch_->threads; ++lane) free_[free_count_++] = lanes_[lane].fiber;
   if (__tsan_acquire) __tsan_acquire(this);
 }
 

@@ -48,6 +48,7 @@ const ErrorText& text_of(cudaError_t error) {
 }  // namespace
 
 void die(const std::string& message) {
+  std::fflush(stdout);
   std::fprintf(stderr, "the double of CUDA: %s\n", message.c_str());
   std::abort();
 }

@@ -1,0 +1,122 @@
+// A double of cuBLASLt on the double of the CUDA runtime (see cuda_runtime_api.h): matrix products of fp32, bf16 and fp16
+// numbers with sums in fp32, queued on a stream. Arguments are checked as NVIDIA's documentation says, and more strictly than
+// the library does:
+//
+// - An algorithm relies on the alignment of pointers that the preference of its search has promised (256 bytes, unless one says
+// less),
+//   and on the problem that was searched for: types, operations, orders, sizes, batches.
+// - An algorithm takes 64 KiB of workspace if it may. It writes there, and two products that use one workspace at the same time
+// end
+//   the process.
+// - C is not read if beta is 0. Matrices outside of device memory and pinned memory end the process.
+//
+// The sums are plain: over k = 0, 1, ... in order. NVIDIA's are in other orders, so that results agree within roundings alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda_runtime_api.h"
+
+typedef enum {
+  CUBLAS_STATUS_SUCCESS = 0,
+  CUBLAS_STATUS_NOT_INITIALIZED = 1,
+  CUBLAS_STATUS_ALLOC_FAILED = 3,
+  CUBLAS_STATUS_INVALID_VALUE = 7,
+  CUBLAS_STATUS_EXECUTION_FAILED = 13,
+  CUBLAS_STATUS_INTERNAL_ERROR = 14,
+  CUBLAS_STATUS_NOT_SUPPORTED = 15
+} cublasStatus_t;
+
+typedef enum { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
+typedef cudaDataType_t cudaDataType;
+typedef enum { CUBLAS_COMPUTE_32F = 68 } cublasComputeType_t;
+typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
+
+typedef enum { CUBLASLT_ORDER_COL = 0, CUBLASLT_ORDER_ROW = 1 } cublasLtOrder_t;
+typedef enum { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 } cublasLtEpilogue_t;
+
+typedef enum {
+  CUBLASLT_MATRIX_LAYOUT_ORDER = 1,                // int32_t, a cublasLtOrder_t
+  CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,          // int32_t
+  CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6  // int64_t, elements
+} cublasLtMatrixLayoutAttribute_t;
+
+typedef enum {
+  CUBLASLT_MATMUL_DESC_TRANSA = 3,       // int32_t, a cublasOperation_t
+  CUBLASLT_MATMUL_DESC_TRANSB = 4,       // the same
+  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,     // uint32_t, a cublasLtEpilogue_t
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8  // const void*: a number of D's type for each row of D
+} cublasLtMatmulDescAttributes_t;
+
+typedef enum {
+  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,    // uint64_t, default 0
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,  // uint32_t, default 256, as the next three
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
+} cublasLtMatmulPreferenceAttributes_t;
+
+typedef struct cublasLtContext* cublasLtHandle_t;
+typedef struct {
+  std::uint64_t data[8];
+} cublasLtMatrixLayoutOpaque_t;
+typedef cublasLtMatrixLayoutOpaque_t* cublasLtMatrixLayout_t;
+typedef struct {
+  std::uint64_t data[32];
+} cublasLtMatmulDescOpaque_t;
+typedef cublasLtMatmulDescOpaque_t* cublasLtMatmulDesc_t;
+typedef struct {
+  std::uint64_t data[8];
+} cublasLtMatmulPreferenceOpaque_t;
+typedef cublasLtMatmulPreferenceOpaque_t* cublasLtMatmulPreference_t;
+typedef struct {
+  std::uint64_t data[8];
+} cublasLtMatmulAlgo_t;
+typedef struct {
+  cublasLtMatmulAlgo_t algo;
+  std::size_t workspaceSize;
+  cublasStatus_t state;
+  float wavesCount;
+  int reserved[4];
+} cublasLtMatmulHeuristicResult_t;
+
+const char* cublasGetStatusString(cublasStatus_t status);
+const char* cublasLtGetStatusString(cublasStatus_t status);
+std::size_t cublasLtGetVersion();
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
+
+/// `scale` is the type of alpha and beta: CUDA_R_32F.
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute, cudaDataType_t scale);
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product);
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, std::size_t bytes);
+
+/// `ld`: from one column to the next one, or from one row to the next one in row order.
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, std::uint64_t rows,
+                                          std::uint64_t columns, std::int64_t ld);
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout);
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, std::size_t bytes);
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference);
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference);
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                                                    std::size_t bytes);
+
+/// Finds one algorithm, or none (CUBLAS_STATUS_NOT_SUPPORTED).
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatmulHeuristicResult_t found[], int* count);
+
+/// Queues D = alpha op(A) op(B) + beta C on `stream`, with the bias added. Without an algorithm it takes one that needs no
+/// workspace.
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, std::size_t workspace_bytes,
+                              cudaStream_t stream);
