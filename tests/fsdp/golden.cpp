@@ -11,38 +11,6 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Largest differences from PyTorch; bounds are those of the golden runs' contract, tightened to what is reached (see
-/// docs/numerics.md).
-void compare_with_pytorch(const std::string& name, const History& mine) {
-  const auto folder = golden_folder(name);
-  const json run = read_json(folder / "run.json");
-  const auto gradients = read_tensors(folder / "grads.safetensors"), final_weights = read_tensors(folder / "final.safetensors");
-  double loss = 0, norm = 0, weight = 0, gradient = 0;
-  for (std::size_t u = 0; u < mine.losses.size(); ++u) {
-    loss = std::max(loss, std::abs(mine.losses[u] - run["steps"][u]["loss"].get<double>()));
-    norm = std::max(norm, std::abs(mine.norms[u] / run["steps"][u]["gnorm"].get<double>() - 1));
-  }
-  const Transformer model(read_config(folder));
-  const std::size_t C = model.config().width;
-  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    const std::string& tensor = model.parameters()[p].name;
-    const auto &theirs = final_weights.at(tensor), &their_gradient = gradients.at(tensor);
-    for (std::size_t i = 0; i < theirs.size(); ++i) {
-      // The true gradient of the key third of c_attn.bias is zero; Adam amplifies its noise.
-      if (!(tensor.ends_with("c_attn.bias") && i >= C && i < 2 * C))
-        weight = std::max(weight, std::abs(double(theirs[i]) - mine.final_weights[p][i]));
-      gradient = std::max(gradient, std::abs(double(their_gradient[i]) - mine.first_gradients[p][i]) /
-                                        (1e-5 + 1e-4 * std::abs(their_gradient[i])));
-    }
-  }
-  BOOST_TEST_MESSAGE(name << ": loss " << loss << ", norm " << norm << " relative, gradient " << gradient
-                          << " of its bound, weights " << weight);
-  BOOST_TEST(loss < 5e-6);
-  BOOST_TEST(norm < 1e-5);
-  BOOST_TEST(gradient < 0.05);
-  BOOST_TEST(weight < 1e-3);
-}
-
 const char* const names[] = {"gpt2-tied", "llama-gqa", "llama3-tied"};
 
 const PlanOptions recomputed = {.checkpoint_activations = true};

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "device/cpu/queue_stream.hpp"
+#include "device/cuda_library.hpp"
 
 namespace fsdp::test {
 
@@ -49,6 +50,12 @@ std::shared_ptr<Stream> ThreadedDevice::make_stream(StreamUse) {
 
 std::unique_ptr<Device> make_device(Threads threads, std::uint64_t seed) {
   if (threads == Threads::each_stream) return std::make_unique<ThreadedDevice>(seed);
+  if (threads == Threads::of_gpu) {
+    std::string why;
+    const CudaLibrary* const library = find_cuda_library(&why);
+    if (!library || library->device_count(&why) == 0) throw std::runtime_error("no GPU: " + why);
+    return library->make_device(0);
+  }
   return make_cpu_device({.communication_thread = threads == Threads::communication});
 }
 
