@@ -29,7 +29,7 @@ GroupNorms::GroupNorms(ShardedModel& sharded, const OptimizerOptions& options) :
   squares_.resize(norms_.size());
 }
 
-const std::vector<std::pair<std::string, double>>& GroupNorms::measure(Stream& stream, double loss_scale) {
+const std::vector<std::pair<std::string, double>>& GroupNorms::measure(double loss_scale) {
   std::fill(squares_.begin(), squares_.end(), kernels::ExactSum{});
   const ShardState gradients = sharded_.executor().gradients();
   for (std::size_t u = 0; u < gradients.units.size(); ++u) {
@@ -38,7 +38,7 @@ const std::vector<std::pair<std::string, double>>& GroupNorms::measure(Stream& s
     for (const Slice& slice : sharded_.layout().slices(u, sharded_.shard()))
       gradients.units[u].visit<float>(
           slice.shard_offset * sizeof(float), slice.range.size(),
-          [&](const float* x, std::size_t n) { kernels::add_squares(stream, squares_[group_of_[slice.parameter]], x, n); });
+          [&](const float* x, std::size_t n) { kernels::add_squares(*stream_, squares_[group_of_[slice.parameter]], x, n); });
   }
   sharded_.mesh().shard->sum(
       std::span(reinterpret_cast<std::int64_t*>(squares_.data()), squares_.size() * kernels::ExactSum::words));

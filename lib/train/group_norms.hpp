@@ -18,12 +18,13 @@ class GroupNorms {
 
   /// The name of each group, such as "decay", "no decay" or "decay, lr x 0.1", and the norm of its gradient in the last update,
   /// before clipping. Collective over the shard axis; the same on every rank. Valid until the next call.
-  const std::vector<std::pair<std::string, double>>& measure(Stream& stream, double loss_scale);
+  const std::vector<std::pair<std::string, double>>& measure(double loss_scale);
 
  private:
   ShardedModel& sharded_;
   std::vector<std::size_t> group_of_;  // by parameter
   std::vector<std::pair<std::string, double>> norms_;
+  const std::shared_ptr<Stream> stream_ = make_host_stream();
   std::vector<kernels::ExactSum> squares_;  // by group
 };
 

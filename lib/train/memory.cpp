@@ -7,8 +7,8 @@
 
 namespace fsdp {
 
-DeviceTraits device_of(const TrainOptions& options, int threads) {
-  return options.device == DeviceChoice::cuda ? cuda_traits() : cpu_traits(static_cast<std::size_t>(threads));
+DeviceTraits traits_of(DeviceKind kind, int threads) {
+  return kind == DeviceKind::cuda ? cuda_traits() : cpu_traits(static_cast<std::size_t>(threads));
 }
 
 std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {

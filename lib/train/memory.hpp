@@ -26,8 +26,8 @@ struct MemoryAccount {
   std::size_t on_host() const { return batch + snapshot + trace; }
 };
 
-/// The device that a run of these options has, or would have, with so many threads.
-DeviceTraits device_of(const TrainOptions& options, int threads);
+/// A device of this kind, which need not be there; on a CPU with so many threads.
+DeviceTraits traits_of(DeviceKind kind, int threads);
 
 /// `staging` is the communicators' own number; the model knows its device.
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,

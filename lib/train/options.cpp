@@ -531,9 +531,9 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   table.group("Run");
   table.choice<DeviceChoice>("device", o.device,
                              {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
-                             "Device to compute on; auto is cpu. cuda is there for --dry-run and fsdp-plan alone: they say "
-                             "what a rank would hold on a "
-                             "GPU, which need not be there. Nothing runs on one yet.");
+                             "Device to compute on; auto is a GPU where the process sees one, else the CPU, and it is an "
+                             "error if the job was given GPUs that cannot be used. With --dry-run and in fsdp-plan, auto is "
+                             "the CPU, and cuda says what a rank would hold on a GPU, which need not be there.");
   add_comm_options(table, o.comm);
   add_comm_thread_option(table, o.cpu.communication_thread);
   table.integer("seed", "N", o.seed, {0, 4294967295.0},
@@ -607,11 +607,6 @@ OptionTable train_option_table(TrainOptions& o, int ranks) {
 }
 
 void require_complete(const TrainOptions& o) {
-  if (o.device == DeviceChoice::cuda && !o.dry_run)
-    throw UserError(
-        "--device cuda does not train yet (this program has no kernels for GPUs); use --device cpu, or add --dry-run to see "
-        "what "
-        "a GPU would hold");
   if (o.data.empty() && !o.dry_run)
     throw UserError(
         "no data (the first argument is the token file to train on); give one, as made by fsdp-tokenize TEXT... --out "

@@ -24,7 +24,7 @@ Run::Run(Setup& setup) : setup_(setup), sharded_(*setup.sharded), start_tokens_(
   sharded_.allocate(*setup_.device, options.execution);
   if (options.log_group_norms) group_norms_.emplace(sharded_, options.sharding.optimizer);
   agree(setup_.world, [&] {
-    saver_.emplace(options.save, setup_.device->allocate(setup_.memory.snapshot), sharded_.layout(), setup_.world,
+    saver_.emplace(options.save, setup_.device->allocate_staging(setup_.memory.snapshot), sharded_.layout(), setup_.world,
                    *setup_.metrics, setup_.progress.update);
     if (!options.trace.file.empty()) recorder_.emplace(sharded_.plan(), options.trace.updates);
   });
@@ -50,7 +50,8 @@ Run::Run(Setup& setup) : setup_(setup), sharded_(*setup.sharded), start_tokens_(
 
 /// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
 void Run::require_memory() {
-  const std::size_t mine = setup_.memory.total();
+  const bool on_cpu = setup_.memory.device == DeviceKind::cpu;  // a GPU says itself what it has not
+  const std::size_t mine = on_cpu ? setup_.memory.total() : setup_.memory.on_host();
   const std::int64_t together = setup_.node->sum(narrow<std::int64_t>(mine));
   agree(setup_.world, [&] {
     const std::size_t available = available_memory_bytes();
@@ -172,7 +173,7 @@ bool Run::update_parameters() {
   setup_.progress.tokens += static_cast<std::uint64_t>(scalars_.tokens);
   const double seconds = since_update_.seconds(), tokens_per_second = scalars_.tokens / seconds;
   std::span<const std::pair<std::string, double>> group_norms;
-  if (group_norms_) group_norms = group_norms_->measure(*setup_.stream, scalars_.loss_scale);
+  if (group_norms_) group_norms = group_norms_->measure(scalars_.loss_scale);
   setup_.metrics->train({.step = setup_.progress.update,
                          .loss = result.loss,
                          .learning_rate = scalars_.learning_rate,

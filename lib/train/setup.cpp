@@ -11,6 +11,7 @@
 #include "fsdp/timeline.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
+#include "train/compute_device.hpp"
 #include "train/machine.hpp"
 
 namespace fsdp {
@@ -19,7 +20,12 @@ std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n
 
 Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
     : options(train_options), world(all_ranks), node(world.split_by_node()), options_json(to_json(options)) {
-  if (!options.dry_run) start_device();
+  DeviceKind kind = DeviceKind::cpu;
+  if (!options.dry_run)
+    agree(world, [&] { kind = choose_device(options.device); });
+  else if (options.device == DeviceChoice::cuda)
+    kind = DeviceKind::cuda;
+  if (!options.dry_run) start_device(kind);
   look_at_machine();
   const bool first = world.rank() == 0;
   agree(world, [&] {
@@ -32,13 +38,13 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
   if (origin.checkpoint) progress = origin.checkpoint->header().progress;
   if (options.reset_optimizer) progress.optimizer_began = progress.update;
   agree(world, [&] { check_sharding(origin.config, options.sharding, world.size()); });
-  sharded.emplace(origin.config, options.sharding, world, device_of(options, threads));
+  sharded.emplace(origin.config, options.sharding, world, traits_of(kind, threads));
   for (const std::string& warning : sharded->warnings()) warn(warning);
   const Mesh& mesh = sharded->mesh();
   const std::size_t staging =
       world.staging_bytes() + node->staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
   memory = memory_account(options, sharded->model(), sharded->layout(), sharded->plan(), world.rank(), world.size(),
-                          options.device == DeviceChoice::cuda ? 0 : staging);
+                          kind == DeviceKind::cuda ? 0 : staging);
   const ShardingOptions& sharding = options.sharding;
   cut = {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
   if (options.dry_run) return;
@@ -47,11 +53,10 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
 }
 
 /// A product brings in oneDNN's code, so that it does not count as memory of the run.
-void Setup::start_device() {
-  device = make_cpu_device(options.cpu);
-  stream = device->make_stream();
+void Setup::start_device(DeviceKind kind) {
+  device = make_device_of_rank(kind, options.cpu, world, *node);
   std::array<float, 3 * 64> x{};
-  kernels::gemm(*stream, kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
+  kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
                 kernels::Write::overwrite);
   start_bytes = process_peak_bytes();
 }
@@ -61,6 +66,7 @@ void Setup::look_at_machine() {
   threads = share.threads;
   kernels::set_threads(threads);
   const double cores = world.sum(share.cores);
+  if (device && device->kind() != DeviceKind::cpu) return;
   if (const auto per_core = noted_peak_per_core(options.sharding.types.parameter)) peak_flops = *per_core * cores;
 }
 
@@ -87,11 +93,15 @@ void Setup::print_plan() const {
 void Setup::announce() {
   const Plan& plan = sharded->plan();
   const Transformer& model = sharded->model();
-  metrics->say(format("fsdp {}: {}, {} per rank, {}, {}", version_string(), device->description(),
-                      plural(static_cast<std::size_t>(threads), "thread") +
-                          (options.cpu.communication_thread ? " and one for communication" : ""),
-                      kernels::gemm_description(), world.description()));
-  if (const DType type = options.sharding.types.parameter; !kernels::multiplies(type))
+  const bool on_cpu = device->kind() == DeviceKind::cpu;
+  metrics->say(format("fsdp {}: {}, {}{}", version_string(), device->description(),
+                      on_cpu ? format("{} per rank, {}, ",
+                                      plural(static_cast<std::size_t>(threads), "thread") +
+                                          (options.cpu.communication_thread ? " and one for communication" : ""),
+                                      kernels::gemm_description())
+                             : std::string(),
+                      world.description()));
+  if (const DType type = options.sharding.types.parameter; on_cpu && !kernels::multiplies(type))
     metrics->say(format(
         "warning: {} products convert their operands to fp32 here (this machine has no instructions for them): memory and "
         "transfers are halved, and a step takes longer than with --precision fp32",

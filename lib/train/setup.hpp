@@ -43,9 +43,8 @@ struct Setup {
   const TrainOptions& options;
   Communicator& world;
   std::unique_ptr<Communicator> node;
-  std::unique_ptr<Device> device;  // none in a dry run, nor a stream
-  std::shared_ptr<Stream> stream;
-  std::size_t start_bytes = 0;  // what the process had used before
+  std::unique_ptr<Device> device;  // none in a dry run
+  std::size_t start_bytes = 0;     // what the process had used before
   int threads = 1;
   std::optional<double> peak_flops;  // of all cores of the job, if it has been measured
   nlohmann::json options_json;
@@ -62,7 +61,7 @@ struct Setup {
   std::optional<ValidBatches> valid_batches;
 
  private:
-  void start_device();
+  void start_device(DeviceKind kind);
   void look_at_machine();
   void open_files();
   void open_data();

@@ -62,15 +62,16 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::shared_ptr<const kernels::DeviceKernels> kernels) : kernels_(std::move(kernels)) {
+  CudaDevice(int index, std::shared_ptr<const kernels::DeviceKernels> kernels, std::string libraries)
+      : kernels_(std::move(kernels)), libraries_(std::move(libraries)) {
     check_cuda(cudaSetDevice(index), format("cudaSetDevice({})", index));
     check_cuda(cudaGetDeviceProperties(&properties_, index), "cudaGetDeviceProperties");
   }
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
   std::string description() const override {
-    return format("{} (compute capability {}.{}, {})", properties_.name, properties_.major, properties_.minor,
-                  format_bytes(static_cast<double>(properties_.totalGlobalMem)));
+    return format("{} (compute capability {}.{}, {}), {}", properties_.name, properties_.major, properties_.minor,
+                  format_bytes(static_cast<double>(properties_.totalGlobalMem)), libraries_);
   }
 
   Buffer allocate(std::size_t bytes) override {
@@ -114,13 +115,15 @@ class CudaDevice final : public Device {
 
  private:
   std::shared_ptr<const kernels::DeviceKernels> kernels_;
+  const std::string libraries_;
   cudaDeviceProp properties_{};
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels) {
-  return std::make_unique<CudaDevice>(index, std::move(kernels));
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels,
+                                         std::string libraries) {
+  return std::make_unique<CudaDevice>(index, std::move(kernels), std::move(libraries));
 }
 
 }  // namespace fsdp

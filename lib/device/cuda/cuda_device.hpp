@@ -52,7 +52,8 @@ class CudaStream final : public Stream {
 inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
 
 /// Device `index` of those that the process sees, which becomes the current one of the calling thread; it computes with
-/// `kernels`.
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels);
+/// `kernels`, which use `libraries`, as "cuBLASLt 13.1.0".
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels,
+                                         std::string libraries);
 
 }  // namespace fsdp

@@ -53,7 +53,12 @@ int device_count(std::string* why) {
   return 0;
 }
 
-std::unique_ptr<Device> make_device(int index) { return make_cuda_device(index, std::make_shared<CudaKernels>()); }
+std::unique_ptr<Device> make_device(int index) {
+  check_cuda(cudaSetDevice(index), "cudaSetDevice");  // cuBLASLt prepares itself for the current device
+  auto kernels = std::make_shared<CudaKernels>();
+  std::string libraries = kernels->gemm_description();
+  return make_cuda_device(index, std::move(kernels), std::move(libraries));
+}
 
 }  // namespace
 

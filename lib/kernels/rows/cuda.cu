@@ -8,10 +8,15 @@ namespace fsdp::kernels {
 namespace {
 
 constexpr std::size_t most_blocks = std::size_t{1} << 20;
+#if defined(FSDP_CUDA_DOUBLE)
+constexpr unsigned threads = 64;  // each costs time there; two warps have all that eight have
+#else
+constexpr unsigned threads = 256;
+#endif
 
 template <class Body>
 struct Rows {
-  static constexpr unsigned most_threads = 256;
+  static constexpr unsigned most_threads = threads;
   Body body;
   std::size_t rows;
 
@@ -26,7 +31,7 @@ template <class Body>
 cudaError_t run_rows_cuda(cudaStream_t stream, const Body& body, std::size_t rows) {
   if (rows == 0) return cudaSuccess;
   const auto blocks = static_cast<unsigned>(rows < most_blocks ? rows : most_blocks);
-  return launch_kernel(stream, blocks, Rows<Body>::most_threads, 0, Rows<Body>{body, rows});
+  return launch_kernel(stream, blocks, threads, 0, Rows<Body>{body, rows});
 }
 
 #define FSDP_INSTANTIATE(...) template cudaError_t run_rows_cuda<__VA_ARGS__>(cudaStream_t, const __VA_ARGS__&, std::size_t);

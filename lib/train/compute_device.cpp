@@ -1,0 +1,59 @@
+#include "train/compute_device.hpp"
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "base/format.hpp"
+#include "comm/agree.hpp"
+#include "device/cuda_library.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// What says that the launcher has given this job GPUs, as "SLURM_JOB_GPUS=0,1"; empty if nothing does.
+std::string given_gpus() {
+  for (const char* name : {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"})
+    if (const char* value = std::getenv(name); value && *value && std::string_view(value) != "0")
+      return format("{}={}", name, value);
+  return {};
+}
+
+}  // namespace
+
+DeviceKind choose_device(DeviceChoice choice) {
+  if (choice == DeviceChoice::cpu) return DeviceKind::cpu;
+  std::string why;
+  const CudaLibrary* const library = find_cuda_library(&why);
+  if (library && library->device_count(&why) > 0) return DeviceKind::cuda;
+  if (why.empty()) why = "there is none";
+  if (choice == DeviceChoice::cuda)
+    throw UserError(format(
+        "--device cuda finds no GPU ({}); start the job where there is one, with a driver, or compute with --device cpu", why));
+  if (const std::string given = given_gpus(); !given.empty())
+    throw UserError(format(
+        "the job was given GPUs ({}), and none can be used ({}); mend that, or say that you mean the CPU with --device cpu",
+        given, why));
+  return DeviceKind::cpu;
+}
+
+std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOptions& cpu, Communicator& world,
+                                            Communicator& node) {
+  const bool on_gpu = kind == DeviceKind::cuda;
+  if (const std::int64_t with_gpu = world.sum(std::int64_t{on_gpu}); with_gpu != 0 && with_gpu != world.size())
+    throw UserError(
+        format("{} of {} ranks have a GPU, and the others none (all must compute on the same kind of device); start the job on "
+               "nodes that are alike, or give --device cpu",
+               with_gpu, world.size()));
+  if (!on_gpu) return make_cpu_device(cpu);
+  std::unique_ptr<Device> device;
+  agree(world, [&] {
+    std::string why;
+    const CudaLibrary* const library = find_cuda_library(&why);
+    device = library->make_device(node.rank() % library->device_count(&why));
+  });
+  return device;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,22 @@
+// Which device a run computes on, and how a rank gets its own.
+#pragma once
+
+#include <memory>
+
+#include "comm/communicator.hpp"
+#include "device/device.hpp"
+#include "train/options.hpp"
+
+namespace fsdp {
+
+/// What `--device` comes to on this machine: `automatic` is a GPU where this process sees one. Throws UserError where GPUs are
+/// asked for, or were given to the job, and none can be used.
+DeviceKind choose_device(DeviceChoice choice);
+
+/// This rank's device. GPUs go to the ranks of a node in turn: where the launcher shows each task its own alone, that is the
+/// one; where it shows all, rank r of the node takes GPU r, and ranks share GPUs if there are more of them. Collective over
+/// world, of which `node` is the part on this node; throws UserError if the ranks have different kinds.
+std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOptions& cpu, Communicator& world,
+                                            Communicator& node);
+
+}  // namespace fsdp
