@@ -157,8 +157,8 @@ struct CudaLanes {
     for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
     __syncthreads();
-    value = threadIdx.x % 32 < blockDim.x / 32 ? part[threadIdx.x % 32] : neutral;
-    for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    value = part[0];
+    for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) value = combine(value, part[warp]);
     __syncthreads();
     return value;
   }
