@@ -365,7 +365,7 @@ BOOST_AUTO_TEST_CASE(host_function_writes) {
   ::_exit(1);
 }
 
-BOOST_AUTO_TEST_CASE(kernel_runs_out_of_memory_it_has) {
+BOOST_AUTO_TEST_CASE(kernel_leaves_its_memory) {
   const DeviceArray<char> x(512);
   launch_one(nullptr, Touch{x.data() + 512});
   check(cudaDeviceSynchronize());
@@ -396,13 +396,13 @@ BOOST_AUTO_TEST_CASE(host_code_cannot_touch_device_memory) {
     BOOST_TEST_MESSAGE("this processor has no memory protection keys: host code that touches a device's memory is not found");
     return;
   }
-  BOOST_TEST(run_child("child/host_reads").by_touching());
-  BOOST_TEST(run_child("child/host_function_writes").by_touching());
+  dies_by_touching("child/host_reads");
+  dies_by_touching("child/host_function_writes");
 }
 
 BOOST_AUTO_TEST_CASE(kernels_cannot_leave_their_memory) {
-  BOOST_TEST(run_child("child/kernel_runs_out_of_memory_it_has").by_touching());
-  BOOST_TEST(run_child("child/kernel_uses_freed_memory").by_touching());
+  dies_by_touching("child/kernel_leaves_its_memory");
+  dies_by_touching("child/kernel_uses_freed_memory");
   const Ended ended = run_child("child/kernel_writes_behind_odd_size");
   BOOST_TEST(ended.by(SIGABRT));
   BOOST_TEST(contains(ended.text, "100 bytes were written to beyond their end, at byte 101"), ended.text);

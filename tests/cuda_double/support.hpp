@@ -78,8 +78,6 @@ struct Ended {
   int status = 0;
   std::string text;
   bool by(int signal) const { return WIFSIGNALED(status) && WTERMSIG(status) == signal; }
-  /// Touched memory that it may not. Sanitizers catch the signal, say so, and exit.
-  bool by_touching() const { return by(SIGSEGV) || (status != 0 && text.find("Sanitizer: SEGV") != std::string::npos); }
 };
 
 /// Runs one test case of this program, which may be a disabled one, in a process of its own.
@@ -104,6 +102,13 @@ inline Ended run_child(const std::string& name) {
   ::close(ends[0]);
   BOOST_REQUIRE(::waitpid(child, &ended.status, 0) == child);
   return ended;
+}
+
+/// The case touches memory that it may not. Sanitizers catch the signal, say so, and exit.
+inline void dies_by_touching(const std::string& name) {
+  const Ended ended = run_child(name);
+  const bool said = ended.status != 0 && ended.text.find("Sanitizer:DEADLYSIGNAL") != std::string::npos;
+  BOOST_TEST((ended.by(SIGSEGV) || said), name << ": status " << ended.status << ", " << ended.text);
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -197,7 +197,8 @@ void Runner::run_block(std::minstd_rand& dice) {
     lanes_[lane] = {};
     make_ready(lane);
   }
-  if (__tsan_release) __tsan_release(this);  // lanes acquire it when they begin, and release it when they return
+  if (__tsan_release)
+    __tsan_release(&launch_);  // what lanes acquire when they begin; they release another, that of their return
   while (ready_count_ > 0) {
     const unsigned pick = static_cast<unsigned>(dice() % ready_count_), lane = ready_[pick];
     ready_[pick] = ready_[--ready_count_];
@@ -207,7 +208,7 @@ void Runner::run_block(std::minstd_rand& dice) {
   if (returned_ != launch_->threads) stuck();
   if (__tsan_create_fiber)  // to ThreadSanitizer, what the same fiber does is in order: each lane of a block has its own
     for (unsigned lane = 0; lane < launch_->threads; ++lane) free_[free_count_++] = lanes_[lane].fiber;
-  if (__tsan_acquire) __tsan_acquire(this);
+  if (__tsan_acquire) __tsan_acquire(&returned_);
 }
 
 void Runner::resume(unsigned lane) {
@@ -235,9 +236,9 @@ void Runner::fiber_main() {
   Runner& r = *runner;
   if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(nullptr, &r.stack_bottom_, &r.stack_size_);
   for (;;) {
-    if (__tsan_acquire) __tsan_acquire(&r);
+    if (__tsan_acquire) __tsan_acquire(&r.launch_);
     r.launch_->lane();
-    if (__tsan_release) __tsan_release(&r);
+    if (__tsan_release) __tsan_release(&r.returned_);
     r.lanes_[r.current_].state = State::returned;
     ++r.returned_;
     r.leave_lane();
