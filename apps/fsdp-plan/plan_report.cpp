@@ -27,8 +27,8 @@ std::string plural(std::uint64_t n, std::string_view one, std::string_view many)
 
 std::string name_of(const PlanRow& row) { return format("{} {}", row.chosen ? ">" : " ", row.placement->name); }
 
-std::size_t other_bytes(const RankMemory& m) {
-  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.gemm + m.context + m.snapshot + m.read_ahead;
+std::size_t other_bytes(const MemoryAccount& m) {
+  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.total() - m.plan - m.staging;
 }
 
 std::string memory_table(const PlanTable& table) {
@@ -37,7 +37,7 @@ std::string memory_table(const PlanTable& table) {
       {"  strategy", "params", "gradients", "state", "slots", "slots", "staging", "other", "kept", "recomp.", "kept",
        "recomp."}};
   for (const PlanRow& row : table.rows) {
-    const RankMemory &m = row.keeping.memory, &less = row.recomputing.memory;
+    const MemoryAccount &m = row.keeping.memory, &less = row.recomputing.memory;
     rows.push_back({name_of(row), bytes(m.of(BufferRole::parameters)), bytes(m.of(BufferRole::gradients)),
                     bytes(m.of(BufferRole::optimizer_state)), bytes(m.of(BufferRole::gathered_parameters)),
                     bytes(m.of(BufferRole::unreduced_gradients)), bytes(m.staging), bytes(other_bytes(m)),
@@ -224,8 +224,8 @@ std::string explain_states(const TrainOptions& train, const std::vector<Paramete
 }
 
 std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan& plan) {
-  const RankMemory& m = row.keeping.memory;
-  const bool on_gpu = table.model.device().kind == DeviceKind::cuda;
+  const MemoryAccount& m = row.keeping.memory;
+  const bool on_gpu = m.device == DeviceKind::cuda;
   const auto P = static_cast<double>(table.model.parameter_count());
   const auto tutorial = tutorial_estimate(P, table.options.cluster.ranks(), true, *row.placement);
   const RuleOfThumb slides = slides_breakdown(P, row.mesh, *row.placement);
@@ -243,8 +243,8 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
   rows.push_back({on_gpu ? "  gemm's workspace" : "  gemm's panels, about", "-", "-", bytes(m.gemm)});
   if (on_gpu) rows.push_back({"  driver and libraries, a guess", "-", "-", bytes(m.context)});
-  if (m.snapshot > 0) rows.push_back({"  snapshot of a save", "-", "-", bytes(m.snapshot)});
-  if (!on_gpu) rows.push_back({"  tokens read ahead", "-", "-", bytes(m.read_ahead)});
+  if (!on_gpu && m.snapshot > 0) rows.push_back({"  snapshot of a save", "-", "-", bytes(m.snapshot)});
+  if (!on_gpu) rows.push_back({"  tokens read ahead", "-", "-", bytes(m.batch)});
   rows.push_back({"  total", tutorial ? bytes(tutorial->total()) : "-", bytes(slides.total()), bytes(m.total())});
   const bool in_parts = row.placement->parameters_forward_to_backward == Place::sharded;
   return lay_out(rows, 2) +
@@ -307,7 +307,8 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
              between);
 }
 
-nlohmann::json memory_json(const RankMemory& m) {
+nlohmann::json memory_json(const MemoryAccount& m) {
+  const bool on_gpu = m.device == DeviceKind::cuda;  // what the host holds beside it does not count
   return {{"parameters", m.of(BufferRole::parameters)},
           {"gradients", m.of(BufferRole::gradients)},
           {"optimizer_state", m.of(BufferRole::optimizer_state)},
@@ -316,12 +317,12 @@ nlohmann::json memory_json(const RankMemory& m) {
           {"activations", m.of(BufferRole::activations)},
           {"scratch", m.of(BufferRole::scratch)},
           {"batch_and_tables", m.of(BufferRole::batch)},
-          {"plan_peak", m.plan_peak()},
+          {"plan_peak", m.plan},
           {"communication_staging", m.staging},
           {"gemm_panels", m.gemm},
           {"device_context", m.context},
-          {"snapshot", m.snapshot},
-          {"read_ahead", m.read_ahead},
+          {"snapshot", on_gpu ? 0 : m.snapshot},
+          {"read_ahead", on_gpu ? 0 : m.batch},
           {"total", m.total()}};
 }
 

@@ -13,6 +13,7 @@
 #include "fsdp/plan.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "fsdp/traffic.hpp"
+#include "train/memory.hpp"
 #include "train/options.hpp"
 
 namespace fsdp {
@@ -26,21 +27,8 @@ struct PlanTableOptions {
 /// fsdp-plan's: the rows of fsdp-train, and its own.
 OptionTable plan_option_table(PlanTableOptions& options);
 
-/// What a rank holds, in bytes.
-struct RankMemory {
-  std::array<std::size_t, role_count> by_role{};  // of the plan: they add up to its peak
-  std::size_t staging = 0;                        // of the communicators
-  std::size_t gemm = 0;                           // about what matrix products take and give back
-  std::size_t context = 0;                        // allowed for driver and libraries of a GPU
-  std::size_t of(BufferRole role) const { return by_role[static_cast<std::size_t>(role)]; }
-  std::size_t plan_peak() const;
-  std::size_t snapshot = 0;    // that asynchronous saves write from
-  std::size_t read_ahead = 0;  // tokens of the next update
-  std::size_t total() const { return plan_peak() + staging + gemm + context + snapshot + read_ahead; }
-};
-
 struct PlanVariant {
-  RankMemory memory;
+  MemoryAccount memory;    // of rank 0, which writes most in a save; without a trace
   ClusterTraffic traffic;  // of one update
 };
 
