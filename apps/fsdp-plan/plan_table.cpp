@@ -37,8 +37,8 @@ ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions opt
 
 namespace {
 
-/// Of the groups that a run makes: world, node, shard and replicate axis. Nodes may cut the groups of an axis in different
-/// ways: of each axis the group that needs most.
+/// The staging of the groups that a run makes: world, node, shard and replicate axis. Nodes may cut the groups of an axis in
+/// different ways; the one that needs most counts.
 std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Connection& connection) {
   const auto most_of = [&](int groups, int size, auto rank_of) {
     std::size_t most = 0;

@@ -24,7 +24,7 @@ struct PlanTableOptions {
   std::size_t memory_limit = 0;  // of a rank; 0: none
   bool explain = false, json = false;
 };
-/// fsdp-plan's: the rows of fsdp-train, and its own.
+/// The options of fsdp-plan: the rows of fsdp-train, and its own.
 OptionTable plan_option_table(PlanTableOptions& options);
 
 struct PlanVariant {
@@ -55,29 +55,29 @@ struct PlanTable {
   bool fits(const PlanVariant& variant) const {
     return options.memory_limit == 0 || variant.memory.total() <= options.memory_limit;
   }
-  /// What sends the fewest bytes between nodes, then per rank, of all that fits; without recomputation if that fits, too.
+  /// The choice that sends the fewest bytes between nodes, then per rank, of all that fit; it recomputes nothing if that fits.
   std::optional<PlanChoice> least_communicating() const;
   PlanChoice smallest() const;
 };
 
-/// Pure but for the reading of config.json. Throws UserError.
+/// A pure function, but that it reads config.json. Throws UserError.
 PlanTable make_plan_table(const PlanTableOptions& options);
 
 /// The plan of an update of at most two micro-batches: more of them take no more memory, and all but the last are alike.
 ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
                                    std::vector<std::string>* warnings = nullptr);
 
-/// The model's states by a rule of thumb that others use, without activations. In bytes; P counts parameters.
+/// What the model's states take by a rule of thumb that others use, in bytes. Activations are left out.
 struct RuleOfThumb {
   std::string name;
   double parameters = 0, gradients = 0, optimizer_state = 0, gathered = 0;
   double total() const { return parameters + gradients + optimizer_state + gathered; }
 };
-/// estimate_fsdp_memory() of the tutorial, which knows FULL_SHARD and SHARD_GRAD_OP; none for other strategies. `mixed` is its
-/// default: 16-bit parameters and gradients, and no fp32 copy.
+/// What the tutorial's estimate_fsdp_memory() gives, which knows FULL_SHARD and SHARD_GRAD_OP; none for other strategies.
+/// `mixed` is its default: 16-bit parameters and gradients, and no fp32 copy.
 std::optional<RuleOfThumb> tutorial_estimate(double parameters, int world_size, bool mixed, const Placement& placement);
-/// 2 + 2 + 12 bytes per parameter (16-bit parameters and gradients; fp32 copy, momentum and variance), each kind divided by the
-/// ranks of the shard axis where the strategy shards it (Rajbhandari et al. 2020, "ZeRO", figure 1).
+/// The slides' 2 + 2 + 12 bytes per parameter (16-bit parameters and gradients; fp32 copy, momentum and variance), each kind
+/// divided by the ranks of the shard axis where the strategy shards it (Rajbhandari et al. 2020, "ZeRO", figure 1).
 RuleOfThumb slides_breakdown(double parameters, MeshShape mesh, const Placement& placement);
 
 /// Two tables and the conclusion, at most 120 columns wide.

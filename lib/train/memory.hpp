@@ -40,7 +40,7 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
 /// The parts beside the plan, as a line, or as three for a GPU.
 std::string describe_beside_plan(const MemoryAccount& memory);
 
-/// About what matrix products of this type take beside the plan.
+/// About how much memory matrix products of this type take beside the plan.
 std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type);
 
 }  // namespace fsdp
