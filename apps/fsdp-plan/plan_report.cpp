@@ -32,47 +32,48 @@ std::size_t other_bytes(const MemoryAccount& m) {
 }
 
 std::string memory_table(const PlanTable& table) {
-  std::vector<Cells> rows = {
-      {"", "", "", "optimizer", "gathered", "unreduced", "comm.", "", "activ.", "activ.", "total", "total"},
-      {"  strategy", "params", "gradients", "state", "slots", "slots", "staging", "other", "kept", "recomp.", "kept",
-       "recomp."}};
+  std::vector<Cells> rows = {{"", "", "", "optimizer", "gathered", "unreduced", "comm.", ""},
+                             {"  strategy", "params", "gradients", "state", "slots", "slots", "staging", "other"}};
   for (const PlanRow& row : table.rows) {
-    const MemoryAccount &m = row.keeping.memory, &less = row.recomputing.memory;
+    const MemoryAccount& m = row.keeping.memory;
     rows.push_back({name_of(row), bytes(m.of(BufferRole::parameters)), bytes(m.of(BufferRole::gradients)),
                     bytes(m.of(BufferRole::optimizer_state)), bytes(m.of(BufferRole::gathered_parameters)),
-                    bytes(m.of(BufferRole::unreduced_gradients)), bytes(m.staging), bytes(other_bytes(m)),
-                    bytes(m.of(BufferRole::activations)), bytes(less.of(BufferRole::activations)), bytes(m.total()),
-                    bytes(less.total())});
+                    bytes(m.of(BufferRole::unreduced_gradients)), bytes(m.staging), bytes(other_bytes(m))});
   }
-  return lay_out(rows, 1);
+  return lay_out(rows, 2);
 }
 
-std::string traffic_table(const PlanTable& table) {
-  std::vector<Cells> rows = {{"", "all-", "reduce-", "all-", "within", "between", "out of", "same by"},
-                             {"  strategy", "gather", "scatter", "reduce", "node", "nodes", "a node", "rings"}};
+/// A table of its own, because one with all of a rank's memory would be too wide for a terminal.
+std::string total_table(const PlanTable& table) {
+  std::vector<Cells> rows = {{"", "activ.", "activ.", "total", "total"}, {"  strategy", "kept", "recomp.", "kept", "recomp."}};
   if (table.options.memory_limit != 0) {
     for (const char* cell : {"fits", "fits"}) rows[0].push_back(cell);
     for (const char* cell : {"kept", "recomp."}) rows[1].push_back(cell);
   }
   for (const PlanRow& row : table.rows) {
-    // Segments of several blocks gather some units once more: then recomputation has a line of its own.
-    const bool alike = row.keeping.traffic == row.recomputing.traffic;
+    Cells cells = {name_of(row)};
+    for (const bool recompute : {false, true})
+      cells.push_back(bytes(row.variant(recompute).memory.of(BufferRole::activations)));
+    for (const bool recompute : {false, true}) cells.push_back(bytes(row.variant(recompute).memory.total()));
+    if (table.options.memory_limit != 0)
+      for (const bool recompute : {false, true}) cells.push_back(table.fits(row.variant(recompute)) ? "yes" : "no");
+    rows.push_back(std::move(cells));
+  }
+  return lay_out(rows, 2);
+}
+
+std::string traffic_table(const PlanTable& table) {
+  std::vector<Cells> rows = {{"", "all-", "reduce-", "all-", "within", "between", "out of", "same by"},
+                             {"  strategy", "gather", "scatter", "reduce", "node", "nodes", "a node", "rings"}};
+  for (const PlanRow& row : table.rows) {
     for (const bool recompute : {false, true}) {
-      if (recompute && alike) continue;
+      // Segments of several blocks gather some units once more: then recomputation has a line of its own.
+      if (recompute && row.keeping.traffic == row.recomputing.traffic) continue;
       const ClusterTraffic& t = row.variant(recompute).traffic;
       const auto sent = [&](Collective kind) { return bytes(t.rank.bytes_sent[static_cast<std::size_t>(kind)]); };
-      Cells cells = {recompute ? "    recomputing" : name_of(row),
-                     sent(Collective::all_gather),
-                     sent(Collective::reduce_scatter),
-                     sent(Collective::all_reduce),
-                     bytes(t.rank.within_node),
-                     bytes(t.rank.between_nodes),
-                     bytes(t.out_of_node),
-                     bytes(t.ring_out_of_node)};
-      if (table.options.memory_limit != 0)
-        for (const bool of : {false, true})
-          cells.push_back(!alike && of != recompute ? "" : table.fits(row.variant(of)) ? "yes" : "no");
-      rows.push_back(std::move(cells));
+      rows.push_back({recompute ? "    recomputing" : name_of(row), sent(Collective::all_gather),
+                      sent(Collective::reduce_scatter), sent(Collective::all_reduce), bytes(t.rank.within_node),
+                      bytes(t.rank.between_nodes), bytes(t.out_of_node), bytes(t.ring_out_of_node)});
     }
   }
   return lay_out(rows, 2);
@@ -337,8 +338,10 @@ nlohmann::json traffic_json(const ClusterTraffic& t) {
 }  // namespace
 
 std::string describe(const PlanTable& table) {
-  return headline(table) + "\nmemory of a rank\n" + memory_table(table) + "\nsent per update and rank, and by a node\n" +
-         traffic_table(table) + "\nrules of thumb for the model's states alone\n" + rules_table(table) + conclusion(table);
+  return headline(table) + "\nmemory of a rank\n" + memory_table(table) +
+         "\nand with activations, kept or recomputed, in all\n" + total_table(table) +
+         "\nsent per update and rank, and by a node\n" + traffic_table(table) +
+         "\nrules of thumb for the model's states alone\n" + rules_table(table) + conclusion(table);
 }
 
 std::string explain(const PlanTable& table) {

@@ -80,7 +80,7 @@ std::optional<RuleOfThumb> tutorial_estimate(double parameters, int world_size, 
 /// divided by the ranks of the shard axis where the strategy shards it (Rajbhandari et al. 2020, "ZeRO", figure 1).
 RuleOfThumb slides_breakdown(double parameters, MeshShape mesh, const Placement& placement);
 
-/// Two tables and the conclusion, at most 120 columns wide.
+/// The tables, at most 100 columns wide, and the conclusion.
 std::string describe(const PlanTable& table);
 /// Where each number of the chosen strategy comes from, and how the rules of thumb differ.
 std::string explain(const PlanTable& table);

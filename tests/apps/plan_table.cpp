@@ -419,7 +419,7 @@ BOOST_AUTO_TEST_CASE(what_fits) {
   BOOST_TEST(to_json(nothing)["least_communicating"].is_null());
 }
 
-BOOST_AUTO_TEST_CASE(tables_are_at_most_120_columns_wide) {
+BOOST_AUTO_TEST_CASE(lines_have_at_most_120_columns_and_rows_of_tables_100) {
   for (const char* nodes : {"1", "3", "1024"}) {
     const PlanTable table = make_plan_table(
         parse({"--arch", "llama-3.1-405b", "--nodes", nodes, "--ranks-per-node", "8", "--memory-limit", "141GB",
@@ -428,6 +428,10 @@ BOOST_AUTO_TEST_CASE(tables_are_at_most_120_columns_wide) {
     std::istringstream lines(describe(table) + explain(table));
     for (std::string line; std::getline(lines, line);)
       BOOST_CHECK_MESSAGE(line.size() <= 120, line.size() << " columns: " << line);
+    std::istringstream rows(describe(table));
+    for (std::string row; std::getline(rows, row);)
+      if (row.starts_with("  ") || row.starts_with("> "))
+        BOOST_CHECK_MESSAGE(row.size() <= 100, row.size() << " columns: " << row);
   }
 }
 
