@@ -70,7 +70,8 @@ class Scratch {
     ::syncfs(fd);
     ::close(fd);
   }
-  /// What is read next comes from the disk, as far as it is this system that kept it. Of files that are on the disk.
+  /// Drops the files, which are on the disk, from the page cache. What is read next comes from the disk, or from what keeps
+  /// it outside of this system.
   void forget() const {
     for (const auto& entry : fs::recursive_directory_iterator(path_)) {
       if (!entry.is_regular_file()) continue;
@@ -86,7 +87,7 @@ class Scratch {
   bool mine_ = false;
 };
 
-/// write(2) until all is written, and fsync(2).
+/// Calls write(2) until all is written, then fsync(2).
 void write_plain(const fs::path& path, std::span<const std::byte> bytes) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   check_errno(fd >= 0, "create " + path.string());
@@ -103,14 +104,14 @@ void write_plain(const fs::path& path, std::span<const std::byte> bytes) {
   check_errno(good, "write " + path.string());
 }
 
-/// The same as saves write: large pieces past the page cache, where the file system allows it.
+/// Writes the file as saves do: large pieces past the page cache, where the file system allows it.
 void write_as_saves(const fs::path& path, std::span<const std::byte> bytes) {
   OutputFile output(path);
   output.write(0, bytes.data(), bytes.size());
   output.finish();
 }
 
-/// The first `bytes` of some files that lie one behind the other in one, durably.
+/// Makes one file, durably, of the first `bytes` of some files, one behind the other.
 void copy_plain(const std::vector<fs::path>& from, const fs::path& to, std::size_t bytes) {
   OutputFile output(to);
   std::vector<std::byte> piece(piece_bytes);
@@ -243,7 +244,7 @@ class CheckpointBench {
   const std::vector<Parameter>& parameters() const { return sharded_.model().parameters(); }
   fs::path plain_file(int rank) const { return scratch_.path() / format("plain-{}", rank); }
   fs::path output_file() const { return scratch_.path() / format("output-{}", world_.rank()); }
-  /// Of all ranks' files without what HDF5 adds.
+  /// The bytes of all ranks' files, without what HDF5 adds.
   double stored_bytes() const { return static_cast<double>(numel_ * sizeof(float) * states_.size()); }
   std::size_t bytes_of_shard(const Layout& layout) const {
     std::size_t numel = 0;
@@ -300,7 +301,7 @@ class CheckpointBench {
     note("save", timer.seconds());
   }
 
-  /// As a run does it: updates go on until all ranks have written.
+  /// Saves as a run does: updates go on until all ranks have written.
   Meanwhile save_meanwhile() {
     Meanwhile result;
     world_.barrier();
@@ -318,8 +319,8 @@ class CheckpointBench {
     return result;
   }
 
-  /// What a run on `ranks` ranks reads when it resumes, the checksums of all files or not. Rank r of ours does it for ranks r,
-  /// r + size, ..., one after the other.
+  /// Reads what a run on `ranks` ranks reads when it resumes, with the checksums of all files or without. Rank r of ours does
+  /// it for ranks r, r + size, ..., one after the other.
   double read_as(int ranks, bool verify) {
     scratch_.forget();
     const Layout& layout = readers_.at(ranks);
@@ -334,7 +335,7 @@ class CheckpointBench {
     });
   }
 
-  /// As many bytes as each of our ranks reads then, from plain files.
+  /// Reads as many bytes from plain files as each of our ranks reads then.
   double read_plain(int ranks) {
     scratch_.forget();
     std::size_t left = 0;
@@ -349,7 +350,7 @@ class CheckpointBench {
     });
   }
 
-  /// Memory of a shard's states.
+  /// The states of a shard, in memory that is read into.
   std::vector<ShardState> room_for(const Layout& layout) const {
     std::vector<ShardState> states;
     auto* at = reinterpret_cast<float*>(loaded_.data());
@@ -415,7 +416,7 @@ class CheckpointBench {
 
 std::string CheckpointBench::report() const {
   const auto seconds = [&](const std::string& key) -> const std::vector<double>& { return seconds_.at(key); };
-  /// Of each round, one figure by another.
+  /// Divides one figure by another, in each round.
   const auto ratios = [&](const std::string& of, const std::string& by) {
     std::vector<double> all;
     for (std::size_t i = 0; i < seconds(of).size(); ++i) all.push_back(seconds(of)[i] / seconds(by)[i]);

@@ -27,52 +27,53 @@ std::string plural(std::uint64_t n, std::string_view one, std::string_view many)
 
 std::string name_of(const PlanRow& row) { return format("{} {}", row.chosen ? ">" : " ", row.placement->name); }
 
-std::size_t other_bytes(const RankMemory& m) {
-  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.gemm + m.context + m.snapshot + m.read_ahead;
+std::size_t other_bytes(const MemoryAccount& m) {
+  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.total() - m.plan - m.staging;
 }
 
 std::string memory_table(const PlanTable& table) {
-  std::vector<Cells> rows = {
-      {"", "", "", "optimizer", "gathered", "unreduced", "comm.", "", "activ.", "activ.", "total", "total"},
-      {"  strategy", "params", "gradients", "state", "slots", "slots", "staging", "other", "kept", "recomp.", "kept",
-       "recomp."}};
+  std::vector<Cells> rows = {{"", "", "", "optimizer", "gathered", "unreduced", "comm.", ""},
+                             {"  strategy", "params", "gradients", "state", "slots", "slots", "staging", "other"}};
   for (const PlanRow& row : table.rows) {
-    const RankMemory &m = row.keeping.memory, &less = row.recomputing.memory;
+    const MemoryAccount& m = row.keeping.memory;
     rows.push_back({name_of(row), bytes(m.of(BufferRole::parameters)), bytes(m.of(BufferRole::gradients)),
                     bytes(m.of(BufferRole::optimizer_state)), bytes(m.of(BufferRole::gathered_parameters)),
-                    bytes(m.of(BufferRole::unreduced_gradients)), bytes(m.staging), bytes(other_bytes(m)),
-                    bytes(m.of(BufferRole::activations)), bytes(less.of(BufferRole::activations)), bytes(m.total()),
-                    bytes(less.total())});
+                    bytes(m.of(BufferRole::unreduced_gradients)), bytes(m.staging), bytes(other_bytes(m))});
   }
-  return lay_out(rows, 1);
+  return lay_out(rows, 2);
 }
 
-std::string traffic_table(const PlanTable& table) {
-  std::vector<Cells> rows = {{"", "all-", "reduce-", "all-", "within", "between", "out of", "same by"},
-                             {"  strategy", "gather", "scatter", "reduce", "node", "nodes", "a node", "rings"}};
+/// A table of its own, because one with all of a rank's memory would be too wide for a terminal.
+std::string total_table(const PlanTable& table) {
+  std::vector<Cells> rows = {{"", "activ.", "activ.", "total", "total"}, {"  strategy", "kept", "recomp.", "kept", "recomp."}};
   if (table.options.memory_limit != 0) {
     for (const char* cell : {"fits", "fits"}) rows[0].push_back(cell);
     for (const char* cell : {"kept", "recomp."}) rows[1].push_back(cell);
   }
   for (const PlanRow& row : table.rows) {
-    // Segments of several blocks gather some units once more: then recomputation has a line of its own.
-    const bool alike = row.keeping.traffic == row.recomputing.traffic;
+    Cells cells = {name_of(row)};
+    for (const bool recompute : {false, true})
+      cells.push_back(bytes(row.variant(recompute).memory.of(BufferRole::activations)));
+    for (const bool recompute : {false, true}) cells.push_back(bytes(row.variant(recompute).memory.total()));
+    if (table.options.memory_limit != 0)
+      for (const bool recompute : {false, true}) cells.push_back(table.fits(row.variant(recompute)) ? "yes" : "no");
+    rows.push_back(std::move(cells));
+  }
+  return lay_out(rows, 2);
+}
+
+std::string traffic_table(const PlanTable& table) {
+  std::vector<Cells> rows = {{"", "all-", "reduce-", "all-", "within", "between", "out of", "same by"},
+                             {"  strategy", "gather", "scatter", "reduce", "node", "nodes", "a node", "rings"}};
+  for (const PlanRow& row : table.rows) {
     for (const bool recompute : {false, true}) {
-      if (recompute && alike) continue;
+      // Segments of several blocks gather some units once more: then recomputation has a line of its own.
+      if (recompute && row.keeping.traffic == row.recomputing.traffic) continue;
       const ClusterTraffic& t = row.variant(recompute).traffic;
       const auto sent = [&](Collective kind) { return bytes(t.rank.bytes_sent[static_cast<std::size_t>(kind)]); };
-      Cells cells = {recompute ? "    recomputing" : name_of(row),
-                     sent(Collective::all_gather),
-                     sent(Collective::reduce_scatter),
-                     sent(Collective::all_reduce),
-                     bytes(t.rank.within_node),
-                     bytes(t.rank.between_nodes),
-                     bytes(t.out_of_node),
-                     bytes(t.ring_out_of_node)};
-      if (table.options.memory_limit != 0)
-        for (const bool of : {false, true})
-          cells.push_back(!alike && of != recompute ? "" : table.fits(row.variant(of)) ? "yes" : "no");
-      rows.push_back(std::move(cells));
+      rows.push_back({recompute ? "    recomputing" : name_of(row), sent(Collective::all_gather),
+                      sent(Collective::reduce_scatter), sent(Collective::all_reduce), bytes(t.rank.within_node),
+                      bytes(t.rank.between_nodes), bytes(t.out_of_node), bytes(t.ring_out_of_node)});
     }
   }
   return lay_out(rows, 2);
@@ -224,8 +225,8 @@ std::string explain_states(const TrainOptions& train, const std::vector<Paramete
 }
 
 std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan& plan) {
-  const RankMemory& m = row.keeping.memory;
-  const bool on_gpu = table.model.device().kind == DeviceKind::cuda;
+  const MemoryAccount& m = row.keeping.memory;
+  const bool on_gpu = m.device == DeviceKind::cuda;
   const auto P = static_cast<double>(table.model.parameter_count());
   const auto tutorial = tutorial_estimate(P, table.options.cluster.ranks(), true, *row.placement);
   const RuleOfThumb slides = slides_breakdown(P, row.mesh, *row.placement);
@@ -243,8 +244,8 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
   rows.push_back({on_gpu ? "  gemm's workspace" : "  gemm's panels, about", "-", "-", bytes(m.gemm)});
   if (on_gpu) rows.push_back({"  driver and libraries, a guess", "-", "-", bytes(m.context)});
-  if (m.snapshot > 0) rows.push_back({"  snapshot of a save", "-", "-", bytes(m.snapshot)});
-  if (!on_gpu) rows.push_back({"  tokens read ahead", "-", "-", bytes(m.read_ahead)});
+  if (!on_gpu && m.snapshot > 0) rows.push_back({"  snapshot of a save", "-", "-", bytes(m.snapshot)});
+  if (!on_gpu) rows.push_back({"  tokens read ahead", "-", "-", bytes(m.batch)});
   rows.push_back({"  total", tutorial ? bytes(tutorial->total()) : "-", bytes(slides.total()), bytes(m.total())});
   const bool in_parts = row.placement->parameters_forward_to_backward == Place::sharded;
   return lay_out(rows, 2) +
@@ -307,7 +308,8 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
              between);
 }
 
-nlohmann::json memory_json(const RankMemory& m) {
+nlohmann::json memory_json(const MemoryAccount& m) {
+  const bool on_gpu = m.device == DeviceKind::cuda;  // what the host holds beside it does not count
   return {{"parameters", m.of(BufferRole::parameters)},
           {"gradients", m.of(BufferRole::gradients)},
           {"optimizer_state", m.of(BufferRole::optimizer_state)},
@@ -316,12 +318,12 @@ nlohmann::json memory_json(const RankMemory& m) {
           {"activations", m.of(BufferRole::activations)},
           {"scratch", m.of(BufferRole::scratch)},
           {"batch_and_tables", m.of(BufferRole::batch)},
-          {"plan_peak", m.plan_peak()},
+          {"plan_peak", m.plan},
           {"communication_staging", m.staging},
           {"gemm_panels", m.gemm},
           {"device_context", m.context},
-          {"snapshot", m.snapshot},
-          {"read_ahead", m.read_ahead},
+          {"snapshot", on_gpu ? 0 : m.snapshot},
+          {"read_ahead", on_gpu ? 0 : m.batch},
           {"total", m.total()}};
 }
 
@@ -336,8 +338,10 @@ nlohmann::json traffic_json(const ClusterTraffic& t) {
 }  // namespace
 
 std::string describe(const PlanTable& table) {
-  return headline(table) + "\nmemory of a rank\n" + memory_table(table) + "\nsent per update and rank, and by a node\n" +
-         traffic_table(table) + "\nrules of thumb for the model's states alone\n" + rules_table(table) + conclusion(table);
+  return headline(table) + "\nmemory of a rank\n" + memory_table(table) +
+         "\nand with activations, kept or recomputed, in all\n" + total_table(table) +
+         "\nsent per update and rank, and by a node\n" + traffic_table(table) +
+         "\nrules of thumb for the model's states alone\n" + rules_table(table) + conclusion(table);
 }
 
 std::string explain(const PlanTable& table) {

@@ -1,14 +1,12 @@
 #include "fsdp-plan/plan_table.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/mpi_session.hpp"
-#include "train/memory.hpp"
 #include "train/origin.hpp"
 
 namespace fsdp {
@@ -39,8 +37,8 @@ ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions opt
 
 namespace {
 
-/// Of the groups that a run makes: world, node, shard and replicate axis. Nodes may cut the groups of an axis in different
-/// ways: of each axis the group that needs most.
+/// The staging of the groups that a run makes: world, node, shard and replicate axis. Nodes may cut the groups of an axis in
+/// different ways; the one that needs most counts.
 std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Connection& connection) {
   const auto most_of = [&](int groups, int size, auto rank_of) {
     std::size_t most = 0;
@@ -62,15 +60,9 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
   const bool on_gpu = model.device().kind == DeviceKind::cuda;
   const std::size_t staging = on_gpu ? 0 : staging_bytes(mesh, cluster, find_connection(train.comm.kind));
-  // The run's own account, of rank 0, which writes most.
-  const MemoryAccount account = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
   PlanVariant variant;
-  variant.memory = {.by_role = memory_by_role(planned.plan),
-                    .staging = account.staging,
-                    .gemm = account.gemm,
-                    .context = account.context,
-                    .snapshot = on_gpu ? 0 : account.snapshot,  // beside a GPU, these two are the host's
-                    .read_ahead = on_gpu ? 0 : account.batch};
+  variant.memory = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
+  variant.memory.trace = 0;  // it goes by the operations of an update, of which this plan has fewer than a run
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   return variant;
 }
@@ -119,8 +111,6 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   table.row("threads").follows("1 here; scratch grows with it");
   return table;
 }
-
-std::size_t RankMemory::plan_peak() const { return std::accumulate(by_role.begin(), by_role.end(), std::size_t{0}); }
 
 std::optional<PlanChoice> PlanTable::least_communicating() const {
   std::optional<PlanChoice> best;

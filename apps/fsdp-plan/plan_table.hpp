@@ -13,6 +13,7 @@
 #include "fsdp/plan.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "fsdp/traffic.hpp"
+#include "train/memory.hpp"
 #include "train/options.hpp"
 
 namespace fsdp {
@@ -23,24 +24,11 @@ struct PlanTableOptions {
   std::size_t memory_limit = 0;  // of a rank; 0: none
   bool explain = false, json = false;
 };
-/// fsdp-plan's: the rows of fsdp-train, and its own.
+/// The options of fsdp-plan: the rows of fsdp-train, and its own.
 OptionTable plan_option_table(PlanTableOptions& options);
 
-/// What a rank holds, in bytes.
-struct RankMemory {
-  std::array<std::size_t, role_count> by_role{};  // of the plan: they add up to its peak
-  std::size_t staging = 0;                        // of the communicators
-  std::size_t gemm = 0;                           // about what matrix products take and give back
-  std::size_t context = 0;                        // allowed for driver and libraries of a GPU
-  std::size_t of(BufferRole role) const { return by_role[static_cast<std::size_t>(role)]; }
-  std::size_t plan_peak() const;
-  std::size_t snapshot = 0;    // that asynchronous saves write from
-  std::size_t read_ahead = 0;  // tokens of the next update
-  std::size_t total() const { return plan_peak() + staging + gemm + context + snapshot + read_ahead; }
-};
-
 struct PlanVariant {
-  RankMemory memory;
+  MemoryAccount memory;    // of rank 0, which writes most in a save; without a trace
   ClusterTraffic traffic;  // of one update
 };
 
@@ -67,32 +55,32 @@ struct PlanTable {
   bool fits(const PlanVariant& variant) const {
     return options.memory_limit == 0 || variant.memory.total() <= options.memory_limit;
   }
-  /// What sends the fewest bytes between nodes, then per rank, of all that fits; without recomputation if that fits, too.
+  /// The choice that sends the fewest bytes between nodes, then per rank, of all that fit; it recomputes nothing if that fits.
   std::optional<PlanChoice> least_communicating() const;
   PlanChoice smallest() const;
 };
 
-/// Pure but for the reading of config.json. Throws UserError.
+/// A pure function, but that it reads config.json. Throws UserError.
 PlanTable make_plan_table(const PlanTableOptions& options);
 
 /// The plan of an update of at most two micro-batches: more of them take no more memory, and all but the last are alike.
 ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
                                    std::vector<std::string>* warnings = nullptr);
 
-/// The model's states by a rule of thumb that others use, without activations. In bytes; P counts parameters.
+/// What the model's states take by a rule of thumb that others use, in bytes. Activations are left out.
 struct RuleOfThumb {
   std::string name;
   double parameters = 0, gradients = 0, optimizer_state = 0, gathered = 0;
   double total() const { return parameters + gradients + optimizer_state + gathered; }
 };
-/// estimate_fsdp_memory() of the tutorial, which knows FULL_SHARD and SHARD_GRAD_OP; none for other strategies. `mixed` is its
-/// default: 16-bit parameters and gradients, and no fp32 copy.
+/// What the tutorial's estimate_fsdp_memory() gives, which knows FULL_SHARD and SHARD_GRAD_OP; none for other strategies.
+/// `mixed` is its default: 16-bit parameters and gradients, and no fp32 copy.
 std::optional<RuleOfThumb> tutorial_estimate(double parameters, int world_size, bool mixed, const Placement& placement);
-/// 2 + 2 + 12 bytes per parameter (16-bit parameters and gradients; fp32 copy, momentum and variance), each kind divided by the
-/// ranks of the shard axis where the strategy shards it (Rajbhandari et al. 2020, "ZeRO", figure 1).
+/// The slides' 2 + 2 + 12 bytes per parameter (16-bit parameters and gradients; fp32 copy, momentum and variance), each kind
+/// divided by the ranks of the shard axis where the strategy shards it (Rajbhandari et al. 2020, "ZeRO", figure 1).
 RuleOfThumb slides_breakdown(double parameters, MeshShape mesh, const Placement& placement);
 
-/// Two tables and the conclusion, at most 120 columns wide.
+/// The tables, at most 100 columns wide, and the conclusion.
 std::string describe(const PlanTable& table);
 /// Where each number of the chosen strategy comes from, and how the rules of thumb differ.
 std::string explain(const PlanTable& table);

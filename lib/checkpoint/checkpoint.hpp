@@ -86,7 +86,7 @@ class CheckpointSave {
 /// The bytes of all that a rank writes. States that have as many elements as their parameters are of type `state_type`.
 std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size);
 
-/// Called now and then with bytes done and bytes in all.
+/// Long work calls it now and then with bytes done and bytes in all.
 using ByteProgress = std::function<void(std::size_t, std::size_t)>;
 
 /// Reads any part of a complete checkpoint, at any layout. Opens files as needed; checks that all are there.
@@ -106,7 +106,7 @@ class CheckpointReader : public TensorSource {
   virtual std::optional<double> norm(const std::string& state, const std::string& name) const = 0;
   /// Which rank's file has which elements.
   virtual const StoredParts& parts() const = 0;
-  /// These elements will be read soon: the disk may begin. Nothing if there are none.
+  /// Says that these elements will be read soon, so that the disk may begin. Does nothing if there are none.
   virtual void prefetch_state(const std::string& state, const std::string& name, Range range) const = 0;
   /// Compares the checksums of those files whose index (rank files, then the index file) is `part` modulo `parts`; throws
   /// RunError naming the first bad one, and in it the first bad tensor.
@@ -117,7 +117,7 @@ class CheckpointReader : public TensorSource {
 /// and so is the state of what was not trained when the checkpoint was written. Not collective.
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states);
-/// The same for parameters alone from any source. Those that `fresh` says are left zero. Throws UserError naming every tensor
+/// Fills the parameters alone, from any source. Those that `fresh` says are left zero. Throws UserError naming every tensor
 /// that does not fit.
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                      const ShardState& state, const std::vector<bool>& fresh = {});
@@ -139,21 +139,22 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& p
 struct ConsolidateOptions {
   const ModelFormat* format = &hdf5_format();
   DType type = DType::f32;  // fp32 parameters are rounded to it, to nearest
-  /// Of files, where the format cuts them: a tensor that would exceed it begins the next. 0: one file.
+  /// Where the format cuts a model into files, none gets longer: a tensor that would exceed it begins the next. 0: one file.
   std::size_t max_shard_bytes = 0;
   bool with_optimizer = false;  // its states, too, in fp32
 };
-/// parameters_state, or all that `source` has. Throws UserError if there is nothing of an optimizer.
+/// The states that consolidate() writes: parameters_state, or all that `source` has. Throws UserError if there is nothing of an
+/// optimizer.
 std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options);
 struct Consolidated {
   std::size_t kept_bytes = 0;         // of the tensors, that an earlier call had written
   std::vector<std::string> copied;    // files of the model's folder
   std::vector<std::string> warnings;  // why others were not
 };
-/// One process, no MPI: streams every whole tensor from `source` into a model of this format (OUT, or OUT/), in constant
-/// memory, in the folder OUT.tmp until whole and on the disk. A call that was killed or failed leaves that folder; the next one
-/// with the same source and options keeps those pieces of it whose checksums are right, and any other begins anew. Throws
-/// UserError if OUT exists.
+/// Is for one process, without MPI. Streams every whole tensor from `source` into a model of this format (OUT, or OUT/), in
+/// constant memory, in the folder OUT.tmp until whole and on the disk. A call that was killed or failed leaves that folder; the
+/// next one with the same source and options keeps those pieces of it whose checksums are right, and any other begins anew.
+/// Throws UserError if OUT exists.
 Consolidated consolidate(const CheckpointReader& source, const std::filesystem::path& out, const ConsolidateOptions& options,
                          const ByteProgress& progress = nullptr);
 

@@ -15,7 +15,8 @@ struct TensorSummary {
   /// Whether a norm that was stored is this one.
   bool has_norm(double stored) const { return non_finite > 0 ? std::isnan(stored) : norm == stored; }
 };
-/// Of a parameter, or of a state of the optimizer: "exp_avg". Throws UserError if there is none of this parameter.
+/// Reads a parameter, or one of the optimizer's states of it ("exp_avg"), and sums it up. Throws UserError if the parameter has
+/// no such state.
 TensorSummary summarize(const TensorSource& source, const std::string& name, const std::string& state = parameters_state);
 
 /// Compares the norms of all tensors of `states` with those of when they were saved. Throws RunError that names the first which

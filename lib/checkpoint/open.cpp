@@ -64,8 +64,14 @@ std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vec
   if (is_folder && is_step_folder(path)) return CheckpointReader::open(path, verify);
   const auto& rows = model_formats();
   const auto row = std::find_if(rows.rbegin(), rows.rend(), [&](const ModelFormat* one) { return one->is(path); });
+  const bool is_save_folder = is_folder && has_steps(path);
+  if (row != rows.rend() && is_save_folder)  // a run that began with the model has saved beside it, perhaps
+    throw UserError(
+        format("{} is both {} and a save folder (step folders are in it); name one of the steps, or move the steps or the "
+               "model's files elsewhere",
+               path.string(), (*row)->what));
   if (row != rows.rend()) return (*row)->open(path, verify);
-  if (is_folder && has_steps(path)) return open_checkpoint(path, warnings, verify);
+  if (is_save_folder) return open_checkpoint(path, warnings, verify);
   throw UserError(
       format("{} {} ({}); check the path", path.string(), is_folder ? "holds no model" : "is not a model", expected()));
 }

@@ -43,7 +43,8 @@ class TensorSource {
 };
 
 /// Opens whatever `path` is: a Hugging Face folder, a step folder, a save folder (its latest complete step; incomplete ones are
-/// named in `warnings`) or a consolidated HDF5 file. Throws UserError that says what was expected and found. What is read is
+/// named in `warnings`) or a consolidated HDF5 file. Throws UserError that says what was expected and found, also where a save
+/// folder holds the files of a model, too, config.json for example: it is not guessed which of them is meant. What is read is
 /// compared with checksums wherever there are some, unless Verify::no.
 std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path,
                                                  std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);

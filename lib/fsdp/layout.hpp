@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// In elements. These are 64 bytes of fp32, so that every parameter and every shard starts on a cache line.
+/// It is in elements: 64 bytes of fp32, so that every parameter and every shard starts on a cache line.
 inline constexpr std::size_t flat_alignment = 16;
 
 /// The element types of a unit: what is gathered, and what travels in a reduction. Gradients are fp32.

@@ -26,6 +26,16 @@ int ranks_of_a_node(Communicator& world) {
   return static_cast<int>(size);
 }
 
+/// A stage would find it out in the middle of an update.
+void require_scratch_of_threads(const DeviceTraits& device) {
+  const auto threads = static_cast<std::size_t>(kernels::threads());
+  if (device.kind == DeviceKind::cpu && threads > device.threads)
+    throw UserError(
+        format("the model is to run with {} threads and was made for {} (each thread has scratch of its own); call "
+               "kernels::set_threads() before the model is made, or make it with cpu_traits({})",
+               threads, device.threads, threads));
+}
+
 Mesh make_mesh_for(const Placement& placement, int group_size, Communicator& world) {
   if (placement.axis == ShardAxis::group && group_size == 0) group_size = ranks_of_a_node(world);
   const MeshShape shape = mesh_shape(placement, world.size(), group_size);
@@ -98,7 +108,10 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
 Executor& ShardedModel::allocate(Device& device, ExecutorOptions options) {
   expect(device.kind() == model_.device().kind, "a plan runs on the kind of device that it is for");
   Buffer arena;
-  agree(world_, [&] { arena = device.allocate(plan().arena_bytes); });  // before the collective one below
+  agree(world_, [&] {  // before the collective ones below
+    require_scratch_of_threads(model_.device());
+    arena = device.allocate(plan().arena_bytes);
+  });
   mesh_.use_device(device);
   Buffer slots;  // one shard group may fail alone
   agree(world_, [&] { slots = mesh_.data_along(GroupAxis::shard).allocate(device, plan().slot_bytes); });

@@ -47,7 +47,8 @@ class ShardedModel {
                const DeviceTraits& device = kernels::traits_of_cpu());
   ShardedModel(const ShardedModel&) = delete;
 
-  /// Takes all memory of the run. Collective over world; all ranks throw CollectiveError if one has too little.
+  /// Takes all memory of the run. Collective over world; all ranks throw CollectiveError if one has too little, or if its
+  /// kernels have more threads (kernels::threads()) than the model was made for.
   Executor& allocate(Device& device, ExecutorOptions options = {});
   /// Only after allocate().
   Executor& executor() { return *executor_; }

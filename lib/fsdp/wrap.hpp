@@ -26,7 +26,8 @@ struct WrapPolicy {
   Kind kind = Kind::transformer;
   std::size_t min_num_params = 100'000'000;
   std::vector<std::string> patterns = {};  // shell globs over module names, see matches()
-  /// In the library: names the unit of a parameter, "" for the root. Used instead of patterns where it is set.
+  /// Names the unit of a parameter, "" for the root. Where it is set, which only callers of the library can do, it is used
+  /// instead of patterns.
   std::function<std::string(const Parameter&)> unit_of = nullptr;
 };
 

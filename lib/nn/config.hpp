@@ -68,7 +68,7 @@ struct ConfigOverrides {
 /// heads, and an inner width that was 4 x width, follow. Does not validate.
 TransformerConfig override_config(TransformerConfig config, const ConfigOverrides& overrides);
 
-/// From a parsed config.json, both the old spelling (rope_theta, rope_scaling) and that of transformers 5 (rope_parameters);
+/// Reads a parsed config.json, both the old spelling (rope_theta, rope_scaling) and that of transformers 5 (rope_parameters);
 /// what is missing takes transformers' default. Throws UserError for an architecture or a feature that this program does not
 /// have: nothing that changes results is ignored, except dropout.
 TransformerConfig config_from_json(const nlohmann::json& json);

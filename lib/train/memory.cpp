@@ -22,7 +22,8 @@ std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging) {
   const ShardingOptions& sharding = options.sharding;
-  return {.plan = plan.peak_bytes,
+  return {.by_role = memory_by_role(plan),
+          .plan = plan.peak_bytes,
           .staging = staging,
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,

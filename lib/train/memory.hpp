@@ -1,15 +1,20 @@
 // What a rank of a training run holds, in bytes: a pure account of plan, batch and options, before anything is allocated.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
 
+#include "fsdp/plan.hpp"
 #include "nn/transformer.hpp"
 #include "train/options.hpp"
 
 namespace fsdp {
 
 struct MemoryAccount {
+  std::array<std::size_t, role_count> by_role{};  // the plan's buffers: they add up to its peak
+  std::size_t of(BufferRole role) const { return by_role[static_cast<std::size_t>(role)]; }
+
   std::size_t plan = 0;     // the peak of the plan
   std::size_t staging = 0;  // of the communicators
   std::size_t gemm = 0;     // about what matrix products take beside the plan
@@ -21,7 +26,7 @@ struct MemoryAccount {
   std::size_t trace = 0;
 
   DeviceKind device = DeviceKind::cpu;
-  /// Of the device that computes: with a CPU, that is the host.
+  /// What counts against the memory of the device that computes. If that is a CPU, the host's parts count, too.
   std::size_t total() const { return plan + staging + gemm + context + (device == DeviceKind::cpu ? on_host() : 0); }
   std::size_t on_host() const { return batch + snapshot + trace; }
 };
@@ -35,7 +40,7 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
 /// The parts beside the plan, as a line, or as three for a GPU.
 std::string describe_beside_plan(const MemoryAccount& memory);
 
-/// About what matrix products of this type take beside the plan.
+/// About how much memory matrix products of this type take beside the plan.
 std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type);
 
 }  // namespace fsdp

@@ -22,7 +22,7 @@ bool not_negative(double x) { return x >= 0; }
 bool above_0(double x) { return x > 0; }
 bool below_1(double x) { return x >= 0 && x < 1; }
 
-/// For an option that is read only together with others.
+/// Refuses an option that is read only together with others where those are not there.
 void require(bool changed, const char* option, bool there, const char* other) {
   if (changed && !there)
     throw UserError(format("--{} changes nothing (it goes with {}); give that, too, or leave it out", option, other));
@@ -267,7 +267,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   table.flag("nesterov", optimizer.nesterov, "With sgd and --momentum: Nesterov's form. muon always has it.");
   table
       .number("weight-decay", "DECAY", optimizer.weight_decay,
-              "Weight decay of tensors of two or more dimensions; vectors (biases, gains of norms); have none.", "0 or more",
+              "Weight decay of tensors of two or more dimensions; vectors (biases, gains of norms) have none.", "0 or more",
               not_negative)
       .follows(defaults_text([](const Optimizer&) { return true; },
                              [](const Optimizer& row) { return number_text(row.weight_decay); }));

@@ -260,6 +260,23 @@ BOOST_AUTO_TEST_CASE(a_path_that_is_something_else_is_told_what_was_expected) {
   BOOST_TEST(open_checkpoint(step.string() + "/")->header().progress.update == 100u);
 }
 
+// Somebody trains into the folder that the model came from, or puts its config.json beside the steps.
+BOOST_AUTO_TEST_CASE(a_save_folder_that_holds_a_model_too_is_refused) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder / "saves", Run{});
+  consolidate(*CheckpointReader::open(step), folder / "model", {.format = &safetensors_format()});
+  const auto refusal = [&] { return message_of([&] { open_tensor_source(folder / "saves"); }); };
+  for (const char* name : {"config.json", "model.safetensors", "model.safetensors.xxh3"}) {
+    fs::copy(folder / "model" / name, folder / "saves" / name);
+    CHECK_CONTAINS(refusal(), "saves is both a Hugging Face folder and a save folder (step folders are in it); name");
+  }
+  BOOST_TEST(open_hugging_face(folder / "saves")->config().vocab_size == gpt2_config().vocab_size);  // nothing else was meant
+  BOOST_TEST(open_checkpoint(folder / "saves")->header().progress.update == 100u);
+  CHECK_CONTAINS(open_tensor_source(step)->description(), "step-00000100");
+  fs::rename(step, folder / "step-00000100");
+  CHECK_CONTAINS(open_tensor_source(folder / "saves")->description(), "saves");
+}
+
 BOOST_AUTO_TEST_CASE(a_model_of_another_size_is_refused) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder.path(), Run{}));

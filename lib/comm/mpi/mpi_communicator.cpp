@@ -122,7 +122,7 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   const int place = relative_to(root), children = tree_children(place, size());
   const auto rank_at = [&](int relative) { return (relative + root) % size(); };
   const std::size_t length = std::min(piece_bytes_, broadcast_piece);
-  // By pieces, so that a rank passes on the first while the next is on its way to it.
+  // Pieces let a rank pass on the first while the next is on its way to it.
   for (std::size_t piece = 0; piece < pieces_in(bytes, length); ++piece) {
     const Range part = piece_of({0, bytes}, piece, length);
     std::byte* begin = static_cast<std::byte*>(data) + part.begin;

@@ -29,7 +29,8 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 // The memory of one allocate(): this rank's segment and a view of everybody else's.
 struct Window {
-  // In front of the memory that the user sees, so that the buffer's release, a plain function, finds its window.
+  // These bytes stand in front of the memory that the user sees: by them the buffer's release, a plain function, finds its
+  // window.
   static constexpr std::size_t header_bytes = 4096;
 
   std::vector<Segment> segments;  // by rank
