@@ -152,7 +152,7 @@ struct CudaLanes {
   }
 
   template <class T, class Combine>
-  FSDP_INLINE static T reduce(T value, T neutral, Combine combine) {
+  FSDP_INLINE static T reduce(T value, Combine combine) {
     __shared__ T part[32];
     for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
@@ -168,7 +168,7 @@ struct CudaLanes {
     using T = decltype(f(n));
     T value = 0;
     for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) value += f(i);
-    return reduce(value, T{0}, [](T a, T b) { return a + b; });
+    return reduce(value, [](T a, T b) { return a + b; });
   }
 
   template <class... F>
@@ -184,7 +184,7 @@ struct CudaLanes {
       const T other = f(i);
       value = other > value ? other : value;
     }
-    return reduce(value, lowest, [](T a, T b) { return b > a ? b : a; });
+    return reduce(value, [](T a, T b) { return b > a ? b : a; });
   }
 
   FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) {
