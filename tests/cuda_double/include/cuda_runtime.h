@@ -30,8 +30,10 @@ struct uint3 {
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
-extern constinit thread_local uint3 threadIdx, blockIdx;
-extern constinit thread_local dim3 blockDim, gridDim;
+// Found without a call: they are few bytes, which fit what the system keeps for libraries that are loaded later.
+#define FSDP_CUDA_DOUBLE_LANE thread_local __attribute__((tls_model("initial-exec")))
+extern constinit FSDP_CUDA_DOUBLE_LANE uint3 threadIdx, blockIdx;
+extern constinit FSDP_CUDA_DOUBLE_LANE dim3 blockDim, gridDim;
 
 /// NVIDIA's C++ headers have these, too.
 template <class T>

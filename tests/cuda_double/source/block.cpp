@@ -51,8 +51,8 @@ fsdp_cuda_double_switch:
 .size fsdp_cuda_double_switch, .-fsdp_cuda_double_switch
 )");
 
-constinit thread_local uint3 threadIdx{}, blockIdx{};
-constinit thread_local dim3 blockDim{}, gridDim{};
+constinit FSDP_CUDA_DOUBLE_LANE uint3 threadIdx{}, blockIdx{};
+constinit FSDP_CUDA_DOUBLE_LANE dim3 blockDim{}, gridDim{};
 
 namespace fsdp::cuda_double {
 
@@ -106,13 +106,19 @@ class Runner {
   const Lane& warp_barrier(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where);
 
  private:
-  void run_block(std::minstd_rand& dice);
+  void run_block();
   void resume(unsigned lane);
   static void fiber_main();
   void leave_lane();
   void make_ready(unsigned lane) {
     lanes_[lane].state = State::ready;
-    ready_[ready_count_++] = lane;
+    ready_[(first_ready_ + ready_count_++) % most_lanes] = lane;
+  }
+  /// `count` lanes from `first` on, in an order that differs from time to time.
+  void make_all_ready(unsigned first, unsigned count, unsigned mask);
+  unsigned random() {
+    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<unsigned>(random_ >> 33);
   }
   [[noreturn]] void stuck() const;
   [[noreturn]] void fault(unsigned lane, const std::string& text) const;
@@ -123,7 +129,8 @@ class Runner {
   std::byte* shared_ = nullptr;
   Lane lanes_[most_lanes];
   unsigned ready_[most_lanes];
-  unsigned ready_count_ = 0, at_block_barrier_ = 0, returned_ = 0, current_ = 0;
+  unsigned first_ready_ = 0, ready_count_ = 0, at_block_barrier_ = 0, returned_ = 0, current_ = 0;
+  std::uint64_t random_ = 0;
   unsigned waiting_[most_lanes / warp_lanes];  // a bit for each lane at a barrier of its warp
 
   std::vector<Fiber*> fibers_;
@@ -177,6 +184,7 @@ void Runner::run(const Launch& launch, std::minstd_rand& dice) {
     shared_ = shared_pages_.end - (launch.shared + 127) / 128 * 128;
   }
   if (__tsan_get_current_fiber) tsan_ = __tsan_get_current_fiber();
+  random_ = dice();
   gridDim = {launch.blocks, 1, 1};
   blockDim = {launch.threads, 1, 1};
   std::vector<unsigned> order(launch.blocks);
@@ -184,24 +192,33 @@ void Runner::run(const Launch& launch, std::minstd_rand& dice) {
   std::shuffle(order.begin(), order.end(), dice);
   for (const unsigned block : order) {
     blockIdx = {block, 0, 0};
-    run_block(dice);
+    run_block();
   }
   shared_ = nullptr;
 }
 
-void Runner::run_block(std::minstd_rand& dice) {
+void Runner::make_all_ready(unsigned first, unsigned count, unsigned mask) {
+  unsigned at = random() % count, step = random() % count | 1;
+  while (std::gcd(step, count) != 1) step += 2;
+  for (unsigned i = 0; i < count; ++i, at = (at + step) % count)
+    if (mask >> (at % warp_lanes) & 1u) make_ready(first + at);
+}
+
+/// In some blocks the lane runs next that has been ready for the longest time, so that warps take turns; in others the one that
+/// has become ready last, so that one warp runs as far as it can.
+void Runner::run_block() {
   if (shared_) std::memset(shared_, 0xff, launch_->shared);
   at_block_barrier_ = returned_ = ready_count_ = 0;
   std::fill_n(waiting_, most_lanes / warp_lanes, 0u);
-  for (unsigned lane = 0; lane < launch_->threads; ++lane) {
-    lanes_[lane] = {};
-    make_ready(lane);
-  }
+  std::fill_n(lanes_, launch_->threads, Lane{});
+  make_all_ready(0, launch_->threads, ~0u);
+  const bool in_turn = random() % 2 == 0;
   if (__tsan_release)
     __tsan_release(&launch_);  // what lanes acquire when they begin; they release another, that of their return
   while (ready_count_ > 0) {
-    const unsigned pick = static_cast<unsigned>(dice() % ready_count_), lane = ready_[pick];
-    ready_[pick] = ready_[--ready_count_];
+    --ready_count_;
+    const unsigned lane = ready_[(in_turn ? first_ready_ : first_ready_ + ready_count_) % most_lanes];
+    if (in_turn) first_ready_ = (first_ready_ + 1) % most_lanes;
     resume(lane);
     if (!__tsan_create_fiber && lanes_[lane].state == State::returned) free_[free_count_++] = lanes_[lane].fiber;
   }
@@ -255,7 +272,7 @@ void Runner::block_barrier(Where where) {
     for (unsigned other = 0; other < launch_->threads; ++other)
       if (!same(lanes_[other].where, where)) stuck();
     at_block_barrier_ = 0;
-    for (unsigned other = 0; other < launch_->threads; ++other) make_ready(other);
+    make_all_ready(0, launch_->threads, ~0u);
   }
   leave_lane();
   if (__tsan_acquire) __tsan_acquire(&at_block_barrier_);
@@ -290,8 +307,8 @@ const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t 
         Lane& other = lanes_[first + i];
         other.result = lanes_[first + other.source].bits;
         other.votes = votes;
-        make_ready(first + i);
       }
+    make_all_ready(first, warp_lanes, mask);
     waiting_[warp] &= ~mask;
   }
   leave_lane();
