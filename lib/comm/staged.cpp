@@ -31,7 +31,8 @@ class Staged final : public Collectives {
   }
 
   void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) override {
-    reduce(stream, data, count, [&](float* staged) { host_.all_reduce(*at_once_, staged, count, travel); });
+    reduce(
+        stream, data, count, [&](float* staged) { host_.all_reduce(*at_once_, staged, count, travel); }, travel == DType::f32);
   }
   void all_reduce(Stream& stream, double* data, std::size_t count) override {
     reduce(stream, data, count, [&](double* staged) { host_.all_reduce(*at_once_, staged, count); });
@@ -63,7 +64,8 @@ class Staged final : public Collectives {
   }
 
   template <class T, class Reduce>
-  void reduce(Stream& stream, T* data, std::size_t count, const Reduce& reduce_staged) {
+  void reduce(Stream& stream, T* data, std::size_t count, const Reduce& reduce_staged, bool travels_as_it_is = true) {
+    if (host_.size() == 1 && travels_as_it_is) return;
     auto* const staged = reinterpret_cast<T*>(staging(count * sizeof(T)));
     copy(stream, staged, data, count * sizeof(T));
     reduce_staged(staged);

@@ -44,6 +44,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       weights_(model.parameters().size(), nullptr),
       gradients_(model.parameters().size(), nullptr),
       tokens_(device.allocate_staging(batches_of(plan) * 2 * shape.rows() * sizeof(std::int32_t))),
+      sums_(device.allocate_staging(sizeof(UpdateSums))),
       events_(std::max({plan.update.size(), plan.evaluation.size(), plan.publish.size()})) {
   for (const PlanBuffer& buffer : plan_.buffers) {
     Arena& where = is_slot(buffer.role) ? slots_ : arena_;
@@ -83,12 +84,6 @@ ShardState Executor::owned(std::string name, const std::vector<Location>& places
 
 MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId id) {
   return {{at<std::byte>(place), bytes}, stream(id)};
-}
-
-UpdateSums Executor::read_sums() {
-  UpdateSums sums;
-  view_of(plan_.sums, sizeof sums, StreamId::compute).read(0, std::as_writable_bytes(std::span(&sums, 1)));
-  return sums;
 }
 
 ShardState Executor::parameters() { return owned(parameters_state, plan_.master); }
@@ -138,7 +133,7 @@ UpdateResult Executor::update_parameters() {
   issue({plan_.sections.gradient_norm, plan_.update.size()});
   const UpdateScalars scalars = pass_->scalars;
   finish();
-  const UpdateSums sums = read_sums();
+  const UpdateSums& sums = host_sums();
   return {sums.loss / scalars.tokens, sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
 }
 
@@ -206,7 +201,7 @@ std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
 double Executor::evaluate(const BatchReader& read) {
   logits_out_ = nullptr;
   run(plan_.evaluation, read, {});
-  return read_sums().loss;
+  return host_sums().loss;
 }
 
 void Executor::logits(const BatchReader& read, std::size_t row, float* out) {
@@ -267,9 +262,23 @@ void Executor::wait_for_streams() {
   cause.rethrow();
 }
 
+/// The host waits once: where streams go on by themselves, the compute stream waits for the others, and brings the sums.
 void Executor::finish() {
-  wait_for_streams();
+  Stream& last = stream(StreamId::compute);
+  FirstCause cause;
+  cause.attempt([&] {
+    if (!last.is_asynchronous()) wait_for_streams();
+    for (const StreamId id : {StreamId::gather, StreamId::reduce})
+      if (last.is_asynchronous()) last.wait(stream(id).record());
+    const auto bring = [](void* executor, std::size_t) {
+      Executor& e = *static_cast<Executor*>(executor);
+      e.stream(StreamId::compute).copy(e.sums_.data(), e.at<UpdateSums>(e.plan_.sums), sizeof(UpdateSums));
+    };
+    last.submit({bring, this});
+  });
+  cause.attempt([&] { wait_for_streams(); });
   pass_.reset();
+  cause.rethrow();
   collect_times();
 }
 
@@ -308,7 +317,7 @@ void Executor::issue(Range range) {
       for (const int w : op.waits) s.wait(events_[static_cast<std::size_t>(w)]);
       for (const BufferId id : op.acquires) arena_.acquire(plan_.buffers[static_cast<std::size_t>(id)].bytes);
       s.submit({run_one, &*pass_, i});
-      events_[i] = s.record();
+      if (op.awaited) events_[i] = s.record();
       for (const BufferId id : op.frees) arena_.give_back(plan_.buffers[static_cast<std::size_t>(id)].bytes);
     }
   });

@@ -166,7 +166,8 @@ class Executor {
   }
   /// The same for the host, while stream `id` is idle.
   MemoryView view_of(const Location& place, std::size_t bytes, StreamId id);
-  UpdateSums read_sums();
+  /// As they were when the last list was done.
+  const UpdateSums& host_sums() const { return *reinterpret_cast<const UpdateSums*>(sums_.data()); }
   ShardState owned(std::string name, const std::vector<Location>& places);
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
 
@@ -187,6 +188,7 @@ class Executor {
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
   Buffer tokens_;                    // inputs and targets of each micro-batch, on the host
+  Buffer sums_;                      // likewise
   std::size_t logits_row_ = 0;
   float* logits_out_ = nullptr;  // null: the loss is wanted
 

@@ -125,6 +125,7 @@ struct Operation {
   // stage reaches through the model's tables of parameters and gradients follows.
   std::vector<Location> reads, writes;
   std::vector<int> waits = {};                      // derived: indices of earlier operations on other streams
+  bool awaited = false;                             // derived: a later operation waits for it
   std::vector<BufferId> acquires = {}, frees = {};  // derived: transient buffers that live from here, until here
 };
 

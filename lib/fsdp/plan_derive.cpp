@@ -38,6 +38,7 @@ void derive_waits(std::vector<Operation>& list, std::size_t buffers) {
         seen[mine][t] = std::max(seen[mine][t], known_at[static_cast<std::size_t>(c)][t]);
     }
     std::sort(op.waits.begin(), op.waits.end());
+    for (const int w : op.waits) list[static_cast<std::size_t>(w)].awaited = true;
     seen[mine][mine] = i;
     known_at[static_cast<std::size_t>(i)] = seen[mine];
     for (const Location& place : op.reads) at(readers, place.buffer).push_back(i);

@@ -45,8 +45,15 @@ void CudaStream::wait(Event event) {
   check_cuda(cudaStreamWaitEvent(handle_, other.events_[event.number - other.first_], 0), "cudaStreamWaitEvent");
 }
 
+/// The host waits only if there is something to wait for.
 void CudaStream::synchronize() {
-  check_cuda(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
+  const cudaError_t status = cudaStreamQuery(handle_);
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();  // CUDA counts the answer as an error, and would give it to the next launch
+    check_cuda(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
+  } else {
+    check_cuda(status, "cudaStreamQuery");
+  }
   first_ = next_;
 }
 

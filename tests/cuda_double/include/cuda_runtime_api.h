@@ -43,6 +43,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #define CUDART_VERSION 13000
 
@@ -140,5 +141,7 @@ namespace fsdp::cuda_double {
 
 /// Whether host code that touches device memory dies: the processor has memory protection keys, and one was free.
 bool guards_memory();
+/// How often the host has waited: calls of cudaStreamSynchronize, cudaEventSynchronize and cudaDeviceSynchronize in this process.
+std::uint64_t host_waits();
 
 }  // namespace fsdp::cuda_double

@@ -1,6 +1,7 @@
 // Streams, each a thread with a queue, and events.
 #include <pthread.h>
 
+#include <atomic>
 #include <chrono>
 #include <shared_mutex>
 #include <thread>
@@ -80,6 +81,8 @@ struct CUstream_st {
 namespace fsdp::cuda_double {
 
 namespace {
+
+std::atomic<std::uint64_t> waits = 0;  // of the host
 
 /// A point in a stream. Whoever waits for it keeps it.
 struct Record {
@@ -190,7 +193,10 @@ std::uint64_t give(const std::shared_ptr<CUstream_st>& stream, Operation operati
 
 void wait(const CUstream_st& stream, std::uint64_t number) { stream.wait_for(number); }
 
+std::uint64_t host_waits() { return waits.load(); }
+
 void synchronize_device(int device) {
+  ++waits;
   for (const std::shared_ptr<CUstream_st>& stream : streams_of(device)) stream->wait_for(stream->given.load());
 }
 
@@ -241,6 +247,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     if (!stream) return cudaErrorInvalidResourceHandle;
     // The null stream's work is all that of the streams that it waits for, too.
     if (!handle) give(stream, [](std::minstd_rand&) {});
+    ++waits;
     stream->wait_for(stream->given.load());
     return cudaSuccess;
   });
@@ -318,6 +325,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return call([=] {
     const std::shared_ptr<CUevent_st> event = find_event(handle);
     if (!event) return cudaErrorInvalidResourceHandle;
+    ++waits;
     if (const std::shared_ptr<const Record> record = event->get()) record->stream->wait_for(record->number);
     return cudaSuccess;
   });
