@@ -115,8 +115,11 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options) {
   mesh_.use_device(device);
   Buffer slots;  // one shard group may fail alone
   agree(world_, [&] { slots = mesh_.data_along(GroupAxis::shard).allocate(device, plan().slot_bytes); });
-  return executor_.emplace(model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(arena),
-                           std::move(slots), mesh_, std::move(options));
+  agree(world_, [&] {
+    executor_.emplace(model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(arena), std::move(slots),
+                      mesh_, std::move(options));
+  });
+  return *executor_;
 }
 
 }  // namespace fsdp

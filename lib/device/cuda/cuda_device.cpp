@@ -14,16 +14,14 @@ void check_cuda(cudaError_t status, std::string_view call, std::source_location 
   throw CallError(call, cudaGetErrorString(status), where);
 }
 
-CudaStream::CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, std::size_t workspace_bytes)
-    : kernels_(std::move(kernels)), workspace_bytes_(workspace_bytes) {
+CudaStream::CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, Buffer workspace)
+    : kernels_(std::move(kernels)), workspace_(std::move(workspace)) {
   check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority), "cudaStreamCreateWithPriority");
-  if (workspace_bytes > 0) check_cuda(cudaMalloc(&workspace_, workspace_bytes), "cudaMalloc");
 }
 
 CudaStream::~CudaStream() {
   cudaStreamSynchronize(handle_);
   for (cudaEvent_t event : events_) cudaEventDestroy(event);
-  cudaFree(workspace_);
   cudaStreamDestroy(handle_);
 }
 
@@ -115,7 +113,8 @@ class CudaDevice final : public Device {
     int least = 0, greatest = 0;  // the greatest priority is the smallest number
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     const bool computes = use == StreamUse::compute;
-    return std::make_shared<CudaStream>(kernels_, computes ? least : greatest, computes ? cuda_traits().gemm_bytes : 0);
+    return std::make_shared<CudaStream>(kernels_, computes ? least : greatest,
+                                        allocate(computes ? cuda_traits().gemm_bytes : 0));
   }
 
   bool communicates_at_once() const override { return true; }

@@ -19,7 +19,7 @@ void check_cuda(cudaError_t status, std::string_view call, std::source_location 
 /// somebody waits. For the thread that made it.
 class CudaStream final : public Stream {
  public:
-  CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, std::size_t workspace_bytes);
+  CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, Buffer workspace);
   ~CudaStream() override;
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
@@ -35,14 +35,12 @@ class CudaStream final : public Stream {
 
   cudaStream_t handle() const { return handle_; }
   /// What the stream's products work in.
-  void* workspace() const { return workspace_; }
-  std::size_t workspace_bytes() const { return workspace_bytes_; }
+  const Buffer& workspace() const { return workspace_; }
 
  private:
   std::shared_ptr<const kernels::DeviceKernels> kernels_;
   cudaStream_t handle_ = nullptr;
-  void* workspace_ = nullptr;
-  const std::size_t workspace_bytes_;
+  const Buffer workspace_;
   /// Events from number `first_` on; those before are done. They are made once, and used again after each synchronize().
   std::vector<cudaEvent_t> events_;
   std::uint64_t first_ = 0, next_ = 0;

@@ -26,7 +26,7 @@ class CudaKernels final : public kernels::DeviceKernels {
   }
   void gemm(Stream& stream, const kernels::Product& product) const override {
     const CudaStream& on = cuda_stream(stream);
-    products_.multiply(on.handle(), product, on.workspace(), on.workspace_bytes());
+    products_.multiply(on.handle(), product, on.workspace().data(), on.workspace().bytes());
   }
   void attention_forward(Stream& stream, const kernels::AttentionForwardCall& call) const override {
     if (call.shape.D > kernels::most_head_size_on_cuda)

@@ -1,0 +1,104 @@
+// Jobs that compute on a GPU, here the double of CUDA that is made of threads (cuda_double/): as users start them, with the
+// programs that they have.
+#define BOOST_TEST_MODULE jobs.gpu
+#include <csignal>
+
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+const char* const name = "gpt2-tied";
+
+/// The golden run up to update `last`.
+std::vector<std::string> job(int np, int last, const std::vector<std::string>& more, const std::string& saves = "saves") {
+  const auto folder = golden_folder(name);
+  const json run = read_json(folder / "run.json");
+  std::vector<std::string> words = {"--data",       (folder / "train.bin").string(),
+                                    "--model",      folder.string(),
+                                    "--optimizer",  "adamw",
+                                    "--lr",         run["lr"].dump(),
+                                    "--log-file",   "metrics.jsonl",
+                                    "--save-dir",   saves,
+                                    "--batch-size", std::to_string(12 / np),
+                                    "--max-update", std::to_string(last),
+                                    "--threads",    "1"};
+  words.insert(words.end(), {"--tokens-per-sample", run["tokens_per_sample"].dump(), "--lr-scheduler", "fixed"});
+  words.insert(words.end(), more.begin(), more.end());
+  return mpirun(np, "fsdp-train", words);
+}
+
+std::vector<double> losses(const fs::path& folder) {
+  std::vector<double> all;
+  for (const json& line : metrics(folder / "metrics.jsonl", "train")) all.push_back(line["loss"]);
+  return all;
+}
+
+}  // namespace
+
+// A checkpoint of a GPU is one of the CPU, and back: the loss goes on as if the device had never changed.
+BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {
+  const auto folder = fresh_folder();
+  const Outcome whole = run(folder, job(1, 6, {"--device", "cpu"}, "other"));
+  BOOST_TEST_REQUIRE(whole.code == 0, whole.output);
+  const std::vector<double> expected = losses(folder);
+  fs::remove(folder / "metrics.jsonl");
+  const struct {
+    int np, last;
+    std::vector<std::string> options;
+  } legs[] = {{2, 2, {"--device", "cuda"}},
+              {3, 4, {"--device", "cpu"}},
+              {1, 5, {"--device", "auto", "--checkpoint-activations"}},
+              {2, 6, {"--device", "cuda", "--comm", "mpi", "--sharding-strategy", "none"}}};
+  for (const auto& leg : legs) {
+    const Outcome part = run(folder, job(leg.np, leg.last, leg.options));
+    BOOST_TEST_REQUIRE(part.code == 0, part.output);
+    BOOST_TEST(part.says("GPU made of threads") == (leg.options[1] != "cpu"), part.output);
+  }
+  const std::vector<double> got = losses(folder);
+  BOOST_TEST_REQUIRE(got.size() == expected.size());
+  for (std::size_t u = 0; u < got.size(); ++u) BOOST_TEST(std::abs(got[u] - expected[u]) < 2e-6, got[u] << " " << expected[u]);
+  const Outcome inspected = run(folder, {std::string(FSDP_BIN) + "/fsdp-inspect", "saves/step-00000006", "--verify"});
+  BOOST_TEST(inspected.code == 0, inspected.output);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
+  const auto folder = fresh_folder();
+  int attempts = 0;
+  const auto expect = [&](const std::vector<std::string>& environment, const char* device,
+                          const std::vector<std::string>& texts) {
+    const fs::path fresh = folder / std::to_string(attempts++);
+    std::vector<std::string> command = {"env"};
+    command.insert(command.end(), environment.begin(), environment.end());
+    const std::vector<std::string> words = job(2, 1, {"--device", device}, fresh.string());
+    command.insert(command.end(), words.begin(), words.end());
+    const Outcome outcome = run(folder, command);
+    BOOST_TEST(outcome.code == (texts.empty() ? 0 : 2), outcome.output);
+    for (const std::string& text : texts) BOOST_TEST(outcome.says(text), text << " in " << outcome.output);
+    BOOST_TEST(outcome.times_said("fsdp-train: ") == (texts.empty() ? 0 : 1), outcome.output);
+  };
+  const std::string none = "FSDP_CUDA_LIBRARY=/nowhere/libfsdp_cuda.so", no_gpu = "FSDP_CUDA_DOUBLE_DEVICES=0";
+  expect({none}, "cuda", {"--device cuda finds no GPU (/nowhere/libfsdp_cuda.so: cannot open", "--device cpu"});
+  expect({no_gpu}, "cuda", {"finds no GPU (no CUDA-capable device is detected)"});
+  expect({no_gpu, "SLURM_JOB_GPUS=0,1"}, "auto", {"the job was given GPUs (SLURM_JOB_GPUS=0,1)", "no CUDA-capable device"});
+  expect({no_gpu}, "auto", {});  // on the CPU
+  expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of the GPU's memory could not be had", "--checkpoint-activations"});
+}
+
+BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job) {
+  const auto folder = fresh_folder();
+  bool killed = false;
+  const Outcome outcome = run(folder, job(2, 100000, {"--device", "cuda", "--log-interval", "1"}), [&](pid_t launcher) {
+    wait_until([&] { return losses(folder).size() >= 2; });
+    std::ifstream children("/proc/" + std::to_string(launcher) + "/task/" + std::to_string(launcher) + "/children");
+    pid_t first = 0;
+    children >> first;
+    if (first > 0) killed = kill(first, SIGKILL) == 0;
+  });
+  BOOST_TEST_REQUIRE(killed);
+  BOOST_TEST(outcome.code != 0, outcome.output);
+}
