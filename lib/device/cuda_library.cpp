@@ -13,8 +13,7 @@ namespace fsdp {
 namespace {
 
 /// The library that lies beside the one with this function.
-std::string file_of_library() {
-  if (const char* named = std::getenv("FSDP_CUDA_LIBRARY"); named && *named) return named;
+std::string file_beside() {
   Dl_info here{};
   if (dladdr(reinterpret_cast<const void*>(&find_cuda_library), &here) == 0 || !here.dli_fname) return "libfsdp_cuda.so";
   return std::filesystem::path(here.dli_fname).parent_path() / "libfsdp_cuda.so";
@@ -23,7 +22,17 @@ std::string file_of_library() {
 }  // namespace
 
 const CudaLibrary* find_cuda_library(std::string* why) {
-  const std::string file = file_of_library();
+  std::string file;
+  if (const char* named = std::getenv("FSDP_CUDA_LIBRARY"); named && *named) {
+    file = named;
+  } else {
+    // Without a driver there is no GPU, and CUDA's libraries are hundreds of megabytes that a run on the CPU does without.
+    if (!dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) {
+      *why = format("no driver: {}", dlerror());
+      return nullptr;
+    }
+    file = file_beside();
+  }
   void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     *why = dlerror();

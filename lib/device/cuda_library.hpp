@@ -19,8 +19,9 @@ struct CudaLibrary {
   std::unique_ptr<Device> (*make_device)(int index);
 };
 
-/// Loads the library: the file that the environment variable FSDP_CUDA_LIBRARY names, else libfsdp_cuda.so beside libfsdp.
-/// Null, and *why says the reason, where it cannot be loaded or is of another version. It stays loaded.
+/// Loads the library: the file that the environment variable FSDP_CUDA_LIBRARY names; else, where there is a driver for GPUs,
+/// libfsdp_cuda.so beside libfsdp. Null, and *why says the reason, where there is no driver, or where the library cannot be
+/// loaded or is of another version. It stays loaded.
 const CudaLibrary* find_cuda_library(std::string* why);
 
 /// The function by which the library is entered: it returns what it offers.
