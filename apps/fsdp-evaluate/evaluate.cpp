@@ -35,6 +35,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
       .alias("block-size")
       .unset("the model's longest sequence, at most 1024");
   add_no_verify_option(table, options.no_verify);
+  add_device_option(table, options.device);
   add_threads_option(table, options.threads);
   table.flag("json", options.json, "print one JSON object");
   return table;
@@ -46,8 +47,12 @@ void require_complete(const EvaluateOptions& options) {
 }
 
 std::string evaluate(const EvaluateOptions& options, Communicator& world) {
-  const auto device = make_cpu_device();
-  kernels::set_threads(share_of_rank(*world.split_by_node(), options.threads).threads);
+  const auto node = world.split_by_node();
+  const int threads = share_of_rank(*node, options.threads).threads;
+  kernels::set_threads(threads);
+  DeviceKind kind = DeviceKind::cpu;
+  agree(world, [&] { kind = choose_device(options.device); });
+  const auto device = make_device_of_rank(kind, {}, world, *node);
 
   std::unique_ptr<TensorSource> source;
   std::optional<TokenFile> file;
@@ -69,7 +74,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
 
   const ShardingOptions sharding = {.batch = {options.batch_size, T}, .plan = {.training = false}};
   agree(world, [&] { check_sharding(config, sharding, world.size()); });
-  ShardedModel sharded(config, sharding, world);
+  ShardedModel sharded(config, sharding, world, traits_of(kind, threads));
   Executor& executor = sharded.allocate(*device);
   agree(world, [&] {
     load_parameters(*source, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());

@@ -7,6 +7,7 @@
 
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
+#include "train/compute_device.hpp"
 
 namespace fsdp {
 
@@ -14,6 +15,7 @@ struct EvaluateOptions {
   std::filesystem::path model, data;
   std::size_t batch_size = 8;         // sequences per rank at a time
   std::size_t tokens_per_sample = 0;  // 0: the model's longest, at most 1024
+  DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
   bool json = false;
   bool no_verify = false;

@@ -35,6 +35,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
   table.integer("seed", "N", options.seed, {0, 4294967295.0}, "the same seed gives the same text");
   table.group("Run");
   add_no_verify_option(table, options.no_verify);
+  add_device_option(table, options.device);
   add_threads_option(table, options.threads);
   return table;
 }
@@ -71,11 +72,14 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   std::vector<std::int32_t> tokens;
   for (const char c : prompt) tokens.push_back(static_cast<unsigned char>(c));
 
-  const auto device = make_cpu_device();
   const auto world = make_self_communicator();
-  kernels::set_threads(share_of_rank(*world, options.threads).threads);
+  const int threads = share_of_rank(*world, options.threads).threads;
+  kernels::set_threads(threads);
+  const DeviceKind kind = choose_device(options.device);
+  const auto device = make_device_of_rank(kind, {}, *world, *world);
   const std::size_t T = std::min(config.longest_sequence(), round_up(tokens.size() + options.max_new_tokens, 64));
-  ShardedModel sharded(config, {.strategy = "none", .batch = {1, T}, .plan = {.training = false}}, *world);
+  ShardedModel sharded(config, {.strategy = "none", .batch = {1, T}, .plan = {.training = false}}, *world,
+                       traits_of(kind, threads));
   Executor& executor = sharded.allocate(*device);
   load_parameters(*source, sharded.model().parameters(), sharded.layout(), 0, executor.parameters());
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/options.hpp"
+#include "train/compute_device.hpp"
 
 namespace fsdp {
 
@@ -20,6 +21,7 @@ struct GenerateOptions {
   std::size_t top_k = 0;
   double top_p = 1;
   std::size_t seed = 1;
+  DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
   bool no_verify = false;
 };

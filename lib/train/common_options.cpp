@@ -99,6 +99,14 @@ void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
       "number of threads.");
 }
 
+void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more) {
+  table.choice<DeviceChoice>("device", device,
+                             {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
+                             "Device to compute on; auto is a GPU where the process sees one, else the CPU, and it is an "
+                             "error if the job was given GPUs that cannot be used." +
+                                 more);
+}
+
 Option& add_threads_option(OptionTable& table, std::size_t& threads) {
   return table.integer("threads", "N", threads, {0, 4096},
                        "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores.");

@@ -9,6 +9,7 @@
 #include "base/options.hpp"
 #include "comm/mpi_session.hpp"
 #include "fsdp/sharded_model.hpp"
+#include "train/compute_device.hpp"
 
 namespace fsdp {
 
@@ -26,6 +27,8 @@ void add_state_type_option(OptionTable& table, DType& type);
 void add_comm_options(OptionTable& table, CommOptions& comm);
 /// --comm-thread.
 void add_comm_thread_option(OptionTable& table, bool& comm_thread);
+/// --device, of every program that computes. `more`: sentences behind what it says.
+void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more = "");
 /// --threads, of every program that computes.
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
 /// --no-verify, of every program that reads checkpoints.

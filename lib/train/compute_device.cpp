@@ -22,6 +22,10 @@ std::string given_gpus() {
 
 }  // namespace
 
+DeviceTraits traits_of(DeviceKind kind, int threads) {
+  return kind == DeviceKind::cuda ? cuda_traits() : cpu_traits(static_cast<std::size_t>(threads));
+}
+
 DeviceKind choose_device(DeviceChoice choice) {
   if (choice == DeviceChoice::cpu) return DeviceKind::cpu;
   std::string why;

@@ -5,9 +5,15 @@
 
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
-#include "train/options.hpp"
+#include "device/traits.hpp"
 
 namespace fsdp {
+
+/// What users ask for.
+enum class DeviceChoice { automatic, cpu, cuda };
+
+/// A device of this kind, which need not be there; on a CPU with so many threads.
+DeviceTraits traits_of(DeviceKind kind, int threads);
 
 /// What `--device` comes to on this machine: `automatic` is a GPU where this process sees one. Throws UserError where GPUs are
 /// asked for, or were given to the job, and none can be used.

@@ -7,10 +7,6 @@
 
 namespace fsdp {
 
-DeviceTraits traits_of(DeviceKind kind, int threads) {
-  return kind == DeviceKind::cuda ? cuda_traits() : cpu_traits(static_cast<std::size_t>(threads));
-}
-
 std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   const TransformerConfig& config = model.config();
   const std::size_t R = batch.rows(), C = config.width, F = std::max(config.ffn_width, 3 * C);

@@ -31,9 +31,6 @@ struct MemoryAccount {
   std::size_t on_host() const { return batch + snapshot + trace; }
 };
 
-/// A device of this kind, which need not be there; on a CPU with so many threads.
-DeviceTraits traits_of(DeviceKind kind, int threads);
-
 /// `staging` is the communicators' own number; the model knows its device.
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging);

@@ -529,11 +529,10 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
 
 void add_run_options(OptionTable& table, TrainOptions& o) {
   table.group("Run");
-  table.choice<DeviceChoice>("device", o.device,
-                             {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
-                             "Device to compute on; auto is a GPU where the process sees one, else the CPU, and it is an "
-                             "error if the job was given GPUs that cannot be used. With --dry-run and in fsdp-plan, auto is "
-                             "the CPU, and cuda says what a rank would hold on a GPU, which need not be there.");
+  add_device_option(
+      table, o.device,
+      " With --dry-run and in fsdp-plan, auto is the CPU, and cuda says what a rank would hold on a GPU, which need "
+      "not be there.");
   add_comm_options(table, o.comm);
   add_comm_thread_option(table, o.cpu.communication_thread);
   table.integer("seed", "N", o.seed, {0, 4294967295.0},

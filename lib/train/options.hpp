@@ -18,13 +18,13 @@
 #include "nn/config.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/schedule.hpp"
+#include "train/compute_device.hpp"
 #include "train/saver.hpp"
 #include "train/trace.hpp"
 
 namespace fsdp {
 
 enum class InitFrom { random, pretrained };
-enum class DeviceChoice { automatic, cpu, cuda };
 
 struct TrainOptions {
   // data

@@ -64,6 +64,15 @@ BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {
   for (std::size_t u = 0; u < got.size(); ++u) BOOST_TEST(std::abs(got[u] - expected[u]) < 2e-6, got[u] << " " << expected[u]);
   const Outcome inspected = run(folder, {std::string(FSDP_BIN) + "/fsdp-inspect", "saves/step-00000006", "--verify"});
   BOOST_TEST(inspected.code == 0, inspected.output);
+
+  const auto evaluate = [&](int np, const char* device) {
+    const Outcome outcome = run(folder, mpirun(np, "fsdp-evaluate",
+                                               {"saves", (golden_folder(name) / "train.bin").string(), "--json", "--device",
+                                                device, "--tokens-per-sample", "32", "--threads", "1"}));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return json::parse(outcome.output)["loss"].get<double>();
+  };
+  BOOST_TEST(std::abs(evaluate(2, "cuda") - evaluate(1, "cpu")) < 2e-6);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
