@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "base/timer.hpp"
+
 namespace fsdp {
 
 enum class DeviceKind { cpu, cuda };
@@ -101,6 +103,14 @@ class Stream {
   /// For work of this stream, as kernels are: copies bytes between memory of the device and of the host, either way or within
   /// one of them.
   virtual void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
+  /// Marks this point of the stream's work, within work. time_of() says by now_ns() when the stream was there.
+  virtual std::int64_t mark() { return now_ns(); }
+  virtual std::int64_t time_of(std::int64_t mark) const { return mark; }
+  /// Whether time_of() has answers only once the stream is idle, and only of what was given to it since begin_marks(true),
+  /// which is called while it is idle: so does a GPU, whose marks cost time. Else marks are 0.
+  virtual bool marks_later() const { return false; }
+  virtual void begin_marks(bool /*wanted*/) {}
 
   /// Kernels add to it; whoever measures sets it to zero.
   KernelTimes times;

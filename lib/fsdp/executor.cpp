@@ -220,6 +220,7 @@ void Executor::begin(const std::vector<Operation>& operations, const BatchReader
                      std::span<OperationTime> times) {
   expect(!pass_, "one list runs at a time");
   pass_.emplace(Pass{this, operations, read, scalars, times});
+  for (const auto& s : streams_) s->begin_marks(!times.empty());
 }
 
 namespace {
@@ -276,7 +277,10 @@ void Executor::finish() {
     };
     last.submit({bring, this});
   });
-  cause.attempt([&] { wait_for_streams(); });
+  cause.attempt([&] {
+    wait_for_streams();
+    read_marks(*pass_);
+  });
   pass_.reset();
   cause.rethrow();
   collect_times();
@@ -333,11 +337,15 @@ void Executor::run_timed(const Pass& pass, std::size_t index) {
   Stream& s = stream(op.stream);
   WorkTimes& times = times_of_stream_[static_cast<std::size_t>(op.stream)];
   s.times = {};
-  const std::int64_t begin_ns = now_ns();
+  const std::int64_t begin = s.mark();
   run_operation(op, pass.read, pass.scalars);
-  const std::int64_t end_ns = now_ns();
-  if (!pass.times.empty()) pass.times[index] = {begin_ns, end_ns};
-  const double seconds = 1e-9 * static_cast<double>(end_ns - begin_ns);
+  const std::int64_t end = s.mark();
+  if (!pass.times.empty()) pass.times[index] = {begin, end};
+  if (!s.marks_later()) add_time(times, op, {begin, end}, s.times);
+}
+
+void Executor::add_time(WorkTimes& times, const Operation& op, const OperationTime& time, const KernelTimes& kernels) {
+  const double seconds = 1e-9 * static_cast<double>(time.end_ns - time.begin_ns);
   switch (info_of(op.kind).account) {
     case Account::communication:
       times.collectives += seconds;
@@ -346,11 +354,31 @@ void Executor::run_timed(const Pass& pass, std::size_t index) {
       times.optimizer += seconds;
       break;
     case Account::model:
-      times.gemm += s.times.gemm;
-      times.attention += s.times.attention;
-      times.other_kernels += seconds - s.times.gemm - s.times.attention;
+      times.gemm += kernels.gemm;
+      times.attention += kernels.attention;
+      times.other_kernels += seconds - kernels.gemm - kernels.attention;
       break;
   }
+}
+
+/// The streams are idle: what they have marked has a time now. On a GPU the compute stream waits between its operations.
+void Executor::read_marks(const Pass& pass) {
+  std::int64_t done_ns = 0;
+  for (std::size_t i = 0; i < pass.times.size(); ++i) {
+    const Operation& op = pass.operations[i];
+    Stream& s = stream(op.stream);
+    OperationTime& time = pass.times[i];
+    time = {s.time_of(time.begin_ns), s.time_of(time.end_ns)};
+    if (!s.marks_later()) continue;
+    add_time(times_of_stream_[static_cast<std::size_t>(op.stream)], op, time, {});
+    if (op.stream != StreamId::compute) continue;
+    if (done_ns > 0) s.waited_s += 1e-9 * static_cast<double>(std::max<std::int64_t>(0, time.begin_ns - done_ns));
+    done_ns = time.end_ns;
+  }
+}
+
+bool Executor::knows_times() const {
+  return !streams_[static_cast<std::size_t>(StreamId::compute)]->marks_later() || times_.total() > 0;
 }
 
 void Executor::collect_times() {

@@ -130,6 +130,8 @@ class Executor {
   std::size_t peak_bytes() const { return arena_.peak_bytes() + slots_.peak_bytes(); }
   /// Time since the last reset_times().
   const WorkTimes& times() const { return times_; }
+  /// A GPU measures only updates whose operations are recorded; gemm and attention count among the other kernels there.
+  bool knows_times() const;
   void reset_times();
 
  private:
@@ -152,6 +154,8 @@ class Executor {
   void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
   void run_collective(const Operation& op);
   void stop_all_streams() noexcept;
+  static void add_time(WorkTimes& times, const Operation& op, const OperationTime& time, const KernelTimes& kernels);
+  void read_marks(const Pass& pass);
   void collect_times();
   UnitMemory memory_of(const Operation& op);
   OptimizerStep step_of(const Operation& op, const UpdateScalars& scalars) const;

@@ -91,7 +91,7 @@ void Metrics::train(const TrainMetrics& m) {
                          {"ms", m.ms},
                          {"mfu", m.mfu ? nlohmann::json(*m.mfu) : nlohmann::json()},
                          {"loss_scale", m.loss_scale ? nlohmann::json(*m.loss_scale) : nlohmann::json()},
-                         {"comm_exposed_ms", m.comm_exposed_ms},
+                         {"comm_exposed_ms", m.comm_exposed_ms ? nlohmann::json(*m.comm_exposed_ms) : nlohmann::json()},
                          {"mem_peak_bytes", m.mem_peak_bytes}};
   for (const auto& [group, norm] : m.group_norms) line["gnorms"][group] = norm;
   write(line);

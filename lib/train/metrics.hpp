@@ -29,12 +29,12 @@ struct StartMetrics {
 struct TrainMetrics {
   std::uint64_t step = 0;
   double loss = 0, learning_rate = 0, gradient_norm = 0;
-  std::uint64_t tokens = 0;               // so far
-  double tokens_per_second = 0;           // all ranks
-  double ms = 0;                          // of this update
-  std::optional<double> mfu;              // null until the device's peak is known
-  std::optional<double> loss_scale = {};  // of fp16
-  double comm_exposed_ms = 0;
+  std::uint64_t tokens = 0;                                          // so far
+  double tokens_per_second = 0;                                      // all ranks
+  double ms = 0;                                                     // of this update
+  std::optional<double> mfu;                                         // null until the device's peak is known
+  std::optional<double> loss_scale = {};                             // of fp16
+  std::optional<double> comm_exposed_ms = {};                        // where it is known
   std::size_t mem_peak_bytes = 0;                                    // most of all ranks
   std::span<const std::pair<std::string, double>> group_norms = {};  // of groups of parameters, if asked for
 };

@@ -183,7 +183,9 @@ bool Run::update_parameters() {
                          .ms = seconds * 1e3,
                          .mfu = setup_.mfu(tokens_per_second),
                          .loss_scale = scaler_ ? std::optional(scalars_.loss_scale) : std::nullopt,
-                         .comm_exposed_ms = sharded_.executor().times().exposed * 1e3,
+                         .comm_exposed_ms = sharded_.executor().knows_times()
+                                                ? std::optional(sharded_.executor().times().exposed * 1e3)
+                                                : std::nullopt,
                          .mem_peak_bytes = sharded_.executor().peak_bytes(),
                          .group_norms = group_norms});
   if (recorder_ && recorder_->full()) write_trace();
@@ -282,6 +284,7 @@ void Run::finish(const std::string& next) {
   const std::size_t borrowed = mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
   const std::size_t measured = world.max(sharded_.executor().peak_bytes());
   const std::size_t process = world.max(process_peak_bytes() - setup_.start_bytes);
+  const bool on_cpu = setup_.memory.device == DeviceKind::cpu;
   const std::size_t total = setup_.memory.total();
   std::string expected =
       format("{} expected: the plan's buffers, {} beside them", bytes(total + borrowed), bytes(total - setup_.memory.plan));
@@ -291,8 +294,8 @@ void Run::finish(const std::string& next) {
   setup_.metrics->say(
       format("memory of a rank, the most of all:\n"
              "  the plan's buffers  {} used, {} planned\n"
-             "  the process         {} used since its start, {}",
-             bytes(measured), bytes(setup_.memory.plan), bytes(process), expected));
+             "  the process         {} used since its start{}",
+             bytes(measured), bytes(setup_.memory.plan), bytes(process), on_cpu ? ", " + expected : " of the host's memory"));
   const double rate = static_cast<double>(setup_.progress.tokens - start_tokens_) / since_start_.seconds();
   setup_.metrics->end({setup_.progress.update, setup_.progress.tokens, rate, measured, next});
 }

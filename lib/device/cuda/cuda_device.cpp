@@ -21,7 +21,8 @@ CudaStream::CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, in
 
 CudaStream::~CudaStream() {
   cudaStreamSynchronize(handle_);
-  for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  for (const auto* events : {&events_, &marks_})
+    for (cudaEvent_t event : *events) cudaEventDestroy(event);
   cudaStreamDestroy(handle_);
 }
 
@@ -61,6 +62,31 @@ void CudaStream::synchronize(std::uint64_t number) {
 
 void CudaStream::copy(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle_), "cudaMemcpyAsync");
+}
+
+std::int64_t CudaStream::mark() {
+  if (!marking_) return 0;
+  if (marked_ == marks_.size()) {
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
+    marks_.push_back(event);
+  }
+  check_cuda(cudaEventRecord(marks_[marked_], handle_), "cudaEventRecord");
+  return static_cast<std::int64_t>(marked_++);
+}
+
+std::int64_t CudaStream::time_of(std::int64_t mark) const {
+  if (!marking_) return 0;
+  float ms = 0;
+  check_cuda(cudaEventElapsedTime(&ms, marks_[0], marks_[static_cast<std::size_t>(mark)]), "cudaEventElapsedTime");
+  return began_ns_ + static_cast<std::int64_t>(static_cast<double>(ms) * 1e6);
+}
+
+void CudaStream::begin_marks(bool wanted) {
+  marking_ = wanted;
+  marked_ = 0;
+  mark();
+  began_ns_ = now_ns();
 }
 
 namespace {

@@ -32,6 +32,10 @@ class CudaStream final : public Stream {
   void cancel() noexcept override {}  // what has been queued is the GPU's
   bool is_asynchronous() const override { return true; }
   void copy(void* to, const void* from, std::size_t bytes) override;
+  std::int64_t mark() override;
+  std::int64_t time_of(std::int64_t mark) const override;
+  bool marks_later() const override { return true; }
+  void begin_marks(bool wanted) override;
 
   cudaStream_t handle() const { return handle_; }
   /// What the stream's products work in.
@@ -44,6 +48,11 @@ class CudaStream final : public Stream {
   /// Events from number `first_` on; those before are done. They are made once, and used again after each synchronize().
   std::vector<cudaEvent_t> events_;
   std::uint64_t first_ = 0, next_ = 0;
+  /// Events with times; the first is the beginning, at began_ns_.
+  std::vector<cudaEvent_t> marks_;
+  std::size_t marked_ = 0;
+  bool marking_ = false;
+  std::int64_t began_ns_ = 0;
 };
 
 /// The stream of CUDA that a stream of this device is.
