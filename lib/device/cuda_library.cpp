@@ -20,6 +20,8 @@ std::string file_of_library() {
   return std::filesystem::path(here.dli_fname).parent_path() / "libfsdp_cuda.so";
 }
 
+void* loaded_library = nullptr;
+
 }  // namespace
 
 const CudaLibrary* find_cuda_library(std::string* why) {
@@ -35,7 +37,10 @@ const CudaLibrary* find_cuda_library(std::string* why) {
     *why = format("{} is of {}", file, library ? format("fsdp {}", library->version) : "another kind");
     return nullptr;
   }
+  loaded_library = handle;
   return library;
 }
+
+void* cuda_library_function(const char* name) { return loaded_library ? dlsym(loaded_library, name) : nullptr; }
 
 }  // namespace fsdp

@@ -117,6 +117,8 @@ class Device {
   virtual DeviceKind kind() const = 0;
   /// "CPU: AVX-512, 2 threads" or the GPU's name.
   virtual std::string description() const = 0;
+  /// Where in its machine the device sits, as "0000:3b:00"; empty for the host. Ranks of a machine with the same place share one.
+  virtual std::string place() const { return {}; }
   /// Throws UserError that says how much was asked for and how much there is.
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// Memory of the host that streams copy from and to while the host goes on.
