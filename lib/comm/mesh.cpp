@@ -68,9 +68,10 @@ void Mesh::use_device(Device& device, const CommOptions& options) {
   const bool required = options.kind == "nccl";
   if (device.kind() == DeviceKind::cpu) {
     if (required)
-      throw UserError(
+      throw CollectiveError(
           "NCCL moves the memory of GPUs, and the ranks compute on CPUs (--device says on what); give --comm auto, or compute "
-          "on GPUs");
+          "on GPUs",
+          0, true, 2);
     return;
   }
   std::string why_not = "asked for";

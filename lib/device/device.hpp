@@ -102,6 +102,8 @@ class Stream {
   /// one of them.
   virtual void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
+  /// What the work that is given next belongs to, as "block 3": for messages. It lives as long as the stream; null: nothing.
+  const char* subject = nullptr;
   /// Kernels add to it; whoever measures sets it to zero.
   KernelTimes times;
   /// Seconds that the stream has waited for events since whoever measures set it to zero.
@@ -117,7 +119,8 @@ class Device {
   virtual DeviceKind kind() const = 0;
   /// "CPU: AVX-512, 2 threads" or the GPU's name.
   virtual std::string description() const = 0;
-  /// Where in its machine the device sits, as "0000:3b:00"; empty for the host. Ranks of a machine with the same place share one.
+  /// Where in its machine the device sits, as "0000:3b:00"; empty for the host. Ranks of a machine with the same place share
+  /// one.
   virtual std::string place() const { return {}; }
   /// Throws UserError that says how much was asked for and how much there is.
   virtual Buffer allocate(std::size_t bytes) = 0;

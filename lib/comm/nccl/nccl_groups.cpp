@@ -93,9 +93,9 @@ void release(std::byte* data, std::size_t) {
 /// A collective that was given to a stream.
 struct Started {
   Call call = Call::all_reduce;
-  int group = 0;
-  std::uint64_t number = 0;  // of the group's
-  double seen_s = -1;        // when it was first seen at work
+  const char* subject = nullptr;  // the stream's
+  std::uint64_t number = 0;       // of the group's
+  double seen_s = -1;             // when it was first seen at work
   cudaEvent_t begin = nullptr, end = nullptr;
 };
 
@@ -156,6 +156,7 @@ class Groups final : public NcclGroups {
   /// Ends a communicator of make(), which is null from then on: with the others where all goes well, else by itself.
   void end(ncclComm_t& comm) {
     if (!comm) return;
+    if (failed_) return static_cast<void>(comm = nullptr);  // give_up() has ended it
     end_registrations();
     std::erase(parts_, comm);
     try {
@@ -171,7 +172,7 @@ class Groups final : public NcclGroups {
 
   /// Queues a collective of a group: `body` gives its work to `stream`.
   template <class Body>
-  void run(Stream& stream, Call call, int group, std::uint64_t number, const Body& body) {
+  void run(Stream& stream, Call call, std::uint64_t number, const Body& body) {
     if (failed_) throw GroupAborted();
     close_done();
     if (spare_.empty()) {
@@ -181,7 +182,7 @@ class Groups final : public NcclGroups {
     }
     open_.splice(open_.end(), spare_, spare_.begin());
     Started& started = open_.back();
-    started = {call, group, number, -1, started.begin, started.end};
+    started = {call, stream.subject, number, -1, started.begin, started.end};
     cudaStream_t const handle = cuda_stream(stream).handle();
     check_cuda(cudaEventRecord(started.begin, handle), "cudaEventRecord");
     body();
@@ -259,6 +260,8 @@ class Groups final : public NcclGroups {
   /// another one come here at about the same time.
   [[noreturn]] void give_up(const Started& missed, const std::string& said) {
     failed_ = true;
+    const std::string what =
+        format("{}{}{}", name_of(missed.call), missed.subject ? " of " : "", missed.subject ? missed.subject : "");
     end_registrations();
     for (ncclComm_t comm : parts_) ncclCommAbort(comm);
     parts_.clear();
@@ -268,13 +271,13 @@ class Groups final : public NcclGroups {
     try {
       hosts_->sum(places);
     } catch (const CollectiveTimeout& absent) {
-      throw not_arrived(absent.who, missed.call, options_.timeout_s);
+      throw not_arrived(absent.who, what, options_.timeout_s);
     }
     const auto last = static_cast<int>(std::min_element(places.begin(), places.end()) - places.begin());
     throw CollectiveTimeout(
         format("NCCL has not done {} within {} (all hosts are there, and rank {} is the furthest behind{}{}); see what "
                "NCCL_DEBUG=INFO says, or give --comm auto or mpi",
-               name_of(missed.call), format_duration(options_.timeout_s), last, said.empty() ? "" : "; ", said),
+               what, format_duration(options_.timeout_s), last, said.empty() ? "" : "; ", said),
         format("rank {}", last), options_.timeout_s);
   }
 
@@ -284,7 +287,6 @@ class Groups final : public NcclGroups {
   const std::unique_ptr<Communicator> hosts_;  // for when something goes wrong
   ncclComm_t world_ = nullptr;
   std::vector<ncclComm_t> parts_;
-  int made_ = 0;
   std::vector<std::weak_ptr<Registered>> registered_;
   std::list<Started> open_, spare_;  // in the order in which they were given
   const Timer clock_;
@@ -297,11 +299,10 @@ class Groups final : public NcclGroups {
 class NcclCollectives final : public Collectives {
  public:
   /// `comm` is null for a group of one. Takes it over.
-  NcclCollectives(Groups& groups, Communicator& host, ncclComm_t comm, int number)
+  NcclCollectives(Groups& groups, Communicator& host, ncclComm_t comm)
       : groups_(groups),
         host_(host),
         comm_(comm),
-        number_(number),
         ranks_(static_cast<std::size_t>(host.size())),
         me_(static_cast<std::size_t>(host.rank())) {
     if (comm_) staging_ = groups_.device().allocate(staging_of_sums);
@@ -368,7 +369,7 @@ class NcclCollectives final : public Collectives {
 
   template <class Body>
   void run(Stream& stream, Call call, const Body& body) {
-    groups_.run(stream, call, number_, ++begun_, body);
+    groups_.run(stream, call, ++begun_, body);
   }
   void finish(ncclResult_t status, std::string_view call) { groups_.finish(status, comm_, call); }
   void count(Collective kind, std::size_t bytes) {
@@ -417,7 +418,7 @@ class NcclCollectives final : public Collectives {
         else
           return data + share_of(total, rank).begin + begin;
       };
-      exchange(stream, [&](std::size_t rank, std::size_t place) {
+      exchange([&](std::size_t rank, std::size_t place) {
         send(stream, contribution(rank), length_of(share_of(total, rank)) * sizeof(In), rank);
         receive(stream, received + place * length, length_of(mine) * sizeof(In), rank);
       });
@@ -432,7 +433,7 @@ class NcclCollectives final : public Collectives {
     const Range mine = share_of(n, me_);
     reduce_shares<In>(stream, data, n, data + mine.begin, kernels::Write::overwrite);
     if (n == 0) return;
-    exchange(stream, [&](std::size_t rank, std::size_t) {
+    exchange([&](std::size_t rank, std::size_t) {
       const Range theirs = share_of(n, rank);
       send(stream, data + mine.begin, mine.size() * sizeof(T), rank);
       receive(stream, data + theirs.begin, theirs.size() * sizeof(T), rank);
@@ -441,7 +442,7 @@ class NcclCollectives final : public Collectives {
 
   /// A group of messages: with(rank, place) for each other rank, `place` counted without this one.
   template <class With>
-  void exchange(Stream&, const With& with) {
+  void exchange(const With& with) {
     check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);
     for (std::size_t step = 1; step < ranks_; ++step) {
       const std::size_t rank = (me_ + step) % ranks_;
@@ -462,7 +463,6 @@ class NcclCollectives final : public Collectives {
   Groups& groups_;
   Communicator& host_;
   ncclComm_t comm_;
-  const int number_;
   const std::size_t ranks_, me_;
   Buffer staging_;
   Traffic traffic_;
@@ -485,9 +485,8 @@ std::unique_ptr<Collectives> Groups::make(Communicator& group) {
       wait_until_made(status, comm, "ncclCommSplit");
       parts_.push_back(comm);
     }
-    made = std::make_unique<NcclCollectives>(*this, group, comm, made_);
+    made = std::make_unique<NcclCollectives>(*this, group, comm);
   });
-  ++made_;
   return made;
 }
 
