@@ -107,7 +107,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   ShardedModel sharded(arch_config(options.arch), sharding, world);
-  sharded.allocate(device);
+  sharded.allocate(device, {}, options.comm);
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();

@@ -506,7 +506,7 @@ std::string bench_checkpoint(const BenchOptions& options, Communicator& world, D
   agree(world, [&] { check_sharding(arch_config(options.arch), sharding, world.size()); });
   const Scratch scratch(options.save_dir, world);
   ShardedModel sharded(arch_config(options.arch), sharding, world);
-  Executor& executor = sharded.allocate(device);
+  Executor& executor = sharded.allocate(device, {}, options.comm);
   executor.initialize_parameters(1);
   executor.publish_parameters();
   CheckpointBench bench(options, sharded, scratch, world, device);

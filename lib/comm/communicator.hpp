@@ -1,10 +1,10 @@
 // A group of ranks, for values of the host, and its collectives, for memory of devices. `mpi/` (processes), `shm/` (processes
 // of one node), `nodes/` (processes of several nodes, made of the other two) and `threads/` (logical ranks of one process)
-// implement it; code above this folder never asks which.
+// implement it, and `nccl/` the collectives of GPUs; code above this folder never asks which.
 //
 // Order of sums. Every reduction adds in one canonical order that depends on the number of ranks alone: adjacent ranks pair at
 // stride 1, 2, 4, ...: ((0+1)+(2+3))+(4+...). So all-reduce and reduce-scatter give the same bits, whatever the backend, the
-// chunking or the timing.
+// chunking or the timing. NCCL's collectives have another order where the user asks for it (SumOrder::library).
 //
 // Errors. A rank that throws out of a collective, or between collectives, must not leave the others waiting: whoever unwinds
 // calls abort(), and then ends. Threads and shared memory: every rank's collectives throw GroupAborted from then on, those that
@@ -33,6 +33,9 @@ inline constexpr std::size_t collective_kinds = 4;
 
 /// Whether a reduction replaces its destination or adds to it (destination + canonical sum, one addition).
 enum class Into { overwrite, add };
+
+/// Which order the sums of a GPU's collectives have: the canonical one, or the one that NCCL takes.
+enum class SumOrder { canonical, library };
 
 /// Thrown by a collective because some rank called abort(): a consequence, never the cause.
 struct GroupAborted : std::runtime_error {
@@ -115,6 +118,7 @@ class Collectives {
   /// About how many bytes of other ranks' buffers the collectives read where they lie. They exist once and are in those ranks'
   /// plans, but the system counts them as resident in this process, too.
   virtual std::size_t borrowed_bytes() const { return 0; }
+  virtual const Traffic& traffic() const = 0;
 };
 
 /// A group whose collectives reach the host's memory: it is both.
@@ -129,8 +133,6 @@ class Communicator : public Group, public Collectives {
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
   /// The ranks that share memory with this one, in the order that they have here. Collective.
   virtual std::unique_ptr<Communicator> split_by_node() = 0;
-
-  virtual const Traffic& traffic() const = 0;
 
  private:
   const std::shared_ptr<Stream> host_ = make_host_stream();

@@ -49,7 +49,9 @@ std::size_t staging_of_shared_nodes(std::span<const int> nodes) {
 
 const Connection automatic = {
     .name = "auto",
-    .about = "as shm where the ranks of a node can share memory, else as mpi",
+    .about =
+        "as shm where the ranks of a node can share memory, else as mpi; memory of GPUs as nccl where each rank has one of "
+        "its own, else through memory of the host",
     .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), false); },
     .staging_bytes = staging_of_shared_nodes,
     .between = Between::nodes};
@@ -67,8 +69,15 @@ const Connection messages = {
     .connect = [](std::unique_ptr<MessageGroup> group) -> std::unique_ptr<Communicator> { return group; },
     .staging_bytes = [](std::span<const int> nodes) { return staging_of_messages(nodes.size()); }};
 
+/// What it does with the memory of GPUs is Mesh::use_device()'s.
+const Connection nccl = {.name = "nccl",
+                         .about = "memory of GPUs by NCCL, with a GPU for each rank, and the host's values as auto",
+                         .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), false); },
+                         .staging_bytes = staging_of_shared_nodes,
+                         .between = Between::nodes};
+
 std::vector<const Connection*>& table() {
-  static std::vector<const Connection*> rows = {&automatic, &shared_memory, &messages};
+  static std::vector<const Connection*> rows = {&automatic, &nccl, &shared_memory, &messages};
   return rows;
 }
 

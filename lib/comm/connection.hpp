@@ -18,6 +18,7 @@ namespace fsdp {
 struct CommOptions {
   std::string kind = "mpi";                        // the name of a row of the table
   double timeout_s = 600;                          // how long a rank is waited for; 0: for ever
+  SumOrder sum_order = SumOrder::canonical;        // of NCCL's collectives
   std::size_t piece_bytes = std::size_t{1} << 30;  // no message is longer; below 2^31
   int ranks_per_node = 0;                          // for tests: so many consecutive ranks count as a node; 0: as they are
 };

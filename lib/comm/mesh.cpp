@@ -1,6 +1,12 @@
 #include "comm/mesh.hpp"
 
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
 #include "base/error.hpp"
+#include "base/format.hpp"
+#include "comm/agree.hpp"
 #include "comm/staged.hpp"
 
 namespace fsdp {
@@ -13,24 +19,83 @@ namespace {
 
 constexpr std::size_t gathers = 3;  // behind the axes
 
+/// What every rank has to say, cut off where it is too long, by rank. Collective.
+std::vector<std::string> texts_of_ranks(Communicator& world, const std::string& mine) {
+  constexpr std::size_t length = 128;
+  std::vector<std::string> all(static_cast<std::size_t>(world.size()));
+  for (int r = 0; r < world.size(); ++r) {
+    char text[length] = {};
+    std::strncpy(text, mine.c_str(), length - 1);
+    world.broadcast(text, length, r);
+    all[static_cast<std::size_t>(r)] = text;
+  }
+  return all;
+}
+
+/// Why NCCL cannot connect these ranks; empty where it can. The same on all ranks. Collective.
+std::string problem_with_nccl(Communicator& world, const Device& device, const NcclLibrary* library, const std::string& why) {
+  // A GPU is known by its machine, for which the first of the machine's ranks stands, and its place there.
+  std::int64_t machine = world.rank();
+  world.split_by_node()->broadcast(&machine, sizeof machine, 0);
+  const auto places = texts_of_ranks(world, format("{} {}", machine, device.place()));
+  const auto versions = texts_of_ranks(world, library ? library->version() : "none: " + why);
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    const auto first = static_cast<std::size_t>(std::find(places.begin(), places.end(), places[r]) - places.begin());
+    if (first < r) return format("ranks {} and {} share a GPU", first, r);
+  }
+  for (std::size_t r = 0; r < versions.size(); ++r) {
+    if (versions[r].starts_with("none: ")) return format("rank {} has no NCCL: {}", r, versions[r].substr(6));
+    if (versions[r] != versions[0])
+      return format("rank 0 has NCCL {} and rank {} has {}, which cannot be mixed", versions[0], r, versions[r]);
+  }
+  return {};
+}
+
 }  // namespace
 
 Collectives& Mesh::data_along(GroupAxis axis) const {
-  const auto& beside = staged[static_cast<std::size_t>(axis)];
+  const auto& beside = data[static_cast<std::size_t>(axis)];
   return beside ? *beside : static_cast<Collectives&>(along(axis));
 }
 
 Collectives& Mesh::data_of_gathers() const {
-  if (staged[gathers]) return *staged[gathers];
+  if (data[gathers]) return *data[gathers];
   return gather ? static_cast<Collectives&>(*gather) : data_along(GroupAxis::shard);
 }
 
-void Mesh::use_device(Device& device) {
+void Mesh::use_device(Device& device, const CommOptions& options) {
   if (device.communicates_at_once()) gather = shard->split(0, shard->rank());
-  if (device.kind() == DeviceKind::cpu) return;
+  const bool required = options.kind == "nccl";
+  if (device.kind() == DeviceKind::cpu) {
+    if (required)
+      throw CollectiveError(
+          "NCCL moves the memory of GPUs, and the ranks compute on CPUs (--device says on what); give --comm auto, or compute "
+          "on GPUs",
+          0, true, 2);
+    return;
+  }
+  std::string why_not = "asked for";
+  if (required || options.kind == "auto") {
+    std::string why;
+    const NcclLibrary* const library = find_nccl(&why);
+    why_not = problem_with_nccl(*world, device, library, why);
+    if (required && !why_not.empty())
+      throw CollectiveError(
+          format("NCCL cannot connect the ranks ({}); start one rank for each GPU, all with the same libraries, or give --comm "
+                 "auto, which goes through memory of the host then",
+                 why_not),
+          0, true, 2);
+    if (why_not.empty()) {
+      nccl = library->connect(*world, device, {.sum_order = options.sum_order, .timeout_s = options.timeout_s});
+      data_description = format("NCCL {}, sums in {} order", library->version(),
+                                options.sum_order == SumOrder::canonical ? "canonical" : "the library's");
+    }
+  }
+  if (!nccl) data_description = format("memory of the host ({})", why_not);
+  const auto connect = [&](Communicator& group) { return nccl ? nccl->make(group) : make_staged(group, device); };
   for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world})
-    staged[static_cast<std::size_t>(axis)] = make_staged(along(axis), device);
-  if (gather) staged[gathers] = make_staged(*gather, device);
+    data[static_cast<std::size_t>(axis)] = connect(along(axis));
+  if (gather) data[gathers] = connect(*gather);
 }
 
 Mesh make_mesh(Communicator& world, int shard_size, int replicate_size) {

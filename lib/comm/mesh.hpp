@@ -4,8 +4,10 @@
 
 #include <array>
 #include <memory>
+#include <string>
 
-#include "comm/communicator.hpp"
+#include "comm/connection.hpp"
+#include "comm/nccl.hpp"
 
 namespace fsdp {
 
@@ -22,11 +24,17 @@ struct Mesh {
   /// What moves memory of a device: the groups themselves where they reach it, else those of use_device().
   Collectives& data_along(GroupAxis axis) const;
   Collectives& data_of_gathers() const;
-  /// Makes the groups ready for memory of `device`, which outlives the mesh. Collective over world.
-  void use_device(Device& device);
+  /// Makes the groups ready for memory of `device`, which outlives the mesh. GPUs' memory goes by NCCL where options.kind is
+  /// "nccl", or is "auto" and every rank has a GPU of its own; else through memory of the host. Collective over world; throws
+  /// UserError on all ranks where NCCL is asked for and cannot be had.
+  void use_device(Device& device, const CommOptions& options = {});
 
-  std::array<std::unique_ptr<Collectives>, 4> staged =
-      {};  // by axis, and of `gather`, where the host does not reach the memory
+  /// "NCCL 2.28.9, sums in canonical order", for a GPU's memory; empty where the groups themselves reach the memory.
+  std::string data_description = {};
+  /// What NCCL's communicators share; null without NCCL. It outlives those in `data`.
+  std::unique_ptr<NcclGroups> nccl = nullptr;
+  /// By axis, and of `gather`, where the host does not reach the memory.
+  std::array<std::unique_ptr<Collectives>, 4> data = {};
 };
 
 /// World rank r is rank r % shard_size of shard group r / shard_size, and rank r / shard_size of its replicate group.

@@ -47,6 +47,7 @@ class Staged final : public Collectives {
     return buffer;
   }
   std::size_t staging_bytes() const override { return host_.staging_bytes() + staging_.bytes(); }
+  const Traffic& traffic() const override { return host_.traffic(); }
 
  private:
   std::byte* staging(std::size_t bytes) {

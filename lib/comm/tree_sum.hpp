@@ -1,4 +1,5 @@
-// The canonical order of sums, in one place: all backends add with this function and with no other.
+// The canonical order of sums, in one place: all backends add with this function and with no other. GPUs cannot; the kernel
+// that they have (kernels/rows/ranks.hpp) is held to the same bits by the test comm.nccl.
 #pragma once
 
 #include <cstddef>

@@ -19,6 +19,8 @@ std::string file_beside() {
   return std::filesystem::path(here.dli_fname).parent_path() / "libfsdp_cuda.so";
 }
 
+void* loaded_library = nullptr;
+
 }  // namespace
 
 const CudaLibrary* find_cuda_library(std::string* why) {
@@ -44,7 +46,10 @@ const CudaLibrary* find_cuda_library(std::string* why) {
     *why = format("{} is of {}", file, library ? format("fsdp {}", library->version) : "another kind");
     return nullptr;
   }
+  loaded_library = handle;
   return library;
 }
+
+void* cuda_library_function(const char* name) { return loaded_library ? dlsym(loaded_library, name) : nullptr; }
 
 }  // namespace fsdp

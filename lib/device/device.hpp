@@ -112,6 +112,8 @@ class Stream {
   virtual bool marks_later() const { return false; }
   virtual void begin_marks(bool /*wanted*/) {}
 
+  /// What the work that is given next belongs to, as "block 3": for messages. It lives as long as the stream; null: nothing.
+  const char* subject = nullptr;
   /// Kernels add to it; whoever measures sets it to zero.
   KernelTimes times;
   /// Seconds that the stream has waited for events since whoever measures set it to zero.
@@ -127,6 +129,9 @@ class Device {
   virtual DeviceKind kind() const = 0;
   /// "CPU: AVX-512, 2 threads" or the GPU's name.
   virtual std::string description() const = 0;
+  /// Where in its machine the device sits, as "0000:3b:00"; empty for the host. Ranks of a machine with the same place share
+  /// one.
+  virtual std::string place() const { return {}; }
   /// Throws UserError that says how much was asked for and how much there is.
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// Memory of the host that streams copy from and to while the host goes on.

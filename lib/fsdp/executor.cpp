@@ -482,6 +482,7 @@ void Executor::run_collective(const Operation& op) {
   Stream& s = stream(op.stream);
   Collectives& group = op.stream == StreamId::gather ? mesh_->data_of_gathers() : mesh_->data_along(op.group);
   const Location &from = op.reads[0], &to = op.writes[0];
+  s.subject = op.unit < 0 ? nullptr : layout_.units()[static_cast<std::size_t>(op.unit)].name.c_str();
   switch (op.kind) {
     case OperationKind::all_gather:
       return group.all_gather(s, at<void>(from), at<void>(to), op.count, op.type);

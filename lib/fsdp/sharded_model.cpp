@@ -105,14 +105,14 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
         "the ranks have different plans (they were given different options or files); start all of them with the same");
 }
 
-Executor& ShardedModel::allocate(Device& device, ExecutorOptions options) {
+Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const CommOptions& comm) {
   expect(device.kind() == model_.device().kind, "a plan runs on the kind of device that it is for");
   Buffer arena;
   agree(world_, [&] {  // before the collective ones below
     require_scratch_of_threads(model_.device());
     arena = device.allocate(plan().arena_bytes);
   });
-  mesh_.use_device(device);
+  mesh_.use_device(device, comm);
   Buffer slots;  // one shard group may fail alone
   agree(world_, [&] { slots = mesh_.data_along(GroupAxis::shard).allocate(device, plan().slot_bytes); });
   agree(world_, [&] {

@@ -49,7 +49,8 @@ class ShardedModel {
 
   /// Takes all memory of the run. Collective over world; all ranks throw CollectiveError if one has too little, or if its
   /// kernels have more threads (kernels::threads()) than the model was made for.
-  Executor& allocate(Device& device, ExecutorOptions options = {});
+  /// `comm` says how memory of GPUs goes (Mesh::use_device).
+  Executor& allocate(Device& device, ExecutorOptions options = {}, const CommOptions& comm = {});
   /// Only after allocate().
   Executor& executor() { return *executor_; }
 

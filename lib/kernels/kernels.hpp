@@ -152,6 +152,21 @@ void clip_values(Stream& stream, float* x, std::size_t n, float most);
 template <class To, class From>
 void convert(Stream& stream, To* to, const From* from, std::size_t n);
 
+// --- ranks.cpp ---------------------------------------------------------------------------------------------------------
+/// out[i] = (+=) the sum over `ranks` ranks of element i < n, in canonical order (comm/tree_sum.hpp). This rank, number `me`,
+/// has `own`; the other ranks' are the rows of `received`, `stride` apart, in order of ranks. For T = In = float and double,
+/// and for sums in float of bf16 and f16.
+template <class T, class In>
+void sum_ranks(Stream& stream, T* out, const In* own, const In* received, std::size_t stride, int ranks, int me, std::size_t n,
+               Write write);
+/// Row r of `out`, `stride` apart, = elements [begin, begin + n) of share r of `whole`, which is cut into as many as there are
+/// ranks (tensor/shape.hpp: share), rounded; elements beyond the share are left as they are.
+template <class In>
+void round_shares(Stream& stream, In* out, const float* whole, std::size_t total, std::size_t begin, std::size_t n,
+                  std::size_t stride, int ranks);
+/// Each to the nearest number of `type`, in place.
+void round_to(Stream& stream, DType type, float* x, std::size_t n);
+
 // --- rope.cpp ----------------------------------------------------------------------------------------------------------
 /// Rotary positions (Su et al. 2021) in Hugging Face's split-half form, in place on `heads` heads of D at the front of each row
 /// of x (rows `stride` apart): (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), table cos_sin[T,D] = D/2 cosines then D/2 sines.

@@ -21,7 +21,9 @@ Run::Run(Setup& setup) : setup_(setup), sharded_(*setup.sharded), start_tokens_(
     if (setup_.progress.loss_scaler && !options.reset_optimizer) scaler_->restore(*setup_.progress.loss_scaler);
   }
   require_memory();
-  sharded_.allocate(*setup_.device, options.execution);
+  sharded_.allocate(*setup_.device, options.execution, options.comm);
+  if (const std::string& data = sharded_.mesh().data_description; !data.empty())
+    setup_.metrics->say("collectives of GPUs: " + data);
   if (options.log_group_norms) group_norms_.emplace(sharded_, options.sharding.optimizer);
   agree(setup_.world, [&] {
     saver_.emplace(options.save, setup_.device->allocate_staging(setup_.memory.snapshot), sharded_.layout(), setup_.world,

@@ -27,6 +27,7 @@ struct Case {
   json run = {};  // null: the folder's run.json
   DType state_type = DType::f32, precision = DType::f32, reduce = DType::f32, tables = DType::f32;
   Threads threads = Threads::one;
+  CommOptions comm = {};  // of GPUs
 };
 
 struct History {
@@ -85,7 +86,7 @@ inline History train_golden(const std::string& name, const Case& c) {
                           .plan = plan,
                           .optimizer = optimizer_of_run(run, c.state_type)},
                          world, device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());
-    Executor& executor = sharded.allocate(*device, {.table_type = c.tables});
+    Executor& executor = sharded.allocate(*device, {.table_type = c.tables}, c.comm);
     const auto& parameters = sharded.model().parameters();
     for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)
       for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))

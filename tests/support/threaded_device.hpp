@@ -26,9 +26,10 @@ class ThreadedDevice final : public Device {
 };
 
 /// Who does the work of the streams of a rank: its one thread, another one for communication, one for each stream, or a GPU,
-/// which may be the double that is made of threads (cuda_double/).
-enum class Threads { one, communication, each_stream, of_gpu };
-/// `seed` is that of a ThreadedDevice. Throws std::runtime_error where there is no GPU.
+/// which may be the double that is made of threads (cuda_double/): the first one, or one that no other rank has.
+enum class Threads { one, communication, each_stream, of_gpu, of_own_gpu };
+/// `seed` is that of a ThreadedDevice, or the number of a GPU that is the rank's own. Throws std::runtime_error where there is
+/// no GPU.
 std::unique_ptr<Device> make_device(Threads threads, std::uint64_t seed);
 
 /// Whether memory is guarded, here and in this build.

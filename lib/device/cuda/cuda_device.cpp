@@ -1,5 +1,6 @@
 #include "device/cuda/cuda_device.hpp"
 
+#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
@@ -14,8 +15,9 @@ void check_cuda(cudaError_t status, std::string_view call, std::source_location 
   throw CallError(call, cudaGetErrorString(status), where);
 }
 
-CudaStream::CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, Buffer workspace)
-    : kernels_(std::move(kernels)), workspace_(std::move(workspace)) {
+CudaStream::CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, Buffer workspace,
+                       std::shared_ptr<const std::function<void()>> look)
+    : kernels_(std::move(kernels)), workspace_(std::move(workspace)), look_(std::move(look)) {
   check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority), "cudaStreamCreateWithPriority");
 }
 
@@ -44,20 +46,39 @@ void CudaStream::wait(Event event) {
   check_cuda(cudaStreamWaitEvent(handle_, other.events_[event.number - other.first_], 0), "cudaStreamWaitEvent");
 }
 
+namespace {
+
+/// Returns when `query` no longer says that there is work to be done. Asking keeps the core busy, as CUDA's own waits do.
+template <class Query>
+void look_until_done(const std::function<void()>& look, std::string_view call, const Query& query) {
+  cudaError_t status = query();
+  for (; status == cudaErrorNotReady; status = query()) {
+    cudaGetLastError();  // CUDA counts the answer as an error, and would give it to the next launch
+    look();
+    std::this_thread::yield();
+  }
+  check_cuda(status, call);
+}
+
+}  // namespace
+
 /// The host waits only if there is something to wait for.
 void CudaStream::synchronize() {
-  const cudaError_t status = cudaStreamQuery(handle_);
-  if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // CUDA counts the answer as an error, and would give it to the next launch
+  const auto query = [this] { return cudaStreamQuery(handle_); };
+  if (*look_) {
+    look_until_done(*look_, "cudaStreamQuery", query);
+  } else if (query() != cudaSuccess) {
+    cudaGetLastError();  // likewise
     check_cuda(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
-  } else {
-    check_cuda(status, "cudaStreamQuery");
   }
   first_ = next_;
 }
 
 void CudaStream::synchronize(std::uint64_t number) {
-  if (number >= first_) check_cuda(cudaEventSynchronize(events_[number - first_]), "cudaEventSynchronize");
+  if (number < first_) return;
+  cudaEvent_t const event = events_[number - first_];
+  if (*look_) look_until_done(*look_, "cudaEventQuery", [event] { return cudaEventQuery(event); });
+  check_cuda(cudaEventSynchronize(event), "cudaEventSynchronize");
 }
 
 void CudaStream::copy(void* to, const void* from, std::size_t bytes) {
@@ -105,6 +126,10 @@ class CudaDevice final : public Device {
                   format_bytes(static_cast<double>(properties_.totalGlobalMem)), libraries_);
   }
 
+  std::string place() const override {
+    return format("{:04x}:{:02x}:{:02x}", properties_.pciDomainID, properties_.pciBusID, properties_.pciDeviceID);
+  }
+
   Buffer allocate(std::size_t bytes) override {
     if (bytes == 0) return {};
     void* data = nullptr;
@@ -140,18 +165,25 @@ class CudaDevice final : public Device {
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     const bool computes = use == StreamUse::compute;
     return std::make_shared<CudaStream>(kernels_, computes ? least : greatest,
-                                        allocate(computes ? cuda_traits().gemm_bytes : 0));
+                                        allocate(computes ? cuda_traits().gemm_bytes : 0), look_);
   }
 
   bool communicates_at_once() const override { return true; }
 
+  void look_while_waiting(std::function<void()> look) { *look_ = std::move(look); }
+
  private:
   std::shared_ptr<const kernels::DeviceKernels> kernels_;
   const std::string libraries_;
+  const std::shared_ptr<std::function<void()>> look_ = std::make_shared<std::function<void()>>();
   cudaDeviceProp properties_{};
 };
 
 }  // namespace
+
+void look_while_waiting(Device& device, std::function<void()> look) {
+  static_cast<CudaDevice&>(device).look_while_waiting(std::move(look));
+}
 
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels,
                                          std::string libraries) {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <memory>
 #include <source_location>
 #include <string_view>
@@ -19,7 +20,9 @@ void check_cuda(cudaError_t status, std::string_view call, std::source_location 
 /// somebody waits. For the thread that made it.
 class CudaStream final : public Stream {
  public:
-  CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, Buffer workspace);
+  /// The host's waits call *look again and again, where it is not empty, and throw what it throws.
+  CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, Buffer workspace,
+             std::shared_ptr<const std::function<void()>> look);
   ~CudaStream() override;
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
@@ -45,6 +48,7 @@ class CudaStream final : public Stream {
   std::shared_ptr<const kernels::DeviceKernels> kernels_;
   cudaStream_t handle_ = nullptr;
   const Buffer workspace_;
+  const std::shared_ptr<const std::function<void()>> look_;
   /// Events from number `first_` on; those before are done. They are made once, and used again after each synchronize().
   std::vector<cudaEvent_t> events_;
   std::uint64_t first_ = 0, next_ = 0;
@@ -62,5 +66,9 @@ inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>
 /// `kernels`, which use `libraries`, as "cuBLASLt 13.1.0".
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels,
                                          std::string libraries);
+
+/// Waits of the host for any stream of `device`, which is one of CUDA's, call `look` again and again from now on, and throw
+/// what it throws; an empty one ends that.
+void look_while_waiting(Device& device, std::function<void()> look);
 
 }  // namespace fsdp

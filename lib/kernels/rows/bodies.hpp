@@ -9,6 +9,7 @@
 #include "kernels/rows/norm.hpp"
 #include "kernels/rows/optimizer.hpp"
 #include "kernels/rows/pointwise.hpp"
+#include "kernels/rows/ranks.hpp"
 #include "kernels/rows/rope.hpp"
 #include "kernels/rows/squares.hpp"
 #include "kernels/rows/statistics.hpp"
@@ -50,6 +51,14 @@
   X(FinishNorm)                           \
   X(OrderedSum)                           \
   X(InverseMean)                          \
+  X(SumRanks<float, float>)               \
+  X(SumRanks<float, bf16>)                \
+  X(SumRanks<float, f16>)                 \
+  X(SumRanks<double, double>)             \
+  X(RoundShares<bf16>)                    \
+  X(RoundShares<f16>)                     \
+  X(RoundValues<bf16>)                    \
+  X(RoundValues<f16>)                     \
   X(Convert<float, float>)                \
   X(Convert<float, bf16>)                 \
   X(Convert<float, f16>)                  \

@@ -1,0 +1,504 @@
+// Collectives of GPUs by NCCL. Reductions have one of two orders of sums:
+//
+// canonical: what every other backend gives, bit for bit. NCCL moves each rank's part of a share to the rank that owns it, as
+//   messages in a group, and a kernel adds them up as a tree; piece by piece, through staging of a fixed size.
+// library: NCCL's own reductions, of fp32 numbers that were rounded to the type of travel before. Their order depends on NCCL's
+//   choice of algorithm, and so on its version, the number of ranks, how they are connected and how many numbers there are.
+//
+// Sums of integers are exact and NCCL's in both; sums of doubles are few, and canonical in both.
+//
+// Communicators do not block: a call is done when ncclCommGetAsyncError says so. Whenever the host waits for a stream it looks
+// after the collectives that are under way (Groups::look). One that does not end in time, or an error of NCCL's, aborts all
+// communicators, and the ranks find out by messages between hosts who is missing.
+#include "comm/nccl.hpp"
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <list>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/format.hpp"
+#include "base/timer.hpp"
+#include "comm/agree.hpp"
+#include "comm/call.hpp"
+#include "device/cuda/cuda_device.hpp"
+#include "kernels/kernels.hpp"
+#include "tensor/shape.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t staging_of_sums = std::size_t{16} << 20;  // of each communicator; how much is best was never measured
+
+void check_nccl(ncclResult_t status, std::string_view call, ncclComm_t comm = nullptr,
+                std::source_location where = std::source_location::current()) {
+  if (status == ncclSuccess || status == ncclInProgress) return;
+  const char* const more = ncclGetLastError(comm);
+  throw CallError(call, format("{}{}{}", ncclGetErrorString(status), more && *more ? ": " : "", more ? more : ""), where);
+}
+
+ncclConfig_t non_blocking() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+std::string version() {
+  int code = 0;
+  check_nccl(ncclGetVersion(&code), "ncclGetVersion");
+  return format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
+// --- Memory ---
+
+/// With which communicators memory of ncclMemAlloc() is registered.
+struct Registered {
+  std::vector<std::pair<ncclComm_t, void*>> with;
+  void end() {
+    for (const auto& [comm, handle] : with) ncclCommDeregister(comm, handle);
+    with.clear();
+  }
+};
+
+/// By this, the release of a buffer, a plain function, finds what is registered. Ranks may be threads.
+struct Registry {
+  std::mutex mutex;
+  std::map<const std::byte*, std::shared_ptr<Registered>> buffers;
+};
+Registry& registry() {
+  static Registry all;
+  return all;
+}
+
+void release(std::byte* data, std::size_t) {
+  std::shared_ptr<Registered> registered;
+  {
+    const std::lock_guard lock(registry().mutex);
+    registered = std::move(registry().buffers.extract(data).mapped());
+  }
+  registered->end();
+  ncclMemFree(data);
+}
+
+// --- Groups ---
+
+/// A collective that was given to a stream.
+struct Started {
+  Call call = Call::all_reduce;
+  const char* subject = nullptr;  // the stream's
+  std::uint64_t number = 0;       // of the group's
+  double seen_s = -1;             // when it was first seen at work
+  cudaEvent_t begin = nullptr, end = nullptr;
+};
+
+class Groups final : public NcclGroups {
+ public:
+  Groups(Communicator& world, Device& device, const NcclOptions& options)
+      : options_(options), device_(device), rank_(world.rank()), size_(world.size()), hosts_(world.split(0, world.rank())) {
+    ncclUniqueId id{};
+    agree(world, [&] {
+      if (rank_ == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    });
+    world.broadcast(&id, sizeof id, 0);
+    agree(world, [&] {
+      ncclConfig_t config = non_blocking();
+      const ncclResult_t status = ncclCommInitRankConfig(&world_, size_, id, rank_, &config);
+      wait_until_made(status, world_, "ncclCommInitRankConfig");
+    });
+    look_while_waiting(device, [this] { look(); });
+  }
+
+  ~Groups() override {
+    look_while_waiting(device_, {});
+    end(world_);
+    for (std::list<Started>* const list : {&open_, &spare_})
+      for (const Started& started : *list) {
+        cudaEventDestroy(started.begin);
+        cudaEventDestroy(started.end);
+      }
+  }
+
+  std::unique_ptr<Collectives> make(Communicator& group) override;
+
+  /// Of `bytes`, registered with all communicators that there are.
+  Buffer allocate(std::size_t bytes) {
+    void* data = nullptr;
+    if (bytes == 0 || ncclMemAlloc(&data, bytes) != ncclSuccess) {
+      cudaGetLastError();
+      return device_.allocate(bytes);  // any memory will do; and it says how much there is
+    }
+    const auto registered = std::make_shared<Registered>();
+    auto* const begin = static_cast<std::byte*>(data);
+    {
+      const std::lock_guard lock(registry().mutex);
+      registry().buffers.emplace(begin, registered);
+    }
+    Buffer buffer(begin, bytes, release);
+    for (ncclComm_t comm : parts_) {
+      void* handle = nullptr;
+      check_nccl(ncclCommRegister(comm, data, bytes, &handle), "ncclCommRegister", comm);
+      if (handle) registered->with.emplace_back(comm, handle);
+    }
+    registered_.push_back(registered);
+    check_cuda(cudaMemset(data, 0, bytes), "cudaMemset");
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // other streams do not wait for the one that cleared
+    return buffer;
+  }
+
+  /// Ends a communicator of make(), which is null from then on: with the others where all goes well, else by itself.
+  void end(ncclComm_t& comm) {
+    if (!comm) return;
+    if (failed_) return static_cast<void>(comm = nullptr);  // give_up() has ended it
+    end_registrations();
+    std::erase(parts_, comm);
+    try {
+      if (std::uncaught_exceptions() == 0) {
+        wait_until_made(ncclCommFinalize(comm), comm, "ncclCommFinalize");
+        ncclCommDestroy(std::exchange(comm, nullptr));
+      }
+    } catch (const std::exception&) {
+      // what cannot be ended well is ended all the same
+    }
+    if (comm) ncclCommAbort(std::exchange(comm, nullptr));
+  }
+
+  /// Queues a collective of a group: `body` gives its work to `stream`.
+  template <class Body>
+  void run(Stream& stream, Call call, std::uint64_t number, const Body& body) {
+    if (failed_) throw GroupAborted();
+    close_done();
+    if (spare_.empty()) {
+      Started& made = spare_.emplace_back();
+      for (cudaEvent_t* event : {&made.begin, &made.end})
+        check_cuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    }
+    open_.splice(open_.end(), spare_, spare_.begin());
+    Started& started = open_.back();
+    started = {call, stream.subject, number, -1, started.begin, started.end};
+    cudaStream_t const handle = cuda_stream(stream).handle();
+    check_cuda(cudaEventRecord(started.begin, handle), "cudaEventRecord");
+    body();
+    check_cuda(cudaEventRecord(started.end, handle), "cudaEventRecord");
+  }
+
+  /// Returns when a call of NCCL's within a collective has been done. Throws what a wait for the collective throws.
+  void finish(ncclResult_t status, ncclComm_t comm, std::string_view call) {
+    if (status == ncclInProgress) {
+      const Timer waited;
+      while (status == ncclInProgress) {
+        check_nccl(ncclCommGetAsyncError(comm, &status), "ncclCommGetAsyncError", comm);
+        if (is_too_long(waited.seconds())) give_up(open_.back(), {});
+        if (status == ncclInProgress) std::this_thread::yield();
+      }
+    }
+    if (status != ncclSuccess) give_up(open_.back(), format("{} says: {}", call, ncclGetErrorString(status)));
+  }
+
+  Device& device() const { return device_; }
+  const NcclOptions& options() const { return options_; }
+
+ private:
+  bool is_too_long(double seconds) const { return options_.timeout_s > 0 && seconds > options_.timeout_s; }
+
+  /// For a communicator that is made, split or ended.
+  void wait_until_made(ncclResult_t status, ncclComm_t comm, std::string_view call) const {
+    check_nccl(status, call, comm);
+    const Timer waited;
+    while (status == ncclInProgress) {
+      check_nccl(ncclCommGetAsyncError(comm, &status), "ncclCommGetAsyncError", comm);
+      check_nccl(status, call, comm);
+      if (is_too_long(waited.seconds()))
+        throw RunError(
+            format("NCCL has not connected the ranks within {} (a rank does not come to {}, or the network between "
+                   "them is not what NCCL takes it for); see what NCCL_DEBUG=INFO says, or raise `longest wait`",
+                   format_duration(options_.timeout_s), call));
+      std::this_thread::yield();
+    }
+  }
+
+  void end_registrations() {
+    for (const auto& weak : registered_)
+      if (const auto registered = weak.lock()) registered->end();
+    registered_.clear();
+  }
+
+  void close_done() {
+    while (!open_.empty() && cudaEventQuery(open_.front().end) == cudaSuccess)
+      spare_.splice(spare_.end(), open_, open_.begin());
+    cudaGetLastError();  // that an event is to come is no error
+  }
+
+  /// What a host that waits for a stream does meanwhile.
+  void look() {
+    constexpr double between_looks_s = 1e-3;
+    if (failed_ || clock_.seconds() < next_look_s_) return;
+    next_look_s_ = clock_.seconds() + between_looks_s;
+    close_done();
+    for (Started& started : open_) {
+      if (cudaEventQuery(started.begin) != cudaSuccess || cudaEventQuery(started.end) == cudaSuccess) continue;
+      if (started.seen_s < 0) started.seen_s = clock_.seconds();
+      if (is_too_long(clock_.seconds() - started.seen_s)) give_up(started, {});
+      for (ncclComm_t comm : parts_) {
+        ncclResult_t status = ncclSuccess;
+        check_nccl(ncclCommGetAsyncError(comm, &status), "ncclCommGetAsyncError", comm);
+        if (status != ncclSuccess && status != ncclInProgress)
+          give_up(started, format("NCCL says: {} {}", ncclGetErrorString(status), ncclGetLastError(comm)));
+      }
+    }
+    cudaGetLastError();
+  }
+
+  /// Ends all that this rank waits for, asks the other hosts where they are, and throws CollectiveTimeout. The ranks that miss
+  /// another one come here at about the same time.
+  [[noreturn]] void give_up(const Started& missed, const std::string& said) {
+    failed_ = true;
+    const std::string what =
+        format("{}{}{}", name_of(missed.call), missed.subject ? " of " : "", missed.subject ? missed.subject : "");
+    end_registrations();
+    for (ncclComm_t comm : parts_) ncclCommAbort(comm);
+    parts_.clear();
+    if (world_) ncclCommAbort(std::exchange(world_, nullptr));
+    std::vector<std::int64_t> places(static_cast<std::size_t>(size_), 0);
+    places[static_cast<std::size_t>(rank_)] = static_cast<std::int64_t>(missed.number);
+    try {
+      hosts_->sum(places);
+    } catch (const CollectiveTimeout& absent) {
+      throw not_arrived(absent.who, what, options_.timeout_s);
+    }
+    const auto last = static_cast<int>(std::min_element(places.begin(), places.end()) - places.begin());
+    throw CollectiveTimeout(
+        format("NCCL has not done {} within {} (all hosts are there, and rank {} is the furthest behind{}{}); see what "
+               "NCCL_DEBUG=INFO says, or give --comm auto or mpi",
+               what, format_duration(options_.timeout_s), last, said.empty() ? "" : "; ", said),
+        format("rank {}", last), options_.timeout_s);
+  }
+
+  const NcclOptions options_;
+  Device& device_;
+  const int rank_, size_;
+  const std::unique_ptr<Communicator> hosts_;  // for when something goes wrong
+  ncclComm_t world_ = nullptr;
+  std::vector<ncclComm_t> parts_;
+  std::vector<std::weak_ptr<Registered>> registered_;
+  std::list<Started> open_, spare_;  // in the order in which they were given
+  const Timer clock_;
+  double next_look_s_ = 0;
+  bool failed_ = false;
+};
+
+// --- Collectives ---
+
+class NcclCollectives final : public Collectives {
+ public:
+  /// `comm` is null for a group of one. Takes it over.
+  NcclCollectives(Groups& groups, Communicator& host, ncclComm_t comm)
+      : groups_(groups),
+        host_(host),
+        comm_(comm),
+        ranks_(static_cast<std::size_t>(host.size())),
+        me_(static_cast<std::size_t>(host.rank())) {
+    if (comm_) staging_ = groups_.device().allocate(staging_of_sums);
+  }
+  ~NcclCollectives() override { groups_.end(comm_); }
+
+  void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override {
+    const std::size_t bytes = shard_count * size_of(type);
+    run(stream, Call::all_gather, [&] {
+      if (comm_)
+        finish(ncclAllGather(shard, whole, bytes, ncclUint8, comm_, handle(stream)), "ncclAllGather");
+      else if (shard != whole)
+        stream.copy(whole, shard, bytes);
+    });
+    count(Collective::all_gather, (ranks_ - 1) * bytes);
+  }
+
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override {
+    run(stream, Call::reduce_scatter, [&] {
+      if (!comm_ || groups_.options().sum_order == SumOrder::library)
+        reduce_by_library(stream, whole, shard, shard_count, into, travel);
+      else
+        with_element(travel,
+                     [&]<class In>() { reduce_shares<In>(stream, whole, ranks_ * shard_count, shard, write_of(into)); });
+    });
+    count(Collective::reduce_scatter, std::exchange(sent_, 0));
+  }
+
+  void all_reduce(Stream& stream, float* data, std::size_t n, DType travel) override {
+    run(stream, Call::all_reduce, [&] {
+      if (!comm_ || groups_.options().sum_order == SumOrder::library) {
+        kernels::round_to(stream, travel, data, n);
+        reduce_everywhere(stream, data, n, ncclFloat32);
+      } else {
+        with_element(travel, [&]<class In>() { sum_everywhere<In>(stream, data, n); });
+      }
+    });
+    count(Collective::all_reduce, std::exchange(sent_, 0));
+  }
+  void all_reduce(Stream& stream, double* data, std::size_t n) override {
+    run(stream, Call::all_reduce, [&] {
+      if (comm_) sum_everywhere<double>(stream, data, n);
+    });
+    count(Collective::all_reduce, std::exchange(sent_, 0));
+  }
+  void all_reduce(Stream& stream, std::int64_t* data, std::size_t n) override {
+    run(stream, Call::all_reduce, [&] { reduce_everywhere(stream, data, n, ncclUint64); });
+    count(Collective::all_reduce, std::exchange(sent_, 0));
+  }
+
+  Buffer allocate(Device& device, std::size_t bytes) override {
+    expect(&device == &groups_.device(), "NCCL moves the memory of the device that it was made for");
+    Buffer buffer;
+    agree(host_, [&] { buffer = groups_.allocate(bytes); });
+    return buffer;
+  }
+  std::size_t staging_bytes() const override { return staging_.bytes(); }
+  const Traffic& traffic() const override { return traffic_; }
+
+ private:
+  static cudaStream_t handle(Stream& stream) { return cuda_stream(stream).handle(); }
+  static kernels::Write write_of(Into into) { return into == Into::add ? kernels::Write::add : kernels::Write::overwrite; }
+  Range share_of(std::size_t total, std::size_t rank) const { return share(total, ranks_, rank); }
+
+  template <class Body>
+  void run(Stream& stream, Call call, const Body& body) {
+    groups_.run(stream, call, ++begun_, body);
+  }
+  void finish(ncclResult_t status, std::string_view call) { groups_.finish(status, comm_, call); }
+  void count(Collective kind, std::size_t bytes) {
+    ++traffic_.calls[static_cast<std::size_t>(kind)];
+    traffic_.bytes_sent[static_cast<std::size_t>(kind)] += bytes;
+  }
+
+  /// In place into this rank's share of `whole`, and from there to `shard`. Also what a group of one does.
+  void reduce_by_library(Stream& stream, float* whole, float* shard, std::size_t n, Into into, DType travel) {
+    kernels::round_to(stream, travel, whole, ranks_ * n);
+    float* const mine = whole + me_ * n;
+    float* const sum = into == Into::overwrite ? shard : mine;
+    if (comm_)
+      finish(ncclReduceScatter(whole, sum, n, ncclFloat32, ncclSum, comm_, handle(stream)), "ncclReduceScatter");
+    else if (sum != mine)
+      stream.copy(sum, mine, n * sizeof(float));
+    sent_ += (ranks_ - 1) * n * sizeof(float);
+    if (into == Into::add) kernels::sum_ranks<float, float>(stream, shard, mine, nullptr, 0, 1, 0, n, kernels::Write::add);
+  }
+
+  template <class T>
+  void reduce_everywhere(Stream& stream, T* data, std::size_t n, ncclDataType_t type) {
+    if (comm_) finish(ncclAllReduce(data, data, n, type, ncclSum, comm_, handle(stream)), "ncclAllReduce");
+    const std::size_t mine = share_of(n, me_).size();
+    sent_ += (n - mine + (ranks_ - 1) * mine) * sizeof(T);
+  }
+
+  /// result (=, +=) the canonical sum of this rank's share of everybody's `data`, rounded to In. `result` may be that share.
+  template <class In, class T>
+  void reduce_shares(Stream& stream, T* data, std::size_t total, T* result, kernels::Write write) {
+    constexpr bool rounds = !std::is_same_v<In, T>;
+    const Range mine = share_of(total, me_);
+    const std::size_t rows = ranks_ - 1 + (rounds ? ranks_ : 0);
+    const std::size_t length = std::max<std::size_t>(64, staging_.bytes() / sizeof(In) / rows / 64 * 64);
+    auto* const received = reinterpret_cast<In*>(staging_.data());
+    auto* const rounded = received + (ranks_ - 1) * length;
+    const std::size_t longest = share_of(total, 0).size();
+    for (std::size_t begin = 0; begin < longest; begin += length) {
+      const auto length_of = [&](Range range) { return range.size() > begin ? std::min(length, range.size() - begin) : 0; };
+      if constexpr (rounds)
+        kernels::round_shares(stream, rounded, data, total, begin, std::min(length, longest - begin), length,
+                              static_cast<int>(ranks_));
+      const auto contribution = [&](std::size_t rank) -> const In* {
+        if constexpr (rounds)
+          return rounded + rank * length;
+        else
+          return data + share_of(total, rank).begin + begin;
+      };
+      exchange([&](std::size_t rank, std::size_t place) {
+        send(stream, contribution(rank), length_of(share_of(total, rank)) * sizeof(In), rank);
+        receive(stream, received + place * length, length_of(mine) * sizeof(In), rank);
+      });
+      if (length_of(mine) > 0)
+        kernels::sum_ranks<T, In>(stream, result + begin, contribution(me_), received, length, static_cast<int>(ranks_),
+                                  static_cast<int>(me_), length_of(mine), write);
+    }
+  }
+
+  template <class In, class T>
+  void sum_everywhere(Stream& stream, T* data, std::size_t n) {
+    const Range mine = share_of(n, me_);
+    reduce_shares<In>(stream, data, n, data + mine.begin, kernels::Write::overwrite);
+    if (n == 0) return;
+    exchange([&](std::size_t rank, std::size_t) {
+      const Range theirs = share_of(n, rank);
+      send(stream, data + mine.begin, mine.size() * sizeof(T), rank);
+      receive(stream, data + theirs.begin, theirs.size() * sizeof(T), rank);
+    });
+  }
+
+  /// A group of messages: with(rank, place) for each other rank, `place` counted without this one.
+  template <class With>
+  void exchange(const With& with) {
+    check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);
+    for (std::size_t step = 1; step < ranks_; ++step) {
+      const std::size_t rank = (me_ + step) % ranks_;
+      with(rank, rank < me_ ? rank : rank - 1);
+    }
+    finish(ncclGroupEnd(), "ncclGroupEnd");
+  }
+  void send(Stream& stream, const void* data, std::size_t bytes, std::size_t to) {
+    if (bytes == 0) return;
+    check_nccl(ncclSend(data, bytes, ncclUint8, static_cast<int>(to), comm_, handle(stream)), "ncclSend", comm_);
+    sent_ += bytes;
+  }
+  void receive(Stream& stream, void* data, std::size_t bytes, std::size_t from) {
+    if (bytes == 0) return;
+    check_nccl(ncclRecv(data, bytes, ncclUint8, static_cast<int>(from), comm_, handle(stream)), "ncclRecv", comm_);
+  }
+
+  Groups& groups_;
+  Communicator& host_;
+  ncclComm_t comm_;
+  const std::size_t ranks_, me_;
+  Buffer staging_;
+  Traffic traffic_;
+  std::uint64_t begun_ = 0;
+  std::size_t sent_ = 0;
+};
+
+std::unique_ptr<Collectives> Groups::make(Communicator& group) {
+  int color = rank_;
+  group.broadcast(&color, sizeof color, 0);
+  ncclComm_t comm = nullptr;
+  // Groups of one stay out of it, and if all groups are such, nobody comes. They are all of one size, as a mesh has them.
+  std::unique_ptr<Collectives> made;
+  agree(*hosts_, [&] {
+    if (group.size() > 1) {
+      ncclConfig_t config = non_blocking();
+      wait_until_made(ncclCommSplit(world_, color, group.rank(), &comm, &config), world_, "ncclCommSplit");
+      ncclResult_t status = ncclSuccess;
+      check_nccl(ncclCommGetAsyncError(comm, &status), "ncclCommGetAsyncError", comm);
+      wait_until_made(status, comm, "ncclCommSplit");
+      parts_.push_back(comm);
+    }
+    made = std::make_unique<NcclCollectives>(*this, group, comm);
+  });
+  return made;
+}
+
+std::unique_ptr<NcclGroups> connect(Communicator& world, Device& device, const NcclOptions& options) {
+  return std::make_unique<Groups>(world, device, options);
+}
+
+}  // namespace
+
+}  // namespace fsdp
+
+extern "C" [[gnu::visibility("default")]] const fsdp::NcclLibrary* fsdp_nccl_library() {
+  static const fsdp::NcclLibrary library = {fsdp::version, fsdp::connect};
+  return &library;
+}

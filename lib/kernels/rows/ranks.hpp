@@ -1,0 +1,77 @@
+// What ranks add up, where a library brings their numbers side by side: rounding before the way, and the sum after it. "Row" b
+// is a block of elements, as in pointwise.hpp.
+#pragma once
+
+#include "kernels/rows/pointwise.hpp"
+
+namespace fsdp::kernels {
+
+/// out[i] (=, +=) the sum over ranks of element i, adjacent ranks paired at stride 1, 2, 4, ... as comm/tree_sum.hpp has it.
+/// The other ranks' numbers are rows of `received`, `stride` apart, in order of ranks.
+template <class T, class In>
+struct SumRanks {
+  T* out;
+  const In *own, *received;
+  std::size_t stride, n;
+  int ranks, me;
+  bool add;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
+      const T sum = k.sum_of(i);
+      k.out[i] = k.add ? k.out[i] + sum : sum;
+    });
+  }
+
+  /// Sums of subtrees wait until their right neighbours are there: after rank r, one for each 1 in the binary digits of r + 1.
+  FSDP_INLINE T sum_of(std::size_t i) const {
+    T part[24];  // ranks are below 2^24
+    int parts = 0;
+    for (int r = 0; r < ranks; ++r) {
+      const In* const in = r == me ? own : received + static_cast<std::size_t>(r < me ? r : r - 1) * stride;
+      T value = static_cast<T>(in[i]);
+      for (int left = r; (left & 1) != 0; left >>= 1) value = part[--parts] + value;
+      part[parts++] = value;
+    }
+    T value = part[--parts];
+    while (parts > 0) value = part[--parts] + value;
+    return value;
+  }
+};
+
+/// Elements [begin, begin + n) of each rank's share of `whole`, which is cut into `ranks` shares, rounded to In and `stride`
+/// apart. A share ends where the next one begins; elements beyond it are left out.
+template <class In>
+struct RoundShares {
+  In* out;
+  const float* whole;
+  std::size_t total, begin, n, stride, ranks;
+
+  /// A "row" is a block of one rank's.
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    const std::size_t blocks = (n + flat_block - 1) / flat_block, r = b / blocks;
+    const std::size_t small = total / ranks, extra = total % ranks;  // as share() of tensor/shape.hpp
+    const std::size_t size = small + (r < extra ? 1 : 0);
+    const float* const from = whole + r * small + (r < extra ? r : extra) + begin;
+    In* const to = out + r * stride;
+    const std::size_t first = b % blocks * flat_block, left = size > begin ? size - begin : 0, end = left < n ? left : n;
+    const std::size_t count = first >= end ? 0 : end - first < flat_block ? end - first : flat_block;
+    lanes.each(count, [=](std::size_t i) FSDP_LANE { to[first + i] = In(from[first + i]); });
+  }
+};
+
+/// Each to the nearest number of type E, in place.
+template <class E>
+struct RoundValues {
+  float* x;
+  std::size_t n;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.x[i] = static_cast<float>(E(k.x[i])); });
+  }
+};
+
+}  // namespace fsdp::kernels

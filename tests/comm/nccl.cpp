@@ -1,0 +1,240 @@
+// Collectives of GPUs by NCCL, on the doubles of both (cuda_double/): against the threads' collectives with the same numbers.
+// Ranks are threads with a device each.
+#define BOOST_TEST_MODULE comm.nccl
+#include <boost/test/unit_test.hpp>
+
+#include <atomic>
+#include <cmath>
+
+#include "comm/agree.hpp"
+#include "comm/collective_checks.hpp"
+#include "comm/nccl.hpp"
+#include "comm/threads/threads.hpp"
+#include "device/memory_view.hpp"
+#include "support/threaded_device.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+/// Numbers in memory of a device.
+template <class T>
+class OnDevice {
+ public:
+  OnDevice(Device& device, Stream& stream, std::vector<T> values)
+      : values_(std::move(values)), buffer_(device.allocate(values_.size() * sizeof(T))), stream_(stream) {
+    if (!values_.empty()) view().write(0, std::as_bytes(std::span(values_)));
+  }
+  T* data() const { return reinterpret_cast<T*>(buffer_.data()); }
+  const std::vector<T>& fetch() {
+    if (!values_.empty()) view().read(0, std::as_writable_bytes(std::span(values_)));
+    return values_;
+  }
+
+ private:
+  MemoryView view() const { return MemoryView(std::span(buffer_.data(), buffer_.bytes()), stream_); }
+  std::vector<T> values_;
+  Buffer buffer_;
+  Stream& stream_;
+};
+
+/// What a rank of a test has.
+struct Rank {
+  Communicator& host;
+  Device& device;
+  Stream& stream;
+  const std::shared_ptr<Stream> at_once = make_host_stream();
+  Collectives& nccl;
+  std::size_t me() const { return static_cast<std::size_t>(host.rank()); }
+  std::size_t ranks() const { return static_cast<std::size_t>(host.size()); }
+};
+
+const NcclLibrary& library() {
+  std::string why;
+  const NcclLibrary* const found = find_nccl(&why);
+  if (!found) throw std::runtime_error(why);
+  return *found;
+}
+
+void on_gpus(int size, const NcclOptions& options, const std::function<void(Rank&)>& body) {
+  run_ranks(size, [&](Communicator& host) {
+    const auto device = make_device(Threads::of_own_gpu, static_cast<std::uint64_t>(host.rank()));
+    const auto stream = device->make_stream(StreamUse::communication);
+    const auto groups = library().connect(host, *device, options);
+    const auto nccl = groups->make(host);
+    Rank rank{.host = host, .device = *device, .stream = *stream, .nccl = *nccl};
+    body(rank);
+    host.barrier();
+  });
+}
+
+template <class T>
+void require_same(const std::vector<T>& found, const std::vector<T>& expected, const std::string& what) {
+  require(found.size() == expected.size(), what + ": size");
+  for (std::size_t i = 0; i < found.size(); ++i) require_same_bits(found[i], expected[i], what, i);
+}
+
+/// `on` of the host's numbers and of the device's, and as many bytes counted.
+template <class T>
+void require_same_result(Rank& rank, std::vector<T> values, const std::string& what,
+                         const std::function<void(Collectives&, Stream&, T*)>& on) {
+  OnDevice<T> there(rank.device, rank.stream, values);
+  const auto sum = [](const Traffic& t) { return t.bytes_sent[0] + t.bytes_sent[1] + t.bytes_sent[2]; };
+  const std::uint64_t host_before = sum(rank.host.traffic()), before = sum(rank.nccl.traffic());
+  on(rank.host, *rank.at_once, values.data());
+  on_stream(rank.stream, [&] { on(rank.nccl, rank.stream, there.data()); });
+  require_same(there.fetch(), values, what);
+  require(sum(rank.nccl.traffic()) - before == sum(rank.host.traffic()) - host_before, what + ": bytes sent");
+}
+
+/// Whole and shard in one array, of which the collective is to write the shard: `whole` is left unspecified.
+void check_canonical_reduce_scatter(Rank& rank, std::size_t count, Into into, DType travel, bool in_place) {
+  const std::string what = format("reduce_scatter of {} x {}{}{}", count, name_of(travel), into == Into::add ? ", added" : "",
+                                  in_place ? ", in place" : "");
+  auto whole = elements<float>(rank.host.rank(), rank.ranks() * count);
+  std::vector<float> shard(count, 0.3f);
+  OnDevice<float> whole_there(rank.device, rank.stream, whole), shard_there(rank.device, rank.stream, shard);
+  float* const to = in_place ? whole.data() + rank.me() * count : shard.data();
+  float* const to_there = in_place ? whole_there.data() + rank.me() * count : shard_there.data();
+  rank.host.reduce_scatter(*rank.at_once, whole.data(), to, count, into, travel);
+  on_stream(rank.stream, [&] { rank.nccl.reduce_scatter(rank.stream, whole_there.data(), to_there, count, into, travel); });
+  std::vector<float> found = in_place ? whole_there.fetch() : shard_there.fetch();
+  if (in_place)
+    found = {found.begin() + static_cast<std::ptrdiff_t>(rank.me() * count),
+             found.begin() + static_cast<std::ptrdiff_t>((rank.me() + 1) * count)};
+  require_same(found, std::vector<float>(to, to + count), what);
+}
+
+void check_exact(Rank& rank, std::size_t count) {
+  for (const DType type : {DType::f32, DType::bf16})
+    require_same_result<std::uint16_t>(
+        rank,
+        [&] {
+          const std::size_t n = count * size_of(type) / 2;
+          std::vector<std::uint16_t> whole(rank.ranks() * n);
+          for (std::size_t i = 0; i < n; ++i)
+            whole[rank.me() * n + i] = static_cast<std::uint16_t>(element<std::int64_t>(rank.host.rank(), i));
+          return whole;
+        }(),
+        format("all_gather of {} x {}", count, name_of(type)),
+        [&](Collectives& on, Stream& stream, std::uint16_t* whole) {
+          on.all_gather(stream, whole + rank.me() * count * size_of(type) / 2, whole, count, type);
+        });
+  require_same_result<std::int64_t>(
+      rank, elements<std::int64_t>(rank.host.rank(), count), format("all_reduce of {} integers", count),
+      [&](Collectives& on, Stream& stream, std::int64_t* data) { on.all_reduce(stream, data, count); });
+  require_same_result<double>(rank, elements<double>(rank.host.rank(), count), format("all_reduce of {} doubles", count),
+                              [&](Collectives& on, Stream& stream, double* data) { on.all_reduce(stream, data, count); });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(canonical_sums_are_those_of_the_cpu) {
+  for (int size = 1; size <= 4; ++size)
+    on_gpus(size, {.sum_order = SumOrder::canonical}, [](Rank& rank) {
+      for (const std::size_t count : {0, 1, 2, 5, 17, 1000, 20011}) {
+        check_exact(rank, count);
+        for (const DType travel : {DType::f32, DType::bf16, DType::f16}) {
+          check_canonical_reduce_scatter(rank, count, Into::overwrite, travel, false);
+          check_canonical_reduce_scatter(rank, count, Into::overwrite, travel, true);
+          check_canonical_reduce_scatter(rank, count, Into::add, travel, false);
+          require_same_result<float>(
+              rank, elements<float>(rank.host.rank(), count), format("all_reduce of {} x {}", count, name_of(travel)),
+              [&](Collectives& on, Stream& stream, float* data) { on.all_reduce(stream, data, count, travel); });
+        }
+      }
+    });
+}
+
+BOOST_AUTO_TEST_CASE(what_is_longer_than_the_staging_goes_in_pieces) {
+  on_gpus(2, {.sum_order = SumOrder::canonical}, [](Rank& rank) {
+    const std::size_t count = 3'000'001;
+    require(rank.nccl.staging_bytes() > 0 && rank.nccl.staging_bytes() < 3 * count * 2, "more than one piece");
+    check_canonical_reduce_scatter(rank, count, Into::add, DType::bf16, false);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(library_sums_are_near_and_repeatable) {
+  std::atomic<std::size_t> other_bits = 0;
+  for (int size = 1; size <= 4; ++size)
+    on_gpus(size, {.sum_order = SumOrder::library}, [&](Rank& rank) {
+      for (const std::size_t count : {0, 1, 5, 1000}) {
+        check_exact(rank, count);
+        for (const DType travel : {DType::f32, DType::bf16, DType::f16})
+          for (const bool scatter : {false, true})
+            for (const Into into : {Into::overwrite, Into::add}) {
+              if (!scatter && into == Into::add) continue;
+              const std::size_t total = scatter ? rank.ranks() * count : count, first = scatter ? rank.me() * count : 0;
+              std::vector<float> found;
+              for (int round = 0; round < 2; ++round) {
+                OnDevice<float> whole(rank.device, rank.stream, elements<float>(rank.host.rank(), total));
+                OnDevice<float> shard(rank.device, rank.stream, std::vector<float>(count, 0.3f));
+                on_stream(rank.stream, [&] {
+                  if (scatter)
+                    rank.nccl.reduce_scatter(rank.stream, whole.data(), shard.data(), count, into, travel);
+                  else
+                    rank.nccl.all_reduce(rank.stream, whole.data(), count, travel);
+                });
+                const std::vector<float> now = scatter ? shard.fetch() : whole.fetch();
+                if (round == 1) require_same(now, found, "the same sum again");
+                found = now;
+              }
+              for (std::size_t i = 0; i < count; ++i) {
+                const float sum = expected_sum<float>(rank.host.size(), first + i, travel);
+                const float expected = into == Into::add ? 0.3f + sum : sum;
+                double most = 0.3;  // a bound of what was rounded
+                for (int r = 0; r < rank.host.size(); ++r) most += std::abs(element<float>(r, first + i));
+                require(std::abs(double(found[i]) - expected) <= 1e-6 * most, "a sum in the library's order");
+                other_bits += found[i] != expected;
+              }
+            }
+      }
+    });
+  BOOST_TEST(other_bits > 100u);  // the double adds in an order of its own
+}
+
+BOOST_AUTO_TEST_CASE(slots_are_registered_and_outlive_their_groups) {
+  Buffer kept[2];
+  on_gpus(2, {}, [&](Rank& rank) {
+    kept[rank.me()] = rank.nccl.allocate(rank.device, 1000 * sizeof(float));
+    const MemoryView view(std::span(kept[rank.me()].data(), kept[rank.me()].bytes()), rank.stream);
+    view.visit<float>(0, 1000, [](const float* x, std::size_t n) {
+      for (std::size_t i = 0; i < n; ++i) require(x[i] == 0, "zeros");
+    });
+    const Buffer released = rank.nccl.allocate(rank.device, 64);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_mesh_chooses) {
+  const auto describe = [](Threads threads, const std::string& kind) {
+    std::string text;
+    run_ranks(4, [&](Communicator& world) {
+      const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
+      Mesh mesh = make_mesh(world, 2, 2);
+      mesh.use_device(*device, {.kind = kind});
+      require((mesh.nccl != nullptr) == mesh.data_description.starts_with("NCCL "), "says what it has chosen");
+      if (mesh.nccl) {
+        const auto stream = device->make_stream();
+        OnDevice<float> one(*device, *stream, {1.0f + static_cast<float>(world.rank())});
+        on_stream(*stream, [&] { mesh.data_along(GroupAxis::replicate).all_reduce(*stream, one.data(), 1, DType::f32); });
+        require(one.fetch()[0] == static_cast<float>(world.rank() % 2 == 0 ? 4 : 6), "groups are those of the axes");
+        on_stream(*stream, [&] { mesh.data_along(GroupAxis::shard).all_reduce(*stream, one.data(), 1, DType::f32); });
+        require(one.fetch()[0] == 10, "groups are those of the axes");
+      }
+      if (world.rank() == 0) text = mesh.data_description;
+      world.barrier();
+    });
+    return text;
+  };
+  BOOST_TEST(describe(Threads::of_own_gpu, "auto").starts_with("NCCL 2."));
+  BOOST_TEST(describe(Threads::of_own_gpu, "nccl").ends_with("sums in canonical order"));
+  BOOST_TEST(describe(Threads::of_own_gpu, "mpi") == "memory of the host (asked for)");
+  BOOST_TEST(describe(Threads::of_gpu, "auto") == "memory of the host (ranks 0 and 1 share a GPU)");
+  BOOST_TEST(describe(Threads::one, "auto") == "");
+  const auto says = [](const std::string& part) {
+    return [part](const UserError& error) { return std::string(error.what()).find(part) != std::string::npos; };
+  };
+  BOOST_CHECK_EXCEPTION(describe(Threads::of_gpu, "nccl"), UserError, says("ranks 0 and 1 share a GPU"));
+  BOOST_CHECK_EXCEPTION(describe(Threads::one, "nccl"), UserError, says("NCCL moves the memory of GPUs"));
+}

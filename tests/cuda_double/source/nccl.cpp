@@ -1,0 +1,610 @@
+// NCCL. A communicator is a board in shared memory, at which its ranks meet: host threads to make it and to split it, streams'
+// threads to do operations. All data goes through the board.
+#include "nccl.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "base/element.hpp"
+#include "double.hpp"
+
+namespace fsdp::cuda_double {
+
+namespace {
+
+constexpr std::size_t most_ranks = 16, piece_bytes = std::size_t{16} << 10;
+
+/// What a rank does in an operation.
+struct Order {
+  std::uint64_t number;                           // of this communicator's operations
+  std::array<char, 120> what;                     // the same on all ranks
+  std::array<std::uint64_t, most_ranks> sends;    // bytes to each rank
+  std::array<std::uint64_t, most_ranks> expects;  // bytes from each rank
+};
+
+struct Id {
+  std::uint64_t mark;
+  pid_t pid;
+  int file;
+  ino_t inode;
+};
+static_assert(sizeof(Id) <= NCCL_UNIQUE_ID_BYTES);
+constexpr std::uint64_t id_mark = 0x6e63636c2d6964;
+
+struct Seat {
+  std::atomic<std::uint64_t> hosts, streams;  // how often this rank's have arrived
+  int ranks, device;
+  int color, key;  // of a split
+  Id part;         // of which this rank may be the first
+  Order order;
+};
+
+struct Board {
+  std::array<Seat, most_ranks> seats;
+  /// What a rank has for another one, in two halves that take turns.
+  std::byte pieces[2][most_ranks][most_ranks][piece_bytes];
+};
+
+Id make_board() {
+  const int file = ::memfd_create("nccl-double", MFD_CLOEXEC);
+  struct stat status {};
+  if (file < 0 || ::ftruncate(file, sizeof(Board)) != 0 || ::fstat(file, &status) != 0) die("shared memory could not be made");
+  return {id_mark, ::getpid(), file, status.st_ino};
+}
+
+Board* open_board(const Id& id) {
+  if (id.mark != id_mark) return nullptr;
+  const std::string path = "/proc/" + std::to_string(id.pid) + "/fd/" + std::to_string(id.file);
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  struct stat status {};
+  void* memory = MAP_FAILED;
+  if (file >= 0 && ::fstat(file, &status) == 0 && status.st_ino == id.inode)
+    memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (file >= 0) ::close(file);
+  return memory == MAP_FAILED ? nullptr : static_cast<Board*>(memory);
+}
+
+/// Thrown by whoever waits in a communicator that was aborted.
+struct GivenUp {};
+
+/// A rank's side of a communicator. Operations that are under way keep it.
+struct Member {
+  ~Member() {
+    if (board) ::munmap(board, sizeof(Board));
+  }
+
+  /// Returns once all ranks' hosts, or streams, have come as often.
+  void meet(std::atomic<std::uint64_t> Seat::*who) {
+    const std::uint64_t round = (board->seats[me()].*who).fetch_add(1) + 1;
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::size_t r = 0; r < ranks(); ++r)
+      while ((board->seats[r].*who).load() < round) {
+        if (given_up) throw GivenUp();
+        if (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(2))
+          std::this_thread::yield();
+        else
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+  }
+  std::size_t me() const { return static_cast<std::size_t>(rank); }
+  std::size_t ranks() const { return static_cast<std::size_t>(size); }
+
+  int rank = 0, size = 0, device = 0;
+  bool blocks = true;
+  Board* board = nullptr;
+  std::atomic<bool> given_up = false;
+  std::atomic<ncclResult_t> status = ncclInProgress;
+  std::string error;                        // written before `status`
+  std::uint64_t given = 0;                  // operations, by the host
+  std::atomic<std::uint64_t> done = 0;      // operations
+  std::vector<std::function<void()>> late;  // what ncclCommGetAsyncError queues
+  std::minstd_rand dice;
+};
+
+void fail(Member& member, ncclResult_t status, const std::string& error) {
+  member.error = error;
+  member.status = status;
+}
+
+/// Sits down at the board.
+void join(Member& member, const Id& id) {
+  member.board = open_board(id);
+  if (!member.board) return fail(member, ncclSystemError, "the unique id is of no process that lives");
+  Seat& seat = member.board->seats[member.me()];
+  seat.ranks = member.size;
+  seat.device = member.device;
+  member.meet(&Seat::hosts);
+  if (member.rank == 0 && id.pid == ::getpid()) ::close(id.file);
+  for (std::size_t r = 0; r < member.ranks(); ++r) {
+    if (member.board->seats[r].ranks != member.size) die("ranks join one communicator and say that it has different sizes");
+    for (std::size_t s = 0; s < r; ++s)
+      if (member.board->seats[s].device == member.board->seats[r].device)
+        return fail(member, ncclInvalidUsage,
+                    "Duplicate GPU detected : rank " + std::to_string(r) + " and rank " + std::to_string(s) +
+                        " both on CUDA device " + std::to_string(member.board->seats[r].device));
+  }
+  member.status = ncclSuccess;
+}
+
+std::shared_ptr<Member> make_member(int rank, int size, bool blocks) {
+  const auto member = std::make_shared<Member>();
+  member->rank = rank;
+  member->size = size;
+  member->device = current_device();
+  member->blocks = blocks;
+  member->dice.seed(static_cast<unsigned>(environment_number("FSDP_CUDA_DOUBLE_SEED", 0)) * 64 + static_cast<unsigned>(rank) +
+                    1);
+  return member;
+}
+
+/// Here, or on a thread of its own where the communicator does not block.
+template <class Body>
+ncclResult_t work(const std::shared_ptr<Member>& member, Body body) {
+  const auto guarded = [member, body] {
+    try {
+      body();
+    } catch (const GivenUp&) {
+      fail(*member, ncclInternalError, "aborted");
+    }
+  };
+  member->status = ncclInProgress;
+  if (!member->blocks) {
+    std::thread(guarded).detach();
+    return ncclInProgress;
+  }
+  guarded();
+  return member->status;
+}
+
+bool blocks(const ncclConfig_t* config) {
+  if (config && (config->size != sizeof(ncclConfig_t) || config->magic != 0xcafebeef))
+    die("an ncclConfig_t is not initialised");
+  return !config || config->blocking != 0;
+}
+
+// --- Operations ---
+
+enum class Kind { all_gather, reduce_scatter, all_reduce, broadcast, send, receive };
+constexpr const char* kind_names[] = {"ncclAllGather", "ncclReduceScatter", "ncclAllReduce",
+                                      "ncclBroadcast", "ncclSend",          "ncclRecv"};
+
+struct Call {
+  Kind kind;
+  const void* from;
+  void* to;
+  std::size_t count;
+  ncclDataType_t type;
+  int peer;  // or root
+  std::shared_ptr<Member> member;
+  std::shared_ptr<CUstream_st> stream;
+};
+
+std::size_t bytes_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclUint8:
+      return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclFloat32:
+      return 4;
+    case ncclUint64:
+    case ncclFloat64:
+      return 8;
+  }
+  return 0;
+}
+
+template <class F>
+void with_type(ncclDataType_t type, const F& f) {
+  switch (type) {
+    case ncclUint8:
+      return f(std::uint8_t{});
+    case ncclUint64:
+      return f(std::uint64_t{});
+    case ncclFloat16:
+      return f(f16{});
+    case ncclBfloat16:
+      return f(bf16{});
+    case ncclFloat32:
+      return f(float{});
+    case ncclFloat64:
+      return f(double{});
+  }
+}
+
+/// What each rank has for this one, of a round.
+using Pieces = std::array<const std::byte*, most_ranks>;
+
+/// to[i] = the sum along a ring that ends at rank `end`.
+template <class T>
+void sum_along_ring(T* to, const Pieces& pieces, std::size_t i, std::size_t ranks, std::size_t end) {
+  const auto of = [&](std::size_t rank) {
+    T value;
+    std::memcpy(&value, pieces[rank % ranks] + i * sizeof(T), sizeof(T));
+    return value;
+  };
+  T sum = of(end + 1);
+  for (std::size_t step = 2; step <= ranks; ++step) sum = T(sum + of(end + step));
+  std::memcpy(to + i, &sum, sizeof(T));
+}
+
+/// An operation: one collective, or a group of sends and receives.
+class Exchange {
+ public:
+  Exchange(std::vector<Call> calls, std::uint64_t number) : calls_(std::move(calls)), member_(*calls_[0].member) {
+    order_.number = number;
+    const Call& call = calls_[0];
+    const std::size_t bytes = call.count * bytes_of(call.type);
+    if (is_group()) {
+      std::snprintf(order_.what.data(), order_.what.size(), "a group of sends and receives");
+    } else {
+      std::snprintf(order_.what.data(), order_.what.size(), "%s of %zu numbers of type %d%s",
+                    kind_names[static_cast<std::size_t>(call.kind)], call.count, static_cast<int>(call.type),
+                    call.kind == Kind::broadcast ? (" from rank " + std::to_string(call.peer)).c_str() : "");
+    }
+    const auto* const from = static_cast<const std::byte*>(call.from);
+    for (std::size_t r = 0; r < member_.ranks(); ++r) {
+      if (call.kind == Kind::all_gather || call.kind == Kind::all_reduce || call.kind == Kind::reduce_scatter)
+        send(r, from + (call.kind == Kind::reduce_scatter ? r * bytes : 0), bytes), expect(r, bytes);
+      if (call.kind == Kind::broadcast && call.peer == member_.rank) send(r, from, bytes);
+      if (call.kind == Kind::broadcast && call.peer == static_cast<int>(r)) expect(r, bytes);
+    }
+    if (!is_group()) return;
+    for (const Call& one : calls_) {
+      const auto peer = static_cast<std::size_t>(one.peer);
+      auto& bytes_of_peer = one.kind == Kind::send ? order_.sends[peer] : order_.expects[peer];
+      if (bytes_of_peer != 0) die("a group has two sends, or receives, between the same ranks, and the double takes one");
+      if (one.kind == Kind::send) from_[peer] = static_cast<const std::byte*>(one.from);
+      if (one.kind == Kind::receive) to_[peer] = static_cast<std::byte*>(one.to);
+      bytes_of_peer = one.count * bytes_of(one.type);
+    }
+  }
+
+  void run() {
+    while (member_.done.load() != order_.number - 1) {  // another stream has the one before
+      if (member_.given_up) throw GivenUp();
+      std::this_thread::yield();
+    }
+    Board& board = *member_.board;
+    board.seats[member_.me()].order = order_;
+    member_.meet(&Seat::streams);
+    compare();
+    std::uint64_t most = 0;
+    for (std::size_t r = 0; r < member_.ranks(); ++r)
+      for (const std::uint64_t bytes : board.seats[r].order.sends) most = std::max(most, bytes);
+    for (std::uint64_t begin = 0, half = 0; begin < most; begin += piece_bytes, half = 1 - half) {
+      Pieces pieces{};
+      for (std::size_t r = 0; r < member_.ranks(); ++r) {
+        if (const std::size_t bytes = piece(order_.sends[r], begin); bytes > 0)
+          std::memcpy(board.pieces[half][member_.me()][r], from_[r] + begin, bytes);
+        pieces[r] = board.pieces[half][r][member_.me()];
+      }
+      member_.meet(&Seat::streams);
+      take(begin, pieces);
+    }
+    member_.meet(&Seat::streams);
+    member_.done = order_.number;
+  }
+
+ private:
+  bool is_group() const { return calls_[0].kind == Kind::send || calls_[0].kind == Kind::receive; }
+  void send(std::size_t rank, const std::byte* from, std::size_t bytes) {
+    from_[rank] = from;
+    order_.sends[rank] = bytes;
+  }
+  void expect(std::size_t rank, std::size_t bytes) { order_.expects[rank] = bytes; }
+  static std::size_t piece(std::uint64_t bytes, std::uint64_t begin) {
+    return begin < bytes ? std::min<std::size_t>(piece_bytes, bytes - begin) : 0;
+  }
+
+  static std::string describe(std::size_t rank, const Order& order) {
+    return "rank " + std::to_string(rank) + " does " + order.what.data() + " as its operation " + std::to_string(order.number);
+  }
+  void compare() const {
+    for (std::size_t r = 0; r < member_.ranks(); ++r) {
+      const Order& theirs = member_.board->seats[r].order;
+      if (theirs.number != order_.number || theirs.what != order_.what)
+        die("ranks do different things: " + describe(member_.me(), order_) + ", and " + describe(r, theirs));
+      if (theirs.sends[member_.me()] != order_.expects[r])
+        die("rank " + std::to_string(r) + " sends " + std::to_string(theirs.sends[member_.me()]) + " bytes to rank " +
+            std::to_string(member_.rank) + ", which expects " + std::to_string(order_.expects[r]));
+    }
+  }
+
+  void take(std::uint64_t begin, const Pieces& pieces) const {
+    const Call& call = calls_[0];
+    const std::size_t ranks = member_.ranks(), bytes = call.count * bytes_of(call.type);
+    auto* const to = static_cast<std::byte*>(call.to);
+    if (call.kind == Kind::reduce_scatter || call.kind == Kind::all_reduce) {
+      with_type(call.type, [&](auto zero) {
+        using T = decltype(zero);
+        const std::size_t first = begin / sizeof(T), part = (call.count + ranks - 1) / ranks;
+        for (std::size_t i = 0; i < piece(bytes, begin) / sizeof(T); ++i)
+          sum_along_ring(reinterpret_cast<T*>(to + begin), pieces, i, ranks,
+                         call.kind == Kind::all_reduce ? (first + i) / part : member_.me());
+      });
+      return;
+    }
+    for (std::size_t r = 0; r < ranks; ++r) {
+      std::byte* const target = is_group() ? to_[r] : call.kind == Kind::all_gather ? to + r * bytes : to;
+      if (const std::size_t part = piece(order_.expects[r], begin); part > 0) std::memcpy(target + begin, pieces[r], part);
+    }
+  }
+
+  std::vector<Call> calls_;
+  Member& member_;
+  Order order_{};
+  std::array<const std::byte*, most_ranks> from_{};
+  std::array<std::byte*, most_ranks> to_{};
+};
+
+void queue_now(const std::vector<Call>& calls, std::uint64_t number) {
+  give(calls[0].stream, [calls, number](std::minstd_rand&) {
+    try {
+      Exchange(calls, number).run();
+    } catch (const GivenUp&) {  // the stream goes on, and what it computes is of no use
+    }
+  });
+}
+
+/// Calls of one communicator that are one operation.
+ncclResult_t queue(const std::vector<Call>& calls) {
+  Member& member = *calls[0].member;
+  const std::uint64_t number = ++member.given;
+  if (!member.blocks && (!member.late.empty() || member.dice() % 4 == 0)) {
+    member.late.push_back([calls, number] { queue_now(calls, number); });
+    member.status = ncclInProgress;
+    return ncclInProgress;
+  }
+  queue_now(calls, number);
+  return ncclSuccess;
+}
+
+constinit thread_local int group_depth = 0;
+thread_local std::vector<Call> group;
+
+ncclResult_t end_group() {
+  const std::vector<Call> calls = std::move(group);
+  group.clear();
+  ncclResult_t result = ncclSuccess;
+  std::vector<std::vector<Call>> of_members;
+  for (const Call& call : calls) {
+    const auto same =
+        std::find_if(of_members.begin(), of_members.end(), [&](const auto& others) { return others[0].member == call.member; });
+    if (same == of_members.end())
+      of_members.push_back({call});
+    else
+      same->push_back(call);
+  }
+  for (const std::vector<Call>& of_member : of_members) {
+    const auto messages = static_cast<std::size_t>(
+        std::count_if(of_member.begin(), of_member.end(), [](const Call& call) { return call.kind >= Kind::send; }));
+    if (messages != 0 && messages != of_member.size()) die("a group has collectives and messages, and the double takes either");
+    if (messages != 0) {
+      result = std::max(result, queue(of_member));
+      continue;
+    }
+    for (const Call& call : of_member) result = std::max(result, queue({call}));
+  }
+  return result;
+}
+
+}  // namespace
+}  // namespace fsdp::cuda_double
+
+using namespace fsdp::cuda_double;
+
+struct ncclComm {
+  std::shared_ptr<Member> member;
+};
+
+namespace {
+
+std::map<const void*, int>& registered() {
+  static auto& all = *new std::map<const void*, int>;
+  return all;
+}
+std::mutex registered_mutex;
+const std::string no_error;
+
+ncclResult_t add(Kind kind, const void* from, void* to, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                 cudaStream_t handle) {
+  if (!comm || bytes_of(type) == 0) return ncclInvalidArgument;
+  const std::shared_ptr<Member>& member = comm->member;
+  if (member->status == ncclInProgress)
+    die(std::string(kind_names[static_cast<std::size_t>(kind)]) + " is called while the call before is in progress");
+  if (member->status != ncclSuccess && member->status != ncclInProgress) return ncclInvalidUsage;
+  const std::shared_ptr<CUstream_st> stream = find_stream(handle);
+  if (!stream || device_of(*stream) != member->device || peer < 0 || peer >= member->size) return ncclInvalidArgument;
+  const std::size_t bytes = count * bytes_of(type), all = bytes * member->ranks();
+  const auto check = [&](const void* memory, std::size_t size) {
+    if (size > 0 && place_of(memory, size) != Place::device)
+      die(std::string(kind_names[static_cast<std::size_t>(kind)]) + " is given memory that is not the device's");
+  };
+  if (kind != Kind::receive && (kind != Kind::broadcast || peer == member->rank))
+    check(from, kind == Kind::reduce_scatter ? all : bytes);
+  if (kind != Kind::send) check(to, kind == Kind::all_gather ? all : bytes);
+  group.push_back({kind, from, to, count, type, peer, member, stream});
+  return group_depth == 0 ? end_group() : ncclSuccess;
+}
+
+}  // namespace
+
+ncclResult_t ncclGetVersion(int* version) {
+  // So that tests can give ranks different ones.
+  *version = static_cast<int>(environment_number("FSDP_CUDA_DOUBLE_NCCL_VERSION", NCCL_VERSION_CODE));
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  constexpr std::array<const char*, 8> texts = {"no error",
+                                                "unhandled cuda error",
+                                                "unhandled system error",
+                                                "internal error",
+                                                "invalid argument",
+                                                "invalid usage",
+                                                "remote process exited or there was a network error",
+                                                "NCCL operation in progress"};
+  const auto index = static_cast<std::size_t>(result);
+  return index < texts.size() ? texts[index] : "unknown result code";
+}
+
+const char* ncclGetLastError(ncclComm_t comm) { return comm ? comm->member->error.c_str() : no_error.c_str(); }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  if (!id) return ncclInvalidArgument;
+  const Id made = make_board();
+  *id = {};
+  std::memcpy(id->internal, &made, sizeof made);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config) {
+  if (!comm || nranks < 1 || rank < 0 || rank >= nranks || nranks > static_cast<int>(most_ranks)) return ncclInvalidArgument;
+  const std::shared_ptr<Member> member = make_member(rank, nranks, blocks(config));
+  Id id;
+  std::memcpy(&id, commId.internal, sizeof id);
+  *comm = new ncclComm{member};
+  return work(member, [member = member.get(), id] { join(*member, id); });
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
+  if (!comm || !newcomm || (color < 0 && color != NCCL_SPLIT_NOCOLOR)) return ncclInvalidArgument;
+  const std::shared_ptr<Member>& parent = comm->member;
+  if (parent->status != ncclSuccess) die("ncclCommSplit is called while the call before is in progress");
+  *newcomm = nullptr;
+  const int device = current_device();
+  const bool part_blocks = config ? blocks(config) : parent->blocks;
+  return work(parent, [parent = parent.get(), color, key, newcomm, device, part_blocks] {
+    Seat& seat = parent->board->seats[parent->me()];
+    seat.color = color;
+    seat.key = key;
+    seat.part = make_board();
+    parent->meet(&Seat::hosts);
+    std::vector<int> members;
+    for (int r = 0; r < parent->size; ++r)
+      if (parent->board->seats[static_cast<std::size_t>(r)].color == color) members.push_back(r);
+    const auto key_of = [&](int r) { return parent->board->seats[static_cast<std::size_t>(r)].key; };
+    std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
+    if (color != NCCL_SPLIT_NOCOLOR) {
+      const int place = static_cast<int>(std::find(members.begin(), members.end(), parent->rank) - members.begin());
+      const auto part = make_member(place, static_cast<int>(members.size()), part_blocks);
+      part->device = device;
+      join(*part, parent->board->seats[static_cast<std::size_t>(members[0])].part);
+      *newcomm = new ncclComm{part};
+      if (place != 0) ::close(seat.part.file);
+    } else {
+      ::close(seat.part.file);
+    }
+    parent->meet(&Seat::hosts);
+    parent->status = ncclSuccess;
+  });
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (!comm) return ncclInvalidArgument;
+  if (comm->member->blocks) return ncclSuccess;
+  comm->member->late.push_back([] {});
+  comm->member->status = ncclInProgress;
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  if (comm->member->status == ncclInProgress) die("ncclCommDestroy is called while the call before is in progress");
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  comm->member->given_up = true;
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
+  if (!comm || !asyncError) return ncclInvalidArgument;
+  Member& member = *comm->member;
+  if (!member.late.empty() && member.dice() % 2 == 0) {
+    for (const auto& operation : member.late) operation();
+    member.late.clear();
+    member.status = ncclSuccess;
+  }
+  *asyncError = member.status;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (group_depth == 0) return ncclInvalidUsage;
+  return --group_depth == 0 ? end_group() : ncclSuccess;
+}
+
+ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, std::size_t sendcount, ncclDataType_t datatype,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return add(Kind::all_gather, sendbuff, recvbuff, sendcount, datatype, 0, comm, stream);
+}
+ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, std::size_t recvcount, ncclDataType_t datatype,
+                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
+  return add(Kind::reduce_scatter, sendbuff, recvbuff, recvcount, datatype, 0, comm, stream);
+}
+ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype, ncclRedOp_t,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return add(Kind::all_reduce, sendbuff, recvbuff, count, datatype, 0, comm, stream);
+}
+ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return add(Kind::broadcast, sendbuff, recvbuff, count, datatype, root, comm, stream);
+}
+ncclResult_t ncclSend(const void* sendbuff, std::size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return add(Kind::send, sendbuff, nullptr, count, datatype, peer, comm, stream);
+}
+ncclResult_t ncclRecv(void* recvbuff, std::size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return add(Kind::receive, nullptr, recvbuff, count, datatype, peer, comm, stream);
+}
+
+ncclResult_t ncclMemAlloc(void** ptr, std::size_t size) {
+  return cudaMalloc(ptr, size) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclMemFree(void* ptr) {
+  {
+    const std::lock_guard lock(registered_mutex);
+    if (registered()[ptr] != 0) die("memory is freed that is still registered with a communicator");
+  }
+  return cudaFree(ptr) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, std::size_t size, void** handle) {
+  if (!comm || !handle || place_of(buff, size) != Place::device) return ncclInvalidArgument;
+  const std::lock_guard lock(registered_mutex);
+  ++registered()[buff];
+  *handle = buff;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  if (!comm) return ncclInvalidArgument;
+  const std::lock_guard lock(registered_mutex);
+  if (registered()[handle]-- <= 0) die("memory is deregistered that is not registered");
+  return ncclSuccess;
+}

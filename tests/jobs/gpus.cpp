@@ -1,0 +1,107 @@
+// Jobs with a GPU for each rank, on the doubles of CUDA and NCCL (tests/cuda_double): what they print, their bits, and how they
+// end when a rank is lost.
+#define BOOST_TEST_MODULE jobs.gpus
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+std::vector<std::string> options(const std::string& name, const std::string& more) {
+  return split((golden_folder("gpt2-tied") / "train.bin").string() +
+               " --arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 32 --decoder-attention-heads 4 "
+               "--tokens-per-sample 16 --batch-size 1 --lr 1e-3 --clip-norm 1 --log-interval 1 --threads 1 "
+               "--log-file " +
+               name + ".jsonl --save-dir " + name + (more.find("--device") == more.npos ? " --device cuda " : " ") + more);
+}
+
+/// On so many devices, with `environment` set for the last rank alone.
+Outcome train(const fs::path& folder, int np, int devices, const std::string& name, const std::string& more,
+              const std::function<void(pid_t)>& meanwhile = {}, const std::string& environment = {}) {
+  ::setenv("FSDP_CUDA_LIBRARY", FSDP_CUDA_ON_DOUBLE, 1);
+  ::setenv("FSDP_CUDA_DOUBLE_DEVICES", std::to_string(devices).c_str(), 1);
+  const std::string of_last = "if [ $OMPI_COMM_WORLD_RANK = " + std::to_string(np - 1) + " ]; then export " +
+                              (environment.empty() ? "NOTHING=" : environment) + "; fi; ";
+  return run(folder,
+             mpirun(np, "fsdp-train", options(name, more),
+                    {"sh", "-c", of_last + "echo $$ > pid.$OMPI_COMM_WORLD_RANK; exec \"$@\"", "sh"}),
+             meanwhile);
+}
+
+std::vector<double> losses(const fs::path& folder, const std::string& name) {
+  std::vector<double> all;
+  for (const json& line : metrics(folder / (name + ".jsonl"), "train")) all.push_back(line["loss"]);
+  return all;
+}
+
+/// Sends a signal to rank 1 when the run has done a few updates.
+std::function<void(pid_t)> signal_to_rank_1(const fs::path& folder, const std::string& name, int signal) {
+  return [=](pid_t) {
+    wait_until([&] { return losses(folder, name).size() >= 3; });
+    pid_t rank_1 = 0;
+    std::ifstream(folder / "pid.1") >> rank_1;
+    BOOST_REQUIRE(rank_1 > 0);
+    ::kill(rank_1, signal);
+  };
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(canonical_sums_have_the_bits_of_every_other_way) {
+  const auto folder = fresh_folder();
+  for (const int np : {2, 4}) {
+    const std::string ranks = std::to_string(np) + " ";
+    const Outcome nccl = train(folder, np, 4, "nccl" + std::to_string(np), "--max-update 4 --comm nccl");
+    BOOST_TEST_REQUIRE(nccl.code == 0, nccl.output);
+    BOOST_TEST(nccl.says("collectives of GPUs: NCCL 2.28.9, sums in canonical order"), nccl.output);
+    const Outcome automatic = train(folder, np, 4, "auto" + std::to_string(np), "--max-update 4 --sum-order library");
+    BOOST_TEST_REQUIRE(automatic.code == 0, automatic.output);
+    BOOST_TEST(automatic.says("collectives of GPUs: NCCL 2.28.9, sums in the library's order"), automatic.output);
+    const Outcome shared = train(folder, np, 1, "shared" + std::to_string(np), "--max-update 4");
+    BOOST_TEST_REQUIRE(shared.code == 0, shared.output);
+    BOOST_TEST(shared.says("collectives of GPUs: memory of the host (ranks 0 and 1 share a GPU)"), shared.output);
+    const auto by_nccl = losses(folder, "nccl" + std::to_string(np)), by_host = losses(folder, "shared" + std::to_string(np)),
+               by_library = losses(folder, "auto" + std::to_string(np));
+    BOOST_TEST_REQUIRE(by_nccl.size() == 4u);
+    BOOST_TEST(by_nccl == by_host, ranks << "ranks");
+    BOOST_TEST_REQUIRE(by_library.size() == 4u);
+    for (std::size_t u = 0; u < by_nccl.size(); ++u) BOOST_TEST(std::abs(by_nccl[u] - by_library[u]) < 1e-5);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_nccl_cannot_connect_is_refused_by_name) {
+  const auto folder = fresh_folder();
+  const Outcome shared = train(folder, 2, 1, "shared", "--max-update 1 --comm nccl");
+  BOOST_TEST(shared.code == 2);
+  BOOST_TEST(shared.times_said("NCCL cannot connect the ranks (ranks 0 and 1 share a GPU)") == 1u, shared.output);
+  const Outcome mixed = train(folder, 2, 2, "mixed", "--max-update 1 --comm nccl", {}, "FSDP_CUDA_DOUBLE_NCCL_VERSION=22703");
+  BOOST_TEST(mixed.code == 2);
+  BOOST_TEST(mixed.times_said("rank 0 has NCCL 2.28.9 and rank 1 has 2.27.3, which cannot be mixed") == 1u, mixed.output);
+  const Outcome on_cpu = train(folder, 2, 2, "cpu", "--max-update 1 --comm nccl --device cpu");
+  BOOST_TEST(on_cpu.code == 2);
+  BOOST_TEST(on_cpu.times_said("NCCL moves the memory of GPUs") == 1u, on_cpu.output);
+}
+
+BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job) {
+  const auto folder = fresh_folder();
+  const Outcome outcome = train(folder, 3, 4, "killed", "--max-update 1000000 --comm nccl --collective-timeout 5s",
+                                signal_to_rank_1(folder, "killed", SIGKILL));
+  BOOST_TEST(outcome.code != 0);
+  BOOST_TEST(losses(folder, "killed").size() >= 3u);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named) {
+  const auto folder = fresh_folder();
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = train(folder, 3, 4, "hangs", "--max-update 1000000 --comm nccl --collective-timeout 5s",
+                                signal_to_rank_1(folder, "hangs", SIGSTOP));
+  BOOST_TEST(outcome.code == 1);
+  BOOST_TEST(outcome.says("rank 1 on "), outcome.output);
+  BOOST_TEST(outcome.says(" within 5.0 s"), outcome.output);
+  BOOST_TEST(outcome.says(" has not arrived at "), outcome.output);
+  BOOST_TEST((outcome.says("-gather of ") || outcome.says("-scatter of ")), outcome.output);  // and of which unit
+  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)));
+}
