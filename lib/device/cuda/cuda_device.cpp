@@ -1,5 +1,6 @@
 #include "device/cuda/cuda_device.hpp"
 
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -48,14 +49,15 @@ void CudaStream::wait(Event event) {
 
 namespace {
 
-/// Returns when `query` no longer says that there is work to be done. Asking keeps the core busy, as CUDA's own waits do.
+/// Returns when `query` no longer says that there is work to be done. The host waits about once per update, so that it may
+/// sleep a little between two looks.
 template <class Query>
 void look_until_done(const std::function<void()>& look, std::string_view call, const Query& query) {
   cudaError_t status = query();
   for (; status == cudaErrorNotReady; status = query()) {
     cudaGetLastError();  // CUDA counts the answer as an error, and would give it to the next launch
     look();
-    std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   check_cuda(status, call);
 }
