@@ -69,8 +69,8 @@ void Mesh::use_device(Device& device, const CommOptions& options) {
   if (device.kind() == DeviceKind::cpu) {
     if (required)
       throw CollectiveError(
-          "NCCL moves the memory of GPUs, and the ranks compute on CPUs (--device says on what); give --comm auto, or compute "
-          "on GPUs",
+          "NCCL cannot connect the ranks (they compute on CPUs, and it moves the memory of GPUs); give `communication by "
+          "messages`, or compute on GPUs",
           0, true, 2);
     return;
   }
@@ -81,8 +81,8 @@ void Mesh::use_device(Device& device, const CommOptions& options) {
     why_not = problem_with_nccl(*world, device, library, why);
     if (required && !why_not.empty())
       throw CollectiveError(
-          format("NCCL cannot connect the ranks ({}); start one rank for each GPU, all with the same libraries, or give --comm "
-                 "auto, which goes through memory of the host then",
+          format("NCCL cannot connect the ranks ({}); start one rank for each GPU, all with the same libraries, or give "
+                 "`communication by messages`, which goes through memory of the host",
                  why_not),
           0, true, 2);
     if (why_not.empty()) {

@@ -61,7 +61,7 @@ Result train(Communicator& world, const char* strategy) {
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(a_connection_is_known_once_it_is_added) {
-  CHECK_CONTAINS(message_of([] { find_connection("slow"); }), "by \"slow\" (known are auto, shm, mpi)");
+  CHECK_CONTAINS(message_of([] { find_connection("slow"); }), "by \"slow\" (known are auto, nccl, shm, mpi)");
   add_connection(slow_connection());
   BOOST_TEST(&find_connection("slow") == &slow_connection());
   BOOST_CHECK_THROW(add_connection(slow_connection()), InternalError);

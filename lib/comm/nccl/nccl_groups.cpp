@@ -276,7 +276,7 @@ class Groups final : public NcclGroups {
     const auto last = static_cast<int>(std::min_element(places.begin(), places.end()) - places.begin());
     throw CollectiveTimeout(
         format("NCCL has not done {} within {} (all hosts are there, and rank {} is the furthest behind{}{}); see what "
-               "NCCL_DEBUG=INFO says, or give --comm auto or mpi",
+               "NCCL_DEBUG=INFO says, or give `communication by messages`",
                what, format_duration(options_.timeout_s), last, said.empty() ? "" : "; ", said),
         format("rank {}", last), options_.timeout_s);
   }
