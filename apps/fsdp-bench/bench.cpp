@@ -229,6 +229,8 @@ void check(const OptionTable& table, const BenchOptions& o) {
   constexpr std::array<std::string_view, 5> all = {"gemm", "step", "collectives", "optimizer", "checkpoint"};
   if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
   require_read(table, o.what);
+  if (o.comm.kind == "nccl" || table.changed("sum-order"))
+    throw UserError("--comm nccl and --sum-order are for GPUs (fsdp-bench measures CPUs); leave them out");
   if (o.what == "collectives" && (o.largest_bytes < 4096 || o.largest_bytes > std::size_t{1} << 32))
     throw UserError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more); choose one between");
   if (o.fake_collectives && o.exposed)

@@ -136,8 +136,7 @@ PlanChoice PlanTable::smallest() const {
 }
 
 PlanTable make_plan_table(const PlanTableOptions& options) {
-  const DeviceTraits device = traits_of(options.train.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu,
-                                        static_cast<int>(options.train.threads));
+  const DeviceTraits device = traits_of(kind_to_plan_for(options.train.device), static_cast<int>(options.train.threads));
   PlanTable table{options, Transformer(named_config(options.train, nullptr), device), {}, {}};
   const Cluster cluster = options.cluster;
   for (const Placement& placement : placements()) {

@@ -53,6 +53,10 @@ struct CollectiveTimeout : RunError {
 /// What one rank put on the wire since construction, by kind of collective; within a node, what it would have put there.
 struct Traffic {
   std::array<std::uint64_t, collective_kinds> calls{}, bytes_sent{};
+  void count(Collective kind, std::size_t bytes) {
+    ++calls[static_cast<std::size_t>(kind)];
+    bytes_sent[static_cast<std::size_t>(kind)] += bytes;
+  }
 };
 
 /// A group of ranks as the host sees it: values of the host are added up, compared or sent in one call. All functions except

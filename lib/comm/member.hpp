@@ -41,10 +41,7 @@ class GroupMember : public Communicator {
   /// Which of `total` elements the collectives of this group give to `rank`. Even where size() divides total.
   Range share_of(std::size_t total, std::size_t rank) const { return share(total, ranks(), rank); }
 
-  void count(Collective kind, std::size_t bytes) {
-    ++traffic_.calls[static_cast<std::size_t>(kind)];
-    traffic_.bytes_sent[static_cast<std::size_t>(kind)] += bytes;
-  }
+  void count(Collective kind, std::size_t bytes) { traffic_.count(kind, bytes); }
   int relative_to(int root) const { return (rank_ - root + size_) % size_; }
 
   void expect_usable(const Stream& stream) const {

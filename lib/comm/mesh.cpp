@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/program.hpp"
 #include "comm/agree.hpp"
 #include "comm/staged.hpp"
 
@@ -65,32 +66,27 @@ Collectives& Mesh::data_of_gathers() const {
 
 void Mesh::use_device(Device& device, const CommOptions& options) {
   if (device.communicates_at_once()) gather = shard->split(0, shard->rank());
-  const bool required = options.kind == "nccl";
-  if (device.kind() == DeviceKind::cpu) {
-    if (required)
-      throw CollectiveError(
-          "NCCL cannot connect the ranks (they compute on CPUs, and it moves the memory of GPUs); give `communication by "
-          "messages`, or compute on GPUs",
-          0, true, 2);
-    return;
-  }
-  std::string why_not = "asked for";
-  if (required || options.kind == "auto") {
+  const bool on_gpu = device.kind() == DeviceKind::cuda, required = options.kind == "nccl";
+  std::string why_not = on_gpu ? "asked for" : "they compute on CPUs, and it moves the memory of GPUs";
+  if (on_gpu && (required || options.kind == "auto")) {
     std::string why;
     const NcclLibrary* const library = find_nccl(&why);
     why_not = problem_with_nccl(*world, device, library, why);
-    if (required && !why_not.empty())
-      throw CollectiveError(
-          format("NCCL cannot connect the ranks ({}); start one rank for each GPU, all with the same libraries, or give "
-                 "`communication by messages`, which goes through memory of the host",
-                 why_not),
-          0, true, 2);
     if (why_not.empty()) {
       nccl = library->connect(*world, device, {.sum_order = options.sum_order, .timeout_s = options.timeout_s});
       data_description = format("NCCL {}, sums in {} order", library->version(),
                                 options.sum_order == SumOrder::canonical ? "canonical" : "the library's");
     }
   }
+  const auto refuse = [](const std::string& message) { throw CollectiveError(message, 0, true, exit_code::wrong_use); };
+  if (!nccl && required)
+    refuse(
+        format("NCCL cannot connect the ranks ({}); start one rank for each GPU, all with the same libraries, or give "
+               "`communication by messages`, which needs no NCCL",
+               why_not));
+  if (!nccl && options.sum_order == SumOrder::library)
+    refuse("`sums in NCCL's order` changes nothing (NCCL does not connect these ranks); leave it out, or give each a GPU");
+  if (!on_gpu) return;
   if (!nccl) data_description = format("memory of the host ({})", why_not);
   const auto connect = [&](Communicator& group) { return nccl ? nccl->make(group) : make_staged(group, device); };
   for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world})

@@ -26,7 +26,7 @@ struct Mesh {
   Collectives& data_of_gathers() const;
   /// Makes the groups ready for memory of `device`, which outlives the mesh. GPUs' memory goes by NCCL where options.kind is
   /// "nccl", or is "auto" and every rank has a GPU of its own; else through memory of the host. Collective over world; throws
-  /// UserError on all ranks where NCCL is asked for and cannot be had.
+  /// CollectiveError where NCCL, or its order of sums, is asked for and cannot be had.
   void use_device(Device& device, const CommOptions& options = {});
 
   /// "NCCL 2.28.9, sums in canonical order", for a GPU's memory; empty where the groups themselves reach the memory.

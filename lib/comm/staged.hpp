@@ -1,6 +1,6 @@
 // Collectives on memory that the host does not reach, by a group that moves memory of the host: through staging. The host waits
-// for the stream, the ranks exchange what was copied, and the result is copied back. So groups by MPI, by nodes or by shared memory
-// work with GPUs, also where several ranks share one, at the price of two copies and of a host that waits.
+// for the stream, the ranks exchange what was copied, and the result is copied back. So groups by MPI, by nodes or by shared
+// memory work with GPUs, also where several ranks share one, at the price of two copies and of a host that waits.
 #pragma once
 
 #include <memory>

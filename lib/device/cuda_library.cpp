@@ -19,11 +19,8 @@ std::string file_beside() {
   return std::filesystem::path(here.dli_fname).parent_path() / "libfsdp_cuda.so";
 }
 
-void* loaded_library = nullptr;
-
-}  // namespace
-
-const CudaLibrary* find_cuda_library(std::string* why) {
+/// Null, and *why, where it cannot be loaded. What is loaded already is found at once.
+void* open_library(std::string* why) {
   std::string file;
   if (const char* named = std::getenv("FSDP_CUDA_LIBRARY"); named && *named) {
     file = named;
@@ -36,20 +33,27 @@ const CudaLibrary* find_cuda_library(std::string* why) {
     file = file_beside();
   }
   void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) {
-    *why = dlerror();
-    return nullptr;
-  }
-  const auto entry = reinterpret_cast<CudaLibraryEntry>(dlsym(handle, cuda_library_entry));
-  const CudaLibrary* const library = entry ? entry() : nullptr;
-  if (!library || std::string_view(library->version) != FSDP_VERSION) {
-    *why = format("{} is of {}", file, library ? format("fsdp {}", library->version) : "another kind");
-    return nullptr;
-  }
-  loaded_library = handle;
-  return library;
+  if (!handle) *why = dlerror();
+  return handle;
 }
 
-void* cuda_library_function(const char* name) { return loaded_library ? dlsym(loaded_library, name) : nullptr; }
+}  // namespace
+
+const CudaLibrary* find_cuda_library(std::string* why) {
+  const auto entry = reinterpret_cast<CudaLibraryEntry>(cuda_library_function(cuda_library_entry, why));
+  if (!entry) return nullptr;
+  const CudaLibrary* const library = entry();
+  if (std::string_view(library->version) == FSDP_VERSION) return library;
+  *why = format("libfsdp_cuda is of fsdp {}, and this is {}", library->version, FSDP_VERSION);
+  return nullptr;
+}
+
+void* cuda_library_function(const char* name, std::string* why) {
+  void* const handle = open_library(why);
+  if (!handle) return nullptr;
+  void* const function = dlsym(handle, name);
+  if (!function) *why = format("libfsdp_cuda has no {}", name);
+  return function;
+}
 
 }  // namespace fsdp

@@ -24,8 +24,8 @@ struct CudaLibrary {
 /// loaded or is of another version. It stays loaded.
 const CudaLibrary* find_cuda_library(std::string* why);
 
-/// A function of the library that find_cuda_library() has found; null if it has none of that name.
-void* cuda_library_function(const char* name);
+/// A function of the library; null, and *why, where the library cannot be loaded or has none of that name.
+void* cuda_library_function(const char* name, std::string* why);
 
 /// The function by which the library is entered: it returns what it offers.
 using CudaLibraryEntry = const CudaLibrary* (*)();

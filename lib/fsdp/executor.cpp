@@ -65,7 +65,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
   for (const StreamId id : {StreamId::compute, StreamId::gather, StreamId::reduce}) {
     auto& s = streams_[static_cast<std::size_t>(id)] =
         device.make_stream(id == StreamId::compute ? StreamUse::compute : StreamUse::communication);
-    if (s->is_asynchronous()) {
+    if (s->is_asynchronous() && s->kind() == DeviceKind::cpu) {  // it has a thread, for which OpenMP keeps a number of its own
       const int threads = id == StreamId::compute ? kernels::threads() : 1;
       on_stream(stream(id), [threads] { kernels::set_threads(threads); });
     }
@@ -266,21 +266,21 @@ void Executor::wait_for_streams() {
 /// The host waits once: where streams go on by themselves, the compute stream waits for the others, and brings the sums.
 void Executor::finish() {
   Stream& last = stream(StreamId::compute);
+  const auto bring = [](void* executor, std::size_t) {
+    Executor& e = *static_cast<Executor*>(executor);
+    e.stream(StreamId::compute).copy(e.sums_.data(), e.at<UpdateSums>(e.plan_.sums), sizeof(UpdateSums));
+  };
   FirstCause cause;
   cause.attempt([&] {
-    if (!last.is_asynchronous()) wait_for_streams();
-    for (const StreamId id : {StreamId::gather, StreamId::reduce})
-      if (last.is_asynchronous()) last.wait(stream(id).record());
-    const auto bring = [](void* executor, std::size_t) {
-      Executor& e = *static_cast<Executor*>(executor);
-      e.stream(StreamId::compute).copy(e.sums_.data(), e.at<UpdateSums>(e.plan_.sums), sizeof(UpdateSums));
-    };
+    if (last.is_asynchronous()) {
+      for (const StreamId id : {StreamId::gather, StreamId::reduce}) last.wait(stream(id).record());
+    } else {
+      wait_for_streams();
+    }
     last.submit({bring, this});
   });
-  cause.attempt([&] {
-    wait_for_streams();
-    read_marks(*pass_);
-  });
+  for (const auto& s : streams_) cause.attempt([&] { s->synchronize(); });
+  if (!cause.found()) cause.attempt([&] { read_marks(*pass_); });
   pass_.reset();
   cause.rethrow();
   collect_times();

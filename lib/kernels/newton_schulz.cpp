@@ -38,7 +38,7 @@ void newton_schulz(Stream& stream, float* x, std::size_t rows, std::size_t colum
   float *other = scratch + sum_floats, *gram = other + numel, *square = gram + n * n;
   fill_zero(stream, scratch, sum_floats);
   add_squares(stream, sum, x, numel);
-  launch(stream, DivideByNorm{x, numel, &sum, least_norm}, (numel + flat_block - 1) / flat_block);
+  launch(stream, DivideByNorm{x, numel, &sum, least_norm}, flat_blocks(numel));
   float *from = x, *to = other;
   for (int step = 0; step < steps; ++step) {
     if (wide)

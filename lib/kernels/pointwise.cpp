@@ -4,12 +4,6 @@
 
 namespace fsdp::kernels {
 
-namespace {
-
-std::size_t blocks(std::size_t n) { return (n + flat_block - 1) / flat_block; }
-
-}  // namespace
-
 template <class E>
 void add_bias(Stream& stream, E* x, const E* bias, std::size_t R, std::size_t C) {
   launch(stream, AddBias<E>{x, bias, C}, R);
@@ -32,9 +26,9 @@ void bias_gelu_forward(Stream& stream, Gelu form, E* out, E* pre, Nullable<E> bi
 template <class E>
 void gelu_backward(Stream& stream, Gelu form, E* d_pre, const E* d_out, const E* pre, std::size_t n) {
   if (form == Gelu::tanh)
-    launch(stream, ActivationBackward<GeluActivation<Gelu::tanh>, E>{d_pre, d_out, pre, n}, blocks(n));
+    launch(stream, ActivationBackward<GeluActivation<Gelu::tanh>, E>{d_pre, d_out, pre, n}, flat_blocks(n));
   else
-    launch(stream, ActivationBackward<GeluActivation<Gelu::erf>, E>{d_pre, d_out, pre, n}, blocks(n));
+    launch(stream, ActivationBackward<GeluActivation<Gelu::erf>, E>{d_pre, d_out, pre, n}, flat_blocks(n));
 }
 
 template <class E>
@@ -44,24 +38,26 @@ void bias_relu_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::si
 
 template <class E>
 void relu_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n) {
-  launch(stream, ActivationBackward<ReluActivation, E>{d_pre, d_out, pre, n}, blocks(n));
+  launch(stream, ActivationBackward<ReluActivation, E>{d_pre, d_out, pre, n}, flat_blocks(n));
 }
 
 template <class E>
 void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::size_t n) {
-  launch(stream, SwigluForward<E>{out, gate, up, n}, blocks(n));
+  launch(stream, SwigluForward<E>{out, gate, up, n}, flat_blocks(n));
 }
 
 template <class E>
 void swiglu_backward(Stream& stream, E* d_gate, E* d_up, const E* d_out, const E* gate, const E* up, std::size_t n) {
-  launch(stream, SwigluBackward<E>{d_gate, d_up, d_out, gate, up, n}, blocks(n));
+  launch(stream, SwigluBackward<E>{d_gate, d_up, d_out, gate, up, n}, flat_blocks(n));
 }
 
 void fill_constant(Stream& stream, float* x, std::size_t n, float value) {
-  launch(stream, Fill<float>{x, n, value}, blocks(n));
+  launch(stream, Fill<float>{x, n, value}, flat_blocks(n));
 }
 
-void clip_values(Stream& stream, float* x, std::size_t n, float most) { launch(stream, ClipValues{x, n, most}, blocks(n)); }
+void clip_values(Stream& stream, float* x, std::size_t n, float most) {
+  launch(stream, ClipValues{x, n, most}, flat_blocks(n));
+}
 
 void copy(Stream& stream, float* to, const float* from, std::size_t n) {
   constexpr std::size_t piece = std::size_t{1} << 22;
@@ -70,7 +66,7 @@ void copy(Stream& stream, float* to, const float* from, std::size_t n) {
 
 template <class E>
 void fill_zero(Stream& stream, E* x, std::size_t n) {
-  launch(stream, Fill<E>{x, n, E(0.0f)}, blocks(n));
+  launch(stream, Fill<E>{x, n, E(0.0f)}, flat_blocks(n));
 }
 
 template <class To, class From>
@@ -78,7 +74,7 @@ void convert(Stream& stream, To* to, const From* from, std::size_t n) {
   if constexpr (std::is_same_v<To, From>) {
     if (to == from) return;
   }
-  launch(stream, Convert<To, From>{to, from, n}, blocks(n));
+  launch(stream, Convert<To, From>{to, from, n}, flat_blocks(n));
 }
 template void convert(Stream&, float*, const float*, std::size_t);
 template void convert(Stream&, bf16*, const float*, std::size_t);

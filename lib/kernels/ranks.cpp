@@ -3,16 +3,10 @@
 
 namespace fsdp::kernels {
 
-namespace {
-
-std::size_t blocks_of(std::size_t n) { return (n + flat_block - 1) / flat_block; }
-
-}  // namespace
-
 template <class T, class In>
 void sum_ranks(Stream& stream, T* out, const In* own, const In* received, std::size_t stride, int ranks, int me, std::size_t n,
                Write write) {
-  launch(stream, SumRanks<T, In>{out, own, received, stride, n, ranks, me, write == Write::add}, blocks_of(n));
+  launch(stream, SumRanks<T, In>{out, own, received, stride, n, ranks, me, write == Write::add}, flat_blocks(n));
 }
 template void sum_ranks(Stream&, float*, const float*, const float*, std::size_t, int, int, std::size_t, Write);
 template void sum_ranks(Stream&, float*, const bf16*, const bf16*, std::size_t, int, int, std::size_t, Write);
@@ -23,14 +17,14 @@ template <class In>
 void round_shares(Stream& stream, In* out, const float* whole, std::size_t total, std::size_t begin, std::size_t n,
                   std::size_t stride, int ranks) {
   const auto parts = static_cast<std::size_t>(ranks);
-  launch(stream, RoundShares<In>{out, whole, total, begin, n, stride, parts}, parts * blocks_of(n));
+  launch(stream, RoundShares<In>{out, whole, total, begin, n, stride, parts}, parts * flat_blocks(n));
 }
 template void round_shares(Stream&, bf16*, const float*, std::size_t, std::size_t, std::size_t, std::size_t, int);
 template void round_shares(Stream&, f16*, const float*, std::size_t, std::size_t, std::size_t, std::size_t, int);
 
 void round_to(Stream& stream, DType type, float* x, std::size_t n) {
-  if (type == DType::bf16) launch(stream, RoundValues<bf16>{x, n}, blocks_of(n));
-  if (type == DType::f16) launch(stream, RoundValues<f16>{x, n}, blocks_of(n));
+  if (type == DType::bf16) launch(stream, RoundValues<bf16>{x, n}, flat_blocks(n));
+  if (type == DType::f16) launch(stream, RoundValues<f16>{x, n}, flat_blocks(n));
 }
 
 }  // namespace fsdp::kernels

@@ -60,8 +60,7 @@ void update_factors(Stream& stream, float* row_var, float* column_var, std::size
                     const GradientNorm& norm, double weight, const FactorWords& words, std::int64_t* mean) {
   const auto run = [&](float* factor, const std::int64_t* of, std::size_t n, std::size_t stride, std::size_t low,
                        std::size_t count) {
-    launch(stream, FactorUpdate{factor, of, n, stride, low, &norm, static_cast<double>(count), single(weight)},
-           (n + flat_block - 1) / flat_block);
+    launch(stream, FactorUpdate{factor, of, n, stride, low, &norm, static_cast<double>(count), single(weight)}, flat_blocks(n));
   };
   run(row_var, words.row, rows, 2, 1, columns);
   run(column_var, words.column, columns, 1, columns, rows);

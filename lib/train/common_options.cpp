@@ -85,10 +85,12 @@ void add_comm_options(OptionTable& table, CommOptions& comm) {
   }
   table.choice<std::string>("comm", comm.kind, std::move(names), format("How ranks communicate. {}.", fmt::join(about, "; ")))
       .sets("communication by messages", "--comm mpi");
-  table.choice<SumOrder>(
-      "sum-order", comm.sum_order, {{"canonical", SumOrder::canonical}, {"library", SumOrder::library}},
-      "Order in which NCCL's ranks add up. canonical: that of all other ways to communicate, with their bits; library: NCCL's "
-      "own, which may be faster and differs with its version, the GPUs' connections and the number of ranks.");
+  table
+      .choice<SumOrder>("sum-order", comm.sum_order, {{"canonical", SumOrder::canonical}, {"library", SumOrder::library}},
+                        "Order in which NCCL's ranks add up. canonical: that of all other ways to communicate, with their "
+                        "bits; library: NCCL's "
+                        "own, which may be faster and differs with its version, the GPUs' connections and the number of ranks.")
+      .sets("sums in NCCL's order", "--sum-order library");
   table
       .duration("collective-timeout", "TIME", comm.timeout_s,
                 "End the job when a rank lets the others wait this long in a collective, and name it; 0: wait for ever.")

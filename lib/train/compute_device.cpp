@@ -12,11 +12,14 @@ namespace fsdp {
 
 namespace {
 
-/// What says that the launcher has given this job GPUs, as "SLURM_JOB_GPUS=0,1"; empty if nothing does.
+/// What says that the launcher has given this job GPUs, as "SLURM_JOB_GPUS=0,1"; empty if nothing does. The first two list
+/// their numbers, of which 0 is one; the last one counts them.
 std::string given_gpus() {
-  for (const char* name : {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"})
-    if (const char* value = std::getenv(name); value && *value && std::string_view(value) != "0")
-      return format("{}={}", name, value);
+  for (const std::string_view name : {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"}) {
+    const char* const value = std::getenv(name.data());
+    const bool counts = name == "SLURM_GPUS_ON_NODE";
+    if (value && *value && !(counts && std::string_view(value) == "0")) return format("{}={}", name, value);
+  }
   return {};
 }
 
@@ -25,6 +28,8 @@ std::string given_gpus() {
 DeviceTraits traits_of(DeviceKind kind, int threads) {
   return kind == DeviceKind::cuda ? cuda_traits() : cpu_traits(static_cast<std::size_t>(threads));
 }
+
+DeviceKind kind_to_plan_for(DeviceChoice choice) { return choice == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu; }
 
 DeviceKind choose_device(DeviceChoice choice) {
   if (choice == DeviceChoice::cpu) return DeviceKind::cpu;
@@ -45,14 +50,17 @@ DeviceKind choose_device(DeviceChoice choice) {
 std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOptions& cpu, Communicator& world,
                                             Communicator& node) {
   const bool on_gpu = kind == DeviceKind::cuda;
-  if (const std::int64_t with_gpu = world.sum(std::int64_t{on_gpu}); with_gpu != 0 && with_gpu != world.size())
-    throw UserError(
-        format("{} of {} ranks have a GPU, and the others none (all must compute on the same kind of device); start the job on "
-               "nodes that are alike, or give --device cpu",
-               with_gpu, world.size()));
-  if (!on_gpu) return make_cpu_device(cpu);
+  const std::int64_t with_gpu = world.sum(std::int64_t{on_gpu});
   std::unique_ptr<Device> device;
   agree(world, [&] {
+    if (with_gpu != 0 && with_gpu != world.size())
+      throw UserError(format(
+          "{} of {} ranks have a GPU, and the others none (all must compute on the same kind of device); start the job on "
+          "nodes that are alike, or give --device cpu",
+          with_gpu, world.size()));
+    if (!on_gpu) return static_cast<void>(device = make_cpu_device(cpu));
+    if (cpu.communication_thread)
+      throw UserError("--comm-thread changes nothing on GPUs (their streams go on by themselves); leave it out");
     std::string why;
     const CudaLibrary* const library = find_cuda_library(&why);
     device = library->make_device(node.rank() % library->device_count(&why));

@@ -19,9 +19,12 @@ DeviceTraits traits_of(DeviceKind kind, int threads);
 /// asked for, or were given to the job, and none can be used.
 DeviceKind choose_device(DeviceChoice choice);
 
+/// The kind that a plan without a run is for, whatever there is on this machine: `automatic` is the CPU.
+DeviceKind kind_to_plan_for(DeviceChoice choice);
+
 /// This rank's device. GPUs go to the ranks of a node in turn: where the launcher shows each task its own alone, that is the
 /// one; where it shows all, rank r of the node takes GPU r, and ranks share GPUs if there are more of them. Collective over
-/// world, of which `node` is the part on this node; throws UserError if the ranks have different kinds.
+/// world, of which `node` is the part on this node; throws CollectiveError if the ranks have different kinds.
 std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOptions& cpu, Communicator& world,
                                             Communicator& node);
 

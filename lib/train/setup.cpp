@@ -20,12 +20,11 @@ std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n
 
 Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
     : options(train_options), world(all_ranks), node(world.split_by_node()), options_json(to_json(options)) {
-  DeviceKind kind = DeviceKind::cpu;
-  if (!options.dry_run)
+  DeviceKind kind = kind_to_plan_for(options.device);
+  if (!options.dry_run) {
     agree(world, [&] { kind = choose_device(options.device); });
-  else if (options.device == DeviceChoice::cuda)
-    kind = DeviceKind::cuda;
-  if (!options.dry_run) start_device(kind);
+    start_device(kind);
+  }
   look_at_machine();
   const bool first = world.rank() == 0;
   agree(world, [&] {

@@ -94,7 +94,8 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
   expect({none}, "cuda", {"--device cuda finds no GPU (/nowhere/libfsdp_cuda.so: cannot open", "--device cpu"});
   expect({no_gpu}, "cuda", {"finds no GPU (no CUDA-capable device is detected)"});
   expect({no_gpu, "SLURM_JOB_GPUS=0,1"}, "auto", {"the job was given GPUs (SLURM_JOB_GPUS=0,1)", "no CUDA-capable device"});
-  expect({no_gpu}, "auto", {});  // on the CPU
+  expect({no_gpu, "SLURM_STEP_GPUS=0"}, "auto", {"the job was given GPUs (SLURM_STEP_GPUS=0)"});  // a number, no count
+  expect({no_gpu, "SLURM_GPUS_ON_NODE=0"}, "auto", {});                                           // on the CPU
   expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of the GPU's memory could not be had", "--checkpoint-activations"});
 }
 

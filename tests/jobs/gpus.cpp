@@ -83,6 +83,12 @@ BOOST_AUTO_TEST_CASE(what_nccl_cannot_connect_is_refused_by_name) {
   const Outcome on_cpu = train(folder, 2, 2, "cpu", "--max-update 1 --comm nccl --device cpu");
   BOOST_TEST(on_cpu.code == 2);
   BOOST_TEST(on_cpu.times_said("they compute on CPUs, and it moves the memory of GPUs") == 1u, on_cpu.output);
+  const Outcome order = train(folder, 2, 1, "order", "--max-update 1 --sum-order library");
+  BOOST_TEST(order.code == 2);
+  BOOST_TEST(order.times_said("--sum-order library changes nothing") == 1u, order.output);
+  const Outcome thread = train(folder, 2, 2, "thread", "--max-update 1 --comm-thread");
+  BOOST_TEST(thread.code == 2);
+  BOOST_TEST(thread.times_said("--comm-thread changes nothing on GPUs") == 1u, thread.output);
 }
 
 BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job) {

@@ -317,7 +317,7 @@ class NcclCollectives final : public Collectives {
       else if (shard != whole)
         stream.copy(whole, shard, bytes);
     });
-    count(Collective::all_gather, (ranks_ - 1) * bytes);
+    traffic_.count(Collective::all_gather, (ranks_ - 1) * bytes);
   }
 
   void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override {
@@ -328,7 +328,7 @@ class NcclCollectives final : public Collectives {
         with_element(travel,
                      [&]<class In>() { reduce_shares<In>(stream, whole, ranks_ * shard_count, shard, write_of(into)); });
     });
-    count(Collective::reduce_scatter, std::exchange(sent_, 0));
+    traffic_.count(Collective::reduce_scatter, std::exchange(sent_, 0));
   }
 
   void all_reduce(Stream& stream, float* data, std::size_t n, DType travel) override {
@@ -340,17 +340,17 @@ class NcclCollectives final : public Collectives {
         with_element(travel, [&]<class In>() { sum_everywhere<In>(stream, data, n); });
       }
     });
-    count(Collective::all_reduce, std::exchange(sent_, 0));
+    traffic_.count(Collective::all_reduce, std::exchange(sent_, 0));
   }
   void all_reduce(Stream& stream, double* data, std::size_t n) override {
     run(stream, Call::all_reduce, [&] {
       if (comm_) sum_everywhere<double>(stream, data, n);
     });
-    count(Collective::all_reduce, std::exchange(sent_, 0));
+    traffic_.count(Collective::all_reduce, std::exchange(sent_, 0));
   }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t n) override {
     run(stream, Call::all_reduce, [&] { reduce_everywhere(stream, data, n, ncclUint64); });
-    count(Collective::all_reduce, std::exchange(sent_, 0));
+    traffic_.count(Collective::all_reduce, std::exchange(sent_, 0));
   }
 
   Buffer allocate(Device& device, std::size_t bytes) override {
@@ -372,10 +372,6 @@ class NcclCollectives final : public Collectives {
     groups_.run(stream, call, ++begun_, body);
   }
   void finish(ncclResult_t status, std::string_view call) { groups_.finish(status, comm_, call); }
-  void count(Collective kind, std::size_t bytes) {
-    ++traffic_.calls[static_cast<std::size_t>(kind)];
-    traffic_.bytes_sent[static_cast<std::size_t>(kind)] += bytes;
-  }
 
   /// In place into this rank's share of `whole`, and from there to `shard`. Also what a group of one does.
   void reduce_by_library(Stream& stream, float* whole, float* shard, std::size_t n, Into into, DType travel) {

@@ -54,6 +54,37 @@ struct Tile {
   }
 };
 
+/// The first of the four rows of a tile that this warp has.
+__device__ std::size_t first_row_of_warp() { return threadIdx.x / warp * rows_of_warp; }
+
+/// Sums for the warp's rows, of D numbers each, of which this lane has numbers c * 32 + lane. `chunks`: ceil(D / 32) or more.
+template <int chunks>
+struct RowSums {
+  float value[rows_of_warp][chunks] = {};
+
+  /// Row r += the sum over j of weights[r][j] rows[j].
+  __device__ void add(const Tile& weights, const Tile& rows, std::size_t D) {
+    for (unsigned r = 0; r < rows_of_warp; ++r)
+      for (std::size_t j = 0; j < tile; ++j) {
+        const float weight = weights.row(first_row_of_warp() + r)[j];
+        each(D, [&](int c, std::size_t d) { value[r][c] = multiply_add(weight, rows.row(j)[d], value[r][c]); });
+      }
+  }
+  template <class E>
+  __device__ void store(unsigned r, E* to, std::size_t D, float divisor = 1) const {
+    each(D, [&](int c, std::size_t d) { to[d] = E(value[r][c] / divisor); });
+  }
+
+ private:
+  /// f(c, d) for this lane's numbers d of a row.
+  template <class F>
+  static __device__ void each(std::size_t D, F f) {
+    FSDP_UNROLL
+    for (int c = 0; c < chunks; ++c)
+      if (const std::size_t d = threadIdx.x % warp + warp * static_cast<unsigned>(c); d < D) f(c, d);
+  }
+};
+
 /// Hands out shared memory.
 class SharedTiles {
  public:
@@ -84,7 +115,7 @@ struct Place {
 
 std::size_t tiles_of(const AttentionShape& s) { return (s.T + tile - 1) / tile; }
 
-/// `chunks`: ceil(D / 32) or more.
+/// The probabilities of a tile of queries, and their mean of the values, with the softmax of what has been seen so far.
 template <class E, int chunks>
 struct Forward {
   static constexpr unsigned most_threads = warp * warps;
@@ -97,16 +128,13 @@ struct Forward {
 
   __device__ void operator()() const {
     const Place at((s.T + tile - 1) / tile, s.H);
-    const std::size_t kv_head = at.head / (s.H / s.K), lane = threadIdx.x % warp, first_row = threadIdx.x / warp * rows_of_warp;
+    const std::size_t kv_head = at.head / (s.H / s.K), lane = threadIdx.x % warp, first_row = first_row_of_warp();
     SharedTiles shared;
     const Tile queries = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D), p = shared.take(tile);
     queries.load(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, s.T, s.D, scale);
-    float top[rows_of_warp], total[rows_of_warp], sum[rows_of_warp][chunks];
-    for (unsigned r = 0; r < rows_of_warp; ++r) {
-      top[r] = -__builtin_huge_valf();
-      total[r] = 0;
-      for (int c = 0; c < chunks; ++c) sum[r][c] = 0;
-    }
+    float top[rows_of_warp], total[rows_of_warp] = {};
+    RowSums<chunks> sums;
+    for (float& value : top) value = -__builtin_huge_valf();
     for (std::size_t key = 0; key < at.first + tile && key < s.T; key += tile) {
       __syncthreads();
       keys.load(k + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
@@ -121,23 +149,15 @@ struct Forward {
         const float e = seen ? exp(score - top[r]) : 0.0f, shrink = key == 0 ? 0.0f : exp(before - top[r]);
         total[r] = total[r] * shrink + warp_sum(e);
         p.row(row)[lane] = seen ? e * dropout_factor(mask, key + lane, query, at.head, at.b) : 0.0f;
-        for (int c = 0; c < chunks; ++c) sum[r][c] *= shrink;
+        for (float& value : sums.value[r]) value *= shrink;
       }
       __syncwarp();
-      for (unsigned r = 0; r < rows_of_warp; ++r)
-        for (std::size_t j = 0; j < tile; ++j) {
-          const float weight = p.row(first_row + r)[j];
-          for (int c = 0; c < chunks; ++c)
-            if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D)
-              sum[r][c] = multiply_add(weight, values.row(j)[d], sum[r][c]);
-        }
+      sums.add(p, values, s.D);
     }
     for (unsigned r = 0; r < rows_of_warp; ++r) {
       const std::size_t query = at.first + first_row + r;
       if (query >= s.T) continue;
-      E* const to = out + ((at.b * s.T + query) * s.H + at.head) * s.D;
-      for (int c = 0; c < chunks; ++c)
-        if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D) to[d] = E(sum[r][c] / total[r]);
+      sums.store(r, out + ((at.b * s.T + query) * s.H + at.head) * s.D, s.D, total[r]);
       if (lane == 0) lse[(at.b * s.H + at.head) * s.T + query] = top[r] + log(total[r]);
     }
   }
@@ -181,13 +201,13 @@ struct KeyBackward {
 
   __device__ void operator()() const {
     const Place at((s.T + tile - 1) / tile, s.K);
-    const std::size_t lane = threadIdx.x % warp, first_row = threadIdx.x / warp * rows_of_warp, group = s.H / s.K;
+    const std::size_t lane = threadIdx.x % warp, first_row = first_row_of_warp(), group = s.H / s.K;
     SharedTiles shared;
     const Tile queries = shared.take(s.D), d_outs = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D),
                weights = shared.take(tile), slopes = shared.take(tile);
     keys.load(k + at.b * s.T * s.kv_stride + at.head * s.D, s.kv_stride, at.first, s.T, s.D);
     values.load(v + at.b * s.T * s.kv_stride + at.head * s.D, s.kv_stride, at.first, s.T, s.D);
-    float d_key[rows_of_warp][chunks] = {}, d_value[rows_of_warp][chunks] = {};
+    RowSums<chunks> d_keys, d_values;
     for (std::size_t head = at.head * group; head < (at.head + 1) * group; ++head)
       for (std::size_t query = at.first; query < s.T; query += tile) {
         __syncthreads();
@@ -208,24 +228,14 @@ struct KeyBackward {
           slopes.row(row)[lane] = pair.slope;
         }
         __syncwarp();
-        for (unsigned r = 0; r < rows_of_warp; ++r)
-          for (std::size_t j = 0; j < tile; ++j) {
-            const float weight = weights.row(first_row + r)[j], slope = slopes.row(first_row + r)[j];
-            for (int c = 0; c < chunks; ++c)
-              if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D) {
-                d_value[r][c] = multiply_add(weight, d_outs.row(j)[d], d_value[r][c]);
-                d_key[r][c] = multiply_add(slope, queries.row(j)[d], d_key[r][c]);
-              }
-          }
+        d_values.add(weights, d_outs, s.D);
+        d_keys.add(slopes, queries, s.D);
       }
     for (unsigned r = 0; r < rows_of_warp; ++r) {
       const std::size_t key = at.first + first_row + r, to = (at.b * s.T + key) * s.kv_stride + at.head * s.D;
       if (key >= s.T) continue;
-      for (int c = 0; c < chunks; ++c)
-        if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D) {
-          dk[to + d] = E(d_key[r][c]);
-          dv[to + d] = E(d_value[r][c]);
-        }
+      d_keys.store(r, dk + to, s.D);
+      d_values.store(r, dv + to, s.D);
     }
   }
 };
@@ -244,13 +254,13 @@ struct QueryBackward {
 
   __device__ void operator()() const {
     const Place at((s.T + tile - 1) / tile, s.H);
-    const std::size_t kv_head = at.head / (s.H / s.K), lane = threadIdx.x % warp, first_row = threadIdx.x / warp * rows_of_warp;
+    const std::size_t kv_head = at.head / (s.H / s.K), lane = threadIdx.x % warp, first_row = first_row_of_warp();
     SharedTiles shared;
     const Tile queries = shared.take(s.D), d_outs = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D),
                slopes = shared.take(tile);
     queries.load(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, s.T, s.D);
     d_outs.load(d_out + (at.b * s.T * s.H + at.head) * s.D, s.H * s.D, at.first, s.T, s.D);
-    float d_query[rows_of_warp][chunks] = {};
+    RowSums<chunks> d_queries;
     for (std::size_t key = 0; key < at.first + tile && key < s.T; key += tile) {
       __syncthreads();
       keys.load(k + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
@@ -268,20 +278,12 @@ struct QueryBackward {
         slopes.row(row)[lane] = slope;
       }
       __syncwarp();
-      for (unsigned r = 0; r < rows_of_warp; ++r)
-        for (std::size_t j = 0; j < tile; ++j) {
-          const float slope = slopes.row(first_row + r)[j];
-          for (int c = 0; c < chunks; ++c)
-            if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D)
-              d_query[r][c] = multiply_add(slope, keys.row(j)[d], d_query[r][c]);
-        }
+      d_queries.add(slopes, keys, s.D);
     }
     for (unsigned r = 0; r < rows_of_warp; ++r) {
       const std::size_t query = at.first + first_row + r;
       if (query >= s.T) continue;
-      E* const to = dq + (at.b * s.T + query) * s.q_stride + at.head * s.D;
-      for (int c = 0; c < chunks; ++c)
-        if (const std::size_t d = lane + warp * static_cast<unsigned>(c); d < s.D) to[d] = E(d_query[r][c]);
+      d_queries.store(r, dq + (at.b * s.T + query) * s.q_stride + at.head * s.D, s.D);
     }
   }
 };

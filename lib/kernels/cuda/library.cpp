@@ -20,8 +20,7 @@ class CudaKernels final : public kernels::DeviceKernels {
     if (found == rows_.end())
       throw UserError(
           "an optimizer was added to this program that has no kernels for GPUs (libfsdp_cuda was compiled without its rule); "
-          "train "
-          "on the CPU, or add the rule to lib/kernels/rows/bodies.hpp");
+          "train on the CPU, or add the rule to lib/kernels/rows/bodies.hpp");
     check_cuda(found->second(cuda_stream(stream).handle(), body, rows), "launching a row kernel");
   }
   void gemm(Stream& stream, const kernels::Product& product) const override {

@@ -11,6 +11,9 @@ namespace fsdp::kernels {
 /// Elements per "row" of a flat array: 16 kB, a share of the first-level cache.
 inline constexpr std::size_t flat_block = 4096;
 
+/// How many "rows" an array of n has.
+FSDP_INLINE_ANYWHERE constexpr std::size_t flat_blocks(std::size_t n) { return (n + flat_block - 1) / flat_block; }
+
 /// f(i) for the elements i of "row" b of an array of n.
 template <class Lanes, class F>
 FSDP_INLINE void each_of_block(Lanes lanes, std::size_t b, std::size_t n, F f) {

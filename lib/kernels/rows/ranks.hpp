@@ -51,7 +51,7 @@ struct RoundShares {
   /// A "row" is a block of one rank's.
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    const std::size_t blocks = (n + flat_block - 1) / flat_block, r = b / blocks;
+    const std::size_t blocks = flat_blocks(n), r = b / blocks;
     const std::size_t small = total / ranks, extra = total % ranks;  // as share() of tensor/shape.hpp
     const std::size_t size = small + (r < extra ? 1 : 0);
     const float* const from = whole + r * small + (r < extra ? r : extra) + begin;
