@@ -99,3 +99,25 @@ BOOST_AUTO_TEST_CASE(optimizers_are_those_of_the_cpu) {
     for (std::size_t u = 0; u < gpu.losses.size(); ++u) BOOST_TEST(std::abs(gpu.losses[u] - cpu.losses[u]) < 2e-6, optimizer);
   }
 }
+
+// Sums in canonical order are the same bits, whatever moved them.
+BOOST_AUTO_TEST_CASE(nccl_gives_the_bits_of_the_cpus_collectives) {
+  const char* name = "llama-gqa";
+  for (const int ranks : {2, 3}) {
+    Case c = {.ranks = ranks, .group = group_for(ranks), .run = beginning(name, 2), .threads = Threads::of_gpu};
+    const History staged = train_golden(name, c);
+    c.threads = Threads::of_own_gpu;
+    c.comm.kind = "nccl";
+    BOOST_CHECK(train_golden(name, c) == staged);
+    c.strategy = "hybrid";
+    BOOST_CHECK(train_golden(name, c) == staged);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_librarys_order_is_within_bounds_and_repeatable) {
+  const char* name = "gpt2-tied";
+  Case c = {.ranks = 3, .threads = Threads::of_own_gpu, .comm = {.kind = "nccl", .sum_order = SumOrder::library}};
+  compare_with_pytorch(name, train_golden(name, c));
+  c.run = beginning(name, 2);
+  BOOST_CHECK(train_golden(name, c) == train_golden(name, c));
+}
