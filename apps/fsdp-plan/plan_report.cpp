@@ -200,24 +200,29 @@ std::string explain_exceptions(const PlanTable& table, const Layout& layout) {
 }
 
 /// The fp32 copy is the slides' "parameter copy", which is in their 12x.
-std::string explain_parameters(DType type) {
-  if (type == DType::f32)
+std::string explain_parameters(const UnitTypes& types) {
+  if (types.master == DType::bf16)
+    return "parameters: bf16, 2 bytes each, which the optimizer changes as they are; they are the slides' and the tutorial's "
+           "2x.\n";
+  if (types.parameter == DType::f32)
     return "parameters: fp32, 4 bytes each. They are the slides' \"parameter copy\", which is in their 12x; the 16-bit copy\n"
            "  that the slides and the tutorial count here is not there: --precision is fp32.\n";
   return format(
       "parameters: the fp32 copy that the optimizer changes, 4 bytes each, which is in the slides' 12x, and in {}, 2 bytes\n"
       "  each, what is gathered and computed with, which the slides and the tutorial count here.\n",
-      name_of(type));
+      name_of(types.parameter));
 }
 
 std::string explain_states(const TrainOptions& train, const std::vector<Parameter>& parameters) {
   const OptimizerOptions& optimizer = train.sharding.optimizer;
-  const std::size_t size = size_of(optimizer.state_type), copies = train.sharding.types.parameter == DType::f32 ? 4 : 6;
+  const UnitTypes& types = train.sharding.types;
+  const std::size_t size = size_of(optimizer.state_type), gradient = size_of(types.gradient),
+                    copies = size_of(types.parameter) + (types.master == types.parameter ? 0 : size_of(types.master));
   if (optimizer.kind == &adamw_optimizer() && !optimizer.amsgrad)
     return format(
         "optimizer state: AdamW's two moments, {} bytes; the slides' 12 have the parameter copy in them, the tutorial has\n"
-        "  no copy. Per parameter: slides 2 + 2 + 12 = 16, fsdp-train {} + 4 + {} = {}, tutorial 2 + 2 + 8 = 12.\n",
-        2 * size, copies, 2 * size, copies + 4 + 2 * size);
+        "  no copy. Per parameter: slides 2 + 2 + 12 = 16, fsdp-train {} + {} + {} = {}, tutorial 2 + 2 + 8 = 12.\n",
+        2 * size, copies, gradient, 2 * size, copies + gradient + 2 * size);
   return format(
       "optimizer state: {} of {}, in {}; the slides' 12 are Adam's moments and the parameter copy, the tutorial's 8 the "
       "moments.\n",
@@ -255,7 +260,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
              "  SHARD_GRAD_OP b P + b P / N + 8 P / N. slides: 2 P + 2 P + 12 P in fp16 with Adam, sharded as in the ZeRO "
              "paper.\n"
              "{}"
-             "gradients: fp32, where theirs are 16-bit.\n"
+             "gradients: {}, theirs are 16-bit.\n"
              "{}"
              "gathered parameters: {}.\n  {}\n"
              "unreduced gradients: {}.\n"
@@ -263,7 +268,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
              "activations: what blocks save for backward, at its peak: {}; with recomputation {}.\n"
              "scratch, batch, tables: of one block at a time{}, the tokens, rotary positions.\n"
              "{}",
-             explain_parameters(table.options.train.sharding.types.parameter),
+             explain_parameters(table.options.train.sharding.types), name_of(table.options.train.sharding.types.gradient),
              explain_states(table.options.train, table.model.parameters()),
              explain_slots(plan, BufferRole::gathered_parameters),
              in_parts

@@ -22,7 +22,9 @@ enum class RandomSite : std::uint32_t {
   dropout = 2,
   sample_order = 3,
   generation = 4,
-  optimizer_state = 5
+  optimizer_state = 5,
+  master_weights = 6,
+  gradient_sums = 7
 };
 
 /// Four independent uniform 32-bit words for `counter` (any 128 bits) under `key` (any 64 bits).

@@ -260,7 +260,7 @@ std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int
   for (const Extent extent : {Extent::element, Extent::row, Extent::column})
     for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, world_size, extent)) {
       const Unit& unit = layout.units()[slice.unit];
-      if (extent == Extent::element) bytes += round_up(slice.range.size() * sizeof(float), piece_alignment);
+      if (extent == Extent::element) bytes += round_up(slice.range.size() * size_of(unit.types.master), piece_alignment);
       if (!unit.trainable) continue;
       for (const StateInfo& state : unit.rule->states)
         if (state.extent == extent)

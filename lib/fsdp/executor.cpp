@@ -75,19 +75,19 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
   view_of(plan_.tables, tables.size() * sizeof(float), StreamId::compute).write(0, std::as_bytes(std::span(tables)));
 }
 
-ShardState Executor::owned(std::string name, const std::vector<Location>& places) {
+ShardState Executor::owned(std::string name, const std::vector<Location>& places, DType type) {
   std::vector<MemoryView> units(layout_.units().size());
   for (std::size_t u = 0; u < places.size(); ++u)
-    if (places[u].buffer >= 0) units[u] = view_of(places[u], layout_.shard_numel(u) * sizeof(float), StreamId::compute);
-  return {std::move(name), std::move(units), Extent::element, DType::f32};
+    if (places[u].buffer >= 0) units[u] = view_of(places[u], layout_.shard_numel(u) * size_of(type), StreamId::compute);
+  return {std::move(name), std::move(units), Extent::element, type};
 }
 
 MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId id) {
   return {{at<std::byte>(place), bytes}, stream(id)};
 }
 
-ShardState Executor::parameters() { return owned(parameters_state, plan_.master); }
-ShardState Executor::gradients() { return owned("gradients", plan_.gradients); }
+ShardState Executor::parameters() { return owned(parameters_state, plan_.master, types().master); }
+ShardState Executor::gradients() { return owned("gradients", plan_.gradients, types().gradient); }
 
 std::vector<ShardState> Executor::optimizer_states() {
   std::vector<ShardState> all;
@@ -111,12 +111,14 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
       for (const Slice& slice : layout_.slices(u, static_cast<int>(shard_))) {
         if (!which.empty() && !which[slice.parameter]) continue;
         const Init& init = model_.parameters()[slice.parameter].init;
-        float* out = at<float>(plan_.master[u]) + slice.shard_offset;
+        float* out = at<float>(plan_.wide_master[u]) + slice.shard_offset;
         if (init.kind == Init::Kind::constant)
           kernels::fill_constant(s, out, slice.range.size(), init.value);
         else
           kernels::fill_normal(s, out, slice.range.size(), slice.range.begin, static_cast<std::uint32_t>(seed),
                                static_cast<std::uint32_t>(slice.parameter), 0.0f, init.value);
+        if (types().master == DType::bf16)
+          kernels::convert(s, at<bf16>(plan_.master[u]) + slice.shard_offset, out, slice.range.size());
       }
   });
 }
@@ -189,7 +191,7 @@ std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
   const Operation& op = plan_.update[operation];
   const std::size_t n = shape_.rows() * model_.config().width;
   bool finite = true;
-  with_element(layout_.units().front().types.parameter, [&]<class E>() {
+  with_element(types().parameter, [&]<class E>() {
     view_of(op.writes[0], n * sizeof(E), op.stream).visit<E>(0, n, [&](const E* x, std::size_t count) {
       finite = finite && std::all_of(x, x + count, [](E value) { return std::isfinite(static_cast<float>(value)); });
     });
@@ -399,14 +401,8 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   Stream& s = stream(op.stream);
   const auto u = static_cast<std::size_t>(op.unit), block = static_cast<std::size_t>(op.block);
   const Write write = op.accumulate ? Write::add : Write::overwrite;
-  StageContext context{s,
-                       weights_,
-                       gradients_,
-                       at<float>(plan_.scratch),
-                       at<float>(plan_.tables),
-                       shape_,
-                       scalars.dropout,
-                       layout_.units().front().types.parameter};
+  StageContext context{s,      weights_,        gradients_,       at<float>(plan_.scratch), at<float>(plan_.tables),
+                       shape_, scalars.dropout, types().parameter};
   context.dropout.first_sequence += static_cast<std::uint64_t>(op.micro_batch) * shape_.B;
   float* const cheap = plan_.cheap < 0 ? nullptr : at<float>(plan_.cheap);
   const auto in = [&](std::size_t i) { return at<float>(op.reads[i]); };
@@ -470,6 +466,10 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return with_element(op.type, [&]<class E>() {
         if constexpr (!std::is_same_v<E, float>) kernels::convert(s, at<E>(op.writes[0]), in(0), op.count);
       });
+    case OperationKind::widen:
+      return kernels::convert(s, out(0), at<bf16>(op.reads[0]), op.count);
+    case OperationKind::round_at_random:
+      return round_at_random(s, op, scalars);
     case OperationKind::all_gather:
     case OperationKind::reduce_scatter:
     case OperationKind::all_reduce:
@@ -512,14 +512,37 @@ UnitMemory Executor::memory_of(const Operation& op) {
   for (std::size_t round = 0; read < op.reads.size(); ++round) memory.statistics[round] = at<std::int64_t>(op.reads[read++]);
   if (updates) {
     memory.parameters = at<float>(op.writes[written++]);
-    if (const DType type = layout_.units()[u].types.parameter; type != DType::f32)
-      memory.copy = {at<std::uint16_t>(op.writes[written++]), type};
+    if (types().parameter != types().master) memory.copy = {at<std::uint16_t>(op.writes[written++]), types().parameter};
   }
   if (op.kind == OperationKind::statistics)
     memory.statistics[static_cast<std::size_t>(op.round)] = at<std::int64_t>(op.writes[written++]);
   if (op.kind == OperationKind::directions) memory.directions = at<float>(op.writes[written++]);
   for (std::size_t k = 0; written < op.writes.size(); ++k) memory.states[k] = at<std::byte>(op.writes[written++]);
   return memory;
+}
+
+/// Each element by its place in its parameter, whoever has it, with other noise each time. What lies between parameters counts
+/// as zero in sums.
+void Executor::round_at_random(Stream& stream, const Operation& op, const UpdateScalars& scalars) {
+  const auto u = static_cast<std::size_t>(op.unit);
+  const Unit& unit = layout_.units()[u];
+  const bool is_gradient = op.quantity == Quantity::gradients;
+  bf16* const kept = at<bf16>(op.writes[0]);
+  float* const wide = at<float>(op.reads[0]);
+  const RandomSite site = is_gradient ? RandomSite::gradient_sums : RandomSite::master_weights;
+  const auto time = static_cast<std::uint32_t>(is_gradient ? 2 * op.micro_batch + (op.accumulate ? 1 : 0) : 0);
+  const auto round = [&](std::size_t parameter, Range range, std::size_t offset) {
+    kernels::round_at_random(stream, kept + offset, wide + offset, range.size(),
+                             kernels::rounding_noise(site, optimizer_.seed, scalars.update, parameter, range.begin, time),
+                             op.accumulate ? Write::add : Write::overwrite);
+  };
+  if (op.reads[0] == plan_.whole_gradients[u]) {
+    for (const Range gap : unit.gaps) kernels::fill_zero(stream, wide + gap.begin, gap.size());
+    for (std::size_t i = 0; i < unit.parameters.size(); ++i)
+      round(unit.parameters[i], {0, parts_[u].tensors[i].numel}, unit.offsets[i]);
+  } else {
+    for (const OptimizerSlice& slice : parts_[u].slices) round(slice.parameter, slice.range, slice.offset);
+  }
 }
 
 /// Of an operation that reads the update's sums first.

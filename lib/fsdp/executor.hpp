@@ -84,10 +84,10 @@ class Executor {
   Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
            Device& device, Buffer arena, Buffer slots, const Mesh& mesh, ExecutorOptions options = {});
 
-  /// What this rank owns of each unit: Layout::shard_numel() numbers in fp32, valid while this object lives; empty where the
-  /// unit has none (gradients and optimizer state of units that are not trained). Gradients are those of the last update,
-  /// before clipping, with its loss scale. Whoever changes parameters calls publish_parameters() before anything is computed
-  /// with them.
+  /// What this rank owns of each unit: Layout::shard_numel() numbers, of UnitTypes::master and gradient, valid while this
+  /// object lives; empty where the unit has none (gradients and optimizer state of units that are not trained). Gradients are
+  /// those of the last update, before clipping, with its loss scale. Whoever changes parameters calls publish_parameters()
+  /// before anything is computed with them.
   ShardState parameters();
   ShardState gradients();
   /// The optimizer's states, each once, those of all units together.
@@ -161,6 +161,7 @@ class Executor {
   OptimizerStep step_of(const Operation& op, const UpdateScalars& scalars) const;
   void count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars);
   void work_on_matrices(Stream& stream, const Operation& op);
+  void round_at_random(Stream& stream, const Operation& op, const UpdateScalars& scalars);
   std::optional<NonFinite> inspect_gradient(std::size_t operation);
   std::optional<NonFinite> inspect_activations(std::size_t operation);
   /// A place in this rank's memory, which lies on the device: what streams do may use it.
@@ -172,7 +173,8 @@ class Executor {
   MemoryView view_of(const Location& place, std::size_t bytes, StreamId id);
   /// As they were when the last list was done.
   const UpdateSums& host_sums() const { return *reinterpret_cast<const UpdateSums*>(sums_.data()); }
-  ShardState owned(std::string name, const std::vector<Location>& places);
+  ShardState owned(std::string name, const std::vector<Location>& places, DType type);
+  const UnitTypes& types() const { return layout_.units().front().types; }  // of all units
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
 
   Transformer& model_;

@@ -7,6 +7,9 @@ namespace fsdp {
 Layout::Layout(const std::vector<Parameter>& parameters, const std::vector<UnitSpec>& units, int shards, UnitTypes types)
     : shards_(shards) {
   expect(shards >= 1, "a layout needs at least one shard");
+  expect(types.master == DType::f32 || (types.master == DType::bf16 && types.parameter == DType::bf16),
+         "masters are fp32, or the bf16 parameters themselves");
+  expect(types.gradient == DType::f32 || types.gradient == DType::bf16, "gradients are kept in fp32 or bf16");
   for (const Parameter& parameter : parameters) {
     shapes_.push_back(parameter.shape);
     numels_.push_back(numel(parameter.shape));

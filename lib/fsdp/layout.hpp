@@ -16,9 +16,13 @@ namespace fsdp {
 /// It is in elements: 64 bytes of fp32, so that every parameter and every shard starts on a cache line.
 inline constexpr std::size_t flat_alignment = 16;
 
-/// The element types of a unit: what is gathered, and what travels in a reduction. Gradients are fp32.
+/// The element types of a unit. All arithmetic on what is kept in bf16 is fp32, and the results are rounded at random: see
+/// OperationKind::round_at_random.
 struct UnitTypes {
-  DType parameter = DType::f32, reduce = DType::f32;
+  DType parameter = DType::f32;  // what is gathered and computed with
+  DType reduce = DType::f32;     // what each rank's gradient is rounded to on its way into a reduction
+  DType master = DType::f32;     // what the optimizer updates: fp32, or bf16 where that is the parameters' type: they are one
+  DType gradient = DType::f32;   // what a rank keeps of sums of gradients: fp32 or bf16
 };
 
 struct Unit : UnitSpec {

@@ -33,6 +33,8 @@ const OperationInfo& info_of(OperationKind kind) {
       {whole_matrices, "whole matrices", Account::optimizer, 'W', Drawing::as_forward},
       {optimizer, "optimizer", Account::optimizer, 'O', Drawing::briefly},
       {round, "round", Account::model, ' ', Drawing::not_at_all},
+      {widen, "widen", Account::optimizer, ' ', Drawing::not_at_all},
+      {round_at_random, "round at random", Account::optimizer, ' ', Drawing::not_at_all},
   };
   const OperationInfo& row = rows[static_cast<std::size_t>(kind)];
   expect(row.kind == kind, "the rows are in the order of the kinds");
@@ -66,6 +68,8 @@ std::string title_of(const Operation& op, const Layout& layout) {
   static constexpr std::array<std::string_view, 6> moved = {"", "", " directions", " statistics", " squares", " loss"};
   std::string title(info_of(op.kind).name);
   if (is_collective(op.kind)) title += moved[static_cast<std::size_t>(op.quantity)];
+  if (op.kind == OperationKind::widen || op.kind == OperationKind::round_at_random)
+    title += op.quantity == Quantity::gradients ? " gradient" : " parameters";
   if (op.block >= 0)
     title += format(" block {}", op.block);
   else if (op.unit >= 0)

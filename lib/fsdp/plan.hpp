@@ -42,6 +42,8 @@ enum class OperationKind {
   whole_matrices,  // the work on those matrices that this rank owns; the others become zero
   optimizer,       // a unit's update; in low precision it also rounds what it has changed
   round,           // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
+  widen,           // what a rank keeps in bf16 of a unit -> fp32, for the operations behind it
+  round_at_random  // fp32 -> what is kept in bf16, up or down, with the same expected value; the fp32 numbers become those kept
 };
 
 /// What the time of an operation counts as.
@@ -114,7 +116,8 @@ struct Operation {
   int round = 0;            // of statistics and their reduction
   bool accumulate = false;  // it adds to what it writes instead of replacing it
 
-  // The following fields describe collectives, which move reads[0] to writes[0]. Clear and round have `count` and `type`, too.
+  // The following fields describe collectives, which move reads[0] to writes[0]. Clear, round, widen and round_at_random have
+  // `count` and `type`, too; the last two have a quantity.
   Quantity quantity = Quantity::parameters;
   GroupAxis group = GroupAxis::shard;
   std::size_t count = 0;      // elements: of a rank's part in all_gather and reduce_scatter, else of all
@@ -179,13 +182,16 @@ struct Plan {
   std::vector<Operation> update;      // all micro-batches, then norm and optimizer; empty unless training
   UpdateSections sections;            // of it
   std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers
-  std::vector<Operation> publish;     // after the fp32 parameters that a rank owns have changed otherwise than by `update`
+  std::vector<Operation> publish;     // after the parameters that a rank owns have changed otherwise than by `update`
 
-  // Per unit: the fp32 parameters that this rank owns; the parameters at rest in the type that is computed with, whole or this
-  // rank's part; the whole ones, once gathered; this rank's gradient and the whole one (-1: not trained). Where parameters are
-  // computed with in fp32, master and parameters are one buffer. The operations say where they work; this says whoever else
-  // asks: the model's tables, and what saves and loads.
+  // Per unit: the parameters that this rank owns and the optimizer updates; the parameters at rest in the type that is computed
+  // with, whole or this rank's part; the whole ones, once gathered; this rank's gradient and the whole one (-1: not trained).
+  // Where parameters are computed with in the type of the master, both are one buffer. The operations say where they work; this
+  // says whoever else asks: the model's tables, and what saves and loads.
   std::vector<Location> master, parameters, whole_parameters, gradients, whole_gradients;
+  // Where operations on this rank's master and gradient find them in fp32: in place, or, where they are kept in bf16, in memory
+  // that units take in turn.
+  std::vector<Location> wide_master, wide_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of its rule]; none: not trained
   BufferId cheap = -1;                 // of every block's saved part what selective checkpointing does not keep; else -1
   std::vector<BufferId> statistics;    // of each round; as many as the rules of trained units have

@@ -30,7 +30,7 @@ class Builder {
         options_(options),
         sizes_(sizes),
         blocks_(static_cast<int>(sizes.blocks)),
-        updates_(units_, plan_) {
+        updates_(units_, plan_, options.clip_values) {
     expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
                options.checkpoint_every >= 1,
            "a plan needs slots, a batch and segments");
@@ -49,7 +49,7 @@ class Builder {
       plan_.sections.forward_backward = plan_.update.size();
       updates_.append_norm(micro_batch_);
       plan_.sections.gradient_norm = plan_.update.size();
-      updates_.append_optimizer(micro_batch_, options_.clip_values);
+      updates_.append_optimizer(micro_batch_);
     }
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());
@@ -161,6 +161,7 @@ class Builder {
 
   void add_buffers() {
     const auto n = static_cast<std::size_t>(units_.count());
+    std::size_t largest_master = 0, largest_gradient = 0;  // of those kept in 16 bits, in fp32
     plan_.whole_parameters.resize(n);
     for (int u = 0; u < units_.count(); ++u) {
       const DType type = units_.unit(u).types.parameter;
@@ -168,11 +169,18 @@ class Builder {
       if (units_.rounded(u))
         plan_.master.push_back(add_buffer(plan_, "fp32 " + units_.unit(u).name, BufferRole::parameters,
                                           units_.scattered(u) ? units_.shard_bytes(u) : units_.whole_bytes(u)));
+      if (units_.has_narrow_master(u)) largest_master = std::max(largest_master, units_.shard_bytes(u));
       const BufferId at_rest = add_buffer(plan_, (part ? "shard " : "") + units_.unit(u).name, BufferRole::parameters,
                                           part ? units_.shard_bytes(u, type) : units_.whole_bytes(u, type));
       plan_.parameters.emplace_back(at_rest, 0, part || units_.unit(u).shards == 1 ? 0 : units_.shard_bytes(u, type));
       if (!units_.rounded(u)) plan_.master.push_back(plan_.parameters.back());
       at(plan_.whole_parameters, u) = at_rest;
+    }
+    plan_.wide_master = plan_.master;
+    if (largest_master > 0) {
+      const BufferId wide = add_buffer(plan_, "fp32 master", BufferRole::scratch, largest_master);
+      for (int u = 0; u < units_.count(); ++u)
+        if (units_.has_narrow_master(u)) at(plan_.wide_master, u) = wide;
     }
     add_slots(
         "P", BufferRole::gathered_parameters, units_.layout().units().front().types.parameter, options_.parameter_slots,
@@ -180,17 +188,28 @@ class Builder {
     if (options_.training) {
       plan_.whole_gradients.resize(n);
       for (int u = 0; u < units_.count(); ++u) {
+        const DType type = units_.unit(u).types.gradient;
         plan_.gradients.push_back(units_.trained(u) ? add_buffer(plan_, "gradient " + units_.unit(u).name,
-                                                                 BufferRole::gradients, units_.shard_bytes(u))
+                                                                 BufferRole::gradients, units_.shard_bytes(u, type))
                                                     : -1);
         at(plan_.whole_gradients, u) = plan_.gradients.back();
-        if (units_.trained(u) && units_.scattered(u) && units_.keeps_whole_gradients())
+        if (units_.trained(u) && units_.scattered(u) && units_.keeps_whole_gradients() &&
+            (options_.micro_batches > 1 || !units_.has_narrow_gradient(u)))
           at(plan_.whole_gradients, u) = add_buffer(plan_, "whole gradient " + units_.unit(u).name,
-                                                    BufferRole::unreduced_gradients, units_.whole_bytes(u));
+                                                    BufferRole::unreduced_gradients, units_.whole_bytes(u, type));
+        if (units_.has_narrow_gradient(u) && units_.trained(u) && units_.scattered(u))
+          largest_gradient = std::max(largest_gradient, units_.shard_bytes(u));
       }
+      kept_whole_gradients_ = plan_.whole_gradients;
       add_slots(
           "Q", BufferRole::unreduced_gradients, DType::f32, options_.gradient_slots, true,
           [&](int u) { return units_.gradient_in_slot(u); }, plan_.whole_gradients);
+      plan_.wide_gradients = plan_.gradients;
+      const BufferId wide =
+          largest_gradient > 0 ? add_buffer(plan_, "fp32 gradient", BufferRole::scratch, largest_gradient) : -1;
+      for (int u = 0; u < units_.count(); ++u)
+        if (units_.trained(u) && units_.has_narrow_gradient(u))
+          at(plan_.wide_gradients, u) = units_.scattered(u) ? Location(wide) : at(plan_.whole_gradients, u);
       for (int u = 0; u < units_.count(); ++u) {
         auto& states = plan_.optimizer_state.emplace_back();
         if (!units_.trained(u)) continue;
@@ -410,21 +429,44 @@ class Builder {
              {.kind = release, .stream = StreamId::compute, .unit = u, .reads = {at(plan_.whole_parameters, u)}, .writes = {}});
   }
 
-  /// The gradient of a unit is whole on this rank for this micro-batch.
+  /// The fp32 sums in `wide`, of all of a unit or of this rank's part, are kept in `kept`, in which others may be already.
+  void keep_gradient(List& list, int u, const Location& wide, const Location& kept, std::size_t count, bool add) {
+    std::vector<Location> reads = {wide};
+    if (add) reads.push_back(kept);
+    emit(list, {.kind = round_at_random,
+                .stream = StreamId::reduce,
+                .unit = u,
+                .accumulate = add,
+                .quantity = Quantity::gradients,
+                .count = count,
+                .type = units_.unit(u).types.gradient,
+                .reads = std::move(reads),
+                .writes = {kept, wide}});
+  }
+
+  /// The gradient of a unit is whole on this rank for this micro-batch. Where gradients are kept in 16 bits, sums come from
+  /// their operations in fp32, are rounded into what is kept, and go on as they are there.
   void reduce(List& list, int u) {
-    const Location mine = at(plan_.gradients, u);
-    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches);
-    if (units_.scattered(u) && (last || !units_.keeps_whole_gradients()))
+    const Location whole = at(plan_.whole_gradients, u), mine = at(plan_.wide_gradients, u);
+    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches), narrow = units_.has_narrow_gradient(u),
+               whole_are_kept = !units_.scattered(u) || units_.keeps_whole_gradients();
+    if (narrow && whole_are_kept && options_.micro_batches > 1)
+      keep_gradient(list, u, whole, at(kept_whole_gradients_, u), units_.unit(u).padded_numel, micro_batch_ > 0);
+    if (units_.scattered(u) && (last || !whole_are_kept)) {
+      const bool add = micro_batch_ > 0 && !whole_are_kept;
       emit(list, {.kind = reduce_scatter,
                   .stream = StreamId::reduce,
                   .unit = u,
-                  .accumulate = micro_batch_ > 0 && !units_.keeps_whole_gradients(),
+                  .accumulate = add && !narrow,
                   .quantity = Quantity::gradients,
                   .count = units_.shard_numel(u),
                   .travel = units_.unit(u).types.reduce,
-                  .reads = {at(plan_.whole_gradients, u)},
+                  .reads = {whole},
                   .writes = {mine}});
-    if (last && units_.is_replicated(u))
+      if (narrow && (add || !last || !units_.is_replicated(u)))  // else the sum over the replicas is kept
+        keep_gradient(list, u, mine, at(plan_.gradients, u), units_.shard_numel(u), add);
+    }
+    if (last && units_.is_replicated(u)) {
       emit(list, {.kind = all_reduce,
                   .stream = StreamId::reduce,
                   .unit = u,
@@ -434,6 +476,8 @@ class Builder {
                   .travel = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // sums stay as they are
                   .reads = {mine},
                   .writes = {mine}});
+      if (narrow) keep_gradient(list, u, mine, at(plan_.gradients, u), units_.shard_numel(u), false);
+    }
     if (last)
       emit(list, {.kind = add_squares,
                   .stream = StreamId::reduce,
@@ -456,6 +500,7 @@ class Builder {
   std::vector<int> first_stage_, last_stage_;  // of each unit
   std::vector<Bundle> bundles_;                // in order of their first stage
   std::vector<BufferId> x_, saved_, recomputed_x_;
+  std::vector<Location> kept_whole_gradients_;  // between micro-batches
   BufferId dx_ = -1;
 };
 

@@ -38,6 +38,7 @@ class Checker {
       check_operands();
       check_order();
       check_gathers();
+      check_turns();
       check_memory();
     }
     if (!plan_.update.empty()) list_ = &plan_.update, check_gradients();
@@ -200,20 +201,20 @@ class Checker {
         if (op.type != layout_.units()[u].types.parameter) fail(i, "moves another type than the unit's");
       }
       if (is_collective(op.kind) && op.quantity == Quantity::gradients) {
-        expect_at(op.reads, 0, op.kind == reduce_scatter ? plan_.whole_gradients[u] : plan_.gradients[u], "the gradient");
-        expect_at(op.writes, 0, plan_.gradients[u], "this rank's gradient");
+        expect_at(op.reads, 0, op.kind == reduce_scatter ? plan_.whole_gradients[u] : plan_.wide_gradients[u], "the gradient");
+        expect_at(op.writes, 0, plan_.wide_gradients[u], "this rank's gradient");
       }
       if (op.kind == clear) {
         expect_at(op.writes, 0, plan_.whole_gradients[u], "the gradient");
         if (op.count != whole_numel(u)) fail(i, "clears a part");
       }
       if (op.kind == add_squares) {
-        expect_at(op.reads, 0, plan_.gradients[u], "the gradient");
+        expect_at(op.reads, 0, plan_.wide_gradients[u], "the gradient");
         if (op.count != layout_.shard_numel(u)) fail(i, "counts a part");
       }
       if (op.kind == clip_values) {
-        expect_at(op.reads, 1, plan_.gradients[u], "the gradient");
-        expect_at(op.writes, 0, plan_.gradients[u], "the gradient");
+        expect_at(op.reads, 1, plan_.wide_gradients[u], "the gradient");
+        expect_at(op.writes, 0, plan_.wide_gradients[u], "the gradient");
         if (op.count != layout_.shard_numel(u)) fail(i, "clips a part");
       }
       if (op.kind == round) {
@@ -221,12 +222,72 @@ class Checker {
         expect_at(op.writes, 0, plan_.parameters[u], "this rank's part");
         if (op.count != layout_.shard_numel(u) || op.type != layout_.units()[u].types.parameter) fail(i, "rounds a part");
       }
+      if (op.kind == widen || op.kind == round_at_random) check_kept(i, op);
       if (op.kind == optimizer) {
         const bool copies = plan_.master[u] != plan_.parameters[u];
-        expect_at(op.writes, 0, plan_.master[u], "the fp32 parameters");
+        expect_at(op.writes, 0, plan_.wide_master[u], "the fp32 parameters");
         if (copies) expect_at(op.writes, 1, plan_.parameters[u], "this rank's part");
-        if (!layout_.units()[u].rule->whole.work) expect_at(op.reads, 1, plan_.gradients[u], "the gradient");
+        if (!layout_.units()[u].rule->whole.work) expect_at(op.reads, 1, plan_.wide_gradients[u], "the gradient");
       }
+    }
+  }
+
+  /// Between what is kept in 16 bits and its fp32 numbers: of this rank's part of a unit, or, of gradients before they are
+  /// reduced, of all of it.
+  void check_kept(std::size_t i, const Operation& op) const {
+    const auto u = static_cast<std::size_t>(op.unit);
+    const bool is_gradient = op.quantity == Quantity::gradients, widens = op.kind == widen;
+    const UnitTypes& types = layout_.units()[u].types;
+    const Location& wide = (widens ? op.writes : op.reads).at(0);
+    const Location& kept = (widens ? op.reads : op.writes).at(0);
+    const bool is_part = wide == (is_gradient ? plan_.wide_gradients[u] : plan_.wide_master[u]) &&
+                         kept == (is_gradient ? plan_.gradients[u] : plan_.master[u]);
+    const bool is_whole = is_gradient && !widens && wide == plan_.whole_gradients[u];
+    if (!is_part && !is_whole) fail(i, "does not work where the plan keeps it");
+    if (op.type == DType::f32 || op.type != (is_gradient ? types.gradient : types.master)) fail(i, "is of another type");
+    if (op.count != (is_part ? layout_.shard_numel(u) : whole_numel(u))) fail(i, "works on a part");
+    if (!widens && (op.writes.size() != 2 || op.writes[1] != wide)) fail(i, "does not leave what it keeps");
+    if (op.accumulate && (op.reads.size() != 2 || op.reads[1] != kept)) fail(i, "adds to what it does not read");
+    check_extent(i, kept, op.count, op.type);
+    check_extent(i, wide, op.count, DType::f32);
+  }
+
+  /// Units take turns in the memory in which operations find master and gradient in fp32: what is there must be of the
+  /// operation's unit, and behind the norm it must have come from what is kept, for this operation.
+  void check_turns() const {
+    std::map<std::size_t, std::vector<Location>> filled;  // of each unit
+    const auto fill = [&](std::size_t u, const Location& place) {
+      for (auto& [other, places] : filled)
+        std::erase_if(places, [&](const Location& one) { return overlap(u, place, other, one, DType::f32); });
+      filled[u].push_back(place);
+    };
+    const auto takes_turns = [&](std::size_t u, const Location& place) {
+      return (place == plan_.wide_master[u] && place != plan_.master[u]) ||
+             (!plan_.wide_gradients.empty() && place == plan_.wide_gradients[u] && place != plan_.gradients[u]);
+    };
+    for (std::size_t i = 0; i < list_->size(); ++i) {
+      const Operation& op = (*list_)[i];
+      if (op.kind == head || op.kind == block_backward || op.kind == embedding_backward)
+        for (const std::size_t u : stage_units_[static_cast<std::size_t>(stage_of(op))])
+          if (layout_.units()[u].trainable && takes_turns(u, plan_.whole_gradients[u])) fill(u, plan_.whole_gradients[u]);
+      if (op.kind == gradient_norm) filled.clear();
+      if (op.unit < 0) continue;
+      const auto u = static_cast<std::size_t>(op.unit);
+      const auto require = [&](const Location& place) {
+        const std::vector<Location>& mine = filled[u];
+        if (std::find(mine.begin(), mine.end(), place) == mine.end())
+          fail(i, format("finds another unit's numbers in {}", name(place)));
+      };
+      for (const Location& place : op.reads)
+        if (takes_turns(u, place)) require(place);
+      for (const Location& place : op.writes) {
+        if (!takes_turns(u, place)) continue;
+        if (op.kind == widen || op.kind == reduce_scatter)
+          fill(u, place);
+        else
+          require(place);
+      }
+      if (op.kind == statistics || op.kind == directions) filled[u].clear();
     }
   }
 
@@ -257,8 +318,11 @@ class Checker {
   void check_gradients() const {
     struct State {
       std::set<Contribution> whole, shard;  // what the buffers hold
-      int cleared_for = -1;                 // micro-batch
-      bool reduced = false;                 // over the ranks that have the same part
+      // Where gradients are kept in 16 bits, `whole` and `shard` are the fp32 sums, and these what is kept of them.
+      std::set<Contribution> kept_whole, kept_shard;
+      bool whole_is_kept = false, kept_is_reduced = false, master_is_kept = false;
+      int cleared_for = -1;  // micro-batch
+      bool reduced = false;  // over the ranks that have the same part
       bool in_norm = false, clipped = false, used = false, updated = false;
       int counted = 0;                                                           // rounds of statistics
       enum { none, parts, gathered, worked, returned, summed } matrices = none;  // how far directions are
@@ -295,12 +359,14 @@ class Checker {
             break;
           }
           if (state.whole.empty()) fail(i, "reduces nothing");
+          if (is_narrow(u)) state.shard.clear();  // fp32 sums of the micro-batches before are kept
           if (op.accumulate == state.shard.empty())
             fail(i, op.accumulate ? "adds to a gradient that is not there" : "overwrites a gradient that is reduced already");
           for (const Contribution& one : state.whole)
             if (!state.shard.insert(one).second) fail(i, "counts a micro-batch twice");
           require_whole_micro_batches(i, u, state.shard);
           state.whole.clear();
+          state.whole_is_kept = false;
           break;
         }
         case all_reduce:
@@ -335,8 +401,28 @@ class Checker {
               fail(i, "sums parameters");
           }
           break;
+        case round_at_random:
+          if (op.quantity == Quantity::gradients) {
+            keep_gradient(i, op, states[u]);
+          } else {
+            if (!states[u].updated) fail(i, "comes before the parameters are updated");
+            if (std::exchange(states[u].master_is_kept, true)) fail(i, "rounds parameters twice");
+          }
+          break;
+        case widen:
+          if (op.quantity == Quantity::gradients) {  // once more what the norm has seen
+            if (!states[u].in_norm) fail(i, "comes before the gradient is in the norm");
+            states[u].clipped = states[u].used = false;
+          } else if (states[u].updated) {
+            fail(i, "comes after the parameters are updated");
+          }
+          break;
         case add_squares:
           require_all(i, u, held(u, states[u].whole, states[u].shard));
+          if (is_narrow(u)) {
+            require_all(i, u, held(u, states[u].kept_whole, states[u].kept_shard));
+            if (states[u].kept_is_reduced != states[u].reduced) fail(i, "finds a gradient that is kept otherwise");
+          }
           if (states[u].reduced != is_replicated(u))
             fail(i, states[u].reduced ? "finds a gradient summed over ranks that have other parts"
                                       : "finds a gradient that is not summed over all ranks");
@@ -388,9 +474,34 @@ class Checker {
       if (!layout_.units()[unit].trainable) continue;
       if (!states[unit].updated)
         fail(list_->size() - 1, format("is the last, and {} is not updated", layout_.units()[unit].name));
+      if (layout_.units()[unit].types.master != DType::f32 && !states[unit].master_is_kept)
+        fail(list_->size() - 1, format("is the last, and the new {} is not kept", layout_.units()[unit].name));
       if (clips && !states[unit].clipped)
         fail(list_->size() - 1, format("is the last, and {} is not clipped, as others are", layout_.units()[unit].name));
     }
+  }
+
+  bool is_narrow(std::size_t u) const { return layout_.units()[u].types.gradient != DType::f32; }
+
+  /// fp32 sums go into what is kept of a gradient, and become it.
+  template <class State>
+  void keep_gradient(std::size_t i, const Operation& op, State& state) const {
+    const auto u = static_cast<std::size_t>(op.unit);
+    const bool is_whole = op.reads[0] == plan_.whole_gradients[u];
+    std::set<Contribution>&wide = is_whole ? state.whole : state.shard, &kept = is_whole ? state.kept_whole : state.kept_shard;
+    if (wide.empty()) fail(i, "keeps nothing");
+    require_whole_micro_batches(i, u, wide);
+    if (op.accumulate) {
+      if (kept.empty()) fail(i, "adds to a gradient that is not there");
+      for (const Contribution& one : wide)
+        if (!kept.insert(one).second) fail(i, "counts a micro-batch twice");
+      wide = kept;
+    } else {
+      if (!std::includes(wide.begin(), wide.end(), kept.begin(), kept.end())) fail(i, "overwrites a gradient that is kept");
+      kept = wide;
+    }
+    if (is_whole) state.whole_is_kept = true;
+    state.kept_is_reduced = state.reduced;
   }
 
   template <class States>
@@ -420,6 +531,10 @@ class Checker {
   template <class States>
   void contribute(std::size_t i, const Operation& op, int stage, std::size_t u, States& states) const {
     auto& state = states[u];
+    const auto forget_what_is_kept = [](auto& of) {
+      if (std::exchange(of.whole_is_kept, false)) of.whole.clear();
+    };
+    forget_what_is_kept(state);
     const bool in_this_batch = std::any_of(state.whole.begin(), state.whole.end(),
                                            [&](const Contribution& one) { return one.first == op.micro_batch; });
     if (!in_this_batch && op.accumulate && state.whole.empty() && state.cleared_for != op.micro_batch)
@@ -428,10 +543,14 @@ class Checker {
       fail(i, format("overwrites the gradient of {}, which is not reduced", layout_.units()[u].name));
     if (!state.whole.insert({op.micro_batch, stage}).second)
       fail(i, format("counts a micro-batch twice in the gradient of {}", layout_.units()[u].name));
-    for (std::size_t other = 0; other < states.size(); ++other)
-      if (other != u && layout_.units()[other].trainable && !states[other].whole.empty() &&
-          overlap(u, plan_.whole_gradients[u], other, plan_.whole_gradients[other], DType::f32))
+    for (std::size_t other = 0; other < states.size(); ++other) {
+      if (other == u || !layout_.units()[other].trainable ||
+          !overlap(u, plan_.whole_gradients[u], other, plan_.whole_gradients[other], DType::f32))
+        continue;
+      forget_what_is_kept(states[other]);
+      if (!states[other].whole.empty())
         fail(i, format("overwrites the gradient of {}, which is not reduced", layout_.units()[other].name));
+    }
   }
 
   std::set<int> stages_of(std::size_t u) const {

@@ -12,17 +12,18 @@ namespace fsdp {
 /// Checks the lists of operations one after another; throws InternalError naming the operation and the rule that it breaks.
 /// - Operands: what an operation moves, sums or updates lies where the model's tables, the norm and saves look for it, in full.
 /// - Order: every read has a write that happens before it (by stream order and waits); every write happens after the earlier
-/// write
-///   and all its readers, so that a slot is reused after its last reader only; transient buffers are used by one stream.
+///   write and all its readers, so that a slot is reused after its last reader only; transient buffers are used by one stream.
 /// - Gathers: every stage finds its parameters gathered, no gathered unit is overwritten, every gathered unit is released.
 /// - Gradients: every micro-batch's contribution of every stage to every trained unit counts exactly once, each unit is
 ///   reduced over all ranks that have a part in it before its squares are taken, the norm has all squares, and every trained
 ///   unit is updated once, after it.
 /// - Optimizers that need sums over whole tensors: each round has every unit's once, is summed over the ranks after them, and
-/// is
-///   there before the next round, and before the updates.
+///   is there before the next round, and before the updates.
 /// - Optimizers that work on whole matrices: each unit's directions are made, gathered, worked on and given back once, in this
 ///   order, summed over all ranks that may own one, and there before the update.
+/// - What is kept in 16 bits: every sum is kept before its memory is used again, what is kept is what the norm has seen, and
+/// the
+///   fp32 numbers that an operation finds are of its unit.
 /// - Memory: buffers that are alive together do not overlap, lie inside the arena, and add up to the planned peak.
 ///
 /// Takes milliseconds for a hundred layers.

@@ -65,17 +65,10 @@ void UpdateBuilder::append_norm(int micro_batch) {
   emit({.kind = gradient_norm, .stream = StreamId::reduce, .reads = {plan_.sums}, .writes = {plan_.sums}});
 }
 
-void UpdateBuilder::append_optimizer(int micro_batch, bool clips_values) {
+void UpdateBuilder::append_optimizer(int micro_batch) {
   micro_batch_ = micro_batch;
-  if (clips_values)
-    for (int u = 0; u < units_.count(); ++u)
-      if (units_.trained(u))
-        emit({.kind = clip_values,
-              .stream = StreamId::compute,
-              .unit = u,
-              .count = units_.shard_numel(u),
-              .reads = {plan_.sums, at(plan_.gradients, u)},
-              .writes = {at(plan_.gradients, u)}});
+  for (int u = 0; u < units_.count(); ++u)
+    if (clips_values_ && units_.trained(u) && !units_.has_narrow_gradient(u)) emit_clip(u);
   for (std::size_t round = 0; round < plan_.statistics.size(); ++round) emit_statistics(static_cast<int>(round));
   std::vector<int> together;  // units that work on matrices at the same time
   for (int u = 0; u < units_.count(); ++u) {
@@ -122,12 +115,44 @@ void UpdateBuilder::emit_sum(Quantity quantity, GroupAxis group, Location where,
         .writes = {where}});
 }
 
+void UpdateBuilder::emit_clip(int u) {
+  emit({.kind = clip_values,
+        .stream = StreamId::compute,
+        .unit = u,
+        .count = units_.shard_numel(u),
+        .reads = {plan_.sums, at(plan_.wide_gradients, u)},
+        .writes = {at(plan_.wide_gradients, u)}});
+}
+
+void UpdateBuilder::emit_widening(int u, Quantity quantity, Location from, Location to) {
+  emit({.kind = widen,
+        .stream = StreamId::compute,
+        .unit = u,
+        .quantity = quantity,
+        .count = units_.shard_numel(u),
+        .type = quantity == Quantity::gradients ? units_.unit(u).types.gradient : units_.unit(u).types.master,
+        .reads = {from},
+        .writes = {to}});
+}
+
+void UpdateBuilder::widen_gradient(int u) {
+  if (!units_.has_narrow_gradient(u)) return;
+  emit_widening(u, Quantity::gradients, at(plan_.gradients, u), at(plan_.wide_gradients, u));
+  if (clips_values_) emit_clip(u);
+}
+
+void UpdateBuilder::widen_master(int u) {
+  if (units_.has_narrow_master(u)) emit_widening(u, Quantity::parameters, at(plan_.master, u), at(plan_.wide_master, u));
+}
+
 /// Sums over whole tensors: each unit's on this rank, and all of them over the ranks at once.
 void UpdateBuilder::emit_statistics(int round) {
   const Layout& layout = units_.layout();
   for (int u = 0; u < units_.count(); ++u) {
     if (!units_.trained(u) || round >= units_.rounds(u)) continue;
-    std::vector<Location> read = {plan_.sums, at(plan_.gradients, u), at(plan_.master, u)};
+    widen_gradient(u);
+    widen_master(u);
+    std::vector<Location> read = {plan_.sums, at(plan_.wide_gradients, u), at(plan_.wide_master, u)};
     for (int before = 0; before < round; ++before) read.push_back(words(u, before));
     emit({.kind = statistics,
           .stream = StreamId::compute,
@@ -142,15 +167,27 @@ void UpdateBuilder::emit_statistics(int round) {
 }
 
 void UpdateBuilder::emit_optimizer(int u) {
-  std::vector<Location> read = {plan_.sums, units_.works_on_matrices(u) ? at(directions_, u) : at(plan_.gradients, u)};
+  const bool follows_directions = units_.works_on_matrices(u);
+  if (!follows_directions) widen_gradient(u);
+  widen_master(u);
+  std::vector<Location> read = {plan_.sums, follows_directions ? at(directions_, u) : at(plan_.wide_gradients, u)};
   for (int round = 0; round < units_.rounds(u); ++round) read.push_back(words(u, round));
-  std::vector<Location> written = {at(plan_.master, u)};
+  std::vector<Location> written = {at(plan_.wide_master, u)};
   if (units_.rounded(u)) written.push_back(at(plan_.parameters, u));
   emit({.kind = optimizer,
         .stream = StreamId::compute,
         .unit = u,
         .reads = std::move(read),
         .writes = with_states(u, std::move(written))});
+  if (units_.has_narrow_master(u))
+    emit({.kind = round_at_random,
+          .stream = StreamId::compute,
+          .unit = u,
+          .quantity = Quantity::parameters,
+          .count = units_.shard_numel(u),
+          .type = units_.unit(u).types.master,
+          .reads = {at(plan_.wide_master, u)},
+          .writes = {at(plan_.master, u), at(plan_.wide_master, u)}});
   if (is_published(u)) emit(gather_operation(units_, plan_, u));
 }
 
@@ -169,10 +206,11 @@ void UpdateBuilder::emit_matrices(const std::vector<int>& together) {
           .writes = {to}});
   };
   for (const int u : together) {
+    widen_gradient(u);
     emit({.kind = directions,
           .stream = StreamId::compute,
           .unit = u,
-          .reads = {plan_.sums, at(plan_.gradients, u)},
+          .reads = {plan_.sums, at(plan_.wide_gradients, u)},
           .writes = with_states(u, {part(u)})});
     if (units_.scattered(u)) move(all_gather, StreamId::gather, GroupAxis::shard, u, part(u), whole(u));
   }

@@ -9,7 +9,8 @@ namespace fsdp {
 class UpdateBuilder {
  public:
   /// The plan's other buffers are there when append_update() or append_publish() is called. Both must outlive this.
-  UpdateBuilder(const UnitPlacement& units, Plan& plan) : units_(units), plan_(plan) {}
+  UpdateBuilder(const UnitPlacement& units, Plan& plan, bool clips_values)
+      : units_(units), plan_(plan), clips_values_(clips_values) {}
 
   /// Directions take turns in buffers of their own; whole matrices lie where the unit's gradient was before its reduction,
   /// which the plan knows by now.
@@ -19,13 +20,18 @@ class UpdateBuilder {
 
   /// The last two sections of the update; each unit's parameters are published while the next one's are updated.
   void append_norm(int micro_batch);
-  void append_optimizer(int micro_batch, bool clips_values);
+  void append_optimizer(int micro_batch);
   /// The list `publish`.
   void append_publish();
 
  private:
   void emit(Operation op);
   void emit_sum(Quantity quantity, GroupAxis group, Location where, std::size_t count, DType type, int round = 0);
+  void emit_clip(int u);
+  void emit_widening(int u, Quantity quantity, Location from, Location to);
+  /// For the operation that follows, which finds them in plan.wide_gradients and plan.wide_master.
+  void widen_gradient(int u);
+  void widen_master(int u);
   void emit_statistics(int round);
   void emit_optimizer(int u);
   void emit_matrices(const std::vector<int>& together);
@@ -37,6 +43,7 @@ class UpdateBuilder {
 
   const UnitPlacement& units_;
   Plan& plan_;
+  const bool clips_values_;
   int micro_batch_ = 0;
   BufferId matrix_scratch_ = -1;
   // Per unit, where its rule needs whole matrices: this rank's part of their directions, and the whole of them, which may be

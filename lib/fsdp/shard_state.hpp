@@ -2,6 +2,7 @@
 // works on this, whatever optimizer it is.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -39,8 +40,24 @@ struct ShardState {
   void read(std::size_t unit, std::size_t begin, std::span<float> out) const;
   /// The other way: to the nearest number of `type`, which is exact for what read() gave.
   void write(std::size_t unit, std::size_t begin, std::span<const float> values) const;
+  /// f(values) with elements [begin, begin + count) of a unit in fp32, in pieces where they have to be copied or widened.
+  template <class F>
+  void visit(std::size_t unit, std::size_t begin, std::size_t count, F&& f) const {
+    if (type == DType::f32)
+      return units[unit].visit<float>(begin * sizeof(float), count,
+                                      [&](const float* values, std::size_t n) { f(std::span(values, n)); });
+    std::vector<float> piece(std::min(count, most_at_once));
+    for (std::size_t at = 0; at < count; at += piece.size()) {
+      piece.resize(std::min(piece.size(), count - at));
+      read(unit, begin + at, piece);
+      f(std::span<const float>(piece));
+    }
+  }
   /// All of a unit in fp32.
   std::vector<float> values(std::size_t unit) const;
+
+ private:
+  static constexpr std::size_t most_at_once = std::size_t{1} << 16;
 };
 
 }  // namespace fsdp

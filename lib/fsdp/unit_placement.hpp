@@ -28,7 +28,10 @@ class UnitPlacement {
 
   bool trained(int u) const { return options_.training && unit(u).trainable; }
   /// There is an fp32 copy beside what is computed with.
-  bool rounded(int u) const { return unit(u).types.parameter != DType::f32; }
+  bool rounded(int u) const { return unit(u).types.parameter != unit(u).types.master; }
+  /// Operations that work on these find them in fp32 in memory that units take in turn.
+  bool has_narrow_master(int u) const { return unit(u).types.master != DType::f32; }
+  bool has_narrow_gradient(int u) const { return unit(u).types.gradient != DType::f32; }
   bool works_on_matrices(int u) const { return trained(u) && unit(u).rule->whole.work; }
   /// Rounds of sums over whole tensors that its optimizer needs.
   int rounds(int u) const { return unit(u).rule->statistics.rounds; }
@@ -43,8 +46,10 @@ class UnitPlacement {
   bool keeps_whole_gradients() const {
     return row_.gradients_between_micro_batches == Place::whole || options_.accumulate_unsharded;
   }
-  /// Whole gradients live in a slot, from backward to their reduction.
-  bool gradient_in_slot(int u) const { return trained(u) && scattered(u) && !keeps_whole_gradients(); }
+  /// Whole gradients live in a slot, from backward until they are reduced, or added to what is kept in 16 bits.
+  bool gradient_in_slot(int u) const {
+    return trained(u) && (has_narrow_gradient(u) || (scattered(u) && !keeps_whole_gradients()));
+  }
   /// Other ranks have the same part of the unit's gradient, each from its own data; and which ranks those are.
   bool is_replicated(int u) const { return row_.axis != ShardAxis::world || !scattered(u); }
   GroupAxis replicas(int u) const { return unit(u).sharded ? GroupAxis::replicate : GroupAxis::world; }

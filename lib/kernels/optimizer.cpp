@@ -1,16 +1,23 @@
 #include <xmmintrin.h>
 
-#include "base/philox.hpp"
 #include "kernels/element_update.hpp"
 #include "kernels/launch.hpp"
 
 namespace fsdp::kernels {
 
-StateNoise state_noise(std::uint32_t seed, std::uint64_t update, std::size_t parameter, std::size_t first_element) {
+RoundingNoise rounding_noise(RandomSite site, std::uint32_t seed, std::uint64_t update, std::size_t parameter,
+                             std::size_t first_element, std::uint32_t time) {
   const auto words = philox({static_cast<std::uint32_t>(parameter), static_cast<std::uint32_t>(update),
-                             static_cast<std::uint32_t>(update >> 32), static_cast<std::uint32_t>(RandomSite::optimizer_state)},
-                            {seed, 0});
+                             static_cast<std::uint32_t>(update >> 32), static_cast<std::uint32_t>(site)},
+                            {seed, time});
   return {{words[0], words[1]}, first_element};
+}
+
+void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, const RoundingNoise& noise, Write write) {
+  const auto memory = memory_of<std::uint16_t, 1>(
+      {.parameter = wide, .state = {reinterpret_cast<std::byte*>(kept)}, .gradient = wide, .n = n, .noise = noise});
+  launch(stream, ElementUpdate<KeepRule, std::uint16_t>{{write == Write::add}, memory}, rows_of(memory));
+  convert(stream, wide, kept, n);
 }
 
 void launch_rows(Stream& stream, const RowFunctions& functions, const void* body, std::size_t rows) {

@@ -9,20 +9,28 @@
 #include <cstdint>
 
 #include "base/element.hpp"
+#include "base/philox.hpp"
 #include "device/device.hpp"
+#include "kernels/kernels.hpp"
 #include "kernels/update_sums.hpp"
 
 namespace fsdp::kernels {
 
 inline constexpr std::size_t most_states = 3;
 
-/// What states are rounded with when they are stored in 16 bits: a function of (seed, update, parameter) and, through
-/// first_element, of where an element is in its whole parameter. So the result depends neither on the ranks nor on threads.
-struct StateNoise {
+/// What numbers are rounded with when they are stored in bf16: a function of (site, seed, update, parameter, and which time it
+/// is in the update) and, through first_element, of where an element is in its whole parameter. So the result depends neither
+/// on the ranks nor on threads.
+struct RoundingNoise {
   std::uint32_t key[2] = {};
   std::size_t first_element = 0;  // of this part
 };
-StateNoise state_noise(std::uint32_t seed, std::uint64_t update, std::size_t parameter, std::size_t first_element);
+RoundingNoise rounding_noise(RandomSite site, std::uint32_t seed, std::uint64_t update, std::size_t parameter,
+                             std::size_t first_element, std::uint32_t time = 0);
+
+/// kept[n] = wide[n], or the sum of both, up or down so that the expected value stays; then wide = kept. Numbers that bf16
+/// holds stay what they are. They lie from noise.first_element on in their parameter.
+void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, const RoundingNoise& noise, Write write);
 
 /// A rank's part of a parameter. States are in the order of the optimizer's description below, all of one type. `copy` gets the
 /// new parameters in 16 bits, rounded to the nearest even; null for none.
@@ -34,7 +42,7 @@ struct UpdateTarget {
   const GradientNorm* norm = nullptr;  // of the update; null: the gradient is finite, and as it should be
   bool scales = true;                  // whether the gradient is still to be multiplied by norm->scale
   DType state_type = DType::f32;
-  StateNoise noise = {};  // of bf16 states
+  RoundingNoise noise = {};  // of bf16 states
   Halves copy = {};
 };
 

@@ -69,7 +69,8 @@ kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& 
   for (std::size_t k = 0; k < target.state.size(); ++k)
     if (memory.states[k]) target.state[k] = memory.states[k] + slice.offset * size_of(options.state_type);
   if (options.state_type != DType::f32)
-    target.noise = kernels::state_noise(options.seed, step.number, slice.parameter, slice.range.begin);
+    target.noise =
+        kernels::rounding_noise(RandomSite::optimizer_state, options.seed, step.number, slice.parameter, slice.range.begin);
   return target;
 }
 

@@ -36,9 +36,9 @@ const std::vector<std::pair<std::string, double>>& GroupNorms::measure(double lo
     const Unit& unit = sharded_.layout().units()[u];
     if (gradients.units[u].empty() || (!unit.sharded && sharded_.shard() != 0)) continue;  // what all ranks hold counts once
     for (const Slice& slice : sharded_.layout().slices(u, sharded_.shard()))
-      gradients.units[u].visit<float>(
-          slice.shard_offset * sizeof(float), slice.range.size(),
-          [&](const float* x, std::size_t n) { kernels::add_squares(*stream_, squares_[group_of_[slice.parameter]], x, n); });
+      gradients.visit(u, slice.shard_offset, slice.range.size(), [&](std::span<const float> x) {
+        kernels::add_squares(*stream_, squares_[group_of_[slice.parameter]], x.data(), x.size());
+      });
   }
   sharded_.mesh().shard->sum(
       std::span(reinterpret_cast<std::int64_t*>(squares_.data()), squares_.size() * kernels::ExactSum::words));

@@ -26,6 +26,7 @@ struct Case {
   float dropout = 0;
   json run = {};  // null: the folder's run.json
   DType state_type = DType::f32, precision = DType::f32, reduce = DType::f32, tables = DType::f32;
+  DType master = DType::f32, gradient = DType::f32;
   Threads threads = Threads::one;
   CommOptions comm = {};  // of GPUs
 };
@@ -82,7 +83,7 @@ inline History train_golden(const std::string& name, const Case& c) {
                           .wrap = c.wrap,
                           .patterns = c.patterns,
                           .batch = {B, T},
-                          .types = {.parameter = c.precision, .reduce = c.reduce},
+                          .types = {c.precision, c.reduce, c.master, c.gradient},
                           .plan = plan,
                           .optimizer = optimizer_of_run(run, c.state_type)},
                          world, device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());

@@ -8,6 +8,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/plan_check.hpp"
 
@@ -29,14 +30,17 @@ struct Built {
   Plan plan;
 };
 
+constexpr UnitTypes kept_in_bf16 = {DType::bf16, DType::f32, DType::bf16, DType::bf16};
+
 Built build(const char* strategy, std::size_t layers, int ranks, PlanOptions options, WrapPolicy wrap = {},
-            ParameterPatterns patterns = {}, const Optimizer& optimizer = adamw_optimizer()) {
+            ParameterPatterns patterns = {}, const Optimizer& optimizer = adamw_optimizer(), UnitTypes types = {}) {
   patterns.rule_of = [&](const Parameter& parameter) -> const Rule& { return rule_of({.kind = &optimizer}, parameter); };
   const Placement& row = find_placement(strategy);
   Transformer model(tiny(layers));
-  Layout layout(model.parameters(), wrap_parameters(model.parameters(), wrap, patterns), mesh_shape(row, ranks, 2).shard);
-  Plan plan = build_plan(layout, row, model_sizes(model, {2, 8}), options);
-  check_plan(plan, layout, row, model_sizes(model, {2, 8}), options.micro_batches);
+  Layout layout(model.parameters(), wrap_parameters(model.parameters(), wrap, patterns), mesh_shape(row, ranks, 2).shard,
+                types);
+  Plan plan = build_plan(layout, row, model_sizes(model, {2, 8}, types.parameter), options);
+  check_plan(plan, layout, row, model_sizes(model, {2, 8}, types.parameter), options.micro_batches);
   return {std::move(model), std::move(layout), std::move(plan)};
 }
 
@@ -170,11 +174,12 @@ namespace {
 
 /// What the checker says of a plan that was made worse.
 std::string complaint(const char* strategy, PlanOptions options, const std::function<void(Plan&)>& worsen,
-                      const Optimizer& optimizer = adamw_optimizer()) {
-  Built b = build(strategy, 3, 4, options, {}, {}, optimizer);
+                      const Optimizer& optimizer = adamw_optimizer(), UnitTypes types = {}) {
+  Built b = build(strategy, 3, 4, options, {}, {}, optimizer, types);
   worsen(b.plan);
   try {
-    check_plan(b.plan, b.layout, find_placement(strategy), model_sizes(b.model, {2, 8}), options.micro_batches);
+    check_plan(b.plan, b.layout, find_placement(strategy), model_sizes(b.model, {2, 8}, types.parameter),
+               options.micro_batches);
   } catch (const InternalError& error) {
     return error.what();
   }
@@ -418,6 +423,63 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
       "full", [](Plan& p) { operation(p, head).reads[0] = Location(); }, "a buffer that is not there");
 }
 
+// What is kept in bf16 has more operations, none of which may be missing, twice, or about another unit.
+BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_is_proved) {
+  using enum OperationKind;
+  std::size_t operations = 0;
+  for (const Placement& row : placements())
+    for (const Optimizer* const optimizer : optimizers())
+      for (const std::size_t micro_batches : {1u, 2u})
+        for (const bool more : {false, true}) {
+          const PlanOptions options = {.micro_batches = micro_batches, .accumulate_unsharded = more, .clip_values = more};
+          Built b = build(row.name.data(), 3, 4, options, {}, {}, *optimizer, kept_in_bf16);
+          const auto is_refused = [&] {
+            try {
+              check_plan(b.plan, b.layout, row, model_sizes(b.model, {2, 8}, DType::bf16), micro_batches);
+            } catch (const InternalError&) {
+              return true;
+            }
+            return false;
+          };
+          for (std::size_t i = 0; i < b.plan.update.size(); ++i) {
+            const Operation right = b.plan.update[i];
+            if (right.kind != widen && right.kind != round_at_random) continue;
+            const std::string what =
+                format("{}, {}, {} micro-batches: {}", row.name, optimizer->name, micro_batches, title_of(right, b.layout));
+            Operation& op = b.plan.update[i];
+            op.kind = read_batch;
+            BOOST_CHECK_MESSAGE(is_refused(), what << " is missing");
+            op = right, op.unit = (op.unit + 1) % static_cast<int>(b.layout.units().size());
+            BOOST_CHECK_MESSAGE(is_refused(), what << " is about another unit");
+            op = right, op.count -= 1;
+            BOOST_CHECK_MESSAGE(is_refused(), what << " is about a part");
+            op = right, op.type = DType::f16;
+            BOOST_CHECK_MESSAGE(is_refused(), what << " is of another type");
+            op = right, op.accumulate = !op.accumulate;
+            if (op.kind == round_at_random) BOOST_CHECK_MESSAGE(is_refused(), what << " adds where it should not, or does not");
+            op = right;
+            ++operations;
+          }
+        }
+  BOOST_TEST(operations > 1000u);
+  const auto check = [](const char* strategy, const std::function<void(Plan&)>& worsen, const std::string& part) {
+    check_complaint(complaint(strategy, {.micro_batches = 2}, worsen, adamw_optimizer(), kept_in_bf16), part);
+  };
+  check(
+      "full", [](Plan&) {}, "sound");
+  const Sought keep{round_at_random, Quantity::gradients}, keep_new{round_at_random, Quantity::parameters};
+  check(
+      "full", [&](Plan& p) { forget(p, keep); }, "adds to a gradient that is not there");
+  check(
+      "none", [&](Plan& p) { forget(p, keep, 1); }, "which is not reduced");
+  check(
+      "full", [&](Plan& p) { forget(p, keep_new, 1); }, "is not kept");
+  check(
+      "full", [&](Plan& p) { operation(p, keep_new).waits.clear(); }, "sound");  // its stream's own order
+  check(
+      "full", [&](Plan& p) { operation(p, widen, 3).reads[0] = p.gradients[0]; }, "does not work where the plan keeps it");
+}
+
 // Every wait is needed: without any one of them the plan is not sound.
 BOOST_AUTO_TEST_CASE(no_wait_is_redundant) {
   std::size_t waits = 0;
@@ -425,14 +487,16 @@ BOOST_AUTO_TEST_CASE(no_wait_is_redundant) {
     for (const Optimizer* const optimizer : {&adamw_optimizer(), &adafactor_optimizer(), &muon_optimizer()})
       for (const bool recompute : {false, true}) {
         const PlanOptions options = {.micro_batches = 2, .checkpoint_activations = recompute};
-        Built b = build(row.name.data(), 3, 4, options, {}, {}, *optimizer);
+        const UnitTypes types = recompute ? kept_in_bf16 : UnitTypes{};
+        Built b = build(row.name.data(), 3, 4, options, {}, {}, *optimizer, types);
         for (auto* list : {&b.plan.update, &b.plan.evaluation, &b.plan.publish})
           for (Operation& op : *list)
             for (std::size_t w = 0; w < op.waits.size(); ++w) {
               const std::vector<int> all = op.waits;
               op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(w));
-              BOOST_CHECK_THROW(check_plan(b.plan, b.layout, row, model_sizes(b.model, {2, 8}), options.micro_batches),
-                                InternalError);
+              BOOST_CHECK_THROW(
+                  check_plan(b.plan, b.layout, row, model_sizes(b.model, {2, 8}, types.parameter), options.micro_batches),
+                  InternalError);
               op.waits = all;
               ++waits;
             }
@@ -470,7 +534,8 @@ BOOST_AUTO_TEST_CASE(every_choice_gives_a_sound_plan) {
                                            .forward_prefetch = slots > 2,
                                            .accumulate_unsharded = unsharded};
                     // checks, and throws
-                    build(row.name.data(), layers, 4, options, wrap, patterns, *optimizers()[plans % optimizers().size()]);
+                    build(row.name.data(), layers, 4, options, wrap, patterns, *optimizers()[plans % optimizers().size()],
+                          plans % 2 == 0 ? kept_in_bf16 : UnitTypes{});
                     ++plans;
                   }
   BOOST_TEST_MESSAGE(plans << " plans are sound");

@@ -189,7 +189,7 @@ std::string describe(const Job& j, std::uint64_t seed, std::uint64_t number) {
       "case {} of seed {}: {} L{} H{}/{} D{} V{} tied {}, {} ranks, {} (group {}), wrap {} {}, {} x {} micro-batches, "
       "recompute {} "
       "(policy {}, every {}), slots {}/{}, prefetch {}/{}, unsharded {}, freeze {}, only {}, ignore {}, dropout {}, {} in {}, "
-      "computed in {}, reduced in {}",
+      "computed in {}, reduced in {}, master {}, gradient {}",
       number, seed, j.config.family, j.config.layers, j.config.heads, j.config.kv_heads, j.config.head_size,
       j.config.vocab_size, j.config.tied_embeddings, j.ranks, j.sharding.strategy, j.sharding.shard_group_size,
       static_cast<int>(j.sharding.wrap.kind), fmt::join(j.sharding.wrap.patterns, ","), j.sharding.batch.B, p.micro_batches,
@@ -197,7 +197,8 @@ std::string describe(const Job& j, std::uint64_t seed, std::uint64_t number) {
       static_cast<int>(p.backward_prefetch), p.forward_prefetch, p.accumulate_unsharded,
       fmt::join(j.sharding.patterns.freeze, ","), fmt::join(j.sharding.patterns.train_only, ","),
       fmt::join(j.sharding.patterns.ignore, ","), j.dropout, j.sharding.optimizer.kind->name,
-      name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce));
+      name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce),
+      name_of(j.sharding.types.master), name_of(j.sharding.types.gradient));
 }
 
 /// Momenta are small, so that rounding does not grow in three updates.
@@ -242,7 +243,9 @@ Job random_job(std::uint64_t seed, std::uint64_t number) {
   s.optimizer = random_optimizer(dice);
   if (dice.once_in(3)) s.types.parameter = dice.one_of({DType::bf16, DType::f16});
   if (dice.once_in(3)) s.types.reduce = dice.one_of({DType::bf16, DType::f16});
-  if (s.types.parameter != DType::f32 || s.types.reduce != DType::f32) job.updates = 1;
+  if (s.types.parameter == DType::bf16 && dice.once_in(2)) s.types.master = DType::bf16;
+  if (dice.once_in(3)) s.types.gradient = DType::bf16;
+  if (s.types.parameter != DType::f32 || s.types.reduce != DType::f32 || s.types.gradient != DType::f32) job.updates = 1;
   job.seed = seed * 1000003 + number;
   job.description = describe(job, seed, number);
   return job;
@@ -255,7 +258,7 @@ Job reference(const Job& job) {
   one.sharding = {.strategy = "full",
                   .patterns = {job.sharding.patterns.freeze, job.sharding.patterns.train_only, {}},
                   .batch = job.sharding.batch,
-                  .types = {.parameter = job.sharding.types.parameter},
+                  .types = {.parameter = job.sharding.types.parameter, .master = job.sharding.types.master},
                   .optimizer = job.sharding.optimizer};
   one.sharding.batch.B *= job.sharding.plan.micro_batches * static_cast<std::size_t>(job.ranks);
   return one;
@@ -264,8 +267,8 @@ Job reference(const Job& job) {
 /// "" or what differs. What travels in bf16 is rounded to 2^-9 of itself, and each rank's part may be many times the sum: of
 /// the size of other tensors' gradients. Computed in 16 bits, a sum in another order may be rounded the other way.
 std::string difference(const Job& job, const Outcome& a, const Outcome& b) {
-  const DType travel = job.sharding.types.reduce;
-  const float rounding = travel == DType::f32 ? 0 : travel == DType::bf16 ? 0.05f : 0.01f;
+  const DType travel = job.sharding.types.reduce, kept = job.sharding.types.gradient;
+  const float rounding = travel == DType::bf16 || kept == DType::bf16 ? 0.05f : travel == DType::f16 ? 0.01f : 0;
   // Lion and Muon make as much of noise as of a gradient, and the next gradient is taken there.
   const Optimizer* const kind = job.sharding.optimizer.kind;
   const bool noisy = kind == &lion_optimizer() || kind == &muon_optimizer();
@@ -296,7 +299,7 @@ std::string difference(const Job& job, const Outcome& a, const Outcome& b) {
           return format("gradient {}[{}]: {} and {}, of up to {}", parameters[p].name, i, a.gradients[p][i], b.gradients[p][i],
                         largest);
       // An optimizer that is wrong moves a tensor elsewhere.
-      if (noisy || rounding != 0) continue;
+      if (noisy || rounding != 0 || job.sharding.types.master != DType::f32) continue;
       double apart = 0, moved = 0;
       for (std::size_t i = 0; i < a.weights[p].size(); ++i) {
         apart += std::pow(a.weights[p][i] - b.weights[p][i], 2);

@@ -42,7 +42,7 @@ kernels::UpdateTarget part_of(Floats& p, States& states, const Floats& g, const 
     target.state[k] = states.bytes[k].data() + cuts[c] * size_of(states.type);
   target.norm = &half;
   target.state_type = states.type;
-  target.noise = kernels::state_noise(1, 2, 3, cuts[c]);
+  target.noise = kernels::rounding_noise(RandomSite::optimizer_state, 1, 2, 3, cuts[c]);
   return target;
 }
 

@@ -32,40 +32,41 @@
   X(LambUpdate<State>)                  \
   X(VarianceStatistics<State>)
 
-#define FSDP_ROW_BODIES(X)                \
-  FSDP_OPTIMIZER_BODIES(X, float)         \
-  FSDP_OPTIMIZER_BODIES(X, std::uint16_t) \
-  X(RowSquares)                           \
-  X(DivideByNorm)                         \
-  X(SquarePolynomial)                     \
-  X(ColumnSquares)                        \
-  X(FactorUpdate)                         \
-  X(FactoredSquares)                      \
-  X(FactoredUpdate)                       \
-  X(ColumnFinish)                         \
-  X(ClipValues)                           \
-  X(CopyPieces)                           \
-  X(NormalFill)                           \
-  X(Squares)                              \
-  X(NormalizeSums)                        \
-  X(FinishNorm)                           \
-  X(OrderedSum)                           \
-  X(InverseMean)                          \
-  X(SumRanks<float, float>)               \
-  X(SumRanks<float, bf16>)                \
-  X(SumRanks<float, f16>)                 \
-  X(SumRanks<double, double>)             \
-  X(RoundShares<bf16>)                    \
-  X(RoundShares<f16>)                     \
-  X(RoundValues<bf16>)                    \
-  X(RoundValues<f16>)                     \
-  X(Convert<float, float>)                \
-  X(Convert<float, bf16>)                 \
-  X(Convert<float, f16>)                  \
-  X(Convert<bf16, float>)                 \
-  X(Convert<f16, float>)                  \
-  FSDP_ROW_BODIES_OF(X, float)            \
-  FSDP_ROW_BODIES_OF(X, bf16)             \
+#define FSDP_ROW_BODIES(X)                  \
+  FSDP_OPTIMIZER_BODIES(X, float)           \
+  FSDP_OPTIMIZER_BODIES(X, std::uint16_t)   \
+  X(ElementUpdate<KeepRule, std::uint16_t>) \
+  X(RowSquares)                             \
+  X(DivideByNorm)                           \
+  X(SquarePolynomial)                       \
+  X(ColumnSquares)                          \
+  X(FactorUpdate)                           \
+  X(FactoredSquares)                        \
+  X(FactoredUpdate)                         \
+  X(ColumnFinish)                           \
+  X(ClipValues)                             \
+  X(CopyPieces)                             \
+  X(NormalFill)                             \
+  X(Squares)                                \
+  X(NormalizeSums)                          \
+  X(FinishNorm)                             \
+  X(OrderedSum)                             \
+  X(InverseMean)                            \
+  X(SumRanks<float, float>)                 \
+  X(SumRanks<float, bf16>)                  \
+  X(SumRanks<float, f16>)                   \
+  X(SumRanks<double, double>)               \
+  X(RoundShares<bf16>)                      \
+  X(RoundShares<f16>)                       \
+  X(RoundValues<bf16>)                      \
+  X(RoundValues<f16>)                       \
+  X(Convert<float, float>)                  \
+  X(Convert<float, bf16>)                   \
+  X(Convert<float, f16>)                    \
+  X(Convert<bf16, float>)                   \
+  X(Convert<f16, float>)                    \
+  FSDP_ROW_BODIES_OF(X, float)              \
+  FSDP_ROW_BODIES_OF(X, bf16)               \
   FSDP_ROW_BODIES_OF(X, f16)
 
 /// Those on weights and activations of type E.

@@ -79,6 +79,16 @@ struct MuonMomentumRule {
   }
 };
 
+/// The number in the parameter's place is kept as the state, or added to it.
+struct KeepRule {
+  static constexpr int states = 1;
+  bool add;
+  FSDP_INLINE float operator()(float p, float, float* s) const {
+    s[0] = add ? s[0] + p : p;
+    return p;
+  }
+};
+
 /// The memory of a rank's part of a parameter, and how states lie in it: as float, or as bf16 in std::uint16_t.
 template <class State, int states>
 struct ElementMemory {
@@ -89,7 +99,7 @@ struct ElementMemory {
   std::size_t n;
   const GradientNorm* norm;  // null: the gradient is finite, and as it should be
   bool scales;               // whether the gradient is still to be multiplied by norm->scale
-  StateNoise noise;
+  RoundingNoise noise;
   Halves copy;  // of the new parameters
 
   /// Whether anything may change.
