@@ -276,7 +276,8 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
                  : "The strategy keeps whole parameters from forward to backward; what is whole at rest needs no slot.",
              explain_slots(plan, BufferRole::unreduced_gradients), bytes(m.of(BufferRole::activations)),
              bytes(row.recomputing.memory.of(BufferRole::activations)), on_gpu ? "" : " and each of --threads",
-             on_gpu ? "gemm's workspace: what cuBLASLt is given.\n"
+             on_gpu ? "communication staging: 16 MiB for each communicator of NCCL (the shard axis has two).\n"
+                      "gemm's workspace: what cuBLASLt is given.\n"
                       "driver and libraries: CUDA's context, loaded kernels, NCCL's channels: allowed for, not measured.\n"
                     : "communication staging: of the world, the node, and the groups of both axes; --comm says which share "
                       "memory.\n"

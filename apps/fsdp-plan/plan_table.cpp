@@ -59,7 +59,8 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
                          const TrainOptions& train, std::vector<std::string>* warnings) {
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
   const bool on_gpu = model.device().kind == DeviceKind::cuda;
-  const std::size_t staging = on_gpu ? 0 : staging_bytes(mesh, cluster, find_connection(train.comm.kind));
+  const std::size_t staging =
+      on_gpu ? staging_on_gpu(train.comm, mesh) : staging_bytes(mesh, cluster, find_connection(train.comm.kind));
   PlanVariant variant;
   variant.memory = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
   variant.memory.trace = 0;  // it goes by the operations of an update, of which this plan has fewer than a run

@@ -2,6 +2,7 @@
 // (comm/nccl/), where it was built with NCCL; libfsdp finds it there.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,11 @@ class NcclGroups {
   /// job, each of which gives a group of its own.
   virtual std::unique_ptr<Collectives> make(Communicator& group) = 0;
 };
+
+/// What each communicator of ours takes of a GPU's memory, for sums in canonical order. How much is best was never measured.
+inline constexpr std::size_t nccl_staging = std::size_t{16} << 20;
+/// The same of all communicators that a rank has on a mesh of shard x replicate ranks.
+std::size_t nccl_staging_bytes(int shard, int replicate);
 
 /// What libfsdp_cuda offers.
 struct NcclLibrary {

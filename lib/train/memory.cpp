@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.hpp"
+#include "comm/nccl.hpp"
 #include "kernels/threads.hpp"
 
 namespace fsdp {
@@ -13,6 +14,10 @@ std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   const std::size_t chunk = model.head_rows(batch), piece = model.head_columns();
   const kernels::ProductShape products[] = {{R, C, F}, {R, F, C}, {C, R, F}, {chunk, C, piece}, {piece, chunk, C}};
   return kernels::gemm_workspace_bytes(type, products, model.device());
+}
+
+std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
+  return comm.kind == "auto" || comm.kind == "nccl" ? nccl_staging_bytes(mesh.shard, mesh.replicate) : 0;
 }
 
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
@@ -38,10 +43,11 @@ std::string describe_beside_plan(const MemoryAccount& m) {
     return format("  and beside it: {} communication staging, about {} for matrix products to work in, {}\n", bytes(m.staging),
                   bytes(m.gemm), host);
   return format(
-      "  and beside it: {} for matrix products to work in, {} allowed for the driver's context, libraries and NCCL\n"
+      "  and beside it: {} for matrix products to work in, {} of staging for sums by NCCL\n"
+      "  allowed for the driver's context, libraries and NCCL's own buffers, not measured: {}\n"
       "  of the GPU in all: {}\n"
       "  in the host's memory: {}\n",
-      bytes(m.gemm), bytes(m.context), bytes(m.total()), host);
+      bytes(m.gemm), bytes(m.staging), bytes(m.context), bytes(m.total()), host);
 }
 
 }  // namespace fsdp

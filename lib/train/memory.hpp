@@ -31,7 +31,9 @@ struct MemoryAccount {
   std::size_t on_host() const { return batch + snapshot + trace; }
 };
 
-/// `staging` is the communicators' own number; the model knows its device.
+/// What communicators take of a GPU where NCCL connects the ranks of the mesh. If memory of the host is asked for, it is there.
+std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh);
+/// `staging` is the communicators' own number, or staging_on_gpu(); the model knows its device.
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging);
 /// The parts beside the plan, as a line, or as three for a GPU.

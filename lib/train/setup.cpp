@@ -42,8 +42,9 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
   const Mesh& mesh = sharded->mesh();
   const std::size_t staging =
       world.staging_bytes() + node->staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
-  memory = memory_account(options, sharded->model(), sharded->layout(), sharded->plan(), world.rank(), world.size(),
-                          kind == DeviceKind::cuda ? 0 : staging);
+  memory = memory_account(
+      options, sharded->model(), sharded->layout(), sharded->plan(), world.rank(), world.size(),
+      kind == DeviceKind::cuda ? staging_on_gpu(options.comm, {mesh.shard->size(), mesh.replicate->size()}) : staging);
   const ShardingOptions& sharding = options.sharding;
   cut = {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
   if (options.dry_run) return;

@@ -170,6 +170,39 @@ BOOST_AUTO_TEST_CASE(machines_that_do_not_multiply_16_bits) {
   BOOST_TEST(start("DEFAULT", "--fp16").says("warning: fp16 products convert"));
 }
 
+BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_goes_on_with_the_same_bits) {
+  const auto folder = fresh_folder();
+  const std::string bf16 = "--bf16 --optimizer-state-dtype bf16 --batch-size 2 ",
+                    narrow = bf16 + "--master-dtype bf16 --grad-dtype bf16";
+  const auto options_with = [&](int np, int updates, const std::string& saves, const std::string& more) {
+    auto words = options(np, updates, saves, more);
+    words.erase(std::find(words.begin(), words.end(), "--batch-size"),
+                std::find(words.begin(), words.end(), "--batch-size") + 2);
+    return words;
+  };
+  const auto start = [&](int np, int updates, const std::string& saves, const std::string& more) {
+    const Outcome outcome = run(folder, mpirun(np, "fsdp-train", options_with(np, updates, saves, more)));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return losses(metrics(folder / (saves + ".jsonl"), "train"));
+  };
+  const auto wide = start(3, 12, "wide", bf16), whole = start(3, 12, "whole", narrow);
+  double apart = 0;
+  for (std::size_t u = 0; u < wide.size(); ++u) apart = std::max(apart, std::abs(whole[u] - wide[u]));
+  BOOST_TEST_MESSAGE("largest difference of a loss " << apart);
+  BOOST_TEST(apart > 0);
+  BOOST_TEST(apart < 0.02);
+  start(3, 5, "parts", narrow);
+  BOOST_TEST((start(3, 12, "parts", narrow + " --comm-thread") == whole));
+  // Another number of ranks adds up in another order, and goes on from the same weights; so does an fp32 master, and back.
+  start(3, 5, "moved", narrow);
+  const auto moved = start(2, 8, "moved", narrow);
+  start(2, 10, "moved", bf16);
+  const auto back = start(2, 12, "moved", narrow);
+  for (std::size_t u = 0; u < moved.size(); ++u) BOOST_TEST(std::abs(moved[u] - whole[u]) < 0.02);
+  BOOST_TEST_REQUIRE(back.size() == 12u);
+  for (std::size_t u = 0; u < back.size(); ++u) BOOST_TEST(std::abs(back[u] - whole[u]) < 0.02);
+}
+
 BOOST_AUTO_TEST_CASE(contradictions) {
   const auto folder = fresh_folder();
   const std::vector<std::pair<std::string, std::string>> all = {
@@ -180,7 +213,10 @@ BOOST_AUTO_TEST_CASE(contradictions) {
       {"--fp16 --fp16-init-scale 1e-5", "is not above --min-loss-scale"},
       {"--fp16 --fp16-init-scale -1", "--fp16-init-scale"},
       {"--fp16 --fp16-scale-window 0", "--fp16-scale-window"},
-      {"--precision fp8", "--precision"}};
+      {"--precision fp8", "--precision"},
+      {"--master-dtype bf16", "--master-dtype bf16 needs --precision bf16"},
+      {"--fp16 --master-dtype bf16", "--master-dtype bf16 needs --precision bf16"},
+      {"--grad-dtype fp16", "fp32, bf16"}};
   for (const auto& [words, text] : all) {
     const Outcome outcome = run(folder, mpirun(2, "fsdp-train", options(2, 5, "saves", words)));
     BOOST_TEST(outcome.code == 2, words << ": " << outcome.output);

@@ -35,6 +35,9 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
   const MemoryAccount more = account();
   BOOST_TEST(more.snapshot == snapshot_bytes(planned.layout, DType::f32, 1, 2));
   BOOST_TEST(more.snapshot > 0u);
+  const ShardedPlan narrow =
+      plan_sharding(model, {.batch = options.sharding.batch, .types = {DType::bf16, DType::f32, DType::bf16}}, {2, 1});
+  BOOST_TEST(snapshot_bytes(narrow.layout, DType::bf16, 1, 2) * 2 == more.snapshot);
   BOOST_TEST(more.trace == Recorder::bytes(planned.plan, 3));
   BOOST_TEST(more.total() == plain.total() + more.snapshot + more.trace);
   CHECK_CONTAINS(describe_beside_plan(more), "that a save writes from");
@@ -58,6 +61,12 @@ BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   BOOST_TEST(m.snapshot > 0u);
   CHECK_CONTAINS(describe_beside_plan(m), "of the GPU in all: " + format_bytes(static_cast<double>(m.total())));
   CHECK_CONTAINS(describe_beside_plan(m), "in the host's memory: ");
+  constexpr std::size_t each = std::size_t{16} << 20;
+  BOOST_TEST(staging_on_gpu({.kind = "auto"}, {1, 1}) == 0u);
+  BOOST_TEST(staging_on_gpu({.kind = "auto"}, {4, 1}) == 3 * each);
+  BOOST_TEST(staging_on_gpu({.kind = "auto"}, {1, 4}) == 2 * each);
+  BOOST_TEST(staging_on_gpu({.kind = "auto"}, {2, 2}) == 4 * each);
+  BOOST_TEST(staging_on_gpu({.kind = "mpi"}, {2, 2}) == 0u);
 }
 
 // A dry run ends with a plan, and has no device, whatever the plan is for.

@@ -36,8 +36,6 @@ namespace fsdp {
 
 namespace {
 
-constexpr std::size_t staging_of_sums = std::size_t{16} << 20;  // of each communicator; how much is best was never measured
-
 void check_nccl(ncclResult_t status, std::string_view call, ncclComm_t comm = nullptr,
                 std::source_location where = std::source_location::current()) {
   if (status == ncclSuccess || status == ncclInProgress) return;
@@ -305,7 +303,7 @@ class NcclCollectives final : public Collectives {
         comm_(comm),
         ranks_(static_cast<std::size_t>(host.size())),
         me_(static_cast<std::size_t>(host.rank())) {
-    if (comm_) staging_ = groups_.device().allocate(staging_of_sums);
+    if (comm_) staging_ = groups_.device().allocate(nccl_staging);
   }
   ~NcclCollectives() override { groups_.end(comm_); }
 
