@@ -56,14 +56,17 @@ BOOST_AUTO_TEST_CASE(strategies_change_no_bit) {
 
 BOOST_AUTO_TEST_CASE(low_precision_is_that_of_the_cpu) {
   const char* name = "gpt2-tied";
-  for (const DType type : {DType::bf16, DType::f16}) {
+  for (const UnitTypes types : {UnitTypes{DType::bf16, DType::bf16}, UnitTypes{DType::f16, DType::f16},
+                                UnitTypes{DType::bf16, DType::f32, DType::bf16, DType::bf16}}) {
     const Case c = {.ranks = 2,
                     .micro_batches = 2,
                     .plan = {.checkpoint_activations = true},
                     .run = beginning(name, 2),
                     .state_type = DType::bf16,
-                    .precision = type,
-                    .reduce = type,
+                    .precision = types.parameter,
+                    .reduce = types.reduce,
+                    .master = types.master,
+                    .gradient = types.gradient,
                     .threads = Threads::of_gpu};
     const History gpu = train_golden(name, c), cpu = on_cpu(name, c);
     BOOST_CHECK(gpu == train_golden(name, c));  // whatever the delays of its streams were

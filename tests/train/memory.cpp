@@ -37,7 +37,9 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
   BOOST_TEST(more.snapshot > 0u);
   const ShardedPlan narrow =
       plan_sharding(model, {.batch = options.sharding.batch, .types = {DType::bf16, DType::f32, DType::bf16}}, {2, 1});
-  BOOST_TEST(snapshot_bytes(narrow.layout, DType::bf16, 1, 2) * 2 == more.snapshot);
+  const double half = static_cast<double>(more.snapshot) / 2,
+               of_bf16 = static_cast<double>(snapshot_bytes(narrow.layout, DType::bf16, 1, 2));
+  BOOST_TEST((of_bf16 >= half && of_bf16 < 1.01 * half));  // pieces are aligned
   BOOST_TEST(more.trace == Recorder::bytes(planned.plan, 3));
   BOOST_TEST(more.total() == plain.total() + more.snapshot + more.trace);
   CHECK_CONTAINS(describe_beside_plan(more), "that a save writes from");
