@@ -1,70 +1,23 @@
 // Every row body on the GPU beside the same body on the CPU. A case is one array of floats that holds inputs and outputs: both
 // devices get a copy, run the body on it, and the whole arrays are compared. Exits 77 where there is no device.
+#include "kernels/cuda_twin.hpp"
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <vector>
 
-#include "device/device.hpp"
 #include "kernels/cuda_twin_cpu.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/bodies.hpp"
 #include "kernels/rows/cuda.hpp"
 
 using namespace fsdp;
+using namespace fsdp::test;
 namespace k = fsdp::kernels;
 
 namespace {
 
 int failures = 0;
-
-void check(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  std::printf("%s: %s\n", what, cudaGetErrorString(status));
-  std::exit(1);
-}
-
-/// A copy of `host` on the device.
-template <class T>
-class DeviceCopy {
- public:
-  explicit DeviceCopy(const std::vector<T>& host) : size_(host.size()) {
-    check(cudaMalloc(&data_, size_ * sizeof(T)), "cudaMalloc");
-    check(cudaMemcpy(data_, host.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
-  }
-  ~DeviceCopy() { cudaFree(data_); }
-  DeviceCopy(const DeviceCopy&) = delete;
-  DeviceCopy& operator=(const DeviceCopy&) = delete;
-  T* data() const { return data_; }
-  std::vector<T> fetch() const {
-    std::vector<T> host(size_);
-    check(cudaMemcpy(host.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy");
-    return host;
-  }
-
- private:
-  T* data_ = nullptr;
-  std::size_t size_;
-};
-
-Stream& cpu() {
-  static const std::shared_ptr<Stream> stream = make_host_stream();
-  return *stream;
-}
-
-/// Numbers in (-2, 2).
-std::vector<float> numbers(std::size_t n) {
-  std::vector<float> x(n);
-  std::uint32_t state = 1;
-  for (float& value : x) {
-    state = state * 1664525u + 1013904223u;
-    value = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-30f;
-  }
-  return x;
-}
 
 template <class Body>
 void run_on_cpu(const Body& body, std::size_t rows) {
@@ -111,11 +64,7 @@ void compare(const char* name, std::size_t n, std::size_t rows, float tolerance,
 }  // namespace
 
 int main() {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::puts("skipped: no CUDA device");
-    return 77;
-  }
+  skip_without_device();
   // More columns than threads of a block and no multiple of a warp; sums in another order, so a few roundings apart.
   constexpr std::size_t R = 37, C = 613, n = R * C;
   constexpr float rounding = 2e-6f;

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
 #include "kernels/cuda/attention.hpp"
+#include "kernels/cuda/tensor_attention.hpp"
 #include "kernels/math.hpp"
 #include "kernels/rows/dropout.hpp"
 
@@ -304,6 +305,7 @@ float scale_of(const AttentionShape& shape) { return 1 / std::sqrt(static_cast<f
 cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCall& call) {
   const AttentionShape& s = call.shape;
   if (s.B * s.T == 0) return cudaSuccess;
+  if (tensor_attention_takes(call.type, s)) return tensor_attention_forward(stream, call);
   return with_chunks(s.D, [&]<int chunks>() {
     return with_element(call.type, [&]<class E>() {
       return launch_kernel(
@@ -325,6 +327,7 @@ cudaError_t attention_backward_cuda(cudaStream_t stream, const AttentionBackward
       cudaError_t status = launch_kernel(stream, static_cast<unsigned>((s.B * s.T * s.H + warps - 1) / warps), threads, 0,
                                          Delta<E>{call.scratch, d_out, static_cast<const E*>(call.out), s.B, s.T, s.H, s.D});
       if (status != cudaSuccess) return status;
+      if (tensor_attention_takes(call.type, s)) return tensor_attention_backward(stream, call);
       status = launch_kernel(stream, static_cast<unsigned>(tiles_of(s) * s.K * s.B), threads, SharedTiles::bytes(4, s.D, 2),
                              KeyBackward<E, chunks>{static_cast<E*>(call.dk), static_cast<E*>(call.dv), d_out, call.lse,
                                                     call.scratch, q, k, v, s, call.mask, scale_of(s)});

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "cuda_runtime.h"
+#include "cuda_double_tensor_core.h"
 #include "double.hpp"
 
 // Not there without the sanitizer.
@@ -85,6 +85,17 @@ struct Lane {
   unsigned votes;
 };
 
+/// What a lane has begun to copy, in order, and in which of its groups each copy is.
+struct Copies {
+  static constexpr unsigned most = 128;
+  struct Copy {
+    void* to;
+    const void* from;  // null: zeros
+    unsigned bytes, group;
+  } copy[most];
+  unsigned count, groups;
+};
+
 bool same(const Where& a, const Where& b) {
   return a.line() == b.line() && a.column() == b.column() &&
          (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
@@ -103,7 +114,12 @@ class Runner {
 
   // Called by lanes.
   void block_barrier(Where where);
-  const Lane& warp_barrier(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where);
+  const Lane& warp_barrier(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where,
+                           Together together = nullptr);
+  [[noreturn]] void refuse(const std::string& text) const { fault(current_, text); }
+  void begin_copy(void* to, const void* from, unsigned bytes);
+  void commit_copies() { ++copies_[current_].groups; }
+  void finish_copies(unsigned groups);
 
  private:
   void run_block();
@@ -128,6 +144,7 @@ class Runner {
   const Launch* launch_ = nullptr;
   std::byte* shared_ = nullptr;
   Lane lanes_[most_lanes];
+  Copies copies_[most_lanes];
   unsigned ready_[most_lanes];
   unsigned first_ready_ = 0, ready_count_ = 0, at_block_barrier_ = 0, returned_ = 0, current_ = 0;
   std::uint64_t random_ = 0;
@@ -211,6 +228,7 @@ void Runner::run_block() {
   at_block_barrier_ = returned_ = ready_count_ = 0;
   std::fill_n(waiting_, most_lanes / warp_lanes, 0u);
   std::fill_n(lanes_, launch_->threads, Lane{});
+  for (unsigned lane = 0; lane < launch_->threads; ++lane) copies_[lane].count = copies_[lane].groups = 0;
   make_all_ready(0, launch_->threads, ~0u);
   const bool in_turn = random() % 2 == 0;
   if (__tsan_release)
@@ -278,7 +296,8 @@ void Runner::block_barrier(Where where) {
   if (__tsan_acquire) __tsan_acquire(&at_block_barrier_);
 }
 
-const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where) {
+const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where,
+                                 Together together) {
   const unsigned warp = current_ / warp_lanes, first = warp * warp_lanes;
   Lane& lane = lanes_[current_];
   lane.state = State::at_warp_barrier;
@@ -298,6 +317,11 @@ const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t 
     const Lane& other = lanes_[first + i];
     if (mask >> i & 1u) all = other.mask == mask && same(other.where, where);
   }
+  if (all && together) {
+    void* brought[warp_lanes];
+    for (unsigned i = 0; i < warp_lanes; ++i) brought[i] = reinterpret_cast<void*>(lanes_[first + i].bits);
+    together(brought);
+  }
   if (all) {
     unsigned votes = 0;
     for (unsigned i = 0; i < warp_lanes; ++i)
@@ -314,6 +338,29 @@ const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t 
   leave_lane();
   if (__tsan_acquire) __tsan_acquire(&waiting_[warp]);
   return lane;
+}
+
+void Runner::begin_copy(void* to, const void* from, unsigned bytes) {
+  Copies& own = copies_[current_];
+  const auto whole = [bytes](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % bytes == 0; };
+  if (!whole(to) || (from && !whole(from))) fault(current_, "it copies to or from an address that is no multiple of its bytes");
+  if (own.count == Copies::most) fault(current_, "it has begun more copies than the double has room for");
+  own.copy[own.count++] = {to, from, bytes, own.groups};
+  std::memset(to, 0xff, bytes);
+}
+
+void Runner::finish_copies(unsigned groups) {
+  Copies& own = copies_[current_];
+  unsigned done = 0;
+  for (; done < own.count && own.copy[done].group + groups < own.groups; ++done) {
+    const Copies::Copy& copy = own.copy[done];
+    if (copy.from)
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    else
+      std::memset(copy.to, 0, copy.bytes);
+  }
+  std::copy(own.copy + done, own.copy + own.count, own.copy);
+  own.count -= done;
 }
 
 std::string Runner::describe(unsigned index) const {
@@ -376,6 +423,16 @@ std::uint64_t exchange(const char* name, unsigned mask, std::uint64_t bits, unsi
 unsigned vote(const char* name, unsigned mask, bool value, Where where) {
   return runner->warp_barrier(name, mask, value, lane_of_warp(), where).votes;
 }
+
+void meet(const char* name, void* mine, Together together, Where where) {
+  runner->warp_barrier(name, ~0u, reinterpret_cast<std::uint64_t>(mine), lane_of_warp(), where, together);
+}
+
+void refuse(const std::string& text) { runner->refuse(text); }
+
+void copy_async(void* to, const void* from, unsigned bytes, bool there) { runner->begin_copy(to, there ? from : nullptr, bytes); }
+void commit_copies() { runner->commit_copies(); }
+void wait_copies(unsigned groups) { runner->finish_copies(groups); }
 
 }  // namespace fsdp::cuda_double
 

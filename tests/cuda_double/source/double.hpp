@@ -11,7 +11,7 @@
 #include <string>
 #include <typeinfo>
 
-#include "cuda_runtime_api.h"
+#include "cuda_runtime.h"
 
 namespace fsdp::cuda_double {
 
@@ -75,6 +75,13 @@ struct Launch {
 };
 /// Runs all blocks on the calling thread.
 void run(const Launch& launch, std::minstd_rand& dice);
+
+// Called by lanes.
+/// Waits for the whole warp. The lane that comes last calls together() with what each lane has brought, before any goes on.
+using Together = void (*)(void* const* brought);
+void meet(const char* name, void* mine, Together together, Where where);
+/// Ends the process with a message that names the kernel and the lane.
+[[noreturn]] void refuse(const std::string& text);
 
 // --- Streams (streams.cpp) ---
 

@@ -1,0 +1,563 @@
+// Causal attention on tensor cores, for 16-bit numbers: FlashAttention-2 (Dao 2023), Algorithm 1 forward and Algorithm 2
+// backward. As in attention.cu, the gradients of keys and values are one kernel and those of queries another, so that no sum is
+// shared among blocks and the order of all sums is fixed; for that, two of five products are made twice.
+//
+// A block has four warps. A warp owns strips of 16 rows: of queries, or of keys for the gradients of keys and values, whose
+// scores are made transposed. Scores of its rows lie in its registers as sums of mma, and rounded to 16 bits they are the left
+// operand of the next product, so that they never go through shared memory. What the block owns, and the rows of the other
+// side, in steps of 32 or 64, do: steps have two buffers, and one is filled by asynchronous copies while the other one is used.
+//
+// How this should perform on compute capability 8.0, where it was never measured: a multiprocessor makes one mma in two cycles,
+// in which shared memory gives 256 bytes, one right operand. Forward has two strips per warp, which share each right operand
+// (160 to 190 bytes per mma); backward, two would need too many registers (290 to 340 bytes, so 75 % to 85 % of the products at
+// best). 9.0 is limited likewise; its faster instructions (wgmma) are not used. A block takes 30 to 80 KiB of shared memory
+// (heads of 32: 30, 64: 54, 80: 66, 96: 78, 128: 68, and up to 1 more for the gradients of keys) and a thread at most 255
+// registers, so that two blocks or more fit a multiprocessor. Rows in shared memory are padded by 16 bytes, which leaves
+// ldmatrix without bank conflicts. Of a head's tiles, those with the longest sums come first.
+#include "base/error.hpp"
+#include "device/cuda/launch.hpp"
+#include "kernels/cuda/tensor_attention.hpp"
+#include "kernels/cuda/tensor_core.hpp"
+#include "kernels/rows/dropout.hpp"
+
+namespace fsdp::kernels {
+
+namespace {
+
+constexpr unsigned warp = 32, warps = 4, threads = warp * warps, strip = 16;
+constexpr float log2_of_e = 1.44269504f;
+
+/// How many rows of the other side a block takes at a time. W: see with_width().
+constexpr unsigned step_of(unsigned W) { return W <= 96 ? 64 : 32; }
+
+__device__ unsigned lane_of_warp() { return threadIdx.x % warp; }
+__device__ unsigned warp_of_block() { return threadIdx.x / warp; }
+// Where mma has this lane's numbers: see tensor_core.hpp. Row g + 8 half and column 2t + i are part 2 half + i.
+__device__ unsigned row_of_lane() { return lane_of_warp() / 4; }
+__device__ unsigned column_of_lane() { return lane_of_warp() % 4 * 2; }
+
+/// Rows of W numbers in shared memory. An odd number of 16 bytes lies between two rows: any eight of them, of which ldmatrix
+/// reads 16 bytes each, lie in different banks.
+template <class E, unsigned W>
+struct SharedRows {
+  static_assert(W % 16 == 0);
+  static constexpr unsigned stride = W + 8;
+  E* data;
+
+  __device__ SharedRows after(unsigned rows) const { return {data + rows * stride}; }
+
+  /// Begins to copy: row r becomes from[(first + r) * step] for `count` rows, with zeros from row `end` and from column D on.
+  /// By the whole block.
+  template <unsigned count>
+  __device__ void begin_copy(const E* from, std::size_t step, unsigned first, unsigned end, unsigned D) const {
+    constexpr unsigned pieces = W / 8;
+    FSDP_UNROLL
+    for (unsigned i = threadIdx.x; i < count * pieces; i += threads) {
+      const unsigned r = i / pieces, d = i % pieces * 8;
+      const bool there = first + r < end && d < D;
+      copy_async<16>(data + r * stride + d, there ? from + (first + r) * step + d : from, there);
+    }
+  }
+
+  /// The 16 x 16 numbers at (row, column) as a left operand.
+  __device__ LeftFragment left(unsigned row, unsigned column) const {
+    const FourParts p = ldmatrix(at(row, column));
+    return {{p.part[0], p.part[1], p.part[2], p.part[3]}};
+  }
+  /// The same numbers as two right operands beside each other: of 16 rows, and of 16 columns where they are transposed.
+  struct Pair {
+    RightFragment of[2];
+  };
+  __device__ Pair right(unsigned row, unsigned column) const {
+    const FourParts p = ldmatrix_transposed(at(row, column));
+    return {{{{p.part[0], p.part[1]}}, {{p.part[2], p.part[3]}}}};
+  }
+  __device__ Pair right_transposed(unsigned row, unsigned column) const {
+    const FourParts p = ldmatrix(at(row, column));
+    return {{{{p.part[0], p.part[2]}}, {{p.part[1], p.part[3]}}}};
+  }
+
+ private:
+  /// For ldmatrix: the four 8 x 8 matrices of 16 x 16 numbers, the lower left one before the upper right one.
+  __device__ const E* at(unsigned row, unsigned column) const {
+    return data + (row + lane_of_warp() % 16) * stride + column + lane_of_warp() / 16 * 8;
+  }
+};
+
+/// Sums of a strip: 16 rows and 8 n columns.
+template <unsigned n>
+struct Strip {
+  SumFragment of[n];
+};
+
+/// sums[s] += the rows of `left` from `row` + 16 s on times the first 8 n rows of `right`, transposed.
+template <class E, unsigned W, unsigned n, unsigned strips>
+__device__ __forceinline__ void add_scores(Strip<n> (&sums)[strips], SharedRows<E, W> left, unsigned row,
+                                           SharedRows<E, W> right) {
+  FSDP_UNROLL
+  for (unsigned d = 0; d < W; d += 16) {
+    LeftFragment own[strips];
+    FSDP_UNROLL
+    for (unsigned s = 0; s < strips; ++s) own[s] = left.left(row + strip * s, d);
+    FSDP_UNROLL
+    for (unsigned j = 0; j < n; j += 2) {
+      const auto pair = right.right_transposed(8 * j, d);
+      FSDP_UNROLL
+      for (unsigned s = 0; s < strips; ++s) {
+        mma<E>(sums[s].of[j], own[s], pair.of[0]);
+        mma<E>(sums[s].of[j + 1], own[s], pair.of[1]);
+      }
+    }
+  }
+}
+
+/// sums[s] += weights[s], rounded to E, times the first 8 n rows of `rows`.
+template <class E, unsigned W, unsigned n, unsigned strips>
+__device__ __forceinline__ void add_weighted(Strip<W / 8> (&sums)[strips], const Strip<n> (&weights)[strips],
+                                             SharedRows<E, W> rows) {
+  FSDP_UNROLL
+  for (unsigned j = 0; j < n; j += 2) {
+    LeftFragment own[strips];
+    FSDP_UNROLL
+    for (unsigned s = 0; s < strips; ++s) {
+      const float *const a = weights[s].of[j].part, *const b = weights[s].of[j + 1].part;
+      own[s] = {{pack<E>(a[0], a[1]), pack<E>(a[2], a[3]), pack<E>(b[0], b[1]), pack<E>(b[2], b[3])}};
+    }
+    FSDP_UNROLL
+    for (unsigned d = 0; d < W; d += 16) {
+      const auto pair = rows.right(8 * j, d);
+      FSDP_UNROLL
+      for (unsigned s = 0; s < strips; ++s) {
+        mma<E>(sums[s].of[d / 8], own[s], pair.of[0]);
+        mma<E>(sums[s].of[d / 8 + 1], own[s], pair.of[1]);
+      }
+    }
+  }
+}
+
+/// Rows [0, rows) of a strip become rows of D numbers, the upper eight times upper and the lower ones times lower.
+template <class E, unsigned n>
+__device__ __forceinline__ void store(E* to, std::size_t stride, unsigned rows, unsigned D, const Strip<n>& sums, float upper,
+                                      float lower) {
+  FSDP_UNROLL
+  for (unsigned half = 0; half < 2; ++half) {
+    const unsigned row = row_of_lane() + 8 * half;
+    if (row >= rows) continue;
+    const float factor = half == 0 ? upper : lower;
+    FSDP_UNROLL
+    for (unsigned j = 0; j < n; ++j)
+      if (8 * j < D)
+        *reinterpret_cast<std::uint32_t*>(to + row * stride + 8 * j + column_of_lane()) =
+            pack<E>(sums.of[j].part[2 * half] * factor, sums.of[j].part[2 * half + 1] * factor);
+  }
+}
+
+// The four lanes that share a row have its sums between them.
+__device__ float max_of_row(float value) {
+  for (int offset = 1; offset < 4; offset *= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, value, offset);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+__device__ float sum_of_row(float value) {
+  for (int offset = 1; offset < 4; offset *= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+
+// --- Dropout. A counter has four words for eight keys, and a lane needs but one word of it: so four lanes share four counters,
+// of which each makes one. ---
+
+/// Lane i of four, which lie `distance` apart, has made the words of counter i, and gets word i of each counter.
+template <unsigned distance>
+__device__ __forceinline__ void exchange_words(std::uint32_t (&words)[4]) {
+  const unsigned i = lane_of_warp() / distance % 4;
+  FSDP_UNROLL
+  for (unsigned bit = 1; bit < 4; bit *= 2) {
+    const bool upper = i & bit;
+    FSDP_UNROLL
+    for (unsigned low = 0; low < 4; ++low) {
+      if (low & bit) continue;
+      const unsigned high = low | bit;
+      const std::uint32_t other =
+          __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[high], static_cast<int>(bit * distance));
+      words[low] = upper ? other : words[low];
+      words[high] = upper ? words[high] : other;
+    }
+  }
+}
+
+__device__ __forceinline__ void make_words(std::uint32_t (&words)[4], const DropoutMask& mask, unsigned key, unsigned query,
+                                           std::size_t head, std::size_t b) {
+  const DropoutFactors factors(mask, key / 8, query, head, b);
+  FSDP_UNROLL
+  for (unsigned i = 0; i < 4; ++i) words[i] = factors.words[i];
+}
+
+__device__ __forceinline__ float factor_of(const DropoutMask& mask, std::uint32_t word, unsigned which) {
+  const auto bits = static_cast<std::int32_t>(which == 0 ? word & 0xffffu : word >> 16);
+  return bits >= mask.dropped ? mask.scale : 0.0f;
+}
+
+/// The factors of 32 keys from `key` on (columns) and the 16 queries from `query` on (rows).
+__device__ __forceinline__ void row_factors(SumFragment (&factors)[4], const DropoutMask& mask, unsigned key, unsigned query,
+                                            std::size_t head, std::size_t b) {
+  FSDP_UNROLL
+  for (unsigned half = 0; half < 2; ++half) {
+    std::uint32_t words[4];
+    make_words(words, mask, key + 8 * (lane_of_warp() % 4), query + row_of_lane() + 8 * half, head, b);
+    exchange_words<1>(words);
+    FSDP_UNROLL
+    for (unsigned j = 0; j < 4; ++j)
+      for (unsigned i = 0; i < 2; ++i) factors[j].part[2 * half + i] = factor_of(mask, words[j], i);
+  }
+}
+
+/// The factors of the 16 keys from `key` on (rows) and 8 queries from `query` on (columns).
+__device__ __forceinline__ void column_factors(SumFragment& factors, const DropoutMask& mask, unsigned key, unsigned query,
+                                               std::size_t head, std::size_t b) {
+  const unsigned i = lane_of_warp() / 8;  // four lanes 8 apart have the same columns, and rows whose factors are in word i
+  std::uint32_t words[4];
+  make_words(words, mask, key + i / 2 * 8, query + column_of_lane() + i % 2, head, b);
+  exchange_words<8>(words);
+  FSDP_UNROLL
+  for (unsigned j = 0; j < 4; ++j) factors.part[j] = factor_of(mask, words[j], row_of_lane() % 2);
+}
+
+// --- The kernels. ---
+
+/// Which tile of a block's `rows`, which head and which sequence a block works on.
+struct Place {
+  unsigned first;
+  std::size_t head, b;
+  __device__ Place(unsigned rows, std::size_t T, std::size_t heads, bool last_tile_first) {
+    const unsigned tiles = static_cast<unsigned>((T + rows - 1) / rows), tile = blockIdx.x % tiles;
+    first = (last_tile_first ? tiles - 1 - tile : tile) * rows;
+    head = blockIdx.x / tiles % heads;
+    b = blockIdx.x / tiles / heads;
+  }
+};
+
+/// use(i, buffer) for i in [0, steps), while what begin(i + 1, other buffer) has begun to copy comes. What was begun before
+/// this is there at the first step.
+template <class Begin, class Use>
+__device__ __forceinline__ void each_step(unsigned steps, Begin begin, Use use) {
+  begin(0, 0);
+  commit_copies();
+  for (unsigned i = 0; i < steps; ++i) {
+    wait_copies<0>();
+    __syncthreads();  // the step's rows are there for all, and nobody uses those of the step before
+    if (i + 1 < steps) {
+      begin(i + 1, (i + 1) % 2);
+      commit_copies();
+    }
+    use(i, i % 2);
+  }
+}
+
+/// Two matrices of `step` rows each, in two buffers behind the 128 rows of the block's own.
+template <class E, unsigned W>
+struct Shared {
+  static constexpr unsigned own_rows = 128, step = step_of(W);
+  static constexpr std::size_t bytes = (own_rows + 4 * step) * SharedRows<E, W>::stride * sizeof(E);
+  SharedRows<E, W> own{reinterpret_cast<E*>(dynamic_shared())};
+  __device__ SharedRows<E, W> first(unsigned buffer) const { return own.after(own_rows + 2 * buffer * step); }
+  __device__ SharedRows<E, W> second(unsigned buffer) const { return first(buffer).after(step); }
+};
+
+template <class E, unsigned W>
+struct TensorForward {
+  static constexpr unsigned most_threads = threads;
+  static constexpr unsigned step = step_of(W), n = step / 8, strips = 2, rows = warps * strips * strip;
+  static_assert(rows == Shared<E, W>::own_rows);
+  E* out;
+  float* lse;
+  const E *q, *k, *v;
+  AttentionShape s;
+  DropoutMask mask;
+  float scale;
+
+  __device__ void operator()() const {
+    const unsigned T = static_cast<unsigned>(s.T), D = static_cast<unsigned>(s.D);
+    const Place at(rows, s.T, s.H, true);
+    const std::size_t kv = at.b * s.T * s.kv_stride + at.head / (s.H / s.K) * s.D;
+    const Shared<E, W> shared;
+    shared.own.template begin_copy<rows>(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, T, D);
+
+    const unsigned row_of_warp = warp_of_block() * strips * strip, query = at.first + row_of_warp;
+    const float scale2 = scale * log2_of_e;  // scores count powers of two
+    Strip<W / 8> sums[strips];
+    float top[strips][2], total[strips][2] = {};
+    for (auto& of_strip : top) of_strip[0] = of_strip[1] = -__builtin_huge_valf();
+
+    const unsigned end = at.first + rows < T ? at.first + rows : T;
+    each_step((end + step - 1) / step,
+              [&](unsigned i, unsigned buffer) {
+                shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, i * step, T, D);
+                shared.second(buffer).template begin_copy<step>(v + kv, s.kv_stride, i * step, T, D);
+              },
+              [&](unsigned i, unsigned buffer) {
+                const unsigned key = i * step;
+                if (query >= T || key >= query + strips * strip) return;
+                Strip<n> scores[strips];
+                add_scores(scores, shared.own, row_of_warp, shared.first(buffer));
+                FSDP_UNROLL
+                for (unsigned r = 0; r < strips; ++r)
+                  soften(scores[r], sums[r], top[r], total[r], key, query + strip * r, scale2, at);
+                add_weighted(sums, scores, shared.second(buffer));
+              });
+
+    if (query >= T) return;
+    FSDP_UNROLL
+    for (unsigned r = 0; r < strips; ++r) {
+      const unsigned first = query + strip * r;
+      if (first >= T) continue;
+      const float sum[2] = {sum_of_row(total[r][0]), sum_of_row(total[r][1])};
+      store(out + ((at.b * s.T + first) * s.H + at.head) * s.D, s.H * s.D, T - first, D, sums[r], 1 / sum[0], 1 / sum[1]);
+      for (unsigned half = 0; half < 2; ++half)
+        if (const unsigned row = first + row_of_lane() + 8 * half; column_of_lane() == 0 && row < T)
+          lse[(at.b * s.H + at.head) * s.T + row] = multiply_add(top[r][half], scale, log(sum[half]));
+    }
+  }
+
+  /// Scores of a strip -> exp(score - the largest seen so far), after dropout; what was summed up before shrinks with it.
+  __device__ __forceinline__ void soften(Strip<n>& scores, Strip<W / 8>& sums, float (&top)[2], float (&total)[2], unsigned key,
+                                         unsigned query, float scale2, const Place& at) const {
+    const bool diagonal = key + step > query + 1;
+    FSDP_UNROLL
+    for (unsigned half = 0; half < 2; ++half) {
+      const unsigned last = query + row_of_lane() + 8 * half;
+      float largest = top[half];
+      FSDP_UNROLL
+      for (unsigned c = 0; c < 2 * n; ++c) {
+        float& score = scores.of[c / 2].part[2 * half + c % 2];
+        if (diagonal && key + 8 * (c / 2) + column_of_lane() + c % 2 > last) score = -__builtin_huge_valf();
+        largest = score > largest ? score : largest;
+      }
+      largest = max_of_row(largest);
+      const float shrink = exp2_approximate((top[half] - largest) * scale2), down = -largest * scale2;
+      top[half] = largest;
+      total[half] *= shrink;
+      FSDP_UNROLL
+      for (unsigned c = 0; c < 2 * n; ++c) {
+        float& score = scores.of[c / 2].part[2 * half + c % 2];
+        score = exp2_approximate(multiply_add(score, scale2, down));
+        total[half] += score;
+      }
+      FSDP_UNROLL
+      for (unsigned c = 0; c < W / 4; ++c) sums.of[c / 2].part[2 * half + c % 2] *= shrink;
+    }
+    if (!mask.dropped) return;
+    FSDP_UNROLL
+    for (unsigned j = 0; j < n; j += 4) {
+      SumFragment factors[4];
+      row_factors(factors, mask, key + 8 * j, query, at.head, at.b);
+      FSDP_UNROLL
+      for (unsigned c = 0; c < 16; ++c) scores.of[j + c / 4].part[c % 4] *= factors[c / 4].part[c % 4];
+    }
+  }
+};
+
+/// The gradients of 64 keys and values: sums over the queries from theirs on, of all heads that share them.
+template <class E, unsigned W>
+struct TensorKeyBackward {
+  static constexpr unsigned most_threads = threads;
+  static constexpr unsigned step = step_of(W), n = step / 8, rows = warps * strip;
+  static_assert(2 * rows == Shared<E, W>::own_rows);
+  static constexpr std::size_t shared_bytes = Shared<E, W>::bytes + 4 * step * sizeof(float);
+  E *dk, *dv;
+  const E* d_out;
+  const float *lse, *delta;
+  const E *q, *k, *v;
+  AttentionShape s;
+  DropoutMask mask;
+  float scale;
+
+  __device__ void operator()() const {
+    const unsigned T = static_cast<unsigned>(s.T), D = static_cast<unsigned>(s.D);
+    const Place at(rows, s.T, s.K, false);
+    const std::size_t kv = at.b * s.T * s.kv_stride + at.head * s.D, group = s.H / s.K;
+    const Shared<E, W> shared;
+    const SharedRows<E, W> keys = shared.own, values = shared.own.after(rows);
+    float* const statistics = reinterpret_cast<float*>(dynamic_shared() + Shared<E, W>::bytes);  // lse and delta of the steps
+    keys.template begin_copy<rows>(k + kv, s.kv_stride, at.first, T, D);
+    values.template begin_copy<rows>(v + kv, s.kv_stride, at.first, T, D);
+
+    const unsigned row_of_warp = warp_of_block() * strip, key = at.first + row_of_warp;
+    const unsigned steps_of_head = (T - at.first + step - 1) / step;
+    const float scale2 = scale * log2_of_e;
+    Strip<W / 8> d_keys[1], d_values[1];
+    each_step(
+        static_cast<unsigned>(group) * steps_of_head,
+        [&](unsigned i, unsigned buffer) {
+          const std::size_t head = at.head * group + i / steps_of_head;
+          const unsigned query = at.first + i % steps_of_head * step;
+          shared.first(buffer).template begin_copy<step>(q + at.b * s.T * s.q_stride + head * s.D, s.q_stride, query, T, D);
+          shared.second(buffer).template begin_copy<step>(d_out + (at.b * s.T * s.H + head) * s.D, s.H * s.D, query, T, D);
+          const unsigned r = threadIdx.x % step;
+          if (threadIdx.x < 2 * step) {
+            const float* const from = (threadIdx.x < step ? lse : delta) + (at.b * s.H + head) * s.T;
+            const bool there = query + r < T;
+            copy_async<4>(statistics + 2 * step * buffer + threadIdx.x, there ? from + query + r : from, there);
+          }
+        },
+        [&](unsigned i, unsigned buffer) {
+          const std::size_t head = at.head * group + i / steps_of_head;
+          const unsigned query = at.first + i % steps_of_head * step;
+          if (key >= T || query + step <= key) return;
+          Strip<n> weights[1], slopes[1];
+          add_scores(weights, keys, row_of_warp, shared.first(buffer));
+          add_scores(slopes, values, row_of_warp, shared.second(buffer));
+          const bool diagonal = query + 1 < key + strip;
+          const float *const lses = statistics + 2 * step * buffer, *const deltas = lses + step;
+          FSDP_UNROLL
+          for (unsigned j = 0; j < n; ++j) {  // rows of queries beyond T are zeros, and add nothing
+            SumFragment &weight = weights[0].of[j], &slope = slopes[0].of[j];
+            SumFragment factor;
+            if (mask.dropped) column_factors(factor, mask, key, query + 8 * j, head, at.b);
+            FSDP_UNROLL
+            for (unsigned c = 0; c < 4; ++c) {
+              const unsigned column = 8 * j + column_of_lane() + c % 2;
+              float probability = exp2_approximate(multiply_add(weight.part[c], scale2, -lses[column] * log2_of_e));
+              if (diagonal && key + row_of_lane() + c / 2 * 8 > query + column) probability = 0;
+              weight.part[c] = probability;
+              if (mask.dropped) weight.part[c] *= factor.part[c], slope.part[c] *= factor.part[c];
+              slope.part[c] = probability * (slope.part[c] - deltas[column]);
+            }
+          }
+          add_weighted(d_values, weights, shared.second(buffer));
+          add_weighted(d_keys, slopes, shared.first(buffer));
+        });
+
+    if (key >= T) return;
+    store(dk + kv + key * s.kv_stride, s.kv_stride, T - key, D, d_keys[0], scale, scale);
+    store(dv + kv + key * s.kv_stride, s.kv_stride, T - key, D, d_values[0], 1, 1);
+  }
+};
+
+/// The gradients of 64 queries: sums over the keys up to theirs.
+template <class E, unsigned W>
+struct TensorQueryBackward {
+  static constexpr unsigned most_threads = threads;
+  static constexpr unsigned step = step_of(W), n = step / 8, rows = warps * strip;
+  static_assert(2 * rows == Shared<E, W>::own_rows);
+  E* dq;
+  const E* d_out;
+  const float *lse, *delta;
+  const E *q, *k, *v;
+  AttentionShape s;
+  DropoutMask mask;
+  float scale;
+
+  __device__ void operator()() const {
+    const unsigned T = static_cast<unsigned>(s.T), D = static_cast<unsigned>(s.D);
+    const Place at(rows, s.T, s.H, true);
+    const std::size_t kv = at.b * s.T * s.kv_stride + at.head / (s.H / s.K) * s.D,
+                      of_q = at.b * s.T * s.q_stride + at.head * s.D;
+    const Shared<E, W> shared;
+    const SharedRows<E, W> queries = shared.own, d_outs = shared.own.after(rows);
+    queries.template begin_copy<rows>(q + of_q, s.q_stride, at.first, T, D);
+    d_outs.template begin_copy<rows>(d_out + (at.b * s.T * s.H + at.head) * s.D, s.H * s.D, at.first, T, D);
+
+    const unsigned row_of_warp = warp_of_block() * strip, query = at.first + row_of_warp;
+    const float scale2 = scale * log2_of_e;
+    float down[2] = {}, delta_of[2] = {};
+    for (unsigned half = 0; half < 2; ++half)
+      if (const unsigned row = query + row_of_lane() + 8 * half; row < T) {
+        down[half] = -lse[(at.b * s.H + at.head) * s.T + row] * log2_of_e;
+        delta_of[half] = delta[(at.b * s.H + at.head) * s.T + row];
+      }
+    Strip<W / 8> d_queries[1];
+    const unsigned end = at.first + rows < T ? at.first + rows : T;
+    each_step((end + step - 1) / step,
+              [&](unsigned i, unsigned buffer) {
+                shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, i * step, T, D);
+                shared.second(buffer).template begin_copy<step>(v + kv, s.kv_stride, i * step, T, D);
+              },
+              [&](unsigned i, unsigned buffer) {
+                const unsigned key = i * step;
+                if (query >= T || key >= query + strip) return;
+                Strip<n> scores[1], slopes[1];
+                add_scores(scores, queries, row_of_warp, shared.first(buffer));
+                add_scores(slopes, d_outs, row_of_warp, shared.second(buffer));
+                const bool diagonal = key + step > query + 1;
+                FSDP_UNROLL
+                for (unsigned j = 0; j < n; j += 4) {
+                  SumFragment factors[4];
+                  if (mask.dropped) row_factors(factors, mask, key + 8 * j, query, at.head, at.b);
+                  FSDP_UNROLL
+                  for (unsigned c = 0; c < 16; ++c) {
+                    const unsigned half = c / 2 % 2, column = 8 * (j + c / 4) + column_of_lane() + c % 2;
+                    float& slope = slopes[0].of[j + c / 4].part[c % 4];
+                    const float score = scores[0].of[j + c / 4].part[c % 4];
+                    float probability = exp2_approximate(multiply_add(score, scale2, down[half]));
+                    if (diagonal && key + column > query + row_of_lane() + 8 * half) probability = 0;
+                    if (mask.dropped) slope *= factors[c / 4].part[c % 4];
+                    slope = probability * (slope - delta_of[half]);
+                  }
+                }
+                add_weighted(d_queries, slopes, shared.first(buffer));
+              });
+
+    if (query < T) store(dq + of_q + query * s.q_stride, s.q_stride, T - query, D, d_queries[0], scale, scale);
+  }
+};
+
+/// f.operator()<E, W>() with the type, and with the smallest width of rows that heads of D fit; what is beyond D is zero.
+template <class F>
+cudaError_t with_type_and_width(DType type, std::size_t D, F f) {
+  const auto with_width = [&]<class E>() {
+    if (D <= 32) return f.template operator()<E, 32>();
+    if (D <= 64) return f.template operator()<E, 64>();
+    if (D <= 80) return f.template operator()<E, 80>();
+    if (D <= 96) return f.template operator()<E, 96>();
+    return f.template operator()<E, 128>();
+  };
+  return type == DType::bf16 ? with_width.template operator()<bf16>() : with_width.template operator()<f16>();
+}
+
+unsigned blocks_of(const AttentionShape& s, unsigned rows, std::size_t heads) {
+  return static_cast<unsigned>((s.T + rows - 1) / rows * heads * s.B);
+}
+
+float scale_of(const AttentionShape& s) { return 1 / std::sqrt(static_cast<float>(s.D)); }
+
+template <class... Pointers>
+void expect_aligned(Pointers... pointers) {
+  for (const void* pointer : {static_cast<const void*>(pointers)...})
+    expect(reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0,
+           "what attention reads and writes lies on multiples of 16 bytes");
+}
+
+}  // namespace
+
+cudaError_t tensor_attention_forward(cudaStream_t stream, const AttentionForwardCall& call) {
+  const AttentionShape& s = call.shape;
+  expect_aligned(call.q, call.k, call.v, call.out);
+  return with_type_and_width(call.type, s.D, [&]<class E, unsigned W>() {
+    using Kernel = TensorForward<E, W>;
+    return launch_kernel(stream, blocks_of(s, Kernel::rows, s.H), threads, Shared<E, W>::bytes,
+                         Kernel{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q),
+                                static_cast<const E*>(call.k), static_cast<const E*>(call.v), s, call.mask, scale_of(s)});
+  });
+}
+
+cudaError_t tensor_attention_backward(cudaStream_t stream, const AttentionBackwardCall& call) {
+  const AttentionShape& s = call.shape;
+  expect_aligned(call.q, call.k, call.v, call.d_out, call.dq, call.dk, call.dv);
+  return with_type_and_width(call.type, s.D, [&]<class E, unsigned W>() {
+    const E *const d_out = static_cast<const E*>(call.d_out), *const q = static_cast<const E*>(call.q),
+                   *const k = static_cast<const E*>(call.k), *const v = static_cast<const E*>(call.v);
+    using OfKeys = TensorKeyBackward<E, W>;
+    const cudaError_t status = launch_kernel(stream, blocks_of(s, OfKeys::rows, s.K), threads, OfKeys::shared_bytes,
+                                             OfKeys{static_cast<E*>(call.dk), static_cast<E*>(call.dv), d_out, call.lse,
+                                                    call.scratch, q, k, v, s, call.mask, scale_of(s)});
+    if (status != cudaSuccess) return status;
+    using OfQueries = TensorQueryBackward<E, W>;
+    return launch_kernel(
+        stream, blocks_of(s, OfQueries::rows, s.H), threads, Shared<E, W>::bytes,
+        OfQueries{static_cast<E*>(call.dq), d_out, call.lse, call.scratch, q, k, v, s, call.mask, scale_of(s)});
+  });
+}
+
+}  // namespace fsdp::kernels

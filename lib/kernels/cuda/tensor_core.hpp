@@ -1,0 +1,162 @@
+// What kernels say to tensor cores, and to the unit that copies into shared memory while lanes compute: a function for each
+// instruction, all of compute capability 8.0 and later. nvcc gets PTX; on the double of CUDA that tests use, the lanes of a
+// warp meet and exchange what they hold (tests/cuda_double/include/cuda_double_tensor_core.h). Only .cu files include this
+// header.
+//
+// A product is of a whole warp. With g = lane / 4 and t = lane % 4, a lane holds these numbers of its operands (PTX ISA,
+// "Matrix Fragments for mma.m16n8k16 with floating point type"), two 16-bit numbers in a register, the first one in its lower
+// half:
+//   left, 16 x 16    rows g, g + 8, g, g + 8 of columns 2t and 2t + 1, the last two 8 columns further on
+//   right, 16 x 8    rows 2t and 2t + 1 of column g, then 8 rows further on
+//   sum, 16 x 8      columns 2t and 2t + 1 of row g, then of row g + 8
+// Hence sums of two products beside each other, rounded to 16 bits, are a left operand without any exchange of lanes.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "base/element.hpp"
+#include "kernels/math.hpp"
+
+#if defined(FSDP_CUDA_DOUBLE)
+#include "cuda_double_tensor_core.h"
+#endif
+
+namespace fsdp::kernels {
+
+struct LeftFragment {
+  std::uint32_t part[4];
+};
+struct RightFragment {
+  std::uint32_t part[2];
+};
+struct SumFragment {
+  float part[4] = {};
+};
+
+/// What ldmatrix gives: four 8 x 8 parts.
+struct FourParts {
+  std::uint32_t part[4];
+};
+
+#if defined(FSDP_CUDA_DOUBLE)
+
+template <class E>
+inline constexpr cuda_double::Half half_of = std::is_same_v<E, bf16> ? cuda_double::Half::bf16 : cuda_double::Half::f16;
+
+// Each is a barrier of the warp, at the place that calls it.
+using Where = cuda_double::Where;
+
+template <class E>
+void mma(SumFragment& sum, const LeftFragment& left, const RightFragment& right, Where where = Where::current()) {
+  cuda_double::mma(half_of<E>, sum.part, left.part, right.part, where);
+}
+inline FourParts ldmatrix(const void* row, Where where = Where::current()) {
+  FourParts parts;
+  cuda_double::ldmatrix(parts.part, row, false, where);
+  return parts;
+}
+inline FourParts ldmatrix_transposed(const void* row, Where where = Where::current()) {
+  FourParts parts;
+  cuda_double::ldmatrix(parts.part, row, true, where);
+  return parts;
+}
+template <unsigned bytes>
+void copy_async(void* to, const void* from, bool there) {
+  cuda_double::copy_async(to, from, bytes, there);
+}
+inline void commit_copies() { cuda_double::commit_copies(); }
+template <unsigned groups>
+void wait_copies() {
+  cuda_double::wait_copies(groups);
+}
+template <class E>
+std::uint32_t pack(float first, float second) {
+  return E(first).bits | static_cast<std::uint32_t>(E(second).bits) << 16;
+}
+inline float exp2_approximate(float x) { return std::exp2(x); }
+
+#else
+
+/// sum += left * right, in fp32.
+template <class E>
+__device__ __forceinline__ void mma(SumFragment& sum, const LeftFragment& left, const RightFragment& right) {
+  float* const s = sum.part;
+  const std::uint32_t *const a = left.part, *const b = right.part;
+  if constexpr (std::is_same_v<E, bf16>)
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ unsigned shared_address(const void* in_shared_memory) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(in_shared_memory));
+}
+
+/// Reads four 8 x 8 matrices of 16-bit numbers. `row`: for lane 8 i + r, row r of matrix i, 16 bytes of shared memory on a
+/// multiple of 16. Part i has columns 2t and 2t + 1 of row g of matrix i.
+__device__ __forceinline__ FourParts ldmatrix(const void* row) {
+  FourParts p;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(p.part[0]), "=r"(p.part[1]), "=r"(p.part[2]), "=r"(p.part[3])
+               : "r"(shared_address(row))
+               : "memory");
+  return p;
+}
+/// The same of the transposed matrices: rows 2t and 2t + 1 of column g.
+__device__ __forceinline__ FourParts ldmatrix_transposed(const void* row) {
+  FourParts p;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(p.part[0]), "=r"(p.part[1]), "=r"(p.part[2]), "=r"(p.part[3])
+               : "r"(shared_address(row))
+               : "memory");
+  return p;
+}
+
+/// Begins to copy 4 or 16 bytes from device memory to shared memory, both on a multiple of that; zeros if they are not `there`.
+/// They have come for the lane once it has waited, and for the others of its block after the next barrier.
+template <unsigned bytes>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
+  static_assert(bytes == 4 || bytes == 16);
+  if constexpr (bytes == 16)  // past the first cache, which other copies would not find it in
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0)
+                 : "memory");
+}
+/// What this lane has begun to copy since the last call is a group.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits for this lane's groups except the last `groups`.
+template <unsigned groups>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+}
+
+/// Both numbers, rounded to E, in a register.
+template <class E>
+__device__ __forceinline__ std::uint32_t pack(float first, float second) {
+  std::uint32_t both;
+  if constexpr (std::is_same_v<E, bf16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  return both;
+}
+
+/// 2^x in one instruction, with a relative error of 2^-22; 0 below -126.
+__device__ __forceinline__ float exp2_approximate(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#endif
+
+}  // namespace fsdp::kernels

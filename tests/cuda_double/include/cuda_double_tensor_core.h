@@ -1,0 +1,31 @@
+// Tensor cores and asynchronous copies on the double of CUDA (cuda_runtime_api.h says what that is); the product calls them
+// through kernels/cuda/tensor_core.hpp.
+//
+// A product, and ldmatrix, is a barrier of a whole warp: lanes that come to different calls, or not at all, end the process as
+// they do at __syncwarp(). Which lane holds which number is what the PTX ISA says, written here once more and apart from the
+// product.
+//
+// A copy fills its place with the bytes 0xff (NaN) when it begins, and reads and writes nothing until the lane that began it
+// waits for it. So who begins a copy while others still read its place, who forgets to wait, and who forgets the barrier behind
+// the wait computes with NaN. Copies that nobody waits for are never made.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda_runtime.h"
+
+namespace fsdp::cuda_double {
+
+enum class Half { bf16, f16 };
+
+/// mma.sync.aligned.m16n8k16 with sums in fp32, in the order of k.
+void mma(Half type, float (&sum)[4], const std::uint32_t (&left)[4], const std::uint32_t (&right)[2], Where where);
+/// ldmatrix.sync.aligned.m8n8.x4, with .trans if `transposed`.
+void ldmatrix(std::uint32_t (&parts)[4], const void* row, bool transposed, Where where);
+
+/// cp.async, with a source of no bytes unless they are `there`; cp.async.commit_group; cp.async.wait_group.
+void copy_async(void* to, const void* from, unsigned bytes, bool there);
+void commit_copies();
+void wait_copies(unsigned groups);
+
+}  // namespace fsdp::cuda_double

@@ -1,0 +1,182 @@
+// Attention on the GPU beside the CPU's, which computes in fp32 from the same 16-bit numbers. q, k and v are parts of one
+// matrix, as in a model, with columns behind them that nobody may touch. All is run twice, and must give the same bits. Exits
+// 77 where there is no device.
+#include "kernels/cuda_twin.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cuda/attention.hpp"
+#include "kernels/cuda/tensor_attention.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/threads.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+namespace k = fsdp::kernels;
+
+namespace {
+
+int failures = 0;
+
+struct Case {
+  std::size_t B, T, H, K, D;
+  float dropout = 0;
+  std::size_t behind = 8;  // columns behind q, k and v
+
+  constexpr std::size_t width() const { return (H + 2 * K) * D; }
+  constexpr std::size_t stride() const { return width() + behind; }
+  constexpr k::AttentionShape shape() const { return {B, T, H, K, D, stride(), stride()}; }
+};
+
+template <class E>
+struct Results {
+  std::vector<E> out, d_qkv;
+  std::vector<float> lse;
+};
+
+template <class E>
+std::vector<E> rounded(const std::vector<float>& x) {
+  return std::vector<E>(x.begin(), x.end());
+}
+
+constexpr float mark = 55;
+
+template <class E>
+Results<E> on_gpu(const Case& c, const std::vector<E>& qkv, const std::vector<E>& d_out, const k::DropoutMask& mask,
+                  const char* seed) {
+  ::setenv("FSDP_CUDA_DOUBLE_SEED", seed, 1);  // the double's delays, and the order of its lanes
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), "cudaStreamCreateWithPriority");
+  const std::size_t key = c.H * c.D, value = key + c.K * c.D;
+  const DeviceCopy<E> in(qkv), d_result(d_out), result(std::vector<E>(d_out.size(), E(mark))),
+      d_in(std::vector<E>(qkv.size(), E(mark)));
+  const DeviceCopy<float> lse(std::vector<float>(c.B * c.H * c.T, mark)),
+      scratch(std::vector<float>(c.B * c.H * c.T, std::numeric_limits<float>::quiet_NaN()));
+  check(cudaDeviceSynchronize(), "copying");
+  check(k::attention_forward_cuda(
+            stream, {dtype_of<E>, result.data(), lse.data(), in.data(), in.data() + key, in.data() + value, c.shape(), mask}),
+        "attention");
+  check(k::attention_backward_cuda(
+            stream, {dtype_of<E>, d_in.data(), d_in.data() + key, d_in.data() + value, d_result.data(), result.data(),
+                     lse.data(), in.data(), in.data() + key, in.data() + value, c.shape(), scratch.data(), mask}),
+        "attention's backward pass");
+  check(cudaStreamSynchronize(stream), "attention");
+  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  return {result.fetch(), d_in.fetch(), lse.fetch()};
+}
+
+Results<float> on_cpu(const Case& c, const std::vector<float>& qkv, const std::vector<float>& d_out,
+                      const k::DropoutMask& mask) {
+  const std::size_t key = c.H * c.D, value = key + c.K * c.D;
+  Results<float> r{std::vector<float>(d_out.size()), std::vector<float>(qkv.size(), mark), std::vector<float>(c.B * c.H * c.T)};
+  std::vector<float> scratch(k::attention_scratch(c.shape(), k::traits_of_cpu()));
+  k::attention_forward(cpu(), r.out.data(), r.lse.data(), qkv.data(), qkv.data() + key, qkv.data() + value, c.shape(),
+                       scratch.data(), mask);
+  k::attention_backward(cpu(), r.d_qkv.data(), r.d_qkv.data() + key, r.d_qkv.data() + value, d_out.data(), r.out.data(),
+                        r.lse.data(), qkv.data(), qkv.data() + key, qkv.data() + value, c.shape(), scratch.data(), mask);
+  return r;
+}
+
+/// The largest difference, and the largest number.
+struct Error {
+  double apart = 0, largest = 0;
+  void add(float got, float want) {
+    const double difference = std::abs(static_cast<double>(got) - static_cast<double>(want));
+    if (!(difference <= apart)) apart = difference;  // also what is not a number, which then stays
+    largest = std::max(largest, std::abs(static_cast<double>(want)));
+  }
+};
+
+/// The largest relative error of one rounding to E; for fp32, of a sum of a few hundred terms.
+template <class E>
+constexpr double rounding = dtype_of<E> == DType::bf16  ? 0x1p-8
+                            : dtype_of<E> == DType::f16 ? 0x1p-11
+                                                        : 0x1p-18;
+
+template <class E>
+void compare(const char* type, const Case& c) {
+  const k::DropoutMask mask = k::dropout_mask(c.dropout, 1, 2, 3, 4, c.T);
+  const std::vector<E> qkv = rounded<E>(numbers(c.B * c.T * c.stride(), 1)),
+                       d_out = rounded<E>(numbers(c.B * c.T * c.H * c.D, 2));
+  const Results<float> want =
+      on_cpu(c, std::vector<float>(qkv.begin(), qkv.end()), std::vector<float>(d_out.begin(), d_out.end()), mask);
+  const Results<E> got = on_gpu(c, qkv, d_out, mask, "1"), again = on_gpu(c, qkv, d_out, mask, "2");
+  const auto same = [](const auto& a, const auto& b) { return std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0; };
+  const bool repeats = same(got.out, again.out) && same(got.lse, again.lse) && same(got.d_qkv, again.d_qkv);
+
+  Error out, lse, d_q, d_k, d_v;
+  bool marks = true;
+  for (std::size_t i = 0; i < want.out.size(); ++i) out.add(got.out[i], want.out[i]);
+  for (std::size_t i = 0; i < want.lse.size(); ++i) lse.add(got.lse[i], want.lse[i]);
+  for (std::size_t i = 0; i < want.d_qkv.size(); ++i) {
+    const std::size_t column = i % c.stride();
+    if (column >= c.width())
+      marks = marks && static_cast<float>(got.d_qkv[i]) == mark;
+    else
+      (column < c.H * c.D ? d_q : column < (c.H + c.K) * c.D ? d_k : d_v).add(got.d_qkv[i], want.d_qkv[i]);
+  }
+  if (c.T == 1) d_q.largest = d_k.largest = d_v.largest;  // these are zero: softmax of one number is constant
+
+  // Rounded are the results, and before that what tensor cores multiply: the probabilities for out and dv, the gradients of
+  // scores for dq and dk. The latter also see the rounding of out, which the backward pass reads.
+  struct {
+    const char* name;
+    Error error;
+    double allowed;
+  } const results[] = {{"out", out, 2 * rounding<E>},
+                       {"dq", d_q, 4 * rounding<E>},
+                       {"dk", d_k, 4 * rounding<E>},
+                       {"dv", d_v, 2 * rounding<E>},
+                       {"lse", lse, rounding<float>}};
+  bool ok = marks && repeats;
+  std::printf("%s on %s, B %zu T %zu H %zu K %zu D %zu dropout %.1f:", type,
+              k::tensor_attention_takes(dtype_of<E>, c.shape()) ? "tensor cores" : "CUDA cores", c.B, c.T, c.H, c.K, c.D,
+              static_cast<double>(c.dropout));
+  for (const auto& [name, error, allowed] : results) {
+    const double part = error.apart / error.largest / allowed;
+    std::printf(" %s %.2f", name, part);
+    ok = ok && part <= 1;
+  }
+  std::printf(" of what is allowed%s%s%s\n", marks ? "" : ", columns behind were overwritten",
+              repeats ? "" : ", other bits again", ok ? "" : "  FAILED");
+  failures += !ok;
+}
+
+/// Numbers of tokens around the sizes of tiles.
+template <class E>
+void compare_all(const char* type) {
+  for (const std::size_t D : {32, 64, 80, 96, 128}) {
+    compare<E>(type, {2, 1, 2, 2, D});
+    compare<E>(type, {1, 17, 2, 1, D, 0.2f});
+    compare<E>(type, {2, 63, 2, 2, D, 0.5f});
+    compare<E>(type, {1, 64, 3, 1, D});
+    compare<E>(type, {1, 65, 4, 2, D, 0.1f, 0});
+    compare<E>(type, {2, 129, 2, 1, D});
+    compare<E>(type, {1, 200, 1, 1, D, 0.2f, 40});
+  }
+  for (const std::size_t D : {8, 48, 112}) compare<E>(type, {2, 70, 4, 2, D, 0.3f});  // not the width of any kernel
+  compare<E>(type, {2, 70, 4, 2, 33, 0.3f, 0});
+  compare<E>(type, {1, 70, 2, 1, 136});
+}
+
+static_assert(k::tensor_attention_takes(DType::bf16, Case{1, 1, 2, 1, 128}.shape()) &&
+              k::tensor_attention_takes(DType::f16, Case{1, 1, 2, 1, 80}.shape()));
+static_assert(!k::tensor_attention_takes(DType::f32, Case{1, 1, 2, 1, 64}.shape()) &&
+              !k::tensor_attention_takes(DType::bf16, Case{1, 1, 2, 1, 33}.shape()) &&
+              !k::tensor_attention_takes(DType::bf16, Case{1, 1, 2, 1, 136}.shape()) &&
+              !k::tensor_attention_takes(DType::bf16, Case{1, 1, 2, 1, 64, 0, 4}.shape()));
+
+}  // namespace
+
+int main() {
+  skip_without_device();
+  compare_all<bf16>("bf16");
+  compare_all<f16>("fp16");
+  for (const float dropout : {0.0f, 0.2f})
+    for (const std::size_t D : {12, 64}) compare<float>("fp32", {2, 65, 4, 2, D, dropout});
+  compare<bf16>("bf16", {1, 65, 4, 2, 64, 0.2f, 4});  // heads that do not begin on multiples of 16 bytes
+  return failures > 0;
+}
