@@ -17,21 +17,21 @@ namespace k = fsdp::kernels;
 
 namespace {
 
-int failures = 0;
-
 template <class Body>
 void run_on_cpu(const Body& body, std::size_t rows) {
   k::launch(cpu(), body, rows);
 }
-template <class Rule>
-void run_on_cpu(const k::ElementUpdate<Rule, float>& body, std::size_t rows) {
+template <class Rule, class State>
+void run_on_cpu(const k::ElementUpdate<Rule, State>& body, std::size_t rows) {
   k::update_on_cpu(cpu(), body, rows);
 }
 
-/// make(floats, tokens) gives the body with its pointers; `n` floats. `tolerance` is relative to the largest value.
-template <class Make>
-void compare(const char* name, std::size_t n, std::size_t rows, float tolerance, Make make) {
-  const std::vector<float> start = numbers(n);
+/// make(floats, tokens) gives the body with its pointers; `n` floats, of which prepare(floats) changes some. `tolerance` is
+/// relative to the largest value.
+template <class Make, class Prepare>
+void compare(const char* name, std::size_t n, std::size_t rows, float tolerance, Make make, Prepare prepare) {
+  std::vector<float> start = numbers(n);
+  prepare(start.data());
   std::vector<std::int32_t> tokens(64);
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = i % 7 == 3 ? 2 : static_cast<std::int32_t>(i * 5 % 11);
 
@@ -58,7 +58,11 @@ void compare(const char* name, std::size_t n, std::size_t rows, float tolerance,
   const bool ok = finite && ran && error <= tolerance * size;
   std::printf("%-24s relative difference %.1e, allowed %.1e%s\n", name, error / size, static_cast<double>(tolerance),
               ok ? "" : "  FAILED");
-  failures += !ok;
+  if (!ok) count_failure();
+}
+template <class Make>
+void compare(const char* name, std::size_t n, std::size_t rows, float tolerance, Make make) {
+  compare(name, n, rows, tolerance, make, [](float*) {});
 }
 
 }  // namespace
@@ -157,6 +161,87 @@ int main() {
   optimizer("sgd", k::SgdRule{0.99f, 0.1f, 0.1f});
   optimizer("momentum", k::MomentumRule{0.1f, 0.1f, 0.9f, 1, 0.9f});
   optimizer("lion", k::LionRule{0.99f, 0.01f, 0.9f, 0.1f, 0.99f, 0.01f});
+
+  // States in bf16 and what follows them: other lanes read what some have written. The part begins inside of a block.
+  const k::RoundingNoise noise = k::rounding_noise(fsdp::RandomSite::optimizer_state, 1, 2, 3, 1000);
+  const std::size_t parts = (1000 + n + k::flat_block - 1) / k::flat_block, words = sizeof(k::ExactSum) / sizeof(float);
+  const auto states = [=]<int count>(std::integral_constant<int, count>, F at, F parameter, F gradient, F copy) {
+    k::ElementMemory<std::uint16_t, count> memory{.parameter = parameter,
+                                                  .state = {},
+                                                  .gradient = gradient,
+                                                  .n = n,
+                                                  .norm = nullptr,
+                                                  .scales = true,
+                                                  .noise = noise,
+                                                  .copy = {reinterpret_cast<std::uint16_t*>(copy), DType::bf16}};
+    for (int s = 0; s < count; ++s) memory.state[s] = reinterpret_cast<std::uint16_t*>(at + static_cast<std::size_t>(s) * n);
+    return memory;
+  };
+  constexpr std::integral_constant<int, 1> one;
+  constexpr std::integral_constant<int, 2> two;
+  const auto make_positive = [=](F x) {  // the second state: squares
+    auto* const v = reinterpret_cast<std::uint16_t*>(x + n);
+    for (std::size_t i = 0; i < n; ++i) v[i] &= 0x3fffu;
+  };
+  const auto finite = [=](F x, std::size_t count) {  // numbers that are bf16's
+    auto* const s = reinterpret_cast<std::uint16_t*>(x);
+    for (std::size_t i = 0; i < count; ++i) s[i] = fsdp::bf16(static_cast<float>(i % 97) * 0.01f - 0.5f).bits;
+  };
+  // A lane that reads a second moment before it is written finds zero there, and a direction that is far too long.
+  const auto sums_are_zero = [=](F x) {
+    finite(x, n), std::fill_n(x + n, n, 0.0f);
+    std::fill_n(x + 4 * n, 2 * words, 0.0f);
+  };
+  const auto sum = [=](F x, std::size_t i) { return reinterpret_cast<k::ExactSum*>(x + 4 * n) + i; };
+  static_assert(4 * n % 2 == 0);
+  compare(
+      "adamw in bf16", 5 * n, parts, rounding,
+      [=](F x, I) {
+        return k::ElementUpdate<k::AdamRule<false>, std::uint16_t>{{0.99f, 0, 0.9f, 0.1f, 0.99f, 0.01f, 0.01f, 1.1f, 1e-8f},
+                                                                   states(two, x, x + 2 * n, x + 3 * n, x + 4 * n)};
+      },
+      [=](F x) { finite(x, n), finite(x + n, n), make_positive(x), finite(x + 4 * n, 2 * n); });
+  compare(
+      "round at random", 2 * n, parts, 0,
+      [=](F x, I) {
+        return k::ElementUpdate<k::KeepRule, std::uint16_t>{{true}, states(one, x, x + n, x + n, nullptr)};
+      },
+      [=](F x) { finite(x, 2 * n); });
+  compare(
+      "lamb's sums", 4 * n + 2 * words, parts, 0,
+      [=](F x, I) {
+        return k::LambStatistics<std::uint16_t>{{0.9f, 0.1f, 0.99f, 0.01f, 1.1f, 1.2f, 1e-12f, 0.01f},
+                                                states(two, x, x + 2 * n, x + 3 * n, nullptr),
+                                                sum(x, 0),
+                                                sum(x, 1)};
+      },
+      sums_are_zero);
+  compare(
+      "adafactor's sums", 4 * n + 2 * words, parts, 0,
+      [=](F x, I) {
+        return k::VarianceStatistics<std::uint16_t>{
+            {1e-20f}, states(one, x + n, x + 2 * n, x + 3 * n, nullptr), 0.3f, sum(x, 0)};
+      },
+      sums_are_zero);
+  // From inside of one row to inside of another.
+  const k::MatrixPart part{100, n - 300, C};
+  const std::size_t strips = (C + k::ColumnSquares::strip - 1) / k::ColumnSquares::strip;
+  const auto norm_of = [](F x) { return reinterpret_cast<k::GradientNorm*>(x); };
+  const auto set_norm = [=](F x) { *norm_of(x) = {.norm = 1000, .scale = 0.5, .finite = true}; };
+  compare(
+      "column squares", 16 + 4 * C + n, strips, 0,
+      [=](F x, I) {
+        return k::ColumnSquares{norm_of(x),       part,           part.first_row(),
+                                part.row_count(), x + 16 + 4 * C, reinterpret_cast<std::int64_t*>(x + 16)};
+      },
+      set_norm);
+  compare(
+      "row squares", 16 + 4 * R + n, part.row_count(), 0,
+      [=](F x, I) {
+        return k::RowSquares{norm_of(x), part, part.first_row(), x + 16 + 4 * R, reinterpret_cast<std::int64_t*>(x + 16)};
+      },
+      set_norm);
+
   const std::size_t counters = (6 + n + 3) / 4 - 6 / 4;
   compare("normal numbers", n, (counters + 255) / 256, 0, [](F x, I) { return k::NormalFill{x, n, 6, 3, 4, 0.5f, 0.02f}; });
 
@@ -173,6 +258,6 @@ int main() {
   const std::vector<k::ExactSum> got = device.fetch();
   const bool same = std::memcmp(got.data(), host.data(), sizeof(k::ExactSum)) == 0;
   std::printf("%-24s %s\n", "squares", same ? "same integers" : "FAILED");
-  failures += !same;
+  if (!same) count_failure();
   return failures > 0;
 }

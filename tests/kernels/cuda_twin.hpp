@@ -13,6 +13,13 @@
 
 namespace fsdp::test {
 
+/// Counts what has failed. Whoever wants to know only whether something does (cuda_double/every-barrier) has it end there.
+inline int failures = 0;
+inline void count_failure() {
+  ++failures;
+  if (std::getenv("FSDP_TWIN_ENDS_AT_FAILURE")) std::exit(1);
+}
+
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   std::printf("%s: %s\n", what, cudaGetErrorString(status));

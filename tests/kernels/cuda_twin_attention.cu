@@ -19,7 +19,6 @@ namespace k = fsdp::kernels;
 
 namespace {
 
-int failures = 0;
 
 struct Case {
   std::size_t B, T, H, K, D;
@@ -142,7 +141,7 @@ void compare(const char* type, const Case& c) {
   }
   std::printf(" of what is allowed%s%s%s\n", marks ? "" : ", columns behind were overwritten",
               repeats ? "" : ", other bits again", ok ? "" : "  FAILED");
-  failures += !ok;
+  if (!ok) count_failure();
 }
 
 /// Numbers of tokens around the sizes of tiles.

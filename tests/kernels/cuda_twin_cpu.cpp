@@ -4,12 +4,14 @@
 
 namespace fsdp::kernels {
 
-template <class Rule>
-void update_on_cpu(Stream& stream, const ElementUpdate<Rule, float>& body, std::size_t rows) {
-  launch_rows(stream, row_functions<ElementUpdate<Rule, float>>, &body, rows);
+template <class Rule, class State>
+void update_on_cpu(Stream& stream, const ElementUpdate<Rule, State>& body, std::size_t rows) {
+  launch_rows(stream, row_functions<ElementUpdate<Rule, State>>, &body, rows);
 }
 
 template void update_on_cpu(Stream&, const ElementUpdate<AdamRule<false>, float>&, std::size_t);
+template void update_on_cpu(Stream&, const ElementUpdate<AdamRule<false>, std::uint16_t>&, std::size_t);
+template void update_on_cpu(Stream&, const ElementUpdate<KeepRule, std::uint16_t>&, std::size_t);
 template void update_on_cpu(Stream&, const ElementUpdate<AdamRule<true>, float>&, std::size_t);
 template void update_on_cpu(Stream&, const ElementUpdate<SgdRule, float>&, std::size_t);
 template void update_on_cpu(Stream&, const ElementUpdate<MomentumRule, float>&, std::size_t);

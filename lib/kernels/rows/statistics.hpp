@@ -34,9 +34,8 @@ struct LambStatistics {
       s[0] = d.beta1 * s[0] + d.one_minus_beta1 * g;
       s[1] = d.beta2 * s[1] + d.one_minus_beta2 * g * g;
     });
-    lanes.sync();
     const std::size_t first = m.begin(b), count = m.end(b) - first;
-    Squares::add(lanes, weights, count, Squares::Element{m.parameter + first});
+    Squares::add(lanes, weights, count, Squares::Element{m.parameter + first});  // its sums bring the lanes together
     Squares::add(lanes, directions, count, [=](std::size_t i) FSDP_LANE {
       return d(m.parameter[first + i], m.load(0, first + i), m.load(1, first + i));
     });

@@ -79,9 +79,7 @@ T exchange_value(const char* name, unsigned mask, T value, unsigned source, Wher
 
 void __syncthreads(std::source_location where = std::source_location::current());
 
-inline void __syncwarp(unsigned mask = 0xffffffffu, std::source_location where = std::source_location::current()) {
-  fsdp::cuda_double::vote("__syncwarp", mask, false, where);
-}
+void __syncwarp(unsigned mask = 0xffffffffu, std::source_location where = std::source_location::current());
 
 // The lanes of a warp are cut into groups of `width`, a power of two. Who asks for a lane that is out of reach gets its own
 // value.

@@ -111,6 +111,7 @@ class Runner {
 
   void run(const Launch& launch, std::minstd_rand& dice);
   std::byte* shared_memory() const { return shared_; }
+  const std::type_info& kernel() const { return *launch_->kernel; }
 
   // Called by lanes.
   void block_barrier(Where where);
@@ -430,10 +431,24 @@ void meet(const char* name, void* mine, Together together, Where where) {
 
 void refuse(const std::string& text) { runner->refuse(text); }
 
-void copy_async(void* to, const void* from, unsigned bytes, bool there) { runner->begin_copy(to, there ? from : nullptr, bytes); }
+void copy_async(void* to, const void* from, unsigned bytes, bool there) {
+  runner->begin_copy(to, there ? from : nullptr, bytes);
+}
 void commit_copies() { runner->commit_copies(); }
-void wait_copies(unsigned groups) { runner->finish_copies(groups); }
+void wait_copies(unsigned groups) {
+  if (!is_left_out(__builtin_return_address(0), "wait_copies", runner->kernel())) runner->finish_copies(groups);
+}
 
 }  // namespace fsdp::cuda_double
 
-void __syncthreads(std::source_location where) { fsdp::cuda_double::runner->block_barrier(where); }
+void __syncthreads(std::source_location where) {
+  fsdp::cuda_double::Runner& runner = *fsdp::cuda_double::runner;
+  if (!fsdp::cuda_double::is_left_out(__builtin_return_address(0), "__syncthreads", runner.kernel()))
+    runner.block_barrier(where);
+}
+
+void __syncwarp(unsigned mask, std::source_location where) {
+  fsdp::cuda_double::Runner& runner = *fsdp::cuda_double::runner;
+  if (!fsdp::cuda_double::is_left_out(__builtin_return_address(0), "__syncwarp", runner.kernel()))
+    runner.warp_barrier("__syncwarp", mask, 0, fsdp::cuda_double::lane_of_warp(), where);
+}

@@ -80,6 +80,8 @@ void run(const Launch& launch, std::minstd_rand& dice);
 /// Waits for the whole warp. The lane that comes last calls together() with what each lane has brought, before any goes on.
 using Together = void (*)(void* const* brought);
 void meet(const char* name, void* mine, Together together, Where where);
+/// Whether lanes pass the barrier by that was called from `caller` (barriers.cpp).
+bool is_left_out(const void* caller, const char* name, const std::type_info& kernel);
 /// Ends the process with a message that names the kernel and the lane.
 [[noreturn]] void refuse(const std::string& text);
 
