@@ -430,7 +430,9 @@ void meet(const char* name, void* mine, Together together, Where where) {
 
 void refuse(const std::string& text) { runner->refuse(text); }
 
-void copy_async(void* to, const void* from, unsigned bytes, bool there) { runner->begin_copy(to, there ? from : nullptr, bytes); }
+void copy_async(void* to, const void* from, unsigned bytes, bool there) {
+  runner->begin_copy(to, there ? from : nullptr, bytes);
+}
 void commit_copies() { runner->commit_copies(); }
 void wait_copies(unsigned groups) { runner->finish_copies(groups); }
 
