@@ -1,11 +1,10 @@
-// Causal attention on CUDA cores, for every type: FlashAttention's online softmax over tiles of 32 queries and 32 keys (Dao et
-// al. 2022, Algorithm 1), and FlashAttention-2's backward pass from lse and delta (Dao 2023, Algorithm 2), once for the
-// gradients of keys and values and once for those of queries, so that no sum is shared among blocks and the order of all sums
-// is fixed.
+// Causal attention on CUDA cores, for what tensor cores do not take (tensor_attention.hpp): FlashAttention's online softmax
+// over tiles of 32 queries and 32 keys (Dao et al. 2022, Algorithm 1), and FlashAttention-2's backward pass from lse and delta
+// (Dao 2023, Algorithm 2), once for the gradients of keys and values and once for those of queries, so that no sum is shared
+// among blocks and the order of all sums is fixed.
 //
-// A block has eight warps, and a warp four rows of the tile; lane l has element l of a row of scores, and the numbers l, l +
-// 32,
-// ... of a row of D. All arithmetic is fp32.
+// A block has eight warps, and a warp four rows of the tile; lane l has element l of a row of scores, and the numbers l, l + 32
+// and so on of a row of D. All arithmetic is fp32.
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
 #include "kernels/cuda/attention.hpp"
@@ -65,11 +64,17 @@ struct RowSums {
 
   /// Row r += the sum over j of weights[r][j] rows[j].
   __device__ void add(const Tile& weights, const Tile& rows, std::size_t D) {
-    for (unsigned r = 0; r < rows_of_warp; ++r)
-      for (std::size_t j = 0; j < tile; ++j) {
-        const float weight = weights.row(first_row_of_warp() + r)[j];
-        each(D, [&](int c, std::size_t d) { value[r][c] = multiply_add(weight, rows.row(j)[d], value[r][c]); });
-      }
+    const std::size_t first = first_row_of_warp();
+    for (std::size_t j = 0; j < tile; ++j) {
+      float weight[rows_of_warp];
+      FSDP_UNROLL
+      for (unsigned r = 0; r < rows_of_warp; ++r) weight[r] = weights.row(first + r)[j];
+      each(D, [&](int c, std::size_t d) {
+        const float x = rows.row(j)[d];
+        FSDP_UNROLL
+        for (unsigned r = 0; r < rows_of_warp; ++r) value[r][c] = multiply_add(weight[r], x, value[r][c]);
+      });
+    }
   }
   template <class E>
   __device__ void store(unsigned r, E* to, std::size_t D, float divisor = 1) const {
@@ -141,6 +146,7 @@ struct Forward {
       keys.load(k + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
       values.load(v + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
       __syncthreads();
+      FSDP_UNROLL
       for (unsigned r = 0; r < rows_of_warp; ++r) {
         const std::size_t row = first_row + r, query = at.first + row;
         const bool seen = key + lane <= query && key + lane < s.T;
@@ -155,6 +161,7 @@ struct Forward {
       __syncwarp();
       sums.add(p, values, s.D);
     }
+    FSDP_UNROLL
     for (unsigned r = 0; r < rows_of_warp; ++r) {
       const std::size_t query = at.first + first_row + r;
       if (query >= s.T) continue;
@@ -232,6 +239,7 @@ struct KeyBackward {
         d_values.add(weights, d_outs, s.D);
         d_keys.add(slopes, queries, s.D);
       }
+    FSDP_UNROLL
     for (unsigned r = 0; r < rows_of_warp; ++r) {
       const std::size_t key = at.first + first_row + r, to = (at.b * s.T + key) * s.kv_stride + at.head * s.D;
       if (key >= s.T) continue;
@@ -281,6 +289,7 @@ struct QueryBackward {
       __syncwarp();
       d_queries.add(slopes, keys, s.D);
     }
+    FSDP_UNROLL
     for (unsigned r = 0; r < rows_of_warp; ++r) {
       const std::size_t query = at.first + first_row + r;
       if (query >= s.T) continue;
