@@ -47,7 +47,11 @@ using Clock = std::chrono::steady_clock;
 // A reader computes for less than a second, but may have to wait for a processor. HDF5 is given up by the reader itself, after
 // ten seconds of computing or a minute, and each input is read twice.
 constexpr double longest_computing_s = 10, longest_s = 150;
+#if defined(__SANITIZE_ADDRESS__)  // under which a child's limit of memory is not kept, so that a gigabyte more may be taken
+constexpr std::size_t most_memory = std::size_t{4} << 30;
+#else
 constexpr std::size_t most_memory = std::size_t{2} << 30;  // resident
+#endif
 constexpr std::uint64_t batch = 500;                       // inputs of one child
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
