@@ -9,7 +9,7 @@
 //
 // How this should perform on compute capability 8.0, where it was never measured: a multiprocessor makes one mma in two cycles,
 // in which shared memory gives 256 bytes, one right operand. Forward has two strips per warp, which share each right operand
-// (160 to 190 bytes per mma); backward, two would need too many registers (290 to 340 bytes, so 75 % to 85 % of the products at
+// (160 to 190 bytes per mma); backward, two would need too many registers (290 to 340 bytes, so 75 % to 88 % of the products at
 // best). 9.0 is limited likewise; its faster instructions (wgmma) are not used. A block takes 30 to 80 KiB of shared memory
 // (heads of 32: 30, 64: 54, 80: 66, 96: 78, 128: 68, and up to 1 more for the gradients of keys) and a thread at most 255
 // registers, so that two blocks or more fit a multiprocessor. Rows in shared memory are padded by 16 bytes, which leaves

@@ -8,8 +8,8 @@
 namespace fsdp::kernels {
 
 /// Whether the functions below take heads of this type and shape. It depends on nothing else, so that a run that is resumed
-/// computes with the kernels that it began with. q, k, v, their gradients, out and d_out must then begin on multiples of 16
-/// bytes, and so do all heads in them.
+/// computes with the kernels that it began with. q, k, v, out and their gradients must then begin on multiples of 16 bytes. A
+/// model's do: they are parts of buffers on multiples of 64, and begin a multiple of 8 numbers behind their rows' beginnings.
 constexpr bool tensor_attention_takes(DType type, const AttentionShape& s) {
   return (type == DType::bf16 || type == DType::f16) && s.D % 8 == 0 && s.D <= 128 && s.q_stride % 8 == 0 &&
          s.kv_stride % 8 == 0;
