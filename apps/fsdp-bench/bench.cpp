@@ -185,6 +185,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
                          {"of_gemm_peak", peak ? nlohmann::json(flops / *peak) : nlohmann::json()},
                          {"gemm_peak_gflops", json_of(peak)},
                          {"mem_peak_bytes", executor.peak_bytes()}};
+  if (on_gpu) json["comm"] = sharded.mesh().data_description;
   std::string text =
       format("{}{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.{}f} ms per update (median of {}), ",
              on_gpu ? device.description() + "; " + sharded.mesh().data_description + "\n" : std::string(), options.arch,
@@ -240,7 +241,7 @@ void require_read(const OptionTable& table, std::string_view what) {
                                                            {"sum-order", "step collectives checkpoint"},
                                                            {"max-size", "collectives"},
                                                            {"optimizer", "optimizer"},
-                                                           {"optimizer-state-dtype", "optimizer"},
+                                                           {"optimizer-state-dtype", "optimizer step"},
                                                            {"python", "optimizer checkpoint"},
                                                            {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)

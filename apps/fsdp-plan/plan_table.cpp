@@ -115,11 +115,12 @@ OptionTable plan_option_table(PlanTableOptions& o) {
       .unset("no limit, or that of --gpu");
   std::vector<std::pair<std::string, const GpuFigures*>> gpus;
   for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.name, &gpu);
+  for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.product, &gpu);
   table
-      .choice<const GpuFigures*>(
-          "gpu", o.gpu, std::move(gpus),
-          "Plan for ranks with such a GPU each, as with --device cuda, and predict the time of an update from the plan and "
-          "the figures of its datasheet. Nothing is measured for that.")
+      .choice<const GpuFigures*>("gpu", o.gpu, std::move(gpus),
+                                 "Plan for ranks with such a GPU each (also by the driver's name for it), as with --device "
+                                 "cuda, and predict the time of an update from the plan and "
+                                 "the figures of its datasheet. Nothing is measured for that.")
       .unset("no prediction");
   table.group("Output");
   table.flag("explain", o.explain, "Say where each number of --sharding-strategy comes from, and compare with rules of thumb.");
