@@ -19,7 +19,7 @@ if(nvcc_says MATCHES "release ([0-9]+\\.[0-9]+)" AND CMAKE_MATCH_1 VERSION_LESS 
 endif()
 
 # Machine code for the GPUs of data centres that the toolkit knows (A100, H100 and H200, B200, RTX 50 and RTX PRO), and PTX of the newest,
-# which the driver compiles for whatever comes later. Each costs minutes: CMAKE_CUDA_ARCHITECTURES says another list, as the preset ci does.
+# which the driver compiles for whatever comes later. CMAKE_CUDA_ARCHITECTURES says another list.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known_architectures ERROR_QUIET)
   foreach(architecture 80 90 100 120)

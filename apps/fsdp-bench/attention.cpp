@@ -11,6 +11,7 @@
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "nn/config.hpp"
+#include "train/machine.hpp"
 
 namespace fsdp {
 

@@ -9,7 +9,6 @@
 #include "base/format.hpp"
 #include "base/philox.hpp"
 #include "base/timer.hpp"
-#include "device/gpu_figures.hpp"
 
 namespace fsdp {
 
@@ -38,13 +37,6 @@ std::vector<double> time_calls(Stream& stream, double seconds, const std::functi
     stream.begin_marks(false);
   } while (times.size() < 3 || all.seconds() < seconds);
   return times;
-}
-
-std::optional<double> peak_of_gpus(const Device& device, DType type, Group& world) {
-  const GpuFigures* const figures = device.kind() == DeviceKind::cuda ? figures_of(device.description()) : nullptr;
-  const bool known = world.all(figures != nullptr);
-  const double sum = world.sum(figures ? figures->flops(type) : 0.0);
-  return known ? std::optional(sum) : std::nullopt;
 }
 
 std::string format_rate(double flops, DeviceKind kind) {

@@ -22,8 +22,6 @@ double median(std::vector<double> values);
 /// together fill about `seconds`, after one that does not count. The stream must be idle.
 std::vector<double> time_calls(Stream& stream, double seconds, const std::function<void()>& work);
 
-/// FLOP/s of the GPUs of all ranks by their datasheets, one for each rank; none where a GPU is not known.
-std::optional<double> peak_of_gpus(const Device& device, DType type, Group& world);
 /// "512 GFLOP/s" of a CPU, "512.0 TFLOP/s" of a GPU.
 std::string format_rate(double flops, DeviceKind kind);
 /// "71 %"; "-" where the peak is not known.

@@ -84,10 +84,12 @@ BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {
   BOOST_TEST(std::abs(evaluate(2, "cuda") - evaluate(1, "cpu")) < 2e-6);
 }
 
-// PyTorch's golden run by one rank with NCCL, and by ranks that share the GPU.
+// PyTorch's golden run by one rank with NCCL, and by ranks that share the GPU; its beginning on the double, which is slow.
 BOOST_AUTO_TEST_CASE(golden_losses_by_processes) {
   const json golden = read_json(golden_folder(name) / "run.json");
+  const int updates = wants_real_gpu() ? 20 : 6;
   const std::vector<std::string> schedule = {"--total-batch-size",  "12",
+                                             "--total-num-update",  golden["updates"].dump(),
                                              "--lr-scheduler",      "polynomial_decay",
                                              "--end-learning-rate", golden["end_lr"].dump(),
                                              "--warmup-updates",    golden["warmup"].dump(),
@@ -98,11 +100,11 @@ BOOST_AUTO_TEST_CASE(golden_losses_by_processes) {
     const auto folder = fresh_folder();
     std::vector<std::string> words = schedule;
     words.insert(words.end(), {"--device", "cuda", "--comm", comm});
-    const Outcome outcome = run(folder, job(np, 20, words));
+    const Outcome outcome = run(folder, job(np, updates, words));
     BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
     BOOST_TEST(outcome.says(np == 1 ? "collectives of GPUs: NCCL" : "memory of the host"), outcome.output);
     const std::vector<double> got = losses(folder);
-    BOOST_TEST_REQUIRE(got.size() == 20u);
+    BOOST_TEST_REQUIRE(got.size() == static_cast<std::size_t>(updates));
     for (std::size_t u = 0; u < got.size(); ++u)
       BOOST_TEST(std::abs(got[u] - golden["steps"][u]["loss"].get<double>()) < 5e-6, np << " ranks, update " << u + 1);
   }
@@ -119,7 +121,30 @@ BOOST_AUTO_TEST_CASE(more_than_the_memory_is_refused) {
   BOOST_TEST(outcome.says(" are free); use more ranks"), outcome.output);
 }
 
-BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {  // by the double alone, which can be told to miss things
+// The double can be told to miss things, and what it is called.
+BOOST_AUTO_TEST_SUITE(double_alone)
+
+BOOST_AUTO_TEST_CASE(mfu_is_of_the_datasheets_peak) {
+  for (const std::string product : {"", "NVIDIA H100 80GB HBM3"}) {
+    const auto folder = fresh_folder();
+    std::vector<std::string> command = {"env", "FSDP_CUDA_DOUBLE_NAME=" + product};
+    const std::vector<std::string> words = job(1, 2, {"--device", "cuda", "--log-interval", "1"});
+    command.insert(command.end(), words.begin(), words.end());
+    const Outcome outcome = run(folder, command);
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    const auto lines = metrics(folder / "metrics.jsonl", "train");
+    BOOST_TEST_REQUIRE(lines.size() == 2u);
+    for (const json& line : lines) {
+      BOOST_TEST(line["mfu"].is_null() == product.empty(), line.dump());
+      if (product.empty()) continue;
+      // 6 FLOPs for each token and number of a matrix, and a few percent for attention, of the 67 TFLOP/s in fp32.
+      const double of_matrices = 6 * (3 * 12 * 48 * 48 + 211 * 48) * line["wps"].get<double>() / 67e12, mfu = line["mfu"];
+      BOOST_TEST((mfu > of_matrices && mfu < 1.1 * of_matrices), line.dump());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
   const auto folder = fresh_folder();
   int attempts = 0;
   const auto expect = [&](const std::vector<std::string>& environment, const char* device,
@@ -142,6 +167,8 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {  // by the double alone, which c
   expect({no_gpu, "SLURM_GPUS_ON_NODE=0"}, "auto", {});                                           // on the CPU
   expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of the GPU's memory could not be had", "--checkpoint-activations"});
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job) {
   const auto folder = fresh_folder();
