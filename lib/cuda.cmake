@@ -17,8 +17,8 @@ if(FSDP_HAVE_CUDA)
   add_library(fsdp_kernels_cuda OBJECT ${FSDP_CUDA_KERNELS})
   target_include_directories(fsdp_kernels_cuda PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
   target_compile_definitions(fsdp_kernels_cuda PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:FSDP_GPU>)
-  # No products fused behind our back: initial weights have the CPU's bits.
-  target_compile_options(fsdp_kernels_cuda PRIVATE --expt-relaxed-constexpr -fmad=false)
+  # No products fused behind our back: initial weights have the CPU's bits. Architectures are compiled side by side.
+  target_compile_options(fsdp_kernels_cuda PRIVATE --expt-relaxed-constexpr -fmad=false --threads=0)
   target_link_libraries(fsdp_kernels_cuda PUBLIC CUDA::cudart_static fmt::fmt PRIVATE fsdp_flags)
   set_target_properties(fsdp_kernels_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)
 

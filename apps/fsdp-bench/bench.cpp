@@ -12,6 +12,7 @@
 #include "base/program.hpp"
 #include "base/timer.hpp"
 #include "comm/silent.hpp"
+#include "fsdp-bench/attention.hpp"
 #include "fsdp-bench/checkpoint.hpp"
 #include "fsdp-bench/collectives.hpp"
 #include "fsdp-bench/optimizer.hpp"
@@ -27,7 +28,7 @@ namespace fsdp {
 
 namespace {
 
-/// FLOP/s of one product, all ranks running it at once: the median of repetitions that fill about `seconds`.
+/// FLOP/s of one product, all ranks running it at once.
 template <class E>
 double gemm_rate_of(Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a, kernels::Trans trans_b,
                     std::size_t m, std::size_t n, std::size_t k, double seconds) {
@@ -39,17 +40,14 @@ double gemm_rate_of(Device& device, Stream& stream, Communicator& world, kernels
   kernels::convert(stream, pointer(a), values, m * k);
   kernels::fill_normal(stream, values, k * n, 0, 1, 1, 0, 1);
   kernels::convert(stream, pointer(b), values, k * n);
-  std::vector<double> times;
+  stream.synchronize();
   world.barrier();
-  const Timer all;
-  while (times.size() < 3 || all.seconds() < seconds) {
-    const Timer one;
+  const double time = median(time_calls(stream, seconds, [&] {
     kernels::gemm(stream, trans_a, trans_b, m, n, k, pointer(a), trans_a == kernels::Trans::yes ? m : k, pointer(b),
                   trans_b == kernels::Trans::yes ? k : n, pointer(out), n, kernels::Write::overwrite);
-    times.push_back(one.seconds());
-  }
+  }));
   world.barrier();
-  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / median(std::move(times));
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / time;
 }
 
 double gemm_rate(DType type, Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a,
@@ -58,42 +56,60 @@ double gemm_rate(DType type, Device& device, Stream& stream, Communicator& world
                       [&]<class E>() { return gemm_rate_of<E>(device, stream, world, trans_a, trans_b, m, n, k, seconds); });
 }
 
-/// Sum over ranks of each rank's best large product: what the job's cores can do in numbers of this type.
-double gemm_peak(DType type, Device& device, Stream& stream, Communicator& world) {
+/// Sum over ranks of each rank's best large product on the CPU: what the job's cores can do in numbers of this type. Of GPUs
+/// what their datasheets say, if they are known.
+std::optional<double> gemm_peak(DType type, Device& device, Stream& stream, Communicator& world) {
+  if (device.kind() == DeviceKind::cuda) return peak_of_gpus(device, type, world);
   return world.sum(gemm_rate(type, device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7));
 }
+
+/// In GFLOP/s; null where it is not known.
+nlohmann::json json_of(std::optional<double> flops) { return flops ? nlohmann::json(*flops / 1e9) : nlohmann::json(); }
 
 std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device,
                        Stream& stream) {
   TransformerConfig config;
   agree(world, [&] { config = arch_config(options.arch); });
+  const DType type = options.sharding.types.parameter;
+  const bool on_gpu = device.kind() == DeviceKind::cuda;
   const std::size_t R = options.sharding.batch.rows(), C = config.width, F = config.ffn_width;
-  const double peak = gemm_peak(options.sharding.types.parameter, device, stream, world);
+  const std::optional<double> peak = gemm_peak(type, device, stream, world);
   const double cores = world.sum(share.cores);
-  if (world.rank() == 0) note_peak_per_core(options.sharding.types.parameter, peak / cores);  // fsdp-train's MFU refers to it
+  if (world.rank() == 0 && !on_gpu) note_peak_per_core(type, *peak / cores);  // fsdp-train's MFU refers to it
   struct Row {
     const char* name;
     kernels::Trans a, b;
     std::size_t m, n, k;
   };
   using enum kernels::Trans;
-  const std::array rows = {Row{"up, forward", no, no, R, F, C},      Row{"up, dX", no, yes, R, C, F},
+  std::vector<Row> rows = {Row{"up, forward", no, no, R, F, C},      Row{"up, dX", no, yes, R, C, F},
                            Row{"up, dW", yes, no, C, F, R},          Row{"down, forward", no, no, R, C, F},
                            Row{"down, dX", no, yes, R, F, C},        Row{"down, dW", yes, no, F, C, R},
                            Row{"head, forward", no, yes, R, 4096, C}};
-  nlohmann::json json = {{"peak_gflops", peak / 1e9},
-                         {"precision", name_of(options.sharding.types.parameter)},
+  if (on_gpu) {  // which does the head's product at once
+    rows.back().n = config.vocab_size;
+    rows.push_back({"square", no, no, R, R, R});
+  }
+  const std::string description = on_gpu ? device.description() : kernels::gemm_description();
+  nlohmann::json json = {{"device", device.description()},
+                         {"peak_gflops", json_of(peak)},
+                         {"precision", name_of(type)},
                          {"ranks", world.size()},
-                         {"gemm", kernels::gemm_description()}};
-  std::string text =
-      format("{}; {} ranks at once; peak: 1024 x 1024 x 1024, {:.0f} GFLOP/s together\n{:<16} {:>6} {:>6} {:>6} {:>10} {:>8}\n",
-             kernels::gemm_description(), world.size(), peak / 1e9, options.arch, "m", "n", "k", "GFLOP/s", "of peak");
+                         {"gemm", description}};
+  std::string text = format("{}; {} ranks at once, {}; peak{}: {}\n{:<16} {:>6} {:>6} {:>6} {:>15} {:>8}\n", description,
+                            world.size(), name_of(type), on_gpu ? " by the datasheet" : ", 1024 x 1024 x 1024",
+                            peak ? format_rate(*peak, device.kind()) + " together" : std::string("not known of this GPU"),
+                            options.arch, "m", "n", "k", "all ranks", "of peak");
   for (const Row& row : rows) {
-    const double rate =
-        world.sum(gemm_rate(options.sharding.types.parameter, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3));
-    text +=
-        format("{:<16} {:>6} {:>6} {:>6} {:>10.0f} {:>7.0f}%\n", row.name, row.m, row.n, row.k, rate / 1e9, 100 * rate / peak);
-    json["products"].push_back({{"name", row.name}, {"m", row.m}, {"n", row.n}, {"k", row.k}, {"gflops", rate / 1e9}});
+    const double rate = world.sum(gemm_rate(type, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3));
+    text += format("{:<16} {:>6} {:>6} {:>6} {:>15} {:>8}\n", row.name, row.m, row.n, row.k, format_rate(rate, device.kind()),
+                   format_share(rate, peak));
+    json["products"].push_back({{"name", row.name},
+                                {"m", row.m},
+                                {"n", row.n},
+                                {"k", row.k},
+                                {"gflops", rate / 1e9},
+                                {"of_peak", peak ? nlohmann::json(rate / *peak) : nlohmann::json()}});
   }
   return options.json ? json.dump() + "\n" : text;
 }
@@ -106,12 +122,13 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     check_sharding(arch_config(options.arch), sharding, world.size());
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
-  ShardedModel sharded(arch_config(options.arch), sharding, world);
+  const bool on_gpu = device.kind() == DeviceKind::cuda;
+  ShardedModel sharded(arch_config(options.arch), sharding, world, traits_of(device.kind(), kernels::threads()));
   sharded.allocate(device, {}, options.comm);
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();
-  const double peak = gemm_peak(options.sharding.types.parameter, device, stream, world);
+  const std::optional<double> peak = gemm_peak(options.sharding.types.parameter, device, stream, world);
 
   const std::size_t V = sharded.model().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
   const BatchReader random_tokens = random_batches({B, T}, V, world.rank());
@@ -149,31 +166,39 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     });
   }
   const double step_s = median(seconds), rate = static_cast<double>(tokens) / step_s;
-  const double of_peak = sharded.model().flops_per_token(T) * rate / peak;
-  const char* exposed = options.comm_thread ? "waiting" : "collectives";
-  const std::array<std::pair<const char*, double>, 5> parts = {{{"GEMM", times.gemm},
-                                                                {"attention", times.attention},
-                                                                {"other kernels", times.other_kernels},
-                                                                {exposed, times.exposed},
-                                                                {"optimizer", times.optimizer}}};
+  const double flops = sharded.model().flops_per_token(T) * rate;
+  const char* exposed = options.comm_thread || on_gpu ? "waiting" : "collectives";
+  std::vector<std::pair<const char*, double>> parts;  // of a GPU, whose kernels are not told apart, only while it is recorded
+  if (!on_gpu) parts = {{"GEMM", times.gemm}, {"attention", times.attention}};
+  if (times.total() > 0)
+    for (const auto& part : {std::pair(on_gpu ? "kernels" : "other kernels", times.other_kernels),
+                             std::pair(exposed, times.exposed), std::pair("optimizer", times.optimizer)})
+      parts.push_back(part);
   nlohmann::json json = {{"arch", options.arch},
+                         {"device", device.description()},
                          {"ranks", world.size()},
                          {"strategy", options.sharding.strategy},
                          {"precision", name_of(options.sharding.types.parameter)},
                          {"tokens_per_second", rate},
                          {"ms", step_s * 1e3},
                          {"min_ms", *std::min_element(seconds.begin(), seconds.end()) * 1e3},
-                         {"of_gemm_peak", of_peak},
-                         {"gemm_peak_gflops", peak / 1e9},
+                         {"of_gemm_peak", peak ? nlohmann::json(flops / *peak) : nlohmann::json()},
+                         {"gemm_peak_gflops", json_of(peak)},
                          {"mem_peak_bytes", executor.peak_bytes()}};
-  std::string text = format(
-      "{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.0f} ms per update (median of {}), {:.0f}% of "
-      "the "
-      "GEMM peak of {:.0f} GFLOP/s\nwhere the time of rank 0 goes:\n",
-      options.arch, world.size(), options.sharding.strategy, name_of(options.sharding.types.parameter), B, T, K,
-      options.sharding.plan.checkpoint_activations ? ", blocks recomputed" : "",
-      options.fake_collectives ? ", collectives faked (nothing is transferred, losses mean nothing)" : "", rate, step_s * 1e3,
-      seconds.size(), 100 * of_peak, peak / 1e9);
+  if (on_gpu) json["comm"] = sharded.mesh().data_description;
+  std::string text =
+      format("{}{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.{}f} ms per update (median of {}), ",
+             on_gpu ? device.description() + "; " + sharded.mesh().data_description + "\n" : std::string(), options.arch,
+             world.size(), options.sharding.strategy, name_of(options.sharding.types.parameter), B, T, K,
+             options.sharding.plan.checkpoint_activations ? ", blocks recomputed" : "",
+             options.fake_collectives ? ", collectives faked (nothing is transferred, losses mean nothing)" : "", rate,
+             step_s * 1e3, on_gpu ? 1 : 0, seconds.size());
+  if (peak)
+    text += format("{} of the {} of {}\n", format_share(flops, peak), on_gpu ? "peak by the datasheet (MFU)" : "GEMM peak",
+                   format_rate(*peak, device.kind()));
+  else
+    text += "no MFU, as the peak of this GPU is not known\n";
+  if (!parts.empty()) text += "where the time of rank 0 goes:\n";
   for (const auto& [name, part] : parts) {
     text += format("  {:<14} {:>7.0f} ms {:>5.1f}%\n", name, 1e3 * part / static_cast<double>(seconds.size()),
                    100 * part / times.total());
@@ -203,19 +228,20 @@ namespace {
 
 /// Throws UserError for options that the measurement does not read.
 void require_read(const OptionTable& table, std::string_view what) {
-  const std::pair<const char*, std::string_view> uses[] = {{"batch-size", "gemm step checkpoint"},
-                                                           {"tokens-per-sample", "gemm step checkpoint"},
+  const std::pair<const char*, std::string_view> uses[] = {{"batch-size", "gemm attention step checkpoint"},
+                                                           {"tokens-per-sample", "gemm attention step checkpoint"},
                                                            {"update-freq", "step checkpoint"},
                                                            {"sharding-strategy", "step checkpoint"},
                                                            {"checkpoint-activations", "step checkpoint"},
-                                                           {"precision", "gemm step checkpoint"},
+                                                           {"precision", "gemm attention step checkpoint"},
                                                            {"fake-collectives", "step"},
                                                            {"exposed", "step"},
                                                            {"trace", "step"},
                                                            {"comm-thread", "step checkpoint"},
+                                                           {"sum-order", "step collectives checkpoint"},
                                                            {"max-size", "collectives"},
                                                            {"optimizer", "optimizer"},
-                                                           {"optimizer-state-dtype", "optimizer"},
+                                                           {"optimizer-state-dtype", "optimizer step"},
                                                            {"python", "optimizer checkpoint"},
                                                            {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)
@@ -226,11 +252,11 @@ void require_read(const OptionTable& table, std::string_view what) {
 
 /// Throws UserError.
 void check(const OptionTable& table, const BenchOptions& o) {
-  constexpr std::array<std::string_view, 5> all = {"gemm", "step", "collectives", "optimizer", "checkpoint"};
+  constexpr std::array<std::string_view, 6> all = {"gemm", "attention", "step", "collectives", "optimizer", "checkpoint"};
   if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
   require_read(table, o.what);
-  if (o.comm.kind == "nccl" || table.changed("sum-order"))
-    throw UserError("--comm nccl and --sum-order are for GPUs (fsdp-bench measures CPUs); leave them out");
+  if (o.what == "optimizer" && o.device == DeviceChoice::cuda)
+    throw UserError("fsdp-bench optimizer measures CPUs alone; leave out --device cuda");
   if (o.what == "collectives" && (o.largest_bytes < 4096 || o.largest_bytes > std::size_t{1} << 32))
     throw UserError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more); choose one between");
   if (o.fake_collectives && o.exposed)
@@ -242,13 +268,14 @@ void check(const OptionTable& table, const BenchOptions& o) {
 }  // namespace
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|step|collectives|optimizer|checkpoint [options]",
+  OptionTable table("fsdp-bench", "gemm|attention|step|collectives|optimizer|checkpoint [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.group("What");
   table
-      .text("what", "gemm|step|collectives|optimizer|checkpoint", options.what,
-            "gemm: the products of a model's layers; step: whole updates on random tokens; collectives: ours and MPI's own; "
-            "optimizer: updates of a model's parameters alone; checkpoint: saves, reads and consolidation against plain files")
+      .text("what", "gemm|attention|step|collectives|optimizer|checkpoint", options.what,
+            "gemm: the products of a model's layers; attention: that of a block, both ways; step: whole updates on random "
+            "tokens; collectives: ours and MPI's own, of GPUs ours alone; optimizer, on CPUs: updates of a model's parameters "
+            "alone; checkpoint: saves, reads and consolidation against plain files")
       .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
       .sets("architecture")
@@ -263,6 +290,7 @@ OptionTable bench_option_table(BenchOptions& options) {
              "step: run updates with and without transfers in turn; the difference is the communication that nothing hides.");
   add_trace_options(table, options.trace);
   table.group("How");
+  add_device_option(table, options.device, " A GPU's work is timed by its own events.");
   table.integer("steps", "N", options.steps, {1, 1e6},
                 "updates that count, after two that do not; checkpoint: rounds in which all is measured once");
   add_threads_option(table, options.threads);
@@ -287,18 +315,25 @@ OptionTable bench_option_table(BenchOptions& options) {
 }
 
 std::string bench(const BenchOptions& options, Communicator& world) {
-  const auto device = make_cpu_device({.communication_thread = options.comm_thread});
+  const auto node = world.split_by_node();
+  DeviceKind kind = DeviceKind::cpu;
+  if (options.what != "optimizer") agree(world, [&] { kind = choose_device(options.device); });
+  const auto device = make_device_of_rank(kind, {.communication_thread = options.comm_thread}, world, *node);
   const auto stream = device->make_stream();
-  const CpuShare share = share_of_rank(*world.split_by_node(), options.threads, options.comm_thread ? 1 : 0);
+  const CpuShare share = share_of_rank(*node, options.threads, options.comm_thread ? 1 : 0);
   kernels::set_threads(share.threads);
   if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
+  if (options.what == "attention") return bench_attention(options, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);
   if (options.what == "optimizer") return bench_optimizer(options, world, *device, *stream);
   if (options.what == "checkpoint") return bench_checkpoint(options, world, *device);
-  if (options.what == "collectives") return bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
+  if (options.what == "collectives")
+    return kind == DeviceKind::cuda ? bench_collectives_of_gpus(options, world, *device)
+                                    : bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
   throw CollectiveError(
-      format("'{}' is not a measurement (gemm, step, collectives, optimizer and checkpoint are); see fsdp-bench --help",
-             options.what),
+      format(
+          "'{}' is not a measurement (gemm, attention, step, collectives, optimizer and checkpoint are); see fsdp-bench --help",
+          options.what),
       0, true, exit_code::wrong_use);
 }
 

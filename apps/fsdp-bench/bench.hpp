@@ -9,17 +9,19 @@
 #include "comm/communicator.hpp"
 #include "comm/mpi_session.hpp"
 #include "fsdp/sharded_model.hpp"
+#include "train/compute_device.hpp"
 #include "train/trace.hpp"
 
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;  // "gemm", "step", "collectives", "optimizer" or "checkpoint"
+  std::string what;  // "gemm", "attention", "step", "collectives", "optimizer" or "checkpoint"
   std::string arch = "gpt2";
   ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the updates that are measured
   std::size_t steps = 5;                                     // counted, after two that are not
   bool fake_collectives = false, exposed = false;
   TraceOptions trace;
+  DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // of collectives
   CommOptions comm = {.kind = "auto"};

@@ -171,8 +171,9 @@ double largest(const std::vector<double>& values) { return *std::max_element(val
 class CheckpointBench {
  public:
   CheckpointBench(const BenchOptions& options, ShardedModel& sharded, const Scratch& scratch, Communicator& world,
-                  Device& device)
+                  const Device& device)
       : options_(options),
+        device_(device.kind() == DeviceKind::cuda ? device.description() : "CPU"),
         sharded_(sharded),
         scratch_(scratch),
         world_(world),
@@ -186,8 +187,8 @@ class CheckpointBench {
     std::size_t room = 0;
     for (const auto& [ranks, read_layout] : readers_) room = std::max(room, bytes_of_shard(read_layout));
     agree(world, [&] {
-      snapshot_ = device.allocate(snapshot_bytes(layout, DType::f32, world.rank(), world.size()));
-      loaded_ = device.allocate(room);
+      snapshot_ = allocate_host(snapshot_bytes(layout, DType::f32, world.rank(), world.size()));
+      loaded_ = allocate_host(room);
       if (!fs::exists(program_))
         throw UserError(
             format("{} is missing (it is measured, too); build or install it beside fsdp-bench", program_.string()));
@@ -397,6 +398,7 @@ class CheckpointBench {
   }
 
   const BenchOptions& options_;
+  const std::string device_;
   ShardedModel& sharded_;
   const Scratch& scratch_;
   Communicator& world_;
@@ -452,11 +454,11 @@ std::string CheckpointBench::report() const {
     row("DCP to torch.save", "torch_consolidate", model_bytes, "plain_copy", "of the plain file");
   }
   std::string text = format(
-      "{}, {} parameters with AdamW's moments: {} by {} of {}, {}; medians of {} rounds, ratios of the same "
+      "{}, {}, {} parameters with AdamW's moments: {} by {} of {}, {}; medians of {} rounds, ratios of the same "
       "round\n"
       "(least to most). Before each read posix_fadvise has dropped the files from the page cache; saves are on the disk "
       "(fsync).\n",
-      options_.arch, format_count(static_cast<double>(numel_)), format_bytes(bytes), plural(world_.size(), "rank"),
+      device_, options_.arch, format_count(static_cast<double>(numel_)), format_bytes(bytes), plural(world_.size(), "rank"),
       plural(kernels::threads(), "thread"), sharded_.placement().name, seconds("save").size());
   text += lay_out(rows, 2);
   text += format("update, {}: {:.3f} s undisturbed\n", name_of(options_.sharding.types.parameter), median(seconds("step")));
@@ -478,6 +480,7 @@ std::string CheckpointBench::report() const {
   if (!options_.json) return text;
 
   nlohmann::json json = {{"arch", options_.arch},
+                         {"device", device_},
                          {"ranks", world_.size()},
                          {"strategy", sharded_.placement().name},
                          {"bytes", bytes},
@@ -505,7 +508,7 @@ std::string bench_checkpoint(const BenchOptions& options, Communicator& world, D
   const ShardingOptions& sharding = options.sharding;
   agree(world, [&] { check_sharding(arch_config(options.arch), sharding, world.size()); });
   const Scratch scratch(options.save_dir, world);
-  ShardedModel sharded(arch_config(options.arch), sharding, world);
+  ShardedModel sharded(arch_config(options.arch), sharding, world, traits_of(device.kind(), kernels::threads()));
   Executor& executor = sharded.allocate(device, {}, options.comm);
   executor.initialize_parameters(1);
   executor.publish_parameters();

@@ -10,7 +10,9 @@
 
 #include "base/format.hpp"
 #include "base/timer.hpp"
+#include "comm/mesh.hpp"
 #include "comm/mpi_calls.hpp"
+#include "device/gpu_figures.hpp"
 #include "fsdp-bench/support.hpp"
 #include "train/machine.hpp"
 
@@ -102,6 +104,80 @@ std::string bench_collectives(std::size_t largest_bytes, bool json_wanted, Commu
     }
   }
   return json_wanted ? json.dump() + "\n" : text;
+}
+
+namespace {
+
+/// Seconds of a call on the slowest rank: the median of rounds of several calls, each waited for by the host, as calls that go
+/// through its memory cannot be timed on the stream.
+double measure_on(Stream& stream, std::size_t bytes, Group& world, const std::function<void()>& call) {
+  const std::size_t at_once = bytes < std::size_t{1} << 20 ? 20 : 5;
+  std::vector<double> times;
+  for (std::size_t round = 0; round < 10; ++round) {
+    world.barrier();
+    const Timer timer;
+    for (std::size_t i = 0; i < at_once; ++i) call();
+    stream.synchronize();
+    if (round > 0) times.push_back(timer.seconds() / static_cast<double>(at_once));
+  }
+  return slowest(world, median(std::move(times)));
+}
+
+}  // namespace
+
+std::string bench_collectives_of_gpus(const BenchOptions& options, Communicator& world, Device& device) {
+  const auto ranks = static_cast<std::size_t>(world.size());
+  Mesh mesh = make_mesh(world, world.size(), 1);
+  mesh.use_device(device, options.comm);
+  Collectives& data = mesh.data_along(GroupAxis::shard);
+  const auto stream = device.make_stream(StreamUse::communication);
+  const std::size_t largest = options.largest_bytes;
+  const Buffer slot = data.allocate(device, largest), other = device.allocate(largest),
+               shard = device.allocate(largest / ranks + sizeof(float));
+  const auto floats = [](const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); };
+  const GpuFigures* const figures = figures_of(device.description());
+
+  nlohmann::json json = {{"ranks", world.size()}, {"device", device.description()}, {"comm", mesh.data_description}};
+  std::string text = format(
+      "{}; {} ranks, {}, fp32\n"
+      "GB/s: whole buffer / time; sent: what a rank sends per second{}\n"
+      "{:<15} {:>9} {:>10} {:>8} {:>8} {:>8} {:>10}\n",
+      device.description(), world.size(), mesh.data_description,
+      figures ? format(", and its share of the {:.0f} GB/s of its links in one direction", figures->link_bandwidth / 1e9)
+              : std::string(),
+      "collective", "whole", "ms", "GB/s", "sent", "of link", "copy ms");
+  for (std::size_t bytes = std::size_t{4} << 10; bytes <= largest; bytes *= bytes < std::size_t{4} << 20 ? 16 : 4) {
+    const std::size_t count = bytes / sizeof(float) / ranks, whole = count * ranks;
+    const double w = static_cast<double>(whole * sizeof(float)), sent = w - w / static_cast<double>(ranks);
+    const double copy =
+        measure_on(*stream, bytes, world, [&] { stream->copy(other.data(), slot.data(), whole * sizeof(float)); });
+    struct Row {
+      const char* name;
+      double sent;
+      std::function<void()> call;
+    };
+    const std::array<Row, 3> rows = {
+        {{"all-gather", sent, [&] { data.all_gather(*stream, floats(shard), floats(slot), count, DType::f32); }},
+         {"reduce-scatter", sent,
+          [&] { data.reduce_scatter(*stream, floats(slot), floats(shard), count, Into::overwrite, DType::f32); }},
+         {"all-reduce", 2 * sent, [&] { data.all_reduce(*stream, floats(slot), whole, DType::f32); }}}};
+    for (const Row& row : rows) {
+      const double time = measure_on(*stream, bytes, world, row.call);
+      const double of_link = figures ? row.sent / time / figures->link_bandwidth : 0;
+      text += format("{:<15} {:>9} {:>10.3f} {:>8.2f} {:>8.2f} {:>8} {:>10.3f}\n", row.name, format_bytes(w), 1e3 * time,
+                     w / time / 1e9, row.sent / time / 1e9, figures ? format("{:.0f} %", 100 * of_link) : std::string("-"),
+                     1e3 * copy);
+      json["collectives"].push_back({{"name", row.name},
+                                     {"bytes", whole * sizeof(float)},
+                                     {"ms", 1e3 * time},
+                                     {"gb_per_s", w / time / 1e9},
+                                     {"sent_gb_per_s", row.sent / time / 1e9},
+                                     {"of_link", figures ? nlohmann::json(of_link) : nlohmann::json()},
+                                     {"copy_ms", 1e3 * copy}});
+    }
+  }
+  world.barrier();
+  return options.json ? json.dump() + "\n" : text;
 }
 
 }  // namespace fsdp

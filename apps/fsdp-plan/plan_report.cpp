@@ -79,6 +79,45 @@ std::string traffic_table(const PlanTable& table) {
   return lay_out(rows, 2);
 }
 
+/// What the variants of all strategies would take on the GPU; empty without one.
+std::string prediction_table(const PlanTable& table) {
+  if (!table.options.gpu) return "";
+  const GpuFigures& gpu = *table.options.gpu;
+  const ShardingOptions& sharding = table.options.train.sharding;
+  const Cluster& cluster = table.options.cluster;
+  const Efficiency efficiency;
+  std::vector<Cells> rows = {{"", "ms per", "tokens", "", "", "atten-", "memory-", "", "", ""},
+                             {"  strategy", "update", "/s", "MFU", "products", "tion", "bound", "optimizer", "waits", "fits"}};
+  const auto ms = [](double seconds) { return format("{:.1f}", 1e3 * seconds); };
+  for (const PlanRow& row : table.rows)
+    for (const bool recompute : {false, true}) {
+      const PlanVariant& variant = row.variant(recompute);
+      const StepPrediction& step = variant.step;
+      rows.push_back({recompute ? "    recomputing" : name_of(row), ms(step.total),
+                      format("{:.0f}", tokens_per_second(step, sharding, cluster)),
+                      format("{:.0f} %", 100 * predicted_mfu(step, table.model, sharding, gpu)), ms(step.products),
+                      ms(step.attention), ms(step.memory_bound), ms(step.optimizer), ms(step.exposed),
+                      table.fits(variant) ? "yes" : "no"});
+    }
+  return format(
+             "\nprediction for {} (--gpu {}), which nobody has measured: the plan's operations with the figures of\n"
+             "{}:\n"
+             "{:.0f} TFLOP/s in {}, {:.2f} TB/s of memory, {:.0f} GB/s in each direction between GPUs of a node{}.\n"
+             "Products are taken to reach {:.0f} % of that, attention {:.0f} %, other kernels {:.0f} % of the memory's "
+             "bandwidth,\n"
+             "transfers {:.0f} % of theirs: what good kernels reach on large sizes, not what this program was seen to. "
+             "Starting\n"
+             "kernels, latencies, reading data and saves are left out. Parts are ms of the stream that computes, which waits "
+             "for\n"
+             "transfers and sums. MFU: of {:.0f} TFLOP/s, attention counted causally.\n",
+             gpu.product, gpu.name, gpu.source, gpu.flops(sharding.types.parameter) / 1e12, name_of(sharding.types.parameter),
+             gpu.memory_bandwidth / 1e12, gpu.link_bandwidth / 1e9,
+             cluster.nodes > 1 ? format(", {:.0f} of each to other nodes", gpu.network_bandwidth / 1e9) : "",
+             100 * efficiency.products, 100 * efficiency.attention, 100 * efficiency.memory, 100 * efficiency.transfers,
+             gpu.flops(sharding.types.parameter) / 1e12) +
+         lay_out(rows, 2);
+}
+
 std::string conclusion(const PlanTable& table) {
   if (table.options.memory_limit == 0) return "";
   const auto say = [&](const PlanChoice& choice) {
@@ -341,13 +380,26 @@ nlohmann::json traffic_json(const ClusterTraffic& t) {
           {"ring_out_of_node", t.ring_out_of_node}};
 }
 
+nlohmann::json prediction_json(const PlanTable& table, const StepPrediction& step) {
+  const ShardingOptions& sharding = table.options.train.sharding;
+  return {{"ms", 1e3 * step.total},
+          {"tokens_per_second", tokens_per_second(step, sharding, table.options.cluster)},
+          {"mfu", predicted_mfu(step, table.model, sharding, *table.options.gpu)},
+          {"products_ms", 1e3 * step.products},
+          {"attention_ms", 1e3 * step.attention},
+          {"memory_bound_ms", 1e3 * step.memory_bound},
+          {"optimizer_ms", 1e3 * step.optimizer},
+          {"communication_ms", 1e3 * step.communication},
+          {"exposed_ms", 1e3 * step.exposed}};
+}
+
 }  // namespace
 
 std::string describe(const PlanTable& table) {
   return headline(table) + "\nmemory of a rank\n" + memory_table(table) +
          "\nand with activations, kept or recomputed, in all\n" + total_table(table) +
          "\nsent per update and rank, and by a node\n" + traffic_table(table) +
-         "\nrules of thumb for the model's states alone\n" + rules_table(table) + conclusion(table);
+         "\nrules of thumb for the model's states alone\n" + rules_table(table) + prediction_table(table) + conclusion(table);
 }
 
 std::string explain(const PlanTable& table) {
@@ -369,6 +421,7 @@ nlohmann::json to_json(const PlanTable& table) {
                         {"parameters", table.model.parameter_count()},
                         {"nodes", o.cluster.nodes},
                         {"ranks_per_node", o.cluster.ranks_per_node},
+                        {"gpu", o.gpu ? to_json(*o.gpu) : nlohmann::json()},
                         {"memory_limit", o.memory_limit == 0 ? nlohmann::json() : nlohmann::json(o.memory_limit)},
                         {"least_communicating", nullptr},
                         {"strategies", nlohmann::json::array()},
@@ -380,8 +433,9 @@ nlohmann::json to_json(const PlanTable& table) {
                            {"replicate", row.mesh.replicate}};
     for (const bool recompute : {false, true}) {
       const PlanVariant& v = row.variant(recompute);
-      json[recompute ? "recomputing" : "keeping"] = {
-          {"memory", memory_json(v.memory)}, {"traffic", traffic_json(v.traffic)}, {"fits", table.fits(v)}};
+      nlohmann::json& variant = json[recompute ? "recomputing" : "keeping"];
+      variant = {{"memory", memory_json(v.memory)}, {"traffic", traffic_json(v.traffic)}, {"fits", table.fits(v)}};
+      if (o.gpu) variant["prediction"] = prediction_json(table, v.step);
     }
     out["strategies"].push_back(std::move(json));
   }

@@ -56,7 +56,7 @@ std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Connection& con
 }
 
 PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
-                         const TrainOptions& train, std::vector<std::string>* warnings) {
+                         const TrainOptions& train, const GpuFigures* gpu, std::vector<std::string>* warnings) {
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
   const bool on_gpu = model.device().kind == DeviceKind::cuda;
   const std::size_t staging =
@@ -65,6 +65,7 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   variant.memory = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
   variant.memory.trace = 0;  // it goes by the operations of an update, of which this plan has fewer than a run
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
+  if (gpu) variant.step = predict_update(model, options, mesh, cluster, *gpu);
   return variant;
 }
 
@@ -82,6 +83,17 @@ void settle(PlanTableOptions& o) {
   if (o.train.arch.empty() && o.train.model.empty())
     throw UserError("no model (there is nothing to plan for); give --arch NAME, see --list-archs, or --model DIR");
   o.cluster.between = find_connection(o.train.comm.kind).between;
+  if (o.gpu) {
+    if (o.train.device == DeviceChoice::cpu)
+      throw UserError("--gpu plans for GPUs, and --device cpu for CPUs; leave out one of them");
+    o.train.device = DeviceChoice::cuda;
+    if (o.cluster.nodes > 1 && o.gpu->network_bandwidth == 0)
+      throw UserError(
+          format("--gpu {} has no figure for a network between nodes (no system of NVIDIA's has one with it); give "
+                 "--nodes 1, or --device cuda instead",
+                 o.gpu->name));
+    if (o.memory_limit == 0) o.memory_limit = static_cast<std::size_t>(o.gpu->memory_bytes);
+  }
   // The cores of the cluster are not known; a run would take its share of them.
   if (o.train.threads == 0) o.train.threads = 1;
 }
@@ -101,7 +113,16 @@ OptionTable plan_option_table(PlanTableOptions& o) {
                 "Ranks of each node, consecutive; also the groups of the hybrid strategies, unless --shard-group-size says "
                 "otherwise.");
   table.size("memory-limit", "SIZE", o.memory_limit, "Memory of a rank: what fits is marked, and the best of it named.")
-      .unset("no limit");
+      .unset("no limit, or that of --gpu");
+  std::vector<std::pair<std::string, const GpuFigures*>> gpus;
+  for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.name, &gpu);
+  for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.product, &gpu);
+  table
+      .choice<const GpuFigures*>("gpu", o.gpu, std::move(gpus),
+                                 "Plan for ranks with such a GPU each (also by the driver's name for it), as with --device "
+                                 "cuda, and predict the time of an update from the plan and "
+                                 "the figures of its datasheet. Nothing is measured for that.")
+      .unset("no prediction");
   table.group("Output");
   table.flag("explain", o.explain, "Say where each number of --sharding-strategy comes from, and compare with rules of thumb.");
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.");
@@ -150,7 +171,7 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
       row.mesh = mesh_shape(placement, cluster.ranks(), sharding.shard_group_size);
       const bool first = table.rows.empty() && !recompute;  // the units are the same for all
       (recompute ? row.recomputing : row.keeping) =
-          plan_variant(table.model, sharding, row.mesh, cluster, options.train, first ? &table.warnings : nullptr);
+          plan_variant(table.model, sharding, row.mesh, cluster, options.train, options.gpu, first ? &table.warnings : nullptr);
     }
     table.rows.push_back(row);
   }

@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/options.hpp"
+#include "fsdp-plan/prediction.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "fsdp/traffic.hpp"
@@ -21,7 +22,8 @@ namespace fsdp {
 struct PlanTableOptions {
   TrainOptions train;
   Cluster cluster;
-  std::size_t memory_limit = 0;  // of a rank; 0: none
+  const GpuFigures* gpu = nullptr;  // null: no prediction
+  std::size_t memory_limit = 0;     // of a rank; 0: none
   bool explain = false, json = false;
 };
 /// The options of fsdp-plan: the rows of fsdp-train, and its own.
@@ -30,6 +32,7 @@ OptionTable plan_option_table(PlanTableOptions& options);
 struct PlanVariant {
   MemoryAccount memory;    // of rank 0, which writes most in a save; without a trace
   ClusterTraffic traffic;  // of one update
+  StepPrediction step;     // if there is a GPU to predict for
 };
 
 struct PlanRow {

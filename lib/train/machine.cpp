@@ -14,6 +14,7 @@
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "base/system.hpp"
+#include "device/gpu_figures.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 
@@ -77,6 +78,13 @@ void note_peak_per_core(DType type, double flops) {
     write_text_file_durably(path, json_text(nlohmann::json{{"flops_per_core", peaks}}) + "\n");
   } catch (const std::exception&) {  // it is but a note
   }
+}
+
+std::optional<double> peak_of_gpus(const Device& device, DType type, Group& world) {
+  const GpuFigures* const figures = device.kind() == DeviceKind::cuda ? figures_of(device.description()) : nullptr;
+  const bool known = world.all(figures != nullptr);
+  const double sum = world.sum(figures ? figures->flops(type) : 0.0);
+  return known ? std::optional(sum) : std::nullopt;
 }
 
 }  // namespace fsdp

@@ -26,4 +26,8 @@ std::optional<double> noted_peak_per_core(DType type);
 /// Notes it. A note that cannot be written is none: MFU stays null.
 void note_peak_per_core(DType type, double flops);
 
+/// FLOP/s of the GPUs of all ranks by their datasheets (device/gpu_figures.hpp), one for each rank; none where a rank's device
+/// is no GPU that is known. Collective over world.
+std::optional<double> peak_of_gpus(const Device& device, DType type, Group& world);
+
 }  // namespace fsdp

@@ -66,8 +66,10 @@ void Setup::look_at_machine() {
   threads = share.threads;
   kernels::set_threads(threads);
   const double cores = world.sum(share.cores);
-  if (device && device->kind() != DeviceKind::cpu) return;
-  if (const auto per_core = noted_peak_per_core(options.sharding.types.parameter)) peak_flops = *per_core * cores;
+  if (device && device->kind() == DeviceKind::cuda)
+    peak_flops = peak_of_gpus(*device, options.sharding.types.parameter, world);
+  else if (const auto per_core = noted_peak_per_core(options.sharding.types.parameter))
+    peak_flops = *per_core * cores;
 }
 
 void Setup::warn(const std::string& text) { metrics->say("warning: " + with_option_names(text)); }

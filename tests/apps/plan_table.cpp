@@ -227,6 +227,80 @@ BOOST_AUTO_TEST_CASE(a_plan_for_gpus) {
 
 namespace {
 
+StepPrediction predict(const PlanTableOptions& options, const char* strategy, const GpuFigures& gpu) {
+  ShardingOptions sharding = options.train.sharding;
+  sharding.strategy = strategy;
+  const Transformer model(named_config(options.train, nullptr), cuda_traits());
+  return predict_update(model, sharding, mesh_shape(find_placement(strategy), options.cluster.ranks(), 2), options.cluster, gpu,
+                        {1, 1, 1, 1});
+}
+
+bool near(double found, double expected) { return std::abs(found - expected) <= 1e-9 * std::abs(expected); }
+
+}  // namespace
+
+// On GPUs that reach their figures and can do but one thing slowly, the time is that of this one thing.
+BOOST_AUTO_TEST_CASE(a_prediction_by_hand) {
+  constexpr double fast = 1e30;
+  const GpuFigures computes{"", "", 1, 10, 0, fast, fast, fast, ""}, sends{"", "", fast, fast, 0, fast, 8, fast, ""},
+      network{"", "", fast, fast, 0, fast, fast, 2, ""}, remembers{"", "", fast, fast, 0, 4, fast, fast, ""};
+  for (const char* updates : {"1", "2", "5"}) {
+    const PlanTableOptions options = small("1", "2", {"--update-freq", updates, "--batch-size", "3", "--bf16"});
+    const PlanTable table = make_plan_table(options);
+    const double tokens = 3 * 8 * std::atof(updates);
+    const StepPrediction step = predict(options, "full", computes);
+    // 6 FLOPs for each number of a matrix and token: in blocks 16 * (48 + 16 + 2 * 64), in the head the table of 32 * 16.
+    BOOST_TEST(near(step.products, 6 * tokens * (3 * 16 * 192 + 32 * 16)), step.products);
+    // Scores and sums over half of T * T: 2 products forward, 5 backward, 3 blocks.
+    BOOST_TEST(near(step.attention, 3 * 7 * tokens * 8 * 16), step.attention);
+    BOOST_TEST(near(step.total, step.products + step.attention));
+    BOOST_TEST(near(tokens_per_second(step, options.train.sharding, options.cluster), 2 * tokens / step.total));
+    // The model's FLOPs count biases and norms as if they were matrices, and nothing that attention's backward does again.
+    const double flops = step.products + 6 * tokens * (3. * (3280 - 16 * 192) + 2 * 16) + 3 * 6 * tokens * 8 * 16;
+    BOOST_TEST(near(predicted_mfu(step, table.model, options.train.sharding, computes), flops / step.total));
+    // Gathers before the first computation and reductions after the last one: all that is sent, one after the other.
+    const StepPrediction sent = predict(options, "full", sends);
+    BOOST_TEST(near(sent.communication, static_cast<double>(row_of(table, "full").keeping.traffic.rank.total()) / 8));
+    BOOST_TEST(near(sent.total, sent.communication));
+    BOOST_TEST(near(sent.exposed, sent.total));
+  }
+  // fp32 has its own peak.
+  BOOST_TEST(near(predict(small("1", "1"), "full", computes).products, 6 * 8 * (3 * 16 * 192 + 32 * 16) / 10.));
+  // What leaves a node by rings goes through the adapters of all its ranks.
+  const PlanTableOptions two_nodes = small("2", "2");
+  BOOST_TEST(near(predict(two_nodes, "full", network).communication,
+                  static_cast<double>(row_of(make_plan_table(two_nodes), "full").keeping.traffic.ring_out_of_node) / (2 * 2)),
+             predict(two_nodes, "full", network).communication);
+  // AdamW reads and writes parameter and moments, and reads the gradient: 7 numbers; squares read it once more.
+  const StepPrediction memory = predict(small("1", "1"), "none", remembers);
+  BOOST_TEST(near(memory.optimizer, 8. * all), memory.optimizer);
+  BOOST_TEST(memory.memory_bound > 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
+  const PlanTable table = make_plan_table(small("1", "2", {"--gpu", "h100"}));
+  BOOST_TEST((table.model.device() == cuda_traits()));
+  BOOST_TEST(table.options.memory_limit == 80'000'000'000u);
+  CHECK_CONTAINS(describe(table), "which nobody has measured");
+  CHECK_CONTAINS(describe(table), "NVIDIA H100 Tensor Core GPU datasheet");
+  const nlohmann::json json = to_json(table);
+  BOOST_TEST(json["gpu"]["measured"] == false);
+  for (const auto& strategy : json["strategies"])
+    for (const char* variant : {"keeping", "recomputing"}) {
+      BOOST_TEST(strategy[variant]["fits"] == true);
+      BOOST_TEST(strategy[variant]["prediction"]["mfu"].get<double>() > 0);
+      BOOST_TEST(strategy[variant]["prediction"]["mfu"].get<double>() < 0.7);
+    }
+  BOOST_TEST(to_json(make_plan_table(small("1", "2")))["gpu"].is_null());
+  for (const GpuFigures& gpu : known_gpus()) {
+    BOOST_TEST(figures_of(std::string(gpu.product) + " (compute capability 9.0, 80 GiB), cuBLASLt 13.1.0") == &gpu);
+    BOOST_TEST(gpu.flops_fp32 < gpu.flops_16bit);
+  }
+  BOOST_TEST(figures_of("NVIDIA H200 NVL (compute capability 9.0, 141 GiB)") == nullptr);
+}
+
+namespace {
+
 void check_against_runs(const PlanTableOptions& options) {
   const PlanTable table = make_plan_table(options);
   for (const PlanRow& row : table.rows)

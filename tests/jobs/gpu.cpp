@@ -1,16 +1,23 @@
-// Jobs that compute on a GPU, here the double of CUDA that is made of threads (cuda_double/): as users start them, with the
-// programs that they have.
+// Jobs that compute on one GPU, a real one or the double of CUDA that is made of threads (cuda_double/): as users start them,
+// with the programs that they have.
 #define BOOST_TEST_MODULE jobs.gpu
+#include <algorithm>
 #include <csignal>
 
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/gpu.hpp"
 
 using namespace fsdp::test;
 
 namespace {
+
+struct NeedsGpu {
+  NeedsGpu() { gpus_or_skip(1); }
+};
+BOOST_TEST_GLOBAL_FIXTURE(NeedsGpu);
 
 const char* const name = "gpt2-tied";
 
@@ -27,7 +34,9 @@ std::vector<std::string> job(int np, int last, const std::vector<std::string>& m
                                     "--batch-size", std::to_string(12 / np),
                                     "--max-update", std::to_string(last),
                                     "--threads",    "1"};
-  words.insert(words.end(), {"--tokens-per-sample", run["tokens_per_sample"].dump(), "--lr-scheduler", "fixed"});
+  words.insert(words.end(), {"--tokens-per-sample", run["tokens_per_sample"].dump()});
+  if (std::find(more.begin(), more.end(), "--lr-scheduler") == more.end())
+    words.insert(words.end(), {"--lr-scheduler", "fixed"});
   words.insert(words.end(), more.begin(), more.end());
   return mpirun(np, "fsdp-train", words);
 }
@@ -57,12 +66,12 @@ BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {
   for (const auto& leg : legs) {
     const Outcome part = run(folder, job(leg.np, leg.last, leg.options));
     BOOST_TEST_REQUIRE(part.code == 0, part.output);
-    BOOST_TEST(part.says("GPU made of threads") == (leg.options[1] != "cpu"), part.output);
+    BOOST_TEST(part.says("cuBLASLt") == (leg.options[1] != "cpu"), part.output);
   }
   const std::vector<double> got = losses(folder);
   BOOST_TEST_REQUIRE(got.size() == expected.size());
   for (std::size_t u = 0; u < got.size(); ++u) BOOST_TEST(std::abs(got[u] - expected[u]) < 2e-6, got[u] << " " << expected[u]);
-  const Outcome inspected = run(folder, {std::string(FSDP_BIN) + "/fsdp-inspect", "saves/step-00000006", "--verify"});
+  const Outcome inspected = run(folder, mpirun(1, "fsdp-inspect", {"saves/step-00000006", "--verify"}));
   BOOST_TEST(inspected.code == 0, inspected.output);
 
   const auto evaluate = [&](int np, const char* device) {
@@ -73,6 +82,66 @@ BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {
     return json::parse(outcome.output)["loss"].get<double>();
   };
   BOOST_TEST(std::abs(evaluate(2, "cuda") - evaluate(1, "cpu")) < 2e-6);
+}
+
+// PyTorch's golden run by one rank with NCCL, and by ranks that share the GPU; its beginning on the double, which is slow.
+BOOST_AUTO_TEST_CASE(golden_losses_by_processes) {
+  const json golden = read_json(golden_folder(name) / "run.json");
+  const int updates = wants_real_gpu() ? 20 : 6;
+  const std::vector<std::string> schedule = {"--total-batch-size",  "12",
+                                             "--total-num-update",  golden["updates"].dump(),
+                                             "--lr-scheduler",      "polynomial_decay",
+                                             "--end-learning-rate", golden["end_lr"].dump(),
+                                             "--warmup-updates",    golden["warmup"].dump(),
+                                             "--clip-norm",         golden["clip_norm"].dump(),
+                                             "--weight-decay",      golden["weight_decay"].dump(),
+                                             "--adam-betas",        "(0.9,0.95)"};
+  for (const auto& [np, comm] : {std::pair(1, "nccl"), std::pair(2, "mpi"), std::pair(4, "mpi")}) {
+    const auto folder = fresh_folder();
+    std::vector<std::string> words = schedule;
+    words.insert(words.end(), {"--device", "cuda", "--comm", comm});
+    const Outcome outcome = run(folder, job(np, updates, words));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    BOOST_TEST(outcome.says(np == 1 ? "collectives of GPUs: NCCL" : "memory of the host"), outcome.output);
+    const std::vector<double> got = losses(folder);
+    BOOST_TEST_REQUIRE(got.size() == static_cast<std::size_t>(updates));
+    for (std::size_t u = 0; u < got.size(); ++u)
+      BOOST_TEST(std::abs(got[u] - golden["steps"][u]["loss"].get<double>()) < 5e-6, np << " ranks, update " << u + 1);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(more_than_the_memory_is_refused) {
+  const auto folder = fresh_folder();
+  const Outcome outcome =
+      run(folder, mpirun(1, "fsdp-train",
+                         {(golden_folder(name) / "train.bin").string(), "--arch", "llama-3.1-405b", "--tokens-per-sample", "16",
+                          "--batch-size", "1", "--max-update", "1", "--restore", "none", "--device", "cuda"}));
+  BOOST_TEST(outcome.code == 2, outcome.output);
+  BOOST_TEST(outcome.times_said("of the GPU's memory could not be had (") == 1u, outcome.output);
+  BOOST_TEST(outcome.says(" are free); use more ranks"), outcome.output);
+}
+
+// The double can be told to miss things, and what it is called.
+BOOST_AUTO_TEST_SUITE(double_alone)
+
+BOOST_AUTO_TEST_CASE(mfu_is_of_the_datasheets_peak) {
+  for (const std::string product : {"", "NVIDIA H100 80GB HBM3"}) {
+    const auto folder = fresh_folder();
+    std::vector<std::string> command = {"env", "FSDP_CUDA_DOUBLE_NAME=" + product};
+    const std::vector<std::string> words = job(1, 2, {"--device", "cuda", "--log-interval", "1"});
+    command.insert(command.end(), words.begin(), words.end());
+    const Outcome outcome = run(folder, command);
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    const auto lines = metrics(folder / "metrics.jsonl", "train");
+    BOOST_TEST_REQUIRE(lines.size() == 2u);
+    for (const json& line : lines) {
+      BOOST_TEST(line["mfu"].is_null() == product.empty(), line.dump());
+      if (product.empty()) continue;
+      // 6 FLOPs for each token and number of a matrix, and a few percent for attention, of the 67 TFLOP/s in fp32.
+      const double of_matrices = 6 * (3 * 12 * 48 * 48 + 211 * 48) * line["wps"].get<double>() / 67e12, mfu = line["mfu"];
+      BOOST_TEST((mfu > of_matrices && mfu < 1.1 * of_matrices), line.dump());
+    }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
@@ -98,6 +167,8 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
   expect({no_gpu, "SLURM_GPUS_ON_NODE=0"}, "auto", {});                                           // on the CPU
   expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of the GPU's memory could not be had", "--checkpoint-activations"});
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job) {
   const auto folder = fresh_folder();

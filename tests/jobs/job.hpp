@@ -75,10 +75,11 @@ inline std::vector<std::string> split(const std::string& line) {
 /// The launcher's words for `np` ranks, then the program and its arguments; `before` it, words that start it on each rank.
 inline std::vector<std::string> mpirun(int np, const std::string& program, const std::vector<std::string>& arguments,
                                        const std::vector<std::string>& before = {}) {
-  std::vector<std::string> command = split(FSDP_MPIRUN);
+  const char *const launcher = std::getenv("FSDP_TEST_MPIRUN"), *const bin = std::getenv("FSDP_TEST_BIN");  // if it was carried
+  std::vector<std::string> command = split(launcher && *launcher ? launcher : FSDP_MPIRUN);
   command.insert(command.end(), {"-np", std::to_string(np)});
   command.insert(command.end(), before.begin(), before.end());
-  command.push_back(std::string(FSDP_BIN) + "/" + program);
+  command.push_back(std::string(bin && *bin ? bin : FSDP_BIN) + "/" + program);
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }

@@ -11,6 +11,7 @@
 
 #include "device/cpu/queue_stream.hpp"
 #include "device/cuda_library.hpp"
+#include "support/gpu.hpp"
 
 namespace fsdp::test {
 
@@ -51,10 +52,10 @@ std::shared_ptr<Stream> ThreadedDevice::make_stream(StreamUse) {
 std::unique_ptr<Device> make_device(Threads threads, std::uint64_t seed) {
   if (threads == Threads::each_stream) return std::make_unique<ThreadedDevice>(seed);
   if (threads == Threads::of_gpu || threads == Threads::of_own_gpu) {
+    const int index = threads == Threads::of_gpu ? 0 : static_cast<int>(seed);
+    if (gpus_or_skip(index + 1) <= index) throw std::runtime_error("no GPU");
     std::string why;
-    const CudaLibrary* const library = find_cuda_library(&why);
-    if (!library || library->device_count(&why) == 0) throw std::runtime_error("no GPU: " + why);
-    return library->make_device(threads == Threads::of_gpu ? 0 : static_cast<int>(seed));
+    return find_cuda_library(&why)->make_device(index);
   }
   return make_cpu_device({.communication_thread = threads == Threads::communication});
 }

@@ -43,6 +43,8 @@ if [[ \$verb == update ]]; then : >$work/known; fi
 if [[ ! -e $work/known || -e $work/broken ]]; then echo 'E: no such package'; exit 100; fi"
 stub id 'echo 0'
 
+export CUDA_HOME=$work/cuda
+unset CUDACXX
 run 0 --help
 says "libopenmpi-dev"
 says "--check"
@@ -92,6 +94,45 @@ stub id 'echo 0'
 run 1
 says "E: no such package"
 says "$work/fsdp-install."
+
+# CUDA: nothing is installed that apt-get does not know, and how to get it is said.
+rm "$work/broken"
+run 0
+run 1 --cuda --check
+says "Missing: cuda-toolkit-13-0 libnccl-dev"
+called ""
+stub apt-cache "[[ -e $work/repository ]]"
+run 1 --cuda
+says "does not know cuda-toolkit-13-0, and nothing was installed"
+says "cuda-keyring"
+called ""
+: >"$work/repository"
+run 0 --cuda
+says "Installed: cuda-toolkit-13-0 libnccl-dev"
+called "apt-get install"
+run 0 --cuda
+called ""
+# One that is there is enough, if it is new enough, and NCCL beside it.
+rm "$work"/installed/{cuda-toolkit-13-0,libnccl-dev} "$work/repository"
+mkdir -p "$CUDA_HOME/bin" "$CUDA_HOME/include"
+nvcc() { # nvcc VERSION
+  printf '#!/bin/bash\necho "Cuda compilation tools, release %s, V%s"\n' "$1" "$1" >"$CUDA_HOME/bin/nvcc"
+  chmod +x "$CUDA_HOME/bin/nvcc"
+}
+nvcc 11.8
+run 1 --cuda --check
+says "Missing: cuda-toolkit-13-0"
+nvcc 12.4
+if [[ ! -e /usr/include/nccl.h && ! -e /usr/local/include/nccl.h ]]; then
+  run 1 --cuda --check
+  says "Missing: libnccl-dev"
+fi
+: >"$CUDA_HOME/include/nccl.h"
+run 0 --cuda
+says "CUDA is there: $CUDA_HOME/bin/nvcc"
+says "NCCL is there: $CUDA_HOME/include/nccl.h"
+called ""
+run 0
 
 # Another system.
 rm "$work/bin/dpkg-query"

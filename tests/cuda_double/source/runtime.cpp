@@ -106,7 +106,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return call([=] {
     if (device < 0 || device >= device_count()) return cudaErrorInvalidDevice;
     *properties = {};
-    std::strcpy(properties->name, "GPU made of threads");
+    const char* const name = std::getenv("FSDP_CUDA_DOUBLE_NAME");
+    std::strncpy(properties->name, name && *name ? name : "GPU made of threads", sizeof properties->name - 1);
     properties->totalGlobalMem = total_memory();
     properties->sharedMemPerBlock = std::size_t{48} * 1024;
     properties->warpSize = 32;

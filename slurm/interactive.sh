@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Opens a shell in an allocation of Slurm's with GPUs, as slurm/train-gpu.sbatch has them, and says what to type there.
+#     slurm/interactive.sh                               (what is marked EDIT below)
+#     slurm/interactive.sh --time=04:00:00 --account=x   (further options of salloc win)
+set -euo pipefail
+
+# --- EDIT: what to ask for ---------------------------------------------------------------------------------------------
+PARTITION=${PARTITION:-gpu}
+GPUS=${GPUS:-4}                       # of one node, with one task for each
+CPUS=${CPUS:-8}                       # cores for each task
+FSDP_BIN=${FSDP_BIN:-$PWD/build/release/bin}
+
+resources=(--partition="$PARTITION" --nodes=1 --ntasks-per-node="$GPUS" --gpus-per-node="$GPUS" --cpus-per-task="$CPUS" --time=01:00:00)
+launch="srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=$CPUS --cpu-bind=cores --distribution=block:block --gpu-bind=none"
+
+cat <<END
+Asking for: salloc ${resources[*]} $*
+When the shell is there, these lines run on the GPUs, from wherever the shell is:
+  $launch $FSDP_BIN/fsdp-train --config inputs/quickstart.cfg --device cuda --bf16
+  $launch --ntasks=1 $FSDP_BIN/fsdp-bench gemm --device cuda --bf16
+  srun --ntasks=1 --gpu-bind=none --overlap nvidia-smi
+And this one is a shell on the node itself (with --ntasks=1: else there would be one for each task):
+  srun --ntasks=1 --cpus-per-task=$CPUS --gpu-bind=none --overlap --pty bash
+exit gives the GPUs back.
+END
+exec salloc "${resources[@]}" "$@"

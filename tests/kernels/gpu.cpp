@@ -1,0 +1,234 @@
+// Every kernel of kernels.hpp on a GPU beside itself on the CPU, in fp32, bf16 and fp16, on sizes that are multiples of
+// nothing: on a real GPU, or on the double of CUDA (cuda_double/). Products and attention are compared, too, whose code has
+// nothing in common.
+#define BOOST_TEST_MODULE kernels.gpu
+#include <boost/mpl/list.hpp>
+
+#include "base/format.hpp"
+#include "device/memory_view.hpp"
+#include "support.hpp"
+#include "support/threaded_device.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+using kernels::Trans;
+using kernels::Write;
+
+namespace {
+
+using Types = boost::mpl::list<float, bf16, f16>;
+
+constexpr std::size_t B = 3, T = 13, R = B * T, C = 613, F = 131, V = 57, H = 6, K = 2, D = 10;
+
+/// What one rounding to this type changes, of the number itself; of fp32 a few, as sums have other orders.
+template <class E>
+constexpr double rounding = 1e-6;
+template <>
+constexpr double rounding<bf16> = 0x1p-8;
+template <>
+constexpr double rounding<f16> = 0x1p-11;
+
+struct Gpu {
+  std::unique_ptr<Device> device = make_device(Threads::of_gpu, 0);
+  std::shared_ptr<Stream> stream = device->make_stream();
+};
+Gpu& gpu() {
+  static Gpu one;
+  return one;
+}
+
+/// The same numbers in the memory of a device.
+template <class N>
+struct Copy {
+  Copy(const std::vector<N>& numbers, Device& device, Stream& on)
+      : size(numbers.size()), buffer(device.allocate((size + 1) * sizeof(N))), stream(&on) {
+    if (size > 0) view().write(0, std::as_bytes(std::span(numbers)));
+  }
+  MemoryView view() const { return MemoryView(std::span(buffer.data(), size * sizeof(N)), *stream); }
+  N* data() const { return reinterpret_cast<N*>(buffer.data()); }
+  std::vector<N> fetch() const {
+    std::vector<N> numbers(size);
+    if (size > 0) view().read(0, std::as_writable_bytes(std::span(numbers)));
+    return numbers;
+  }
+  std::size_t size;
+  Buffer buffer;
+  Stream* stream;
+};
+
+template <class E>
+using Call = std::function<void(Stream&, E* x, float* f, float* scratch, const std::int32_t* tokens)>;
+
+/// `call` gets `n` numbers x of type E and `m` floats f, the same on both devices, reads some of them and writes others; then
+/// all are compared. Differences are of the largest number that was written. `roundings`: how often results may have been
+/// rounded to E.
+template <class E>
+void compare(const std::string& name, std::size_t n, std::size_t m, double roundings, const Call<E>& call) {
+  static const std::shared_ptr<Stream> host = make_host_stream();
+  const auto cpu = make_cpu_device();
+  const Floats numbers = random_floats(n, 1), floats = random_floats(m, 2);
+  std::vector<E> x;
+  for (const float number : numbers) x.push_back(E(number));
+  std::vector<std::int32_t> tokens;
+  for (std::size_t i = 0; i < R; ++i) tokens.push_back(i % 7 == 3 ? 2 : static_cast<std::int32_t>(i * 5 % V));
+  const auto run = [&](Device& device, Stream& stream) {
+    const Copy<E> on_x(x, device, stream);
+    const Copy<float> on_f(floats, device, stream), scratch(Floats(1 << 20), device, stream);
+    const Copy<std::int32_t> on_tokens(tokens, device, stream);
+    on_stream(stream, [&] { call(stream, on_x.data(), on_f.data(), scratch.data(), on_tokens.data()); });
+    return std::pair(on_x.fetch(), on_f.fetch());
+  };
+  const auto here = run(*cpu, *host), there = run(*gpu().device, *gpu().stream);
+  bool changed = false;
+  const auto error = [&](const auto& got, const auto& want, const auto& start) {
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const double a = static_cast<float>(got[i]), b = static_cast<float>(want[i]);
+      if (!std::isfinite(a) || !std::isfinite(b)) return std::numeric_limits<double>::infinity();
+      difference = std::max(difference, std::abs(a - b));
+      if (static_cast<float>(want[i]) == static_cast<float>(start[i])) continue;
+      changed = true;
+      size = std::max(size, std::abs(b));
+    }
+    return size > 0 ? difference / size : difference;
+  };
+  const double of_x = error(there.first, here.first, x), of_f = error(there.second, here.second, floats);
+  BOOST_TEST_MESSAGE(name << ", " << name_of(dtype_of<E>) << ": " << of_x << ", " << of_f);
+  BOOST_TEST(changed, name << " wrote something");
+  BOOST_TEST(of_x <= roundings * rounding<E>, name << ": " << of_x);
+  BOOST_TEST(of_f <= std::max(1.0, roundings) * rounding<E>, name << ": " << of_f);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(products, E, Types) {
+  const std::size_t m = 37, n = 61, k = 93, lda = 101, ldo = 67;
+  for (const Trans ta : {Trans::no, Trans::yes})
+    for (const Trans tb : {Trans::no, Trans::yes})
+      for (const Write write : {Write::overwrite, Write::add}) {
+        compare<E>("gemm", 3 * lda * lda, 0, 3, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+          kernels::gemm(s, ta, tb, m, n, k, x, lda, x + lda * lda, lda, x + 2 * lda * lda, ldo, write);
+        });
+        compare<E>("gemm to fp32", 2 * lda * lda, lda * lda, 1, [=](Stream& s, E* x, float* f, float*, const std::int32_t*) {
+          kernels::gemm(s, ta, tb, m, n, k, x, lda, x + lda * lda, lda, f, ldo, write);
+        });
+      }
+  for (const kernels::Gelu form : {kernels::Gelu::tanh, kernels::Gelu::erf}) {
+    compare<E>("gemm, bias, gelu", m * k + n * k + n + 2 * m * n, 0, 4,
+               [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+                 E *const b = x + m * k, *const bias = b + n * k, *const pre = bias + n;
+                 kernels::gemm_bias_gelu<E>(s, form, Trans::yes, m, n, k, x, b, bias, pre, pre + m * n);
+               });
+    compare<E>("gemm, gelu backward", m * k + n * k + 2 * m * n, 0, 4,
+               [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+                 E *const b = x + m * k, *const pre = b + n * k;
+                 kernels::gemm_gelu_backward<E>(s, form, Trans::no, m, n, k, x, b, pre, pre + m * n);
+               });
+  }
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(embeddings, E, Types) {
+  compare<E>("embedding", (R + V + T) * C, 0, 1, [](Stream& s, E* x, float*, float*, const std::int32_t* tokens) {
+    kernels::embedding_forward<E>(s, x, tokens, x + R * C, x + (R + V) * C, B, T, C);
+  });
+  for (const Write write : {Write::overwrite, Write::add})
+    compare<E>("embedding backward", R * C, (V + T + 2) * C, 1,
+               [=](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
+                 kernels::embedding_backward(s, f, x, tokens, R, C, V, write);
+                 kernels::position_backward(s, f + V * C, x, B, T, C, T + 2, write);
+               });
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(norms, E, Types) {
+  for (const Write write : {Write::overwrite, Write::add}) {
+    compare<E>("layer norm", (4 * R + 2) * C, 2 * R + 2 * C, 3,
+               [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+                 E *const y = x + R * C, *const dx = y + R * C, *const dy = dx + R * C, *const gain = dy + R * C;
+                 kernels::layer_norm_forward(s, y, f, x, gain, gain + C, R, C, 1e-5f);
+                 kernels::layer_norm_backward(s, dx, write, f + 2 * R, f + 2 * R + C, write, dy, x, f, gain, R, C, scratch);
+               });
+    compare<E>("rms norm", (4 * R + 1) * C, R + C, 3, [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+      E *const y = x + R * C, *const dx = y + R * C, *const dy = dx + R * C, *const gain = dy + R * C;
+      kernels::rms_norm_forward(s, y, f, x, gain, R, C, 1e-5f);
+      kernels::rms_norm_backward(s, dx, write, f + R, write, dy, x, f, gain, R, C, scratch);
+    });
+    compare<E>("norm of heads", 2 * R * C + R * H * D + D, R * H + D, 3,
+               [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+                 E *const before = x + 2 * R * C, *const gain = before + R * H * D;
+                 kernels::head_norm_forward(s, x, before, f, gain, R, H, D, C, 1e-5f);
+                 kernels::head_norm_backward(s, x + R * C, f + R * H, write, before, f, gain, R, H, D, C, scratch);
+               });
+  }
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(pointwise, E, Types) {
+  const kernels::DropoutMask mask = kernels::dropout_mask(0.3f, 5, 2, 7, 11, T);
+  compare<E>("dropout", 2 * R * C, 0, 1,
+             [=](Stream& s, E* x, float*, float*, const std::int32_t*) { kernels::dropout(s, x, x + R * C, R, C, mask); });
+  compare<E>("bias", R * C + C, C, 1, [](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+    kernels::add_bias(s, x, x + R * C, R, C);
+    kernels::bias_backward(s, f, x, R, C - 3, C, Write::add, scratch);
+  });
+  compare<E>("residual", 3 * R * C + C, 0, 1, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+    kernels::add_residual<E>(s, x, x + R * C, x + 2 * R * C, x + 3 * R * C, R, C, mask);
+  });
+  for (const kernels::Gelu form : {kernels::Gelu::tanh, kernels::Gelu::erf})
+    compare<E>("gelu", 4 * R * F + F, 0, 3, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+      kernels::bias_gelu_forward<E>(s, form, x, x + R * F, x + 4 * R * F, R, F);
+      kernels::gelu_backward(s, form, x + 2 * R * F, x + 3 * R * F, x + R * F, R * F);
+    });
+  compare<E>("relu", 4 * R * F + F, 0, 1, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
+    kernels::bias_relu_forward<E>(s, x, x + R * F, x + 4 * R * F, R, F);
+    kernels::relu_backward(s, x + 2 * R * F, x + 3 * R * F, x + R * F, R * F);
+  });
+  compare<E>("swiglu", 6 * R * F, 0, 2, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
+    constexpr std::size_t n = R * F;
+    kernels::swiglu_forward(s, x, x + n, x + 2 * n, n);
+    kernels::swiglu_backward(s, x + 3 * n, x + 4 * n, x + 5 * n, x + n, x + 2 * n, n);
+  });
+  compare<E>("convert, clip, zero", 3 * R * C, 2 * R * C, 0, [](Stream& s, E* x, float* f, float*, const std::int32_t*) {
+    kernels::convert(s, x, f, R * C);
+    kernels::convert(s, f + R * C, x + R * C, R * C);
+    kernels::clip_values(s, f, R * C - 1, 0.25f);
+    kernels::fill_zero(s, x + 2 * R * C, R * C - 1);
+  });
+  for (const bool inverse : {false, true})
+    compare<E>("rope", R * C, T * D, 1,
+               [=](Stream& s, E* x, float* f, float*, const std::int32_t*) { kernels::rope(s, x, B, T, H, D, C, f, inverse); });
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(attention, E, Types) {
+  struct Case {
+    std::size_t b, t, heads, kv_heads, head;
+  };
+  for (const auto& [b, t, heads, kv_heads, head] :
+       {Case{2, 1, 1, 1, 8}, Case{2, 45, 4, 2, 10}, Case{1, 77, 3, 1, 40}, Case{2, 129, 2, 2, 64}, Case{1, 65, 2, 1, 128}})
+    for (const float rate : {0.0f, 0.2f}) {
+      const std::size_t width = (heads + 2 * kv_heads) * head, rows = b * t, k = heads * head, v = k + kv_heads * head;
+      const kernels::AttentionShape shape = {b, t, heads, kv_heads, head, width, width};
+      const kernels::DropoutMask mask = kernels::dropout_mask(rate, 5, 2, 7, 11, t);
+      // Probabilities, and in the backward pass their gradients, may be rounded before they are multiplied.
+      compare<E>(format("attention, T {}, D {}", t, head), rows * (2 * width + 2 * k), rows * heads, 8,
+                 [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+                   E *const d = x + rows * width, *const out = d + rows * width, *const d_out = out + rows * k;
+                   kernels::attention_forward(s, out, f, x, x + k, x + v, shape, scratch, mask);
+                   kernels::attention_backward(s, d, d + k, d + v, d_out, out, f, x, x + k, x + v, shape, scratch, mask);
+                 });
+    }
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(losses, E, Types) {
+  compare<E>("cross entropy", R * V, 4 * R, 3, [](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
+    constexpr std::size_t piece = 32;
+    const kernels::Logits<E> logits = {x, reinterpret_cast<kernels::SoftmaxStats*>(f + R), tokens, R, V, piece};
+    for (std::size_t begin = 0; begin < V; begin += piece) kernels::cross_entropy(s, f, logits, begin);
+    for (std::size_t begin = 0; begin < V; begin += piece) kernels::logit_gradient(s, logits, begin, 0.5f);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(initial_numbers_have_the_same_bits) {
+  compare<float>("initial", R * C, 0, 0, [](Stream& s, float* x, float*, float*, const std::int32_t*) {
+    kernels::fill_normal(s, x, R * C - 1, 77, 3, 9, 0.5f, 0.02f);
+    kernels::fill_constant(s, x + R * C - 1, 1, 3);
+  });
+}
