@@ -128,5 +128,5 @@ BOOST_AUTO_TEST_CASE(the_document_shows_what_is_compiled) {
     const std::string block = document.substr(code, document.find("```", code) - code);
     BOOST_TEST(file.find(block) != std::string::npos, block << " is not in " << document.substr(name, end - name));
   }
-  BOOST_TEST(blocks == 7u);
+  BOOST_TEST(blocks == 8u);
 }
