@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/version.hpp"
+#include "device/cuda_library.hpp"
 #include "fsdp/placement.hpp"
 #include "h5/h5.hpp"
 #include "kernels/kernels.hpp"
@@ -142,13 +143,26 @@ std::optional<std::string> answer(const OptionTable& table, Request request) {
   return {};
 }
 
+namespace {
+
+/// "2 GPUs", or why there is none.
+std::string gpus_of_this_machine() {
+  std::string why;
+  const CudaLibrary* const library = find_cuda_library(&why);
+  const int count = library ? library->device_count(&why) : 0;
+  if (count > 0) return format("{} GPU{}", count, count == 1 ? "" : "s");
+  return format("no GPU here ({})", why.empty() ? "there is none" : why);
+}
+
+}  // namespace
+
 std::string full_version_text(std::string_view program) {
   return version_text(program, {{"MPI", MpiSession::library_version()},
                                 {"HDF5", h5::library_version()},
                                 {"GEMM", kernels::gemm_description()},
                                 {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                                                 NLOHMANN_JSON_VERSION_PATCH)},
-                                {"CUDA", "off (no CUDA device in this program)"}});
+                                {"CUDA", gpus_of_this_machine()}});
 }
 
 }  // namespace fsdp
