@@ -11,18 +11,23 @@
 using namespace fsdp;
 using namespace fsdp::test;
 
-BOOST_AUTO_TEST_CASE(one_for_each_update) {
-  std::vector<std::uint64_t> waits;
-  run_ranks(1, [&](Communicator& world) {
-    const auto device = make_device(Threads::of_gpu, 0);
+namespace {
+
+/// How often `count()` goes up in each of some updates, by rank.
+std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy, Threads threads, std::uint64_t (*count)()) {
+  std::vector<std::vector<std::uint64_t>> all(static_cast<std::size_t>(ranks));
+  run_ranks(ranks, [&](Communicator& world) {
+    const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
     TransformerConfig config;
     config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
     config.head_size = 4, config.ffn_width = 16;
-    ShardedModel sharded(
-        config,
-        {.batch = {2, 8}, .types = {.parameter = DType::bf16}, .plan = {.micro_batches = 3, .checkpoint_activations = true}},
-        world, cuda_traits());
-    Executor& executor = sharded.allocate(*device);
+    ShardedModel sharded(config,
+                         {.strategy = strategy,
+                          .batch = {2, 8},
+                          .types = {.parameter = DType::bf16},
+                          .plan = {.micro_batches = 3, .checkpoint_activations = true}},
+                         world, cuda_traits());
+    Executor& executor = sharded.allocate(*device, {}, {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     executor.initialize_parameters(1);
     executor.publish_parameters();
     const BatchReader read = [](std::size_t micro_batch, std::int32_t* inputs, std::int32_t* targets) {
@@ -31,15 +36,31 @@ BOOST_AUTO_TEST_CASE(one_for_each_update) {
         targets[i] = (inputs[i] + 1) % 24;
       }
     };
-    for (std::uint64_t u = 1; u <= 3; ++u) {
-      const std::uint64_t before = cuda_double::host_waits();
-      const UpdateResult result =
-          executor.run_update(read, {.update = u, .learning_rate = 1e-3, .clip_norm = 1, .tokens = 3 * 16});
-      waits.push_back(cuda_double::host_waits() - before);
+    for (std::uint64_t u = 1; u <= 6; ++u) {
+      const std::uint64_t before = count();
+      const UpdateResult result = executor.run_update(
+          read, {.update = u, .learning_rate = 1e-3, .clip_norm = 1, .tokens = static_cast<double>(3 * 16 * ranks)});
+      all[static_cast<std::size_t>(world.rank())].push_back(count() - before);
       expect(result.finite() && result.loss > 1, "an update happens");
     }
   });
-  // None where the GPU was faster than the host.
-  for (const std::uint64_t count : waits) BOOST_TEST(count <= 1);
-  BOOST_TEST(waits.size() == 3u);
+  return all;
+}
+
+/// None where the GPU was faster than the host.
+void check_at_most_one(const std::vector<std::vector<std::uint64_t>>& of_ranks) {
+  for (const auto& of_updates : of_ranks) {
+    BOOST_TEST(of_updates.size() == 6u);
+    for (const std::uint64_t count : of_updates) BOOST_TEST(count <= 1);
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(one_for_each_update) { check_at_most_one(counted(1, "full", Threads::of_gpu, cuda_double::host_waits)); }
+
+// Under "optim" the new parameters are gathered behind the optimizer, on another stream than the one that brings the sums.
+BOOST_AUTO_TEST_CASE(one_for_each_update_of_several_ranks) {
+  for (const char* strategy : {"full", "optim"})
+    check_at_most_one(counted(2, strategy, Threads::of_own_gpu, cuda_double::streams_found_busy));
 }

@@ -144,5 +144,8 @@ namespace fsdp::cuda_double {
 bool guards_memory();
 /// How often the host has waited: calls of cudaStreamSynchronize, cudaEventSynchronize and cudaDeviceSynchronize in this process.
 std::uint64_t host_waits();
+/// How often the calling thread has begun to wait for a stream by looking at it: cudaStreamQuery() said that it is busy, and had
+/// not said so of the same stream just before.
+std::uint64_t streams_found_busy();
 
 }  // namespace fsdp::cuda_double

@@ -83,6 +83,9 @@ namespace fsdp::cuda_double {
 namespace {
 
 std::atomic<std::uint64_t> waits = 0;  // of the host
+// Of the calling thread: how often it has found another stream busy than the last time it looked, and which it found so.
+constinit thread_local std::uint64_t looks = 0;
+constinit thread_local const CUstream_st* looked_at = nullptr;
 
 /// A point in a stream. Whoever waits for it keeps it.
 struct Record {
@@ -194,6 +197,7 @@ std::uint64_t give(const std::shared_ptr<CUstream_st>& stream, Operation operati
 void wait(const CUstream_st& stream, std::uint64_t number) { stream.wait_for(number); }
 
 std::uint64_t host_waits() { return waits.load(); }
+std::uint64_t streams_found_busy() { return looks; }
 
 void synchronize_device(int device) {
   ++waits;
@@ -257,7 +261,10 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return call([=] {
     const std::shared_ptr<CUstream_st> stream = find_stream(handle);
     if (!stream) return cudaErrorInvalidResourceHandle;
-    return stream->is_done(stream->given.load()) ? cudaSuccess : cudaErrorNotReady;
+    const bool is_done = stream->is_done(stream->given.load());
+    if (!is_done && looked_at != stream.get()) ++looks;
+    looked_at = is_done ? nullptr : stream.get();
+    return is_done ? cudaSuccess : cudaErrorNotReady;
   });
 }
 
