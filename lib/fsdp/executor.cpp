@@ -265,7 +265,8 @@ void Executor::wait_for_streams() {
   cause.rethrow();
 }
 
-/// The host waits once: where streams go on by themselves, the compute stream waits for the others, and brings the sums.
+/// The host waits once: where streams go on by themselves, the compute stream waits for what is still gathered, and brings the
+/// sums. What is reduced, its operations have waited for.
 void Executor::finish() {
   Stream& last = stream(StreamId::compute);
   const auto bring = [](void* executor, std::size_t) {
@@ -274,11 +275,10 @@ void Executor::finish() {
   };
   FirstCause cause;
   cause.attempt([&] {
-    if (last.is_asynchronous()) {
-      for (const StreamId id : {StreamId::gather, StreamId::reduce}) last.wait(stream(id).record());
-    } else {
+    if (last.is_asynchronous())
+      last.wait(stream(StreamId::gather).record());
+    else
       wait_for_streams();
-    }
     last.submit({bring, this});
   });
   for (const auto& s : streams_) cause.attempt([&] { s->synchronize(); });

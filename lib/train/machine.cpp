@@ -72,6 +72,7 @@ std::optional<double> noted_peak_per_core(DType type) {
 void note_peak_per_core(DType type, double flops) {
   const std::filesystem::path path = note_of_this_host();
   nlohmann::json peaks = read_note(path);
+  if (flops <= noted_peak_per_core(type).value_or(0)) return;  // other work was in its way
   peaks[std::string(name_of(type))] = flops;
   try {
     std::filesystem::create_directories(path.parent_path());

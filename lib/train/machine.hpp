@@ -20,10 +20,10 @@ struct CpuShare {
 /// node.
 CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free = 0);
 
-/// FLOP/s of one core of this host as `fsdp-bench gemm` has measured and noted it ($XDG_CACHE_HOME/fsdp, or ~/.cache/fsdp);
+/// FLOP/s of one core of this host: the most that `fsdp-bench gemm` has measured and noted ($XDG_CACHE_HOME/fsdp, ~/.cache/fsdp);
 /// none until then.
 std::optional<double> noted_peak_per_core(DType type);
-/// Notes it. A note that cannot be written is none: MFU stays null.
+/// Notes it, unless more is noted: other work was in the way then. A note that cannot be written is none: MFU stays null.
 void note_peak_per_core(DType type, double flops);
 
 /// FLOP/s of the GPUs of all ranks by their datasheets (device/gpu_figures.hpp), one for each rank; none where a rank's device
