@@ -15,7 +15,7 @@ launch="srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=$CPUS --cpu-bind=co
 
 cat <<END
 Asking for: salloc ${resources[*]} $*
-When the shell is there, these lines run on the GPUs, from wherever the shell is:
+When the shell is there, these lines run on the GPUs, from the top folder of the checkout:
   $launch $FSDP_BIN/fsdp-train --config inputs/quickstart.cfg --device cuda --bf16
   $launch --ntasks=1 $FSDP_BIN/fsdp-bench gemm --device cuda --bf16
   srun --ntasks=1 --gpu-bind=none --overlap nvidia-smi

@@ -242,6 +242,8 @@ void require_read(const OptionTable& table, std::string_view what) {
                                                            {"max-size", "collectives"},
                                                            {"optimizer", "optimizer"},
                                                            {"optimizer-state-dtype", "optimizer step"},
+                                                           {"master-dtype", "step"},
+                                                           {"grad-dtype", "step"},
                                                            {"python", "optimizer checkpoint"},
                                                            {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)
@@ -284,6 +286,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   add_strategy_option(table, options.sharding.strategy);
   add_recomputation_option(table, options.sharding.plan.checkpoint_activations);
   add_precision_options(table, options.sharding.types.parameter);
+  add_kept_type_options(table, options.sharding.types);
   table.flag("fake-collectives", options.fake_collectives,
              "step: leave out every transfer of parameters and gradients; all else is as in the plan. Losses mean nothing.");
   table.flag("exposed", options.exposed,

@@ -77,6 +77,24 @@ void add_state_type_option(OptionTable& table, DType& type) {
       "small changes add up.");
 }
 
+void add_kept_type_options(OptionTable& table, UnitTypes& types) {
+  const std::vector<std::pair<std::string, DType>> kept = {{"fp32", DType::f32}, {"bf16", DType::bf16}};
+  table.choice<DType>("master-dtype", types.master, kept,
+                      "Type of the parameters that the optimizer updates. bf16, with --precision bf16: the parameters "
+                      "themselves, without an fp32 copy; the optimizer computes in fp32, and new parameters are rounded at "
+                      "random (by --seed), so that small changes add up.");
+  table.choice<DType>("grad-dtype", types.gradient, kept,
+                      "Type in which a rank keeps sums of gradients, over micro-batches and until the optimizer. bf16 takes "
+                      "half the memory; sums are made in fp32, and rounded at random.");
+  table.then([&types](const OptionTable&) {
+    if (types.master != DType::f32 && types.parameter != types.master)
+      throw UserError(
+          format("--master-dtype {} needs --precision {} (the optimizer updates the parameters that are computed with, which "
+                 "are {}); give both, or leave it out",
+                 name_of(types.master), name_of(types.master), name_of(types.parameter)));
+  });
+}
+
 void add_comm_options(OptionTable& table, CommOptions& comm) {
   std::vector<std::pair<std::string, std::string>> names;
   std::vector<std::string> about;

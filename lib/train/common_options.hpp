@@ -23,6 +23,8 @@ void add_precision_options(OptionTable& table, DType& precision);
 void add_recomputation_option(OptionTable& table, bool& checkpoint_activations);
 /// --optimizer-state-dtype.
 void add_state_type_option(OptionTable& table, DType& type);
+/// --master-dtype, --grad-dtype; behind those of the precision, which they go with.
+void add_kept_type_options(OptionTable& table, UnitTypes& types);
 /// --comm and --collective-timeout.
 void add_comm_options(OptionTable& table, CommOptions& comm);
 /// --comm-thread.

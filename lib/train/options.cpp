@@ -439,14 +439,7 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
       "reduce-dtype", sharding.types.reduce, dtypes,
       "Type in which gradients travel to where they are added up. Each rank's own is rounded once; the sums are "
       "fp32, and travel so. fp16 has no gradients below 6e-8 or above 65504 (times the loss scale of --fp16).");
-  const std::vector<std::pair<std::string, DType>> kept = {{"fp32", DType::f32}, {"bf16", DType::bf16}};
-  table.choice<DType>("master-dtype", sharding.types.master, kept,
-                      "Type of the parameters that the optimizer updates. bf16, with --precision bf16: the parameters "
-                      "themselves, without an fp32 copy; the optimizer computes in fp32, and new parameters are rounded at "
-                      "random (by --seed), so that small changes add up.");
-  table.choice<DType>("grad-dtype", sharding.types.gradient, kept,
-                      "Type in which a rank keeps sums of gradients, over micro-batches and until the optimizer. bf16 takes "
-                      "half the memory; sums are made in fp32, and rounded at random.");
+  add_kept_type_options(table, sharding.types);
   table.choice<DType>("buffer-dtype", o.execution.table_type, dtypes,
                       "Type to which the model's buffers, the tables of rotary positions, are rounded.");
   table.number("fp16-init-scale", "S", scaler.init_scale, "With fp16: loss scale of the first update.", "above 0", above_0);
@@ -463,15 +456,7 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
       .number("threshold-loss-scale", "S", scaler.threshold, "With fp16: do not halve the scale below this.", "0 or more",
               not_negative)
       .unset("none");
-  table.then([&o, ranks](const OptionTable& read) {
-    const UnitTypes& types = o.sharding.types;
-    if (types.master != DType::f32 && types.parameter != types.master)
-      throw UserError(
-          format("--master-dtype {} needs --precision {} (the optimizer updates the parameters that are computed with, which "
-                 "are {}); give both, or leave it out",
-                 name_of(types.master), name_of(types.master), name_of(types.parameter)));
-    settle_loss_scale(read, o, ranks());
-  });
+  table.then([&o, ranks](const OptionTable& read) { settle_loss_scale(read, o, ranks()); });
 }
 
 void add_memory_options(OptionTable& table, ShardingOptions& sharding) {
