@@ -59,8 +59,8 @@ if [[ -z $double ]]; then
   nvidia_smi 'exit 9'
 
   run 2 --only
-run 2 --only '['
-run 2 --only '^no_such_item$'
+  run 2 --only '['
+  run 2 --only '^no_such_item$'
   run 2 --unknown
   says "unknown argument --unknown"
   run 0 --help
