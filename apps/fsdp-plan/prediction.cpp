@@ -94,14 +94,16 @@ class StageWork {
   std::vector<double> matrices_, trained_matrices_;  // elements, of each stage
 };
 
-/// Bytes that an optimizer's update of this rank's part of a unit goes over, its sums over whole tensors included.
-double optimizer_bytes(const Layout& layout, std::size_t unit, const OptimizerOptions& options, DType type) {
+/// Bytes that an optimizer's update of this rank's part of a unit goes over: sums over whole tensors, and the copy that is
+/// gathered where that is of another type than the master, included.
+double optimizer_bytes(const Layout& layout, std::size_t unit, const OptimizerOptions& options) {
+  const UnitTypes& types = layout.units()[unit].types;
   const Rule& rule = *layout.units()[unit].rule;
   std::size_t states = 0;
   for (const StateInfo& state : rule.states) states += state.extent == Extent::element;
   const double per_number = real(static_cast<std::size_t>(rule.passes.numbers)) * sizeof(float) +
                             real(static_cast<std::size_t>(rule.passes.per_state) * states * size_of(options.state_type));
-  return real(layout.shard_numel(unit)) * (per_number + (type == DType::f32 ? 0 : real(size_of(type))));
+  return real(layout.shard_numel(unit)) * (per_number + (types.parameter == types.master ? 0 : real(size_of(types.parameter))));
 }
 
 /// Seconds of a collective for the rank and the node that send most. Rings go through all links at once.
@@ -159,8 +161,12 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
         return optimizer(2 * real(op.count * sizeof(float)) / bandwidth);
       case add_squares:
         return optimizer(real(op.count * sizeof(float)) / bandwidth);
+      case widen:
+        return optimizer(real(op.count * (size_of(op.type) + sizeof(float))) / bandwidth);
+      case round_at_random:  // both are read and written, and what was kept is widened again
+        return optimizer(3 * real(op.count * (size_of(op.type) + sizeof(float))) / bandwidth);
       case OperationKind::optimizer:
-        return optimizer(optimizer_bytes(layout, unit, options.optimizer, type) / bandwidth);
+        return optimizer(optimizer_bytes(layout, unit, options.optimizer) / bandwidth);
       case whole_matrices: {
         double flops = 0;
         for (const std::size_t p : layout.units()[unit].parameters) {

@@ -60,19 +60,19 @@ nlohmann::json read_note(const std::filesystem::path& path) {
                                                                                                    : nlohmann::json::object();
 }
 
+std::optional<double> peak_in(const nlohmann::json& peaks, DType type) {
+  const auto peak = peaks.find(name_of(type));
+  return peak != peaks.end() && peak->is_number() ? std::optional(peak->get<double>()) : std::nullopt;
+}
+
 }  // namespace
 
-std::optional<double> noted_peak_per_core(DType type) {
-  const nlohmann::json peaks = read_note(note_of_this_host());
-  const std::string key(name_of(type));
-  if (!peaks.contains(key) || !peaks[key].is_number()) return {};
-  return peaks[key].get<double>();
-}
+std::optional<double> noted_peak_per_core(DType type) { return peak_in(read_note(note_of_this_host()), type); }
 
 void note_peak_per_core(DType type, double flops) {
   const std::filesystem::path path = note_of_this_host();
   nlohmann::json peaks = read_note(path);
-  if (flops <= noted_peak_per_core(type).value_or(0)) return;  // other work was in its way
+  if (flops <= peak_in(peaks, type).value_or(0)) return;  // other work was in its way
   peaks[std::string(name_of(type))] = flops;
   try {
     std::filesystem::create_directories(path.parent_path());

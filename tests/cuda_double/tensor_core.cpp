@@ -246,17 +246,6 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(packed_numbers, E, Types) {
 
 // --- What ends a process. The cases of the first suite run in children. ---
 
-namespace {
-
-template <class Kernel>
-void run_wrong(const Kernel& kernel, unsigned lanes = 32) {
-  check(launch_kernel(nullptr, 1, lanes, 1024, kernel));
-  check(cudaDeviceSynchronize());
-  ::_exit(1);
-}
-
-}  // namespace
-
 BOOST_AUTO_TEST_SUITE(child, *boost::unit_test::disabled())
 BOOST_AUTO_TEST_CASE(lane_misses_product) { run_wrong(LaneMissesProduct{}); }
 BOOST_AUTO_TEST_CASE(two_products) { run_wrong(TwoProducts{}); }
@@ -270,16 +259,10 @@ BOOST_AUTO_TEST_CASE(unaligned_copy) {
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_CASE(wrong_blocks_end_the_process) {
-  const auto dies = [](const char* name, const std::string& kernel, const std::string& reason) {
-    const Ended ended = run_child(std::string("child/") + name);
-    BOOST_TEST(ended.by(SIGABRT), name << ": " << ended.text);
-    BOOST_TEST(contains(ended.text, kernel), name << ": " << ended.text);
-    BOOST_TEST(contains(ended.text, reason), name << ": " << ended.text);
-  };
-  dies("lane_misses_product", "LaneMissesProduct", "and lane 9 has returned");
-  dies("two_products", "TwoProducts", "waits in mma at ");
-  dies("product_against_ldmatrix", "ProductAgainstLdmatrix", "waits in ldmatrix at ");
-  dies("half_warp", "HalfWarp", "is one that the block does not have");
-  dies("unaligned_row", "UnalignedRow", "no multiple of 16");
-  dies("unaligned_copy", "UnalignedCopy", "no multiple of its bytes");
+  block_dies("lane_misses_product", "LaneMissesProduct", "and lane 9 has returned");
+  block_dies("two_products", "TwoProducts", "waits in mma at ");
+  block_dies("product_against_ldmatrix", "ProductAgainstLdmatrix", "waits in ldmatrix at ");
+  block_dies("half_warp", "HalfWarp", "is one that the block does not have");
+  block_dies("unaligned_row", "UnalignedRow", "no multiple of 16");
+  block_dies("unaligned_copy", "UnalignedCopy", "no multiple of its bytes");
 }

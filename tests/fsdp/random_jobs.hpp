@@ -2,10 +2,13 @@
 // follows from two numbers.
 #pragma once
 
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -308,6 +311,28 @@ inline std::string difference(const Job& job, const Outcome& a, const Outcome& b
         return format("weights of {}: {} apart, having moved {}", parameters[p].name, std::sqrt(apart), std::sqrt(moved));
     }
   return "";
+}
+
+/// Calls check(job, number) for random jobs, as many as CASES, the test program's first argument, says, of the seed SEED from
+/// number FIRST on; jobs with nothing to train are passed over. How many have run, and how many were passed over.
+template <class Check>
+std::pair<std::size_t, std::size_t> each_random_job(std::uint64_t cases, std::uint64_t seed, const Check& check) {
+  const auto& suite = boost::unit_test::framework::master_test_suite();
+  if (suite.argc > 1) cases = std::stoull(suite.argv[1]);
+  if (suite.argc > 2) seed = std::stoull(suite.argv[2]);
+  std::size_t run = 0, passed_over = 0;
+  for (std::uint64_t number = suite.argc > 3 ? std::stoull(suite.argv[3]) : 0; run < cases; ++number) {
+    const Job job = random_job(seed, number);
+    try {
+      wrap_parameters(list_parameters(job.config).parameters, job.sharding.wrap, job.sharding.patterns);
+    } catch (const UserError&) {  // everything is frozen, or a pattern of one family meets the other
+      ++passed_over;
+      continue;
+    }
+    ++run;
+    BOOST_TEST_CONTEXT(job.description) { check(job, number); }
+  }
+  return {run, passed_over};
 }
 
 }  // namespace fsdp::test

@@ -307,8 +307,6 @@ cudaError_t with_chunks(std::size_t D, F f) {
   return f.template operator()<8>();
 }
 
-float scale_of(const AttentionShape& shape) { return 1 / std::sqrt(static_cast<float>(shape.D)); }
-
 }  // namespace
 
 cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCall& call) {

@@ -16,6 +16,7 @@
 // ldmatrix without bank conflicts. Of a head's tiles, those with the longest sums come first.
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
+#include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/tensor_attention.hpp"
 #include "kernels/cuda/tensor_core.hpp"
 #include "kernels/rows/dropout.hpp"
@@ -519,8 +520,6 @@ cudaError_t with_type_and_width(DType type, std::size_t D, F f) {
 unsigned blocks_of(const AttentionShape& s, unsigned rows, std::size_t heads) {
   return static_cast<unsigned>((s.T + rows - 1) / rows * heads * s.B);
 }
-
-float scale_of(const AttentionShape& s) { return 1 / std::sqrt(static_cast<float>(s.D)); }
 
 template <class... Pointers>
 void expect_aligned(Pointers... pointers) {
