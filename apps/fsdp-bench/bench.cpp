@@ -116,7 +116,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
 
 std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
   const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
-  const ShardingOptions& sharding = options.sharding;
+  const ShardingOptions sharding = options_for(device.kind(), options.sharding);
   std::optional<TraceFile> trace_file;  // rank 0's
   agree(world, [&] {
     check_sharding(arch_config(options.arch), sharding, world.size());
@@ -244,6 +244,8 @@ void require_read(const OptionTable& table, std::string_view what) {
                                                            {"optimizer-state-dtype", "optimizer step"},
                                                            {"master-dtype", "step"},
                                                            {"grad-dtype", "step"},
+                                                           {"cpu-offload", "step"},
+                                                           {"offload-params", "step"},
                                                            {"python", "optimizer checkpoint"},
                                                            {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)
@@ -287,6 +289,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   add_recomputation_option(table, options.sharding.plan.checkpoint_activations);
   add_precision_options(table, options.sharding.types.parameter);
   add_kept_type_options(table, options.sharding.types);
+  add_offload_options(table, options.sharding);
   table.flag("fake-collectives", options.fake_collectives,
              "step: leave out every transfer of parameters and gradients; all else is as in the plan. Losses mean nothing.");
   table.flag("exposed", options.exposed,

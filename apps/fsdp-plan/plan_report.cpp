@@ -28,17 +28,21 @@ std::string plural(std::uint64_t n, std::string_view one, std::string_view many)
 std::string name_of(const PlanRow& row) { return format("{} {}", row.chosen ? ">" : " ", row.placement->name); }
 
 std::size_t other_bytes(const MemoryAccount& m) {
-  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.total() - m.plan - m.staging;
+  return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.of(BufferRole::loaded) + m.total() - m.plan - m.staging;
 }
 
 std::string memory_table(const PlanTable& table) {
   std::vector<Cells> rows = {{"", "", "", "optimizer", "gathered", "unreduced", "comm.", ""},
                              {"  strategy", "params", "gradients", "state", "slots", "slots", "staging", "other"}};
+  const bool offloads =
+      std::any_of(table.rows.begin(), table.rows.end(), [](const PlanRow& row) { return row.keeping.memory.offloaded > 0; });
+  if (offloads) rows[0].push_back("on the"), rows[1].push_back("host");
   for (const PlanRow& row : table.rows) {
     const MemoryAccount& m = row.keeping.memory;
     rows.push_back({name_of(row), bytes(m.of(BufferRole::parameters)), bytes(m.of(BufferRole::gradients)),
                     bytes(m.of(BufferRole::optimizer_state)), bytes(m.of(BufferRole::gathered_parameters)),
                     bytes(m.of(BufferRole::unreduced_gradients)), bytes(m.staging), bytes(other_bytes(m))});
+    if (offloads) rows.back().push_back(bytes(m.offloaded));
   }
   return lay_out(rows, 2);
 }
@@ -285,6 +289,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({"  unreduced gradients", "-", "-", bytes(m.of(BufferRole::unreduced_gradients))});
   rows.push_back({"  activations, kept", "-", "-", bytes(m.of(BufferRole::activations))});
   rows.push_back({"  scratch, batch, tables", "-", "-", bytes(m.of(BufferRole::scratch) + m.of(BufferRole::batch))});
+  if (m.offloaded > 0) rows.push_back({"  slots of what is offloaded", "-", "-", bytes(m.of(BufferRole::loaded))});
   rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
   rows.push_back({on_gpu ? "  gemm's workspace" : "  gemm's panels, about", "-", "-", bytes(m.gemm)});
   if (on_gpu) rows.push_back({"  driver and libraries, a guess", "-", "-", bytes(m.context)});
@@ -363,6 +368,8 @@ nlohmann::json memory_json(const MemoryAccount& m) {
           {"activations", m.of(BufferRole::activations)},
           {"scratch", m.of(BufferRole::scratch)},
           {"batch_and_tables", m.of(BufferRole::batch)},
+          {"loaded_from_host", m.of(BufferRole::loaded)},
+          {"offloaded", m.offloaded},
           {"plan_peak", m.plan},
           {"communication_staging", m.staging},
           {"gemm_panels", m.gemm},
@@ -390,6 +397,7 @@ nlohmann::json prediction_json(const PlanTable& table, const StepPrediction& ste
           {"memory_bound_ms", 1e3 * step.memory_bound},
           {"optimizer_ms", 1e3 * step.optimizer},
           {"communication_ms", 1e3 * step.communication},
+          {"offload_ms", 1e3 * step.offload},
           {"exposed_ms", 1e3 * step.exposed}};
 }
 

@@ -17,7 +17,7 @@ constexpr int most_ranks = 1 << 20;
 
 /// The options of the run that uses this strategy.
 ShardingOptions options_of_row(const PlanTableOptions& options, const Placement& placement, bool recompute) {
-  ShardingOptions sharding = options.train.sharding;
+  ShardingOptions sharding = options_for(kind_to_plan_for(options.train.device), options.train.sharding);
   sharding.strategy = placement.name;
   if (placement.axis != ShardAxis::group)
     sharding.shard_group_size = 0;

@@ -175,6 +175,12 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
         }
         return optimizer(flops / layout.shards() / (gpu.flops_fp32 * efficiency.products));
       }
+      case load:
+      case unload: {
+        const double seconds = real(op.count * size_of(op.type)) / (gpu.host_bandwidth * efficiency.transfers);
+        step.offload += seconds;
+        return seconds;
+      }
       default:
         return 0.0;
     }
@@ -227,7 +233,7 @@ StepPrediction predict_update(const Transformer& model, const ShardingOptions& o
   const auto more = [&](double StepPrediction::*part) { return two.*part + real(K - 2) * (two.*part - one.*part); };
   return {more(&StepPrediction::total),        more(&StepPrediction::products),  more(&StepPrediction::attention),
           more(&StepPrediction::memory_bound), more(&StepPrediction::optimizer), more(&StepPrediction::communication),
-          more(&StepPrediction::exposed)};
+          more(&StepPrediction::offload),      more(&StepPrediction::exposed)};
 }
 
 double tokens_per_second(const StepPrediction& step, const ShardingOptions& options, const Cluster& cluster) {
@@ -248,6 +254,7 @@ nlohmann::json to_json(const GpuFigures& gpu, const Efficiency& efficiency) {
           {"memory_bytes", gpu.memory_bytes},
           {"memory_bandwidth", gpu.memory_bandwidth},
           {"link_bandwidth", gpu.link_bandwidth},
+          {"host_bandwidth", gpu.host_bandwidth},
           {"network_bandwidth", gpu.network_bandwidth == 0 ? nlohmann::json() : nlohmann::json(gpu.network_bandwidth)},
           {"source", gpu.source},
           {"reached",

@@ -17,7 +17,7 @@ struct Efficiency {
   double products = 0.70;   // of the peak of products
   double attention = 0.30;  // of the same: about 300 TFLOP/s on an H100
   double memory = 0.85;     // of the memory's bandwidth, for all that computes little
-  double transfers = 0.80;  // of the links' and the network's bandwidth
+  double transfers = 0.80;  // of the bandwidth of links, network and PCIe
 };
 
 /// Seconds of one update on one rank.
@@ -26,6 +26,7 @@ struct StepPrediction {
   double products = 0, attention = 0, memory_bound = 0;  // of forward and backward, on the compute stream
   double optimizer = 0;
   double communication = 0;  // of all collectives
+  double offload = 0;        // of copies from the host's memory and back, which go both ways at once
   double exposed = 0;        // that the compute stream waits, for transfers and for sums over them
 };
 

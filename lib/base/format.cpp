@@ -126,13 +126,15 @@ std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  const auto distance = [](std::string_view a, std::string_view b) {  // Levenshtein, two rows
+  const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
+  const auto distance = [&](std::string_view a, std::string_view b) {  // Levenshtein, two rows
     std::vector<std::size_t> last(b.size() + 1), row(b.size() + 1);
     for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
     for (std::size_t i = 1; i <= a.size(); ++i) {
       row[0] = i;
       for (std::size_t j = 1; j <= b.size(); ++j)
-        row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
+        row[j] = std::min({last[j] + 1, row[j - 1] + 1,
+                           last[j - 1] + !same(static_cast<unsigned char>(a[i - 1]), static_cast<unsigned char>(b[j - 1]))});
       std::swap(last, row);
     }
     return last[b.size()];

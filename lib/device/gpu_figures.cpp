@@ -8,23 +8,24 @@ namespace {
 
 constexpr double tera = 1e12, giga = 1e9;
 
-// Links: half of what datasheets give for both directions together. Networks: one ConnectX adapter for each GPU of a DGX, 200
-// Gbit/s in a DGX A100, 400 Gbit/s in DGX H100, H200 and B200 (their datasheets). B200: an eighth of an HGX B200.
+// Links, and PCIe 4.0 or 5.0 x16 to the host: half of what datasheets give for both directions together. Networks: one ConnectX
+// adapter for each GPU of a DGX, 200 Gbit/s in a DGX A100, 400 Gbit/s in DGX H100, H200 and B200 (their datasheets). B200: an
+// eighth of an HGX B200.
 constexpr std::array gpus = {
-    GpuFigures{"a100", "NVIDIA A100-SXM4-80GB", 312 * tera, 19.5 * tera, 80 * giga, 2039 * giga, 300 * giga, 25 * giga,
-               "NVIDIA A100 Tensor Core GPU datasheet, A100 80GB SXM; NVIDIA DGX A100 datasheet"},
-    GpuFigures{"h100", "NVIDIA H100 80GB HBM3", 989.5 * tera, 67 * tera, 80 * giga, 3350 * giga, 450 * giga, 50 * giga,
-               "NVIDIA H100 Tensor Core GPU datasheet, H100 SXM; NVIDIA DGX H100 datasheet"},
-    GpuFigures{"h200", "NVIDIA H200", 989.5 * tera, 67 * tera, 141 * giga, 4800 * giga, 450 * giga, 50 * giga,
+    GpuFigures{"a100", "NVIDIA A100-SXM4-80GB", 312 * tera, 19.5 * tera, 80 * giga, 2039 * giga, 300 * giga, 32 * giga,
+               25 * giga, "NVIDIA A100 Tensor Core GPU datasheet, A100 80GB SXM; NVIDIA DGX A100 datasheet"},
+    GpuFigures{"h100", "NVIDIA H100 80GB HBM3", 989.5 * tera, 67 * tera, 80 * giga, 3350 * giga, 450 * giga, 64 * giga,
+               50 * giga, "NVIDIA H100 Tensor Core GPU datasheet, H100 SXM; NVIDIA DGX H100 datasheet"},
+    GpuFigures{"h200", "NVIDIA H200", 989.5 * tera, 67 * tera, 141 * giga, 4800 * giga, 450 * giga, 64 * giga, 50 * giga,
                "NVIDIA H200 Tensor Core GPU datasheet, H200 SXM; NVIDIA DGX H200 datasheet"},
-    GpuFigures{"b200", "NVIDIA B200", 2250 * tera, 75 * tera, 180 * giga, 8000 * giga, 900 * giga, 50 * giga,
+    GpuFigures{"b200", "NVIDIA B200", 2250 * tera, 75 * tera, 180 * giga, 8000 * giga, 900 * giga, 64 * giga, 50 * giga,
                "NVIDIA HGX B200 specifications; NVIDIA DGX B200 datasheet"},
-    GpuFigures{"l40s", "NVIDIA L40S", 362.05 * tera, 91.6 * tera, 48 * giga, 864 * giga, 32 * giga, 0,
+    GpuFigures{"l40s", "NVIDIA L40S", 362.05 * tera, 91.6 * tera, 48 * giga, 864 * giga, 32 * giga, 32 * giga, 0,
                "NVIDIA L40S datasheet; PCIe 4.0 x16"},
-    GpuFigures{"rtx4090", "NVIDIA GeForce RTX 4090", 165.2 * tera, 82.6 * tera, 24 * giga, 1008 * giga, 32 * giga, 0,
+    GpuFigures{"rtx4090", "NVIDIA GeForce RTX 4090", 165.2 * tera, 82.6 * tera, 24 * giga, 1008 * giga, 32 * giga, 32 * giga, 0,
                "NVIDIA Ada GPU Architecture white paper, appendix A; PCIe 4.0 x16"},
-    GpuFigures{"rtx5090", "NVIDIA GeForce RTX 5090", 209.5 * tera, 104.8 * tera, 32 * giga, 1792 * giga, 64 * giga, 0,
-               "NVIDIA RTX Blackwell GPU Architecture white paper, appendix A; PCIe 5.0 x16"}};
+    GpuFigures{"rtx5090", "NVIDIA GeForce RTX 5090", 209.5 * tera, 104.8 * tera, 32 * giga, 1792 * giga, 64 * giga, 64 * giga,
+               0, "NVIDIA RTX Blackwell GPU Architecture white paper, appendix A; PCIe 5.0 x16"}};
 
 }  // namespace
 

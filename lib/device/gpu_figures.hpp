@@ -18,6 +18,7 @@ struct GpuFigures {
   double flops_fp32;         // without tensor cores: products in fp32 do not use TF32
   double memory_bytes, memory_bandwidth;
   double link_bandwidth;     // to the other GPUs of its node, in one direction: NVLink, or PCIe where there is none
+  double host_bandwidth;     // to its host's memory, in one direction, while the other one is at work, too: PCIe
   double network_bandwidth;  // its part of its node's network, in one direction; 0: no system of NVIDIA's has one
   std::string_view source;
 

@@ -29,7 +29,7 @@ std::size_t batches_of(const Plan& plan) {
 }  // namespace
 
 Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape,
-                   const OptimizerOptions& optimizer, Device& device, Buffer arena, Buffer slots, const Mesh& mesh,
+                   const OptimizerOptions& optimizer, Device& device, Buffer arena, Buffer slots, Buffer host, const Mesh& mesh,
                    ExecutorOptions options)
     : model_(model),
       layout_(layout),
@@ -41,13 +41,14 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       options_(std::move(options)),
       arena_(std::move(arena)),
       slots_(std::move(slots)),
+      host_(std::move(host)),
       weights_(model.parameters().size(), nullptr),
       gradients_(model.parameters().size(), nullptr),
       tokens_(device.allocate_staging(batches_of(plan) * 2 * shape.rows() * sizeof(std::int32_t))),
       sums_(device.allocate_staging(sizeof(UpdateSums))),
       events_(std::max({plan.update.size(), plan.evaluation.size(), plan.publish.size()})) {
   for (const PlanBuffer& buffer : plan_.buffers) {
-    Arena& where = is_slot(buffer.role) ? slots_ : arena_;
+    Arena& where = buffer.on_host() ? host_ : is_slot(buffer.role) ? slots_ : arena_;
     memory_.push_back(where.at(buffer.offset, buffer.bytes));
     if (!buffer.transient) where.acquire(buffer.bytes);
   }
@@ -55,9 +56,10 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     const Unit& unit = layout_.units()[u];
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-      weights_[unit.parameters[i]] = at<std::byte>(plan_.whole_parameters[u]) + unit.offsets[i] * size_of(unit.types.parameter);
+      weights_[unit.parameters[i]] =
+          at<std::byte>(plan_.at_work(plan_.whole_parameters[u])) + unit.offsets[i] * size_of(unit.types.parameter);
       if (!plan_.gradients.empty() && unit.trainable)
-        gradients_[unit.parameters[i]] = at<float>(plan_.whole_gradients[u]) + unit.offsets[i];
+        gradients_[unit.parameters[i]] = at<float>(plan_.at_work(plan_.whole_gradients[u])) + unit.offsets[i];
     }
     parts_.push_back(parts_of_unit(layout_, u, mesh_->shard->rank(), settings));
   }
@@ -83,7 +85,9 @@ ShardState Executor::owned(std::string name, const std::vector<Location>& places
 }
 
 MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId id) {
-  return {{at<std::byte>(place), bytes}, stream(id)};
+  const std::span memory(at<std::byte>(place), bytes);
+  const bool on_host = plan_.buffers[static_cast<std::size_t>(place.buffer)].on_host();
+  return on_host ? MemoryView(memory) : MemoryView(memory, stream(id));
 }
 
 ShardState Executor::parameters() { return owned(parameters_state, plan_.master, types().master); }
@@ -106,20 +110,24 @@ std::vector<ShardState> Executor::optimizer_states() {
 
 void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>& which) {
   Stream& s = stream(StreamId::compute);
-  on_stream(stream(StreamId::compute), [&] {
-    for (std::size_t u = 0; u < layout_.units().size(); ++u)
+  on_stream(s, [&] {
+    for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+      const Location kept = plan_.master[u], near = plan_.at_work(kept);
+      const std::size_t bytes = layout_.shard_numel(u) * size_of(types().master);
+      if (near != kept) s.copy(at<void>(near), at<void>(kept), bytes);
       for (const Slice& slice : layout_.slices(u, static_cast<int>(shard_))) {
         if (!which.empty() && !which[slice.parameter]) continue;
         const Init& init = model_.parameters()[slice.parameter].init;
-        float* out = at<float>(plan_.wide_master[u]) + slice.shard_offset;
+        float* out = at<float>(plan_.at_work(plan_.wide_master[u])) + slice.shard_offset;
         if (init.kind == Init::Kind::constant)
           kernels::fill_constant(s, out, slice.range.size(), init.value);
         else
           kernels::fill_normal(s, out, slice.range.size(), slice.range.begin, static_cast<std::uint32_t>(seed),
                                static_cast<std::uint32_t>(slice.parameter), 0.0f, init.value);
-        if (types().master == DType::bf16)
-          kernels::convert(s, at<bf16>(plan_.master[u]) + slice.shard_offset, out, slice.range.size());
+        if (types().master == DType::bf16) kernels::convert(s, at<bf16>(near) + slice.shard_offset, out, slice.range.size());
       }
+      if (near != kept) s.copy(at<void>(kept), at<void>(near), bytes);
+    }
   });
 }
 
@@ -153,7 +161,7 @@ std::optional<NonFinite> Executor::find_non_finite(const BatchReader& read, cons
     const Operation& op = plan_.update[i];
     const bool reduces = (op.kind == OperationKind::reduce_scatter || op.kind == OperationKind::all_reduce) &&
                          op.quantity == Quantity::gradients &&
-                         op.reads[0] == plan_.whole_gradients[static_cast<std::size_t>(op.unit)];
+                         op.reads[0] == plan_.at_work(plan_.whole_gradients[static_cast<std::size_t>(op.unit)]);
     const bool goes_forward = op.kind == OperationKind::embedding_forward || op.kind == OperationKind::block_forward;
     if (!found && reduces) found = inspect_gradient(i);
     issue({i, i + 1});
@@ -265,8 +273,8 @@ void Executor::wait_for_streams() {
   cause.rethrow();
 }
 
-/// The host waits once: where streams go on by themselves, the compute stream waits for what is still gathered, and brings the
-/// sums. What is reduced, its operations have waited for.
+/// The host waits once: where streams go on by themselves, the compute stream waits for what is still gathered or unloaded, and
+/// brings the sums. What is reduced, its operations have waited for.
 void Executor::finish() {
   Stream& last = stream(StreamId::compute);
   const auto bring = [](void* executor, std::size_t) {
@@ -275,10 +283,12 @@ void Executor::finish() {
   };
   FirstCause cause;
   cause.attempt([&] {
-    if (last.is_asynchronous())
+    if (last.is_asynchronous()) {
       last.wait(stream(StreamId::gather).record());
-    else
+      if (plan_.host_bytes > 0) last.wait(stream(StreamId::reduce).record());
+    } else {
       wait_for_streams();
+    }
     last.submit({bring, this});
   });
   for (const auto& s : streams_) cause.attempt([&] { s->synchronize(); });
@@ -350,6 +360,7 @@ void Executor::add_time(WorkTimes& times, const Operation& op, const OperationTi
   const double seconds = 1e-9 * static_cast<double>(time.end_ns - time.begin_ns);
   switch (info_of(op.kind).account) {
     case Account::communication:
+    case Account::offload:
       times.collectives += seconds;
       break;
     case Account::optimizer:
@@ -470,6 +481,9 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return kernels::convert(s, out(0), at<bf16>(op.reads[0]), op.count);
     case OperationKind::round_at_random:
       return round_at_random(s, op, scalars);
+    case OperationKind::load:
+    case OperationKind::unload:
+      return s.copy(at<void>(op.writes[0]), at<void>(op.reads[0]), op.count * size_of(op.type));
     case OperationKind::all_gather:
     case OperationKind::reduce_scatter:
     case OperationKind::all_reduce:
@@ -483,13 +497,14 @@ void Executor::run_collective(const Operation& op) {
   Collectives& group = op.stream == StreamId::gather ? mesh_->data_of_gathers() : mesh_->data_along(op.group);
   const Location &from = op.reads[0], &to = op.writes[0];
   s.subject = op.unit < 0 ? nullptr : layout_.units()[static_cast<std::size_t>(op.unit)].name.c_str();
+  const auto u = static_cast<std::size_t>(op.unit);
+  if (op.quantity == Quantity::gradients && from == plan_.at_work(plan_.whole_gradients[u]))
+    for (const Range gap : layout_.units()[u].gaps)  // between parameters lies what another unit has left there
+      kernels::fill_zero(s, at<float>(from) + gap.begin, gap.size());
   switch (op.kind) {
     case OperationKind::all_gather:
       return group.all_gather(s, at<void>(from), at<void>(to), op.count, op.type);
     case OperationKind::reduce_scatter:
-      if (op.quantity == Quantity::gradients)  // between parameters the slot holds what another unit left there
-        for (const Range gap : layout_.units()[static_cast<std::size_t>(op.unit)].gaps)
-          kernels::fill_zero(s, at<float>(from) + gap.begin, gap.size());
       return group.reduce_scatter(s, at<float>(from), at<float>(to), op.count, op.accumulate ? Into::add : Into::overwrite,
                                   op.travel);
     default:
@@ -536,7 +551,7 @@ void Executor::round_at_random(Stream& stream, const Operation& op, const Update
                              kernels::rounding_noise(site, optimizer_.seed, scalars.update, parameter, range.begin, time),
                              op.accumulate ? Write::add : Write::overwrite);
   };
-  if (op.reads[0] == plan_.whole_gradients[u]) {
+  if (op.reads[0] == plan_.at_work(plan_.whole_gradients[u])) {
     for (const Range gap : unit.gaps) kernels::fill_zero(stream, wide + gap.begin, gap.size());
     for (std::size_t i = 0; i < unit.parameters.size(); ++i)
       round(unit.parameters[i], {0, parts_[u].tensors[i].numel}, unit.offsets[i]);

@@ -51,7 +51,7 @@ struct NonFinite {
 };
 
 /// Seconds of the compute stream by kind of work. `exposed` is what it waited for others, or, where streams do their work at
-/// once, what communication took; the collectives themselves took `collectives`, on whichever stream.
+/// once, what communication took; collectives, loads and unloads themselves took `collectives`, on whichever stream.
 struct WorkTimes {
   double gemm = 0, attention = 0, other_kernels = 0, exposed = 0, optimizer = 0;
   double collectives = 0;
@@ -79,10 +79,10 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  /// Takes the plan's arenas: `arena` of plan.arena_bytes, and `slots` of plan.slot_bytes, which the shard axis allocated. The
-  /// other arguments must outlive it. Not collective.
+  /// Takes the plan's memory: `arena` of plan.arena_bytes, `slots` of plan.slot_bytes, which the shard axis allocated, and
+  /// `host` of plan.host_bytes, which Device::allocate_staging() gave. The other arguments must outlive it. Not collective.
   Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
-           Device& device, Buffer arena, Buffer slots, const Mesh& mesh, ExecutorOptions options = {});
+           Device& device, Buffer arena, Buffer slots, Buffer host, const Mesh& mesh, ExecutorOptions options = {});
 
   /// What this rank owns of each unit: Layout::shard_numel() numbers, of UnitTypes::master and gradient, valid while this
   /// object lives; empty where the unit has none (gradients and optimizer state of units that are not trained). Gradients are
@@ -126,7 +126,7 @@ class Executor {
   /// The same on every rank.
   void communicate_along(const Mesh& mesh) { mesh_ = &mesh; }
 
-  /// Most that was in use at one time, measured.
+  /// Most that was in use of the device at one time, measured.
   std::size_t peak_bytes() const { return arena_.peak_bytes() + slots_.peak_bytes(); }
   /// Time since the last reset_times().
   const WorkTimes& times() const { return times_; }
@@ -164,12 +164,12 @@ class Executor {
   void round_at_random(Stream& stream, const Operation& op, const UpdateScalars& scalars);
   std::optional<NonFinite> inspect_gradient(std::size_t operation);
   std::optional<NonFinite> inspect_activations(std::size_t operation);
-  /// A place in this rank's memory, which lies on the device: what streams do may use it.
+  /// A place in this rank's memory, of the device or, of what is kept there, of the host: what streams do may use it.
   template <class T>
   T* at(const Location& place) const {
     return reinterpret_cast<T*>(memory_[static_cast<std::size_t>(place.buffer)] + place.offset + shard_ * place.per_shard);
   }
-  /// The same for the host, while stream `id` is idle.
+  /// The same for the host's code, while stream `id` is idle.
   MemoryView view_of(const Location& place, std::size_t bytes, StreamId id);
   /// As they were when the last list was done.
   const UpdateSums& host_sums() const { return *reinterpret_cast<const UpdateSums*>(sums_.data()); }
@@ -185,7 +185,7 @@ class Executor {
   const Mesh* mesh_;
   const std::size_t shard_;  // this rank's index on the shard axis
   const ExecutorOptions options_;
-  Arena arena_, slots_;
+  Arena arena_, slots_, host_;
   std::vector<std::byte*> memory_;        // of each buffer
   std::vector<const void*> weights_;      // of each parameter: where it is when its unit is gathered
   std::vector<float*> gradients_;         // of each parameter

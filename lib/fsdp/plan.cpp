@@ -35,6 +35,8 @@ const OperationInfo& info_of(OperationKind kind) {
       {round, "round", Account::model, ' ', Drawing::not_at_all},
       {widen, "widen", Account::optimizer, ' ', Drawing::not_at_all},
       {round_at_random, "round at random", Account::optimizer, ' ', Drawing::not_at_all},
+      {load, "load", Account::offload, 'L', Drawing::as_transfer},
+      {unload, "unload", Account::offload, 'U', Drawing::as_transfer},
   };
   const OperationInfo& row = rows[static_cast<std::size_t>(kind)];
   expect(row.kind == kind, "the rows are in the order of the kinds");
@@ -43,8 +45,8 @@ const OperationInfo& info_of(OperationKind kind) {
 
 std::string_view name_of(BufferRole role) {
   static constexpr std::array<std::string_view, role_count> names = {
-      "parameters",          "gradients",   "optimizer state", "gathered parameters",
-      "unreduced gradients", "activations", "scratch",         "batch, tables"};
+      "parameters",  "gradients", "optimizer state", "gathered parameters", "unreduced gradients",
+      "activations", "scratch",   "batch, tables",   "loaded from host"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -120,17 +122,35 @@ std::array<std::size_t, role_count> memory_by_role(const Plan& plan) {
   std::array<std::size_t, role_count> bytes{};
   std::size_t fixed = 0;
   for (const PlanBuffer& buffer : plan.buffers)
-    if (!buffer.transient) bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes, fixed += buffer.bytes;
+    if (!buffer.transient && !buffer.on_host())
+      bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes, fixed += buffer.bytes;
   bytes[static_cast<std::size_t>(BufferRole::activations)] += plan.peak_bytes - fixed;
   return bytes;
 }
 
+std::array<std::size_t, role_count> memory_on_host_by_role(const Plan& plan) {
+  std::array<std::size_t, role_count> bytes{};
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (buffer.on_host()) bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes;
+  return bytes;
+}
+
 std::string describe_memory(const Plan& plan) {
-  const auto bytes = memory_by_role(plan);
   std::string text;
+  const auto add = [&](std::string_view name, std::size_t bytes) {
+    text += format("  {:<22} {:>10}\n", name, format_bytes(static_cast<double>(bytes)));
+  };
+  const auto bytes = memory_by_role(plan), on_host = memory_on_host_by_role(plan);
   for (std::size_t role = 0; role < role_count; ++role)
-    text += format("  {:<22} {:>10}\n", name_of(static_cast<BufferRole>(role)), format_bytes(static_cast<double>(bytes[role])));
-  return text + format("  {:<22} {:>10}\n", "peak per rank", format_bytes(static_cast<double>(plan.peak_bytes)));
+    if (static_cast<BufferRole>(role) != BufferRole::loaded || bytes[role] > 0)
+      add(name_of(static_cast<BufferRole>(role)), bytes[role]);
+  add("peak per rank", plan.peak_bytes);
+  if (plan.host_bytes == 0) return text;
+  text += "  and of the host's memory, offloaded:\n";
+  for (std::size_t role = 0; role < role_count; ++role)
+    if (on_host[role] > 0) add(name_of(static_cast<BufferRole>(role)), on_host[role]);
+  add("on the host per rank", plan.host_bytes);
+  return text;
 }
 
 }  // namespace fsdp

@@ -31,23 +31,25 @@ enum class OperationKind {
   refill,     // the cheap part of what a block saves, from the part that was kept
   block_backward,
   embedding_backward,
-  clear,           // a unit's gradient slot becomes zero, to be added to
-  reduce_scatter,  // the sum over the ranks of what each has of the whole -> each rank's part of the sum
-  all_reduce,      // the same sum on all ranks, in place
-  add_squares,     // the squares of what a rank has of a unit's gradient, added to the update's sums
-  gradient_norm,   // what follows from the update's sums, once they are over all ranks
-  clip_values,     // what a rank has of a unit's gradient, each element limited to a value
-  statistics,      // in a round, what a rank has of a unit's sums over whole tensors, for optimizers that need them
-  directions,      // what a rank has of that from which whole matrices make a unit's update
-  whole_matrices,  // the work on those matrices that this rank owns; the others become zero
-  optimizer,       // a unit's update; in low precision it also rounds what it has changed
-  round,           // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
-  widen,           // what a rank keeps in bf16 of a unit -> fp32, for the operations behind it
-  round_at_random  // fp32 -> what is kept in bf16, up or down, with the same expected value; the fp32 numbers become those kept
+  clear,            // a unit's gradient slot becomes zero, to be added to
+  reduce_scatter,   // the sum over the ranks of what each has of the whole -> each rank's part of the sum
+  all_reduce,       // the same sum on all ranks, in place
+  add_squares,      // the squares of what a rank has of a unit's gradient, added to the update's sums
+  gradient_norm,    // what follows from the update's sums, once they are over all ranks
+  clip_values,      // what a rank has of a unit's gradient, each element limited to a value
+  statistics,       // in a round, what a rank has of a unit's sums over whole tensors, for optimizers that need them
+  directions,       // what a rank has of that from which whole matrices make a unit's update
+  whole_matrices,   // the work on those matrices that this rank owns; the others become zero
+  optimizer,        // a unit's update; in low precision it also rounds what it has changed
+  round,            // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
+  widen,            // what a rank keeps in bf16 of a unit -> fp32, for the operations behind it
+  round_at_random,  // fp32 -> what is kept in bf16, up or down, with the same expected value; then the fp32 are these, too
+  load,             // what a rank keeps of a unit on the host -> where operations of the device find it
+  unload            // back again, where they have changed it
 };
 
 /// What the time of an operation counts as.
-enum class Account { model, communication, optimizer };
+enum class Account { model, communication, optimizer, offload };
 /// How an operation is drawn: see timeline.hpp.
 enum class Drawing { not_at_all, briefly, as_forward, as_backward, as_transfer };
 
@@ -75,9 +77,10 @@ enum class BufferRole {
   unreduced_gradients,
   activations,
   scratch,
-  batch
+  batch,
+  loaded  // from the host
 };
-inline constexpr std::size_t role_count = 8;
+inline constexpr std::size_t role_count = 9;
 std::string_view name_of(BufferRole role);
 /// Slots for gathered parameters and unreduced gradients lie in memory that the communicator provides.
 constexpr bool is_slot(BufferRole role) {
@@ -103,7 +106,10 @@ struct PlanBuffer {
   BufferRole role;
   std::size_t bytes;
   bool transient = false;  // lives inside one micro-batch; else for the whole run
-  std::size_t offset = 0;  // in its arena: slots have one, all others share the other
+  std::size_t offset = 0;  // in its arena: slots have one, what is on the host has one, all others share the third
+  Location near = {};      // of what is kept on the host: where operations find it while it is loaded
+
+  bool on_host() const { return near.buffer >= 0; }
 };
 
 /// One step of a list. It says all that it does: whoever runs it, checks it, counts it or draws it reads these fields.
@@ -116,8 +122,8 @@ struct Operation {
   int round = 0;            // of statistics and their reduction
   bool accumulate = false;  // it adds to what it writes instead of replacing it
 
-  // The following fields describe collectives, which move reads[0] to writes[0]. Clear, round, widen and round_at_random have
-  // `count` and `type`, too; the last two have a quantity.
+  // The following fields describe collectives, which move reads[0] to writes[0]. Load and unload, clear, round, widen and
+  // round_at_random have `count` and `type`, too; the last two have a quantity.
   Quantity quantity = Quantity::parameters;
   GroupAxis group = GroupAxis::shard;
   std::size_t count = 0;      // elements: of a rank's part in all_gather and reduce_scatter, else of all
@@ -164,6 +170,9 @@ struct PlanOptions {
   bool forward_prefetch = true;       // gather the next unit before the computation of the current one; else when it is needed
   bool accumulate_unsharded = false;  // whole gradients between micro-batches, one reduction at the end (PyTorch's no_sync)
   bool clip_values = false;           // limit each element of the gradient
+  // Kept in the host's memory and not in the device's: what the optimizer works on, which is the gradients, its states and,
+  // where parameters are computed with in another type, their fp32 copy; or all that, and the parameters at rest.
+  bool offload_optimizer = false, offload_parameters = false;
   DType optimizer_state_type = DType::f32;  // of states that are as large as parameters
 };
 
@@ -187,7 +196,7 @@ struct Plan {
   // Per unit: the parameters that this rank owns and the optimizer updates; the parameters at rest in the type that is computed
   // with, whole or this rank's part; the whole ones, once gathered; this rank's gradient and the whole one (-1: not trained).
   // Where parameters are computed with in the type of the master, both are one buffer. The operations say where they work; this
-  // says whoever else asks: the model's tables, and what saves and loads.
+  // says whoever else asks: what saves and loads, and, by at_work(), the model's tables.
   std::vector<Location> master, parameters, whole_parameters, gradients, whole_gradients;
   // Where operations on this rank's master and gradient find them in fp32: in place, or, where they are kept in bf16, in memory
   // that units take in turn.
@@ -198,9 +207,15 @@ struct Plan {
   std::size_t directions_at_once = 2;  // units whose matrices are worked on together
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
 
-  std::size_t arena_bytes = 0, slot_bytes = 0;  // to allocate
-  std::size_t peak_bytes = 0;                   // most that is in use at one time, both arenas together
+  std::size_t arena_bytes = 0, slot_bytes = 0, host_bytes = 0;  // to allocate; the last of the host's memory
+  std::size_t peak_bytes = 0;  // most that is in use of the device at one time, arena and slots together
 
+  /// Where operations find what is at `place`: there, or, of what is kept on the host, where it is loaded.
+  Location at_work(const Location& place) const {
+    if (place.buffer < 0 || !buffers[static_cast<std::size_t>(place.buffer)].on_host()) return place;
+    const Location& near = buffers[static_cast<std::size_t>(place.buffer)].near;
+    return {near.buffer, near.offset + place.offset, place.per_shard};
+  }
   bool whole_at_rest(std::size_t unit) const { return whole_parameters[unit].buffer == parameters[unit].buffer; }
 };
 
@@ -214,9 +229,10 @@ std::string_view name_of(StreamId stream);
 /// and the last one; of more than six buffers two.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
 /// Bytes per role, indexed by BufferRole. Activations count at their peak, as the arena holds them; everything else lives for
-/// the whole run. They add up to peak_bytes.
+/// the whole run. They add up to peak_bytes, or, of what is kept on the host, to host_bytes.
 std::array<std::size_t, role_count> memory_by_role(const Plan& plan);
-/// Bytes per role, and the sum.
+std::array<std::size_t, role_count> memory_on_host_by_role(const Plan& plan);
+/// Bytes per role, and the sum; what is on the host apart.
 std::string describe_memory(const Plan& plan);
 
 }  // namespace fsdp

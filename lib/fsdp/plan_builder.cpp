@@ -14,6 +14,7 @@
 #include "base/format.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/plan_derive.hpp"
+#include "fsdp/plan_offload.hpp"
 #include "fsdp/plan_update.hpp"
 #include "fsdp/unit_placement.hpp"
 
@@ -54,6 +55,7 @@ class Builder {
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());
     updates_.append_publish();
+    add_loads(plan_, homes_);
     for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.publish}) {
       derive_waits(*list, plan_.buffers.size());
       derive_lifetimes(*list, plan_.buffers);
@@ -125,17 +127,17 @@ class Builder {
 
   static std::size_t slots_of(Ring ring, std::size_t inside) { return ring == Ring::ends ? 1 : inside; }
 
-  /// Room for those units of each bundle that `wanted` picks: the slots of its ring, if bundles take turns, of which that
-  /// inside of the model has `inside`; else one of its own. It fills locations[unit].
-  template <class Wanted>
-  void add_slots(const char* letter, BufferRole role, DType type, std::size_t inside, bool in_turn, const Wanted& wanted,
+  /// Room for those units of each bundle of which bytes_of(unit) is not 0: the slots of its ring, if bundles take turns, of
+  /// which that inside of the model has `inside`; else one of its own. It fills locations[unit].
+  template <class BytesOf>
+  void add_slots(const std::string& name, BufferRole role, std::size_t inside, bool in_turn, const BytesOf& bytes_of,
                  std::vector<Location>& locations) {
     std::map<Ring, std::size_t> turns, largest;
     std::vector<std::size_t> sizes;
     for (const Bundle& bundle : bundles_) {
       std::size_t bytes = 0;
       for (const int u : bundle.units)
-        if (wanted(u)) at(locations, u).offset = std::exchange(bytes, bytes + units_.whole_bytes(u, type));
+        if (const std::size_t mine = bytes_of(u)) at(locations, u).offset = std::exchange(bytes, bytes + mine);
       sizes.push_back(bytes);
       if (!in_turn || bundle.ring == Ring::none) continue;
       turns[bundle.ring] = std::max(turns[bundle.ring], bundle.turn + 1);
@@ -144,8 +146,7 @@ class Builder {
     std::map<Ring, std::vector<BufferId>> slots;
     for (const auto& [ring, bytes] : largest)
       for (std::size_t i = 0; i < std::min(slots_of(ring, inside), turns[ring]) && bytes > 0; ++i)
-        slots[ring].push_back(
-            add_buffer(plan_, ring == Ring::ends ? format("{} ends", letter) : format("{}{}", letter, i), role, bytes));
+        slots[ring].push_back(add_buffer(plan_, ring == Ring::ends ? name + " ends" : format("{}{}", name, i), role, bytes));
     for (std::size_t i = 0; i < bundles_.size(); ++i) {
       const Bundle& bundle = bundles_[i];
       if (sizes[i] == 0) continue;
@@ -153,10 +154,56 @@ class Builder {
       const BufferId slot =
           in_turn && bundle.ring != Ring::none
               ? ring[bundle.turn % ring.size()]
-              : add_buffer(plan_, format("{} {}", letter, units_.unit(bundle.units.front()).name), role, sizes[i]);
+              : add_buffer(plan_, format("{} {}", name, units_.unit(bundle.units.front()).name), role, sizes[i]);
       for (const int u : bundle.units)
-        if (wanted(u)) at(locations, u).buffer = slot;
+        if (bytes_of(u) > 0) at(locations, u).buffer = slot;
     }
+  }
+
+  DType state_type(const StateInfo& state) const {
+    return state.extent == Extent::element ? options_.optimizer_state_type : DType::f32;
+  }
+
+  /// The homes of one kind of state are kept on the host, and loaded into slots. A unit has one at most.
+  void keep_on_host(const std::string& what, std::size_t inside, const std::vector<Home>& homes) {
+    std::vector<Location> near(static_cast<std::size_t>(units_.count()));
+    std::map<int, std::size_t> bytes;
+    for (const Home& home : homes) bytes[home.unit] = at(plan_.buffers, home.buffer).bytes;
+    add_slots(
+        "near " + what, BufferRole::loaded, inside, true,
+        [&](int u) {
+          const auto found = bytes.find(u);
+          return found == bytes.end() ? 0 : found->second;
+        },
+        near);
+    for (const Home& home : homes) {
+      at(plan_.buffers, home.buffer).near = at(near, home.unit);
+      homes_.push_back(home);
+    }
+  }
+
+  void add_homes() {
+    if (!options_.offload_optimizer && !options_.offload_parameters) return;
+    constexpr std::size_t updated_at_once = 2;  // units: one is updated while another one is loaded
+    std::vector<Home> masters, parameters, gradients, whole_gradients;
+    std::map<std::string, std::vector<Home>> states;  // by name
+    for (int u = 0; u < units_.count(); ++u) {
+      const UnitTypes& types = units_.unit(u).types;
+      if (units_.rounded(u)) masters.push_back({at(plan_.master, u).buffer, u, types.master});
+      if (options_.offload_parameters) parameters.push_back({at(plan_.parameters, u).buffer, u, types.parameter});
+      if (!units_.trained(u)) continue;
+      const BufferId mine = at(plan_.gradients, u).buffer, of_all = at(kept_whole_gradients_, u).buffer;
+      gradients.push_back({mine, u, types.gradient});
+      if (of_all != mine) whole_gradients.push_back({of_all, u, types.gradient});
+      auto buffer = at(plan_.optimizer_state, u).begin();
+      for (const StateInfo& state : units_.unit(u).rule->states)
+        states[std::string(state.name)].push_back({*buffer++, u, state_type(state)});
+    }
+    keep_on_host("parameters", options_.parameter_slots, parameters);
+    keep_on_host("gradient", options_.gradient_slots, gradients);
+    keep_on_host("whole gradient", options_.gradient_slots, whole_gradients);
+    keep_on_host("master", updated_at_once, masters);
+    for (const auto& [name, homes] : states) keep_on_host(name, updated_at_once, homes);
   }
 
   void add_buffers() {
@@ -183,8 +230,9 @@ class Builder {
         if (units_.has_narrow_master(u)) at(plan_.wide_master, u) = wide;
     }
     add_slots(
-        "P", BufferRole::gathered_parameters, units_.layout().units().front().types.parameter, options_.parameter_slots,
-        units_.gathers_in_turn(), [&](int u) { return units_.sharded_at_rest(u); }, plan_.whole_parameters);
+        "P", BufferRole::gathered_parameters, options_.parameter_slots, units_.gathers_in_turn(),
+        [&](int u) { return units_.sharded_at_rest(u) ? units_.whole_bytes(u, units_.unit(u).types.parameter) : 0; },
+        plan_.whole_parameters);
     if (options_.training) {
       plan_.whole_gradients.resize(n);
       for (int u = 0; u < units_.count(); ++u) {
@@ -202,8 +250,8 @@ class Builder {
       }
       kept_whole_gradients_ = plan_.whole_gradients;
       add_slots(
-          "Q", BufferRole::unreduced_gradients, DType::f32, options_.gradient_slots, true,
-          [&](int u) { return units_.gradient_in_slot(u); }, plan_.whole_gradients);
+          "Q", BufferRole::unreduced_gradients, options_.gradient_slots, true,
+          [&](int u) { return units_.gradient_in_slot(u) ? units_.whole_bytes(u) : 0; }, plan_.whole_gradients);
       plan_.wide_gradients = plan_.gradients;
       const BufferId wide =
           largest_gradient > 0 ? add_buffer(plan_, "fp32 gradient", BufferRole::scratch, largest_gradient) : -1;
@@ -214,12 +262,13 @@ class Builder {
         auto& states = plan_.optimizer_state.emplace_back();
         if (!units_.trained(u)) continue;
         for (const StateInfo& state : units_.unit(u).rule->states) {
-          const DType type = state.extent == Extent::element ? options_.optimizer_state_type : DType::f32;
-          states.push_back(add_buffer(plan_, format("{} {}", state.name, units_.unit(u).name), BufferRole::optimizer_state,
-                                      units_.layout().state_numel(static_cast<std::size_t>(u), state.extent) * size_of(type)));
+          states.push_back(
+              add_buffer(plan_, format("{} {}", state.name, units_.unit(u).name), BufferRole::optimizer_state,
+                         units_.layout().state_numel(static_cast<std::size_t>(u), state.extent) * size_of(state_type(state))));
         }
       }
     }
+    add_homes();
     updates_.add_direction_buffers();
     plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, sizes_.batch);
     plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.batch);
@@ -501,6 +550,7 @@ class Builder {
   std::vector<Bundle> bundles_;                // in order of their first stage
   std::vector<BufferId> x_, saved_, recomputed_x_;
   std::vector<Location> kept_whole_gradients_;  // between micro-batches
+  std::vector<Home> homes_;
   BufferId dx_ = -1;
 };
 

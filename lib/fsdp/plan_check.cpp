@@ -28,6 +28,13 @@ class Checker {
       std::set<std::size_t>& units = stage_units_.emplace_back();
       for (const std::size_t p : stage) units.insert(unit_of.at(p));
     }
+    const auto at_work = [&](std::vector<Location> places) {
+      for (Location& place : places) place = plan.at_work(place);
+      return places;
+    };
+    master_ = at_work(plan.master), parameters_ = at_work(plan.parameters), gradients_ = at_work(plan.gradients);
+    wide_master_ = at_work(plan.wide_master), wide_gradients_ = at_work(plan.wide_gradients);
+    whole_parameters_ = at_work(plan.whole_parameters), whole_gradients_ = at_work(plan.whole_gradients);
   }
 
   void check() {
@@ -39,6 +46,7 @@ class Checker {
       check_order();
       check_gathers();
       check_turns();
+      check_loads();
       check_memory();
     }
     if (!plan_.update.empty()) list_ = &plan_.update, check_gradients();
@@ -159,8 +167,8 @@ class Checker {
                                    layout_.units()[u].name, whole_numel(u), place.offset, name(place)));
     };
     for (std::size_t u = 0; u < layout_.units().size(); ++u) {
-      check(plan_.whole_parameters[u], u, layout_.units()[u].types.parameter, "the parameters");
-      if (!plan_.whole_gradients.empty()) check(plan_.whole_gradients[u], u, DType::f32, "the gradient");
+      check(whole_parameters_[u], u, layout_.units()[u].types.parameter, "the parameters");
+      if (!whole_gradients_.empty()) check(whole_gradients_[u], u, DType::f32, "the gradient");
     }
   }
 
@@ -196,38 +204,38 @@ class Checker {
         if (op.kind != all_gather && op.type != DType::f32 && op.travel != DType::f32) fail(i, "rounds what is not fp32");
       }
       if (op.kind == all_gather && op.quantity == Quantity::parameters) {
-        expect_at(op.reads, 0, plan_.parameters[u], "this rank's part");
-        expect_at(op.writes, 0, plan_.whole_parameters[u], "the whole");
+        expect_at(op.reads, 0, parameters_[u], "this rank's part");
+        expect_at(op.writes, 0, whole_parameters_[u], "the whole");
         if (op.type != layout_.units()[u].types.parameter) fail(i, "moves another type than the unit's");
       }
       if (is_collective(op.kind) && op.quantity == Quantity::gradients) {
-        expect_at(op.reads, 0, op.kind == reduce_scatter ? plan_.whole_gradients[u] : plan_.wide_gradients[u], "the gradient");
-        expect_at(op.writes, 0, plan_.wide_gradients[u], "this rank's gradient");
+        expect_at(op.reads, 0, op.kind == reduce_scatter ? whole_gradients_[u] : wide_gradients_[u], "the gradient");
+        expect_at(op.writes, 0, wide_gradients_[u], "this rank's gradient");
       }
       if (op.kind == clear) {
-        expect_at(op.writes, 0, plan_.whole_gradients[u], "the gradient");
+        expect_at(op.writes, 0, whole_gradients_[u], "the gradient");
         if (op.count != whole_numel(u)) fail(i, "clears a part");
       }
       if (op.kind == add_squares) {
-        expect_at(op.reads, 0, plan_.wide_gradients[u], "the gradient");
+        expect_at(op.reads, 0, wide_gradients_[u], "the gradient");
         if (op.count != layout_.shard_numel(u)) fail(i, "counts a part");
       }
       if (op.kind == clip_values) {
-        expect_at(op.reads, 1, plan_.wide_gradients[u], "the gradient");
-        expect_at(op.writes, 0, plan_.wide_gradients[u], "the gradient");
+        expect_at(op.reads, 1, wide_gradients_[u], "the gradient");
+        expect_at(op.writes, 0, wide_gradients_[u], "the gradient");
         if (op.count != layout_.shard_numel(u)) fail(i, "clips a part");
       }
       if (op.kind == round) {
-        expect_at(op.reads, 0, plan_.master[u], "the fp32 parameters");
-        expect_at(op.writes, 0, plan_.parameters[u], "this rank's part");
+        expect_at(op.reads, 0, master_[u], "the fp32 parameters");
+        expect_at(op.writes, 0, parameters_[u], "this rank's part");
         if (op.count != layout_.shard_numel(u) || op.type != layout_.units()[u].types.parameter) fail(i, "rounds a part");
       }
       if (op.kind == widen || op.kind == round_at_random) check_kept(i, op);
       if (op.kind == optimizer) {
-        const bool copies = plan_.master[u] != plan_.parameters[u];
-        expect_at(op.writes, 0, plan_.wide_master[u], "the fp32 parameters");
-        if (copies) expect_at(op.writes, 1, plan_.parameters[u], "this rank's part");
-        if (!layout_.units()[u].rule->whole.work) expect_at(op.reads, 1, plan_.wide_gradients[u], "the gradient");
+        const bool copies = master_[u] != parameters_[u];
+        expect_at(op.writes, 0, wide_master_[u], "the fp32 parameters");
+        if (copies) expect_at(op.writes, 1, parameters_[u], "this rank's part");
+        if (!layout_.units()[u].rule->whole.work) expect_at(op.reads, 1, wide_gradients_[u], "the gradient");
       }
     }
   }
@@ -240,9 +248,9 @@ class Checker {
     const UnitTypes& types = layout_.units()[u].types;
     const Location& wide = (widens ? op.writes : op.reads).at(0);
     const Location& kept = (widens ? op.reads : op.writes).at(0);
-    const bool is_part = wide == (is_gradient ? plan_.wide_gradients[u] : plan_.wide_master[u]) &&
-                         kept == (is_gradient ? plan_.gradients[u] : plan_.master[u]);
-    const bool is_whole = is_gradient && !widens && wide == plan_.whole_gradients[u];
+    const bool is_part =
+        wide == (is_gradient ? wide_gradients_[u] : wide_master_[u]) && kept == (is_gradient ? gradients_[u] : master_[u]);
+    const bool is_whole = is_gradient && !widens && wide == whole_gradients_[u];
     if (!is_part && !is_whole) fail(i, "does not work where the plan keeps it");
     if (op.type == DType::f32 || op.type != (is_gradient ? types.gradient : types.master)) fail(i, "is of another type");
     if (op.count != (is_part ? layout_.shard_numel(u) : whole_numel(u))) fail(i, "works on a part");
@@ -262,14 +270,14 @@ class Checker {
       filled[u].push_back(place);
     };
     const auto takes_turns = [&](std::size_t u, const Location& place) {
-      return (place == plan_.wide_master[u] && place != plan_.master[u]) ||
-             (!plan_.wide_gradients.empty() && place == plan_.wide_gradients[u] && place != plan_.gradients[u]);
+      return (place == wide_master_[u] && place != master_[u]) ||
+             (!wide_gradients_.empty() && place == wide_gradients_[u] && place != gradients_[u]);
     };
     for (std::size_t i = 0; i < list_->size(); ++i) {
       const Operation& op = (*list_)[i];
       if (op.kind == head || op.kind == block_backward || op.kind == embedding_backward)
         for (const std::size_t u : stage_units_[static_cast<std::size_t>(stage_of(op))])
-          if (layout_.units()[u].trainable && takes_turns(u, plan_.whole_gradients[u])) fill(u, plan_.whole_gradients[u]);
+          if (layout_.units()[u].trainable && takes_turns(u, whole_gradients_[u])) fill(u, whole_gradients_[u]);
       if (op.kind == gradient_norm) filled.clear();
       if (op.unit < 0) continue;
       const auto u = static_cast<std::size_t>(op.unit);
@@ -291,6 +299,96 @@ class Checker {
     }
   }
 
+  /// The units that an operation is about.
+  std::set<std::size_t> units_of(const Operation& op) const {
+    if (op.unit >= 0) return {static_cast<std::size_t>(op.unit)};
+    const int stage = stage_of(op);
+    return stage < 0 ? std::set<std::size_t>() : stage_units_[static_cast<std::size_t>(stage)];
+  }
+
+  /// What is kept on the host is touched by loads and unloads alone. Where it is loaded, an operation finds what is kept of its
+  /// unit, and what it has changed is unloaded before another unit takes the memory, and before the list ends.
+  void check_loads() const {
+    if (plan_.host_bytes == 0) return;
+    struct State {
+      std::size_t unit = 0;
+      bool here = false, changed = false;
+      int contributed = -1;  // the last micro-batch whose gradient has come into it
+    };
+    std::map<BufferId, State> states;
+    std::map<BufferId, std::vector<BufferId>> homes_in;  // of what each buffer is loaded with
+    for (const List* list : {&plan_.update, &plan_.evaluation, &plan_.publish})
+      for (const Operation& op : *list)
+        if (op.kind == load || op.kind == unload) {
+          const BufferId home = (op.kind == load ? op.reads : op.writes).at(0).buffer;
+          if (op.unit >= 0 && states.try_emplace(home, State{.unit = static_cast<std::size_t>(op.unit)}).second)
+            homes_in[buffer(home).near.buffer].push_back(home);
+        }
+    const auto take = [&](std::size_t i, BufferId home) {
+      const PlanBuffer& mine = buffer(home);
+      for (const BufferId other : homes_in[mine.near.buffer]) {
+        const PlanBuffer& theirs = buffer(other);
+        State& state = states.at(other);
+        if (other == home || theirs.near.offset >= mine.near.offset + mine.bytes ||
+            mine.near.offset >= theirs.near.offset + theirs.bytes)
+          continue;
+        if (state.changed) fail(i, format("overwrites {}, which is not unloaded", theirs.name));
+        state.here = false;
+      }
+      states.at(home).here = true;
+    };
+    for (std::size_t i = 0; i < list_->size(); ++i) {
+      const Operation& op = (*list_)[i];
+      if (op.kind == load || op.kind == unload) {
+        if (op.reads.size() != 1 || op.writes.size() != 1) fail(i, "moves not one thing to one place");
+        const Location &kept = op.kind == load ? op.reads[0] : op.writes[0],
+                       near = op.kind == load ? op.writes[0] : op.reads[0];
+        const PlanBuffer& home = buffer(kept.buffer);
+        if (!home.on_host() || kept != Location(kept.buffer) || near != home.near) fail(i, "is not between its two places");
+        if (op.count * size_of(op.type) != home.bytes) fail(i, "moves a part");
+        State& state = states.at(kept.buffer);
+        if (state.unit != static_cast<std::size_t>(op.unit)) fail(i, format("moves {}, which is another unit's", home.name));
+        if (op.kind == load) {
+          if (state.changed) fail(i, format("loads {}, which has changed and is not unloaded", home.name));
+          take(i, kept.buffer);
+        } else {
+          if (!state.here) fail(i, format("unloads {}, which is not loaded", home.name));
+          state.changed = false;
+        }
+        continue;
+      }
+      const std::set<std::size_t> units = units_of(op);
+      const auto home_at = [&](const Location& place) -> BufferId {
+        if (buffer(place.buffer).on_host()) fail(i, format("works on {}, which is on the host", name(place)));
+        if (buffer(place.buffer).role != BufferRole::loaded) return -1;
+        for (const BufferId home : homes_in[place.buffer])
+          if (const PlanBuffer& of = buffer(home); units.contains(states.at(home).unit) && of.near.offset <= place.offset &&
+                                                   place.offset < of.near.offset + of.bytes)
+            return home;
+        fail(i, format("works on {}, where nothing of its unit is ever loaded", name(place)));
+      };
+      for (const Location& place : op.reads)
+        if (const BufferId home = home_at(place); home >= 0 && !states.at(home).here)
+          fail(i, format("finds no {}: it is not loaded", buffer(home).name));
+      const bool contributes = op.kind == head || op.kind == block_backward || op.kind == embedding_backward;
+      for (const Location& place : op.writes) {
+        const BufferId home = home_at(place);
+        if (home < 0) continue;
+        State& state = states.at(home);
+        const bool is_first = !contributes || std::exchange(state.contributed, op.micro_batch) != op.micro_batch;
+        const bool makes_anew = contributes || op.kind == all_gather || op.kind == reduce_scatter || op.kind == clear ||
+                                op.kind == round || op.kind == round_at_random;
+        if (makes_anew && is_first && !op.accumulate && place.per_shard == 0)
+          take(i, home);
+        else if (!state.here)
+          fail(i, format("changes {}, which is not loaded", buffer(home).name));
+        state.changed = true;
+      }
+    }
+    for (const auto& [home, state] : states)
+      if (state.changed) fail(list_->size() - 1, format("is the last, and {} is not unloaded", buffer(home).name));
+  }
+
   void check_gathers() const {
     std::set<std::size_t> gathered;
     for (std::size_t i = 0; i < list_->size(); ++i) {
@@ -298,7 +396,7 @@ class Checker {
       const auto u = static_cast<std::size_t>(op.unit);
       if (op.kind == all_gather && op.quantity == Quantity::parameters && !plan_.whole_at_rest(u)) {
         for (const std::size_t other : gathered)
-          if (overlap(u, op.writes[0], other, plan_.whole_parameters[other], op.type))
+          if (overlap(u, op.writes[0], other, whole_parameters_[other], op.type))
             fail(i, format("overwrites {}, which is not released", layout_.units()[other].name));
         gathered.insert(u);
       }
@@ -487,7 +585,7 @@ class Checker {
   template <class State>
   void keep_gradient(std::size_t i, const Operation& op, State& state) const {
     const auto u = static_cast<std::size_t>(op.unit);
-    const bool is_whole = op.reads[0] == plan_.whole_gradients[u];
+    const bool is_whole = op.reads[0] == whole_gradients_[u];
     std::set<Contribution>&wide = is_whole ? state.whole : state.shard, &kept = is_whole ? state.kept_whole : state.kept_shard;
     if (wide.empty()) fail(i, "keeps nothing");
     require_whole_micro_batches(i, u, wide);
@@ -574,23 +672,29 @@ class Checker {
           fail(i, format("misses micro-batch {} of stage {} in the gradient of {}", m, stage, layout_.units()[u].name));
   }
 
+  enum class ArenaOf { others, slots, host };
+  static ArenaOf arena_of(const PlanBuffer& buffer) {
+    return buffer.on_host() ? ArenaOf::host : is_slot(buffer.role) ? ArenaOf::slots : ArenaOf::others;
+  }
+
   /// All micro-batches use memory like the first.
   void check_memory() const {
     std::set<BufferId> live;
     std::size_t bytes = 0, peak = 0;
     const auto overlaps = [&](BufferId a, BufferId b) {
       const PlanBuffer &x = buffer(a), &y = buffer(b);
-      return is_slot(x.role) == is_slot(y.role) && x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
+      return arena_of(x) == arena_of(y) && x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
     };
     const auto enter = [&](std::size_t i, BufferId id) {
       const PlanBuffer& one = buffer(id);
       if (one.bytes == 0) return;
-      if (one.offset + one.bytes > (is_slot(one.role) ? plan_.slot_bytes : plan_.arena_bytes))
+      const std::array arenas = {plan_.arena_bytes, plan_.slot_bytes, plan_.host_bytes};
+      if (one.offset + one.bytes > arenas[static_cast<std::size_t>(arena_of(one))])
         fail(i, format("uses {}, which lies outside the arena", one.name));
       for (const BufferId other : live)
         if (overlaps(id, other)) fail(i, format("uses {} where {} lies", one.name, buffer(other).name));
       live.insert(id);
-      bytes += one.bytes;
+      if (!one.on_host()) bytes += one.bytes;
     };
     for (std::size_t id = 0; id < plan_.buffers.size(); ++id)
       if (!plan_.buffers[id].transient) enter(0, static_cast<BufferId>(id));
@@ -614,6 +718,8 @@ class Checker {
   const Placement& placement_;
   const std::size_t micro_batches_;
   std::vector<std::set<std::size_t>> stage_units_;
+  // The tables of the plan, as operations see them: of what is kept on the host, where it is loaded.
+  std::vector<Location> master_, parameters_, gradients_, wide_master_, wide_gradients_, whole_parameters_, whole_gradients_;
   const List* list_ = nullptr;
 };
 

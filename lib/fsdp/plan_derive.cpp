@@ -67,13 +67,14 @@ void derive_lifetimes(std::vector<Operation>& list, const std::vector<PlanBuffer
 /// lives in the first micro-batch (all micro-batches use them alike). Evaluation uses a subset of buffers that are alive
 /// together in an update.
 void place_buffers(Plan& plan) {
-  std::size_t used = 0, slots = 0;
+  std::size_t used = 0, slots = 0, host = 0;
   for (PlanBuffer& buffer : plan.buffers)
     if (!buffer.transient) {
-      std::size_t& end = is_slot(buffer.role) ? slots : used;
+      std::size_t& end = buffer.on_host() ? host : is_slot(buffer.role) ? slots : used;
       buffer.offset = std::exchange(end, end + buffer.bytes);
     }
   plan.slot_bytes = slots;
+  plan.host_bytes = host;
   std::size_t top = used, live_bytes = 0, peak = 0;
   std::vector<BufferId> live;
   for (const Operation& op : plan.update.empty() ? plan.evaluation : plan.update) {

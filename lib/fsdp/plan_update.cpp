@@ -227,9 +227,10 @@ void UpdateBuilder::emit_matrices(const std::vector<int>& together) {
 }
 
 bool UpdateBuilder::shares_memory(int u, const std::vector<int>& others) const {
+  const auto buffer_of = [&](const std::vector<Location>& places, int unit) { return plan_.at_work(at(places, unit)).buffer; };
   return std::any_of(others.begin(), others.end(), [&](int other) {
-    return at(whole_directions_, u).buffer == at(whole_directions_, other).buffer ||
-           at(directions_, u).buffer == at(directions_, other).buffer;
+    return buffer_of(whole_directions_, u) == buffer_of(whole_directions_, other) ||
+           buffer_of(directions_, u) == buffer_of(directions_, other);
   });
 }
 

@@ -107,17 +107,18 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
 
 Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const CommOptions& comm) {
   expect(device.kind() == model_.device().kind, "a plan runs on the kind of device that it is for");
-  Buffer arena;
+  Buffer arena, host;
   agree(world_, [&] {  // before the collective ones below
     require_scratch_of_threads(model_.device());
     arena = device.allocate(plan().arena_bytes);
+    host = device.allocate_staging(plan().host_bytes);
   });
   mesh_.use_device(device, comm);
   Buffer slots;  // one shard group may fail alone
   agree(world_, [&] { slots = mesh_.data_along(GroupAxis::shard).allocate(device, plan().slot_bytes); });
   agree(world_, [&] {
     executor_.emplace(model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(arena), std::move(slots),
-                      mesh_, std::move(options));
+                      std::move(host), mesh_, std::move(options));
   });
   return *executor_;
 }

@@ -44,12 +44,13 @@ Box box_of(const Operation& op, const Layout& layout, std::size_t block_numel, s
       break;
   }
   if (op.unit < 0) return {};  // a few numbers
-  // What a group moves: shards to everyone, each rank's summands to their owners, or both.
+  // What a group moves: shards to everyone, each rank's summands to their owners, or both. A rank alone loads and unloads.
   const std::size_t ranks =
                         op.unit < 0 ? 1 : static_cast<std::size_t>(layout.units()[static_cast<std::size_t>(op.unit)].shards),
-                    bytes = op.kind == all_reduce   ? op.count * (size_of(op.travel) + size_of(op.type))
-                            : op.kind == all_gather ? ranks * op.count * size_of(op.type)
-                                                    : ranks * op.count * size_of(op.travel);
+                    bytes = op.kind == all_reduce     ? op.count * (size_of(op.travel) + size_of(op.type))
+                            : op.kind == all_gather   ? ranks * op.count * size_of(op.type)
+                            : !is_collective(op.kind) ? op.count * size_of(op.type)
+                                                      : ranks * op.count * size_of(op.travel);
   const auto columns = static_cast<std::size_t>(std::lround(static_cast<double>(forward) * static_cast<double>(bytes) /
                                                             static_cast<double>(block_numel * size_of(DType::f32))));
   return box(std::max<std::size_t>(columns, 3));
@@ -92,11 +93,12 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
       "timeline of one update, drawn by a rule, not measured: streams run at the same time; the forward pass of a\n"
       "block takes {} columns, its backward pass {}, embedding, head and norm {} each, the optimizer of a unit 3;\n"
       "gathering or reducing {} parameters (a block's) takes {}. F forward, f forward again, B backward,\n"
-      "E embedding, H head and loss, N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n{}",
+      "E embedding, H head and loss, N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n{}{}",
       forward, 2 * forward, forward, format_count(static_cast<double>(block_numel)), forward,
       has(statistics)       ? "S sums of a unit over whole tensors\n"
       : has(whole_matrices) ? "D what whole matrices are made of, W the work on them\n"
-                            : "");
+                            : "",
+      has(load) ? "L loads what is kept on the host, U unloads it\n" : "");
   constexpr std::array order = {StreamId::gather, StreamId::compute, StreamId::reduce};
   const auto draw = [&](std::size_t begin, const std::size_t end) {
     while (begin < end) {  // a band after the other, cut between computations

@@ -95,6 +95,24 @@ void add_kept_type_options(OptionTable& table, UnitTypes& types) {
   });
 }
 
+void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
+  PlanOptions& plan = sharding.plan;
+  table.flag(
+      "cpu-offload", plan.offload_optimizer,
+      "On GPUs, with --bf16 or --fp16: keep the fp32 copy of the parameters, gradients and optimizer state in the host's "
+      "memory (fairseq's option). Units are brought to the GPU in turn, which updates them; results are the same.");
+  table.choice<bool>(
+      "offload-params", plan.offload_parameters, {{"none", false}, {"cpu", true}},
+      "On GPUs, cpu: keep all that --cpu-offload does and the parameters at rest in the host's memory (PyTorch's "
+      "CPUOffload).");
+  table.then([&sharding](const OptionTable&) {
+    if (sharding.plan.offload_optimizer && !sharding.plan.offload_parameters && sharding.types.parameter == DType::f32)
+      throw UserError(
+          "--cpu-offload needs --bf16 or --fp16 (in fp32 there is no copy of the parameters to keep on the host: they are "
+          "what is computed with); give one of these, or --offload-params cpu instead");
+  });
+}
+
 void add_comm_options(OptionTable& table, CommOptions& comm) {
   std::vector<std::pair<std::string, std::string>> names;
   std::vector<std::string> about;

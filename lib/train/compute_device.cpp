@@ -47,6 +47,16 @@ DeviceKind choose_device(DeviceChoice choice) {
   return DeviceKind::cpu;
 }
 
+ShardingOptions options_for(DeviceKind kind, ShardingOptions options) {
+  if (kind == DeviceKind::cpu) options.plan.offload_optimizer = options.plan.offload_parameters = false;
+  return options;
+}
+
+void check_cpu_options(DeviceKind kind, const CpuDeviceOptions& cpu) {
+  if (kind == DeviceKind::cuda && cpu.communication_thread)
+    throw UserError("--comm-thread changes nothing on GPUs (their streams go on by themselves); leave it out");
+}
+
 std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOptions& cpu, Communicator& world,
                                             Communicator& node) {
   const bool on_gpu = kind == DeviceKind::cuda;
@@ -59,8 +69,7 @@ std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOpti
           "nodes that are alike, or give --device cpu",
           with_gpu, world.size()));
     if (!on_gpu) return static_cast<void>(device = make_cpu_device(cpu));
-    if (cpu.communication_thread)
-      throw UserError("--comm-thread changes nothing on GPUs (their streams go on by themselves); leave it out");
+    check_cpu_options(kind, cpu);
     std::string why;
     const CudaLibrary* const library = find_cuda_library(&why);
     device = library->make_device(node.rank() % library->device_count(&why));

@@ -6,6 +6,7 @@
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
 #include "device/traits.hpp"
+#include "fsdp/sharded_model.hpp"
 
 namespace fsdp {
 
@@ -21,6 +22,12 @@ DeviceKind choose_device(DeviceChoice choice);
 
 /// The kind that a plan without a run is for, whatever there is on this machine: `automatic` is the CPU.
 DeviceKind kind_to_plan_for(DeviceChoice choice);
+
+/// The options as a device of this kind takes them: a CPU has the host's memory, so that nothing is offloaded.
+ShardingOptions options_for(DeviceKind kind, ShardingOptions options);
+
+/// Throws UserError if these options of CPUs are given for another kind of device.
+void check_cpu_options(DeviceKind kind, const CpuDeviceOptions& cpu);
 
 /// This rank's device. GPUs go to the ranks of a node in turn: where the launcher shows each task its own alone, that is the
 /// one; where it shows all, rank r of the node takes GPU r, and ranks share GPUs if there are more of them. Collective over

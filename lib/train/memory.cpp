@@ -28,6 +28,7 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
           .staging = staging,
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,
+          .offloaded = plan.host_bytes,
           .batch = 2 * sharding.plan.micro_batches * sharding.batch.rows() * sizeof(std::int32_t),
           .snapshot = options.save.meanwhile() ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size) : 0,
           .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates),
@@ -36,9 +37,10 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
 
 std::string describe_beside_plan(const MemoryAccount& m) {
   const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
-  const std::string host = format("{} of tokens read ahead{}{}", bytes(m.batch),
-                                  m.snapshot == 0 ? "" : format(", {} that a save writes from", bytes(m.snapshot)),
-                                  m.trace == 0 ? "" : format(", {} of the trace", bytes(m.trace)));
+  const std::string host =
+      format("{}{} of tokens read ahead{}{}", m.offloaded == 0 ? "" : format("{} offloaded, ", bytes(m.offloaded)),
+             bytes(m.batch), m.snapshot == 0 ? "" : format(", {} that a save writes from", bytes(m.snapshot)),
+             m.trace == 0 ? "" : format(", {} of the trace", bytes(m.trace)));
   if (m.device == DeviceKind::cpu)
     return format("  and beside it: {} communication staging, about {} for matrix products to work in, {}\n", bytes(m.staging),
                   bytes(m.gemm), host);

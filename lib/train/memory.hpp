@@ -21,14 +21,15 @@ struct MemoryAccount {
   std::size_t context = 0;  // an allowance for what driver and libraries take of a GPU
 
   // The host has these, whatever the device:
-  std::size_t batch = 0;     // tokens that are read ahead
-  std::size_t snapshot = 0;  // what a save that goes on writes from
+  std::size_t offloaded = 0;  // what the plan keeps there
+  std::size_t batch = 0;      // tokens that are read ahead
+  std::size_t snapshot = 0;   // what a save that goes on writes from
   std::size_t trace = 0;
 
   DeviceKind device = DeviceKind::cpu;
   /// What counts against the memory of the device that computes. If that is a CPU, the host's parts count, too.
   std::size_t total() const { return plan + staging + gemm + context + (device == DeviceKind::cpu ? on_host() : 0); }
-  std::size_t on_host() const { return batch + snapshot + trace; }
+  std::size_t on_host() const { return offloaded + batch + snapshot + trace; }
 };
 
 /// What communicators take of a GPU where NCCL connects the ranks of the mesh. If memory of the host is asked for, it is there.

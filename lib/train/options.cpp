@@ -469,6 +469,7 @@ void add_memory_options(OptionTable& table, ShardingOptions& sharding) {
       "products gave, so that only cheap work is done again.");
   table.integer("checkpoint-every", "N", sharding.plan.checkpoint_every, {1, 1e4},
                 "With --checkpoint-activations: blocks per segment, of which only the first one's input is kept.");
+  add_offload_options(table, sharding);
   table.then([&sharding](const OptionTable& read) {
     const PlanOptions& plan = sharding.plan;
     require(read.changed("checkpoint-policy"), "checkpoint-policy", plan.checkpoint_activations, "--checkpoint-activations");

@@ -25,6 +25,7 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
     agree(world, [&] { kind = choose_device(options.device); });
     start_device(kind);
   }
+  agree(world, [&] { check_cpu_options(kind, options.cpu); });
   look_at_machine();
   const bool first = world.rank() == 0;
   agree(world, [&] {
@@ -37,7 +38,10 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
   if (origin.checkpoint) progress = origin.checkpoint->header().progress;
   if (options.reset_optimizer) progress.optimizer_began = progress.update;
   agree(world, [&] { check_sharding(origin.config, options.sharding, world.size()); });
-  sharded.emplace(origin.config, options.sharding, world, traits_of(kind, threads));
+  const PlanOptions& wanted = options.sharding.plan;
+  if (kind == DeviceKind::cpu && (wanted.offload_optimizer || wanted.offload_parameters))
+    metrics->say("nothing is offloaded: the model is computed on the CPU, and lies in the host's memory");
+  sharded.emplace(origin.config, options_for(kind, options.sharding), world, traits_of(kind, threads));
   for (const std::string& warning : sharded->warnings()) warn(warning);
   const Mesh& mesh = sharded->mesh();
   const std::size_t staging =

@@ -242,8 +242,9 @@ bool near(double found, double expected) { return std::abs(found - expected) <= 
 // On GPUs that reach their figures and can do but one thing slowly, the time is that of this one thing.
 BOOST_AUTO_TEST_CASE(a_prediction_by_hand) {
   constexpr double fast = 1e30;
-  const GpuFigures computes{"", "", 1, 10, 0, fast, fast, fast, ""}, sends{"", "", fast, fast, 0, fast, 8, fast, ""},
-      network{"", "", fast, fast, 0, fast, fast, 2, ""}, remembers{"", "", fast, fast, 0, 4, fast, fast, ""};
+  const GpuFigures computes{"", "", 1, 10, 0, fast, fast, fast, fast, ""},
+      sends{"", "", fast, fast, 0, fast, 8, fast, fast, ""}, network{"", "", fast, fast, 0, fast, fast, fast, 2, ""},
+      remembers{"", "", fast, fast, 0, 4, fast, fast, fast, ""}, offloads{"", "", fast, fast, 0, fast, fast, 2, fast, ""};
   for (const char* updates : {"1", "2", "5"}) {
     const PlanTableOptions options = small("1", "2", {"--update-freq", updates, "--batch-size", "3", "--bf16"});
     const PlanTable table = make_plan_table(options);
@@ -279,6 +280,14 @@ BOOST_AUTO_TEST_CASE(a_prediction_by_hand) {
   const PlanTableOptions kept = small("1", "1", {"--bf16", "--master-dtype", "bf16", "--grad-dtype", "bf16"});
   BOOST_TEST(near(predict(kept, "none", remembers).optimizer, (8 + 48 / 4.) * all), predict(kept, "none", remembers).optimizer);
   BOOST_TEST(memory.memory_bound > 0);
+  // Of parameters in bf16, whose slots hold two blocks: forward loads the root and three blocks, backward the first one again.
+  // Each gradient goes to the host, and that of the last block comes back, as do its parameters, for the optimizer, which also
+  // loads fp32 copies and moments; parameters, copies and moments go back. Buffers are multiples of 64 bytes.
+  const StepPrediction moved = predict(small("1", "1", {"--bf16", "--offload-params", "cpu"}), "full", offloads);
+  constexpr double in_bf16 = 6592;  // a block: 2 * 3280 = 6560
+  const double loaded = 2. * root + 4 * in_bf16 + 4. * block + in_bf16 + 3 * 4. * all,
+               unloaded = 4. * all + 2. * root + blocks * in_bf16 + 3 * 4. * all;
+  BOOST_TEST(near(moved.offload, (loaded + unloaded) / 2), moved.offload);
 }
 
 BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
@@ -515,8 +524,8 @@ BOOST_AUTO_TEST_CASE(lines_have_at_most_120_columns_and_rows_of_tables_100) {
 
 BOOST_AUTO_TEST_CASE(json_has_the_numbers) {
   for (const char* device : {"cpu", "cuda"}) {
-    const PlanTable table =
-        make_plan_table(small("2", "2", {"--device", device, "--save-interval-updates", "10", "--trace", "trace.json"}));
+    const PlanTable table = make_plan_table(small(
+        "2", "2", {"--device", device, "--save-interval-updates", "10", "--trace", "trace.json", "--offload-params", "cpu"}));
     const nlohmann::json json = to_json(table);
     BOOST_TEST(json["strategies"].size() == 6u);
     BOOST_TEST(json["parameters"] == all);
@@ -525,10 +534,12 @@ BOOST_AUTO_TEST_CASE(json_has_the_numbers) {
       BOOST_TEST(m["total"] == table.rows[i].keeping.memory.total());
       std::size_t parts = 0;
       for (const auto& [key, value] : m.items())
-        if (key != "total" && key != "plan_peak") parts += value.get<std::size_t>();
+        if (key != "total" && key != "plan_peak" && key != "offloaded") parts += value.get<std::size_t>();
       BOOST_TEST(m["total"] == parts);
       // What the host holds beside a GPU does not count, nor does a trace.
       for (const char* of_host : {"snapshot", "read_ahead"}) BOOST_TEST((m[of_host] > 0) == (device == std::string("cpu")));
+      for (const char* offload : {"offloaded", "loaded_from_host"})  // a CPU's memory is the host's
+        BOOST_TEST((m[offload] > 0) == (device == std::string("cuda")));
       BOOST_TEST(json["strategies"][i]["recomputing"]["traffic"]["out_of_node"] ==
                  table.rows[i].recomputing.traffic.out_of_node);
     }

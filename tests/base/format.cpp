@@ -39,6 +39,7 @@ BOOST_AUTO_TEST_CASE(a_misspelt_word_finds_its_neighbour) {
   BOOST_TEST(nearest("batchsize", words) == "batch-size");
   BOOST_TEST(nearest("updte-frq", words) == "update-freq");
   BOOST_TEST(nearest("completely-else", words) == "");
+  BOOST_TEST(nearest("H100", {"a100", "h100"}) == "h100");
 }
 
 BOOST_AUTO_TEST_CASE(narrowing_that_loses_bits_throws) {

@@ -202,7 +202,7 @@ BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
       };
       Executor executor(model, planned.layout, planned.plan, sharding.batch, adamw, *device,
                         device->allocate(planned.plan.arena_bytes), mesh.shard->allocate(*device, planned.plan.slot_bytes),
-                        mesh, {late});
+                        Buffer(), mesh, {late});
       History history = train(executor, 1, 2);
       if (world.rank() == 0) of_rank_0 = std::move(history);
     });

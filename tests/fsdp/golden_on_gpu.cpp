@@ -110,6 +110,24 @@ BOOST_AUTO_TEST_CASE(optimizers_are_those_of_the_cpu) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
+  const char* name = "gpt2-tied";
+  for (const Threads threads : {Threads::of_gpu, Threads::of_own_gpu})
+    for (const bool parameters : {false, true}) {
+      Case c = {.ranks = 2,
+                .strategy = parameters ? "full" : "none",
+                .micro_batches = 2,
+                .run = beginning(name, 2),
+                .precision = DType::bf16,
+                .threads = threads,
+                .comm = {.kind = threads == Threads::of_gpu ? "mpi" : "nccl"}};
+      const History kept = train_golden(name, c);
+      c.plan.offload_optimizer = true;
+      c.plan.offload_parameters = parameters;
+      for (int time = 0; time < 2; ++time) BOOST_CHECK(train_golden(name, c) == kept);
+    }
+}
+
 // Sums in canonical order are the same bits, whatever moved them.
 BOOST_AUTO_TEST_CASE(nccl_gives_the_bits_of_the_cpus_collectives) {
   const char* name = "llama-gqa";

@@ -480,13 +480,128 @@ BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_is_proved) {
       "full", [&](Plan& p) { operation(p, widen, 3).reads[0] = p.gradients[0]; }, "does not work where the plan keeps it");
 }
 
+// What is kept on the host has loads and unloads, none of which may be missing, about another unit, or elsewhere.
+BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
+  using enum OperationKind;
+  std::size_t operations = 0;
+  for (const Placement& row : placements())
+    for (const Optimizer* const optimizer : optimizers())
+      for (const std::size_t micro_batches : {1u, 3u})
+        for (const UnitTypes& types : {UnitTypes{}, kept_in_bf16, UnitTypes{.parameter = DType::bf16}})
+          for (const bool more : {false, true}) {
+            const PlanOptions options = {.micro_batches = micro_batches,
+                                         .accumulate_unsharded = more,
+                                         .clip_values = more,
+                                         .offload_optimizer = true,
+                                         .offload_parameters = more};
+            Built b = build(row.name.data(), 3, 4, options, {}, {}, *optimizer, types);
+            const auto is_refused = [&] {
+              try {
+                check_plan(b.plan, b.layout, row, model_sizes(b.model, {2, 8}, types.parameter), micro_batches);
+              } catch (const InternalError&) {
+                return true;
+              }
+              return false;
+            };
+            for (auto* list : {&b.plan.update, &b.plan.evaluation, &b.plan.publish})
+              for (std::size_t i = 0; i < list->size(); ++i) {
+                const Operation right = (*list)[i];
+                if (right.kind != load && right.kind != unload) continue;
+                const std::string what = format("{}, {}, {} micro-batches, {}: operation {}, {}", row.name, optimizer->name,
+                                                micro_batches, name_of(types.parameter), i, title_of(right, b.layout));
+                Operation& op = (*list)[i];
+                op.kind = release, op.unit = -1, op.reads.clear(), op.writes.clear();
+                BOOST_CHECK_MESSAGE(is_refused(), what << " is missing");
+                op = right, op.unit = (op.unit + 1) % static_cast<int>(b.layout.units().size());
+                BOOST_CHECK_MESSAGE(is_refused(), what << " is about another unit");
+                op = right, op.count -= 1;
+                BOOST_CHECK_MESSAGE(is_refused(), what << " is about a part");
+                op = right, std::swap(op.reads, op.writes);
+                BOOST_CHECK_MESSAGE(is_refused(), what << " goes the other way");
+                op = right, op.kind = right.kind == load ? unload : load;
+                BOOST_CHECK_MESSAGE(is_refused(), what << " is of the other kind");
+                op = right;
+                ++operations;
+              }
+          }
+  BOOST_TEST(operations > 5000u);
+  const PlanOptions options = {.micro_batches = 2, .offload_parameters = true};
+  const auto check = [&](const char* strategy, const std::function<void(Plan&)>& worsen, const std::string& part) {
+    check_complaint(complaint(strategy, options, worsen), part);
+  };
+  check(
+      "full", [](Plan&) {}, "sound");
+  check(
+      "full", [](Plan& p) { operation(p, all_gather).reads[0] = p.parameters[0]; }, "does not have this rank's part");
+  check(
+      "full", [](Plan& p) { operation(p, optimizer).writes.back() = p.optimizer_state[0].back(); }, "which is on the host");
+  check(
+      "full", [](Plan& p) { operation(p, optimizer).writes.back() = p.at_work(p.optimizer_state[1].back()); },
+      "does not wait for");
+  for (const OperationKind kind : {load, unload})
+    check(
+        "full",
+        [&](Plan& p) {
+          for (Operation& op : p.update)
+            if (op.kind == kind) op.waits.clear();
+        },
+        "does not wait for");
+  check(
+      "full", [](Plan& p) { p.host_bytes -= 64; }, "outside the arena");
+}
+
+// A device holds slots for a few units of what is on the host, however many there are.
+BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_not_on_the_device) {
+  const auto planned = [](std::size_t layers, bool optimizer, bool parameters) {
+    return build("full", layers, 2, {.offload_optimizer = optimizer, .offload_parameters = parameters}, {}, {},
+                 adamw_optimizer(), {.parameter = DType::bf16})
+        .plan;
+  };
+  const Plan none = planned(8, false, false), optimizer = planned(8, true, false), all = planned(8, false, true);
+  const auto of = [](const std::array<std::size_t, role_count>& bytes, BufferRole role) {
+    return bytes[static_cast<std::size_t>(role)];
+  };
+  BOOST_TEST(none.host_bytes == 0u);
+  std::size_t parameters = 0, masters = 0;
+  for (std::size_t u = 0; u < all.parameters.size(); ++u) {
+    parameters += all.buffers[static_cast<std::size_t>(all.parameters[u].buffer)].bytes;
+    masters += all.buffers[static_cast<std::size_t>(all.master[u].buffer)].bytes;
+  }
+  BOOST_TEST(all.host_bytes == optimizer.host_bytes + parameters);
+  for (const BufferRole role : {BufferRole::gradients, BufferRole::optimizer_state}) {
+    BOOST_TEST(of(memory_by_role(none), role) > 0u);
+    for (const Plan* plan : {&optimizer, &all}) {
+      BOOST_TEST(of(memory_by_role(*plan), role) == 0u);
+      BOOST_TEST(of(memory_on_host_by_role(*plan), role) == of(memory_by_role(none), role));
+    }
+  }
+  BOOST_TEST(of(memory_by_role(optimizer), BufferRole::parameters) == parameters);
+  BOOST_TEST(of(memory_on_host_by_role(optimizer), BufferRole::parameters) == masters);
+  BOOST_TEST(of(memory_by_role(all), BufferRole::parameters) == 0u);
+  for (const bool with_parameters : {false, true}) {  // twice the blocks, the same slots
+    const auto slots = [&](std::size_t layers) {
+      return of(memory_by_role(planned(layers, true, with_parameters)), BufferRole::loaded);
+    };
+    BOOST_TEST(slots(8) > 0u);
+    BOOST_TEST(slots(16) == slots(8));
+  }
+  BOOST_TEST(all.peak_bytes < optimizer.peak_bytes);
+  BOOST_TEST(optimizer.peak_bytes < none.peak_bytes);
+  BOOST_TEST(describe_memory(none).find("host") == std::string::npos);
+  for (const char* line : {"loaded from host", "and of the host's memory, offloaded:", "on the host per rank"})
+    BOOST_TEST(describe_memory(all).find(line) != std::string::npos, describe_memory(all));
+}
+
 // Every wait is needed: without any one of them the plan is not sound.
 BOOST_AUTO_TEST_CASE(no_wait_is_redundant) {
   std::size_t waits = 0;
   for (const Placement& row : placements())
     for (const Optimizer* const optimizer : {&adamw_optimizer(), &adafactor_optimizer(), &muon_optimizer()})
       for (const bool recompute : {false, true}) {
-        const PlanOptions options = {.micro_batches = 2, .checkpoint_activations = recompute};
+        const PlanOptions options = {.micro_batches = 2,
+                                     .checkpoint_activations = recompute,
+                                     .offload_optimizer = optimizer == &muon_optimizer(),
+                                     .offload_parameters = optimizer == &adafactor_optimizer()};
         const UnitTypes types = recompute ? kept_in_bf16 : UnitTypes{};
         Built b = build(row.name.data(), 3, 4, options, {}, {}, *optimizer, types);
         for (auto* list : {&b.plan.update, &b.plan.evaluation, &b.plan.publish})
@@ -532,7 +647,9 @@ BOOST_AUTO_TEST_CASE(every_choice_gives_a_sound_plan) {
                                            .gradient_slots = slots,
                                            .backward_prefetch = prefetch,
                                            .forward_prefetch = slots > 2,
-                                           .accumulate_unsharded = unsharded};
+                                           .accumulate_unsharded = unsharded,
+                                           .offload_optimizer = plans % 3 == 1,
+                                           .offload_parameters = plans % 5 == 1};
                     // checks, and throws
                     build(row.name.data(), layers, 4, options, wrap, patterns, *optimizers()[plans % optimizers().size()],
                           plans % 2 == 0 ? kept_in_bf16 : UnitTypes{});

@@ -15,6 +15,11 @@ BOOST_AUTO_TEST_CASE(any_plan_trains_like_one_rank) {
     const Outcome outcome = train(job);
     const std::string differs = difference(job, outcome, train(reference(job)));
     BOOST_TEST(differs == "");
+    if (job.sharding.plan.offload_optimizer || job.sharding.plan.offload_parameters) {
+      Job kept = job;
+      kept.sharding.plan.offload_optimizer = kept.sharding.plan.offload_parameters = false;
+      BOOST_TEST(same_bits(train(kept), outcome), "offloading changes the result");
+    }
     if (number % 3 == 1)
       BOOST_TEST(same_bits(train(job, Threads::communication), outcome), "a communication thread changes the result");
     if (number % 3 == 2)

@@ -191,7 +191,7 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       "case {} of seed {}: {} L{} H{}/{} D{} V{} tied {}, {} ranks, {} (group {}), wrap {} {}, {} x {} micro-batches, "
       "recompute {} "
       "(policy {}, every {}), slots {}/{}, prefetch {}/{}, unsharded {}, freeze {}, only {}, ignore {}, dropout {}, {} in {}, "
-      "computed in {}, reduced in {}, master {}, gradient {}",
+      "computed in {}, reduced in {}, master {}, gradient {}, offloaded {}/{}",
       number, seed, j.config.family, j.config.layers, j.config.heads, j.config.kv_heads, j.config.head_size,
       j.config.vocab_size, j.config.tied_embeddings, j.ranks, j.sharding.strategy, j.sharding.shard_group_size,
       static_cast<int>(j.sharding.wrap.kind), fmt::join(j.sharding.wrap.patterns, ","), j.sharding.batch.B, p.micro_batches,
@@ -200,7 +200,7 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       fmt::join(j.sharding.patterns.freeze, ","), fmt::join(j.sharding.patterns.train_only, ","),
       fmt::join(j.sharding.patterns.ignore, ","), j.dropout, j.sharding.optimizer.kind->name,
       name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce),
-      name_of(j.sharding.types.master), name_of(j.sharding.types.gradient));
+      name_of(j.sharding.types.master), name_of(j.sharding.types.gradient), p.offload_optimizer, p.offload_parameters);
 }
 
 /// Momenta are small, so that rounding does not grow in three updates.
@@ -248,6 +248,8 @@ inline Job random_job(std::uint64_t seed, std::uint64_t number) {
   if (s.types.parameter == DType::bf16 && dice.once_in(2)) s.types.master = DType::bf16;
   if (dice.once_in(3)) s.types.gradient = DType::bf16;
   if (s.types.parameter != DType::f32 || s.types.reduce != DType::f32 || s.types.gradient != DType::f32) job.updates = 1;
+  if (dice.once_in(3)) s.plan.offload_optimizer = true;
+  if (dice.once_in(4)) s.plan.offload_parameters = true;
   job.seed = seed * 1000003 + number;
   job.description = describe(job, seed, number);
   return job;

@@ -14,7 +14,8 @@ using namespace fsdp::test;
 namespace {
 
 /// How often `count()` goes up in each of some updates, by rank.
-std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy, Threads threads, std::uint64_t (*count)()) {
+std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy, Threads threads, std::uint64_t (*count)(),
+                                                bool offloads = false) {
   std::vector<std::vector<std::uint64_t>> all(static_cast<std::size_t>(ranks));
   run_ranks(ranks, [&](Communicator& world) {
     const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
@@ -25,7 +26,10 @@ std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy,
                          {.strategy = strategy,
                           .batch = {2, 8},
                           .types = {.parameter = DType::bf16},
-                          .plan = {.micro_batches = 3, .checkpoint_activations = true}},
+                          .plan = {.micro_batches = 3,
+                                   .checkpoint_activations = true,
+                                   .offload_optimizer = offloads,
+                                   .offload_parameters = offloads}},
                          world, cuda_traits());
     Executor& executor = sharded.allocate(*device, {}, {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     executor.initialize_parameters(1);
@@ -58,6 +62,12 @@ void check_at_most_one(const std::vector<std::vector<std::uint64_t>>& of_ranks) 
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(one_for_each_update) { check_at_most_one(counted(1, "full", Threads::of_gpu, cuda_double::host_waits)); }
+
+// What an update has changed is unloaded behind the optimizer, on yet another stream.
+BOOST_AUTO_TEST_CASE(one_for_each_update_that_is_unloaded) {
+  check_at_most_one(counted(1, "full", Threads::of_gpu, cuda_double::streams_found_busy, true));
+  check_at_most_one(counted(2, "full", Threads::of_own_gpu, cuda_double::streams_found_busy, true));
+}
 
 // Under "optim" the new parameters are gathered behind the optimizer, on another stream than the one that brings the sums.
 BOOST_AUTO_TEST_CASE(one_for_each_update_of_several_ranks) {

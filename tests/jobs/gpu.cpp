@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {
   const struct {
     int np, last;
     std::vector<std::string> options;
-  } legs[] = {{2, 2, {"--device", "cuda"}},
+  } legs[] = {{2, 2, {"--device", "cuda", "--offload-params", "cpu"}},
               {3, 4, {"--device", "cpu"}},
               {1, 5, {"--device", "auto", "--checkpoint-activations"}},
               {2, 6, {"--device", "cuda", "--comm", "mpi", "--sharding-strategy", "none"}}};
@@ -67,6 +67,7 @@ BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {
     const Outcome part = run(folder, job(leg.np, leg.last, leg.options));
     BOOST_TEST_REQUIRE(part.code == 0, part.output);
     BOOST_TEST(part.says("cuBLASLt") == (leg.options[1] != "cpu"), part.output);
+    BOOST_TEST(part.says("on the host per rank") == (leg.last == 2), part.output);
   }
   const std::vector<double> got = losses(folder);
   BOOST_TEST_REQUIRE(got.size() == expected.size());
@@ -107,6 +108,28 @@ BOOST_AUTO_TEST_CASE(golden_losses_by_processes) {
     BOOST_TEST_REQUIRE(got.size() == static_cast<std::size_t>(updates));
     for (std::size_t u = 0; u < got.size(); ++u)
       BOOST_TEST(std::abs(got[u] - golden["steps"][u]["loss"].get<double>()) < 5e-6, np << " ranks, update " << u + 1);
+  }
+}
+
+// Gradients of several micro-batches are added up on the host, a save reads what is there, and a run goes on without.
+BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
+  const auto train = [&](const fs::path& folder, int last, const std::string& more) {
+    fs::create_directories(folder);
+    std::vector<std::string> words = job(2, last, split("--device cuda --comm mpi --bf16 --update-freq 2 " + more));
+    *std::next(std::find(words.begin(), words.end(), "--batch-size")) = "3";
+    const Outcome outcome = run(folder, words);
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return losses(folder);
+  };
+  for (const std::string strategy : {"full", "none"}) {
+    const std::string with_strategy = "--sharding-strategy " + strategy;
+    const std::vector<double> expected = train(fresh_folder() / "kept", 6, with_strategy);
+    for (const char* offload : {" --cpu-offload", " --offload-params cpu"}) {
+      const auto folder = fresh_folder() / "offloaded";
+      train(folder, 2, with_strategy + offload);
+      train(folder, 4, with_strategy);
+      BOOST_TEST(train(folder, 6, with_strategy + offload) == expected, boost::test_tools::per_element());
+    }
   }
 }
 

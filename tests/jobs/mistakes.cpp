@@ -142,11 +142,23 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   dry = plus({tokens, "--save-dir", "saves", "--dry-run", "--restore", "none"}, model);
   BOOST_TEST(run(folder, mpirun(3, "fsdp-train", dry)).code == 0);
   // A plan for GPUs needs none; a run does.
+  const std::vector<std::string> on_this = dry;
   dry = plus(dry, {"--device", "cuda"});
   const Outcome for_gpus = run(folder, mpirun(3, "fsdp-train", dry));
   BOOST_TEST(for_gpus.code == 0, for_gpus.output);
   BOOST_TEST(for_gpus.says("of the GPU in all: "), for_gpus.output);
-  expect_mistake(folder, plus({tokens, "--save-dir", "saves", "--device", "cuda"}, model), {"--device cuda", "finds no GPU", "--device cpu"});
+  BOOST_TEST(!for_gpus.says("offloaded"), for_gpus.output);
+  // What is offloaded is another part of the memory; a CPU has only that one.
+  const Outcome offloaded = run(folder, mpirun(3, "fsdp-train", plus(dry, {"--offload-params", "cpu"})));
+  BOOST_TEST(offloaded.code == 0, offloaded.output);
+  for (const char* text : {"loaded from host", "and of the host's memory, offloaded:", "load block 0", "unload block 0"})
+    BOOST_TEST(offloaded.says(text), offloaded.output);
+  const Outcome on_cpu = run(folder, mpirun(3, "fsdp-train", plus(on_this, {"--offload-params", "cpu"})));
+  BOOST_TEST(on_cpu.says("nothing is offloaded: the model is computed on the CPU"), on_cpu.output);
+  BOOST_TEST(!on_cpu.says("load block 0"), on_cpu.output);
+  expect_mistake(folder, plus(dry, {"--comm-thread"}), {"--comm-thread changes nothing on GPUs"});
+  expect_mistake(folder, plus({tokens, "--save-dir", "saves", "--device", "cuda"}, model),
+                 {"--device cuda", "finds no GPU", "--device cpu"});
   // Another family: that it is one says all.
   const Outcome llama = run(
       folder, mpirun(3, "fsdp-train",

@@ -216,7 +216,9 @@ BOOST_AUTO_TEST_CASE(contradictions) {
       {"--precision fp8", "--precision"},
       {"--master-dtype bf16", "--master-dtype bf16 needs --precision bf16"},
       {"--fp16 --master-dtype bf16", "--master-dtype bf16 needs --precision bf16"},
-      {"--grad-dtype fp16", "fp32, bf16"}};
+      {"--grad-dtype fp16", "fp32, bf16"},
+      {"--cpu-offload", "--cpu-offload needs --bf16 or --fp16"},
+      {"--offload-params disk", "none, cpu"}};
   for (const auto& [words, text] : all) {
     const Outcome outcome = run(folder, mpirun(2, "fsdp-train", options(2, 5, "saves", words)));
     BOOST_TEST(outcome.code == 2, words << ": " << outcome.output);

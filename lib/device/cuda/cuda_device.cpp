@@ -156,7 +156,15 @@ class CudaDevice final : public Device {
   Buffer allocate_staging(std::size_t bytes) override {
     if (bytes == 0) return {};
     void* data = nullptr;
-    check_cuda(cudaMallocHost(&data, bytes), "cudaMallocHost");
+    const cudaError_t status = cudaMallocHost(&data, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      throw UserError(
+          format("{} of the host's memory could not be had for copies to and from the GPU (it must stay where it is, and the "
+                 "system may limit how much of it does); use more ranks or nodes, or give the job more memory",
+                 format_bytes(static_cast<double>(bytes))));
+    }
+    check_cuda(status, "cudaMallocHost");
     Buffer buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t) { cudaFreeHost(p); });
     std::memset(data, 0, bytes);
     return buffer;

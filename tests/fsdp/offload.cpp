@@ -1,0 +1,134 @@
+// What a rank keeps on the host: the numbers are those of a run that keeps all of it on the device.
+#define BOOST_TEST_MODULE fsdp.offload
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include "fsdp/golden_run.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+Case offloaded(Case c, bool optimizer, bool parameters) {
+  c.plan.offload_optimizer = optimizer;
+  c.plan.offload_parameters = parameters;
+  return c;
+}
+
+TransformerConfig small() {
+  TransformerConfig config;
+  config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
+  config.head_size = 4, config.ffn_width = 16;
+  return config;
+}
+
+void read_some(std::size_t micro_batch, std::int32_t* inputs, std::int32_t* targets) {
+  for (std::int32_t i = 0; i < 16; ++i) {
+    inputs[i] = (static_cast<std::int32_t>(micro_batch) * 5 + i * 7) % 24;
+    targets[i] = (inputs[i] + 1) % 24;
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(pytorch_is_reproduced) {
+  for (const char* strategy : {"full", "none"})
+    compare_with_pytorch("llama-gqa", train_golden("llama-gqa", offloaded({.ranks = 2, .strategy = strategy}, true, true)));
+}
+
+// Each with a few micro-batches, whose gradients are added up on the host: a few updates of every strategy, at any number of
+// ranks; on a device whose streams are threads, too, where a load that comes too late would show.
+BOOST_DATA_TEST_CASE(no_strategy_has_other_bits, boost::unit_test::data::make({1, 2, 3, 4}), ranks) {
+  const char* name = "gpt2-tied";
+  json run = read_json(golden_folder(name) / "run.json");
+  run["updates"] = 2;
+  for (const char* strategy : {"full", "grad-op", "optim", "none", "hybrid", "hybrid-grad-op"})
+    for (const DType precision : {DType::f32, DType::bf16}) {
+      Case c = {.ranks = ranks,
+                .strategy = strategy,
+                .micro_batches = ranks == 4 ? 3u : 2u,
+                .group = ranks % 2 == 0 ? 2 : ranks,
+                .plan = {.checkpoint_activations = strategy[0] == 'f', .accumulate_unsharded = strategy[0] == 'g'},
+                .run = run,
+                .precision = precision};
+      const History kept = train_golden(name, c);
+      for (const bool parameters : {false, true})
+        for (const Threads threads : {Threads::one, Threads::each_stream}) {
+          c.threads = threads;
+          BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, true, parameters)) == kept,
+                              strategy << " in " << name_of(precision) << (parameters ? ", parameters, too" : ""));
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(no_optimizer_has_other_bits) {
+  const char* name = "gpt2-tied";
+  for (json run : read_json(golden_folder("optimizers.json"))) {
+    run["updates"] = 3;
+    const Case c = {.ranks = 2, .run = run, .state_type = DType::bf16, .threads = Threads::each_stream};
+    BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, true, true)) == train_golden(name, c), run["optimizer"]);
+  }
+}
+
+// An update that is not applied leaves everything as it was, also the parameters that the optimizer would have rounded anew.
+BOOST_AUTO_TEST_CASE(an_update_that_is_not_finite_changes_nothing) {
+  const auto losses = [](const UnitTypes& types, bool offloads) {
+    std::vector<double> all;
+    run_ranks(2, [&](Communicator& world) {
+      kernels::set_threads(1);
+      const auto device = make_cpu_device();
+      ShardedModel sharded(small(),
+                           {.batch = {2, 8},
+                            .types = types,
+                            .plan = {.micro_batches = 2, .offload_optimizer = offloads, .offload_parameters = offloads}},
+                           world);
+      Executor& executor = sharded.allocate(*device);
+      executor.initialize_parameters(1);
+      executor.publish_parameters();
+      for (const double scale : {1.0, 2e40, 1.0, 2e40, 1.0}) {
+        const UpdateResult result = executor.run_update(read_some, {.learning_rate = 1e-2, .tokens = 64, .loss_scale = scale});
+        expect(result.finite() == (scale == 1.0), "the gradient overflows, or does not");
+        if (world.rank() == 0 && scale == 1.0) all.push_back(result.loss);
+      }
+      const double evaluated = executor.evaluate(read_some);
+      if (world.rank() == 0) all.push_back(evaluated);
+    });
+    return all;
+  };
+  for (const UnitTypes& types :
+       {UnitTypes{}, UnitTypes{.parameter = DType::bf16}, UnitTypes{DType::bf16, DType::f32, DType::bf16, DType::bf16}}) {
+    const std::vector<double> kept = losses(types, false);
+    BOOST_TEST(kept[0] != kept[1]);
+    BOOST_TEST(losses(types, true) == kept, boost::test_tools::per_element());
+  }
+}
+
+// What is asked for is initialized, and the rest stays.
+BOOST_AUTO_TEST_CASE(a_part_of_the_parameters_is_initialized) {
+  for (const DType master : {DType::f32, DType::bf16}) {
+    const auto device = make_cpu_device();
+    run_ranks(1, [&](Communicator& world) {
+      ShardedModel sharded(
+          small(),
+          {.batch = {2, 8}, .types = {.parameter = DType::bf16, .master = master}, .plan = {.offload_parameters = true}},
+          world);
+      Executor& executor = sharded.allocate(*device);
+      executor.initialize_parameters(1);
+      const ShardState state = executor.parameters();
+      const std::vector<float> first = state.values(1);
+      std::vector<bool> which(sharded.model().parameters().size(), false);
+      const std::size_t again = sharded.layout().units()[1].parameters.at(2);  // a matrix
+      which[again] = true;
+      executor.initialize_parameters(2, which);
+      const std::vector<float> second = state.values(1);
+      std::size_t changed = 0;
+      for (const Slice& slice : sharded.layout().slices(1, 0))
+        for (std::size_t i = slice.shard_offset; i < slice.shard_offset + slice.range.size(); ++i) {
+          changed += first[i] != second[i];
+          expect(slice.parameter == again || first[i] == second[i], "others stay");
+        }
+      expect(changed > 0 && state.units[1].host() != nullptr, "it is initialized, on the host");
+    });
+  }
+}
