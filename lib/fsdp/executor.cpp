@@ -412,10 +412,15 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   Stream& s = stream(op.stream);
   const auto u = static_cast<std::size_t>(op.unit), block = static_cast<std::size_t>(op.block);
   const Write write = op.accumulate ? Write::add : Write::overwrite;
-  StageContext context{s,      weights_,        gradients_,       at<float>(plan_.scratch), at<float>(plan_.tables),
+  // What many operations share, one has if it says so.
+  const auto if_named = [&](BufferId buffer) {
+    const auto is_it = [&](const Location& place) { return place.buffer == buffer; };
+    return std::any_of(op.writes.begin(), op.writes.end(), is_it) ? at<float>(buffer) : nullptr;
+  };
+  StageContext context{s,      weights_,        gradients_,       if_named(plan_.scratch), at<float>(plan_.tables),
                        shape_, scalars.dropout, types().parameter};
   context.dropout.first_sequence += static_cast<std::uint64_t>(op.micro_batch) * shape_.B;
-  float* const cheap = plan_.cheap < 0 ? nullptr : at<float>(plan_.cheap);
+  float* const cheap = if_named(plan_.cheap);
   const auto in = [&](std::size_t i) { return at<float>(op.reads[i]); };
   const auto out = [&](std::size_t i) { return at<float>(op.writes[i]); };
   const auto tokens = [&](const Location& place) { return at<std::int32_t>(place); };

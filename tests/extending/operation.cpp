@@ -8,10 +8,10 @@
 #include <cmath>
 
 #include "comm/threads/threads.hpp"
+#include "extending/document.hpp"
 #include "extending/small_job.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
-#include "support/files.hpp"
 #include "support/messages.hpp"
 #include "train/options.hpp"
 
@@ -117,16 +117,4 @@ BOOST_AUTO_TEST_CASE(an_option_clips) {
   CHECK_CONTAINS(message_of([&] { options({"--clip-value", "0.5", "--clip-norm", "1"}); }), "leave one out");
 }
 
-// Each block of code of the document is in the file that the line before it names.
-BOOST_AUTO_TEST_CASE(the_document_shows_what_is_compiled) {
-  const std::filesystem::path root = std::filesystem::path(FSDP_TEST_DATA).parent_path().parent_path();
-  const std::string document = read_file(root / "docs" / "extending-operation.md"), begin = ":\n\n```cpp\n";
-  std::size_t blocks = 0;
-  for (std::size_t at = document.find(begin); at != std::string::npos; at = document.find(begin, at + 1), ++blocks) {
-    const std::size_t end = document.rfind('`', at), name = document.rfind('`', end - 1) + 1, code = at + begin.size();
-    const std::string file = read_file(root / document.substr(name, end - name));
-    const std::string block = document.substr(code, document.find("```", code) - code);
-    BOOST_TEST(file.find(block) != std::string::npos, block << " is not in " << document.substr(name, end - name));
-  }
-  BOOST_TEST(blocks == 8u);
-}
+BOOST_AUTO_TEST_CASE(the_document_shows_what_is_compiled) { check_code_of("extending-operation.md", 8); }
