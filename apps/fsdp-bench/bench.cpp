@@ -245,6 +245,7 @@ void require_read(const OptionTable& table, std::string_view what) {
                                                            {"master-dtype", "step"},
                                                            {"grad-dtype", "step"},
                                                            {"cpu-offload", "step"},
+                                                           {"offload-optimizer", "step"},
                                                            {"offload-params", "step"},
                                                            {"python", "optimizer checkpoint"},
                                                            {"save-dir", "checkpoint"}};

@@ -97,19 +97,24 @@ void add_kept_type_options(OptionTable& table, UnitTypes& types) {
 
 void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
   PlanOptions& plan = sharding.plan;
-  table.flag(
-      "cpu-offload", plan.offload_optimizer,
-      "On GPUs, with --bf16 or --fp16: keep the fp32 copy of the parameters, gradients and optimizer state in the host's "
-      "memory (fairseq's option). Units are brought to the GPU in turn, which updates them; results are the same.");
+  table.choice<bool>("offload-params", plan.offload_parameters, {{"none", false}, {"cpu", true}},
+                     "On GPUs, cpu: keep parameters, gradients and optimizer state in the host's memory. Units are brought to "
+                     "the GPU in turn, and updated there; results are the same.");
   table.choice<bool>(
-      "offload-params", plan.offload_parameters, {{"none", false}, {"cpu", true}},
-      "On GPUs, cpu: keep all that --cpu-offload does and the parameters at rest in the host's memory (PyTorch's "
-      "CPUOffload).");
-  table.then([&sharding](const OptionTable&) {
-    if (sharding.plan.offload_optimizer && !sharding.plan.offload_parameters && sharding.types.parameter == DType::f32)
+      "offload-optimizer", plan.offload_optimizer, {{"none", false}, {"cpu", true}},
+      "The same for what the optimizer works on: the fp32 copy of the parameters, gradients and state. Parameters "
+      "in 16 bits stay on the GPU.");
+  const auto spelled = std::make_shared<bool>(false);  // as long as the table has a row over it
+  table.flag("cpu-offload", *spelled, "fairseq's spelling of --offload-params cpu, which goes with --bf16 or --fp16.")
+      .spelling();
+  table.then([&sharding, spelled](const OptionTable& given) {
+    if (!*spelled) return;
+    if (sharding.types.parameter == DType::f32)
       throw UserError(
-          "--cpu-offload needs --bf16 or --fp16 (in fp32 there is no copy of the parameters to keep on the host: they are "
-          "what is computed with); give one of these, or --offload-params cpu instead");
+          "--cpu-offload goes with --bf16 or --fp16 (as in fairseq); give one of these, or --offload-params cpu instead");
+    if (given.given("offload-params") && !sharding.plan.offload_parameters)
+      throw UserError("--cpu-offload contradicts --offload-params none; leave one out");
+    sharding.plan.offload_parameters = true;
   });
 }
 

@@ -25,7 +25,7 @@ void add_recomputation_option(OptionTable& table, bool& checkpoint_activations);
 void add_state_type_option(OptionTable& table, DType& type);
 /// --master-dtype, --grad-dtype; behind those of the precision, which they go with.
 void add_kept_type_options(OptionTable& table, UnitTypes& types);
-/// --cpu-offload and --offload-params; behind the precision.
+/// --offload-params, --offload-optimizer and --cpu-offload; behind the precision.
 void add_offload_options(OptionTable& table, ShardingOptions& sharding);
 /// --comm and --collective-timeout.
 void add_comm_options(OptionTable& table, CommOptions& comm);

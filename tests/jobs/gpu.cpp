@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
   for (const std::string strategy : {"full", "none"}) {
     const std::string with_strategy = "--sharding-strategy " + strategy;
     const std::vector<double> expected = train(fresh_folder() / "kept", 6, with_strategy);
-    for (const char* offload : {" --cpu-offload", " --offload-params cpu"}) {
+    for (const char* offload : {" --cpu-offload", " --offload-optimizer cpu"}) {
       const auto folder = fresh_folder() / "offloaded";
       train(folder, 2, with_strategy + offload);
       train(folder, 4, with_strategy);
