@@ -87,6 +87,10 @@ void settle(PlanTableOptions& o) {
     if (o.train.device == DeviceChoice::cpu)
       throw UserError("--gpu plans for GPUs, and --device cpu for CPUs; leave out one of them");
     o.train.device = DeviceChoice::cuda;
+    if (o.train.comm.kind != "auto" && o.train.comm.kind != "nccl")
+      throw UserError(
+          format("--gpu predicts collectives by NCCL, and --comm {} sends them through the host; leave out one of them",
+                 o.train.comm.kind));
     if (o.cluster.nodes > 1 && o.gpu->network_bandwidth == 0)
       throw UserError(
           format("--gpu {} has no figure for a network between nodes (no system of NVIDIA's has one with it); give "

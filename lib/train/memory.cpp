@@ -8,6 +8,13 @@
 
 namespace fsdp {
 
+namespace {
+
+/// Where each rank has a GPU of its own.
+bool by_nccl(const CommOptions& comm) { return comm.kind == "auto" || comm.kind == "nccl"; }
+
+}  // namespace
+
 std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   const TransformerConfig& config = model.config();
   const std::size_t R = batch.rows(), C = config.width, F = std::max(config.ffn_width, 3 * C);
@@ -17,7 +24,24 @@ std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
 }
 
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
-  return comm.kind == "auto" || comm.kind == "nccl" ? nccl_staging_bytes(mesh.shard, mesh.replicate) : 0;
+  return by_nccl(comm) ? nccl_staging_bytes(mesh.shard, mesh.replicate) : 0;
+}
+
+std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
+  std::array<std::size_t, 4> most{};  // by axis; gathers have a group of their own
+  for (const Operation& op : plan.update) {
+    if (!is_collective(op.kind)) continue;
+    const int of_axis[] = {mesh.shard, mesh.replicate, mesh.shard * mesh.replicate};
+    const auto axis = static_cast<std::size_t>(op.group), ranks = static_cast<std::size_t>(of_axis[axis]);
+    const std::size_t part = op.count * size_of(op.type), bytes = op.kind == OperationKind::all_gather ? ranks * part
+                                                                  : op.kind == OperationKind::reduce_scatter
+                                                                      ? (ranks + 1) * part
+                                                                  : ranks > 1 || op.travel != DType::f32 ? part
+                                                                                                         : 0;
+    std::size_t& largest = most[op.stream == StreamId::gather ? 3 : axis];
+    largest = std::max(largest, bytes);
+  }
+  return most[0] + most[1] + most[2] + most[3];
 }
 
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
@@ -29,6 +53,9 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,
           .offloaded = plan.host_bytes,
+          .through_host = model.device().kind == DeviceKind::cuda && !by_nccl(options.comm)
+                              ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
+                              : 0,
           .batch = 2 * sharding.plan.micro_batches * sharding.batch.rows() * sizeof(std::int32_t),
           .snapshot = options.save.meanwhile() ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size) : 0,
           .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates),
@@ -37,10 +64,10 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
 
 std::string describe_beside_plan(const MemoryAccount& m) {
   const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
-  const std::string host =
-      format("{}{} of tokens read ahead{}{}", m.offloaded == 0 ? "" : format("{} offloaded, ", bytes(m.offloaded)),
-             bytes(m.batch), m.snapshot == 0 ? "" : format(", {} that a save writes from", bytes(m.snapshot)),
-             m.trace == 0 ? "" : format(", {} of the trace", bytes(m.trace)));
+  const auto part = [&](std::size_t n, const char* what) { return n == 0 ? "" : format("{} {}, ", bytes(n), what); };
+  const std::string host = part(m.offloaded, "offloaded") + part(m.through_host, "that collectives go through") +
+                           part(m.snapshot, "that a save writes from") + part(m.trace, "of the trace") +
+                           format("{} of tokens read ahead", bytes(m.batch));
   if (m.device == DeviceKind::cpu)
     return format("  and beside it: {} communication staging, about {} for matrix products to work in, {}\n", bytes(m.staging),
                   bytes(m.gemm), host);

@@ -21,19 +21,22 @@ struct MemoryAccount {
   std::size_t context = 0;  // an allowance for what driver and libraries take of a GPU
 
   // The host has these, whatever the device:
-  std::size_t offloaded = 0;  // what the plan keeps there
-  std::size_t batch = 0;      // tokens that are read ahead
-  std::size_t snapshot = 0;   // what a save that goes on writes from
+  std::size_t offloaded = 0;     // what the plan keeps there
+  std::size_t through_host = 0;  // what a GPU's collectives are copied to, where they go through the host
+  std::size_t batch = 0;         // tokens that are read ahead
+  std::size_t snapshot = 0;      // what a save that goes on writes from
   std::size_t trace = 0;
 
   DeviceKind device = DeviceKind::cpu;
   /// What counts against the memory of the device that computes. If that is a CPU, the host's parts count, too.
   std::size_t total() const { return plan + staging + gemm + context + (device == DeviceKind::cpu ? on_host() : 0); }
-  std::size_t on_host() const { return offloaded + batch + snapshot + trace; }
+  std::size_t on_host() const { return offloaded + through_host + batch + snapshot + trace; }
 };
 
 /// What communicators take of a GPU where NCCL connects the ranks of the mesh. If memory of the host is asked for, it is there.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh);
+/// What collectives of a GPU's memory are copied to, where they go through the host: of each group what its largest one moves.
+std::size_t staging_through_host(const Plan& plan, MeshShape mesh);
 /// `staging` is the communicators' own number, or staging_on_gpu(); the model knows its device.
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging);

@@ -69,6 +69,14 @@ BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   BOOST_TEST(staging_on_gpu({.kind = "auto"}, {1, 4}) == 2 * each);
   BOOST_TEST(staging_on_gpu({.kind = "auto"}, {2, 2}) == 4 * each);
   BOOST_TEST(staging_on_gpu({.kind = "mpi"}, {2, 2}) == 0u);
+  // Through the host: the largest unit is gathered by a group, and reduced by another with this rank's part beside it.
+  options.comm.kind = "mpi";
+  const MemoryAccount by_host = memory_account(options, model, planned.layout, planned.plan, 1, 2, 0);
+  std::size_t largest = 0;
+  for (const Unit& unit : planned.layout.units()) largest = std::max(largest, unit.padded_numel * sizeof(float));
+  BOOST_TEST(by_host.total() == m.total());
+  BOOST_TEST(by_host.on_host() == m.on_host() + largest + largest * 3 / 2 + sizeof(double));  // and the loss by the world
+  CHECK_CONTAINS(describe_beside_plan(by_host), " that collectives go through, ");
 }
 
 // A dry run ends with a plan, and has no device, whatever the plan is for.
