@@ -64,9 +64,9 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
     parts_.push_back(parts_of_unit(layout_, u, mesh_->shard->rank(), settings));
   }
   owners_ = matrix_owners(layout_, mesh_->world->size(), plan_.directions_at_once);
-  for (const StreamId id : {StreamId::compute, StreamId::gather, StreamId::reduce}) {
-    auto& s = streams_[static_cast<std::size_t>(id)] =
-        device.make_stream(id == StreamId::compute ? StreamUse::compute : StreamUse::communication);
+  for (std::size_t i = 0; i < streams().size(); ++i) {
+    const auto id = static_cast<StreamId>(i);
+    auto& s = streams_[i] = device.make_stream(id == StreamId::compute ? StreamUse::compute : StreamUse::communication);
     if (s->is_asynchronous() && s->kind() == DeviceKind::cpu) {  // it has a thread, for which OpenMP keeps a number of its own
       const int threads = id == StreamId::compute ? kernels::threads() : 1;
       on_stream(stream(id), [threads] { kernels::set_threads(threads); });
@@ -112,9 +112,9 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
   Stream& s = stream(StreamId::compute);
   on_stream(s, [&] {
     for (std::size_t u = 0; u < layout_.units().size(); ++u) {
-      const Location kept = plan_.master[u], near = plan_.at_work(kept);
+      const Location kept = plan_.master[u], slot = plan_.at_work(kept);
       const std::size_t bytes = layout_.shard_numel(u) * size_of(types().master);
-      if (near != kept) s.copy(at<void>(near), at<void>(kept), bytes);
+      if (slot != kept) s.copy(at<void>(slot), at<void>(kept), bytes);
       for (const Slice& slice : layout_.slices(u, static_cast<int>(shard_))) {
         if (!which.empty() && !which[slice.parameter]) continue;
         const Init& init = model_.parameters()[slice.parameter].init;
@@ -124,9 +124,9 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
         else
           kernels::fill_normal(s, out, slice.range.size(), slice.range.begin, static_cast<std::uint32_t>(seed),
                                static_cast<std::uint32_t>(slice.parameter), 0.0f, init.value);
-        if (types().master == DType::bf16) kernels::convert(s, at<bf16>(near) + slice.shard_offset, out, slice.range.size());
+        if (types().master == DType::bf16) kernels::convert(s, at<bf16>(slot) + slice.shard_offset, out, slice.range.size());
       }
-      if (near != kept) s.copy(at<void>(kept), at<void>(near), bytes);
+      if (slot != kept) s.copy(at<void>(kept), at<void>(slot), bytes);
     }
   });
 }
@@ -230,7 +230,7 @@ void Executor::begin(const std::vector<Operation>& operations, const BatchReader
                      std::span<OperationTime> times) {
   expect(!pass_, "one list runs at a time");
   pass_.emplace(Pass{this, operations, read, scalars, times});
-  for (const auto& s : streams_) s->begin_marks(!times.empty());
+  for (const auto& s : streams()) s->begin_marks(!times.empty());
 }
 
 namespace {
@@ -268,7 +268,7 @@ class FirstCause {
 /// Throws what has gone wrong on any of them; the list is over then.
 void Executor::wait_for_streams() {
   FirstCause cause;
-  for (const auto& s : streams_) cause.attempt([&] { s->synchronize(); });
+  for (const auto& s : streams()) cause.attempt([&] { s->synchronize(); });
   if (cause.found()) pass_.reset();
   cause.rethrow();
 }
@@ -285,13 +285,13 @@ void Executor::finish() {
   cause.attempt([&] {
     if (last.is_asynchronous()) {
       last.wait(stream(StreamId::gather).record());
-      if (plan_.host_bytes > 0) last.wait(stream(StreamId::reduce).record());
+      if (plan_.host_bytes > 0) last.wait(stream(StreamId::unload).record());
     } else {
       wait_for_streams();
     }
     last.submit({bring, this});
   });
-  for (const auto& s : streams_) cause.attempt([&] { s->synchronize(); });
+  for (const auto& s : streams()) cause.attempt([&] { s->synchronize(); });
   if (!cause.found()) cause.attempt([&] { read_marks(*pass_); });
   pass_.reset();
   cause.rethrow();
@@ -307,8 +307,8 @@ void Executor::run(const std::vector<Operation>& operations, const BatchReader& 
 /// Ends what other streams of this rank wait for and what will not come: from this stream, or in a collective from other ranks.
 /// Where all streams do their work at once, none of them waits: the exception reaches main(), which ends the job.
 void Executor::stop_all_streams() noexcept {
-  if (std::none_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->is_asynchronous(); })) return;
-  for (const auto& s : streams_) s->cancel();
+  if (std::none_of(streams().begin(), streams().end(), [](const auto& s) { return s->is_asynchronous(); })) return;
+  for (const auto& s : streams()) s->cancel();
   for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world}) mesh_->along(axis).abort();
   if (mesh_->gather) mesh_->gather->abort();
 }
@@ -338,7 +338,7 @@ void Executor::issue(Range range) {
     }
   });
   if (!cause.found()) return;
-  for (const auto& s : streams_) cause.attempt([&] { s->synchronize(); });
+  for (const auto& s : streams()) cause.attempt([&] { s->synchronize(); });
   pass_.reset();
   cause.rethrow();
 }
@@ -395,7 +395,7 @@ bool Executor::knows_times() const {
 }
 
 void Executor::collect_times() {
-  for (std::size_t i = 0; i < stream_count; ++i) {
+  for (std::size_t i = 0; i < streams().size(); ++i) {
     WorkTimes times = std::exchange(times_of_stream_[i], {});
     const bool is_compute = i == static_cast<std::size_t>(StreamId::compute);
     if (!is_compute && streams_[i]->is_asynchronous()) {
@@ -412,7 +412,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   Stream& s = stream(op.stream);
   const auto u = static_cast<std::size_t>(op.unit), block = static_cast<std::size_t>(op.block);
   const Write write = op.accumulate ? Write::add : Write::overwrite;
-  // What many operations share, one has if it says so.
+  // Shared scratch: an operation gets it only if it is among its writes.
   const auto if_named = [&](BufferId buffer) {
     const auto is_it = [&](const Location& place) { return place.buffer == buffer; };
     return std::any_of(op.writes.begin(), op.writes.end(), is_it) ? at<float>(buffer) : nullptr;

@@ -176,6 +176,10 @@ class Executor {
   ShardState owned(std::string name, const std::vector<Location>& places, DType type);
   const UnitTypes& types() const { return layout_.units().front().types; }  // of all units
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
+  /// Those that the plan has work for.
+  std::span<const std::shared_ptr<Stream>> streams() const {
+    return {streams_.data(), plan_.host_bytes > 0 ? stream_count : 3};
+  }
 
   Transformer& model_;
   const Layout& layout_;

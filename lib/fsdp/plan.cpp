@@ -62,7 +62,7 @@ ModelSizes model_sizes(const Transformer& model, BatchShape shape, DType type) {
 }
 
 std::string_view name_of(StreamId stream) {
-  static constexpr std::array<std::string_view, stream_count> names = {"compute", "gather", "reduce"};
+  static constexpr std::array<std::string_view, stream_count> names = {"compute", "gather", "reduce", "load", "unload"};
   return names[static_cast<std::size_t>(stream)];
 }
 

@@ -16,8 +16,10 @@
 
 namespace fsdp {
 
-enum class StreamId { compute, gather, reduce };
-inline constexpr std::size_t stream_count = 3;
+/// The last two have work where something is kept on the host: each goes one way over the bus, so that both ways are used at
+/// once, and neither holds up collectives.
+enum class StreamId { compute, gather, reduce, load, unload };
+inline constexpr std::size_t stream_count = 5;
 
 enum class OperationKind {
   read_batch,
@@ -44,8 +46,8 @@ enum class OperationKind {
   round,            // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
   widen,            // what a rank keeps in bf16 of a unit -> fp32, for the operations behind it
   round_at_random,  // fp32 -> what is kept in bf16, up or down, with the same expected value; then the fp32 are these, too
-  load,             // what a rank keeps of a unit on the host -> where operations of the device find it
-  unload            // back again, where they have changed it
+  load,             // what a rank keeps of a unit on the host -> its slot on the device
+  unload            // what operations have changed in that slot -> the host
 };
 
 /// What the time of an operation counts as.
@@ -107,9 +109,11 @@ struct PlanBuffer {
   std::size_t bytes;
   bool transient = false;  // lives inside one micro-batch; else for the whole run
   std::size_t offset = 0;  // in its arena: slots have one, what is on the host has one, all others share the third
-  Location near = {};      // of what is kept on the host: where operations find it while it is loaded
+  // Of what is kept on the host: the slot that it is loaded into, and the unit that it is of.
+  Location slot = {};
+  int unit = -1;
 
-  bool on_host() const { return near.buffer >= 0; }
+  bool on_host() const { return slot.buffer >= 0; }
 };
 
 /// One step of a list. It says all that it does: whoever runs it, checks it, counts it or draws it reads these fields.
@@ -122,8 +126,8 @@ struct Operation {
   int round = 0;            // of statistics and their reduction
   bool accumulate = false;  // it adds to what it writes instead of replacing it
 
-  // The following fields describe collectives, which move reads[0] to writes[0]. Load and unload, clear, round, widen and
-  // round_at_random have `count` and `type`, too; the last two have a quantity.
+  // The following fields describe collectives, which move reads[0] to writes[0], as loads and unloads do. Other kinds that go
+  // over a unit have `count`, and some of them `type`, too; widen and round_at_random have a quantity.
   Quantity quantity = Quantity::parameters;
   GroupAxis group = GroupAxis::shard;
   std::size_t count = 0;      // elements: of a rank's part in all_gather and reduce_scatter, else of all
@@ -198,6 +202,7 @@ struct Plan {
   // Where parameters are computed with in the type of the master, both are one buffer. The operations say where they work; this
   // says whoever else asks: what saves and loads, and, by at_work(), the model's tables.
   std::vector<Location> master, parameters, whole_parameters, gradients, whole_gradients;
+  std::vector<Location> kept_whole_gradients;  // between micro-batches, where whole gradients are kept then
   // Where operations on this rank's master and gradient find them in fp32: in place, or, where they are kept in bf16, in memory
   // that units take in turn.
   std::vector<Location> wide_master, wide_gradients;
@@ -210,11 +215,12 @@ struct Plan {
   std::size_t arena_bytes = 0, slot_bytes = 0, host_bytes = 0;  // to allocate; the last of the host's memory
   std::size_t peak_bytes = 0;  // most that is in use of the device at one time, arena and slots together
 
-  /// Where operations find what is at `place`: there, or, of what is kept on the host, where it is loaded.
+  /// Where operations find what is kept at `place`: at `place` itself, or, if its buffer is on the host, in the slot that it is
+  /// loaded into.
   Location at_work(const Location& place) const {
     if (place.buffer < 0 || !buffers[static_cast<std::size_t>(place.buffer)].on_host()) return place;
-    const Location& near = buffers[static_cast<std::size_t>(place.buffer)].near;
-    return {near.buffer, near.offset + place.offset, place.per_shard};
+    const Location& slot = buffers[static_cast<std::size_t>(place.buffer)].slot;
+    return {slot.buffer, slot.offset + place.offset, place.per_shard};
   }
   bool whole_at_rest(std::size_t unit) const { return whole_parameters[unit].buffer == parameters[unit].buffer; }
 };

@@ -55,7 +55,7 @@ class Builder {
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());
     updates_.append_publish();
-    add_loads(plan_, homes_);
+    add_loads(plan_);
     for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.publish}) {
       derive_waits(*list, plan_.buffers.size());
       derive_lifetimes(*list, plan_.buffers);
@@ -127,8 +127,8 @@ class Builder {
 
   static std::size_t slots_of(Ring ring, std::size_t inside) { return ring == Ring::ends ? 1 : inside; }
 
-  /// Room for those units of each bundle of which bytes_of(unit) is not 0: the slots of its ring, if bundles take turns, of
-  /// which that inside of the model has `inside`; else one of its own. It fills locations[unit].
+  /// Reserves memory for the units of which bytes_of(unit) is not 0, and sets locations[unit]. If bundles take turns, those of
+  /// a ring have its slots in turn, `inside` of them inside of the model; any other bundle has memory of its own.
   template <class BytesOf>
   void add_slots(const std::string& name, BufferRole role, std::size_t inside, bool in_turn, const BytesOf& bytes_of,
                  std::vector<Location>& locations) {
@@ -160,50 +160,39 @@ class Builder {
     }
   }
 
-  DType state_type(const StateInfo& state) const {
-    return state.extent == Extent::element ? options_.optimizer_state_type : DType::f32;
+  /// What a unit has of one kind, by unit.
+  using BufferOfUnit = std::map<int, BufferId>;
+
+  /// These buffers are kept on the host, and loaded into slots.
+  void keep_on_host(const std::string& what, std::size_t inside, const BufferOfUnit& buffers) {
+    std::vector<Location> slots(static_cast<std::size_t>(units_.count()));
+    const auto bytes_of = [&](int u) {
+      const auto found = buffers.find(u);
+      return found == buffers.end() ? 0 : at(plan_.buffers, found->second).bytes;
+    };
+    add_slots("loaded " + what, BufferRole::loaded, inside, true, bytes_of, slots);
+    for (const auto& [u, buffer] : buffers) at(plan_.buffers, buffer).slot = at(slots, u), at(plan_.buffers, buffer).unit = u;
   }
 
-  /// The homes of one kind of state are kept on the host, and loaded into slots. A unit has one at most.
-  void keep_on_host(const std::string& what, std::size_t inside, const std::vector<Home>& homes) {
-    std::vector<Location> near(static_cast<std::size_t>(units_.count()));
-    std::map<int, std::size_t> bytes;
-    for (const Home& home : homes) bytes[home.unit] = at(plan_.buffers, home.buffer).bytes;
-    add_slots(
-        "near " + what, BufferRole::loaded, inside, true,
-        [&](int u) {
-          const auto found = bytes.find(u);
-          return found == bytes.end() ? 0 : found->second;
-        },
-        near);
-    for (const Home& home : homes) {
-      at(plan_.buffers, home.buffer).near = at(near, home.unit);
-      homes_.push_back(home);
-    }
-  }
-
-  void add_homes() {
+  void choose_what_is_on_the_host() {
     if (!options_.offload_optimizer && !options_.offload_parameters) return;
     constexpr std::size_t updated_at_once = 2;  // units: one is updated while another one is loaded
-    std::vector<Home> masters, parameters, gradients, whole_gradients;
-    std::map<std::string, std::vector<Home>> states;  // by name
+    BufferOfUnit masters, parameters, gradients, whole_gradients;
+    std::map<std::string, BufferOfUnit> states;  // by name
     for (int u = 0; u < units_.count(); ++u) {
-      const UnitTypes& types = units_.unit(u).types;
-      if (units_.rounded(u)) masters.push_back({at(plan_.master, u).buffer, u, types.master});
-      if (options_.offload_parameters) parameters.push_back({at(plan_.parameters, u).buffer, u, types.parameter});
+      if (units_.rounded(u)) masters[u] = at(plan_.master, u).buffer;
+      if (options_.offload_parameters) parameters[u] = at(plan_.parameters, u).buffer;
       if (!units_.trained(u)) continue;
-      const BufferId mine = at(plan_.gradients, u).buffer, of_all = at(kept_whole_gradients_, u).buffer;
-      gradients.push_back({mine, u, types.gradient});
-      if (of_all != mine) whole_gradients.push_back({of_all, u, types.gradient});
+      gradients[u] = at(plan_.gradients, u).buffer;
+      if (const BufferId whole = at(plan_.kept_whole_gradients, u).buffer; whole != gradients[u]) whole_gradients[u] = whole;
       auto buffer = at(plan_.optimizer_state, u).begin();
-      for (const StateInfo& state : units_.unit(u).rule->states)
-        states[std::string(state.name)].push_back({*buffer++, u, state_type(state)});
+      for (const StateInfo& state : units_.unit(u).rule->states) states[std::string(state.name)][u] = *buffer++;
     }
     keep_on_host("parameters", options_.parameter_slots, parameters);
     keep_on_host("gradient", options_.gradient_slots, gradients);
     keep_on_host("whole gradient", options_.gradient_slots, whole_gradients);
     keep_on_host("master", updated_at_once, masters);
-    for (const auto& [name, homes] : states) keep_on_host(name, updated_at_once, homes);
+    for (const auto& [name, of_units] : states) keep_on_host(name, updated_at_once, of_units);
   }
 
   void add_buffers() {
@@ -248,7 +237,7 @@ class Builder {
         if (units_.has_narrow_gradient(u) && units_.trained(u) && units_.scattered(u))
           largest_gradient = std::max(largest_gradient, units_.shard_bytes(u));
       }
-      kept_whole_gradients_ = plan_.whole_gradients;
+      plan_.kept_whole_gradients = plan_.whole_gradients;
       add_slots(
           "Q", BufferRole::unreduced_gradients, options_.gradient_slots, true,
           [&](int u) { return units_.gradient_in_slot(u) ? units_.whole_bytes(u) : 0; }, plan_.whole_gradients);
@@ -262,13 +251,13 @@ class Builder {
         auto& states = plan_.optimizer_state.emplace_back();
         if (!units_.trained(u)) continue;
         for (const StateInfo& state : units_.unit(u).rule->states) {
-          states.push_back(
-              add_buffer(plan_, format("{} {}", state.name, units_.unit(u).name), BufferRole::optimizer_state,
-                         units_.layout().state_numel(static_cast<std::size_t>(u), state.extent) * size_of(state_type(state))));
+          const DType type = state.extent == Extent::element ? options_.optimizer_state_type : DType::f32;
+          states.push_back(add_buffer(plan_, format("{} {}", state.name, units_.unit(u).name), BufferRole::optimizer_state,
+                                      units_.layout().state_numel(static_cast<std::size_t>(u), state.extent) * size_of(type)));
         }
       }
     }
-    add_homes();
+    choose_what_is_on_the_host();
     updates_.add_direction_buffers();
     plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, sizes_.batch);
     plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.batch);
@@ -500,7 +489,7 @@ class Builder {
     const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches), narrow = units_.has_narrow_gradient(u),
                whole_are_kept = !units_.scattered(u) || units_.keeps_whole_gradients();
     if (narrow && whole_are_kept && options_.micro_batches > 1)
-      keep_gradient(list, u, whole, at(kept_whole_gradients_, u), units_.unit(u).padded_numel, micro_batch_ > 0);
+      keep_gradient(list, u, whole, at(plan_.kept_whole_gradients, u), units_.unit(u).padded_numel, micro_batch_ > 0);
     if (units_.scattered(u) && (last || !whole_are_kept)) {
       const bool add = micro_batch_ > 0 && !whole_are_kept;
       emit(list, {.kind = reduce_scatter,
@@ -549,8 +538,6 @@ class Builder {
   std::vector<int> first_stage_, last_stage_;  // of each unit
   std::vector<Bundle> bundles_;                // in order of their first stage
   std::vector<BufferId> x_, saved_, recomputed_x_;
-  std::vector<Location> kept_whole_gradients_;  // between micro-batches
-  std::vector<Home> homes_;
   BufferId dx_ = -1;
 };
 

@@ -28,6 +28,10 @@ class Checker {
       std::set<std::size_t>& units = stage_units_.emplace_back();
       for (const std::size_t p : stage) units.insert(unit_of.at(p));
     }
+    for (std::size_t id = 0; id < plan.buffers.size(); ++id)
+      if (plan.buffers[id].role == BufferRole::loaded) in_slots_[static_cast<BufferId>(id)];
+    for (std::size_t id = 0; id < plan.buffers.size(); ++id)
+      if (plan.buffers[id].on_host()) in_slots_[plan.buffers[id].slot.buffer].push_back(static_cast<BufferId>(id));
     const auto at_work = [&](std::vector<Location> places) {
       for (Location& place : places) place = plan.at_work(place);
       return places;
@@ -194,6 +198,8 @@ class Checker {
       const auto expect_at = [&](const std::vector<Location>& places, std::size_t n, const Location& where, const char* what) {
         if (places.size() <= n || places[n] != where) fail(i, format("does not have {} where the plan has it", what));
       };
+      if (const int stage = stage_of(op); stage >= 0)
+        for (const std::size_t unit : stage_units_[static_cast<std::size_t>(stage)]) check_named(i, op, unit);
       if (is_collective(op.kind)) {
         if (op.reads.size() != 1 || op.writes.size() != 1) fail(i, "moves not one thing to one place");
         if (op.unit >= 0 && op.count != layout_.shard_numel(u)) fail(i, "moves another number of elements than a rank has");
@@ -231,6 +237,14 @@ class Checker {
         if (op.count != layout_.shard_numel(u) || op.type != layout_.units()[u].types.parameter) fail(i, "rounds a part");
       }
       if (op.kind == widen || op.kind == round_at_random) check_kept(i, op);
+      if (op.kind == statistics || op.kind == directions) expect_at(op.reads, 1, wide_gradients_[u], "the gradient");
+      if (op.kind == statistics) expect_at(op.reads, 2, wide_master_[u], "the fp32 parameters");
+      if (op.kind == statistics || op.kind == directions || op.kind == optimizer) {
+        const std::vector<BufferId>& states = plan_.optimizer_state[u];
+        const std::size_t others = op.kind == optimizer && master_[u] != parameters_[u] ? 2 : 1;
+        for (std::size_t k = 0; op.writes.size() > others && k < states.size(); ++k)
+          expect_at(op.writes, others + k, plan_.at_work(states[k]), "a state");
+      }
       if (op.kind == optimizer) {
         const bool copies = master_[u] != parameters_[u];
         expect_at(op.writes, 0, wide_master_[u], "the fp32 parameters");
@@ -238,6 +252,18 @@ class Checker {
         if (!layout_.units()[u].rule->whole.work) expect_at(op.reads, 1, wide_gradients_[u], "the gradient");
       }
     }
+  }
+
+  /// A stage finds parameters and gradients through the model's tables; it names them, so that it waits for them.
+  void check_named(std::size_t i, const Operation& op, std::size_t unit) const {
+    const auto named = [](const std::vector<Location>& places, const Location& one) {
+      return std::find(places.begin(), places.end(), one) != places.end();
+    };
+    if (op.kind != embedding_backward && !named(op.reads, whole_parameters_[unit]))
+      fail(i, format("does not say that it reads {}", layout_.units()[unit].name));
+    if ((op.kind == head || op.kind == block_backward || op.kind == embedding_backward) && layout_.units()[unit].trainable &&
+        !named(op.writes, whole_gradients_[unit]))
+      fail(i, format("does not say that it writes the gradient of {}", layout_.units()[unit].name));
   }
 
   /// Between what is kept in 16 bits and its fp32 numbers: of this rank's part of a unit, or, of gradients before they are
@@ -250,7 +276,8 @@ class Checker {
     const Location& kept = (widens ? op.reads : op.writes).at(0);
     const bool is_part =
         wide == (is_gradient ? wide_gradients_[u] : wide_master_[u]) && kept == (is_gradient ? gradients_[u] : master_[u]);
-    const bool is_whole = is_gradient && !widens && wide == whole_gradients_[u];
+    const bool is_whole =
+        is_gradient && !widens && wide == whole_gradients_[u] && kept == plan_.at_work(plan_.kept_whole_gradients[u]);
     if (!is_part && !is_whole) fail(i, "does not work where the plan keeps it");
     if (op.type == DType::f32 || op.type != (is_gradient ? types.gradient : types.master)) fail(i, "is of another type");
     if (op.count != (is_part ? layout_.shard_numel(u) : whole_numel(u))) fail(i, "works on a part");
@@ -306,87 +333,95 @@ class Checker {
     return stage < 0 ? std::set<std::size_t>() : stage_units_[static_cast<std::size_t>(stage)];
   }
 
-  /// What is kept on the host is touched by loads and unloads alone. Where it is loaded, an operation finds what is kept of its
-  /// unit, and what it has changed is unloaded before another unit takes the memory, and before the list ends.
+  struct Loaded {
+    bool here = false, changed = false;
+    bool lost = false;     // overwritten in its slot before it was unloaded, as only unreduced gradients may be
+    int contributed = -1;  // the last micro-batch whose gradient has come into it
+  };
+  using LoadedBuffers = std::map<BufferId, Loaded>;
+
+  /// Only loads and unloads touch what is kept on the host. An operation finds its unit's data loaded; what it changes is
+  /// unloaded before another unit takes the slot, and before the list ends.
   void check_loads() const {
-    if (plan_.host_bytes == 0) return;
-    struct State {
-      std::size_t unit = 0;
-      bool here = false, changed = false;
-      int contributed = -1;  // the last micro-batch whose gradient has come into it
-    };
-    std::map<BufferId, State> states;
-    std::map<BufferId, std::vector<BufferId>> homes_in;  // of what each buffer is loaded with
-    for (const List* list : {&plan_.update, &plan_.evaluation, &plan_.publish})
-      for (const Operation& op : *list)
-        if (op.kind == load || op.kind == unload) {
-          const BufferId home = (op.kind == load ? op.reads : op.writes).at(0).buffer;
-          if (op.unit >= 0 && states.try_emplace(home, State{.unit = static_cast<std::size_t>(op.unit)}).second)
-            homes_in[buffer(home).near.buffer].push_back(home);
-        }
-    const auto take = [&](std::size_t i, BufferId home) {
-      const PlanBuffer& mine = buffer(home);
-      for (const BufferId other : homes_in[mine.near.buffer]) {
-        const PlanBuffer& theirs = buffer(other);
-        State& state = states.at(other);
-        if (other == home || theirs.near.offset >= mine.near.offset + mine.bytes ||
-            mine.near.offset >= theirs.near.offset + theirs.bytes)
-          continue;
-        if (state.changed) fail(i, format("overwrites {}, which is not unloaded", theirs.name));
-        state.here = false;
-      }
-      states.at(home).here = true;
-    };
+    LoadedBuffers loaded;
+    for (std::size_t id = 0; id < plan_.buffers.size(); ++id)
+      if (plan_.buffers[id].on_host()) loaded[static_cast<BufferId>(id)] = {};
     for (std::size_t i = 0; i < list_->size(); ++i) {
       const Operation& op = (*list_)[i];
-      if (op.kind == load || op.kind == unload) {
-        if (op.reads.size() != 1 || op.writes.size() != 1) fail(i, "moves not one thing to one place");
-        const Location &kept = op.kind == load ? op.reads[0] : op.writes[0],
-                       near = op.kind == load ? op.writes[0] : op.reads[0];
-        const PlanBuffer& home = buffer(kept.buffer);
-        if (!home.on_host() || kept != Location(kept.buffer) || near != home.near) fail(i, "is not between its two places");
-        if (op.count * size_of(op.type) != home.bytes) fail(i, "moves a part");
-        State& state = states.at(kept.buffer);
-        if (state.unit != static_cast<std::size_t>(op.unit)) fail(i, format("moves {}, which is another unit's", home.name));
-        if (op.kind == load) {
-          if (state.changed) fail(i, format("loads {}, which has changed and is not unloaded", home.name));
-          take(i, kept.buffer);
-        } else {
-          if (!state.here) fail(i, format("unloads {}, which is not loaded", home.name));
-          state.changed = false;
-        }
-        continue;
-      }
-      const std::set<std::size_t> units = units_of(op);
-      const auto home_at = [&](const Location& place) -> BufferId {
-        if (buffer(place.buffer).on_host()) fail(i, format("works on {}, which is on the host", name(place)));
-        if (buffer(place.buffer).role != BufferRole::loaded) return -1;
-        for (const BufferId home : homes_in[place.buffer])
-          if (const PlanBuffer& of = buffer(home); units.contains(states.at(home).unit) && of.near.offset <= place.offset &&
-                                                   place.offset < of.near.offset + of.bytes)
-            return home;
-        fail(i, format("works on {}, where nothing of its unit is ever loaded", name(place)));
-      };
-      for (const Location& place : op.reads)
-        if (const BufferId home = home_at(place); home >= 0 && !states.at(home).here)
-          fail(i, format("finds no {}: it is not loaded", buffer(home).name));
-      const bool contributes = op.kind == head || op.kind == block_backward || op.kind == embedding_backward;
-      for (const Location& place : op.writes) {
-        const BufferId home = home_at(place);
-        if (home < 0) continue;
-        State& state = states.at(home);
-        const bool is_first = !contributes || std::exchange(state.contributed, op.micro_batch) != op.micro_batch;
-        const bool makes_anew = contributes || op.kind == all_gather || op.kind == reduce_scatter || op.kind == clear ||
-                                op.kind == round || op.kind == round_at_random;
-        if (makes_anew && is_first && !op.accumulate && place.per_shard == 0)
-          take(i, home);
-        else if (!state.here)
-          fail(i, format("changes {}, which is not loaded", buffer(home).name));
-        state.changed = true;
-      }
+      if (op.kind == load || op.kind == unload)
+        check_transfer(i, op, loaded);
+      else if (!loaded.empty())
+        check_slots(i, op, loaded);
     }
-    for (const auto& [home, state] : states)
-      if (state.changed) fail(list_->size() - 1, format("is the last, and {} is not unloaded", buffer(home).name));
+    for (const auto& [id, state] : loaded)
+      if (state.changed && !may_be_lost(id))
+        fail(list_->size() - 1, format("is the last, and {} is not unloaded", buffer(id).name));
+  }
+
+  bool may_be_lost(BufferId id) const { return buffer(id).role == BufferRole::unreduced_gradients; }
+
+  /// The buffer is in its slot from now on, and what lay there is not.
+  void take_slot(std::size_t i, BufferId id, LoadedBuffers& loaded) const {
+    const PlanBuffer& mine = buffer(id);
+    for (const BufferId other : in_slots_.at(mine.slot.buffer)) {
+      const PlanBuffer& theirs = buffer(other);
+      Loaded& state = loaded.at(other);
+      if (other == id || theirs.slot.buffer != mine.slot.buffer || theirs.slot.offset >= mine.slot.offset + mine.bytes ||
+          mine.slot.offset >= theirs.slot.offset + theirs.bytes)
+        continue;
+      if (state.changed && !may_be_lost(other)) fail(i, format("overwrites {}, which is not unloaded", theirs.name));
+      if (state.changed) state.lost = true;
+      state.here = state.changed = false;
+    }
+    loaded.at(id).here = true;
+  }
+
+  void check_transfer(std::size_t i, const Operation& op, LoadedBuffers& loaded) const {
+    if (op.reads.size() != 1 || op.writes.size() != 1) fail(i, "moves not one thing to one place");
+    const bool loads = op.kind == load;
+    const Location &kept = loads ? op.reads[0] : op.writes[0], slot = loads ? op.writes[0] : op.reads[0];
+    const PlanBuffer& home = buffer(kept.buffer);
+    if (!home.on_host() || kept != Location(kept.buffer) || slot != home.slot) fail(i, "is not between its two places");
+    if (home.unit != op.unit) fail(i, format("moves {}, which is another unit's", home.name));
+    if (op.count * size_of(op.type) != home.bytes) fail(i, "moves a part");
+    if (buffer(slot.buffer).role != BufferRole::loaded) fail(i, format("has no slot in {}", name(slot)));
+    check_extent(i, slot, op.count, op.type);
+    Loaded& state = loaded.at(kept.buffer);
+    if (!loads && !state.here) fail(i, format("unloads {}, which is not loaded", home.name));
+    if (loads && state.changed) fail(i, format("loads {}, which has changed and is not unloaded", home.name));
+    if (loads && state.lost) fail(i, format("loads {}, whose last change was not unloaded", home.name));
+    if (loads) take_slot(i, kept.buffer, loaded);
+    state.changed = false;
+  }
+
+  void check_slots(std::size_t i, const Operation& op, LoadedBuffers& loaded) const {
+    const std::set<std::size_t> units = units_of(op);
+    const auto loaded_at = [&](const Location& place) -> BufferId {
+      if (buffer(place.buffer).on_host()) fail(i, format("works on {}, which is on the host", name(place)));
+      if (buffer(place.buffer).role != BufferRole::loaded) return -1;
+      for (const BufferId id : in_slots_.at(place.buffer))
+        if (const PlanBuffer& of = buffer(id); units.contains(static_cast<std::size_t>(of.unit)) &&
+                                               of.slot.offset <= place.offset && place.offset < of.slot.offset + of.bytes)
+          return id;
+      fail(i, format("works on {}, where nothing of its unit is ever loaded", name(place)));
+    };
+    for (const Location& place : op.reads)
+      if (const BufferId id = loaded_at(place); id >= 0 && !loaded.at(id).here)
+        fail(i, format("finds no {}: it is not loaded", buffer(id).name));
+    const bool contributes = op.kind == head || op.kind == block_backward || op.kind == embedding_backward;
+    for (const Location& place : op.writes) {
+      const BufferId id = loaded_at(place);
+      if (id < 0) continue;
+      Loaded& state = loaded.at(id);
+      const bool is_first = !contributes || std::exchange(state.contributed, op.micro_batch) != op.micro_batch;
+      const bool makes_anew = contributes || op.kind == all_gather || op.kind == reduce_scatter || op.kind == clear ||
+                              op.kind == round || op.kind == round_at_random;
+      if (makes_anew && is_first && !op.accumulate && place.per_shard == 0)
+        take_slot(i, id, loaded), state.lost = false;
+      else if (!state.here)
+        fail(i, format("changes {}, which is not loaded", buffer(id).name));
+      state.changed = true;
+    }
   }
 
   void check_gathers() const {
@@ -720,6 +755,7 @@ class Checker {
   std::vector<std::set<std::size_t>> stage_units_;
   // The tables of the plan, as operations see them: of what is kept on the host, where it is loaded.
   std::vector<Location> master_, parameters_, gradients_, wide_master_, wide_gradients_, whole_parameters_, whole_gradients_;
+  std::map<BufferId, std::vector<BufferId>> in_slots_;  // what is loaded into each buffer of slots
   const List* list_ = nullptr;
 };
 

@@ -23,9 +23,8 @@ namespace fsdp {
 ///   order, summed over all ranks that may own one, and there before the update.
 /// - What is kept in 16 bits: every sum is kept before its memory is used again, what is kept is what the norm has seen, and
 ///   the fp32 numbers that an operation finds are of its unit.
-/// - What is kept on the host: loads and unloads alone touch it; where it is loaded, operations find what is kept of their
-/// unit,
-///   and what they change is unloaded before another unit takes the memory, and before the list ends.
+/// - What is kept on the host: only loads and unloads touch it. An operation finds its unit's data loaded. What it changes is
+///   unloaded before another unit takes the slot, and before the list ends.
 /// - Memory: buffers that are alive together do not overlap, lie inside the arena, and add up to the planned peak.
 ///
 /// Takes milliseconds for a hundred layers.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "fsdp/unit_placement.hpp"
@@ -12,38 +13,43 @@ namespace {
 
 using enum OperationKind;
 
-/// The operations between which a home stays loaded.
+/// The operations between which a buffer stays loaded.
 struct Stay {
-  const Home* home;
+  BufferId buffer;
   std::size_t first, last;
   bool loads;            // its first operation needs what is kept
-  bool changed = false;  // it has to be unloaded
+  bool changed = false;  // by any of them
 };
 
 class Loader {
  public:
-  Loader(const Plan& plan, const std::vector<Home>& homes) : plan_(plan) {
-    for (const Home& home : homes) homes_[home.buffer] = &home;
-  }
+  explicit Loader(const Plan& plan) : plan_(plan) {}
 
   /// The list with its loads and unloads. `ends` are numbers of its operations, or one more than its last: they become what
   /// they are in the new list.
   std::vector<Operation> rewrite(const std::vector<Operation>& list, std::initializer_list<std::size_t*> ends) {
     find_stays(list);
-    std::vector<std::vector<const Stay*>> before(list.size()), after(list.size());
-    for (const Stay& stay : stays_) {
-      if (stay.loads) before[stay.first].push_back(&stay);
-      if (stay.changed) after[stay.last].push_back(&stay);
+    std::vector<std::vector<BufferId>> before(list.size()), after(list.size());
+    std::set<BufferId> needed;  // by a later stay of the list
+    for (auto stay = stays_.rbegin(); stay != stays_.rend(); ++stay) {
+      // What a list leaves of unreduced gradients, nobody reads.
+      const bool is_kept = buffer(stay->buffer).role != BufferRole::unreduced_gradients || needed.contains(stay->buffer);
+      if (stay->changed && is_kept) after[stay->last].insert(after[stay->last].begin(), stay->buffer);
+      if (stay->loads) before[stay->first].insert(before[stay->first].begin(), stay->buffer);
+      if (stay->loads)
+        needed.insert(stay->buffer);
+      else
+        needed.erase(stay->buffer);
     }
     std::vector<Operation> all;
     std::vector<std::size_t> begins;  // of each operation in the new list
     for (std::size_t i = 0; i < list.size(); ++i) {
       begins.push_back(all.size());
-      for (const Stay* stay : before[i]) all.push_back(transfer(load, StreamId::gather, *stay->home, list[i].micro_batch));
+      for (const BufferId id : before[i]) all.push_back(transfer(load, StreamId::load, id, list[i].micro_batch));
       Operation& op = all.emplace_back(list[i]);
       for (auto* places : {&op.reads, &op.writes})
         for (Location& place : *places) place = plan_.at_work(place);
-      for (const Stay* stay : after[i]) all.push_back(transfer(unload, StreamId::reduce, *stay->home, list[i].micro_batch));
+      for (const BufferId id : after[i]) all.push_back(transfer(unload, StreamId::unload, id, list[i].micro_batch));
     }
     begins.push_back(all.size());
     for (std::size_t* end : ends) *end = begins[*end];
@@ -63,22 +69,21 @@ class Loader {
     }
   }
 
-  /// The home is loaded at operation `i`, from now on if it was not: then others that lie where it does leave.
-  Stay& stay_at(std::size_t i, BufferId home, bool needs_what_is_kept) {
-    std::vector<std::size_t>& here = loaded_[buffer(home).near.buffer];
-    const auto mine = std::find_if(here.begin(), here.end(), [&](std::size_t s) { return stays_[s].home->buffer == home; });
+  /// The buffer is loaded at operation `i`. If it was not before, others that lie where it does leave.
+  Stay& stay_at(std::size_t i, BufferId id, bool needs_what_is_kept) {
+    std::vector<std::size_t>& here = loaded_[buffer(id).slot.buffer];
+    const auto mine = std::find_if(here.begin(), here.end(), [&](std::size_t s) { return stays_[s].buffer == id; });
     if (mine != here.end()) {
       stays_[*mine].last = i;
       return stays_[*mine];
     }
-    std::erase_if(here, [&](std::size_t s) { return overlap(stays_[s].home->buffer, home); });
+    std::erase_if(here, [&](std::size_t s) { return overlap(buffer(stays_[s].buffer), buffer(id)); });
     here.push_back(stays_.size());
-    return stays_.emplace_back(Stay{homes_.at(home), i, i, needs_what_is_kept});
+    return stays_.emplace_back(Stay{id, i, i, needs_what_is_kept});
   }
 
-  bool overlap(BufferId a, BufferId b) const {
-    const PlanBuffer &x = buffer(a), &y = buffer(b);
-    return x.near.offset < y.near.offset + y.bytes && y.near.offset < x.near.offset + x.bytes;
+  static bool overlap(const PlanBuffer& x, const PlanBuffer& y) {
+    return x.slot.offset < y.slot.offset + y.bytes && y.slot.offset < x.slot.offset + x.bytes;
   }
 
   /// Whether nothing of what was at `place` is needed. An update that is not applied leaves what the optimizer would write.
@@ -100,30 +105,28 @@ class Loader {
     }
   }
 
-  Operation transfer(OperationKind kind, StreamId stream, const Home& home, int micro_batch) const {
-    const Location kept = home.buffer, near = buffer(home.buffer).near;
+  /// All of a buffer, counted in words of 4 bytes.
+  Operation transfer(OperationKind kind, StreamId stream, BufferId id, int micro_batch) const {
+    const Location kept = id, slot = buffer(id).slot;
     return {.kind = kind,
             .stream = stream,
             .micro_batch = micro_batch,
-            .unit = home.unit,
-            .count = buffer(home.buffer).bytes / size_of(home.type),
-            .type = home.type,
-            .reads = {kind == load ? kept : near},
-            .writes = {kind == load ? near : kept}};
+            .unit = buffer(id).unit,
+            .count = buffer(id).bytes / size_of(DType::f32),
+            .reads = {kind == load ? kept : slot},
+            .writes = {kind == load ? slot : kept}};
   }
 
   const Plan& plan_;
-  std::map<BufferId, const Home*> homes_;
-  std::vector<Stay> stays_;
-  std::map<BufferId, std::vector<std::size_t>> loaded_;  // where homes are loaded: the stays that go on there
+  std::vector<Stay> stays_;                              // in order of their first operations
+  std::map<BufferId, std::vector<std::size_t>> loaded_;  // of each buffer of slots: the stays that go on there
   std::map<BufferId, int> contributed_;                  // the last micro-batch whose gradient is in it, from 1
 };
 
 }  // namespace
 
-void add_loads(Plan& plan, const std::vector<Home>& homes) {
-  if (homes.empty()) return;
-  Loader loader(plan, homes);
+void add_loads(Plan& plan) {
+  Loader loader(plan);
   plan.update = loader.rewrite(plan.update, {&plan.sections.forward_backward, &plan.sections.gradient_norm});
   plan.evaluation = loader.rewrite(plan.evaluation, {});
   plan.publish = loader.rewrite(plan.publish, {});

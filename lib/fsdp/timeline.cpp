@@ -99,7 +99,8 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
       : has(whole_matrices) ? "D what whole matrices are made of, W the work on them\n"
                             : "",
       has(load) ? "L loads what is kept on the host, U unloads it\n" : "");
-  constexpr std::array order = {StreamId::gather, StreamId::compute, StreamId::reduce};
+  std::vector<StreamId> order = {StreamId::gather, StreamId::compute, StreamId::reduce};
+  if (has(load) || has(unload)) order.insert(order.begin(), StreamId::load), order.push_back(StreamId::unload);
   const auto draw = [&](std::size_t begin, const std::size_t end) {
     while (begin < end) {  // a band after the other, cut between computations
       std::size_t next = std::min(end, begin + columns - 9);

@@ -102,12 +102,16 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
                      "the GPU in turn, and updated there; results are the same.");
   table.choice<bool>(
       "offload-optimizer", plan.offload_optimizer, {{"none", false}, {"cpu", true}},
-      "The same for what the optimizer works on: the fp32 copy of the parameters, gradients and state. Parameters "
-      "in 16 bits stay on the GPU.");
+      "The same for gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters. Parameters as they "
+      "are computed with stay on the GPU.");
   const auto spelled = std::make_shared<bool>(false);  // as long as the table has a row over it
   table.flag("cpu-offload", *spelled, "fairseq's spelling of --offload-params cpu, which goes with --bf16 or --fp16.")
       .spelling();
   table.then([&sharding, spelled](const OptionTable& given) {
+    if (sharding.plan.offload_parameters && given.given("offload-optimizer") && !sharding.plan.offload_optimizer)
+      throw UserError(
+          "--offload-params cpu contradicts --offload-optimizer none (where parameters are on the host, so is what the "
+          "optimizer works on); leave one out");
     if (!*spelled) return;
     if (sharding.types.parameter == DType::f32)
       throw UserError(

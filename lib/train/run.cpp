@@ -60,10 +60,12 @@ void Run::require_memory() {
     if (static_cast<std::size_t>(together) > available)
       throw UserError(format(
           "there is too little memory ({} of {} on this node need {} each by the plan above, {} are available); use more "
-          "nodes, a smaller --batch-size, --checkpoint-activations or --sharding-strategy full",
+          "nodes{}",
           plural(static_cast<std::size_t>(setup_.node->size()), "rank"),
           plural(static_cast<std::size_t>(setup_.world.size()), "rank"), format_bytes(static_cast<double>(mine)),
-          format_bytes(static_cast<double>(available))));
+          format_bytes(static_cast<double>(available)),
+          on_cpu ? ", a smaller --batch-size, --checkpoint-activations or --sharding-strategy full"
+                 : ", or offload less of the model, or nothing"));
   });
 }
 

@@ -40,7 +40,7 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
   agree(world, [&] { check_sharding(origin.config, options.sharding, world.size()); });
   const PlanOptions& wanted = options.sharding.plan;
   if (kind == DeviceKind::cpu && (wanted.offload_optimizer || wanted.offload_parameters))
-    metrics->say("nothing is offloaded: the model is computed on the CPU, and lies in the host's memory");
+    metrics->say("nothing is offloaded: on CPUs all memory is the host's");
   sharded.emplace(origin.config, options_for(kind, options.sharding), world, traits_of(kind, threads));
   for (const std::string& warning : sharded->warnings()) warn(warning);
   const Mesh& mesh = sharded->mesh();

@@ -159,7 +159,9 @@ void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, c
   const auto thread = [](StreamId stream) { return static_cast<int>(stream) + 1; };
   file.add(about("process_name", {{"name", format("rank {}", rank)}}));
   file.add(about("process_sort_index", {{"sort_index", rank}}));
-  for (const StreamId stream : {StreamId::compute, StreamId::gather, StreamId::reduce}) {
+  for (const StreamId stream : {StreamId::compute, StreamId::gather, StreamId::reduce, StreamId::load, StreamId::unload}) {
+    const auto is_here = [&](const Operation& op) { return op.stream == stream; };
+    if (stream > StreamId::reduce && std::none_of(operations.begin(), operations.end(), is_here)) continue;
     json name = about("thread_name", {{"name", name_of(stream)}}),
          order = about("thread_sort_index", {{"sort_index", thread(stream)}});
     name["tid"] = order["tid"] = thread(stream);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <mutex>
 #include <stdexcept>
 
 #include <boost/test/unit_test.hpp>
@@ -56,6 +57,8 @@ inline OptimizerOptions optimizer_of_run(const json& run, DType state_type) {
 
 /// Each rank puts what it owns of a state into the whole tensors.
 inline void collect(std::vector<std::vector<float>>& whole, const ShardedModel& sharded, const ShardState& state) {
+  static std::mutex one_rank;  // what several have, each of them writes
+  const std::lock_guard lock(one_rank);
   for (std::size_t u = 0; u < state.units.size(); ++u)
     for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))
       if (!state.units[u].empty())

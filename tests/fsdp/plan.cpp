@@ -2,6 +2,7 @@
 #define BOOST_TEST_MODULE fsdp.plan
 #include <chrono>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 
@@ -321,7 +322,8 @@ BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
     check_sums([](Plan& p) { operation(p, statistics).waits.clear(); }, "does not wait for operation");
     check_sums([](Plan& p) { operation(p, sum_of_statistics).waits.clear(); }, "does not wait for operation");
     check_sums([](Plan& p) { operation(p, optimizer).waits.clear(); }, "does not wait for operation");
-    check_sums([](Plan& p) { std::swap(p.update[index_of(p, gradient_norm)].kind, operation(p, statistics).kind); }, "before");
+    check_sums([](Plan& p) { std::swap(p.update[index_of(p, gradient_norm)].kind, operation(p, statistics).kind); },
+               "does not have the gradient");
   }
   check_named(
       adafactor_optimizer(), "full", [](Plan& p) { forget(p, sum_of_statistics, 1); }, "comes before its statistics");
@@ -342,7 +344,14 @@ BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
         strategy, [](Plan& p) { forget(p, whole_matrices); },
         strategy == std::string("none") ? "sums directions that are not there" : "gives back matrices");
     check_matrices(
-        strategy, [](Plan& p) { operation(p, directions, 1).unit = operation(p, directions).unit; }, "twice");
+        strategy,
+        [](Plan& p) {
+          Operation again = operation(p, directions);
+          again.waits.resize(p.update.size());
+          std::iota(again.waits.begin(), again.waits.end(), 0);
+          p.update.push_back(again);
+        },
+        "twice");
     check_matrices(
         strategy, [](Plan& p) { operation(p, whole_matrices).waits.clear(); },
         strategy == std::string("none") ? "sound" : "does not wait for operation");
@@ -421,6 +430,18 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
       "none", [](Plan& p) { operation(p, all_reduce).writes[0] = p.gradients[2]; }, "is not in place");
   check(
       "full", [](Plan& p) { operation(p, head).reads[0] = Location(); }, "a buffer that is not there");
+  // What stages reach through the model's tables, they name.
+  check(
+      "full", [](Plan& p) { operation(p, block_forward).reads.pop_back(); }, "does not say that it reads block 0");
+  check(
+      "full", [](Plan& p) { operation(p, block_backward).writes.pop_back(); }, "does not say that it writes the gradient of");
+  check(
+      "full",
+      [](Plan& p) {
+        std::vector<Location>& writes = operation(p, optimizer).writes;
+        std::swap(writes[1], writes[2]);
+      },
+      "does not have a state");
 }
 
 // What is kept in bf16 has more operations, none of which may be missing, twice, or about another unit.
@@ -534,10 +555,10 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
   check(
       "full", [](Plan& p) { operation(p, all_gather).reads[0] = p.parameters[0]; }, "does not have this rank's part");
   check(
-      "full", [](Plan& p) { operation(p, optimizer).writes.back() = p.optimizer_state[0].back(); }, "which is on the host");
+      "full", [](Plan& p) { operation(p, optimizer).reads.push_back(p.parameters[0]); }, "which is on the host");
   check(
       "full", [](Plan& p) { operation(p, optimizer).writes.back() = p.at_work(p.optimizer_state[1].back()); },
-      "does not wait for");
+      "does not have a state");
   for (const OperationKind kind : {load, unload})
     check(
         "full",

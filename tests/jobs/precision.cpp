@@ -219,6 +219,7 @@ BOOST_AUTO_TEST_CASE(contradictions) {
       {"--grad-dtype fp16", "fp32, bf16"},
       {"--cpu-offload", "--cpu-offload goes with --bf16 or --fp16"},
       {"--bf16 --cpu-offload --offload-params none", "--cpu-offload contradicts --offload-params none"},
+      {"--offload-params cpu --offload-optimizer none", "--offload-params cpu contradicts --offload-optimizer none"},
       {"--offload-params disk", "none, cpu"}};
   for (const auto& [words, text] : all) {
     const Outcome outcome = run(folder, mpirun(2, "fsdp-train", options(2, 5, "saves", words)));

@@ -161,7 +161,7 @@ class CudaDevice final : public Device {
       cudaGetLastError();
       throw UserError(
           format("{} of the host's memory could not be had for copies to and from the GPU (it must stay where it is, and the "
-                 "system may limit how much of it does); use more ranks or nodes, or give the job more memory",
+                 "system may limit how much of it does); use more nodes, or give the job more memory",
                  format_bytes(static_cast<double>(bytes))));
     }
     check_cuda(status, "cudaMallocHost");
