@@ -116,10 +116,12 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
 
 std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
   const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
-  const ShardingOptions sharding = options_for(device.kind(), options.sharding);
+  const ShardingOptions& sharding = options.sharding;
   std::optional<TraceFile> trace_file;  // rank 0's
   agree(world, [&] {
     check_sharding(arch_config(options.arch), sharding, world.size());
+    if (device.kind() == DeviceKind::cpu && sharding.plan.offload_optimizer)
+      throw UserError("nothing can be offloaded: on CPUs all memory is the host's; leave out --offload-params and the like");
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   const bool on_gpu = device.kind() == DeviceKind::cuda;
@@ -190,7 +192,10 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
       format("{}{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.{}f} ms per update (median of {}), ",
              on_gpu ? device.description() + "; " + sharded.mesh().data_description + "\n" : std::string(), options.arch,
              world.size(), options.sharding.strategy, name_of(options.sharding.types.parameter), B, T, K,
-             options.sharding.plan.checkpoint_activations ? ", blocks recomputed" : "",
+             format("{}{}", sharding.plan.checkpoint_activations ? ", blocks recomputed" : "",
+                    sharding.plan.offload_parameters  ? ", parameters on the host"
+                    : sharding.plan.offload_optimizer ? ", optimizer's memory on the host"
+                                                      : ""),
              options.fake_collectives ? ", collectives faked (nothing is transferred, losses mean nothing)" : "", rate,
              step_s * 1e3, on_gpu ? 1 : 0, seconds.size());
   if (peak)

@@ -106,7 +106,7 @@ std::string prediction_table(const PlanTable& table) {
   return format(
              "\nprediction for {} (--gpu {}), which nobody has measured: the plan's operations with the figures of\n"
              "{}:\n"
-             "{:.0f} TFLOP/s in {}, {:.2f} TB/s of memory, {:.0f} GB/s in each direction between GPUs of a node{}.\n"
+             "{:.0f} TFLOP/s in {}, {:.2f} TB/s of memory, {:.0f} GB/s in each direction between GPUs of a node{}{}.\n"
              "Products are taken to reach {:.0f} % of that, attention {:.0f} %, other kernels {:.0f} % of the memory's "
              "bandwidth,\n"
              "transfers {:.0f} % of theirs: what good kernels reach on large sizes, not what this program was seen to. "
@@ -117,9 +117,34 @@ std::string prediction_table(const PlanTable& table) {
              gpu.product, gpu.name, gpu.source, gpu.flops(sharding.types.parameter) / 1e12, name_of(sharding.types.parameter),
              gpu.memory_bandwidth / 1e12, gpu.link_bandwidth / 1e9,
              cluster.nodes > 1 ? format(", {:.0f} of each to other nodes", gpu.network_bandwidth / 1e9) : "",
+             sharding.plan.offload_optimizer ? format(", {:.0f} to the host", gpu.host_bandwidth / 1e9) : "",
              100 * efficiency.products, 100 * efficiency.attention, 100 * efficiency.memory, 100 * efficiency.transfers,
              gpu.flops(sharding.types.parameter) / 1e12) +
          lay_out(rows, 2);
+}
+
+/// Of a node, where something is offloaded.
+std::string on_the_host(const PlanTable& table, const PlanVariant& variant) {
+  const std::size_t ranks = static_cast<std::size_t>(table.options.cluster.ranks_per_node);
+  return variant.memory.offloaded == 0
+             ? ""
+             : format("  and {} of the host's memory on each node\n", bytes(ranks * variant.memory.offloaded));
+}
+
+/// By the prediction, among those that fit.
+std::string fastest(const PlanTable& table) {
+  if (!table.options.gpu) return "";
+  const PlanRow* best = nullptr;
+  bool recomputes = false;
+  for (const PlanRow& row : table.rows)
+    for (const bool recompute : {false, true})
+      if (table.fits(row.variant(recompute)) &&
+          (!best || row.variant(recompute).step.total < best->variant(recomputes).step.total))
+        best = &row, recomputes = recompute;
+  return format("the fastest of them by the prediction: --sharding-strategy {}{}, {:.1f} ms per update\n",
+                best->placement->name, recomputes ? " --checkpoint-activations" : "",
+                1e3 * best->variant(recomputes).step.total) +
+         on_the_host(table, best->variant(recomputes));
 }
 
 std::string conclusion(const PlanTable& table) {
@@ -134,7 +159,8 @@ std::string conclusion(const PlanTable& table) {
     const auto [what, variant] = say(*best);
     return format("\nof those that fit {}, the least communicating: {}\n  {} per rank; a rank sends {} per update, a node {}\n",
                   bytes(table.options.memory_limit), what, bytes(variant.memory.total()), bytes(variant.traffic.rank.total()),
-                  bytes(variant.traffic.out_of_node));
+                  bytes(variant.traffic.out_of_node)) +
+           on_the_host(table, variant) + fastest(table);
   }
   const auto [what, variant] = say(table.smallest());
   return format(

@@ -165,6 +165,9 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
   const DeviceTraits device = traits_of(kind_to_plan_for(options.train.device), static_cast<int>(options.train.threads));
   PlanTable table{options, Transformer(named_config(options.train, nullptr), device), {}, {}};
   const Cluster cluster = options.cluster;
+  const PlanOptions& wanted = options.train.sharding.plan;
+  if (device.kind == DeviceKind::cpu && (wanted.offload_optimizer || wanted.offload_parameters))
+    table.warnings.push_back("nothing is offloaded: on CPUs all memory is the host's; plan for GPUs with --device cuda");
   for (const Placement& placement : placements()) {
     PlanRow row;
     row.placement = &placement;

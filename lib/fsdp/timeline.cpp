@@ -98,7 +98,7 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
       has(statistics)       ? "S sums of a unit over whole tensors\n"
       : has(whole_matrices) ? "D what whole matrices are made of, W the work on them\n"
                             : "",
-      has(load) ? "L loads what is kept on the host, U unloads it\n" : "");
+      has(load) ? "L copies from the host, U copies back\n" : "");
   std::vector<StreamId> order = {StreamId::gather, StreamId::compute, StreamId::reduce};
   if (has(load) || has(unload)) order.insert(order.begin(), StreamId::load), order.push_back(StreamId::unload);
   const auto draw = [&](std::size_t begin, const std::size_t end) {

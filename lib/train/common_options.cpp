@@ -97,28 +97,32 @@ void add_kept_type_options(OptionTable& table, UnitTypes& types) {
 
 void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
   PlanOptions& plan = sharding.plan;
-  table.choice<bool>("offload-params", plan.offload_parameters, {{"none", false}, {"cpu", true}},
-                     "On GPUs, cpu: keep parameters, gradients and optimizer state in the host's memory. Units are brought to "
-                     "the GPU in turn, and updated there; results are the same.");
   table.choice<bool>(
-      "offload-optimizer", plan.offload_optimizer, {{"none", false}, {"cpu", true}},
-      "The same for gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters. Parameters as they "
-      "are computed with stay on the GPU.");
+      "offload-params", plan.offload_parameters, {{"none", false}, {"cpu", true}},
+      "On GPUs, cpu: keep parameters, gradients and optimizer state in the host's memory. The GPU still does all "
+      "the work: units are copied to it one after another. Results are the same.");
+  table
+      .choice<bool>("offload-optimizer", plan.offload_optimizer, {{"none", false}, {"cpu", true}},
+                    "The same for gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters. "
+                    "Parameters as they are computed with stay on the GPU.")
+      .follows("none; cpu with --offload-params cpu");
   const auto spelled = std::make_shared<bool>(false);  // as long as the table has a row over it
   table.flag("cpu-offload", *spelled, "fairseq's spelling of --offload-params cpu, which goes with --bf16 or --fp16.")
       .spelling();
   table.then([&sharding, spelled](const OptionTable& given) {
-    if (sharding.plan.offload_parameters && given.given("offload-optimizer") && !sharding.plan.offload_optimizer)
-      throw UserError(
-          "--offload-params cpu contradicts --offload-optimizer none (where parameters are on the host, so is what the "
-          "optimizer works on); leave one out");
-    if (!*spelled) return;
-    if (sharding.types.parameter == DType::f32)
+    bool &parameters = sharding.plan.offload_parameters, &optimizer = sharding.plan.offload_optimizer;
+    if (*spelled && sharding.types.parameter == DType::f32)
       throw UserError(
           "--cpu-offload goes with --bf16 or --fp16 (as in fairseq); give one of these, or --offload-params cpu instead");
-    if (given.given("offload-params") && !sharding.plan.offload_parameters)
+    if (*spelled && given.given("offload-params") && !parameters)
       throw UserError("--cpu-offload contradicts --offload-params none; leave one out");
-    sharding.plan.offload_parameters = true;
+    parameters = parameters || *spelled;
+    if (parameters && given.given("offload-optimizer") && !optimizer)
+      throw UserError(
+          format("--{} contradicts --offload-optimizer none (where parameters are on the host, so is what the "
+                 "optimizer works on); leave one out",
+                 *spelled ? "cpu-offload" : "offload-params cpu"));
+    optimizer = optimizer || parameters;
   });
 }
 

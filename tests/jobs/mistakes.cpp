@@ -156,6 +156,13 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   const Outcome on_cpu = run(folder, mpirun(3, "fsdp-train", plus(on_this, {"--offload-params", "cpu"})));
   BOOST_TEST(on_cpu.says("nothing is offloaded: on CPUs all memory"), on_cpu.output);
   BOOST_TEST(!on_cpu.says("load block 0"), on_cpu.output);
+  // A printed configuration is one that can be read.
+  const Outcome printed = run(folder, mpirun(1, "fsdp-train", plus(dry, {"--offload-params", "cpu", "--print-config"})));
+  BOOST_TEST(printed.code == 0, printed.output);
+  std::ofstream(folder / "printed.cfg") << printed.output;
+  const Outcome read_back = run(folder, mpirun(1, "fsdp-train", {"--config", "printed.cfg"}));
+  BOOST_TEST(read_back.code == 0, read_back.output);
+  BOOST_TEST(read_back.says("on the host per rank"), read_back.output);
   expect_mistake(folder, plus(dry, {"--comm-thread"}), {"--comm-thread changes nothing on GPUs"});
   expect_mistake(folder, plus({tokens, "--save-dir", "saves", "--device", "cuda"}, model),
                  {"--device cuda", "finds no GPU", "--device cpu"});

@@ -220,6 +220,7 @@ BOOST_AUTO_TEST_CASE(contradictions) {
       {"--cpu-offload", "--cpu-offload goes with --bf16 or --fp16"},
       {"--bf16 --cpu-offload --offload-params none", "--cpu-offload contradicts --offload-params none"},
       {"--offload-params cpu --offload-optimizer none", "--offload-params cpu contradicts --offload-optimizer none"},
+      {"--bf16 --cpu-offload --offload-optimizer none", "--cpu-offload contradicts --offload-optimizer none"},
       {"--offload-params disk", "none, cpu"}};
   for (const auto& [words, text] : all) {
     const Outcome outcome = run(folder, mpirun(2, "fsdp-train", options(2, 5, "saves", words)));

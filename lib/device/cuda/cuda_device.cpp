@@ -160,8 +160,9 @@ class CudaDevice final : public Device {
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       throw UserError(
-          format("{} of the host's memory could not be had for copies to and from the GPU (it must stay where it is, and the "
-                 "system may limit how much of it does); use more nodes, or give the job more memory",
+          format("{} of the host's memory could not be had for what is copied to the GPU and from it (offloaded parts of the "
+                 "model, tokens, saves: it must stay where it is, and the system may limit how much of it does); offload less, "
+                 "use more nodes, or give the job more memory",
                  format_bytes(static_cast<double>(bytes))));
     }
     check_cuda(status, "cudaMallocHost");
