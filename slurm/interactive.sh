@@ -11,16 +11,19 @@ CPUS=${CPUS:-8}                       # cores for each task
 FSDP_BIN=${FSDP_BIN:-$PWD/build/release/bin}
 
 resources=(--partition="$PARTITION" --nodes=1 --ntasks-per-node="$GPUS" --gpus-per-node="$GPUS" --cpus-per-task="$CPUS" --time=01:00:00)
-launch="srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=$CPUS --cpu-bind=cores --distribution=block:block --gpu-bind=none"
+launch="srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=$CPUS --cpu-bind=cores --distribution=block:block"
+
+printf -v bin %q "$FSDP_BIN"   # as it has to be typed
 
 cat <<END
 Asking for: salloc ${resources[*]} $*
-When the shell is there, these lines run on the GPUs, from the top folder of the checkout:
-  $launch $FSDP_BIN/fsdp-train --config inputs/quickstart.cfg --device cuda --bf16
-  $launch --ntasks=1 $FSDP_BIN/fsdp-bench gemm --device cuda --bf16
-  srun --ntasks=1 --gpu-bind=none --overlap nvidia-smi
+When the shell is there, these lines run on the GPUs, from the top folder of the checkout; the first one says what to fix:
+  $launch $bin/fsdp-doctor --device cuda
+  $launch $bin/fsdp-train --config inputs/quickstart.cfg --device cuda --bf16
+  $launch --ntasks=1 $bin/fsdp-bench gemm --device cuda --bf16
+  srun --ntasks=1 --overlap nvidia-smi
 And this one is a shell on the node itself (with --ntasks=1: else there would be one for each task):
-  srun --ntasks=1 --cpus-per-task=$CPUS --gpu-bind=none --overlap --pty bash
+  srun --ntasks=1 --cpus-per-task=$CPUS --overlap --pty bash
 exit gives the GPUs back.
 END
 exec salloc "${resources[@]}" "$@"

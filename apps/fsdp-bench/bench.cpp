@@ -28,39 +28,11 @@ namespace fsdp {
 
 namespace {
 
-/// FLOP/s of one product, all ranks running it at once.
-template <class E>
-double gemm_rate_of(Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a, kernels::Trans trans_b,
-                    std::size_t m, std::size_t n, std::size_t k, double seconds) {
-  const Buffer a = device.allocate(m * k * sizeof(E)), b = device.allocate(k * n * sizeof(E)),
-               out = device.allocate(m * n * sizeof(E)), normal = device.allocate(std::max(m, n) * k * sizeof(float));
-  const auto pointer = [](const Buffer& buffer) { return reinterpret_cast<E*>(buffer.data()); };
-  auto* const values = reinterpret_cast<float*>(normal.data());
-  kernels::fill_normal(stream, values, m * k, 0, 1, 0, 0, 1);
-  kernels::convert(stream, pointer(a), values, m * k);
-  kernels::fill_normal(stream, values, k * n, 0, 1, 1, 0, 1);
-  kernels::convert(stream, pointer(b), values, k * n);
-  stream.synchronize();
-  world.barrier();
-  const double time = median(time_calls(stream, seconds, [&] {
-    kernels::gemm(stream, trans_a, trans_b, m, n, k, pointer(a), trans_a == kernels::Trans::yes ? m : k, pointer(b),
-                  trans_b == kernels::Trans::yes ? k : n, pointer(out), n, kernels::Write::overwrite);
-  }));
-  world.barrier();
-  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / time;
-}
-
-double gemm_rate(DType type, Device& device, Stream& stream, Communicator& world, kernels::Trans trans_a,
-                 kernels::Trans trans_b, std::size_t m, std::size_t n, std::size_t k, double seconds) {
-  return with_element(type,
-                      [&]<class E>() { return gemm_rate_of<E>(device, stream, world, trans_a, trans_b, m, n, k, seconds); });
-}
-
 /// Sum over ranks of each rank's best large product on the CPU: what the job's cores can do in numbers of this type. Of GPUs
 /// what their datasheets say, if they are known.
 std::optional<double> gemm_peak(DType type, Device& device, Stream& stream, Communicator& world) {
   if (device.kind() == DeviceKind::cuda) return peak_of_gpus(device, type, world);
-  return world.sum(gemm_rate(type, device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7));
+  return world.sum(product_rate(type, device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7));
 }
 
 /// In GFLOP/s; null where it is not known.
@@ -101,7 +73,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
                             peak ? format_rate(*peak, device.kind()) + " together" : std::string("not known of this GPU"),
                             options.arch, "m", "n", "k", "all ranks", "of peak");
   for (const Row& row : rows) {
-    const double rate = world.sum(gemm_rate(type, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3));
+    const double rate = world.sum(product_rate(type, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3));
     text += format("{:<16} {:>6} {:>6} {:>6} {:>15} {:>8}\n", row.name, row.m, row.n, row.k, format_rate(rate, device.kind()),
                    format_share(rate, peak));
     json["products"].push_back({{"name", row.name},
@@ -249,6 +221,7 @@ void require_read(const OptionTable& table, std::string_view what) {
                                                            {"optimizer-state-dtype", "optimizer step"},
                                                            {"master-dtype", "step"},
                                                            {"grad-dtype", "step"},
+                                                           {"invariant", "step"},
                                                            {"cpu-offload", "step"},
                                                            {"offload-optimizer", "step"},
                                                            {"offload-params", "step"},
@@ -295,6 +268,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   add_recomputation_option(table, options.sharding.plan.checkpoint_activations);
   add_precision_options(table, options.sharding.types.parameter);
   add_kept_type_options(table, options.sharding.types);
+  add_invariance_option(table, options.sharding, options.comm);
   add_offload_options(table, options.sharding);
   table.flag("fake-collectives", options.fake_collectives,
              "step: leave out every transfer of parameters and gradients; all else is as in the plan. Losses mean nothing.");

@@ -1,43 +1,12 @@
 #include "fsdp-bench/support.hpp"
 
-#include <algorithm>
-
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "base/philox.hpp"
-#include "base/timer.hpp"
 
 namespace fsdp {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-std::vector<double> time_calls(Stream& stream, double seconds, const std::function<void()>& work) {
-  work();
-  stream.synchronize();
-  const std::size_t at_once = stream.is_asynchronous() ? 10 : 1;
-  std::vector<double> times;
-  const Timer all;
-  do {
-    stream.begin_marks(true);
-    std::vector<std::int64_t> marks = {stream.mark()};
-    for (std::size_t i = 0; i < at_once; ++i) {
-      work();
-      marks.push_back(stream.mark());
-    }
-    stream.synchronize();
-    for (std::size_t i = 0; i < at_once; ++i)
-      times.push_back(1e-9 * static_cast<double>(stream.time_of(marks[i + 1]) - stream.time_of(marks[i])));
-    stream.begin_marks(false);
-  } while (times.size() < 3 || all.seconds() < seconds);
-  return times;
-}
 
 std::string format_rate(double flops, DeviceKind kind) {
   return kind == DeviceKind::cuda ? format("{:.1f} TFLOP/s", flops / 1e12) : format("{:.0f} GFLOP/s", flops / 1e9);
@@ -45,17 +14,6 @@ std::string format_rate(double flops, DeviceKind kind) {
 
 std::string format_share(double flops, std::optional<double> peak) {
   return peak ? format("{:.0f} %", 100 * flops / *peak) : std::string("-");
-}
-
-BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank) {
-  return [=](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
-    for (std::size_t i = 0; i < shape.rows(); ++i) {
-      const auto words = philox(
-          {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(micro), static_cast<std::uint32_t>(rank), 0}, {1, 0});
-      inputs[i] = static_cast<std::int32_t>(words[0] % vocabulary);
-      targets[i] = static_cast<std::int32_t>(words[1] % vocabulary);
-    }
-  };
 }
 
 PythonProcess::PythonProcess(const std::filesystem::path& python, const std::string& script) {

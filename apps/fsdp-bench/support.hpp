@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,23 +11,14 @@
 
 #include "fsdp-bench/bench.hpp"
 #include "fsdp/sharded_model.hpp"
+#include "train/measure.hpp"
 
 namespace fsdp {
-
-/// The upper one of two in the middle.
-double median(std::vector<double> values);
-
-/// Seconds of each call of `work`, which gives work to the stream, by the stream's own marks: of at least 3 calls, that
-/// together fill about `seconds`, after one that does not count. The stream must be idle.
-std::vector<double> time_calls(Stream& stream, double seconds, const std::function<void()>& work);
 
 /// "512 GFLOP/s" of a CPU, "512.0 TFLOP/s" of a GPU.
 std::string format_rate(double flops, DeviceKind kind);
 /// "71 %"; "-" where the peak is not known.
 std::string format_share(double flops, std::optional<double> peak);
-
-/// Batches of random tokens, the same in each update, others on each rank.
-BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank);
 
 /// torch_checkpoint.py and torch_optimizer.py, which are compiled into the program: it needs no other file, wherever it lies.
 extern const char torch_checkpoint_py[];

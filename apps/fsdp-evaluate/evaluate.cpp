@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 #include <optional>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -18,12 +19,14 @@
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
 #include "train/mean_loss.hpp"
+#include "train/model_tokenizer.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {
 
 OptionTable evaluate_option_table(EvaluateOptions& options) {
-  OptionTable table("fsdp-evaluate", "MODEL DATA [options]", "Loss, perplexity and bits per token of a model on a token file.");
+  OptionTable table("fsdp-evaluate", "MODEL DATA [options]",
+                    "Loss, perplexity and bits per token and byte of a model on a token file.");
   table.group("What");
   table
       .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
@@ -34,6 +37,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
       .alias("block-size")
       .unset("the model's longest sequence, at most 1024");
+  add_model_tokenizer_option(table, options.tokenizer);
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
@@ -46,6 +50,31 @@ void require_complete(const EvaluateOptions& options) {
     throw UserError("MODEL and DATA are needed (what to evaluate, and on which token file); see fsdp-evaluate --help");
 }
 
+namespace {
+
+/// Bytes of the text that all targets of the file stand for.
+std::size_t text_bytes(const TokenFile& file, std::size_t vocab_size, const Tokenizer& tokenizer) {
+  constexpr std::size_t T = 4096;
+  std::vector<std::int32_t> inputs(T), targets(T);
+  const auto decoder = tokenizer.make_decoder();
+  std::string text;
+  std::size_t bytes = 0;
+  for (std::size_t k = 0; k < file.sequences(T); ++k) {
+    file.read(k, T, vocab_size, inputs.data(), targets.data());
+    if (k == 0) {  // the first token is no target, but what stands behind it begins no text
+      decoder->add(inputs[0], text);
+      text.clear();
+    }
+    for (const std::int32_t target : targets) decoder->add(target, text);  // -1 has no text
+    bytes += text.size();
+    text.clear();
+  }
+  decoder->finish(text);
+  return bytes + text.size();
+}
+
+}  // namespace
+
 std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   const auto node = world.split_by_node();
   const int threads = share_of_rank(*node, options.threads).threads;
@@ -55,11 +84,14 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   const auto device = make_device_of_rank(kind, {}, world, *node);
 
   std::unique_ptr<TensorSource> source;
+  std::unique_ptr<Tokenizer> tokenizer;
   std::optional<TokenFile> file;
   agree(world, [&] {
     std::vector<std::string> warnings;
     source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
     if (world.rank() == 0) print_warnings(warnings);
+    if (world.rank() == 0)  // which alone says the result
+      tokenizer = find_model_tokenizer(options.tokenizer, options.model, source->config().vocab_size);
     file.emplace(options.data);
     file->check_vocabulary(source->config().vocab_size, static_cast<std::size_t>(world.rank()),
                            static_cast<std::size_t>(world.size()));
@@ -86,19 +118,28 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   const auto progress = [&](std::size_t done) {
     if (world.rank() == 0 && bar.terminal()) bar.update(static_cast<double>(done), static_cast<double>(batches->batches()));
   };
-  const double loss = mean_loss(executor, *batches, world, progress), seconds = timer.seconds();
+  const double loss = *mean_loss(executor, *batches, world, progress), seconds = timer.seconds();
   bar.clear();
   const double bits = loss / std::numbers::ln2;
-  const bool bytes = config.vocab_size == 256;  // each token is a byte
+  const bool is_bytes = config.vocab_size == 256 && tokenizer && tokenizer->vocab_size() == 256;  // each token is a byte
+  std::optional<double> bits_per_byte;
+  agree(world, [&] {
+    if (tokenizer)
+      bits_per_byte = is_bytes ? bits
+                               : bits * static_cast<double>(batches->targets()) /
+                                     static_cast<double>(text_bytes(*file, config.vocab_size, *tokenizer));
+  });
   if (options.json) {
     nlohmann::json json = {{"loss", loss},           {"ppl", std::exp(loss)},
                            {"bits_per_token", bits}, {"tokens", batches->targets()},
                            {"seconds", seconds},     {"model", source->description()}};
-    if (bytes) json["bits_per_byte"] = bits;
+    if (bits_per_byte) json["bits_per_byte"] = *bits_per_byte;
     return json_text(json) + "\n";
   }
-  return format("{}\nloss {:.17g}  ppl {:.6g}  bits per {} {:.6g}  ({} tokens, {})\n", source->description(), loss,
-                std::exp(loss), bytes ? "byte" : "token", bits, batches->targets(), format_duration(seconds));
+  std::string in_bits = is_bytes ? "" : format("  bits per token {:.6g}", bits);
+  if (bits_per_byte) in_bits += format("  bits per byte {:.6g}", *bits_per_byte);
+  return format("{}\nloss {:.17g}  ppl {:.6g}{}  ({} tokens, {})\n", source->description(), loss, std::exp(loss), in_bits,
+                batches->targets(), format_duration(seconds));
 }
 
 }  // namespace fsdp

@@ -15,16 +15,18 @@
 #include "kernels/threads.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
+#include "train/model_tokenizer.hpp"
 
 namespace fsdp {
 
 OptionTable generate_option_table(GenerateOptions& options) {
-  OptionTable table("fsdp-generate", "MODEL [options]", "Samples text from a model whose tokens are bytes.");
+  OptionTable table("fsdp-generate", "MODEL [options]", "Samples text from a model.");
   table.group("What");
   table
       .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional();
   table.text("prompt", "TEXT", options.prompt, "text to go on from").unset("a line break");
+  add_model_tokenizer_option(table, options.tokenizer);
   table.integer("max-new-tokens", "N", options.max_new_tokens, {1, 1e9}, "tokens to add");
   table.group("Sampling");
   table.number("temperature", "X", options.temperature, "divides the logits; 0 always takes the likeliest token", "0 or more",
@@ -64,13 +66,14 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   const auto source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
   print_warnings(warnings);
   const TransformerConfig config = source->config();
-  if (config.vocab_size != 256)
-    throw UserError(
-        format("{} has {} tokens and its text needs its tokenizer; only models whose 256 tokens are bytes can be sampled",
-               source->description(), config.vocab_size));
+  const auto tokenizer = find_model_tokenizer(options.tokenizer, options.model, config.vocab_size);
+  if (!tokenizer)
+    throw UserError(format("{} has {} tokens, and no tokenizer lies beside it (its text needs one); give --tokenizer",
+                           source->description(), config.vocab_size));
   const std::string prompt = options.prompt.empty() ? "\n" : options.prompt;
-  std::vector<std::int32_t> tokens;
-  for (const char c : prompt) tokens.push_back(static_cast<unsigned char>(c));
+  std::vector<TokenId> tokens = tokenizer->before_text();
+  tokenizer->encode(prompt, tokens);
+  if (tokens.empty()) throw UserError("the prompt has no tokens (its tokenizer leaves all of it out); give another --prompt");
 
   const auto world = make_self_communicator();
   const int threads = share_of_rank(*world, options.threads).threads;
@@ -84,6 +87,9 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   load_parameters(*source, sharded.model().parameters(), sharded.layout(), 0, executor.parameters());
 
   out(prompt);
+  const auto decoder = tokenizer->make_decoder();
+  std::string text;  // a decoder begins with the prompt, so that what follows joins it as it should
+  for (const TokenId token : tokens) decoder->add(token, text);
   std::vector<float> logits(config.vocab_size);
   for (std::size_t i = 0; i < options.max_new_tokens; ++i) {
     const std::size_t seen = std::min(T, tokens.size());  // the window slides once it is full
@@ -95,11 +101,17 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
         seen - 1, logits.data());
     const auto words = philox({static_cast<std::uint32_t>(i), 0, 0, static_cast<std::uint32_t>(RandomSite::generation)},
                               {static_cast<std::uint32_t>(options.seed), 0});
-    const std::size_t token = sample_token(logits, options.temperature, options.top_k, options.top_p, words[0] / 4294967296.0);
-    tokens.push_back(static_cast<std::int32_t>(token));
-    const char byte = static_cast<char>(token);
-    out({&byte, 1});
+    // Places that the model has for tokens and the tokenizer does not fill have no text.
+    const std::size_t token = sample_token(std::span(logits).first(std::min(logits.size(), tokenizer->vocab_size())),
+                                           options.temperature, options.top_k, options.top_p, words[0] / 4294967296.0);
+    tokens.push_back(static_cast<TokenId>(token));
+    text.clear();
+    decoder->add(tokens.back(), text);
+    out(text);
   }
+  text.clear();
+  decoder->finish(text);
+  out(text);
 }
 
 }  // namespace fsdp

@@ -16,6 +16,7 @@ namespace fsdp {
 struct GenerateOptions {
   std::filesystem::path model;
   std::string prompt;
+  std::string tokenizer;
   std::size_t max_new_tokens = 200;
   double temperature = 1;
   std::size_t top_k = 0;

@@ -15,6 +15,7 @@
 #include "base/progress.hpp"
 #include "checkpoint/inspect.hpp"
 #include "files/json.hpp"
+#include "fsdp-inspect/flight.hpp"
 #include "train/common_options.hpp"
 #include "train/program.hpp"
 
@@ -23,14 +24,15 @@ using namespace fsdp;
 namespace {
 
 struct Command {
-  std::filesystem::path checkpoint, other;
+  std::filesystem::path checkpoint, other, flight;
   std::string tensor;
   bool verify = false, no_verify = false, options = false, json = false;
 };
 
 OptionTable inspect_option_table(Command& o) {
   OptionTable table("fsdp-inspect", "CHECKPOINT [OTHER] [options]",
-                    "Shows what is in a checkpoint, or how it differs from another one. Also reads consolidated files and "
+                    "Shows what is in a checkpoint, or how it differs from another one, or what the ranks of a run did last. "
+                    "Also reads consolidated files and "
                     "Hugging Face folders, in a few tens of MB of memory whatever the size of the model.");
   table.group("What");
   table
@@ -38,12 +40,18 @@ OptionTable inspect_option_table(Command& o) {
             "A step folder, a save folder (then its latest complete step), a file made by "
             "fsdp-consolidate, or a Hugging Face folder.")
       .positional()
-      .required();
+      .unset("needed, but with --flight");
   table
       .path("other", "OTHER", o.other,
             "Compare with this one, written at any number of ranks and in any of the forms. Exit code 1 if they differ.")
       .positional()
       .unset("no comparison");
+  table
+      .path(
+          "flight", "DIR", o.flight,
+          "Instead: what each rank of a run did last that did not end in good order, and which rank the others waited for. The "
+          "run's save folder, or the folder of flight records in it.")
+      .unset("a checkpoint");
   table.group("How");
   table.flag("verify", o.verify,
              "Compare the checksum of every file of the checkpoint, and the norm of every tensor with that of when it was "
@@ -59,19 +67,6 @@ OptionTable inspect_option_table(Command& o) {
 }
 
 using Cells = std::vector<std::string>;
-
-/// "0-3", "2", "0-1, 4".
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t j = i;
-    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
-    text += format("{}{}", text.empty() ? "" : ", ", ranks[i]);
-    if (j > i) text += format("-{}", ranks[j]);
-    i = j + 1;
-  }
-  return text;
-}
 
 std::vector<int> ranks_that_hold(const CheckpointReader& reader, const std::string& name) {
   std::vector<int> ranks;
@@ -222,7 +217,16 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
   return exit_code_for(wrong);
 }
 
+int show_flight(const Command& command) {
+  if (!command.checkpoint.empty() || command.verify || command.options || !command.tensor.empty() || command.no_verify)
+    throw UserError("--flight goes with --json alone (it looks into no checkpoint); leave out the rest");
+  const FlightFolder folder = read_flight_folder(command.flight);
+  fmt::print("{}", command.json ? json_text(flight_to_json(folder)) + "\n" : describe_flight(folder));
+  return exit_code::done;
+}
+
 int run(const Command& command) {
+  if (!command.flight.empty()) return show_flight(command);
   if (command.checkpoint.empty()) throw UserError("CHECKPOINT is needed (what to look into); see fsdp-inspect --help");
   if (!command.other.empty() && (command.verify || command.options || !command.tensor.empty()))
     throw UserError("OTHER does not go with --verify, --options or --tensor (it is compared with); leave one out");

@@ -131,6 +131,10 @@ std::string on_the_host(const PlanTable& table, const PlanVariant& variant) {
              : format("  and {} of the host's memory on each node\n", bytes(ranks * variant.memory.offloaded));
 }
 
+std::string options_of(const PlanRow& row, bool recompute) {
+  return format("--sharding-strategy {}{}", row.placement->name, recompute ? " --checkpoint-activations" : "");
+}
+
 /// By the prediction, among those that fit.
 std::string fastest(const PlanTable& table) {
   if (!table.options.gpu) return "";
@@ -141,19 +145,17 @@ std::string fastest(const PlanTable& table) {
       if (table.fits(row.variant(recompute)) &&
           (!best || row.variant(recompute).step.total < best->variant(recomputes).step.total))
         best = &row, recomputes = recompute;
-  return format("the fastest of them by the prediction: --sharding-strategy {}{}, {:.1f} ms per update\n",
-                best->placement->name, recomputes ? " --checkpoint-activations" : "",
-                1e3 * best->variant(recomputes).step.total) +
-         on_the_host(table, best->variant(recomputes));
+  const PlanVariant& variant = best->variant(recomputes);
+  return format("the fastest of them by the prediction: {}, {:.1f} ms per update\n", options_of(*best, recomputes),
+                1e3 * variant.step.total) +
+         on_the_host(table, variant);
 }
 
 std::string conclusion(const PlanTable& table) {
   if (table.options.memory_limit == 0) return "";
   const auto say = [&](const PlanChoice& choice) {
     const PlanRow& row = table.rows[choice.row];
-    return std::pair(
-        format("--sharding-strategy {}{}", row.placement->name, choice.recompute ? " --checkpoint-activations" : ""),
-        row.variant(choice.recompute));
+    return std::pair(options_of(row, choice.recompute), row.variant(choice.recompute));
   };
   if (const auto best = table.least_communicating()) {
     const auto [what, variant] = say(*best);

@@ -31,6 +31,7 @@ ShardingOptions options_of_row(const PlanTableOptions& options, const Placement&
 
 ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
                                    std::vector<std::string>* warnings) {
+  options.plan.sums_for = options.plan.micro_batches;
   options.plan.micro_batches = std::min<std::size_t>(options.plan.micro_batches, 2);
   return plan_sharding(model, options, mesh, warnings);
 }
@@ -87,7 +88,7 @@ void settle(PlanTableOptions& o) {
     if (o.train.device == DeviceChoice::cpu)
       throw UserError("--gpu plans for GPUs, and --device cpu for CPUs; leave out one of them");
     o.train.device = DeviceChoice::cuda;
-    if (o.train.comm.kind != "auto" && o.train.comm.kind != "nccl")
+    if (!by_nccl(o.train.comm))
       throw UserError(
           format("--gpu predicts collectives by NCCL, and --comm {} sends them through the host; leave out one of them",
                  o.train.comm.kind));

@@ -157,6 +157,8 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
         return stage(stages.head());
       case clear:
         return stage({0, 0, real(op.count * size_of(op.type))});
+      case sum_gradients:
+        return stage({0, 0, (op.accumulate ? 3 : 2) * real(op.count * sizeof(float))});
       case clip_values:
         return optimizer(2 * real(op.count * sizeof(float)) / bandwidth);
       case add_squares:

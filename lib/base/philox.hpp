@@ -6,12 +6,12 @@
 #include <array>
 #include <cstdint>
 
+#include "base/unroll.hpp"
+
 #if defined(__CUDACC__)
 #define FSDP_HOST_DEVICE __host__ __device__
-#define FSDP_UNROLL _Pragma("unroll")
 #else
 #define FSDP_HOST_DEVICE
-#define FSDP_UNROLL _Pragma("GCC unroll 16")  // else a loop around this one does not become vector code
 #endif
 
 namespace fsdp {

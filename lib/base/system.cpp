@@ -1,14 +1,25 @@
 #include "base/system.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <sstream>
+#include <string>
 
+#include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "base/timer.hpp"
 
 namespace fsdp {
 
@@ -50,6 +61,45 @@ std::string host_name() {
   return host;
 }
 
+std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, double timeout_s) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));  // which no program writes to
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  const bool runs = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ) == 0;
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+
+  ProgramAnswer answer{};
+  bool ended = false;
+  const Timer timer;
+  while (runs && !ended) {
+    const double left_s = timeout_s - timer.seconds();
+    pollfd readable = {ends[0], POLLIN, 0};
+    if (left_s <= 0 || ::poll(&readable, 1, 1 + static_cast<int>(1e3 * left_s)) == 0) break;
+    char piece[512];
+    const ssize_t n = ::read(ends[0], piece, sizeof piece);
+    ended = n == 0;
+    if (n > 0 && answer.text.size() < 4096) answer.text.append(piece, static_cast<std::size_t>(n));
+  }
+  ::close(ends[0]);
+  if (!runs) return std::nullopt;
+  if (!ended) ::kill(child, SIGKILL);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!ended || !WIFEXITED(status)) return std::nullopt;
+  answer.exit_code = WEXITSTATUS(status);
+  return answer;
+}
+
 std::size_t available_memory_bytes() {
   const auto kibibytes = number_behind("/proc/meminfo", "MemAvailable:");
   std::size_t available = kibibytes ? *kibibytes * 1024 : std::numeric_limits<std::size_t>::max();
@@ -80,6 +130,22 @@ void let_waiting_threads_sleep(char** argv) {
   if (failed || program.filename().string().starts_with("ld-")) return;  // started by the loader, which takes other arguments
   setenv("GOMP_SPINCOUNT", polls, 0);
   execv(program.c_str(), argv);  // returns if that is not possible: then threads spin
+}
+
+double process_age_s() {
+  std::ifstream file("/proc/self/stat");
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_ends = line.rfind(')');  // the name may hold anything
+  if (name_ends == line.npos) return 0;
+  std::istringstream fields(line.substr(name_ends + 1));
+  std::string field;
+  for (int i = 3; i < 22; ++i) fields >> field;
+  double ticks = 0;
+  timespec now{};
+  if (!(fields >> ticks) || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  const double seconds = static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  return std::max(0.0, seconds - ticks / static_cast<double>(::sysconf(_SC_CLK_TCK)));
 }
 
 std::size_t process_peak_bytes(const std::string& process) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace fsdp {
 
@@ -18,12 +20,24 @@ std::size_t available_memory_bytes();
 /// memory, large pieces above all, which the system would have to fill with zeros each time.
 void keep_freed_memory();
 
+/// What another program prints, to both its outputs; its first 4 KiB.
+struct ProgramAnswer {
+  int exit_code;
+  std::string text;
+};
+/// Runs a program of the PATH, with nothing to read. Nothing if there is none of this name, or it has not ended by itself after
+/// so long: then it is killed.
+std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, double timeout_s);
+
 /// OpenMP threads that wait for work shall sleep after some microseconds instead of spinning for milliseconds, as GCC's libgomp
 /// lets them: beside other work those that spin take the cores from those that they wait for, and a step with two threads takes
 /// several times as long as one with a single thread. libgomp reads this from the environment when it is loaded, before main()
 /// can say anything. So this sets GOMP_SPINCOUNT and starts the same program again in this process, once. Nothing happens where
 /// GOMP_SPINCOUNT or OMP_WAIT_POLICY is set. First thing in main(): threads, files and MPI must not be there yet.
 void let_waiting_threads_sleep(char** argv);
+
+/// Seconds since this process was started, by the system's clock (a hundredth of a second); 0 where it does not tell.
+double process_age_s();
 
 /// VmHWM: the most memory that a process of this host has had resident, in bytes; 0 if there is none. A number, or "self".
 std::size_t process_peak_bytes(const std::string& process = "self");

@@ -23,6 +23,7 @@
 #include "fsdp/shard_state.hpp"
 #include "h5/h5.hpp"
 #include "optim/loss_scaler.hpp"
+#include "optim/spike_filter.hpp"
 
 namespace fsdp {
 
@@ -33,18 +34,21 @@ struct Progress {
   DataPosition data;
   std::uint64_t optimizer_began = 0;                // the update after which the optimizer's states were zero
   std::optional<LossScalerState> loss_scaler = {};  // of fp16
+  std::optional<SpikeFilterState> spikes = {};      // where updates that jump are left out
 };
 
 /// What a checkpoint says of itself, whatever reads it.
 struct CheckpointHeader {
   TransformerConfig config;
   Progress progress;
-  std::string strategy;           // "full"
-  int world_size = 1;             // ranks that wrote; each rank file holds the slices that its rank owns exactly once
-  int shards = 1;                 // size of the shard axis
-  std::vector<UnitSpec> units;    // with the number of shards and of ranks: the layout
-  std::string optimizer;          // "adamw", a name of optimizers()
-  std::string options_json;       // all options of the run, for inspection
+  std::string strategy;         // "full"
+  int world_size = 1;           // ranks that wrote; each rank file holds the slices that its rank owns exactly once
+  int shards = 1;               // size of the shard axis
+  std::vector<UnitSpec> units;  // with the number of shards and of ranks: the layout
+  std::string optimizer;        // "adamw", a name of optimizers()
+  std::string options_json;     // all options of the run, for inspection
+  // What computed: bits of products depend on it. Of steps of a run; empty: not known.
+  std::string arithmetic = {};
   std::string model_folder = {};  // the Hugging Face folder that the model came from; empty: none
   std::string version;
 };

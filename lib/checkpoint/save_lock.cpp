@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 
 /// Whom a lock file names. All fields empty: nobody, or a file that says nothing.
 struct Owner {
-  std::string host, job;
+  std::string host, job, cluster;
   std::int64_t process = 0, restarts = 0;
 
   std::string description() const {
@@ -41,9 +41,25 @@ struct Owner {
   }
 };
 
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
+}
+
 Owner myself() {
-  const char *job = std::getenv("SLURM_JOB_ID"), *restarts = std::getenv("SLURM_RESTART_COUNT");
-  return {host_name(), job ? job : "", getpid(), restarts ? std::atoll(restarts) : 0};
+  return {host_name(), environment("SLURM_JOB_ID"), environment("SLURM_CLUSTER_NAME"), getpid(),
+          std::atoll(environment("SLURM_RESTART_COUNT").c_str())};
+}
+
+/// Whether Slurm says that a job of this cluster is over. false if it does not answer.
+bool is_over(const std::string& job) {
+  if (job.empty() || job.find_first_not_of("0123456789") != job.npos) return false;  // the file may say anything
+  const std::optional<ProgramAnswer> squeue = ask_program({"squeue", "-h", "-o", "%A %T", "-j", job}, 10);
+  if (!squeue) return false;
+  // Of a job that has ended it prints nothing for some minutes, and then that there is none of this number. The number of one
+  // job of an array may be that of the whole array, too: then it prints all of them.
+  if (squeue->exit_code != 0) return squeue->text.find("Invalid job id") != std::string::npos;
+  return ("\n" + squeue->text).find("\n" + job + " ") == std::string::npos;
 }
 
 /// Nothing if what it holds was not written by a run of ours. Of one that died while it wrote there is the beginning of a mark.
@@ -64,7 +80,9 @@ std::optional<Owner> read_owner(int fd) {
     const bool is_beginning = found.find_first_of("}\n") == found.npos;
     return is_beginning ? std::optional(Owner{}) : std::nullopt;
   }
-  return Owner{json.value("host", ""), json.value("slurm_job", ""), json.value("process", std::int64_t{0}),
+  return Owner{json.value("host", ""), json.value("slurm_job", ""),
+               is("slurm_cluster", &Json::is_string) ? json.value("slurm_cluster", "") : "",
+               json.value("process", std::int64_t{0}),
                is("slurm_restarts", &Json::is_number_integer) ? json["slurm_restarts"].get<std::int64_t>() : 0};
 }
 
@@ -135,14 +153,18 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
       const bool left_here = owner.host.empty() || (owner.host == me.host && locked);  // a dead process holds no flock
       // A requeued job is told from another step of the same job by its number of restarts.
       const bool requeued = !owner.job.empty() && owner.job == me.job && owner.restarts < me.restarts;
-      if (!left_here && !requeued)
+      if (left_here || requeued) break;
+      const bool is_of_this_cluster = !me.cluster.empty() && owner.cluster == me.cluster;
+      if (owner.job == me.job || !is_of_this_cluster || !is_over(owner.job))
         throw RunError(format("{} may be in use (by {}); wait for its end; if it is dead, remove {}", folder_.string(),
                               owner.description(), path_.string()));
+      taken_over_ = format("the mark in {} was left by {}, which is over, and is void", folder_.string(), owner.description());
       break;
     }
     const std::string text = json_text(nlohmann::json{{"host", me.host},
                                                       {"process", me.process},
                                                       {"slurm_job", me.job},
+                                                      {"slurm_cluster", me.cluster},
                                                       {"slurm_restarts", me.restarts},
                                                       {"since", std::time(nullptr)}}) +
                              "\n";

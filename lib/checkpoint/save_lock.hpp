@@ -11,16 +11,20 @@ namespace fsdp {
 class SaveLock {
  public:
   /// Makes the folder if it is missing. Throws UserError if it cannot be made or written to, RunError naming the owner if
-  /// another run has it. Where the file system has no locks that span hosts, a file left by another host counts as taken,
-  /// unless the same Slurm job has been requeued since (SLURM_RESTART_COUNT).
+  /// another run has it. A file left by another host counts as taken, since not every file system has locks that span hosts;
+  /// unless it is a Slurm job's and that job has been requeued since (SLURM_RESTART_COUNT), or is over, as squeue says.
   /// A run that is just being ended is waited for, `patience_s` seconds at most.
   explicit SaveLock(const std::filesystem::path& save_dir, double patience_s = 5);
   SaveLock(const SaveLock&) = delete;
   /// Gives it back, and removes the folder if this made it and nothing was written.
   ~SaveLock();
 
+  /// Why a mark that another host left was void, in words; empty if there was none.
+  const std::string& taken_over() const { return taken_over_; }
+
  private:
   std::filesystem::path folder_, path_;
+  std::string taken_over_;
   bool made_folder_;
   int fd_ = -1;
 };

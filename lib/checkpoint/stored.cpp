@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <set>
 #include <utility>
@@ -133,6 +134,13 @@ void write_progress(h5::Node& node, const Progress& progress) {
                                         {"overflows", s->overflows},
                                         {"in_a_row", s->in_a_row}}
                                        .dump());
+  if (const auto& s = progress.spikes)
+    node.write_text("spikes", json{{"updates", s->updates},
+                                   {"loss_mean", s->loss.mean},
+                                   {"loss_variance", s->loss.variance},
+                                   {"norm_mean", s->norm.mean},
+                                   {"norm_variance", s->norm.variance}}
+                                  .dump());
   node.write_integer("sequences", progress.data.sequences);
   node.write_integer("tokens_per_sample", progress.data.tokens_per_sample);
   node.write_integer("data_tokens", progress.data.data_tokens);
@@ -142,14 +150,26 @@ void write_progress(h5::Node& node, const Progress& progress) {
 
 namespace {
 
-std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
-  if (!node.has_attribute("loss_scaler")) return {};
-  const json state = parse_json(node.read_text("loss_scaler"));
-  const auto number = [&](const char* key) {
+/// Of a JSON object that a checkpoint has as text; `what` it is, for messages.
+std::function<double(const char*)> numbers_of(const h5::Node& node, const char* attribute, const char* what) {
+  return [state = parse_json(node.read_text(attribute)), what](const char* key) {
     if (!state.is_object() || !state.contains(key) || !state[key].is_number())
-      throw UserError(format("the checkpoint's loss scale cannot be read ('{}' is not there); use another checkpoint", key));
+      throw UserError(format("the checkpoint's {} cannot be read ('{}' is not there); use another checkpoint", what, key));
     return state[key].get<double>();
   };
+}
+
+std::optional<SpikeFilterState> read_spikes(const h5::Node& node) {
+  if (!node.has_attribute("spikes")) return {};
+  const auto number = numbers_of(node, "spikes", "statistics of loss and norm");
+  return SpikeFilterState{static_cast<std::uint64_t>(std::max(0.0, number("updates"))),
+                          {number("loss_mean"), number("loss_variance")},
+                          {number("norm_mean"), number("norm_variance")}};
+}
+
+std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
+  if (!node.has_attribute("loss_scaler")) return {};
+  const auto number = numbers_of(node, "loss_scaler", "loss scale");
   const auto integer = [&](const char* key) { return static_cast<std::int64_t>(number(key)); };
   return LossScalerState{number("scale"),        integer("updates"),   integer("last_overflow"),
                          integer("last_change"), integer("overflows"), integer("in_a_row")};
@@ -163,7 +183,8 @@ Progress read_progress(const h5::Node& node) {
           {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
            node.read_integer("shuffled") != 0, node.read_integer("seed")},
           node.has_attribute("optimizer_began") ? node.read_integer("optimizer_began") : 0,
-          read_loss_scaler(node)};
+          read_loss_scaler(node),
+          read_spikes(node)};
 }
 
 void write_states(h5::Node& node, const std::vector<std::string>& states) {
@@ -217,6 +238,7 @@ void write_index_attributes(h5::Node& node, const Index& index) {
   write_states(node, index.states);
   node.write_text("config", json_text(config_to_json(header.config), 2));
   node.write_text("options", header.options_json);
+  if (!header.arithmetic.empty()) node.write_text("arithmetic", header.arithmetic);
   if (!header.model_folder.empty()) node.write_text("model_folder", header.model_folder);
 }
 
@@ -237,6 +259,7 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   header.shards = static_cast<int>(shards);
   header.optimizer = node.read_text("optimizer");
   header.options_json = node.read_text("options");
+  if (node.has_attribute("arithmetic")) header.arithmetic = node.read_text("arithmetic");
   if (node.has_attribute("model_folder")) header.model_folder = node.read_text("model_folder");
   const json config = parse_json(node.read_text("config"));
   if (config.is_discarded())

@@ -13,10 +13,11 @@ enum class Call : std::uint8_t { all_gather, reduce_scatter, all_reduce, broadca
 /// "reduce-scatter"
 std::string_view name_of(Call call);
 
-/// The error of those who waited; `who` is "rank 3 on node7", `what` as name_of() says it, or "all-gather of block 3".
-CollectiveTimeout not_arrived(const std::string& who, std::string_view what, double timeout_s);
-inline CollectiveTimeout not_arrived(const std::string& who, Call call, double timeout_s) {
-  return not_arrived(who, name_of(call), timeout_s);
+/// The error of those who waited; `who` is "rank 3 on node7" and `rank` 3 (-1: unknown), `what` as name_of() says it, or
+/// "all-gather of block 3".
+CollectiveTimeout not_arrived(const std::string& who, int rank, std::string_view what, double timeout_s);
+inline CollectiveTimeout not_arrived(const std::string& who, int rank, Call call, double timeout_s) {
+  return not_arrived(who, rank, name_of(call), timeout_s);
 }
 
 }  // namespace fsdp

@@ -44,9 +44,10 @@ struct GroupAborted : std::runtime_error {
 
 /// Thrown by a collective because a rank did not come. The group is of no use any more: all later ones throw, too.
 struct CollectiveTimeout : RunError {
-  CollectiveTimeout(const std::string& message, std::string who_is_missing, double waited_s)
-      : RunError(message), who(std::move(who_is_missing)), timeout_s(waited_s) {}
+  CollectiveTimeout(const std::string& message, std::string who_is_missing, int rank_of_who, double waited_s)
+      : RunError(message), who(std::move(who_is_missing)), rank(rank_of_who), timeout_s(waited_s) {}
   std::string who;  // "rank 3 on node7"
+  int rank;         // 3: of the job, whatever the group; -1: unknown
   double timeout_s;
 };
 

@@ -12,12 +12,15 @@
 
 namespace fsdp {
 
-/// How an update's sequences are cut: rank r takes the r-th consecutive share of G / ranks, in micro-batches in order.
+/// How an update's sequences are cut: into K x ranks micro-batches of B, dealt to the ranks in turn, so that micro-batch k of
+/// rank r is number k ranks + r. With B fixed, a micro-batch has the same sequences at any number of ranks.
 struct BatchCut {
   std::size_t B = 1, T = 1, K = 1;
   int rank = 0, ranks = 1;
   /// The first sequence of this rank's micro-batch `micro`, counted from the beginning of the update.
-  std::size_t first_sequence(std::size_t micro) const { return (static_cast<std::size_t>(rank) * K + micro) * B; }
+  std::size_t first_sequence(std::size_t micro) const {
+    return (micro * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(rank)) * B;
+  }
   std::size_t sequences_per_update() const { return B * K * static_cast<std::size_t>(ranks); }
 };
 

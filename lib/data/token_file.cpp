@@ -22,7 +22,11 @@ static_assert(std::endian::native == std::endian::little, "token files are read 
 namespace {
 
 using Header = std::array<std::int32_t, 256>;
-constexpr std::int32_t magic = 20240520, version = 1;
+struct Format {
+  std::int32_t magic, version;
+  std::size_t token_bytes;
+};
+constexpr Format narrow_tokens = {20240520, 1, 2}, wide_tokens = {20240801, 7, 4};
 
 /// Closes a file descriptor unless it was closed before.
 class Descriptor {
@@ -82,11 +86,12 @@ UserError of_another_kind(const std::filesystem::path& path, const InputFile& fi
     return c < ' ' && c != '\n' && c != '\r' && c != '\t' && c != '\f';
   });
   if (is_text)
-    return unusable(path, format("it starts with {}, a llm.c token file with {}: it looks like text", first_number, magic));
+    return unusable(
+        path, format("it starts with {}, a llm.c token file with {}: it looks like text", first_number, narrow_tokens.magic));
   return UserError(
       format("'{}' is not a token file that can be used (it starts with {}, a llm.c token file with {}); make one of text with "
              "fsdp-tokenize, or of other tokens as \"Tokens\" in docs/running.md shows",
-             path.string(), first_number, magic));
+             path.string(), first_number, narrow_tokens.magic));
 }
 
 InputFile open_tokens(const std::filesystem::path& path) {
@@ -111,22 +116,35 @@ TokenFile::TokenFile(const std::filesystem::path& path) : file_(open_tokens(path
   if (bytes < sizeof(Header)) throw unusable(path, format("{} bytes are too few for the header of {}", bytes, sizeof(Header)));
   Header header;
   file_.read(0, header.data(), sizeof header);
-  if (header[0] != magic) throw of_another_kind(path, file_, header[0]);
-  if (header[1] != version)
-    throw unusable(path, format("it is of version {}, only version {} with tokens of 16 bits is read", header[1], version));
-  const std::uint64_t stored = (bytes - sizeof header) / sizeof(std::uint16_t);
+  const bool is_wide = header[0] == wide_tokens.magic;
+  const Format& expected = is_wide ? wide_tokens : narrow_tokens;
+  if (header[0] != expected.magic) throw of_another_kind(path, file_, header[0]);
+  if (header[1] != expected.version)
+    throw unusable(path, format("it is of version {}, only version {} with tokens of {} bits is read", header[1],
+                                expected.version, 8 * expected.token_bytes));
+  token_bytes_ = expected.token_bytes;
+  const std::uint64_t stored = (bytes - sizeof header) / token_bytes_;
   if (header[2] < 0 || stored < static_cast<std::uint64_t>(header[2]))
     throw unusable(path, format("it is truncated: its header says {} tokens, {} are there", header[2], stored));
   tokens_ = static_cast<std::size_t>(header[2]);
-  if (const std::uint64_t end = sizeof header + sizeof(std::uint16_t) * tokens_; bytes != end)
+  if (const std::uint64_t end = sizeof header + token_bytes_ * tokens_; bytes != end)
     throw unusable(path, format("its header says {} tokens, but {} bytes follow them", tokens_, bytes - end));
 }
 
-void TokenFile::read_tokens(std::size_t begin, std::span<std::uint16_t> out) const {
-  file_.read(sizeof(Header) + begin * sizeof(std::uint16_t), out.data(), out.size_bytes());
+void TokenFile::read_tokens(std::size_t begin, std::span<std::uint32_t> out) const {
+  auto* const bytes = reinterpret_cast<std::byte*>(out.data());
+  // Narrow ones are read into the upper half, from where each is widened before another is written over it.
+  const std::byte* const stored = bytes + out.size() * (sizeof(std::uint32_t) - token_bytes_);
+  file_.read(sizeof(Header) + begin * token_bytes_, bytes + (stored - bytes), out.size() * token_bytes_);
+  if (token_bytes_ == sizeof(std::uint32_t)) return;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    std::uint16_t token;
+    std::memcpy(&token, stored + i * sizeof token, sizeof token);
+    out[i] = token;
+  }
 }
 
-void TokenFile::refuse_token(std::size_t position, std::uint16_t token, std::size_t vocab_size) const {
+void TokenFile::refuse_token(std::size_t position, std::uint32_t token, std::size_t vocab_size) const {
   throw UserError(format(
       "token {} at position {} of '{}' is outside the vocabulary of {} (the file was made with another tokenizer, or the "
       "model is another one); tokenize again or set `vocabulary size`",
@@ -135,7 +153,7 @@ void TokenFile::refuse_token(std::size_t position, std::uint16_t token, std::siz
 
 void TokenFile::check_vocabulary(std::size_t vocab_size, std::size_t part, std::size_t parts) const {
   const Range mine = share(tokens(), parts, part);
-  std::vector<std::uint16_t> piece(std::min(mine.size(), std::size_t{1} << 19));
+  std::vector<std::uint32_t> piece(std::min(mine.size(), std::size_t{1} << 19));
   for (std::size_t begin = mine.begin; begin < mine.end; begin += piece.size()) {
     const auto tokens = std::span(piece).first(std::min(piece.size(), mine.end - begin));
     read_tokens(begin, tokens);
@@ -147,33 +165,36 @@ void TokenFile::check_vocabulary(std::size_t vocab_size, std::size_t part, std::
 void TokenFile::read(std::size_t k, std::size_t T, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const {
   const std::size_t begin = std::min(k * T, tokens());
   const std::size_t present = std::min(T + 1, tokens() - begin), targets_present = present == 0 ? 0 : present - 1;
-  std::array<std::uint16_t, 4096> piece;
+  std::array<std::uint32_t, 4096> piece;
   for (std::size_t first = 0; first < present; first += piece.size()) {
     const auto tokens = std::span(piece).first(std::min(piece.size(), present - first));
     read_tokens(begin + first, tokens);
     for (std::size_t i = 0, t = first; i < tokens.size(); ++i, ++t) {
       if (tokens[i] >= vocab_size) [[unlikely]]
         refuse_token(begin + t, tokens[i], vocab_size);
-      if (t < targets_present) inputs[t] = tokens[i];
-      if (t > 0) targets[t - 1] = tokens[i];
+      const auto token = static_cast<std::int32_t>(tokens[i]);
+      if (t < targets_present) inputs[t] = token;
+      if (t > 0) targets[t - 1] = token;
     }
   }
   std::fill(inputs + targets_present, inputs + T, 0);
   std::fill(targets + targets_present, targets + T, -1);
 }
 
-void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
+namespace {
+
+void write_tokens(const std::filesystem::path& path, const Format& as, const void* tokens, std::size_t count) {
   std::error_code none;
   if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none) &&
       !std::filesystem::is_directory(path, none))
     throw UserError(format("cannot write '{}' (it is there and not a plain file); choose another name", path.string()));
-  if (!std::in_range<std::int32_t>(tokens.size()))
+  if (!std::in_range<std::int32_t>(count))
     throw UserError(
-        format("{} tokens do not fit into one token file (its header counts to 2147483647); split the text", tokens.size()));
+        format("{} tokens do not fit into one token file (its header counts to 2147483647); split the text", count));
   Header header{};
-  header[0] = magic;
-  header[1] = version;
-  header[2] = static_cast<std::int32_t>(tokens.size());
+  header[0] = as.magic;
+  header[1] = as.version;
+  header[2] = static_cast<std::int32_t>(count);
 
   const std::filesystem::path temporary = path.string() + format(".tmp-{}", ::getpid());
   Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
@@ -181,7 +202,7 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::ui
     throw UserError(format("cannot write '{}' ({}); give a path in a folder that exists and can be written", path.string(),
                            std::strerror(errno)));
   const bool whole = write_all(file.get(), header.data(), sizeof(header)) &&
-                     write_all(file.get(), tokens.data(), tokens.size_bytes()) && ::fsync(file.get()) == 0 && file.close() &&
+                     write_all(file.get(), tokens, count * as.token_bytes) && ::fsync(file.get()) == 0 && file.close() &&
                      ::rename(temporary.c_str(), path.c_str()) == 0;
   if (!whole) {
     const int code = errno;
@@ -193,6 +214,15 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::ui
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   const Descriptor parent(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (parent.get() >= 0) ::fsync(parent.get());
+}
+
+}  // namespace
+
+void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
+  write_tokens(path, narrow_tokens, tokens.data(), tokens.size());
+}
+void write_token_file(const std::filesystem::path& path, std::span<const std::uint32_t> tokens) {
+  write_tokens(path, wide_tokens, tokens.data(), tokens.size());
 }
 
 }  // namespace fsdp

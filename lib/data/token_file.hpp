@@ -1,5 +1,5 @@
-// Token files. llm.c's version 1: 256 little-endian int32 (20240520, 1, token count,
-// zeros), then uint16 tokens.
+// Token files, as llm.c has them: 256 little-endian int32, then the tokens. The first three numbers of the header are 20240520, 1
+// and the count of tokens, which are uint16 then; or 20240801, 7 and their count, and they are uint32.
 #pragma once
 
 #include <cstddef>
@@ -34,14 +34,15 @@ class TokenFile {
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:
-  void read_tokens(std::size_t begin, std::span<std::uint16_t> out) const;
-  [[noreturn]] void refuse_token(std::size_t position, std::uint16_t token, std::size_t vocab_size) const;
+  void read_tokens(std::size_t begin, std::span<std::uint32_t> out) const;
+  [[noreturn]] void refuse_token(std::size_t position, std::uint32_t token, std::size_t vocab_size) const;
 
   InputFile file_;
-  std::size_t tokens_ = 0;
+  std::size_t tokens_ = 0, token_bytes_ = 2;
 };
 
 /// Writes a token file under a temporary name, syncs it and renames it. Throws UserError or CallError.
 void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens);
+void write_token_file(const std::filesystem::path& path, std::span<const std::uint32_t> tokens);
 
 }  // namespace fsdp

@@ -9,11 +9,15 @@
 
 namespace fsdp {
 
+/// Of a GPU, in words that users read.
+inline constexpr const char* least_compute_capability = "8.0 or later: an A100, an RTX 30 or a newer one";
+
 /// What the library offers.
 struct CudaLibrary {
   /// The version of fsdp that it was built with: it shares types with libfsdp.
   const char* version;
-  /// How many GPUs this process sees; where there are none, *why says so in CUDA's words.
+  /// How many GPUs this process sees that can be used; where there are none, *why says so in CUDA's words, or names a GPU that
+  /// is too old. Throws CallError.
   int (*device_count)(std::string* why);
   /// GPU `index` of those. It becomes the current one of the calling thread, which alone uses the device. Throws CallError.
   std::unique_ptr<Device> (*make_device)(int index);

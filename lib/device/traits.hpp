@@ -8,6 +8,27 @@
 
 namespace fsdp {
 
+/// Into how many rows kernels cut work that can be cut anywhere: few for the threads of a CPU, which are quickest over long
+/// runs of memory, and many for a GPU, where each is a block of threads.
+struct Grain {
+  /// What a launch should have if its work allows it.
+  std::size_t rows;
+  /// Sums over the rows of a matrix are made in at most so many partitions, each of at least so many of its rows; then they are
+  /// added up by a number of columns at a time that lies between these two.
+  std::size_t partitions, partition_rows;
+  std::size_t least_columns, most_columns;
+  /// Blocks of 4,096 squares that a row adds up.
+  std::size_t square_blocks;
+  /// Whether the gradient of an embedding is made by tokens, or by columns.
+  bool row_for_each_token;
+};
+
+/// For GPUs as many rows as give each multiprocessor two blocks: one of 2025 has at most 188 of them (RTX PRO 6000; an H100 has
+/// 132). A batch of 4,096 rows makes 512 partitions, and 8 columns are the 32 bytes of a row that a GPU reads at least.
+constexpr Grain grain_of(DeviceKind kind) {
+  return kind == DeviceKind::cpu ? Grain{1, 32, 16, 512, 512, 8, false} : Grain{2 * 188, 512, 8, 1, 8, 2, true};
+}
+
 struct DeviceTraits {
   DeviceKind kind = DeviceKind::cpu;
   /// On a CPU: threads of a rank, of which each has scratch of its own.

@@ -140,11 +140,32 @@ void Executor::forward_backward() { issue({0, plan_.sections.forward_backward});
 void Executor::gradient_norm() { issue({plan_.sections.forward_backward, plan_.sections.gradient_norm}); }
 
 UpdateResult Executor::update_parameters() {
-  issue({plan_.sections.gradient_norm, plan_.update.size()});
+  expect(pass_.has_value(), "an update ends that has begun");
   const UpdateScalars scalars = pass_->scalars;
+  if (std::isfinite(scalars.most_loss) || std::isfinite(scalars.most_norm)) leave_out_spike(scalars);
+  issue({plan_.sections.gradient_norm, plan_.update.size()});
   finish();
+  return result_of(scalars);
+}
+
+/// From the sums on the host.
+UpdateResult Executor::result_of(const UpdateScalars& scalars) const {
   const UpdateSums& sums = host_sums();
-  return {sums.loss / scalars.tokens, sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
+  UpdateResult result = {sums.loss.value() / scalars.tokens, sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
+  result.is_spike = result.finite() && (result.loss > scalars.most_loss || result.gradient_norm > scalars.most_norm);
+  return result;
+}
+
+/// Looks at the sums between the norm and the optimizer. Of a spike they are told to the optimizer as those of a gradient that
+/// is not finite, which leaves everything as it is.
+void Executor::leave_out_spike(const UpdateScalars& scalars) {
+  wait_for_streams();
+  const MemoryView sums = view_of(plan_.sums, sizeof(UpdateSums), StreamId::compute);
+  sums.read(0, {sums_.data(), sizeof(UpdateSums)});
+  if (!result_of(scalars).is_spike) return;
+  UpdateSums& mine = *reinterpret_cast<UpdateSums*>(sums_.data());
+  mine.norm.finite = 0;
+  sums.write(0, {sums_.data(), sizeof(UpdateSums)});
 }
 
 UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
@@ -208,7 +229,7 @@ std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
   return {};
 }
 
-double Executor::evaluate(const BatchReader& read) {
+LossSum Executor::evaluate(const BatchReader& read) {
   logits_out_ = nullptr;
   run(plan_.evaluation, read, {});
   return host_sums().loss;
@@ -225,11 +246,23 @@ void Executor::record(std::span<OperationTime> times) {
   record_ = times;
 }
 
+void Executor::note_operations(FlightLanes* lanes) {
+  lanes_ = lanes;
+  if (!lanes || !notes_[0].empty()) return;
+  notes_ = {flight_entries(plan_.update, layout_), flight_entries(plan_.evaluation, layout_),
+            flight_entries(plan_.publish, layout_)};
+}
+
+const FlightEntry* Executor::notes_of(const std::vector<Operation>& operations) const {
+  if (!lanes_) return nullptr;
+  return notes_[&operations == &plan_.update ? 0 : &operations == &plan_.evaluation ? 1 : 2].data();
+}
+
 /// Every list begins and ends with all streams idle, which plans rely on.
 void Executor::begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
                      std::span<OperationTime> times) {
   expect(!pass_, "one list runs at a time");
-  pass_.emplace(Pass{this, operations, read, scalars, times});
+  pass_.emplace(Pass{this, operations, read, scalars, times, notes_of(operations)});
   for (const auto& s : streams()) s->begin_marks(!times.empty());
 }
 
@@ -293,6 +326,8 @@ void Executor::finish() {
   });
   for (const auto& s : streams()) cause.attempt([&] { s->synchronize(); });
   if (!cause.found()) cause.attempt([&] { read_marks(*pass_); });
+  if (!cause.found() && lanes_)
+    for (std::size_t i = 0; i < streams().size(); ++i) end_all_operations((*lanes_)[i]);
   pass_.reset();
   cause.rethrow();
   collect_times();
@@ -349,9 +384,14 @@ void Executor::run_timed(const Pass& pass, std::size_t index) {
   Stream& s = stream(op.stream);
   WorkTimes& times = times_of_stream_[static_cast<std::size_t>(op.stream)];
   s.times = {};
+  FlightLane* const lane = pass.notes ? &(*lanes_)[static_cast<std::size_t>(op.stream)] : nullptr;
   const std::int64_t begin = s.mark();
+  if (lane)
+    begin_operation(*lane, pass.notes[index], &pass.operations == &plan_.update ? pass.scalars.update : 0,
+                    s.marks_later() ? now_ns() : begin);
   run_operation(op, pass.read, pass.scalars);
   const std::int64_t end = s.mark();
+  if (lane && !s.marks_later()) end_operation(*lane, end);
   if (!pass.times.empty()) pass.times[index] = {begin, end};
   if (!s.marks_later()) add_time(times, op, {begin, end}, s.times);
 }
@@ -419,7 +459,8 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   };
   StageContext context{s,      weights_,        gradients_,       if_named(plan_.scratch), at<float>(plan_.tables),
                        shape_, scalars.dropout, types().parameter};
-  context.dropout.first_sequence += static_cast<std::uint64_t>(op.micro_batch) * shape_.B;
+  context.dropout.first_sequence +=
+      static_cast<std::uint64_t>(op.micro_batch) * static_cast<std::uint64_t>(mesh_->world->size()) * shape_.B;
   float* const cheap = if_named(plan_.cheap);
   const auto in = [&](std::size_t i) { return at<float>(op.reads[i]); };
   const auto out = [&](std::size_t i) { return at<float>(op.writes[i]); };
@@ -446,13 +487,13 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       UpdateSums& sums = *at<UpdateSums>(op.writes[2]);
       if (op.micro_batch == 0) kernels::clear(s, sums);
       const auto scale = static_cast<float>(scalars.loss_scale / scalars.tokens);
-      return model_.head_forward_backward(context, in(0), tokens(op.reads[1]), scale, &sums.loss, out(0), write);
+      return model_.head_forward_backward(context, in(0), tokens(op.reads[1]), scale, sums.loss, out(0), write);
     }
     case OperationKind::head_loss: {
       if (logits_out_) return model_.head_logits(context, in(0), logits_row_, logits_out_);
       UpdateSums& sums = *at<UpdateSums>(op.writes[1]);
       kernels::clear(s, sums);
-      return model_.head_loss(context, in(0), tokens(op.reads[1]), &sums.loss);
+      return model_.head_loss(context, in(0), tokens(op.reads[1]), sums.loss);
     }
     case OperationKind::block_backward:
       return model_.block_backward(context, block, in(0), in(1), in(2), write, cheap);
@@ -460,6 +501,9 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return model_.embedding_backward(context, tokens(op.reads[0]), in(1), write);
     case OperationKind::clear:
       return kernels::fill_zero(s, out(0), op.count);
+    case OperationKind::sum_gradients:
+      if (op.accumulate) return kernels::add(s, out(0), in(0), op.count);
+      return s.copy(out(0), in(0), op.count * sizeof(float));
     case OperationKind::add_squares:
       if (layout_.units()[u].sharded || shard_ == 0)  // what all ranks hold counts once
         kernels::add_squares(s, at<UpdateSums>(op.writes[0])->squares, in(0), op.count);

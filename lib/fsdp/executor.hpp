@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +17,7 @@
 
 #include "comm/mesh.hpp"
 #include "device/device.hpp"
+#include "fsdp/flight.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/shard_state.hpp"
@@ -31,16 +33,20 @@ struct UpdateScalars {
   double clip_norm = 0;           // 0: no clipping
   double clip_value = 0;          // the most that an element of the gradient may be; of plans that clip values
   std::uint64_t state_began = 0;  // the update after which the optimizer's states were zero
-  Dropout dropout = {};           // first_sequence: of this rank's first micro-batch
+  Dropout dropout = {};           // first_sequence: of this rank's first micro-batch; others are as many ranks further each
   double tokens = 0;              // targets that count, of the whole update over all ranks
   /// What gradients are multiplied by from the loss to the optimizer, a power of 2: fp16 loses small ones.
   double loss_scale = 1;
+  /// An update whose loss or norm is above is left out, as one that is not finite. Limits that are finite let the host wait for
+  /// the norm before it gives the optimizer to the streams.
+  double most_loss = std::numeric_limits<double>::infinity(), most_norm = std::numeric_limits<double>::infinity();
 };
 
 struct UpdateResult {
   double loss = 0;              // mean over the update's tokens on all ranks
   double gradient_norm = 0;     // before clipping, without the loss scale
   std::int64_t non_finite = 0;  // infinite or NaN elements of the gradient, all ranks together
+  bool is_spike = false;        // loss or norm above the limit
   bool finite() const { return non_finite == 0 && std::isfinite(loss); }
 };
 
@@ -100,9 +106,9 @@ class Executor {
   void publish_parameters();
 
   /// One update, in the sections of the plan, each called once and in this order. They give work to the streams and do not wait
-  /// for it; the last one does. `read` must live until then. If loss or gradient are not finite, parameters and optimizer state
-  /// stay as they were: look at the result, which is the same on every rank. Collective over world. After an exception from
-  /// any of them the update is over.
+  /// for it; the last one does. `read` must live until then. If loss or gradient are not finite, or above the limits of
+  /// `scalars`, parameters and optimizer state stay as they were: look at the result, which is the same on every rank.
+  /// Collective over world. After an exception from any of them the update is over.
   void begin_update(const BatchReader& read, const UpdateScalars& scalars);
   void begin_update(BatchReader&& read, const UpdateScalars& scalars) = delete;  // it would be gone
   void forward_backward();
@@ -115,12 +121,16 @@ class Executor {
   /// Collective over world.
   std::optional<NonFinite> find_non_finite(const BatchReader& read, const UpdateScalars& scalars);
   /// Sum of the loss over one batch per rank, over the targets of this rank that count. Collective over world.
-  double evaluate(const BatchReader& read);
+  LossSum evaluate(const BatchReader& read);
   /// logits[V] after position `row` of a batch of one rank. Collective over world.
   void logits(const BatchReader& read, std::size_t row, float* out);
 
   /// The next update writes here when each of its operations ran: one element for each operation of plan.update, or none.
   void record(std::span<OperationTime> times);
+  /// From now on each operation is noted in the lane of its stream, as it begins and ends; where streams only queue it (a GPU),
+  /// as it is given to the stream, and as done once the host knows that the whole list is. Null: no more. For evaluation and
+  /// publish_parameters() the update is 0. `lanes` outlives this or the next call.
+  void note_operations(FlightLanes* lanes);
   /// From now on collectives go through the groups of `mesh`, which outlives this or the next call. For measurements: with
   /// groups that move nothing (SilentCommunicator), what is computed is meaningless, and takes the time of a step without them.
   /// The same on every rank.
@@ -142,8 +152,12 @@ class Executor {
     const BatchReader& read;
     UpdateScalars scalars;
     std::span<OperationTime> times;
+    const FlightEntry* notes = nullptr;  // of each operation; null: none are taken
     std::size_t issued = 0;
   };
+  const FlightEntry* notes_of(const std::vector<Operation>& operations) const;
+  UpdateResult result_of(const UpdateScalars& scalars) const;
+  void leave_out_spike(const UpdateScalars& scalars);
   void begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
              std::span<OperationTime> times = {});
   void issue(Range range);
@@ -197,8 +211,10 @@ class Executor {
   std::vector<std::vector<int>> owners_;  // of each unit's matrices, if it has work on them
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
-  Buffer tokens_;                    // inputs and targets of each micro-batch, on the host
-  Buffer sums_;                      // likewise
+  FlightLanes* lanes_ = nullptr;
+  std::array<std::vector<FlightEntry>, 3> notes_;  // of the update, the evaluation, and what is published
+  Buffer tokens_;                                  // inputs and targets of each micro-batch, on the host
+  Buffer sums_;                                    // likewise
   std::size_t logits_row_ = 0;
   float* logits_out_ = nullptr;  // null: the loss is wanted
 

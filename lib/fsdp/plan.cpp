@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -25,6 +26,7 @@ const OperationInfo& info_of(OperationKind kind) {
       {clear, "clear gradient", Account::model, ' ', Drawing::not_at_all},
       {reduce_scatter, "reduce-scatter", Account::communication, 'R', Drawing::as_transfer},
       {all_reduce, "all-reduce", Account::communication, 'A', Drawing::as_transfer},
+      {sum_gradients, "sum of gradients", Account::model, ' ', Drawing::not_at_all},
       {add_squares, "squares", Account::optimizer, ' ', Drawing::not_at_all},
       {gradient_norm, "gradient norm", Account::optimizer, 'N', Drawing::as_forward},
       {clip_values, "clip values", Account::optimizer, ' ', Drawing::not_at_all},
@@ -59,6 +61,16 @@ ModelSizes model_sizes(const Transformer& model, BatchShape shape, DType type) {
           shape.rows() * sizeof(std::int32_t),
           model.table_numel(shape.T) * sizeof(float),
           model.parameters_by_stage()};
+}
+
+std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once) {
+  // The most ones that a number up to `last` has.
+  const auto most_ones = [](std::size_t last) {
+    const auto digits = static_cast<std::size_t>(std::bit_width(last));
+    return std::has_single_bit(last + 1) || last == 0 ? digits : digits - 1;
+  };
+  const std::size_t last = micro_batches - 1;
+  return 1 + (joins_at_once ? most_ones(last / 2) : most_ones(last));
 }
 
 std::string_view name_of(StreamId stream) {
@@ -108,7 +120,9 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
   std::string text;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (i > 0 && last > 0 && micro_batches[i] != micro_batches[i - 1]) {
-      if (last > 2 && micro_batches[i] == last) text += format("  (micro-batches 2 to {} are as 1)\n", last - 1);
+      if (last > 2 && micro_batches[i] == last)
+        text += format("  (micro-batches 2 to {} are as 1{})\n", last - 1,
+                       plan.sums_in_a_tree ? ", and sums of 2, 4, 8, ... of them join" : "");
       text += format("  micro-batch {}\n", micro_batches[i]);
     }
     std::string line = format("{:>{}}", rows[i][0], widths[0] + 2);

@@ -36,6 +36,7 @@ enum class OperationKind {
   clear,            // a unit's gradient slot becomes zero, to be added to
   reduce_scatter,   // the sum over the ranks of what each has of the whole -> each rank's part of the sum
   all_reduce,       // the same sum on all ranks, in place
+  sum_gradients,    // a unit's gradient in some micro-batches -> where its sum over others is, or will be
   add_squares,      // the squares of what a rank has of a unit's gradient, added to the update's sums
   gradient_norm,    // what follows from the update's sums, once they are over all ranks
   clip_values,      // what a rank has of a unit's gradient, each element limited to a value
@@ -174,6 +175,11 @@ struct PlanOptions {
   bool forward_prefetch = true;       // gather the next unit before the computation of the current one; else when it is needed
   bool accumulate_unsharded = false;  // whole gradients between micro-batches, one reduction at the end (PyTorch's no_sync)
   bool clip_values = false;           // limit each element of the gradient
+  // Sums over micro-batches and ranks go in the canonical order of all micro-batches of the update, where micro-batch k of rank
+  // r is number k ranks + r: so what moves between `micro_batches` and a power of two of ranks changes no bit. Gradients are
+  // reduced in every micro-batch then.
+  bool invariant = false;
+  std::size_t sums_for = 0;  // invariant: sums have the memory that so many micro-batches need; 0: as many as there are
   // Kept in the host's memory and not in the device's: what the optimizer works on, which is the gradients, its states and,
   // where parameters are computed with in another type, their fp32 copy; or all that, and the parameters at rest.
   bool offload_optimizer = false, offload_parameters = false;
@@ -181,6 +187,7 @@ struct PlanOptions {
 };
 
 /// The content of Plan::sums.
+using kernels::LossSum;
 using kernels::UpdateSums;
 
 /// Where the sections of an update end in its list: forward and backward of all micro-batches, with their reductions; then the
@@ -188,6 +195,12 @@ using kernels::UpdateSums;
 struct UpdateSections {
   std::size_t forward_backward = 0, gradient_norm = 0;
 };
+
+/// How many sums of a unit's gradient wait at most in a plan that is invariant. The order is that of a tree: a sum joins the
+/// one before it once both are over equally many micro-batches, so that after micro-batch k one waits for each 1 in the binary
+/// digits of k + 1. `joins_at_once`: an odd micro-batch joins as it is reduced; else it waits, too, while it is summed over
+/// replicas.
+std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once);
 
 /// All streams are idle when a list of operations begins: waits order operations within a list alone.
 struct Plan {
@@ -203,6 +216,10 @@ struct Plan {
   // says whoever else asks: what saves and loads, and, by at_work(), the model's tables.
   std::vector<Location> master, parameters, whole_parameters, gradients, whole_gradients;
   std::vector<Location> kept_whole_gradients;  // between micro-batches, where whole gradients are kept then
+  // If the update is of several micro-batches and invariant: where sums over some of them wait, beside `gradients`, which has
+  // the first ones and in the end them all.
+  bool sums_in_a_tree = false;
+  std::vector<std::vector<Location>> waiting_sums;  // [unit]
   // Where operations on this rank's master and gradient find them in fp32: in place, or, where they are kept in bf16, in memory
   // that units take in turn.
   std::vector<Location> wide_master, wide_gradients;

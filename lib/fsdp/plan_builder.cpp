@@ -6,6 +6,7 @@
 // visits.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <set>
 #include <utility>
@@ -35,6 +36,8 @@ class Builder {
     expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
                options.checkpoint_every >= 1,
            "a plan needs slots, a batch and segments");
+    expect(!units_.sums_in_a_tree() || !options.accumulate_unsharded,
+           "sums over ranks come first, or those over micro-batches");
     expect(sizes.stages.size() == sizes.blocks + 2, "stages are the embedding, the blocks and the head");
   }
 
@@ -178,19 +181,25 @@ class Builder {
     if (!options_.offload_optimizer && !options_.offload_parameters) return;
     constexpr std::size_t updated_at_once = 2;  // units: one is updated while another one is loaded
     BufferOfUnit masters, parameters, gradients, whole_gradients;
-    std::map<std::string, BufferOfUnit> states;  // by name
+    std::map<std::size_t, BufferOfUnit> waiting_sums;  // by their number
+    std::map<std::string, BufferOfUnit> states;        // by name
     for (int u = 0; u < units_.count(); ++u) {
       if (units_.rounded(u)) masters[u] = at(plan_.master, u).buffer;
       if (options_.offload_parameters) parameters[u] = at(plan_.parameters, u).buffer;
       if (!units_.trained(u)) continue;
       gradients[u] = at(plan_.gradients, u).buffer;
       if (const BufferId whole = at(plan_.kept_whole_gradients, u).buffer; whole != gradients[u]) whole_gradients[u] = whole;
+      if (plan_.sums_in_a_tree)
+        for (std::size_t i = 0; i < at(plan_.waiting_sums, u).size(); ++i)
+          waiting_sums[i][u] = at(plan_.waiting_sums, u)[i].buffer;
       auto buffer = at(plan_.optimizer_state, u).begin();
       for (const StateInfo& state : units_.unit(u).rule->states) states[std::string(state.name)][u] = *buffer++;
     }
     keep_on_host("parameters", options_.parameter_slots, parameters);
     keep_on_host("gradient", options_.gradient_slots, gradients);
     keep_on_host("whole gradient", options_.gradient_slots, whole_gradients);
+    for (const auto& [i, of_units] : waiting_sums)
+      keep_on_host(format("sum {} of gradients", i + 1), options_.gradient_slots, of_units);
     keep_on_host("master", updated_at_once, masters);
     for (const auto& [name, of_units] : states) keep_on_host(name, updated_at_once, of_units);
   }
@@ -242,6 +251,7 @@ class Builder {
           "Q", BufferRole::unreduced_gradients, options_.gradient_slots, true,
           [&](int u) { return units_.gradient_in_slot(u) ? units_.whole_bytes(u) : 0; }, plan_.whole_gradients);
       plan_.wide_gradients = plan_.gradients;
+      if (units_.sums_in_a_tree()) add_waiting_sums();
       const BufferId wide =
           largest_gradient > 0 ? add_buffer(plan_, "fp32 gradient", BufferRole::scratch, largest_gradient) : -1;
       for (int u = 0; u < units_.count(); ++u)
@@ -281,6 +291,21 @@ class Builder {
       dx_ = activation("dx", sizes_.activation);
       if (recomputes())
         for (int i = 1; i < segment(); ++i) recomputed_x_.push_back(activation(format("x+{}", i), sizes_.activation));
+    }
+  }
+
+  void add_waiting_sums() {
+    plan_.sums_in_a_tree = true;
+    plan_.waiting_sums.resize(static_cast<std::size_t>(units_.count()));
+    for (int u = 0; u < units_.count(); ++u) {
+      if (!units_.trained(u)) continue;
+      expect(!units_.has_narrow_gradient(u), "sums that are kept in 16 bits depend on how often they are rounded");
+      const std::size_t sums =
+          sums_at_once(std::max(options_.sums_for, options_.micro_batches), !units_.is_replicated(u) || !units_.scattered(u));
+      for (std::size_t i = 1; i < sums; ++i)
+        at(plan_.waiting_sums, u)
+            .emplace_back(add_buffer(plan_, format("sum {} of gradients {}", i, units_.unit(u).name), BufferRole::gradients,
+                                     units_.shard_bytes(u)));
     }
   }
 
@@ -485,6 +510,7 @@ class Builder {
   /// The gradient of a unit is whole on this rank for this micro-batch. Where gradients are kept in 16 bits, sums come from
   /// their operations in fp32, are rounded into what is kept, and go on as they are there.
   void reduce(List& list, int u) {
+    if (units_.sums_in_a_tree()) return reduce_into_tree(list, u);
     const Location whole = at(plan_.whole_gradients, u), mine = at(plan_.wide_gradients, u);
     const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches), narrow = units_.has_narrow_gradient(u),
                whole_are_kept = !units_.scattered(u) || units_.keeps_whole_gradients();
@@ -492,37 +518,86 @@ class Builder {
       keep_gradient(list, u, whole, at(plan_.kept_whole_gradients, u), units_.unit(u).padded_numel, micro_batch_ > 0);
     if (units_.scattered(u) && (last || !whole_are_kept)) {
       const bool add = micro_batch_ > 0 && !whole_are_kept;
-      emit(list, {.kind = reduce_scatter,
-                  .stream = StreamId::reduce,
-                  .unit = u,
-                  .accumulate = add && !narrow,
-                  .quantity = Quantity::gradients,
-                  .count = units_.shard_numel(u),
-                  .travel = units_.unit(u).types.reduce,
-                  .reads = {whole},
-                  .writes = {mine}});
+      scatter_gradient(list, u, mine, add && !narrow);
       if (narrow && (add || !last || !units_.is_replicated(u)))  // else the sum over the replicas is kept
         keep_gradient(list, u, mine, at(plan_.gradients, u), units_.shard_numel(u), add);
     }
     if (last && units_.is_replicated(u)) {
-      emit(list, {.kind = all_reduce,
-                  .stream = StreamId::reduce,
-                  .unit = u,
-                  .quantity = Quantity::gradients,
-                  .group = units_.replicas(u),
-                  .count = units_.shard_numel(u),
-                  .travel = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // sums stay as they are
-                  .reads = {mine},
-                  .writes = {mine}});
+      sum_over_replicas(list, u, mine);
       if (narrow) keep_gradient(list, u, mine, at(plan_.gradients, u), units_.shard_numel(u), false);
     }
-    if (last)
-      emit(list, {.kind = add_squares,
+    if (last) emit_squares(list, u);
+  }
+
+  /// Sums a unit's whole gradient over the shard axis; this rank's part of the sum goes to `to`.
+  void scatter_gradient(List& list, int u, Location to, bool add) {
+    emit(list, {.kind = reduce_scatter,
+                .stream = StreamId::reduce,
+                .unit = u,
+                .accumulate = add,
+                .quantity = Quantity::gradients,
+                .count = units_.shard_numel(u),
+                .travel = units_.unit(u).types.reduce,
+                .reads = {at(plan_.whole_gradients, u)},
+                .writes = {to}});
+  }
+
+  /// Sums what ranks have of the same part, in place.
+  void sum_over_replicas(List& list, int u, Location where) {
+    emit(list, {.kind = all_reduce,
+                .stream = StreamId::reduce,
+                .unit = u,
+                .quantity = Quantity::gradients,
+                .group = units_.replicas(u),
+                .count = units_.shard_numel(u),
+                .travel = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // sums stay as they are
+                .reads = {where},
+                .writes = {where}});
+  }
+
+  void emit_squares(List& list, int u) {
+    emit(list, {.kind = add_squares,
+                .stream = StreamId::reduce,
+                .unit = u,
+                .count = units_.shard_numel(u),
+                .reads = {at(plan_.wide_gradients, u)},
+                .writes = {plan_.sums}});
+  }
+
+  /// As reduce(), where sums over the micro-batches go in a tree. What a micro-batch has is summed over all ranks first; then
+  /// sums join from the last one, as many as this micro-batch's number has ones at its end in binary digits, or all.
+  void reduce_into_tree(List& list, int u) {
+    const auto m = static_cast<unsigned>(micro_batch_);
+    const Location whole = at(plan_.whole_gradients, u);
+    const auto place = [&](int i) { return i == 0 ? at(plan_.gradients, u) : at(at(plan_.waiting_sums, u), i - 1); };
+    int waiting = std::popcount(m), joins = std::countr_one(m);
+    const auto sum = [&](Location from, Location to, bool add) {
+      std::vector<Location> reads = {from};
+      if (add) reads.push_back(to);
+      emit(list, {.kind = sum_gradients,
                   .stream = StreamId::reduce,
                   .unit = u,
+                  .accumulate = add,
                   .count = units_.shard_numel(u),
-                  .reads = {mine},
-                  .writes = {plan_.sums}});
+                  .reads = std::move(reads),
+                  .writes = {to}});
+    };
+    const bool joins_at_once = joins > 0 && (!units_.scattered(u) || !units_.is_replicated(u));
+    const Location mine = place(joins_at_once ? waiting - 1 : waiting);
+    if (units_.scattered(u)) {
+      scatter_gradient(list, u, mine, joins_at_once);
+      if (units_.is_replicated(u)) sum_over_replicas(list, u, mine);
+    } else {
+      sum_over_replicas(list, u, whole);
+      sum(whole, mine, joins_at_once);
+    }
+    if (joins_at_once)
+      --joins;
+    else
+      ++waiting;
+    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches);
+    for (; last ? waiting > 1 : joins > 0; --joins, --waiting) sum(place(waiting - 1), place(waiting - 2), true);
+    if (last) emit_squares(list, u);
   }
 
   const UnitPlacement units_;

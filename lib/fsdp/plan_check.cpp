@@ -176,6 +176,30 @@ class Checker {
     }
   }
 
+  /// Which of the places of a unit's sums of gradients this is, where they go in a tree; none: -1.
+  int sum_at(std::size_t u, const Location& place) const {
+    if (place == gradients_[u]) return 0;
+    const std::vector<Location>& others = plan_.waiting_sums[u];
+    for (std::size_t s = 0; s < others.size(); ++s)
+      if (place == plan_.at_work(others[s])) return static_cast<int>(s) + 1;
+    return -1;
+  }
+
+  /// Where sums go in a tree, gradients of a micro-batch come from where they are whole.
+  void check_sum(std::size_t i, const Operation& op) const {
+    const auto u = static_cast<std::size_t>(op.unit);
+    if (!plan_.sums_in_a_tree) fail(i, "sums up gradients, which reductions do in this plan");
+    const bool from_whole = op.reads[0] == whole_gradients_[u];
+    if (op.kind == reduce_scatter ? !from_whole : !from_whole && sum_at(u, op.reads[0]) < 0)
+      fail(i, "does not have the gradient where the plan has it");
+    const bool stays = op.kind == all_reduce && from_whole;  // in place
+    if (!stays && sum_at(u, op.writes[0]) < 0) fail(i, "does not have its sum where the plan has it");
+    if (op.kind != sum_gradients) return;
+    if (op.accumulate && (op.reads.size() != 2 || op.reads[1] != op.writes[0])) fail(i, "adds to what it does not read");
+    if (op.count != layout_.shard_numel(u) || op.type != DType::f32) fail(i, "adds a part");
+    for (const Location& place : {op.reads[0], op.writes[0]}) check_extent(i, place, op.count, op.type);
+  }
+
   /// The ranks among which a collective has to be: those that have the parts, or those that have the same part.
   GroupAxis group_of(const Operation& op) const {
     if (op.quantity == Quantity::loss) return GroupAxis::world;
@@ -214,7 +238,9 @@ class Checker {
         expect_at(op.writes, 0, whole_parameters_[u], "the whole");
         if (op.type != layout_.units()[u].types.parameter) fail(i, "moves another type than the unit's");
       }
-      if (is_collective(op.kind) && op.quantity == Quantity::gradients) {
+      if (op.kind == sum_gradients || (is_collective(op.kind) && op.quantity == Quantity::gradients && plan_.sums_in_a_tree)) {
+        check_sum(i, op);
+      } else if (is_collective(op.kind) && op.quantity == Quantity::gradients) {
         expect_at(op.reads, 0, op.kind == reduce_scatter ? whole_gradients_[u] : wide_gradients_[u], "the gradient");
         expect_at(op.writes, 0, wide_gradients_[u], "this rank's gradient");
       }
@@ -415,7 +441,7 @@ class Checker {
       Loaded& state = loaded.at(id);
       const bool is_first = !contributes || std::exchange(state.contributed, op.micro_batch) != op.micro_batch;
       const bool makes_anew = contributes || op.kind == all_gather || op.kind == reduce_scatter || op.kind == clear ||
-                              op.kind == round || op.kind == round_at_random;
+                              op.kind == round || op.kind == round_at_random || op.kind == sum_gradients;
       if (makes_anew && is_first && !op.accumulate && place.per_shard == 0)
         take_slot(i, id, loaded), state.lost = false;
       else if (!state.here)
@@ -448,6 +474,44 @@ class Checker {
 
   using Contribution = std::pair<int, int>;  // micro-batch, stage
 
+  /// A sum over micro-batches, [begin, end); `reduced`: over all ranks that have a part in it.
+  struct Sum {
+    int begin, end;
+    bool reduced;
+  };
+
+  /// The whole gradient, which is that of this one micro-batch.
+  template <class State>
+  Sum take_micro_batch(std::size_t i, const Operation& op, State& state, bool is_reduced) const {
+    if (state.whole.empty()) fail(i, "reduces nothing");
+    require_whole_micro_batches(i, static_cast<std::size_t>(op.unit), state.whole);
+    for (const auto& [m, stage] : state.whole)
+      if (m != op.micro_batch) fail(i, format("takes micro-batch {} for its own", m));
+    state.whole.clear();
+    return {op.micro_batch, op.micro_batch + 1, is_reduced};
+  }
+
+  /// In canonical order: 2^n micro-batches, of which the first is a multiple of 2^n, are summed before anything else joins
+  /// them; then as many others as they are, or the last ones.
+  template <class State>
+  void add_to_tree(std::size_t i, const Operation& op, const Sum& sum, State& state) const {
+    const int to = sum_at(static_cast<std::size_t>(op.unit), op.writes[0]);
+    const auto before = state.sums.find(to);
+    if (!op.accumulate) {
+      if (before != state.sums.end()) fail(i, "overwrites a sum that waits");
+      state.sums[to] = sum;
+      return;
+    }
+    if (before == state.sums.end()) fail(i, "adds to a gradient that is not there");
+    Sum& left = before->second;
+    const int size = left.end - left.begin, more = sum.end - sum.begin;
+    if (!left.reduced || !sum.reduced) fail(i, "adds what is not summed over all ranks");
+    const bool is_subtree = (size & (size - 1)) == 0 && left.begin % size == 0 && left.end == sum.begin;
+    if (!is_subtree || (more != size && (more > size || sum.end != static_cast<int>(micro_batches_))))
+      fail(i, "adds in another order than the canonical one");
+    left.end = sum.end;
+  }
+
   void check_gradients() const {
     struct State {
       std::set<Contribution> whole, shard;  // what the buffers hold
@@ -456,6 +520,8 @@ class Checker {
       bool whole_is_kept = false, kept_is_reduced = false, master_is_kept = false;
       int cleared_for = -1;  // micro-batch
       bool reduced = false;  // over the ranks that have the same part
+      std::map<int, Sum>
+          sums;  // where sums go in a tree: those that wait, by sum_at(); `reduced` is of the whole gradient then
       bool in_norm = false, clipped = false, used = false, updated = false;
       int counted = 0;                                                           // rounds of statistics
       enum { none, parts, gathered, worked, returned, summed } matrices = none;  // how far directions are
@@ -491,6 +557,10 @@ class Checker {
             state.matrices = State::returned;
             break;
           }
+          if (plan_.sums_in_a_tree) {
+            add_to_tree(i, op, take_micro_batch(i, op, state, !is_replicated(u)), state);
+            break;
+          }
           if (state.whole.empty()) fail(i, "reduces nothing");
           if (is_narrow(u)) state.shard.clear();  // fp32 sums of the micro-batches before are kept
           if (op.accumulate == state.shard.empty())
@@ -505,6 +575,18 @@ class Checker {
         case all_reduce:
           switch (op.quantity) {
             case Quantity::gradients:
+              if (plan_.sums_in_a_tree && is_scattered(u)) {
+                const auto sum = states[u].sums.find(sum_at(u, op.writes[0]));
+                if (sum == states[u].sums.end()) fail(i, "sums what is not there over the ranks");
+                if (sum->second.end - sum->second.begin > 1 || std::exchange(sum->second.reduced, true))
+                  fail(i, "sums over the ranks twice, or late");
+                break;
+              }
+              if (plan_.sums_in_a_tree) {
+                require_whole_micro_batches(i, u, states[u].whole);
+                if (states[u].whole.empty() || std::exchange(states[u].reduced, true)) fail(i, "sums over the ranks twice");
+                break;
+              }
               if (states[u].reduced) fail(i, "sums over the ranks twice");
               require_all(i, u, held(u, states[u].whole, states[u].shard));
               states[u].reduced = true;
@@ -550,7 +632,29 @@ class Checker {
             fail(i, "comes after the parameters are updated");
           }
           break;
+        case sum_gradients: {
+          State& state = states[u];
+          if (const int from = sum_at(u, op.reads[0]); from >= 0) {
+            const auto sum = state.sums.find(from);
+            if (sum == state.sums.end()) fail(i, "adds a sum that is not there");
+            const Sum taken = sum->second;
+            state.sums.erase(sum);
+            add_to_tree(i, op, taken, state);
+          } else {
+            const bool is_reduced = std::exchange(state.reduced, false);
+            add_to_tree(i, op, take_micro_batch(i, op, state, is_reduced), state);
+          }
+          break;
+        }
         case add_squares:
+          if (plan_.sums_in_a_tree) {
+            const auto sum = states[u].sums.find(0);
+            if (sum == states[u].sums.end() || states[u].sums.size() != 1 || !sum->second.reduced || sum->second.begin != 0 ||
+                sum->second.end != static_cast<int>(micro_batches_))
+              fail(i, format("misses a micro-batch in the gradient of {}", layout_.units()[u].name));
+            if (std::exchange(states[u].in_norm, true)) fail(i, "counts a gradient twice");
+            break;
+          }
           require_all(i, u, held(u, states[u].whole, states[u].shard));
           if (is_narrow(u)) {
             require_all(i, u, held(u, states[u].kept_whole, states[u].kept_shard));

@@ -17,6 +17,7 @@ namespace fsdp {
 /// - Gradients: every micro-batch's contribution of every stage to every trained unit counts exactly once, each unit is
 ///   reduced over all ranks that have a part in it before its squares are taken, the norm has all squares, and every trained
 ///   unit is updated once, after it.
+/// - Sums in a tree: micro-batches join in the canonical order, each after it is summed over all ranks.
 /// - Optimizers that need sums over whole tensors: each round has every unit's once, is summed over the ranks after them, and
 ///   is there before the next round, and before the updates.
 /// - Optimizers that work on whole matrices: each unit's directions are made, gathered, worked on and given back once, in this

@@ -96,6 +96,7 @@ class Loader {
         return std::exchange(contributed_[place.buffer], op.micro_batch + 1) != op.micro_batch + 1;
       case all_gather:
       case reduce_scatter:
+      case sum_gradients:
       case clear:
       case round:
       case round_at_random:

@@ -61,7 +61,7 @@ void UpdateBuilder::append_norm(int micro_batch) {
   micro_batch_ = micro_batch;
   emit_sum(Quantity::squares, GroupAxis::shard, {plan_.sums, offsetof(UpdateSums, squares)}, kernels::ExactSum::words,
            DType::i64);
-  emit_sum(Quantity::loss, GroupAxis::world, {plan_.sums, offsetof(UpdateSums, loss)}, 1, DType::f64);
+  emit_sum(Quantity::loss, GroupAxis::world, {plan_.sums, offsetof(UpdateSums, loss)}, LossSum::words, DType::i64);
   emit({.kind = gradient_norm, .stream = StreamId::reduce, .reads = {plan_.sums}, .writes = {plan_.sums}});
 }
 

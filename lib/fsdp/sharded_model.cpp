@@ -57,6 +57,11 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
   const std::vector<Parameter> parameters = list_parameters(config).parameters;
   wrap_parameters(parameters, options.wrap, options.patterns);
   settings_of(options.optimizer, parameters);
+  if (options.plan.invariant && (world_size & (world_size - 1)) != 0)
+    throw UserError(format(
+        "{} ranks are no power of two (of another number, sums over ranks and micro-batches have no common order); choose "
+        "1, 2, 4, 8, ... ranks, or leave out `same bits at any number of ranks`",
+        world_size));
   if (options.plan.micro_batches * config.layers > most_block_passes)
     throw UserError(
         format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}); lower `micro-batches per "

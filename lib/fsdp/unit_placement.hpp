@@ -42,13 +42,15 @@ class UnitPlacement {
   bool scattered(int u) const { return is_sharded(u) && row_.optimizer_state == Place::sharded; }
   /// Gathered parameters stay from forward to backward, unless units take turns in slots.
   bool gathers_in_turn() const { return row_.parameters_forward_to_backward == Place::sharded; }
+  /// Each micro-batch's gradient is summed over all ranks, and these sums go in a tree.
+  bool sums_in_a_tree() const { return options_.training && options_.invariant && options_.micro_batches > 1; }
   /// Gradients stay whole between micro-batches.
   bool keeps_whole_gradients() const {
-    return row_.gradients_between_micro_batches == Place::whole || options_.accumulate_unsharded;
+    return !sums_in_a_tree() && (row_.gradients_between_micro_batches == Place::whole || options_.accumulate_unsharded);
   }
-  /// Whole gradients live in a slot, from backward until they are reduced, or added to what is kept in 16 bits.
+  /// Whole gradients live in a slot, from backward until they are reduced, or added to what is kept.
   bool gradient_in_slot(int u) const {
-    return trained(u) && (has_narrow_gradient(u) || (scattered(u) && !keeps_whole_gradients()));
+    return trained(u) && (has_narrow_gradient(u) || sums_in_a_tree() || (scattered(u) && !keeps_whole_gradients()));
   }
   /// Other ranks have the same part of the unit's gradient, each from its own data; and which ranks those are.
   bool is_replicated(int u) const { return row_.axis != ShardAxis::world || !scattered(u); }

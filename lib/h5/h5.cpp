@@ -576,4 +576,6 @@ std::string library_version() {
   return format("{}.{}.{}", major, minor, release);
 }
 
+std::string header_version() { return format("{}.{}.{}", H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE); }
+
 }  // namespace fsdp::h5

@@ -169,7 +169,9 @@ class File : public Node {
 /// so many seconds. Returns what ended that before `work` came to its end, empty if nothing did (files/child.hpp).
 std::string what_ends_hdf5(const std::function<void()>& work, double seconds);
 
-/// "1.10.8"
+/// "1.10.8": of the library that is loaded.
 std::string library_version();
+/// Of the headers with which this was compiled. HDF5 ends a process in which the two differ, when it is first used.
+std::string header_version();
 
 }  // namespace fsdp::h5

@@ -25,8 +25,8 @@ void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, 
   template void logit_gradient(Stream&, const Logits<E>&, std::size_t, float);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
-void sum(Stream& stream, double* total, const float* x, std::size_t n, Write write) {
-  launch(stream, OrderedSum{total, x, n, write == Write::add}, 1);
+void add_losses(Stream& stream, LossSum& sum, const float* losses, std::size_t n) {
+  launch(stream, AddLosses{&sum, losses, n}, 1);
 }
 
 }  // namespace fsdp::kernels

@@ -1,3 +1,4 @@
+#include "device/traits.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/bodies.hpp"
@@ -14,8 +15,11 @@ template <class E>
 void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
                         std::size_t C, std::size_t V, Write write) {
   if (write == Write::overwrite) fill_zero(stream, d_token_table, V * C);
-  launch(stream, EmbeddingBackward<E>{d_token_table, dx, tokens, R, C},
-         (C + EmbeddingBackward<E>::block - 1) / EmbeddingBackward<E>::block);
+  if (grain_of(stream.kind()).row_for_each_token)
+    launch(stream, EmbeddingBackwardByToken<E>{d_token_table, dx, tokens, R, C}, R);
+  else
+    launch(stream, EmbeddingBackward<E>{d_token_table, dx, tokens, R, C},
+           (C + EmbeddingBackward<E>::block - 1) / EmbeddingBackward<E>::block);
 }
 
 template <class E>

@@ -2,15 +2,17 @@
 
 #include <algorithm>
 
+#include "device/traits.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/bodies.hpp"
 
 namespace fsdp::kernels {
 
 void add_squares(Stream& stream, ExactSum& sum, const float* x, std::size_t n) {
+  const std::size_t row = grain_of(stream.kind()).square_blocks * Squares::block;
   for (std::size_t begin = 0; begin < n; begin += Squares::most_before_normalizing) {
     const std::size_t count = std::min(Squares::most_before_normalizing, n - begin);
-    launch(stream, Squares{&sum, x + begin, count}, (count + Squares::row - 1) / Squares::row);
+    launch(stream, Squares{&sum, x + begin, count, row}, (count + row - 1) / row);
     launch(stream, NormalizeSums{&sum}, 1);
   }
 }

@@ -71,7 +71,7 @@ void position_backward(Stream& stream, float* d_position_table, const E* dx, std
 template <class E>
 void layer_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, const E* bias, std::size_t R,
                         std::size_t C, float eps);
-/// dx[R,C] (=, +=); d_gain[C], d_bias[C] (=, +=) by `write_parameters`. `scratch`: column_sum_scratch(C) floats.
+/// dx[R,C] (=, +=); d_gain[C], d_bias[C] (=, +=) by `write_parameters`. `scratch`: column_sum_scratch(C, device) floats.
 template <class E>
 void layer_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
                          const E* dy, const E* x, const float* stats, const E* gain, std::size_t R, std::size_t C,
@@ -87,12 +87,13 @@ void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Wri
 template <class E>
 void head_norm_forward(Stream& stream, E* x, E* before, float* stats, const E* gain, std::size_t R, std::size_t heads,
                        std::size_t D, std::size_t stride, float eps);
-/// dx, which lies as x did, becomes the gradient of what x was; d_gain[D] (=, +=). `scratch`: column_sum_scratch(D) floats.
+/// dx, which lies as x did, becomes the gradient of what x was; d_gain[D] (=, +=). `scratch`: column_sum_scratch(D, device)
+/// floats.
 template <class E>
 void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, const E* before, const float* stats,
                         const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch);
 /// Floats of scratch for the partial sums of a norm's or bias's parameter gradients.
-std::size_t column_sum_scratch(std::size_t C);
+std::size_t column_sum_scratch(std::size_t C, const DeviceTraits& device);
 
 // --- dropout.cpp -------------------------------------------------------------------------------------------------------
 /// Which elements of a tensor dropout keeps: a function of (seed, site, update, global index) alone, so that backward and
@@ -116,7 +117,7 @@ void dropout(Stream& stream, E* y, const E* x, std::size_t R, std::size_t C, con
 /// x[r,:] += bias, in place.
 template <class E>
 void add_bias(Stream& stream, E* x, const E* bias, std::size_t R, std::size_t C);
-/// d_bias[C] (=, +=) column sums of dy[R,C] (rows `stride` elements apart). `scratch`: column_sum_scratch(C) floats.
+/// d_bias[C] (=, +=) column sums of dy[R,C] (rows `stride` elements apart). `scratch`: column_sum_scratch(C, device) floats.
 template <class E>
 void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, std::size_t C, std::size_t stride, Write write,
                    float* scratch);
@@ -146,6 +147,8 @@ void copy(Stream& stream, float* to, const float* from, std::size_t n);
 /// Zeros.
 template <class E>
 void fill_zero(Stream& stream, E* x, std::size_t n);
+/// to += from.
+void add(Stream& stream, float* to, const float* from, std::size_t n);
 /// x limited to [-most, most]. What is not a number stays.
 void clip_values(Stream& stream, float* x, std::size_t n, float most);
 /// to = from in another type; 16-bit numbers are rounded to nearest. Nothing where both are the same memory.
@@ -216,8 +219,6 @@ void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::si
 /// After cross_entropy() of all pieces: this piece's logits become gradient_scale * (softmax - onehot), zeros where target < 0.
 template <class E>
 void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale);
-/// *total (=, +=) the sum of n floats in double, in index order.
-void sum(Stream& stream, double* total, const float* x, std::size_t n, Write write);
 
 // --- initial.cpp -------------------------------------------------------------------------------------------------------
 /// x[i] = mean + stddev * z(global_begin + i), z standard normal by Box and Muller from philox(counter = index/4, key = (seed,

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <bit>
 
+#include "device/traits.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/bodies.hpp"
@@ -8,20 +10,22 @@ namespace fsdp::kernels {
 
 namespace {
 
-// Sums over rows are cut into this many partitions at most: enough for the threads of one rank, few enough that adding them up
-// does not count. Their number depends on R alone.
-constexpr std::size_t most_partitions = 32;
-std::size_t partitions_of(std::size_t R) { return std::clamp<std::size_t>(R / 16, 1, most_partitions); }
+/// Into how many partitions sums over R rows are cut.
+std::size_t partitions_of(Stream& stream, std::size_t R) {
+  const Grain grain = grain_of(stream.kind());
+  return std::clamp<std::size_t>(R / grain.partition_rows, 1, grain.partitions);
+}
 
 void finish(Stream& stream, float* out, const float* scratch, std::size_t C, std::size_t stride, std::size_t partitions,
             Write write) {
-  launch(stream, ColumnFinish{out, scratch, C, stride, partitions, write == Write::add},
-         (C + ColumnFinish::block - 1) / ColumnFinish::block);
+  const Grain grain = grain_of(stream.kind());
+  const std::size_t block = std::clamp(std::bit_floor(C / grain.rows), grain.least_columns, grain.most_columns);
+  launch(stream, ColumnFinish{out, scratch, C, block, stride, partitions, write == Write::add}, (C + block - 1) / block);
 }
 
 }  // namespace
 
-std::size_t column_sum_scratch(std::size_t C) { return 2 * most_partitions * C; }
+std::size_t column_sum_scratch(std::size_t C, const DeviceTraits& device) { return 2 * grain_of(device.kind).partitions * C; }
 
 template <class E>
 void layer_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, const E* bias, std::size_t R,
@@ -33,7 +37,7 @@ template <class E>
 void layer_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
                          const E* dy, const E* x, const float* stats, const E* gain, std::size_t R, std::size_t C,
                          float* scratch) {
-  const std::size_t partitions = partitions_of(R);
+  const std::size_t partitions = partitions_of(stream, R);
   launch(stream, LayerNormBackward<E>{dx, scratch, dy, x, stats, gain, R, C, partitions, write_dx == Write::add}, partitions);
   finish(stream, d_gain, scratch, C, 2 * C, partitions, write_parameters);
   finish(stream, d_bias, scratch + C, C, 2 * C, partitions, write_parameters);
@@ -47,7 +51,7 @@ void rms_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* g
 template <class E>
 void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Write write_parameters, const E* dy, const E* x,
                        const float* stats, const E* gain, std::size_t R, std::size_t C, float* scratch) {
-  const std::size_t partitions = partitions_of(R);
+  const std::size_t partitions = partitions_of(stream, R);
   launch(stream, RmsNormBackward<E>{dx, scratch, dy, x, stats, gain, R, C, partitions, write_dx == Write::add}, partitions);
   finish(stream, d_gain, scratch, C, C, partitions, write_parameters);
 }
@@ -61,7 +65,7 @@ void head_norm_forward(Stream& stream, E* x, E* before, float* stats, const E* g
 template <class E>
 void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, const E* before, const float* stats,
                         const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch) {
-  const std::size_t partitions = partitions_of(R * heads);
+  const std::size_t partitions = partitions_of(stream, R * heads);
   launch(stream, HeadNormBackward<E>{dx, scratch, before, stats, gain, R, heads, D, stride, partitions}, partitions);
   finish(stream, d_gain, scratch, D, D, partitions, write_gain);
 }
@@ -69,7 +73,7 @@ void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, 
 template <class E>
 void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, std::size_t C, std::size_t stride, Write write,
                    float* scratch) {
-  const std::size_t partitions = partitions_of(R);
+  const std::size_t partitions = partitions_of(stream, R);
   launch(stream, ColumnSum<E>{scratch, dy, R, C, stride, partitions}, partitions);
   finish(stream, d_bias, scratch, C, C, partitions, write);
 }

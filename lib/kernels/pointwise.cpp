@@ -55,6 +55,8 @@ void fill_constant(Stream& stream, float* x, std::size_t n, float value) {
   launch(stream, Fill<float>{x, n, value}, flat_blocks(n));
 }
 
+void add(Stream& stream, float* to, const float* from, std::size_t n) { launch(stream, Add{to, from, n}, flat_blocks(n)); }
+
 void clip_values(Stream& stream, float* x, std::size_t n, float most) {
   launch(stream, ClipValues{x, n, most}, flat_blocks(n));
 }

@@ -6,6 +6,7 @@
 
 #include "device/device.hpp"
 #include "kernels/exact_sum.hpp"
+#include "kernels/loss_sum.hpp"
 
 namespace fsdp::kernels {
 
@@ -17,7 +18,7 @@ struct GradientNorm {
 };
 
 struct UpdateSums {
-  double loss = 0;    // over the micro-batches; from gradient_norm() on over all ranks, too
+  LossSum loss;       // over the micro-batches; from gradient_norm() on over all ranks, too
   ExactSum squares;   // of the gradient; the same
   GradientNorm norm;  // gradient_norm() writes it
 };

@@ -42,7 +42,7 @@ namespace {
 /// Adds up the losses; with dx also the gradients.
 template <class E>
 void head(const Stage<E>& stage, const ModelParameters& model, const E* x, const std::int32_t* targets, float gradient_scale,
-          double* total, E* dx, Write write) {
+          kernels::LossSum& total, E* dx, Write write) {
   Stream& stream = stage.context.stream;
   const std::size_t R = stage.R(), C = stage.config.width, V = stage.config.vocab_size;
   const std::size_t chunk = head_chunk_rows(R, V, stage.device), piece = head_piece(V, stage.device);
@@ -83,7 +83,7 @@ void head(const Stage<E>& stage, const ModelParameters& model, const E* x, const
     kernels::convert(stream, norm_rows, d_norm, rows * C);
   }
   if (dx) stage.norm_backward(model.final_norm, dx, Write::overwrite, norm, x, stats, write);
-  kernels::sum(stream, total, loss, R, Write::add);
+  kernels::add_losses(stream, total, loss, R);
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ std::size_t Transformer::head_rows(BatchShape shape) const {
 std::size_t Transformer::head_columns() const { return head_piece(config_.vocab_size, device_); }
 
 void Transformer::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets,
-                                        float gradient_scale, double* loss, void* dx, Write write) const {
+                                        float gradient_scale, kernels::LossSum& loss, void* dx, Write write) const {
   expect(gradient_scale != 0, "gradients have a scale");
   return with_element(context.type, [&]<class E>() {
     head(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, gradient_scale, loss,
@@ -102,7 +102,8 @@ void Transformer::head_forward_backward(const StageContext& context, const void*
   });
 }
 
-void Transformer::head_loss(const StageContext& context, const void* x, const std::int32_t* targets, double* loss) const {
+void Transformer::head_loss(const StageContext& context, const void* x, const std::int32_t* targets,
+                            kernels::LossSum& loss) const {
   with_element(context.type, [&]<class E>() {
     head<E>(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, 0, loss, nullptr, Write::overwrite);
   });

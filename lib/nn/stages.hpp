@@ -113,7 +113,7 @@ struct Scratch {
   Scratch(const TransformerConfig& c, BatchShape shape, DType type, const DeviceTraits& device) {
     const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
     Offsets small(type);
-    column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)})));
+    column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)}), device));
     bias = small.take_values(qkv_width(c));
     unwanted = small.take(std::max(2 * C, c.head_size));
     Offsets block = small, activation = small, branch = small, head = small;

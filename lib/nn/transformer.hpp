@@ -8,6 +8,7 @@
 
 #include "device/device.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/loss_sum.hpp"
 #include "kernels/threads.hpp"
 #include "nn/config.hpp"
 #include "nn/parameters.hpp"
@@ -96,12 +97,12 @@ class Transformer {
   void block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
                       kernels::Write write, float* cheap = nullptr) const;
 
-  /// Final norm, projection to the vocabulary and cross-entropy, in chunks of rows. *loss += the sum over rows of the loss
+  /// Final norm, projection to the vocabulary and cross-entropy, in chunks of rows. loss += the sum over rows of the loss
   /// (targets below 0 do not count). With gradients: dx[R,C] and the head's gradients of (gradient_scale * that sum).
   void head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
-                             double* loss, void* dx, kernels::Write write) const;
+                             kernels::LossSum& loss, void* dx, kernels::Write write) const;
   /// The loss alone.
-  void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, double* loss) const;
+  void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss) const;
   /// logits[V], in memory of the host, of row `row` of x.
   void head_logits(const StageContext& context, const void* x, std::size_t row, float* logits) const;
 

@@ -77,6 +77,25 @@ void add_state_type_option(OptionTable& table, DType& type) {
       "small changes add up.");
 }
 
+void add_invariance_option(OptionTable& table, ShardingOptions& sharding, const CommOptions& comm) {
+  table
+      .flag("invariant", sharding.plan.invariant,
+            "Train to the same bits at 1, 2, 4, 8, ... ranks, if --total-batch-size and --batch-size stay: sums over "
+            "micro-batches and ranks go in one order, and gradients are reduced in every micro-batch.")
+      .sets("same bits at any number of ranks", "--invariant");
+  table.then([&sharding, &comm](const OptionTable&) {
+    if (!sharding.plan.invariant) return;
+    const auto contradicts = [](const std::string& option, const char* why) {
+      throw UserError(format("--invariant contradicts {} ({}); leave one out", option, why));
+    };
+    if (sharding.plan.accumulate_unsharded)
+      contradicts("--accumulate-unsharded", "which adds up micro-batches before ranks, and the number of ranks would matter");
+    if (const DType kept = sharding.types.gradient; kept != DType::f32)
+      contradicts(format("--grad-dtype {}", name_of(kept)), "sums are rounded in each micro-batch of a rank");
+    if (comm.sum_order == SumOrder::library) contradicts("--sum-order library", "whose order depends on the number of ranks");
+  });
+}
+
 void add_kept_type_options(OptionTable& table, UnitTypes& types) {
   const std::vector<std::pair<std::string, DType>> kept = {{"fp32", DType::f32}, {"bf16", DType::bf16}};
   table.choice<DType>("master-dtype", types.master, kept,
@@ -164,8 +183,10 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
 }
 
 Option& add_threads_option(OptionTable& table, std::size_t& threads) {
-  return table.integer("threads", "N", threads, {0, 4096},
-                       "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores.");
+  return table.integer(
+      "threads", "N", threads, {0, 4096},
+      "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores, SLURM_CPUS_PER_TASK at "
+      "most.");
 }
 
 void add_no_verify_option(OptionTable& table, bool& no_verify) {

@@ -25,6 +25,8 @@ void add_recomputation_option(OptionTable& table, bool& checkpoint_activations);
 void add_state_type_option(OptionTable& table, DType& type);
 /// --master-dtype, --grad-dtype; behind those of the precision, which they go with.
 void add_kept_type_options(OptionTable& table, UnitTypes& types);
+/// --invariant, which some of the others contradict.
+void add_invariance_option(OptionTable& table, ShardingOptions& sharding, const CommOptions& comm);
 /// --offload-params, --offload-optimizer and --cpu-offload; behind the precision.
 void add_offload_options(OptionTable& table, ShardingOptions& sharding);
 /// --comm and --collective-timeout.

@@ -42,8 +42,15 @@ CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free) {
   double cores = 0;
   for (std::size_t cpu = 0; cpu < users.size(); ++cpu)
     if (CPU_ISSET(cpu, &mask)) cores += 1.0 / static_cast<double>(users[cpu]);
-  int threads = std::max(1, static_cast<int>(cores + 1e-9) - kept_free);
-  if (const char* value = std::getenv("OMP_NUM_THREADS"); value && std::atoi(value) > 0) threads = std::atoi(value);
+  const auto number_in = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return value ? std::max(0, std::atoi(value)) : 0;
+  };
+  int cpus = static_cast<int>(cores + 1e-9);
+  // Where Slurm does not bind tasks to their cores, this says what was asked for.
+  if (const int asked = number_in("SLURM_CPUS_PER_TASK"); asked > 0) cpus = std::min(cpus, asked);
+  int threads = std::max(1, cpus - kept_free);
+  if (const int asked = number_in("OMP_NUM_THREADS"); asked > 0) threads = asked;
   if (wanted > 0) threads = narrow<int>(wanted);
   return {threads, std::min(cores, static_cast<double>(threads))};
 }

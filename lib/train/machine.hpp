@@ -16,12 +16,12 @@ struct CpuShare {
 };
 
 /// Threads are `wanted` if that is not 0, else OMP_NUM_THREADS if that is set, else this rank's part of the cores that it may
-/// run on (a core that n ranks may use counts 1/n) without the `kept_free` ones, at least 1. Collective over the ranks of a
-/// node.
+/// run on (a core that n ranks may use counts 1/n), SLURM_CPUS_PER_TASK at most, without the `kept_free` ones, at least 1.
+/// Collective over the ranks of a node.
 CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free = 0);
 
-/// FLOP/s of one core of this host: the most that `fsdp-bench gemm` has measured and noted ($XDG_CACHE_HOME/fsdp, ~/.cache/fsdp);
-/// none until then.
+/// FLOP/s of one core of this host: the most that `fsdp-bench gemm` has measured and noted ($XDG_CACHE_HOME/fsdp,
+/// ~/.cache/fsdp); none until then.
 std::optional<double> noted_peak_per_core(DType type);
 /// Notes it, unless more is noted: other work was in the way then. A note that cannot be written is none: MFU stays null.
 void note_peak_per_core(DType type, double flops);

@@ -6,11 +6,12 @@
 
 namespace fsdp {
 
-double mean_loss(Executor& executor, const ValidBatches& batches, Group& world,
-                 const std::function<void(std::size_t done)>& progress) {
-  double sum = 0;
+std::optional<double> mean_loss(Executor& executor, const ValidBatches& batches, Group& world,
+                                const std::function<void(std::size_t done)>& progress, const std::function<bool()>& stop) {
+  LossSum sum;
   std::exception_ptr problem;
   for (std::size_t b = 0; b < batches.batches(); ++b) {
+    if (stop && world.sum(std::int64_t{stop()}) > 0) return std::nullopt;
     sum += executor.evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
       try {
         batches.read(b, inputs, targets);
@@ -24,7 +25,9 @@ double mean_loss(Executor& executor, const ValidBatches& batches, Group& world,
   agree(world, [&] {
     if (problem) std::rethrow_exception(problem);
   });
-  return world.sum(sum) / static_cast<double>(batches.targets());
+  std::int64_t words[LossSum::words] = {sum.units, sum.fractions, sum.non_finite};
+  world.sum(words);
+  return LossSum{words[0], words[1], words[2]}.value() / static_cast<double>(batches.targets());
 }
 
 }  // namespace fsdp

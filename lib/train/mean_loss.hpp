@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 
 #include "comm/communicator.hpp"
 #include "data/batch.hpp"
@@ -11,8 +12,10 @@
 namespace fsdp {
 
 /// Mean loss over all targets of `batches`, the same on every rank. Collective over world: where a rank cannot read its data,
-/// all throw the same CollectiveError, in the end. `progress` is called after each batch, with how many are done.
-double mean_loss(Executor& executor, const ValidBatches& batches, Group& world,
-                 const std::function<void(std::size_t done)>& progress = {});
+/// all throw the same CollectiveError, in the end. `progress` is called after each batch, with how many are done. `stop` is
+/// asked before each batch: nothing is returned where a rank says yes.
+std::optional<double> mean_loss(Executor& executor, const ValidBatches& batches, Group& world,
+                                const std::function<void(std::size_t done)>& progress = {},
+                                const std::function<bool()>& stop = {});
 
 }  // namespace fsdp

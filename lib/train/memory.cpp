@@ -8,12 +8,7 @@
 
 namespace fsdp {
 
-namespace {
-
-/// Where each rank has a GPU of its own.
 bool by_nccl(const CommOptions& comm) { return comm.kind == "auto" || comm.kind == "nccl"; }
-
-}  // namespace
 
 std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   const TransformerConfig& config = model.config();

@@ -33,6 +33,8 @@ struct MemoryAccount {
   std::size_t on_host() const { return offloaded + through_host + batch + snapshot + trace; }
 };
 
+/// Whether GPUs' memory goes by NCCL, where each rank has one of its own; else it goes through the host.
+bool by_nccl(const CommOptions& comm);
 /// What communicators take of a GPU where NCCL connects the ranks of the mesh. If memory of the host is asked for, it is there.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh);
 /// What collectives of a GPU's memory are copied to, where they go through the host: of each group what its largest one moves.

@@ -1,30 +1,29 @@
 #include "train/metrics.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
-#include <cstring>
-#include <ios>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "base/error.hpp"
 #include "base/format.hpp"
-#include "files/input_file.hpp"
+#include "base/system.hpp"
 #include "files/json.hpp"
-#include "files/output_file.hpp"
 
 namespace fsdp {
 
 namespace {
 
-/// A run that was killed in the middle of a line must not spoil the next one's first.
-bool ends_in_mid_line(const std::filesystem::path& path) {
-  if (kind_of(path) != PathKind::file) return false;
-  const InputFile file(path);
-  char last = '\n';
-  if (file.size() > 0) file.read(file.size() - 1, &last, 1);
-  return last != '\n';
+/// Seconds since 1970, to a millisecond.
+double wall_s() {
+  using namespace std::chrono;
+  return 1e-3 * static_cast<double>(duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count());
+}
+
+template <class T>
+nlohmann::json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
 }
 
 }  // namespace
@@ -38,26 +37,25 @@ std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_
 }
 
 Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out)
-    : active_(active), log_interval_(log_interval), path_(file), bar_("train", ProgressBar::Unit::count, out) {
-  if (!active_ || file.empty()) return;
-  require_no_foreign_link(file);
-  const bool mid_line = ends_in_mid_line(file);
-  std::error_code ignored;  // opening it says so
-  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), ignored);
-  file_.open(file, std::ios::app);
-  if (!file_)
-    throw UserError(format("cannot write --log-file '{}' ({}); give a path in a folder that can be written", file.string(),
-                           std::strerror(errno)));
-  if (mid_line) file_ << '\n';
+    : active_(active), log_interval_(log_interval), bar_("train", ProgressBar::Unit::count, out), age_s_(process_age_s()) {
+  if (active_ && !file.empty()) file_ = MetricsFile(file);
 }
 
-void Metrics::write(const nlohmann::json& line) {
+void Metrics::write(nlohmann::json line) {
   if (!file_.is_open()) return;
-  file_ << json_text(line) << '\n' << std::flush;
-  if (!file_) {  // training is worth more than its log
-    bar_.line(format("warning: cannot write to {} any more; going on without it", path_.string()));
-    file_.close();
-  }
+  line["time"] = wall_s();
+  if (!file_.append(json_text(line) + "\n"))  // training is worth more than its log
+    bar_.line(format("warning: cannot write to {} any more; going on without it", file_.path().string()));
+}
+
+/// Of all starts.
+TimeSpent Metrics::spent() const {
+  TimeSpent all = before_;
+  all += here_;
+  const double age_s = age_s_ + since_made_.seconds();
+  all.running_s += age_s;
+  if (here_.startup_s == 0) all.startup_s += age_s;  // it came to no update
+  return all;
 }
 
 void Metrics::say(const std::string& text) {
@@ -68,13 +66,36 @@ void Metrics::start(const StartMetrics& m) {
   if (!active_) return;
   first_step_ = m.step;
   max_step_ = m.max_step;
+  const double age_s = age_s_ + since_made_.seconds();
+  if (file_.is_open() && m.options && m.options->contains("save-dir")) {
+    const TakenUp taken = take_up_metrics(file_.path(), {(*m.options)["save-dir"], m.step, m.sequences, wall_s() - age_s});
+    before_ = taken.before;
+    if (!taken.problem.empty())
+      bar_.line(
+          format("warning: lines of {} tell of what comes after step {}, and is done again now; they stay as they are "
+                 "({}), so that these updates are there twice",
+                 file_.path().string(), m.step, taken.problem));
+    else if (taken.lost > 0)
+      bar_.line(
+          format("{} lines of {} tell of what comes after step {}, and is done again now; they are of type lost from now on",
+                 taken.lost, file_.path().string(), m.step));
+  }
   write({{"type", "start"},
          {"version", m.version},
          {"world_size", m.world_size},
          {"strategy", m.strategy},
          {"options", m.options ? *m.options : nlohmann::json()},
+         {"save_folder", m.options && m.options->contains("save-dir")
+                             ? nlohmann::json(whole_path((*m.options)["save-dir"].get<std::string>()))
+                             : nlohmann::json()},
          {"parameters", m.parameters},
          {"plan_peak_bytes", m.plan_peak_bytes},
+         {"shard_ranks", m.shard_ranks},
+         {"nodes", m.traffic ? nlohmann::json(m.traffic->nodes) : nlohmann::json()},
+         {"update_bytes_sent", m.traffic ? nlohmann::json(m.traffic->sent) : nlohmann::json()},
+         {"update_bytes_out_of_node", m.traffic ? nlohmann::json(m.traffic->out_of_node) : nlohmann::json()},
+         {"process_s", age_s},
+         {"so_far", to_json(before_)},
          {"step", m.step}});
 }
 
@@ -94,7 +115,13 @@ void Metrics::train(const TrainMetrics& m) {
                          {"comm_exposed_ms", m.comm_exposed_ms ? nlohmann::json(*m.comm_exposed_ms) : nlohmann::json()},
                          {"mem_peak_bytes", m.mem_peak_bytes}};
   for (const auto& [group, norm] : m.group_norms) line["gnorms"][group] = norm;
-  write(line);
+  if (m.straggler)
+    line["straggler"] = {{"rank", m.straggler->rank},
+                         {"host", m.straggler->host},
+                         {"ms", m.straggler->ms},
+                         {"median_ms", m.straggler->median_ms}};
+  write(std::move(line));
+  count_update(here_.useful_s, m.ms);
 
   spent_ms_ += m.ms;
   const double mean_s = 1e-3 * spent_ms_ / static_cast<double>(std::max<std::uint64_t>(m.step - first_step_, 1));
@@ -106,10 +133,30 @@ void Metrics::train(const TrainMetrics& m) {
                 format("step {}/{}  loss {:.4f}  {} left", m.step, max_step_, m.loss, format_duration(eta_s)));
 }
 
-void Metrics::skip(std::uint64_t step, double scale, double next_scale) {
+void Metrics::count_update(double& seconds, double ms) {
+  if (here_.startup_s == 0) here_.startup_s = std::max(1e-9, age_s_ + since_made_.seconds() - 1e-3 * ms);
+  seconds += 1e-3 * ms;
+}
+
+void Metrics::skip(const SkipMetrics& m) {
   if (!active_) return;
-  write({{"type", "skip"}, {"step", step}, {"loss_scale", scale}, {"next_loss_scale", next_scale}});
-  bar_.line(format("step {} overflowed at loss scale {} and is left out; the scale is {} now", step, scale, next_scale));
+  nlohmann::json line = {{"type", "skip"}, {"step", m.step}, {"ms", m.ms}, {"sequences", m.sequences}};
+  if (const auto& o = m.overflow) {
+    line.update({{"reason", "overflow"}, {"loss_scale", o->scale}, {"next_loss_scale", o->next_scale}});
+    bar_.line(
+        format("step {} overflowed at loss scale {} and is left out; the scale is {} now", m.step, o->scale, o->next_scale));
+  }
+  if (const auto& s = m.spike) {
+    line.update({{"reason", "spike"},
+                 {"loss", s->loss},
+                 {"gnorm", s->norm},
+                 {"most_loss", s->most_loss},
+                 {"most_gnorm", s->most_norm}});
+    bar_.line(format("step {} is a spike and is left out: loss {:.4f} (at most {:.4f}), gnorm {:.3f} (at most {:.3f})", m.step,
+                     s->loss, s->most_loss, s->norm, s->most_norm));
+  }
+  write(std::move(line));
+  count_update(here_.skipped_s, m.ms);
 }
 
 void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batches) {
@@ -120,6 +167,7 @@ void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batch
 
 void Metrics::valid(const ValidMetrics& m) {
   if (!active_) return;
+  here_.validation_s += 1e-3 * m.ms;
   write({{"type", "valid"}, {"step", m.step}, {"loss", m.loss}, {"ppl", std::exp(m.loss)}, {"tokens", m.tokens}, {"ms", m.ms}});
   bar_.line(format("valid {}  loss {:.4f}  ppl {:.2f}  {} tokens  {:.0f} ms", m.step, m.loss, std::exp(m.loss),
                    format_count(static_cast<double>(m.tokens)), m.ms));
@@ -127,6 +175,7 @@ void Metrics::valid(const ValidMetrics& m) {
 
 void Metrics::save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms) {
   if (!active_) return;
+  here_.saves_s += 1e-3 * stall_ms;
   write({{"type", "save"}, {"step", step}, {"path", folder.string()}, {"ms", ms}, {"stall_ms", stall_ms}});
   bar_.line(
       format("saved {} in {}{}", folder.string(), format_duration(1e-3 * ms),
@@ -154,11 +203,20 @@ void Metrics::stop(std::uint64_t step, const std::string& reason) {
 
 void Metrics::end(const EndMetrics& m) {
   if (!active_) return;
+  const TimeSpent spent = this->spent();
+  const double joules = m.energy.processors.value_or(0) + m.energy.gpus.value_or(0);
+  const bool told = (m.energy.processors || m.energy.gpus) && m.tokens_here > 0;
+  const double per_token = told ? joules / static_cast<double>(m.tokens_here) : 0;
   write({{"type", "end"},
          {"step", m.step},
          {"tokens", m.tokens},
          {"wps", m.tokens_per_second},
          {"mem_peak_bytes", m.mem_peak_bytes},
+         {"goodput", spent.goodput()},
+         {"time_spent", to_json(spent)},
+         {"processors_j", or_null(m.energy.processors)},
+         {"gpus_j", or_null(m.energy.gpus)},
+         {"joules_per_token", told ? nlohmann::json(per_token) : nlohmann::json()},
          {"next", m.next}});
   bar_.clear();
   std::string line = format("end of step {}: {} tokens", m.step, format_count(static_cast<double>(m.tokens)));
@@ -166,6 +224,12 @@ void Metrics::end(const EndMetrics& m) {
     line += format(", {} tok/s, peak {} per rank", format_count(m.tokens_per_second),
                    format_bytes(static_cast<double>(m.mem_peak_bytes)));
   bar_.line(line);
+  if (m.tokens_here > 0) bar_.line(describe(spent));
+  if (told)
+    bar_.line(format("energy: {:.3g} J per token of this start ({})", per_token,
+                     !m.energy.gpus         ? "processors"
+                     : !m.energy.processors ? "GPUs"
+                                            : "processors and GPUs"));
   if (!m.next.empty()) bar_.line(m.next);
 }
 

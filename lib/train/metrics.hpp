@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,8 +12,17 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/progress.hpp"
+#include "base/timer.hpp"
+#include "train/energy.hpp"
+#include "train/metrics_file.hpp"
 
 namespace fsdp {
+
+/// What the plan says that an update sends.
+struct NodeTraffic {
+  int nodes = 1;
+  std::uint64_t sent = 0, out_of_node = 0;  // bytes of the rank that sends most; of the node that sends most, to other nodes
+};
 
 struct StartMetrics {
   std::string version;
@@ -24,6 +32,16 @@ struct StartMetrics {
   std::size_t parameters = 0;
   std::size_t plan_peak_bytes = 0;
   std::uint64_t step = 0, max_step = 0;  // updates done, and to do in all
+  int shard_ranks = 1;                   // that have a unit's shards among them
+  std::optional<NodeTraffic> traffic;    // where each node has as many ranks, consecutive ones
+  std::uint64_t sequences = 0;           // of data used up
+};
+
+/// The rank that computed longest in an update; what it waited for others does not count.
+struct Straggler {
+  int rank = 0;
+  std::string host;
+  double ms = 0, median_ms = 0;  // its computing; that of the ranks in the middle
 };
 
 struct TrainMetrics {
@@ -37,6 +55,22 @@ struct TrainMetrics {
   std::optional<double> comm_exposed_ms = {};                        // where it is known
   std::size_t mem_peak_bytes = 0;                                    // most of all ranks
   std::span<const std::pair<std::string, double>> group_norms = {};  // of groups of parameters, if asked for
+  std::optional<Straggler> straggler = {};                           // every log_interval updates, where it is known
+};
+
+/// An update that was left out: it overflowed in fp16, or it was a spike.
+struct SkipMetrics {
+  std::uint64_t step = 0;  // that of the next one
+  double ms = 0;
+  std::uint64_t sequences = 0;  // of data used up, its own among them
+  struct Overflow {
+    double scale, next_scale;
+  };
+  std::optional<Overflow> overflow = {};
+  struct Spike {
+    double loss, norm, most_loss, most_norm;
+  };
+  std::optional<Spike> spike = {};
 };
 
 struct ValidMetrics {
@@ -50,7 +84,9 @@ struct EndMetrics {
   std::uint64_t step = 0, tokens = 0;
   double tokens_per_second = 0;
   std::size_t mem_peak_bytes = 0;
-  std::string next;  // how to go on
+  std::string next;               // how to go on
+  std::uint64_t tokens_here = 0;  // since this start
+  Energy energy = {};             // likewise
 };
 
 /// Numbers are written with enough digits to read back exactly; numbers that are not finite as null.
@@ -61,15 +97,17 @@ class Metrics {
   /// does nothing.
   Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr);
 
+  /// Lines of updates that are done again from here on become lines of type lost: take_up_metrics(). Throws CallError.
   void start(const StartMetrics& m);
   void train(const TrainMetrics& m);
-  /// An update that overflowed at `scale`; the next one has `next_scale`.
-  void skip(std::uint64_t step, double scale, double next_scale);
+  void skip(const SkipMetrics& m);
   /// The bar shows how far a validation is.
   void validating(std::uint64_t step, std::size_t done, std::size_t batches);
   void valid(const ValidMetrics& m);
   /// `stall_ms`: of `ms`, how long training stood still.
   void save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms);
+  /// Before a save counts: all lines of its updates are on the disk.
+  void sync() { file_.sync(); }
   /// `bytes_read`: of tensors, by the rank that read most; `file_bytes`: of the whole source.
   void restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read, std::size_t file_bytes);
   /// `reason`: "SIGUSR1", "stop file".
@@ -79,13 +117,17 @@ class Metrics {
   void say(const std::string& text);
 
  private:
-  void write(const nlohmann::json& line);
+  void write(nlohmann::json line);
+  TimeSpent spent() const;
+  void count_update(double& seconds, double ms);
 
   bool active_;
   std::size_t log_interval_;
-  std::ofstream file_;
-  std::filesystem::path path_;
+  MetricsFile file_;
   ProgressBar bar_;
+  TimeSpent before_, here_{.starts = 1};  // of earlier starts; of this one
+  double age_s_;                          // of the process when since_made_ began
+  Timer since_made_;
   std::uint64_t first_step_ = 0, max_step_ = 0;
   double spent_ms_ = 0;  // on the steps of this run
 };

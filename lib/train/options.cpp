@@ -30,7 +30,7 @@ void require(bool changed, const char* option, bool there, const char* other) {
 
 void add_data_options(OptionTable& table, TrainOptions& o) {
   table.group("Data");
-  table.path("data", "DATA", o.data, "Token file to train on, as fsdp-tokenize writes it (llm.c's format, 16-bit tokens).")
+  table.path("data", "DATA", o.data, "Token file to train on, as fsdp-tokenize writes it (llm.c's format).")
       .positional()
       .required();
   table.path("valid", "FILE", o.valid, "Token file to validate on.").unset("no validation");
@@ -292,6 +292,10 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
           "--log-group-norms does not go with --clip-value (it would measure what is left of the gradient); leave one out");
     o.sharding.plan.clip_values = o.clip_value > 0;
   });
+  table.number("skip-spikes", "SIGMA", o.skip_spikes,
+               "Leave out an update whose loss or gradient norm is more than so many standard deviations above its mean over "
+               "about 128 updates (OLMo-core: 6), from the 65th on; its batch is used up. 0: leave out none.",
+               "0, or 1 or more", [](double x) { return x == 0 || x >= 1; });
   table.choice<Decay>("lr-scheduler", o.schedule.decay,
                       {{"fixed", Decay::fixed},
                        {"polynomial_decay", Decay::polynomial},
@@ -353,7 +357,7 @@ void check_wrap(const OptionTable& table, const WrapPolicy& wrap) {
     throw UserError("--wrap-policy custom has no units (patterns say what they are); give --wrap-units 'PATTERN,...'");
 }
 
-void add_sharding_options(OptionTable& table, ShardingOptions& sharding) {
+void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const CommOptions& comm) {
   const auto spelled = std::make_shared<StrategySpellings>();  // as long as the table has rows over it
   table.group("Sharding");
   add_strategy_option(table, sharding.strategy);
@@ -392,6 +396,7 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding) {
                 "Gathered units at a time, beside those that stay: slots, of which all but one are filled ahead.");
   table.flag("accumulate-unsharded", sharding.plan.accumulate_unsharded,
              "Add up whole gradients over the micro-batches and reduce once (PyTorch's no_sync): less traffic, more memory.");
+  add_invariance_option(table, sharding, comm);
   table.list("ignore-params", "PATTERNS", sharding.patterns.ignore,
              "Parameters to keep whole on every rank: shell globs over names.");
   table.list("freeze", "PATTERNS", sharding.patterns.freeze,
@@ -486,6 +491,11 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   table.integer("save-interval-updates", "N", o.save.interval_updates, {0},
                 "Save every N updates; 0: at the end and on request only.");
   table.duration("save-interval", "TIME", o.save.interval_s, "Save when this long has passed since the last save; 0: do not.");
+  table.duration(
+      "stop-before", "TIME", o.stop_before_s,
+      "In a Slurm job: save and stop, with exit code 75, at the end of the first update that ends less than this "
+      "before the end of the job; 0: do not. Slurm is asked when that is. The time must be enough for an update and a "
+      "save.");
   table.flag(
       "no-async-save", o.save.training_waits,
       "Let training wait for each save. Else those by interval are copied to memory, and written from there while training "
@@ -566,7 +576,7 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
   add_model_options(table, options);
   add_batch_options(table, options, ranks);
   add_optimizer_options(table, options);
-  add_sharding_options(table, options.sharding);
+  add_sharding_options(table, options.sharding, options.comm);
   add_precision_options(table, options, ranks);
   add_memory_options(table, options.sharding);
   add_checkpoint_options(table, options);

@@ -42,10 +42,12 @@ struct TrainOptions {
   std::size_t total_batch_size = 0;           // B K ranks
   Schedule schedule;                          // its total is 0 where passes over the data are the only end
   double clip_norm = 0, clip_value = 0;       // 0: no clipping
+  double skip_spikes = 0;                     // standard deviations; 0: no update is left out
   std::size_t max_update = 0, max_epoch = 0;  // 0: no such end; both only with dry_run
   LossScalerOptions loss_scaler;              // of fp16
   // checkpoints
   SaveOptions save;
+  double stop_before_s = 0;                 // the end of the Slurm job; 0: do not
   std::filesystem::path finetune_from;      // empty: nothing
   std::vector<std::string> ignore_missing;  // name patterns
   std::string restore = "latest";           // "latest", "none" or a path

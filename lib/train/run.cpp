@@ -1,6 +1,8 @@
 #include "train/run.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
@@ -14,12 +16,20 @@
 
 namespace fsdp {
 
-Run::Run(Setup& setup) : setup_(setup), sharded_(*setup.sharded), start_tokens_(setup.progress.tokens) {
+Run::Run(Setup& setup, FlightLanes& flight)
+    : setup_(setup), flight_(flight), sharded_(*setup.sharded), start_tokens_(setup.progress.tokens) {
+  std::optional<FlightNote> note(std::in_place, flight_, "prepare the run", 0);
   const TrainOptions& options = setup_.options;
   if (options.sharding.types.parameter == DType::f16) {
     scaler_.emplace(options.loss_scaler);
     if (setup_.progress.loss_scaler && !options.reset_optimizer) scaler_->restore(*setup_.progress.loss_scaler);
   }
+  if (options.skip_spikes > 0) {
+    spikes_.emplace(options.skip_spikes);
+    if (setup_.progress.spikes && !options.reset_optimizer) spikes_->restore(*setup_.progress.spikes);
+  }
+  setup_.progress.spikes = spikes_ ? std::optional(spikes_->state()) : std::nullopt;
+  gather_hosts();
   require_memory();
   sharded_.allocate(*setup_.device, options.execution, options.comm);
   if (const std::string& data = sharded_.mesh().data_description; !data.empty())
@@ -30,6 +40,7 @@ Run::Run(Setup& setup) : setup_(setup), sharded_(*setup.sharded), start_tokens_(
                    *setup_.metrics, setup_.progress.update);
     if (!options.trace.file.empty()) recorder_.emplace(sharded_.plan(), options.trace.updates);
   });
+  sharded_.executor().note_operations(&flight_);
   const Timer timer;
   agree(setup_.world, [&] { fill_weights(); });
   sharded_.executor().publish_parameters();
@@ -42,12 +53,30 @@ Run::Run(Setup& setup) : setup_(setup), sharded_(*setup.sharded), start_tokens_(
   }
   origin.checkpoint.reset();
   origin.pretrained.reset();
+  note.reset();
   batch_.resize(setup_.memory.batch / sizeof batch_[0]);
   agree(setup_.world, [&] {
     read_ahead();
     if (data_problem_) std::rethrow_exception(data_problem_);
   });
+  energy_.emplace(*setup_.device, *setup_.node);
   since_start_.restart();
+}
+
+namespace {
+
+constexpr std::size_t host_length = 64;
+
+}  // namespace
+
+/// Sums of integers are the collective that every group has.
+void Run::gather_hosts() {
+  const auto ranks = static_cast<std::size_t>(setup_.world.size()), me = static_cast<std::size_t>(setup_.world.rank());
+  std::vector<std::int64_t> words(ranks * host_length / sizeof(std::int64_t), 0);
+  const std::string mine = host_name().substr(0, host_length - 1);
+  std::memcpy(words.data() + me * host_length / sizeof(std::int64_t), mine.data(), mine.size());
+  setup_.world.sum(words);
+  hosts_.assign(reinterpret_cast<const char*>(words.data()), ranks * host_length);
 }
 
 /// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
@@ -107,6 +136,7 @@ void Run::fill_weights() {
 
 void Run::read_ahead() {
   if (done()) return;
+  const FlightNote note(flight_, "read the batch", update() + 1);
   const std::size_t tokens = setup_.cut.B * setup_.cut.T;
   try {
     for (std::size_t k = 0; k < setup_.cut.K; ++k) {
@@ -154,6 +184,10 @@ void Run::begin_update() {
                           .first_sequence = setup_.cut.first_sequence(0)},
               .tokens = static_cast<double>(setup_.train_batches->targets(setup_.progress.data.sequences)),
               .loss_scale = scaler_ ? scaler_->scale() : 1};
+  if (spikes_) {
+    const SpikeLimits most = spikes_->limits();
+    scalars_.most_loss = most.loss, scalars_.most_norm = most.norm;
+  }
   executor.begin_update(read_, scalars_);
 }
 
@@ -169,31 +203,61 @@ bool Run::update_parameters() {
   }
   if (scaler_) setup_.progress.loss_scaler = scaler_->state();
   setup_.progress.data.sequences = setup_.train_batches->after(setup_.progress.data.sequences);
-  if (!result.finite()) {
-    setup_.metrics->skip(setup_.progress.update + 1, scalars_.loss_scale, scaler_->scale());
+  if (spikes_ && result.finite()) {
+    spikes_->update(result.loss, result.gradient_norm);
+    setup_.progress.spikes = spikes_->state();
+  }
+  energy_->look();
+  if (!result.finite() || result.is_spike) {
+    SkipMetrics skip{setup_.progress.update + 1, since_update_.seconds() * 1e3, setup_.progress.data.sequences};
+    if (result.is_spike)
+      skip.spike = {result.loss, result.gradient_norm, scalars_.most_loss, scalars_.most_norm};
+    else
+      skip.overflow = {scalars_.loss_scale, scaler_->scale()};
+    setup_.metrics->skip(skip);
     return false;
   }
   ++setup_.progress.update;
   setup_.progress.tokens += static_cast<std::uint64_t>(scalars_.tokens);
-  const double seconds = since_update_.seconds(), tokens_per_second = scalars_.tokens / seconds;
+  const double seconds = last_update_s_ = since_update_.seconds(), tokens_per_second = scalars_.tokens / seconds;
   std::span<const std::pair<std::string, double>> group_norms;
   if (group_norms_) group_norms = group_norms_->measure(scalars_.loss_scale);
-  setup_.metrics->train({.step = setup_.progress.update,
-                         .loss = result.loss,
-                         .learning_rate = scalars_.learning_rate,
-                         .gradient_norm = result.gradient_norm,
-                         .tokens = setup_.progress.tokens,
-                         .tokens_per_second = tokens_per_second,
-                         .ms = seconds * 1e3,
-                         .mfu = setup_.mfu(tokens_per_second),
-                         .loss_scale = scaler_ ? std::optional(scalars_.loss_scale) : std::nullopt,
-                         .comm_exposed_ms = sharded_.executor().knows_times()
-                                                ? std::optional(sharded_.executor().times().exposed * 1e3)
-                                                : std::nullopt,
-                         .mem_peak_bytes = sharded_.executor().peak_bytes(),
-                         .group_norms = group_norms});
+  last_ = {.step = setup_.progress.update,
+           .loss = result.loss,
+           .learning_rate = scalars_.learning_rate,
+           .gradient_norm = result.gradient_norm,
+           .tokens = setup_.progress.tokens,
+           .tokens_per_second = tokens_per_second,
+           .ms = seconds * 1e3,
+           .mfu = setup_.mfu(tokens_per_second),
+           .loss_scale = scaler_ ? std::optional(scalars_.loss_scale) : std::nullopt,
+           .comm_exposed_ms =
+               sharded_.executor().knows_times() ? std::optional(sharded_.executor().times().exposed * 1e3) : std::nullopt,
+           .mem_peak_bytes = sharded_.executor().peak_bytes(),
+           .group_norms = group_norms};
   if (recorder_ && recorder_->full()) write_trace();
   return true;
+}
+
+std::int64_t Run::computing_ns() const {
+  const Executor& executor = sharded_.executor();
+  return executor.knows_times() ? std::llround(1e9 * (executor.times().total() - executor.times().exposed)) : 0;
+}
+
+std::optional<Straggler> Run::find_straggler(std::span<const std::int64_t> computing_ns) const {
+  if (computing_ns.size() < 2 || std::find(computing_ns.begin(), computing_ns.end(), 0) != computing_ns.end()) return {};
+  const auto slowest = std::max_element(computing_ns.begin(), computing_ns.end());
+  std::vector<std::int64_t> sorted(computing_ns.begin(), computing_ns.end());
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t n = sorted.size();
+  const double median = 0.5 * static_cast<double>(sorted[(n - 1) / 2] + sorted[n / 2]);
+  const auto rank = static_cast<std::size_t>(slowest - computing_ns.begin());
+  return Straggler{narrow<int>(rank), hosts_.c_str() + rank * host_length, 1e-6 * static_cast<double>(*slowest), 1e-6 * median};
+}
+
+void Run::report(std::span<const std::int64_t> computing_ns) {
+  if (setup_.world.rank() == 0 && update() % setup_.options.log_interval == 0) last_.straggler = find_straggler(computing_ns);
+  setup_.metrics->train(last_);
 }
 
 /// Ends the run after an update that is not finite, and says where that began: on the rank that is the first in the order of
@@ -249,23 +313,27 @@ void Run::write_trace() {
   setup_.trace_file.reset();
 }
 
-void Run::validate() {
+void Run::validate(const std::function<bool()>& stop) {
   if (!setup_.valid_batches) return;
+  const FlightNote note(flight_, "validate", update());
   const Timer timer;
-  double loss;
+  std::optional<double> loss;
   try {
-    loss = mean_loss(sharded_.executor(), *setup_.valid_batches, setup_.world, [&](std::size_t batches) {
+    const auto progress = [&](std::size_t batches) {
       setup_.metrics->validating(setup_.progress.update, batches, setup_.valid_batches->batches());
-    });
+    };
+    loss = mean_loss(sharded_.executor(), *setup_.valid_batches, setup_.world, progress, stop);
   } catch (const CollectiveError& error) {  // data that cannot be read: nothing of the training is wrong
     save(true);
     throw CollectiveError(format("{}; update {} is saved", error.what(), setup_.progress.update), error.speaker, error.all,
                           error.exit_code);
   }
-  setup_.metrics->valid({setup_.progress.update, loss, setup_.valid_batches->targets(), timer.seconds() * 1e3});
+  if (!loss) return setup_.metrics->say(format("the validation after update {} is left off: the run is to stop", update()));
+  setup_.metrics->valid({setup_.progress.update, *loss, setup_.valid_batches->targets(), timer.seconds() * 1e3});
 }
 
 void Run::save(bool wait) {
+  const FlightNote note(flight_, "save", update());
   const CheckpointHeader header = {.config = sharded_.model().config(),
                                    .progress = setup_.progress,
                                    .strategy = std::string(sharded_.placement().name),
@@ -274,6 +342,7 @@ void Run::save(bool wait) {
                                    .units = {sharded_.layout().units().begin(), sharded_.layout().units().end()},
                                    .optimizer = std::string(setup_.options.sharding.optimizer.kind->name),
                                    .options_json = json_text(setup_.options_json),
+                                   .arithmetic = setup_.arithmetic(),
                                    .model_folder = setup_.origin.model_folder,
                                    .version = version_string()};
   saver_->save(header, states(), wait);
@@ -301,7 +370,8 @@ void Run::finish(const std::string& next) {
              "  the process         {} used since its start{}",
              bytes(measured), bytes(setup_.memory.plan), bytes(process), on_cpu ? ", " + expected : " of the host's memory"));
   const double rate = static_cast<double>(setup_.progress.tokens - start_tokens_) / since_start_.seconds();
-  setup_.metrics->end({setup_.progress.update, setup_.progress.tokens, rate, measured, next});
+  setup_.metrics->end({setup_.progress.update, setup_.progress.tokens, rate, measured, next,
+                       setup_.progress.tokens - start_tokens_, energy_->total(world)});
 }
 
 }  // namespace fsdp

@@ -4,22 +4,28 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "optim/loss_scaler.hpp"
+#include "optim/spike_filter.hpp"
+#include "train/energy.hpp"
+#include "train/flight.hpp"
 #include "train/group_norms.hpp"
 #include "train/saver.hpp"
 #include "train/setup.hpp"
+#include "train/signals.hpp"
 #include "train/trace.hpp"
 
 namespace fsdp {
 
 class Run {
  public:
-  /// Takes the memory, fills the weights and reads the first batch. Throws CollectiveError. `setup` must outlive it.
-  explicit Run(Setup& setup);
+  /// Takes the memory, fills the weights and reads the first batch. What it does from then on is noted in `flight`. Throws
+  /// CollectiveError. `setup` and `flight` must outlive it.
+  Run(Setup& setup, FlightLanes& flight);
   Run(const Run&) = delete;
 
   /// Reads this rank's part of the next update, before anything of it begins: a rank that cannot read says so while all can
@@ -29,23 +35,30 @@ class Run {
   /// Where some rank could not: all throw its CollectiveError. Everything has been saved.
   [[noreturn]] void refuse_data();
 
-  /// One update, of the batch that was read ahead, in the sections of the plan: see Executor. update_parameters() ends it, and
-  /// writes the metrics. It returns false if the update overflowed in fp16, its batch was left out, and the loss scale is lower
-  /// now; it throws CollectiveError if the update is not finite otherwise.
+  /// One update, of the batch that was read ahead, in the sections of the plan: see Executor. update_parameters() ends it. It
+  /// returns false if the update was left out, as it overflowed in fp16 or was a spike: its batch is used up, and nothing else
+  /// is new but the loss scale and the statistics of spikes. It throws CollectiveError if the update is not finite otherwise.
   void begin_update();
   void forward_backward();
   void gradient_norm();
   bool update_parameters();
-  void validate();
+  /// How long this rank has computed in the last update, without waiting for others; 0: unknown (a GPU).
+  std::int64_t computing_ns() const;
+  /// Writes the metrics of the last update, which was not left out. `computing_ns`: of all ranks. Not collective.
+  void report(std::span<const std::int64_t> computing_ns);
+  void validate(const std::function<bool()>& stop = {});
   /// A checkpoint, unless this update has been saved already. Where saves are asynchronous it goes on while steps are done,
   /// unless `wait`.
   void save(bool wait);
   Saver& saver() { return *saver_; }
   const Saver& saver() const { return *saver_; }
 
+  FlightLanes& flight() const { return flight_; }
   /// All updates or all passes over the data are done.
   bool done() const { return setup_.done(); }
   std::uint64_t update() const { return setup_.progress.update; }
+  /// For requests that come from now until the next update is done.
+  Outlook outlook() const { return {update() + 1, last_update_s_, saver_->last_duration_s()}; }
 
   void warn(const std::string& text) { setup_.warn(text); }
   void say_stopping(const std::string& reason) { setup_.metrics->stop(update(), reason); }
@@ -59,11 +72,18 @@ class Run {
   std::vector<ShardState> states();
   void require_memory();
   void write_trace();
+  void gather_hosts();
+  std::optional<Straggler> find_straggler(std::span<const std::int64_t> computing_ns) const;
 
   Setup& setup_;
+  FlightLanes& flight_;
   ShardedModel& sharded_;
   std::uint64_t start_tokens_;
   std::optional<LossScaler> scaler_;  // fp16
+  std::optional<SpikeFilter> spikes_;
+  std::optional<EnergyMeter> energy_;
+  std::string hosts_;  // of all ranks, host_length characters each
+  TrainMetrics last_;  // the last update
   std::optional<GroupNorms> group_norms_;
   std::optional<Saver> saver_;
   std::optional<Recorder> recorder_;  // until its updates are written
@@ -71,6 +91,7 @@ class Run {
   std::exception_ptr data_problem_;   // why it was not
   UpdateScalars scalars_;             // of the update under way
   Timer since_start_, since_update_;
+  double last_update_s_ = -1;
   const BatchReader read_ = [this](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(micro, inputs, targets);
   };

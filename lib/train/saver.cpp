@@ -27,10 +27,13 @@ void Saver::save(const CheckpointHeader& header, std::span<const ShardState> sta
 }
 
 void Saver::finish() {
-  const Timer timer;
+  const double went_on_s = since_began_.seconds();
   const std::unique_ptr<CheckpointSave> save = std::move(save_);
+  metrics_.sync();  // no update that a checkpoint holds is missing in the metrics
   const std::filesystem::path folder = save->finish();
-  metrics_.save(last_, folder, since_began_.seconds() * 1e3, (stall_s_ + timer.seconds()) * 1e3);
+  last_duration_s_ = since_began_.seconds();
+  stall_s_ += last_duration_s_ - went_on_s;
+  metrics_.save(last_, folder, last_duration_s_ * 1e3, stall_s_ * 1e3);
   if (options_.keep_last == 0 || world_.rank() != 0) return;
   const std::string problem = remove_old_checkpoints(options_.folder, options_.keep_last, options_.keep_every);
   if (!problem.empty()) metrics_.say("warning: " + problem);

@@ -47,6 +47,8 @@ class Saver {
   bool is_due() const { return options_.interval_s > 0 && since_save_.seconds() >= options_.interval_s; }
   /// The update that was saved last, or where the run began.
   std::uint64_t last_update() const { return last_; }
+  /// How long the last save took that this run has finished, in seconds; negative before.
+  double last_duration_s() const { return last_duration_s_; }
 
  private:
   const SaveOptions& options_;
@@ -57,6 +59,7 @@ class Saver {
   std::uint64_t last_;
   std::unique_ptr<CheckpointSave> save_;
   Timer since_began_, since_save_;
+  double last_duration_s_ = -1;
   double stall_s_ = 0;  // how long training has stood still for the present save
 };
 

@@ -5,10 +5,14 @@
 #include <cstdio>
 
 #include "base/format.hpp"
+#include "base/narrow.hpp"
 #include "base/system.hpp"
 #include "base/version.hpp"
 #include "comm/agree.hpp"
+#include "comm/connection.hpp"
+#include "files/json.hpp"
 #include "fsdp/timeline.hpp"
+#include "fsdp/traffic.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "train/compute_device.hpp"
@@ -24,8 +28,9 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
   if (!options.dry_run) {
     agree(world, [&] { kind = choose_device(options.device); });
     start_device(kind);
+  } else {
+    agree(world, [&] { check_cpu_options(kind, options.cpu); });
   }
-  agree(world, [&] { check_cpu_options(kind, options.cpu); });
   look_at_machine();
   const bool first = world.rank() == 0;
   agree(world, [&] {
@@ -33,9 +38,11 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
     if (first && !options.dry_run) save_lock.emplace(options.save.folder);
     if (first && !options.dry_run && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
+  if (save_lock && !save_lock->taken_over().empty()) metrics->say(save_lock->taken_over());
   origin = find_origin(options, world);
   for (const std::string& warning : origin.warnings) warn(warning);
   if (origin.checkpoint) progress = origin.checkpoint->header().progress;
+  if (origin.checkpoint) note_arithmetic(origin.checkpoint->header());
   if (options.reset_optimizer) progress.optimizer_began = progress.update;
   agree(world, [&] { check_sharding(origin.config, options.sharding, world.size()); });
   const PlanOptions& wanted = options.sharding.plan;
@@ -76,6 +83,26 @@ void Setup::look_at_machine() {
     peak_flops = *per_core * cores;
 }
 
+std::string Setup::arithmetic() const {
+  if (device->kind() != DeviceKind::cpu) return device->description();
+  return format("{}, {} per rank", kernels::gemm_description(), plural(static_cast<std::size_t>(threads), "thread"));
+}
+
+/// An invariant run has the same bits as before if products have, and its micro-batches are the same.
+void Setup::note_arithmetic(const CheckpointHeader& before) {
+  if (!options.sharding.plan.invariant || !device) return;
+  const auto differs = [&](const std::string& how) {
+    warn(format("the bits will not be those of a run that was never stopped: {}", how));
+  };
+  if (const std::string& products = before.arithmetic; !products.empty() && products != arithmetic())
+    differs(format("products were made by {} before, and are by {} now; --threads sets the number of threads", products,
+                   arithmetic()));
+  const nlohmann::json then = parse_json(before.options_json), now = to_json(options);
+  for (const char* const key : {"invariant", "batch-size"})
+    if (then.is_object() && then.contains(key) && then[key] != now[key])
+      differs(format("--{} was {} before, and is {} now", key, json_excerpt(then[key]), json_excerpt(now[key])));
+}
+
 void Setup::warn(const std::string& text) { metrics->say("warning: " + with_option_names(text)); }
 
 void Setup::print_plan() const {
@@ -95,6 +122,30 @@ void Setup::print_plan() const {
               describe_operations(sharded->plan(), sharded->plan().update, layout).c_str(),
               draw_timeline(sharded->plan().update, layout, block_numel).c_str());
 }
+
+/// Collective.
+std::optional<NodeTraffic> Setup::traffic_of_nodes() {
+  const Mesh& mesh = sharded->mesh();
+  const auto nodes = narrow<int>(world.sum(std::int64_t{node->rank() == 0}));
+  if (!world.all(node->size() * nodes == world.size() && node->rank() == world.rank() % node->size())) return std::nullopt;
+  const Cluster cluster = {nodes, node->size(), find_connection(options.comm.kind).between};
+  const ClusterTraffic traffic =
+      traffic_of_cluster(collectives_of_update(sharded->plan().update, options.sharding.plan.micro_batches),
+                         {mesh.shard->size(), mesh.replicate->size()}, cluster);
+  return NodeTraffic{nodes, traffic.rank.total(), mesh.nccl ? traffic.ring_out_of_node : traffic.out_of_node};
+}
+
+namespace {
+
+std::string describe_traffic(int shard_ranks, int node_ranks, const NodeTraffic& traffic) {
+  const auto bytes = [](std::uint64_t n) { return format_bytes(static_cast<double>(n)); };
+  const std::string where = traffic.nodes == 1 ? "" : node_ranks % shard_ranks == 0 ? " within a node" : " on several nodes";
+  return format("shards: {}; for an update a rank sends {}{}",
+                shard_ranks == 1 ? "none" : format("groups of {} ranks{}", shard_ranks, where), bytes(traffic.sent),
+                traffic.nodes == 1 ? "" : format(", and a node {} to the others", bytes(traffic.out_of_node)));
+}
+
+}  // namespace
 
 void Setup::announce() {
   const Plan& plan = sharded->plan();
@@ -122,6 +173,9 @@ void Setup::announce() {
                       plural(model.blocks(), "block"), model.config().width, sharded->placement().name,
                       plural(static_cast<std::size_t>(world.size()), "rank"), plural(cut.sequences_per_update(), "sequence"),
                       cut.T));
+  const int shard_ranks = sharded->mesh().shard->size();
+  const std::optional<NodeTraffic> traffic = traffic_of_nodes();
+  if (traffic && world.size() > 1) metrics->say(describe_traffic(shard_ranks, node->size(), *traffic));
   metrics->say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory));
   metrics->start({.version = version_string(),
                   .world_size = world.size(),
@@ -130,7 +184,10 @@ void Setup::announce() {
                   .parameters = model.parameter_count(),
                   .plan_peak_bytes = plan.peak_bytes,
                   .step = progress.update,
-                  .max_step = last_update()});
+                  .max_step = last_update(),
+                  .shard_ranks = shard_ranks,
+                  .traffic = traffic,
+                  .sequences = progress.data.sequences});
 }
 
 bool Setup::done() const {

@@ -39,6 +39,8 @@ struct Setup {
   /// Share of what the cores of the job can do, if that has been measured.
   std::optional<double> mfu(double tokens_per_second) const;
   void warn(const std::string& text);
+  /// What makes products here: their bits depend on it.
+  std::string arithmetic() const;
 
   const TrainOptions& options;
   Communicator& world;
@@ -63,8 +65,10 @@ struct Setup {
  private:
   void start_device(DeviceKind kind);
   void look_at_machine();
+  void note_arithmetic(const CheckpointHeader& before);
   void open_files();
   void open_data();
+  std::optional<NodeTraffic> traffic_of_nodes();
   void announce();
 };
 

@@ -4,9 +4,12 @@
 #include <atomic>
 #include <csignal>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include <unistd.h>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -32,6 +35,35 @@ sigset_t watched() {
 std::atomic<int> watches{0};
 std::atomic<int> stops_before{0}, saves_before{0};  // counts when the last watch ended: what came since is for the next one
 
+/// What the watch that leads has to say to the first signal that asks to stop, from the thread that takes signals.
+struct Announcement {
+  std::FILE* out;
+  Outlook outlook;
+};
+std::mutex announcing;
+std::optional<Announcement> announcement;  // nothing while there is no such watch, and once it has been said
+
+const char* name_of(int signal) {
+  for (const auto& [number, name] : stop_signals)
+    if (number == signal) return name;
+  return "a signal";
+}
+
+void announce_stop(int signal) {
+  const std::lock_guard lock(announcing);
+  if (!announcement) return;
+  const auto& [out, outlook] = *announcement;
+  const std::string which = outlook.update == 0 ? "the first update of this start" : format("update {}", outlook.update);
+  std::string text = format("{}: saving after {}, then stopping", name_of(signal), which);
+  if (outlook.update_s >= 0) text += format("; the last update took {}", format_duration(outlook.update_s));
+  if (outlook.save_s >= 0) text += format("; the last save took {}", format_duration(outlook.save_s));
+  text += "\n";
+  if (isatty(fileno(out))) text.insert(0, "\r\x1b[K");  // in the place of a bar, which is drawn again
+  std::fwrite(text.data(), 1, text.size(), out);
+  std::fflush(out);
+  announcement.reset();
+}
+
 /// Ends the process as if the signal had never been held.
 void act_by_default(int signal) {
   sigset_t one;
@@ -55,6 +87,7 @@ void wait_for_signals() {
       interrupted = interrupted || signal == SIGINT;
       last_stop = signal;
       ++stops;
+      announce_stop(signal);
     }
   }
 }
@@ -69,13 +102,15 @@ void hold_signals() {
   std::call_once(once, [] { std::thread(wait_for_signals).detach(); });
 }
 
-SignalWatch::SignalWatch(std::filesystem::path save_dir, bool looks_at_files)
-    : save_dir_(std::move(save_dir)),
-      looks_at_files_(looks_at_files),
-      stops_at_start_(stops_before),
-      saves_at_start_(saves_before) {
+SignalWatch::SignalWatch(std::filesystem::path save_dir, bool leads, std::FILE* out)
+    : save_dir_(std::move(save_dir)), leads_(leads), stops_at_start_(stops_before), saves_at_start_(saves_before) {
   ++watches;
   hold_signals();
+  if (leads_) {
+    const std::lock_guard lock(announcing);
+    announcement = {out, {}};
+  }
+  if (stops != stops_at_start_) announce_stop(last_stop);  // it has waited for this watch
   poll();
 }
 
@@ -89,6 +124,10 @@ std::string SignalWatch::left_over() const {
 }
 
 SignalWatch::~SignalWatch() {
+  if (leads_) {
+    const std::lock_guard lock(announcing);
+    announcement.reset();
+  }
   if (--watches == 0) stops_before = stops.load(), saves_before = saves.load();
 }
 
@@ -97,8 +136,13 @@ bool SignalWatch::look_for(const char* name) const {
   return std::filesystem::is_regular_file(save_dir_ / name, ignored);
 }
 
+void SignalWatch::expect(const Outlook& outlook) {
+  const std::lock_guard lock(announcing);
+  if (leads_ && announcement) announcement->outlook = outlook;
+}
+
 Requests SignalWatch::poll() {
-  if (looks_at_files_ && timer_.seconds() >= next_look_s_) {
+  if (leads_ && timer_.seconds() >= next_look_s_) {
     next_look_s_ = timer_.seconds() + 1;
     stop_file_ = stop_file_ || look_for("stop");
     if (!save_file_ && !save_stays_ && look_for("save")) save_file_ = true, ++save_files_;
@@ -108,9 +152,7 @@ Requests SignalWatch::poll() {
 }
 
 std::string SignalWatch::stop_reason() const {
-  if (stops != stops_at_start_)
-    for (const auto& [signal, name] : stop_signals)
-      if (signal == last_stop) return name;
+  if (stops != stops_at_start_) return name_of(last_stop);
   return stop_file_ ? format("the file {}", (save_dir_ / "stop").string()) : "another rank";
 }
 

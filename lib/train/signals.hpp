@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 
@@ -23,15 +24,25 @@ struct Requests {
 /// SIGUSR1 and SIGUSR2 wait for one, SIGTERM and SIGINT end the process as without all this; a second SIGINT always does.
 void hold_signals();
 
+/// What is said when a signal asks to stop: the update after which the run saves, and how long the last update and the last
+/// save took, in seconds; negative where there was none.
+struct Outlook {
+  std::uint64_t update = 0;  // 0: the first has not begun
+  double update_s = -1, save_s = -1;
+};
+
 class SignalWatch {
  public:
-  /// Only a rank that `looks_at_files` (rank 0) looks for the files, at most once a second.
-  SignalWatch(std::filesystem::path save_dir, bool looks_at_files);
+  /// Only the rank that `leads` (rank 0) looks for the files, at most once a second, and says on `out` that a signal to stop
+  /// has come, at once: the run itself may need minutes until it has done the update under way and saved.
+  SignalWatch(std::filesystem::path save_dir, bool leads, std::FILE* out = stderr);
   SignalWatch(const SignalWatch&) = delete;
   ~SignalWatch();
 
   /// Counts that never fall.
   Requests poll();
+  /// What to say from now on. Only the rank that leads says it.
+  void expect(const Outlook& outlook);
   /// "SIGUSR1", "the file checkpoints/stop", or "another rank" if this rank has not been asked to stop.
   std::string stop_reason() const;
   /// Requests that lay in the save folder when this began, in words; empty if none did. They are honoured, too.
@@ -46,7 +57,7 @@ class SignalWatch {
   std::string remove_request(const char* name, const char* consequence) const;
 
   std::filesystem::path save_dir_;
-  bool looks_at_files_;
+  bool leads_;
   int stops_at_start_, saves_at_start_;
   bool stop_file_ = false, save_file_ = false, save_stays_ = false;
   std::size_t save_files_ = 0;  // seen so far

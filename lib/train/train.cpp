@@ -1,11 +1,19 @@
 #include "train/train.hpp"
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
+#include "base/narrow.hpp"
 #include "base/program.hpp"
 #include "comm/agree.hpp"
 #include "files/json.hpp"
+#include "train/flight.hpp"
+#include "train/job_end.hpp"
 #include "train/machine.hpp"
 #include "train/run.hpp"
 #include "train/signals.hpp"
@@ -52,41 +60,101 @@ void say_nothing_to_do(Setup& setup) {
 
 struct AgreedRequests {
   Requests asked;
-  bool due;      // by the clock of rank 0
-  bool writing;  // some rank still writes its part of a save
-  bool blind;    // some rank cannot read its part of the next update
+  bool due = false;      // by the clock of rank 0
+  bool writing = false;  // some rank still writes its part of a save
+  bool blind = false;    // some rank cannot read its part of the next update
+  bool ends = false;     // on rank 0: the end of the job is near
 };
 
-/// The most that any rank has been asked. Collective.
-AgreedRequests agreed_requests(SignalWatch& watch, const Run& run, Group& world) {
-  const Requests mine = watch.poll();
-  std::size_t counts[5] = {mine.stop, mine.save, world.rank() == 0 && run.saver().is_due(), !run.saver().wrote_its_part(),
-                           !run.can_read()};
-  world.max(counts);
-  return {{counts[0], counts[1]}, counts[2] > 0, counts[3] > 0, counts[4] > 0};
+/// What all ranks tell each other after an update, in one sum, in memory that is taken once.
+class Agreement {
+ public:
+  explicit Agreement(Group& world)
+      : world_(world),
+        told_(fields * static_cast<std::size_t>(world.size())),
+        computing_ns_(static_cast<std::size_t>(world.size())) {}
+
+  /// The most that any rank has been asked, and how long each has computed. The end of the job is known to rank 0. Collective.
+  AgreedRequests after_update(SignalWatch& watch, std::optional<JobEnd>& job_end, const Run& run) {
+    const FlightNote note(run.flight(), "agree on requests to stop or save", run.update(), FlightNote::Kind::exchange);
+    const Requests mine = watch.poll();
+    AgreedRequests agreed;
+    agreed.ends = job_end && job_end->is_near();
+    std::fill(told_.begin(), told_.end(), 0);
+    std::int64_t* const told = told_of(world_.rank());
+    told[0] = narrow<std::int64_t>(mine.stop) + agreed.ends;
+    told[1] = narrow<std::int64_t>(mine.save);
+    told[2] = world_.rank() == 0 && run.saver().is_due();
+    told[3] = !run.saver().wrote_its_part();
+    told[4] = !run.can_read();
+    told[5] = run.computing_ns();
+    world_.sum(told_);
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      const std::int64_t* const theirs = told_of(rank);
+      agreed.asked.stop = std::max(agreed.asked.stop, static_cast<std::size_t>(theirs[0]));
+      agreed.asked.save = std::max(agreed.asked.save, static_cast<std::size_t>(theirs[1]));
+      agreed.due = agreed.due || theirs[2] > 0;
+      agreed.writing = agreed.writing || theirs[3] > 0;
+      agreed.blind = agreed.blind || theirs[4] > 0;
+      computing_ns_[static_cast<std::size_t>(rank)] = theirs[5];
+    }
+    return agreed;
+  }
+  /// Of each rank in the last update; 0: unknown.
+  const std::vector<std::int64_t>& computing_ns() const { return computing_ns_; }
+
+ private:
+  static constexpr std::size_t fields = 6;
+  std::int64_t* told_of(int rank) { return told_.data() + fields * static_cast<std::size_t>(rank); }
+
+  Group& world_;
+  std::vector<std::int64_t> told_, computing_ns_;
+};
+
+/// On rank 0, where the run is to stop before the end of its job: that end. Collective.
+std::optional<JobEnd> find_job_end(const TrainOptions& options, Setup& setup, Group& world) {
+  std::optional<JobEnd> end;
+  agree(world, [&] {
+    if (options.stop_before_s > 0 && world.rank() == 0) end.emplace(options.stop_before_s);
+  });
+  if (end && !end->seconds_left()) setup.warn("--stop-before does nothing (this job has no end)");
+  return end;
 }
 
-}  // namespace
+/// Stopping takes an update and a save. Says so once they have taken longer than the run leaves itself; returns whether it has.
+bool warn_of_short_lead(const TrainOptions& options, Run& run) {
+  const Outlook outlook = run.outlook();
+  const double needed_s = outlook.update_s + outlook.save_s;
+  if (options.stop_before_s == 0 || outlook.save_s < 0 || needed_s <= options.stop_before_s) return false;
+  run.warn(format("--stop-before {} may be too short (the last update and the last save took {} together); give it more",
+                  format_duration(options.stop_before_s), format_duration(needed_s)));
+  return true;
+}
 
-int train(const TrainOptions& options, Communicator& world) {
-  require_same_options(options, world);
-  SignalWatch watch(options.save.folder, world.rank() == 0);
-  Setup setup(options, world);
-  if (options.dry_run) return setup.print_plan(), exit_code::done;
-  if (setup.done()) return say_nothing_to_do(setup), exit_code::done;
-  Run run(setup);
+/// Updates until the last one, or until the run is asked to stop. Collective.
+int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
+  const TrainOptions& options = setup.options;
+  Communicator& world = setup.world;
+  std::optional<JobEnd> job_end = find_job_end(options, setup, world);
+  Run run(setup, flight);
   if (const std::string text = watch.left_over(); !text.empty()) run.warn(text);
+  Agreement agreement(world);
+  bool lead_is_short = false;
 
+  watch.expect(run.outlook());
   std::size_t saves_honoured = 0;
   while (!run.done()) {
     run.begin_update();
     run.forward_backward();  // of every micro-batch, with the gathers and reductions that they need
     run.gradient_norm();
-    const bool done = run.update_parameters();  // else it overflowed: nothing is new but the loss scale
+    const bool done = run.update_parameters();  // else it was left out
     run.read_ahead();                           // the next update's batch
 
-    const auto [requests, due, writing, blind] = agreed_requests(watch, run, world);
+    const auto [requests, due, writing, blind, ends] = agreement.after_update(watch, job_end, run);
+    if (done) run.report(agreement.computing_ns());
+    watch.expect(run.outlook());  // what comes now is honoured after the next update
     if (run.saver().saving() && !writing) run.saver().finish();
+    lead_is_short = lead_is_short || warn_of_short_lead(options, run);
     const bool asked = requests.save > saves_honoured, stop = requests.stop > 0;
     const bool wait = asked || stop || blind;
     if (due || (done && every(options.save.interval_updates, run.update())) || wait) run.save(wait);
@@ -97,18 +165,30 @@ int train(const TrainOptions& options, Communicator& world) {
     if (stop) problem = watch.honoured_stop();
     if (!problem.empty()) run.warn(problem);
     if (stop && !run.done()) {
-      run.say_stopping(watch.stop_reason());
+      run.say_stopping(ends ? job_end->reason() : watch.stop_reason());
       run.finish("stopped on request; " + how_to_continue(options));
       world.barrier();
       return exit_code::stopped;
     }
-    if (done && every(options.validate_interval_updates, run.update()) && !run.done()) run.validate();
+    if (done && every(options.validate_interval_updates, run.update()) && !run.done())
+      run.validate([&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); });
   }
   run.save(true);
   run.validate();
   run.finish("done; fsdp-evaluate, fsdp-inspect and fsdp-consolidate read " + options.save.folder.string());
   world.barrier();
   return exit_code::done;
+}
+
+}  // namespace
+
+int train(const TrainOptions& options, Communicator& world) {
+  require_same_options(options, world);
+  SignalWatch watch(options.save.folder, world.rank() == 0);
+  Setup setup(options, world);
+  if (options.dry_run) return setup.print_plan(), exit_code::done;
+  if (setup.done()) return say_nothing_to_do(setup), exit_code::done;
+  return with_flight_record(setup, [&](FlightLanes& flight) { return run_updates(setup, watch, flight); });
 }
 
 }  // namespace fsdp

@@ -112,6 +112,57 @@ BOOST_AUTO_TEST_CASE(files_that_were_left) {
   SaveLock taken(folder.path());
 }
 
+// A squeue of ours answers for Slurm.
+BOOST_AUTO_TEST_CASE(a_slurm_job_that_is_over_holds_nothing) {
+  const TemporaryFolder folder, programs;
+  const fs::path saves = folder / "saves", squeue = programs / "squeue";
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (programs.path().string() + ":" + path).c_str(), 1);
+  const auto answer = [&](const std::string& script) {
+    fs::remove(squeue);
+    std::ofstream(squeue) << "#!/bin/sh\n" << script << "\n";
+    fs::permissions(squeue, fs::perms::owner_all);
+  };
+  const auto leave = [&](const std::string& job, const std::string& cluster) {
+    fs::create_directories(saves);
+    std::ofstream(saves / "lock") << format(
+        R"({{"host":"elsewhere","process":77,"slurm_job":"{}","slurm_cluster":"{}","since":1}})", job, cluster);
+  };
+  const auto is_refused = [&] {
+    try {
+      const SaveLock lock(saves, 0);
+      CHECK_CONTAINS(lock.taken_over(), "Slurm job 123, which is over");
+      return false;
+    } catch (const RunError&) {
+      return true;
+    }
+  };
+  setenv("SLURM_JOB_ID", "124", 1);
+  setenv("SLURM_CLUSTER_NAME", "big", 1);
+  leave("123", "big");
+  for (const char* runs : {"echo 123 RUNNING", "echo 122 RUNNING; echo 123 COMPLETING", "echo 123 PENDING",
+                           "echo cannot reach slurmctld >&2; exit 1", "kill -9 $$"}) {
+    answer(runs);
+    BOOST_TEST(is_refused(), runs);
+  }
+  answer("exit 0");
+  leave("123", "another");  // whose jobs squeue does not know
+  BOOST_TEST(is_refused());
+  leave("123", "");
+  BOOST_TEST(is_refused());
+  leave("123; exit 0", "big");
+  BOOST_TEST(is_refused());
+  for (const char* over :
+       {"exit 0", "echo 122 RUNNING; echo 1234 RUNNING", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"}) {
+    leave("123", "big");
+    answer(format("[ \"$*\" = '-h -o %A %T -j 123' ] || exit 3\n{}", over));
+    BOOST_TEST(!is_refused(), over);
+  }
+  setenv("PATH", path.c_str(), 1);
+  unsetenv("SLURM_JOB_ID");
+  unsetenv("SLURM_CLUSTER_NAME");
+}
+
 BOOST_AUTO_TEST_CASE(folders_that_cannot_be) {
   const TemporaryFolder folder;
   std::ofstream(folder / "file") << "x";

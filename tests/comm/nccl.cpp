@@ -6,11 +6,14 @@
 #include <atomic>
 #include <cmath>
 
+#include "base/timer.hpp"
 #include "comm/agree.hpp"
 #include "comm/collective_checks.hpp"
 #include "comm/nccl.hpp"
 #include "comm/threads/threads.hpp"
 #include "device/memory_view.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/loss_sum.hpp"
 #include "support/gpu.hpp"
 #include "support/threaded_device.hpp"
 
@@ -204,6 +207,30 @@ BOOST_AUTO_TEST_CASE(slots_are_registered_and_outlive_their_groups) {
       for (std::size_t i = 0; i < n; ++i) require(x[i] == 0, "zeros");
     });
     const Buffer released = rank.nccl.allocate(rank.device, 64);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(what_a_stream_does_before_a_collective_does_not_count_as_a_wait_for_ranks) {
+  constexpr double timeout_s = 0.5;
+  on_gpus(1, {.timeout_s = timeout_s}, [](Rank& rank) {
+    constexpr std::size_t n = std::size_t{1} << 20;
+    OnDevice<float> x(rank.device, rank.stream, std::vector<float>(n, 1.0f));
+    OnDevice<kernels::LossSum> total(rank.device, rank.stream, {kernels::LossSum{}});
+    const auto work = [&] { kernels::add_losses(rank.stream, *total.data(), x.data(), n); };
+    double once_s = 0;
+    for (int round = 0; round < 2; ++round) {
+      const Timer timer;
+      on_stream(rank.stream, work);
+      once_s = timer.seconds();
+    }
+    const int times = 1 + static_cast<int>(6 * timeout_s / once_s);
+    const Timer timer;
+    on_stream(rank.stream, [&] {
+      for (int i = 0; i < times; ++i) work();
+      rank.nccl.all_gather(rank.stream, x.data(), x.data(), n, DType::f32);
+    });
+    require(timer.seconds() > 1.5 * timeout_s, "the work took longer than the longest wait");
+    require(total.fetch()[0].value() == static_cast<double>(n) * (times + 2), "all work was done");
   });
 }
 

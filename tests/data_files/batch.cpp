@@ -26,14 +26,14 @@ struct CountingFile {
   TokenFile open() const { return TokenFile(folder / "t.bin"); }
 };
 
-/// The sequences that all ranks read in one update, in order of rank and micro-batch.
+/// The sequences that all ranks read in one update, in order of micro-batch and rank.
 std::vector<std::size_t> sequences_read(const TokenFile& file, std::size_t T, std::size_t B, std::size_t K, int ranks,
                                         std::uint64_t position) {
   std::vector<std::size_t> read;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const TrainBatches batches(file, {B, T, K, rank, ranks}, 65536);
-    std::vector<std::int32_t> inputs(B * T), targets(B * T);
-    for (std::size_t micro = 0; micro < K; ++micro) {
+  for (std::size_t micro = 0; micro < K; ++micro)
+    for (int rank = 0; rank < ranks; ++rank) {
+      const TrainBatches batches(file, {B, T, K, rank, ranks}, 65536);
+      std::vector<std::int32_t> inputs(B * T), targets(B * T);
       batches.read(position, micro, inputs.data(), targets.data());
       for (std::size_t i = 0; i < B * T; ++i) BOOST_TEST_REQUIRE(targets[i] == inputs[i] + 1);
       for (std::size_t b = 0; b < B; ++b) {
@@ -41,7 +41,6 @@ std::vector<std::size_t> sequences_read(const TokenFile& file, std::size_t T, st
         read.push_back(static_cast<std::size_t>(inputs[b * T]) / T);
       }
     }
-  }
   return read;
 }
 

@@ -76,6 +76,38 @@ BOOST_AUTO_TEST_CASE(a_token_outside_the_vocabulary_is_named_with_its_position) 
   CHECK_CONTAINS(message, "vocabulary of 32");
 }
 
+BOOST_AUTO_TEST_CASE(tokens_of_32_bits) {
+  const TemporaryFolder folder;
+  const auto path = folder / "t.bin";
+  std::vector<std::uint32_t> tokens(10'000);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint32_t>(13 * i);  // up to 129,987
+  write_token_file(path, tokens);
+  const std::string bytes = read_file(path);
+  BOOST_TEST(bytes.substr(0, 1024) == with_header(20240801, 7, 10'000, 0));
+  BOOST_TEST(bytes.size() == 1024 + 4 * tokens.size());
+  BOOST_TEST(std::memcmp(bytes.data() + 1024, tokens.data(), 4 * tokens.size()) == 0);
+
+  const TokenFile file(path);
+  BOOST_TEST(file.tokens() == tokens.size());
+  constexpr std::size_t T = 5'000;  // longer than what is read at a time
+  std::vector<std::int32_t> inputs(T), targets(T);
+  file.read(1, T, 130'000, inputs.data(), targets.data());
+  for (std::size_t t = 0; t < T; ++t) {
+    const std::size_t i = T + t;
+    if (inputs[t] != (i + 1 < tokens.size() ? static_cast<int>(13 * i) : 0)) BOOST_ERROR("input " << t);
+    if (targets[t] != (i + 1 < tokens.size() ? static_cast<int>(13 * (i + 1)) : -1)) BOOST_ERROR("target " << t);
+  }
+  file.check_vocabulary(129'988, 0, 1);
+  CHECK_CONTAINS(message_of([&] { file.check_vocabulary(128'000, 2, 3); }), "token 129987 at position 9999 of '");
+  // No sign is lost.
+  write_file(path, bytes.substr(0, 1024 + 4 * 9'999) + "\xff\xff\xff\xff");
+  CHECK_CONTAINS(message_of([&] { TokenFile(path).check_vocabulary(130'000, 0, 1); }), "token 4294967295 at position 9999");
+  write_file(path, with_header(20240801, 1, 10, 40));
+  CHECK_CONTAINS(message_of([&] { TokenFile wrong(path); }), "version 1, only version 7 with tokens of 32 bits");
+  write_file(path, with_header(20240801, 7, 10, 39));
+  CHECK_CONTAINS(message_of([&] { TokenFile wrong(path); }), "truncated: its header says 10 tokens, 9 are there");
+}
+
 BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
   const TemporaryFolder folder;
   const auto path = folder / "bad.bin";

@@ -69,7 +69,7 @@ History train(Executor& executor, std::size_t micro_batches, int ranks) {
     history.losses.push_back(result.loss);
     history.norms.push_back(result.gradient_norm);
   }
-  history.losses.push_back(executor.evaluate(read_tokens));
+  history.losses.push_back(executor.evaluate(read_tokens).value());
   const ShardState parameters = executor.parameters();
   for (std::size_t u = 0; u < parameters.units.size(); ++u) history.weights.push_back(parameters.values(u));
   return history;

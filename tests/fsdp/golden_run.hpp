@@ -107,23 +107,22 @@ inline History train_golden(const std::string& name, const Case& c) {
     for (std::size_t u = 1; u <= updates; ++u) {
       const auto read = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
         for (std::size_t s = 0; s < B; ++s) {
-          const std::size_t first =
-              ((u - 1) * G + (static_cast<std::size_t>(world.rank()) * c.micro_batches + micro) * B + s) * T;
+          const std::size_t first = ((u - 1) * G + (micro * N + static_cast<std::size_t>(world.rank())) * B + s) * T;
           std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(first), T, inputs + s * T);
           std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(first) + 1, T, targets + s * T);
         }
       };
-      const UpdateResult result = executor.run_update(
-          read, {.update = u,
-                 .learning_rate = run["steps"][u - 1]["lr"],
-                 .clip_norm = run["clip_norm"],
-                 .dropout = {.residual = c.dropout,
-                             .attention = c.dropout,
-                             .seed = 11,
-                             .update = u,
-                             .first_sequence = static_cast<std::uint64_t>(world.rank()) * c.micro_batches * B},
-                 .tokens = static_cast<double>(G * T),
-                 .loss_scale = c.precision == DType::f16 ? 1024.0 : 1.0});
+      const UpdateResult result =
+          executor.run_update(read, {.update = u,
+                                     .learning_rate = run["steps"][u - 1]["lr"],
+                                     .clip_norm = run["clip_norm"],
+                                     .dropout = {.residual = c.dropout,
+                                                 .attention = c.dropout,
+                                                 .seed = 11,
+                                                 .update = u,
+                                                 .first_sequence = static_cast<std::uint64_t>(world.rank()) * B},
+                                     .tokens = static_cast<double>(G * T),
+                                     .loss_scale = c.precision == DType::f16 ? 1024.0 : 1.0});
       expect(result.finite(), "every update is finite");  // Boost.Test is not for several threads
       if (u == 1) collect(history.first_gradients, sharded, executor.gradients());
       if (world.rank() == 0) history.losses.push_back(result.loss), history.norms.push_back(result.gradient_norm);

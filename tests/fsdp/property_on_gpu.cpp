@@ -26,3 +26,14 @@ BOOST_AUTO_TEST_CASE(a_gpu_trains_like_a_cpu) {
   std::printf("%zu random jobs agree with one rank on the CPU, %zu of them by NCCL (%zu more had nothing to train or wrap)\n",
               run, by_nccl, passed_over);
 }
+
+BOOST_AUTO_TEST_CASE(an_invariant_update_has_the_same_bits_on_any_number_of_gpus) {
+  std::size_t ranks = 1;
+  each_random_job(8, 4, [&](const Job& any, std::uint64_t number) {
+    ranks = ranks == 4 ? 2 : 4;
+    const std::size_t micro_batches = 4 * (1 + number % 3);
+    const Outcome one = train(invariant_job(any, micro_batches, 1), Threads::of_gpu);
+    const Threads threads = number % 2 == 0 ? Threads::of_own_gpu : Threads::of_gpu;
+    BOOST_TEST(same_bits(train(invariant_job(any, micro_batches, ranks), threads), one));
+  });
+}

@@ -95,11 +95,11 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
     executor.initialize_parameters(5);
     executor.publish_parameters();
     initial[static_cast<std::size_t>(world.rank())] = part_of(sharded, executor.parameters());
-    const std::size_t first = static_cast<std::size_t>(world.rank()) * K * B;
+    const std::size_t first = static_cast<std::size_t>(world.rank()) * B;
     for (std::uint64_t u = 1; u <= job.updates; ++u) {
       const auto read = [&](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
         for (std::size_t i = 0; i < B * T; ++i) {
-          const std::size_t token = (u * 1000 + first + micro * B) * T + i;
+          const std::size_t token = (u * 1000 + first + micro * N * B) * T + i;
           inputs[i] = static_cast<std::int32_t>(token * token % 1009 % V);
           targets[i] = static_cast<std::int32_t>((token + 1) * (token + 1) % 1009 % V);
         }
@@ -252,6 +252,21 @@ inline Job random_job(std::uint64_t seed, std::uint64_t number) {
   if (dice.once_in(4)) s.plan.offload_parameters = true;
   job.seed = seed * 1000003 + number;
   job.description = describe(job, seed, number);
+  return job;
+}
+
+/// A random job whose update is of `micro_batches` in all, on as many ranks.
+inline Job invariant_job(Job job, std::size_t micro_batches, std::size_t ranks) {
+  ShardingOptions& s = job.sharding;
+  job.ranks = static_cast<int>(ranks);
+  s.shard_group_size = ranks == 1 ? 1 : 2;
+  s.plan.micro_batches = micro_batches / ranks;
+  s.plan.invariant = true;
+  s.plan.accumulate_unsharded = false;
+  s.types.gradient = DType::f32;
+  s.batch.B = 1;
+  job.updates = 3;
+  job.description = format("{} micro-batches of {} ranks: {}", s.plan.micro_batches, ranks, describe(job, 0, job.seed));
   return job;
 }
 

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
 #include "base/options.hpp"
 #include "base/system.hpp"
 #include "checkpoint/checkpoint.hpp"
@@ -29,6 +30,8 @@
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "nn/parameters.hpp"
+#include "text/tokenizer.hpp"
+#include "text/utf8.hpp"
 #include "train/options.hpp"
 
 namespace fsdp::fuzz {
@@ -495,11 +498,15 @@ Target make_token_file(const fs::path& folder) {
     write_token_file(path, std::span(tokens).first(n));
     target.corpus.push_back(read_file(path));
   }
+  const std::vector<std::uint32_t> wide(tokens.begin(), tokens.end());
+  write_token_file(path, wide);
+  target.corpus.push_back(read_file(path));
   target.accepts = [=](std::string_view bytes) {
     write_file(path, bytes);
     return !is_refused([&] {
       const TokenFile file(path);
-      require(1024 + 2 * file.tokens() == bytes.size(), "another number of tokens than there are");
+      const std::size_t token_bytes = read_file(path).substr(4, 1) == "\7" ? 4 : 2;  // the version
+      require(1024 + token_bytes * file.tokens() == bytes.size(), "another number of tokens than there are");
       constexpr std::size_t vocabulary = 256, T = 7, parts = 3;
       for (std::size_t part = 0; part < parts; ++part) file.check_vocabulary(vocabulary, part, parts);
       std::vector<std::int32_t> inputs(T), targets(T);
@@ -510,6 +517,51 @@ Target make_token_file(const fs::path& folder) {
                   "a token outside the vocabulary");
       }
     });
+  };
+  return target;
+}
+
+// --- tokenizers ---
+
+/// Whatever the tokenizer is: its ids are of its vocabulary, and what becomes text again is UTF-8.
+void use_tokenizer(const Tokenizer& tokenizer, std::size_t most_ids) {
+  for (const std::string_view text : {"It's  a <s> test\n\n of 1234 caf\u00e9s \u4e00\u4e8c \U0001f600", "\xff\xc3", ""}) {
+    const auto ids = tokenizer.encode(text);
+    for (const TokenId id : ids)
+      require(id >= 0 && static_cast<std::size_t>(id) < tokenizer.vocab_size(), "an id that is no token");
+    require(ids.size() < most_ids, format("{} tokens of {} bytes", ids.size(), text.size()));
+    const std::string back = tokenizer.decode(ids);
+    require(valid_until(back) == back.size(), "text that is not UTF-8");
+  }
+}
+
+Target make_tokenizer_json(const fs::path& folder) {
+  Target target;
+  target.is_text = true;
+  for (const char* const name : {"gpt2", "llama3", "nfkd", "added", "mistral", "unknown"}) {
+    // Short, so that what is changed is seldom one of many tokens alike.
+    nlohmann::json json = parse_json(read_file(fs::path(FSDP_TEST_DATA) / "tokenizers" / (std::string(name) + ".json")));
+    json["model"]["merges"].get_ref<nlohmann::json::array_t&>().resize(4);
+    target.corpus.push_back(json_text(json));
+  }
+  const fs::path path = folder / "tokenizer.json";
+  target.accepts = [=](std::string_view bytes) {
+    write_file(path, bytes);
+    return !is_refused([&] { use_tokenizer(*read_tokenizer_json(path), 100'000); });
+  };
+  return target;
+}
+
+Target make_tokenizer_model(const fs::path& folder) {
+  Target target;
+  target.has_limits = true;
+  for (const char* const name : {"bpe.model", "unigram.model"})
+    target.corpus.push_back(read_file(fs::path(FSDP_TEST_DATA) / "tokenizers" / name));
+  const fs::path path = folder / "tokenizer.model";
+  target.accepts = [=](std::string_view bytes) {
+    write_file(path, bytes);
+    // What a model says of normal forms may be long.
+    return !is_refused([&] { use_tokenizer(*read_sentencepiece(path), 10'000'000); });
   };
   return target;
 }
@@ -676,6 +728,8 @@ constexpr NamedTarget named[] = {{"marker", make_marker},
                                  {"config_json", make_config_json},
                                  {"llama_config_json", make_llama_config},
                                  {"token_file", make_token_file},
+                                 {"tokenizer_json", make_tokenizer_json},
+                                 {"tokenizer_model", make_tokenizer_model},
                                  {"journal", make_journal},
                                  {"journal_of_folder", make_journal_of_folder},
                                  {"lock", make_lock},

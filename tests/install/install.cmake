@@ -26,7 +26,7 @@ set(bin ${FOLDER}/moved/${BIN})
 # Programs use the library beside them.
 file(GLOB programs ${bin}/fsdp-*)
 list(LENGTH programs count)
-if(count LESS 8)
+if(count LESS 9)
   message(FATAL_ERROR "${count} programs were installed: ${programs}")
 endif()
 if(CUDA)  # what libfsdp loads where there are GPUs
@@ -52,6 +52,8 @@ run(${FOLDER}/job ${MPIRUN} -np 2 ${bin}/fsdp-train tokens.bin --arch gpt2 --voc
 expect_text("step 2/2")
 run(${FOLDER}/job ${bin}/fsdp-inspect checkpoints)
 expect_text("transformer.wte.weight")
+run(${FOLDER}/job ${MPIRUN} -np 2 ${bin}/fsdp-doctor --device cpu)
+expect_text(" ok       training ")
 
 # A user's project: with the headers that were installed, each of which compiles by itself, and with the library.
 file(GLOB_RECURSE headers RELATIVE ${FOLDER}/moved/${INCLUDE}/fsdp ${FOLDER}/moved/${INCLUDE}/fsdp/*.hpp)

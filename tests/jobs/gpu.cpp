@@ -185,6 +185,11 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
   const std::string none = "FSDP_CUDA_LIBRARY=/nowhere/libfsdp_cuda.so", no_gpu = "FSDP_CUDA_DOUBLE_DEVICES=0";
   expect({none}, "cuda", {"--device cuda finds no GPU (/nowhere/libfsdp_cuda.so: cannot open", "--device cpu"});
   expect({no_gpu}, "cuda", {"finds no GPU (no CUDA-capable device is detected)"});
+  // A GPU that is too old is none; of several, those that can be used are.
+  const std::string old = "FSDP_CUDA_DOUBLE_CAPABILITIES=75", volta = "FSDP_CUDA_DOUBLE_NAME=Tesla V100";
+  expect({old, volta}, "cuda", {"finds no GPU (Tesla V100 has compute capability 7.5, and fsdp needs 8.0 or later"});
+  expect({old, volta, "SLURM_JOB_GPUS=0"}, "auto", {"none can be used (Tesla V100 has compute capability 7.5"});
+  expect({"FSDP_CUDA_DOUBLE_CAPABILITIES=75,80", "FSDP_CUDA_DOUBLE_DEVICES=2"}, "cuda", {});
   expect({no_gpu, "SLURM_JOB_GPUS=0,1"}, "auto", {"the job was given GPUs (SLURM_JOB_GPUS=0,1)", "no CUDA-capable device"});
   expect({no_gpu, "SLURM_STEP_GPUS=0"}, "auto", {"the job was given GPUs (SLURM_STEP_GPUS=0)"});  // a number, no count
   expect({no_gpu, "SLURM_GPUS_ON_NODE=0"}, "auto", {});                                           // on the CPU

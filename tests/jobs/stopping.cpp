@@ -1,10 +1,12 @@
 // Runs that are stopped, asked to save, killed, and resumed.
 #define BOOST_TEST_MODULE jobs.stopping
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include <boost/test/unit_test.hpp>
 
+#include "data/token_file.hpp"
 #include "golden.hpp"
 #include "jobs/job.hpp"
 
@@ -65,6 +67,56 @@ BOOST_AUTO_TEST_CASE(resuming_changes_no_bit_at_the_same_number_of_ranks) {
     BOOST_TEST(lines.back()["type"] == "end");
     BOOST_TEST(lines.back()["step"] == 12);
   }
+}
+
+// What Slurm would say stands in the environment, as newer Slurms have it, or comes from a squeue of ours.
+BOOST_AUTO_TEST_CASE(a_run_stops_before_the_end_of_its_job) {
+  const auto folder = fresh_folder();
+  const auto now = [] { return std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()); };
+  const auto squeue_says = [&](const std::string& text, const std::string& job = "7") {
+    std::ofstream(folder / "squeue") << "#!/bin/sh\n[ \"$SLURM_TIME_FORMAT $*\" = '%s -h -o %e -j " << job << "' ] && " << text
+                                     << "\n";
+    fs::permissions(folder / "squeue", fs::perms::owner_all);
+  };
+  const auto train = [&](int np, int updates, const std::string& lead, const std::vector<std::string>& environment) {
+    std::vector<std::string> before = {"env", "-u", "SLURM_JOB_ID", "PATH=" + folder.string() + ":" + std::getenv("PATH")};
+    before.insert(before.end(), environment.begin(), environment.end());
+    return run(folder,
+               mpirun(np, "fsdp-train",
+                      options(np, updates, "saves", split("--no-async-save --save-interval-updates 50 --stop-before " + lead)),
+                      before));
+  };
+  const Outcome no_job = train(2, 2, "3s", {});
+  expect_code(no_job, 2);
+  BOOST_TEST(no_job.times_said("this is no Slurm job") == 1u);
+  squeue_says("false");
+  const Outcome silent = train(1, 2, "3s", {"SLURM_JOB_ID=7"});
+  expect_code(silent, 2);
+  BOOST_TEST(silent.says("squeue does not say"));
+  const Outcome late = train(2, 2, "3s", {"SLURM_JOB_ID=7", "SLURM_JOB_END_TIME=" + std::to_string(now() + 2)});
+  expect_code(late, 2);
+  BOOST_TEST(late.times_said("--stop-before leaves no time to train (the job ends in ") == 1u);
+  squeue_says("echo NONE");
+  const Outcome endless = train(2, 2, "3s", {"SLURM_JOB_ID=7"});
+  expect_code(endless, 0);
+  BOOST_TEST(endless.times_said("this job has no end") == 1u);
+  // The job is given three seconds more while it runs. In an array it is asked about by another name.
+  const auto end = now() + 8;
+  squeue_says("echo " + std::to_string(end));
+  const Outcome stopped = train(2, 1'000'000, "2s", {"SLURM_JOB_ID=7", "SLURM_JOB_END_TIME=" + std::to_string(end - 3)});
+  expect_code(stopped, 75);
+  BOOST_TEST(now() >= end - 2);
+  BOOST_TEST(now() <= end);
+  BOOST_TEST(stopped.says("(the job ends in "));
+  BOOST_TEST(stopped.says("the same command continues"));
+  const std::size_t done = metrics(folder / "saves.jsonl", "stop").back()["step"];
+  squeue_says("echo " + std::to_string(now() + 100), "7_3");
+  const std::size_t more = (done / 50 + 1) * 50 + 1;  // so that it saves, which takes longer than what it leaves itself
+  const Outcome again =
+      train(1, static_cast<int>(more), "0.000001s", {"SLURM_JOB_ID=9", "SLURM_ARRAY_JOB_ID=7", "SLURM_ARRAY_TASK_ID=3"});
+  BOOST_TEST(again.times_said("may be too short (the last update and the last save took ") == 1u);
+  expect_code(again, 0);
+  BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"] == done);
 }
 
 BOOST_AUTO_TEST_CASE(resuming_at_other_numbers_of_ranks_and_strategies) {
@@ -138,6 +190,24 @@ BOOST_AUTO_TEST_CASE(sigusr1_to_the_launcher_saves_and_stops) {
   BOOST_TEST(steps_done(folder, "saves") == done + 2);
 }
 
+BOOST_AUTO_TEST_CASE(a_validation_does_not_keep_a_run_from_stopping) {
+  const auto folder = fresh_folder();
+  fsdp::write_token_file(folder / "long.bin", std::vector<std::uint16_t>(8'000'000, 7));  // takes minutes
+  const auto validated = options(2, 40, "long", {"--valid", "long.bin", "--validate-interval-updates", "1"});
+  std::chrono::steady_clock::time_point asked;
+  const Outcome outcome = run(folder, mpirun(2, "fsdp-train", validated), [&](pid_t launcher) {
+    wait_until([&] { return steps_done(folder, "long") == 1; });
+    ::usleep(300'000);
+    asked = std::chrono::steady_clock::now();
+    kill(launcher, SIGUSR1);
+  });
+  expect_code(outcome, 75);
+  BOOST_TEST(outcome.says("the validation after update 1 is left off: the run is to stop"), outcome.output);
+  BOOST_TEST(std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count() < 30);
+  BOOST_TEST(steps_done(folder, "long") == 2u);
+  BOOST_TEST(metrics(folder / "long.jsonl", "valid").empty());
+}
+
 BOOST_AUTO_TEST_CASE(sigusr2_saves_and_goes_on_and_files_do_the_same) {
   const auto folder = fresh_folder();
   const Outcome outcome = run(folder, mpirun(2, "fsdp-train", options(2, 100000, "saves")), [&](pid_t launcher) {
@@ -170,7 +240,35 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job_and_leaves_the_last_save) {
   const Outcome resumed =
       run(folder, mpirun(2, "fsdp-train", options(2, static_cast<int>(steps_done(folder, "saves")) + 20, "saves")));
   expect_code(resumed, 0);
-  BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"].get<int>() >= 10);
+  const int from = metrics(folder / "saves.jsonl", "restore").back()["step"].get<int>();
+  BOOST_TEST(from >= 10);
+  // The metrics have each update once, and say what has been lost.
+  const auto trained = metrics(folder / "saves.jsonl", "train");
+  for (std::size_t u = 0; u < trained.size(); ++u) BOOST_TEST(trained[u]["step"].get<std::size_t>() == u + 1);
+  const auto lost = metrics(folder / "saves.jsonl", "lost");
+  for (const json& line : lost) BOOST_TEST(line["step"].get<int>() > from);
+  BOOST_TEST(resumed.says("and is done again now") == !lost.empty(), resumed.output);
+  const json end = metrics(folder / "saves.jsonl", "end").back(), spent = end["time_spent"];
+  BOOST_TEST_MESSAGE(end.dump());
+  BOOST_TEST(spent["starts"] == 2);
+  double useful_s = 0, lost_s = 0;
+  for (const json& line : trained) useful_s += 1e-3 * line["ms"].get<double>();
+  for (const json& line : lost) lost_s += 1e-3 * line["ms"].get<double>();
+  BOOST_TEST(std::abs(spent["useful_s"].get<double>() - useful_s) < 1e-6);
+  BOOST_TEST(std::abs(spent["lost_s"].get<double>() - lost_s) < 1e-6);
+  BOOST_TEST(end["goodput"].get<double>() == spent["useful_s"].get<double>() / spent["running_s"].get<double>());
+  BOOST_TEST(end["goodput"].get<double>() > 0);
+  BOOST_TEST(end["goodput"].get<double>() < 1);
+  BOOST_TEST(resumed.says("goodput "), resumed.output);
+  // At the intervals of the log, with several ranks, the slowest of them.
+  for (const json& line : trained) {
+    BOOST_TEST(line.contains("straggler") == (line["step"].get<int>() % 10 == 0));
+    if (!line.contains("straggler")) continue;
+    const json slowest = line["straggler"];
+    BOOST_TEST(slowest["rank"].get<int>() < 4);
+    BOOST_TEST(!slowest["host"].get<std::string>().empty());
+    BOOST_TEST(slowest["ms"].get<double>() >= slowest["median_ms"].get<double>());
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named_and_ends_the_job) {

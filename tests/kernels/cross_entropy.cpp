@@ -1,5 +1,6 @@
 // Softmax and cross-entropy against double precision. Tolerance: a sum of V terms in fp32 and a logarithm.
 #define BOOST_TEST_MODULE kernels.cross_entropy
+#include "kernels/loss_sum.hpp"
 #include "support.hpp"
 
 using namespace fsdp;
@@ -102,14 +103,39 @@ BOOST_AUTO_TEST_CASE(extreme_logits_stay_finite_and_nan_shows) {
   BOOST_TEST(std::isnan(loss[2]));
 }
 
-BOOST_AUTO_TEST_CASE(sum_in_double) {
+BOOST_AUTO_TEST_CASE(losses_are_added_exactly) {
   CpuStream stream;
-  const Floats x = {1e8f, 1.0f, -1e8f, 0.5f};
-  double total = 8;
-  kernels::sum(stream, &total, x.data(), x.size(), kernels::Write::add);
-  BOOST_TEST(total == 9.5);
-  kernels::sum(stream, &total, x.data(), x.size(), kernels::Write::overwrite);
-  BOOST_TEST(total == 1.5);
-  kernels::sum(stream, &total, x.data(), 0, kernels::Write::overwrite);
-  BOOST_TEST(total == 0.0);
+  kernels::LossSum total;
+  const auto add = [&](const Floats& losses) { kernels::add_losses(stream, total, losses.data(), losses.size()); };
+  add({});
+  BOOST_TEST(total.value() == 0.0);
+  add({1000000.0f, 1.0f, -1000000.0f, 0.5f, 0x1p-52f});
+  BOOST_TEST(total.value() == 1.5 + 0x1p-52);
+  add({-2.0f, -0x1p-52f});
+  BOOST_TEST(total.value() == -0.5);
+  add({3e38f, -1e30f, 0x1p21f});  // a token counts for so much at most
+  BOOST_TEST(total.value() == 0x1p20 - 0.5);
+  BOOST_TEST(total.non_finite == 0);
+  add({INFINITY, 1.0f, -INFINITY, NAN});
+  BOOST_TEST(total.non_finite == 3);
+  BOOST_TEST(std::isnan(total.value()));
+}
+
+BOOST_AUTO_TEST_CASE(a_sum_of_losses_does_not_depend_on_its_order) {
+  CpuStream stream;
+  Floats losses = random_floats(1000, 1);
+  for (std::size_t i = 0; i < losses.size(); ++i) losses[i] *= std::ldexp(1.0f, static_cast<int>(i % 40) - 30);
+  kernels::LossSum whole;
+  kernels::add_losses(stream, whole, losses.data(), losses.size());
+  kernels::LossSum parts[3], all;
+  const std::size_t ends[] = {0, 333, 334, losses.size()};
+  for (const std::size_t i : {2u, 0u, 1u}) kernels::add_losses(stream, parts[i], &losses[ends[i]], ends[i + 1] - ends[i]);
+  for (const std::size_t i : {1u, 2u, 0u}) all += parts[i];
+  BOOST_TEST(all.value() == whole.value());
+  for (int i = 0; i < 3; ++i)  // as an all-reduce of integers leaves it
+    if (i > 0) parts[0].units += parts[i].units, parts[0].fractions += parts[i].fractions;
+  BOOST_TEST(parts[0].value() == whole.value());
+  double in_double = 0;
+  for (const float loss : losses) in_double += static_cast<double>(loss);
+  BOOST_TEST(std::abs(whole.value() - in_double) < 1e-9);
 }

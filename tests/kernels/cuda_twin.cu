@@ -82,7 +82,9 @@ int main() {
     compare("rms norm backward", 3 * n + R + C + 3 * C, 3, rounding, [=](F x, I) {
       return k::RmsNormBackward<float>{x, x + 3 * n + R + C, x + n, x + 2 * n, x + 3 * n, x + 3 * n + R, R, C, 3, add};
     });
-    compare("column finish", C + 3 * C, 2, rounding, [=](F x, I) { return k::ColumnFinish{x, x + C, C, C, 3, add}; });
+    for (const std::size_t block : {std::size_t{512}, std::size_t{8}, std::size_t{2}})
+      compare("column finish", C + 3 * C, (C + block - 1) / block, rounding,
+              [=](F x, I) { return k::ColumnFinish{x, x + C, C, block, C, 3, add}; });
     compare("position backward", 8 * C + 4 * 5 * C, 8, rounding,
             [=](F x, I) { return k::PositionBackward<float>{x, x + 8 * C, 4, 5, C, add}; });
   }
@@ -99,9 +101,16 @@ int main() {
     return k::HeadNormBackward<float>{x, x + n, before, stats, stats + 3 * R, R, 3, 200, C, 3};
   });
   compare("column sum", 3 * C + n, 3, rounding, [](F x, I) { return k::ColumnSum<float>{x, x + 3 * C, R, C, C, 3}; });
+  // Every other row of these lies on a multiple of 16 bytes, so that its elements are other lanes'.
+  constexpr std::size_t even = 614;
+  compare("column sum, odd rows", (3 + 9) * even, 3, 0,
+          [](F x, I) { return k::ColumnSum<float>{x, x + 3 * even, 9, even, even, 3}; });
   compare("embedding", n + 16 * C, 30, 0,
           [](F x, I t) { return k::EmbeddingForward<float>{x, t, x + n, x + n + 11 * C, 5, C}; });
   compare("embedding backward", 11 * C + n, 3, 0, [](F x, I t) { return k::EmbeddingBackward<float>{x, x + 11 * C, t, R, C}; });
+  compare("embedding backward by token", 11 * C + n, R, 0, [](F x, I t) {
+    return k::EmbeddingBackwardByToken<float>{x, x + 11 * C, t, R, C};
+  });
   compare("add bias", n + C, R, 0, [](F x, I) { return k::AddBias<float>{x, x + n, C}; });
   for (const float rate : {0.0f, 0.2f}) {
     const k::DropoutMask mask = k::dropout_mask(rate, 1, 2, 3, 4, 5);
@@ -235,6 +244,32 @@ int main() {
                                 part.row_count(), x + 16 + 4 * C, reinterpret_cast<std::int64_t*>(x + 16)};
       },
       set_norm);
+  // Directions of 1, and steps of 0.1: row_var in x + 16, column_var behind it.
+  const std::size_t factors = 16 + 2 * words;
+  const auto on_16_bytes = [](std::size_t floats) { return (floats + 3) / 4 * 4; };  // where packs begin
+  const std::size_t matrix = on_16_bytes(factors + R + C), size = on_16_bytes(n);
+  const auto set_factors = [=](F x) {
+    set_norm(x);
+    std::fill_n(x + 16, 2 * words, 0.0f);
+    std::fill_n(x + factors, R + C, 1.0f);
+    auto* const mean = reinterpret_cast<std::int64_t*>(x + 8);
+    mean[0] = 0x3f800000, mean[1] = 1;  // 1, of one rank
+  };
+  compare(
+      "adafactor", matrix + 3 * size, part.row_count(), rounding,
+      [=](F x, I) {
+        const auto sum_at = [=](std::size_t i) { return reinterpret_cast<const k::ExactSum*>(x + 16) + i; };
+        return k::FactoredUpdate{
+            {x + factors, x + factors + R, reinterpret_cast<const std::int64_t*>(x + 8), 1e-20f, norm_of(x)},
+            part,
+            part.first_row(),
+            x + matrix,
+            x + matrix + size,
+            {reinterpret_cast<std::uint16_t*>(x + matrix + 2 * size), DType::bf16},
+            0.99f,
+            {sum_at(0), sum_at(1), double(n), 1, 0.1, 1e-3}};
+      },
+      set_factors);
   compare(
       "row squares", 16 + 4 * R + n, part.row_count(), 0,
       [=](F x, I) {
@@ -250,11 +285,11 @@ int main() {
   for (std::size_t i = 0; i < n; ++i) x[i] = std::ldexp(x[i], static_cast<int>(i % 200) - 100);
   x[5] = INFINITY;
   std::vector<k::ExactSum> host(1);
-  const std::size_t rows = (n + k::Squares::row - 1) / k::Squares::row;
-  k::launch(cpu(), k::Squares{host.data(), x.data(), n}, rows);
+  const std::size_t row = 8 * k::Squares::block, rows = (n + row - 1) / row;
+  k::launch(cpu(), k::Squares{host.data(), x.data(), n, row}, rows);
   const DeviceCopy<float> device_x(x);
   const DeviceCopy<k::ExactSum> device(std::vector<k::ExactSum>(1));
-  check(k::run_rows_cuda(nullptr, k::Squares{device.data(), device_x.data(), n}, rows), "squares");
+  check(k::run_rows_cuda(nullptr, k::Squares{device.data(), device_x.data(), n, row}, rows), "squares");
   const std::vector<k::ExactSum> got = device.fetch();
   const bool same = std::memcmp(got.data(), host.data(), sizeof(k::ExactSum)) == 0;
   std::printf("%-24s %s\n", "squares", same ? "same integers" : "FAILED");

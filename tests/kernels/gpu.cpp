@@ -1,6 +1,6 @@
-// Every kernel of kernels.hpp on a GPU beside itself on the CPU, in fp32, bf16 and fp16, on sizes that are multiples of
-// nothing: on a real GPU, or on the double of CUDA (cuda_double/). Products and attention are compared, too, whose code has
-// nothing in common.
+// Every kernel of kernels.hpp on a GPU beside itself on the CPU, in fp32, bf16 and fp16, on widths that are multiples of
+// nothing and on multiples of 8, whose rows are moved 16 bytes at a time: on a real GPU, or on the double of CUDA
+// (cuda_double/). Products and attention are compared, too, whose code has nothing in common.
 #define BOOST_TEST_MODULE kernels.gpu
 #include <boost/mpl/list.hpp>
 
@@ -18,7 +18,17 @@ namespace {
 
 using Types = boost::mpl::list<float, bf16, f16>;
 
-constexpr std::size_t B = 3, T = 13, R = B * T, C = 613, F = 131, V = 57, H = 6, K = 2, D = 10;
+constexpr std::size_t B = 3, T = 13, R = B * T, H = 6;
+std::size_t C, F, V = 1, D;
+
+/// Calls `test` with odd widths, and with such that all arrays lie on multiples of 16 bytes.
+template <class Test>
+void at_both_widths(Test test) {
+  C = 613, F = 131, V = 57, D = 10;
+  test();
+  C = 616, F = 136, V = 64, D = 16;
+  test();
+}
 
 /// What one rounding to this type changes, of the number itself; of fp32 a few, as sums have other orders.
 template <class E>
@@ -128,73 +138,80 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(products, E, Types) {
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(embeddings, E, Types) {
-  compare<E>("embedding", (R + V + T) * C, 0, 1, [](Stream& s, E* x, float*, float*, const std::int32_t* tokens) {
-    kernels::embedding_forward<E>(s, x, tokens, x + R * C, x + (R + V) * C, B, T, C);
+  at_both_widths([] {
+    compare<E>("embedding", (R + V + T) * C, 0, 1, [](Stream& s, E* x, float*, float*, const std::int32_t* tokens) {
+      kernels::embedding_forward<E>(s, x, tokens, x + R * C, x + (R + V) * C, B, T, C);
+    });
+    for (const Write write : {Write::overwrite, Write::add})
+      compare<E>("embedding backward", R * C, (V + T + 2) * C, 1,
+                 [=](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
+                   kernels::embedding_backward(s, f, x, tokens, R, C, V, write);
+                   kernels::position_backward(s, f + V * C, x, B, T, C, T + 2, write);
+                 });
   });
-  for (const Write write : {Write::overwrite, Write::add})
-    compare<E>("embedding backward", R * C, (V + T + 2) * C, 1,
-               [=](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
-                 kernels::embedding_backward(s, f, x, tokens, R, C, V, write);
-                 kernels::position_backward(s, f + V * C, x, B, T, C, T + 2, write);
-               });
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(norms, E, Types) {
-  for (const Write write : {Write::overwrite, Write::add}) {
-    compare<E>("layer norm", (4 * R + 2) * C, 2 * R + 2 * C, 3,
-               [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
-                 E *const y = x + R * C, *const dx = y + R * C, *const dy = dx + R * C, *const gain = dy + R * C;
-                 kernels::layer_norm_forward(s, y, f, x, gain, gain + C, R, C, 1e-5f);
-                 kernels::layer_norm_backward(s, dx, write, f + 2 * R, f + 2 * R + C, write, dy, x, f, gain, R, C, scratch);
-               });
-    compare<E>("rms norm", (4 * R + 1) * C, R + C, 3, [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
-      E *const y = x + R * C, *const dx = y + R * C, *const dy = dx + R * C, *const gain = dy + R * C;
-      kernels::rms_norm_forward(s, y, f, x, gain, R, C, 1e-5f);
-      kernels::rms_norm_backward(s, dx, write, f + R, write, dy, x, f, gain, R, C, scratch);
-    });
-    compare<E>("norm of heads", 2 * R * C + R * H * D + D, R * H + D, 3,
-               [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
-                 E *const before = x + 2 * R * C, *const gain = before + R * H * D;
-                 kernels::head_norm_forward(s, x, before, f, gain, R, H, D, C, 1e-5f);
-                 kernels::head_norm_backward(s, x + R * C, f + R * H, write, before, f, gain, R, H, D, C, scratch);
-               });
-  }
+  at_both_widths([] {
+    for (const Write write : {Write::overwrite, Write::add}) {
+      compare<E>("layer norm", (4 * R + 2) * C, 2 * R + 2 * C, 3,
+                 [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+                   E *const y = x + R * C, *const dx = y + R * C, *const dy = dx + R * C, *const gain = dy + R * C;
+                   kernels::layer_norm_forward(s, y, f, x, gain, gain + C, R, C, 1e-5f);
+                   kernels::layer_norm_backward(s, dx, write, f + 2 * R, f + 2 * R + C, write, dy, x, f, gain, R, C, scratch);
+                 });
+      compare<E>("rms norm", (4 * R + 1) * C, R + C, 3, [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+        E *const y = x + R * C, *const dx = y + R * C, *const dy = dx + R * C, *const gain = dy + R * C;
+        kernels::rms_norm_forward(s, y, f, x, gain, R, C, 1e-5f);
+        kernels::rms_norm_backward(s, dx, write, f + R, write, dy, x, f, gain, R, C, scratch);
+      });
+      compare<E>("norm of heads", 2 * R * C + R * H * D + D, R * H + D, 3,
+                 [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+                   E *const before = x + 2 * R * C, *const gain = before + R * H * D;
+                   kernels::head_norm_forward(s, x, before, f, gain, R, H, D, C, 1e-5f);
+                   kernels::head_norm_backward(s, x + R * C, f + R * H, write, before, f, gain, R, H, D, C, scratch);
+                 });
+    }
+  });
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(pointwise, E, Types) {
-  const kernels::DropoutMask mask = kernels::dropout_mask(0.3f, 5, 2, 7, 11, T);
-  compare<E>("dropout", 2 * R * C, 0, 1,
-             [=](Stream& s, E* x, float*, float*, const std::int32_t*) { kernels::dropout(s, x, x + R * C, R, C, mask); });
-  compare<E>("bias", R * C + C, C, 1, [](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
-    kernels::add_bias(s, x, x + R * C, R, C);
-    kernels::bias_backward(s, f, x, R, C - 3, C, Write::add, scratch);
-  });
-  compare<E>("residual", 3 * R * C + C, 0, 1, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
-    kernels::add_residual<E>(s, x, x + R * C, x + 2 * R * C, x + 3 * R * C, R, C, mask);
-  });
-  for (const kernels::Gelu form : {kernels::Gelu::tanh, kernels::Gelu::erf})
-    compare<E>("gelu", 4 * R * F + F, 0, 3, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
-      kernels::bias_gelu_forward<E>(s, form, x, x + R * F, x + 4 * R * F, R, F);
-      kernels::gelu_backward(s, form, x + 2 * R * F, x + 3 * R * F, x + R * F, R * F);
+  at_both_widths([] {
+    const kernels::DropoutMask mask = kernels::dropout_mask(0.3f, 5, 2, 7, 11, T);
+    compare<E>("dropout", 2 * R * C, 0, 1,
+               [=](Stream& s, E* x, float*, float*, const std::int32_t*) { kernels::dropout(s, x, x + R * C, R, C, mask); });
+    compare<E>("bias", R * C + C, C, 1, [](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+      kernels::add_bias(s, x, x + R * C, R, C);
+      kernels::bias_backward(s, f, x, R, C - 3, C, Write::add, scratch);
     });
-  compare<E>("relu", 4 * R * F + F, 0, 1, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
-    kernels::bias_relu_forward<E>(s, x, x + R * F, x + 4 * R * F, R, F);
-    kernels::relu_backward(s, x + 2 * R * F, x + 3 * R * F, x + R * F, R * F);
+    compare<E>("residual", 3 * R * C + C, 0, 1, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+      kernels::add_residual<E>(s, x, x + R * C, x + 2 * R * C, x + 3 * R * C, R, C, mask);
+    });
+    for (const kernels::Gelu form : {kernels::Gelu::tanh, kernels::Gelu::erf})
+      compare<E>("gelu", 4 * R * F + F, 0, 3, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+        kernels::bias_gelu_forward<E>(s, form, x, x + R * F, x + 4 * R * F, R, F);
+        kernels::gelu_backward(s, form, x + 2 * R * F, x + 3 * R * F, x + R * F, R * F);
+      });
+    compare<E>("relu", 4 * R * F + F, 0, 1, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
+      kernels::bias_relu_forward<E>(s, x, x + R * F, x + 4 * R * F, R, F);
+      kernels::relu_backward(s, x + 2 * R * F, x + 3 * R * F, x + R * F, R * F);
+    });
+    compare<E>("swiglu", 6 * R * F, 0, 2, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
+      const std::size_t n = R * F;
+      kernels::swiglu_forward(s, x, x + n, x + 2 * n, n);
+      kernels::swiglu_backward(s, x + 3 * n, x + 4 * n, x + 5 * n, x + n, x + 2 * n, n);
+    });
+    compare<E>("convert, clip, zero", 3 * R * C, 2 * R * C, 0, [](Stream& s, E* x, float* f, float*, const std::int32_t*) {
+      kernels::convert(s, x, f, R * C);
+      kernels::convert(s, f + R * C, x + R * C, R * C);
+      kernels::clip_values(s, f, R * C - 1, 0.25f);
+      kernels::fill_zero(s, x + 2 * R * C, R * C - 1);
+    });
+    for (const bool inverse : {false, true})
+      compare<E>("rope", R * C, T * D, 1, [=](Stream& s, E* x, float* f, float*, const std::int32_t*) {
+        kernels::rope(s, x, B, T, H, D, C, f, inverse);
+      });
   });
-  compare<E>("swiglu", 6 * R * F, 0, 2, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
-    constexpr std::size_t n = R * F;
-    kernels::swiglu_forward(s, x, x + n, x + 2 * n, n);
-    kernels::swiglu_backward(s, x + 3 * n, x + 4 * n, x + 5 * n, x + n, x + 2 * n, n);
-  });
-  compare<E>("convert, clip, zero", 3 * R * C, 2 * R * C, 0, [](Stream& s, E* x, float* f, float*, const std::int32_t*) {
-    kernels::convert(s, x, f, R * C);
-    kernels::convert(s, f + R * C, x + R * C, R * C);
-    kernels::clip_values(s, f, R * C - 1, 0.25f);
-    kernels::fill_zero(s, x + 2 * R * C, R * C - 1);
-  });
-  for (const bool inverse : {false, true})
-    compare<E>("rope", R * C, T * D, 1,
-               [=](Stream& s, E* x, float* f, float*, const std::int32_t*) { kernels::rope(s, x, B, T, H, D, C, f, inverse); });
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(attention, E, Types) {
@@ -218,17 +235,21 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(attention, E, Types) {
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(losses, E, Types) {
-  compare<E>("cross entropy", R * V, 4 * R, 3, [](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
-    constexpr std::size_t piece = 32;
-    const kernels::Logits<E> logits = {x, reinterpret_cast<kernels::SoftmaxStats*>(f + R), tokens, R, V, piece};
-    for (std::size_t begin = 0; begin < V; begin += piece) kernels::cross_entropy(s, f, logits, begin);
-    for (std::size_t begin = 0; begin < V; begin += piece) kernels::logit_gradient(s, logits, begin, 0.5f);
+  at_both_widths([] {
+    compare<E>("cross entropy", R * V, 4 * R, 3, [](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
+      const std::size_t piece = 32;
+      const kernels::Logits<E> logits = {x, reinterpret_cast<kernels::SoftmaxStats*>(f + R), tokens, R, V, piece};
+      for (std::size_t begin = 0; begin < V; begin += piece) kernels::cross_entropy(s, f, logits, begin);
+      for (std::size_t begin = 0; begin < V; begin += piece) kernels::logit_gradient(s, logits, begin, 0.5f);
+    });
   });
 }
 
 BOOST_AUTO_TEST_CASE(initial_numbers_have_the_same_bits) {
-  compare<float>("initial", R * C, 0, 0, [](Stream& s, float* x, float*, float*, const std::int32_t*) {
-    kernels::fill_normal(s, x, R * C - 1, 77, 3, 9, 0.5f, 0.02f);
-    kernels::fill_constant(s, x + R * C - 1, 1, 3);
+  at_both_widths([] {
+    compare<float>("initial", R * C, 0, 0, [](Stream& s, float* x, float*, float*, const std::int32_t*) {
+      kernels::fill_normal(s, x, R * C - 1, 77, 3, 9, 0.5f, 0.02f);
+      kernels::fill_constant(s, x + R * C - 1, 1, 3);
+    });
   });
 }

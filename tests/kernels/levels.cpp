@@ -195,7 +195,7 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
   std::vector<double> values;
   auto squares = [&](auto run) {
     k::ExactSum sum;
-    run(k::Squares{&sum, a.data(), R * C}, (R * C + k::Squares::row - 1) / k::Squares::row);
+    run(k::Squares{&sum, a.data(), R * C, k::Squares::block}, (R * C + k::Squares::block - 1) / k::Squares::block);
     sum.normalize();
     values.push_back(sum.value());
   };

@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_CASE(layer_norm_forward_and_backward) {
       const Doubles dX = numeric_gradient([&](const Doubles& at) { return dot(layer_norm(at, G, B, R, C), dY); }, X);
       const Doubles dG = numeric_gradient([&](const Doubles& at) { return dot(layer_norm(X, at, B, R, C), dY); }, G);
       const Doubles dB = numeric_gradient([&](const Doubles& at) { return dot(layer_norm(X, G, at, R, C), dY); }, B);
-      Floats dx(R * C, 99.0f), d_gain(C, 99.0f), d_bias(C, 99.0f), scratch(kernels::column_sum_scratch(C), 99.0f);
+      Floats dx(R * C, 99.0f), d_gain(C, 99.0f), d_bias(C, 99.0f), scratch(kernels::column_sum_scratch(C, cpu_traits(1)), 99.0f);
       kernels::layer_norm_backward(stream, dx.data(), Write::overwrite, d_gain.data(), d_bias.data(), Write::overwrite,
                                    dy.data(), x.data(), stats.data(), gain.data(), R, C, scratch.data());
       if (C > 1) BOOST_TEST(relative_error(dx, dX) < 3 * tolerance);  // with C = 1 the gradient is 0
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(rms_norm_forward_and_backward) {
 
       const Doubles dX = numeric_gradient([&](const Doubles& at) { return dot(rms_norm(at, G, R, C), dY); }, X);
       const Doubles dG = numeric_gradient([&](const Doubles& at) { return dot(rms_norm(X, at, R, C), dY); }, G);
-      Floats dx(R * C, 99.0f), d_gain(C, 99.0f), scratch(kernels::column_sum_scratch(C), 99.0f);
+      Floats dx(R * C, 99.0f), d_gain(C, 99.0f), scratch(kernels::column_sum_scratch(C, cpu_traits(1)), 99.0f);
       kernels::rms_norm_backward(stream, dx.data(), Write::overwrite, d_gain.data(), Write::overwrite, dy.data(), x.data(),
                                  stats.data(), gain.data(), R, C, scratch.data());
       if (C > 1) BOOST_TEST(relative_error(dx, dX) < 3 * tolerance);  // with C = 1 only eps keeps the gradient from being 0
@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(head_norm_is_the_rms_norm_of_each_head) {
       BOOST_TEST((stats == plain_stats));
 
       Floats dx = d_rows, d_gain = random_floats(D, 5), plain_dx(n), plain_gain = d_gain,
-             scratch(kernels::column_sum_scratch(D), 99.0f);
+             scratch(kernels::column_sum_scratch(D, cpu_traits(1)), 99.0f);
       for (const Write write : {Write::add, Write::overwrite}) {
         dx = d_rows;
         kernels::head_norm_backward(stream, dx.data(), d_gain.data(), write, before.data(), stats.data(), gain.data(), R, heads,
@@ -145,7 +145,7 @@ BOOST_AUTO_TEST_CASE(column_sums_of_strided_rows) {
     Doubles want(C);
     for (std::size_t r = 0; r < R; ++r)
       for (std::size_t c = 0; c < C; ++c) want[c] += static_cast<double>(dy[r * stride + c]);
-    Floats got(C, 99.0f), scratch(kernels::column_sum_scratch(C), 99.0f);
+    Floats got(C, 99.0f), scratch(kernels::column_sum_scratch(C, cpu_traits(1)), 99.0f);
     kernels::bias_backward(stream, got.data(), dy.data(), R, C, stride, Write::overwrite, scratch.data());
     BOOST_TEST(relative_error(got, want) < tolerance);
     const Floats first = got;

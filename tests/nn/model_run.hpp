@@ -15,7 +15,9 @@ namespace fsdp::test {
 enum class Keep { all, inputs, selected };
 
 struct ModelRun {
-  explicit ModelRun(const TransformerConfig& config, std::size_t longest = 64) : model(config), stream(make_host_stream()) {
+  explicit ModelRun(const TransformerConfig& config, std::size_t longest = 64, std::shared_ptr<Stream> on = make_host_stream(),
+                    const DeviceTraits& device = kernels::traits_of_cpu())
+      : model(config, device), stream(std::move(on)) {
     for (const Parameter& parameter : model.parameters()) {
       weights.emplace_back(numel(parameter.shape));
       gradients.emplace_back(numel(parameter.shape));
@@ -61,9 +63,9 @@ struct ModelRun {
   double loss(const std::int32_t* tokens, const std::int32_t* targets, BatchShape shape) {
     const StageContext stage = context(shape, false);
     forward(stage, tokens);
-    double loss = 0;
-    model.head_loss(stage, x.back().data(), targets, &loss);
-    return loss;
+    kernels::LossSum loss;
+    model.head_loss(stage, x.back().data(), targets, loss);
+    return loss.value();
   }
 
   /// The sum of the losses; gradients of `scale` times it are written or added.
@@ -72,8 +74,8 @@ struct ModelRun {
     const StageContext stage = context(shape, true);
     forward(stage, tokens, keep);
     dx.assign(x[0].size(), std::nanf(""));
-    double loss = 0;
-    model.head_forward_backward(stage, x.back().data(), targets, scale, &loss, dx.data(), write);
+    kernels::LossSum loss;
+    model.head_forward_backward(stage, x.back().data(), targets, scale, loss, dx.data(), write);
     for (std::size_t b = model.blocks(); b-- > 0;) {
       if (keep == Keep::inputs) {
         saved[b].assign(saved[b].size(), std::nanf(""));
@@ -86,7 +88,7 @@ struct ModelRun {
       model.block_backward(stage, b, x[b].data(), saved[b].data(), dx.data(), write, shared_cheap());
     }
     model.embedding_backward(stage, tokens, dx.data(), write);
-    return loss;
+    return loss.value();
   }
 
   bool frozen(std::size_t p) const { return !trainable.empty() && !trainable[p]; }

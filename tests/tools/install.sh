@@ -27,7 +27,7 @@ run() {
 says() { grep -qF -- "$1" "$work/output" || fail "does not say: $1"; }
 called() { [[ $(cat "$work/calls") == "$1" ]] || fail "calls are not: $1"; }
 
-for program in cat env fold mktemp paste rm sed tail; do ln -s "$(command -v "$program")" "$work/bin/$program"; done
+for program in cat chmod env fold grep mktemp mv paste rm sed tail tee; do ln -s "$(command -v "$program")" "$work/bin/$program"; done
 # Installed is what $work/installed/ has a file for; apt-get install makes it, if $work/known exists; apt-get update makes that.
 mkdir "$work/installed"
 stub dpkg-query "[[ -e $work/installed/\${!#} ]] && echo -n installed"
@@ -133,6 +133,45 @@ says "CUDA is there: $CUDA_HOME/bin/nvcc"
 says "NCCL is there: $CUDA_HOME/include/nccl.h"
 called ""
 run 0
+
+# Slurm: while its packages are installed, nothing may start a daemon; what said so before is back afterwards, also after a failure.
+export FSDP_POLICY_RC_D=$work/policy-rc.d
+run 1 --slurm --check
+says "Missing: slurmctld slurmd"
+called ""
+cp "$work/bin/apt-get" "$work/apt-get"
+stub apt-get "status=0; $work/policy-rc.d slurmd start || status=\$?
+echo \"starting exits \$status\" >>$work/calls
+exec $work/apt-get \"\$@\""
+run 0 --slurm
+called $'starting exits 101\napt-get install'
+[[ -z $(compgen -G "$work/policy-rc.d*") ]] || fail "a policy is left"
+printf '#!/bin/sh\nexit 104\n' >"$work/policy-rc.d"
+chmod 700 "$work/policy-rc.d"
+cp -p "$work/policy-rc.d" "$work/policy"
+policy_is_back() {
+  cmp -s "$work/policy" "$work/policy-rc.d" || fail "the policy is not back"
+  [[ -x $work/policy-rc.d && -z $(compgen -G "$work/policy-rc.d?*") ]] || fail "the policy is back, but not as it was"
+}
+rm "$work/installed/slurmd"
+run 0 --slurm
+says "Installed: slurmd"
+called $'starting exits 101\napt-get install'
+policy_is_back
+rm "$work/installed/slurmd"
+: >"$work/broken"
+run 1 --slurm
+policy_is_back
+rm "$work/broken"
+# One that is killed leaves its policy, which the next one takes away.
+cp -p "$work/bin/apt-get" "$work/apt-get.whole"
+rm "$work/installed/slurmd"
+stub apt-get "kill -KILL \$PPID"
+run 137 --slurm
+[[ -e $work/policy-rc.d.before-fsdp-install ]] || fail "was not killed where the test means it"
+cp -p "$work/apt-get.whole" "$work/bin/apt-get"
+run 0 --slurm
+policy_is_back
 
 # Another system.
 rm "$work/bin/dpkg-query"

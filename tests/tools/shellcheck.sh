@@ -11,4 +11,4 @@ for folder in tools slurm .ci tests inputs docs; do [[ -d $folder ]] && folders+
 mapfile -t scripts < <(grep --recursive --files-with-matches --max-count=1 --binary-files=without-match -E '^#!.*[/ ](ba)?sh( |$)' "${folders[@]}" | sort)
 ((${#scripts[@]} > 0)) || { echo "no scripts found" && exit 1; }
 echo "${#scripts[@]} scripts"
-shellcheck "${scripts[@]}"
+shellcheck -x "${scripts[@]}"

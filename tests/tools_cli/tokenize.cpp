@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "data/token_file.hpp"
+#include "files/json.hpp"
 #include "support/files.hpp"
+#include "text/tokenizer.hpp"
+#include "text/utf8.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -39,6 +42,54 @@ BOOST_AUTO_TEST_CASE(tokens_are_the_bytes_of_the_texts_in_order) {
   const std::string at = folder.path().string();
   tokenize(at + "/b " + at + "/a --out " + at + "/t.bin");
   BOOST_TEST(text_of(folder / "t.bin") == all_bytes + "first\n");
+}
+
+BOOST_AUTO_TEST_CASE(tokens_of_a_tokenizer) {
+  const TemporaryFolder folder;
+  const std::string data = FSDP_TEST_DATA "/tokenizers/", at = folder.path().string();
+  const auto ids = read_json_file(data + "expected.json")["tokenizers"]["smollm2"]["ids"].get<std::vector<std::int32_t>>();
+  tokenize(data + "sample.txt --tokenizer " + data + "smollm2.json --out " + at + "/t.bin");
+  const TokenFile file(folder / "t.bin");
+  BOOST_TEST_REQUIRE(file.tokens() == ids.size());
+  std::vector<std::int32_t> inputs(ids.size() - 1), targets(ids.size() - 1);
+  file.read(0, inputs.size(), 500, inputs.data(), targets.data());
+  BOOST_TEST(inputs == std::vector(ids.begin(), ids.end() - 1), boost::test_tools::per_element());
+  BOOST_TEST(targets.back() == ids.back());
+
+  // An id that does not fit into 16 bits.
+  std::string json = read_file(data + "smollm2.json");
+  const std::string added = "\"added_tokens\":[";
+  json.insert(json.find(added) + added.size(), R"({"id":100000,"content":"QQ","special":true},)");
+  write_file(folder / "tokenizer.json", json);
+  write_file(folder / "text", "aQQa");
+  tokenize(at + "/text --tokenizer " + at + " --out " + at + "/wide.bin");
+  const TokenFile wide(folder / "wide.bin");
+  BOOST_TEST_REQUIRE(wide.tokens() == 3u);
+  wide.read(0, 2, 100001, inputs.data(), targets.data());
+  BOOST_TEST(inputs[1] == 100000);
+  BOOST_TEST(targets[0] == 100000);
+}
+
+BOOST_AUTO_TEST_CASE(a_tokenizer_of_ones_own) {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string(), sample = FSDP_TEST_DATA "/tokenizers/sample.txt";
+  tokenize(sample + " --train-bpe 400 --tokenizer " + at + "/own --out " + at + "/t.bin");
+  const auto tokenizer = open_tokenizer(at + "/own");
+  BOOST_TEST(tokenizer->vocab_size() == 400u);
+  BOOST_TEST(tokenizer->find("<|endoftext|>").value() == 0);
+  std::string text = with_replacements(read_file(sample));
+  const auto ids = tokenizer->encode(text);
+  BOOST_TEST(TokenFile(folder / "t.bin").tokens() == ids.size());
+  BOOST_TEST(ids.size() < text.size() * 3 / 4);
+  const std::string special = "<|endoftext|>";  // is not shown
+  for (std::size_t where; (where = text.find(special)) != std::string::npos;) text.erase(where, special.size());
+  BOOST_TEST(tokenizer->decode(ids) == text);
+  // It is not written over, and another time gives the same.
+  BOOST_TEST(std::system((FSDP_TOKENIZE " " + sample + " --train-bpe 400 --tokenizer " + at + "/own --out " + at +
+                          "/t.bin 2> /dev/null")
+                             .c_str()) != 0);
+  tokenize(sample + " --train-bpe 400 --tokenizer " + at + "/again.json --out " + at + "/u.bin");
+  BOOST_TEST(read_file(folder / "again.json") == read_file(folder / "own/tokenizer.json"));
 }
 
 BOOST_AUTO_TEST_CASE(the_held_out_part_is_the_tail_and_no_character_is_cut) {

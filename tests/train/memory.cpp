@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   std::size_t largest = 0;
   for (const Unit& unit : planned.layout.units()) largest = std::max(largest, unit.padded_numel * sizeof(float));
   BOOST_TEST(by_host.total() == m.total());
-  BOOST_TEST(by_host.on_host() == m.on_host() + largest + largest * 3 / 2 + sizeof(double));  // and the loss by the world
+  BOOST_TEST(by_host.on_host() == m.on_host() + largest + largest * 3 / 2 + sizeof(LossSum));  // and the loss by the world
   CHECK_CONTAINS(describe_beside_plan(by_host), " that collectives go through, ");
 }
 

@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
   {
     const Printed out(folder / "err");
     Metrics metrics(folder / "m.jsonl", 2, true, out.file);
-    metrics.start({"0.1 (abc)", 4, "full", &options, 124439808, 1000, 10, 13});
+    metrics.start({"0.1 (abc)", 4, "full", &options, 124439808, 1000, 10, 13, 2, NodeTraffic{2, 5000, 3000}});
     for (std::uint64_t step = 11; step <= 13; ++step)
       metrics.train({step, std::nextafter(2.3412, 3), 1.9e-3, 0.1f, step * 512, 9930.5, 412.25, std::nullopt, 1.5, 4096});
     metrics.valid({13, 2.5, 511, 20});
@@ -57,6 +57,10 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
              boost::test_tools::per_element());
   BOOST_TEST(lines[0].at("options").at("data") == "a \"quoted\" name");
   BOOST_TEST(lines[0].at("parameters") == 124439808u);
+  BOOST_TEST(lines[0].at("shard_ranks") == 2);
+  BOOST_TEST(lines[0].at("nodes") == 2);
+  BOOST_TEST(lines[0].at("update_bytes_sent") == 5000u);
+  BOOST_TEST(lines[0].at("update_bytes_out_of_node") == 3000u);
   const auto& train = lines[1];
   for (const char* field :
        {"step", "loss", "ppl", "lr", "gnorm", "tokens", "wps", "ms", "mfu", "loss_scale", "comm_exposed_ms", "mem_peak_bytes"})

@@ -3,6 +3,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include <csignal>
+#include <cstdio>
+#include <string>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,6 +74,31 @@ BOOST_AUTO_TEST_CASE(signals_that_stop) {
     BOOST_TEST(watch.poll().save == 0);
     BOOST_TEST(watch.stop_reason() == name);
   }
+}
+
+BOOST_AUTO_TEST_CASE(the_first_stop_is_announced_at_once_by_the_watch_that_leads) {
+  const TemporaryFolder folder;
+  std::FILE* const out = std::fopen((folder / "said").c_str(), "w");
+  auto said = [&, at = std::size_t{0}]() mutable {
+    std::string text;
+    for (int i = 0; i < 1000 && text.empty(); ++i) usleep(1000), text = read_file(folder / "said").substr(at);
+    at += text.size();
+    return text;
+  };
+  {
+    SignalWatch other("/nowhere", false), watch("/nowhere", true, out);
+    send(SIGUSR1, watch);
+    BOOST_TEST(said() == "SIGUSR1: saving after the first update of this start, then stopping\n");
+  }
+  SignalWatch watch("/nowhere", true, out);
+  watch.expect({.update = 12, .update_s = 0.5, .save_s = 3});
+  SignalWatch("/nowhere", false, out).expect({.update = 13});
+  send(SIGTERM, watch);
+  BOOST_TEST(said() ==
+             "SIGTERM: saving after update 12, then stopping; the last update took 500 ms; the last save took 3.0 s\n");
+  send(SIGTERM, watch);
+  BOOST_TEST(said() == "");  // once
+  std::fclose(out);
 }
 
 BOOST_AUTO_TEST_CASE(a_save_signal_counts_once_for_every_watch) {

@@ -183,15 +183,16 @@ void MpiCommunicator::wait(Requests& requests) {
   if (requests.used > 0 && !wait_all({requests.all.data(), requests.used}, timeout_s, broken_)) {
     if (broken_.exchange(true)) throw GroupAborted();
     std::string who = "another rank";
+    int missing = -1;
     for (std::size_t i = 0; i < requests.used && requests.peers[i] >= 0; ++i) {
       int done = 0;
       FSDP_CHECK_MPI(MPI_Test(&requests.all[i], &done, MPI_STATUS_IGNORE));
       if (done) continue;
-      const auto missing = static_cast<std::size_t>(world_ranks_[static_cast<std::size_t>(requests.peers[i])]);
-      who = format("rank {} on {}", missing, job_->hosts[missing]);
+      missing = world_ranks_[static_cast<std::size_t>(requests.peers[i])];
+      who = format("rank {} on {}", missing, job_->hosts[static_cast<std::size_t>(missing)]);
       break;
     }
-    throw not_arrived(who, call_, timeout_s);
+    throw not_arrived(who, missing, call_, timeout_s);
   }
   requests.used = 0;
 }

@@ -269,14 +269,14 @@ class Groups final : public NcclGroups {
     try {
       hosts_->sum(places);
     } catch (const CollectiveTimeout& absent) {
-      throw not_arrived(absent.who, what, options_.timeout_s);
+      throw not_arrived(absent.who, absent.rank, what, options_.timeout_s);
     }
     const auto last = static_cast<int>(std::min_element(places.begin(), places.end()) - places.begin());
     throw CollectiveTimeout(
         format("NCCL has not done {} within {} (all hosts are there, and rank {} is the furthest behind{}{}); see what "
                "NCCL_DEBUG=INFO says, or give `communication by messages`",
                what, format_duration(options_.timeout_s), last, said.empty() ? "" : "; ", said),
-        format("rank {}", last), options_.timeout_s);
+        format("rank {}", last), last, options_.timeout_s);
   }
 
   const NcclOptions options_;

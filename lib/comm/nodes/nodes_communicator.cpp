@@ -202,9 +202,9 @@ void NodesCommunicator::by_nodes(Call call, const Within& within, const Across& 
     across();
   } catch (const CollectiveTimeout& missed) {
     broken_ = true;
-    if (!node_is_here) throw not_arrived(missed.who, call, missed.timeout_s);
+    if (!node_is_here) throw not_arrived(missed.who, missed.rank, call, missed.timeout_s);
     let_others_speak(missed.timeout_s);
-    throw not_arrived(missed.who + ", or a rank that it waits for,", call, missed.timeout_s);
+    throw not_arrived(missed.who + ", or a rank that it waits for,", missed.rank, call, missed.timeout_s);
   }
 }
 

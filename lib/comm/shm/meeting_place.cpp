@@ -131,7 +131,9 @@ void MeetingPlace::throw_if_over() const {
   const std::uint64_t why = (job_ ? *job_ : *this).head().ended.load(std::memory_order_acquire);
   if (why == 0) return;
   if (why == aborted) throw GroupAborted();
-  throw not_arrived(format("rank {} on {}", why >> 16, options_.host), static_cast<Call>(why >> 8 & 0xff), options_.timeout_s);
+  const int missing = static_cast<int>(why >> 16);
+  throw not_arrived(format("rank {} on {}", missing, options_.host), missing, static_cast<Call>(why >> 8 & 0xff),
+                    options_.timeout_s);
 }
 
 void MeetingPlace::abort() noexcept {

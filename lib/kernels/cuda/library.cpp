@@ -43,16 +43,35 @@ class CudaKernels final : public kernels::DeviceKernels {
   mutable kernels::CudaProducts products_;  // prepares what it meets for the first time
 };
 
-int device_count(std::string* why) {
+/// Of the GPUs that the process sees, those for which there is code: asynchronous copies and products in bf16 need compute
+/// capability 8.0.
+std::vector<int> find_usable(std::string* why) {
   int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status == cudaSuccess) return count;
-  *why = cudaGetErrorString(status);
-  cudaGetLastError();
-  return 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+    *why = cudaGetErrorString(status);
+    cudaGetLastError();
+    return {};
+  }
+  std::vector<int> usable;
+  std::string too_old;
+  for (int index = 0; index < count; ++index) {
+    cudaDeviceProp properties{};
+    check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+    if (properties.major >= 8)
+      usable.push_back(index);
+    else if (too_old.empty())
+      too_old = format("{} has compute capability {}.{}, and fsdp needs {}", properties.name, properties.major,
+                       properties.minor, least_compute_capability);
+  }
+  if (usable.empty()) *why = too_old;
+  return usable;
 }
 
-std::unique_ptr<Device> make_device(int index) {
+int device_count(std::string* why) { return static_cast<int>(find_usable(why).size()); }
+
+std::unique_ptr<Device> make_device(int number) {
+  std::string why;
+  const int index = find_usable(&why).at(static_cast<std::size_t>(number));
   check_cuda(cudaSetDevice(index), "cudaSetDevice");  // cuBLASLt prepares itself for the current device
   auto kernels = std::make_shared<CudaKernels>();
   std::string libraries = kernels->gemm_description();

@@ -44,13 +44,14 @@
   X(FactoredSquares)                        \
   X(FactoredUpdate)                         \
   X(ColumnFinish)                           \
+  X(Add)                                    \
   X(ClipValues)                             \
   X(CopyPieces)                             \
   X(NormalFill)                             \
   X(Squares)                                \
   X(NormalizeSums)                          \
   X(FinishNorm)                             \
-  X(OrderedSum)                             \
+  X(AddLosses)                              \
   X(InverseMean)                            \
   X(SumRanks<float, float>)                 \
   X(SumRanks<float, bf16>)                  \
@@ -83,6 +84,7 @@
   X(CrossEntropy<E>)                                   \
   X(DropoutBody<E>)                                    \
   X(EmbeddingBackward<E>)                              \
+  X(EmbeddingBackwardByToken<E>)                       \
   X(EmbeddingForward<E>)                               \
   X(Fill<E>)                                           \
   X(HeadNormBackward<E>)                               \

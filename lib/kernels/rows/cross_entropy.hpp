@@ -32,8 +32,10 @@ struct CrossEntropy {
     SoftmaxStats* const own = stats + r;
     const E* row = logits + r * columns;
     SoftmaxStats s = begin > 0 ? *own : SoftmaxStats{-__builtin_huge_valf(), 0, 0};
-    const float before = s.top, top = lanes.max(columns, before, [=](std::size_t v) FSDP_LANE { return float(row[v]); });
-    s.total = s.total * exp(before - top) + lanes.sum(columns, [=](std::size_t v) FSDP_LANE { return exp(row[v] - top); });
+    const float before = s.top, top = lanes.max(
+                                    columns, before, [](float x) FSDP_LANE { return x; }, row);
+    s.total = s.total * exp(before - top) + lanes.sum(
+                                                columns, [=](float x) FSDP_LANE { return exp(x - top); }, row);
     s.top = top;
     const std::size_t hit = static_cast<std::size_t>(target) - begin;  // wraps where the target is in an earlier piece
     if (hit < columns) s.at_target = row[hit];
@@ -58,14 +60,16 @@ struct LogitGradient {
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     E* row = logits + r * columns;
     if (targets[r] < 0) {
-      lanes.each(columns, [=](std::size_t v) FSDP_LANE { row[v] = E(0.0f); });
+      lanes.each(
+          columns, [](E& x) FSDP_LANE { x = E(0.0f); }, writes(row));
       return;
     }
     const float scale = gradient_scale, top = stats[r].top, factor = scale / stats[r].total;
     const std::size_t hit = static_cast<std::size_t>(targets[r]) - begin;
     const float at_target = hit < columns ? float(row[hit]) : 0.0f;
     lanes.sync();
-    lanes.each(columns, [=](std::size_t v) FSDP_LANE { row[v] = E(exp(row[v] - top) * factor); });
+    lanes.each(
+        columns, [=](E& x) FSDP_LANE { x = E(exp(x - top) * factor); }, row);
     lanes.sync();
     if (hit < columns) lanes.once([=]() FSDP_LANE { row[hit] = E(exp(at_target - top) * factor - scale); });
   }

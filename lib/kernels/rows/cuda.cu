@@ -14,9 +14,15 @@ constexpr unsigned threads = 64;  // each costs time there; two warps have all t
 constexpr unsigned threads = 256;
 #endif
 
+/// Of a block: what the body says, or else what suits rows of some hundred numbers and more.
+template <class Body>
+inline constexpr unsigned threads_of = threads;
+template <class Body>
+requires(Body::cuda_threads > 0) inline constexpr unsigned threads_of<Body> = Body::cuda_threads;
+
 template <class Body>
 struct Rows {
-  static constexpr unsigned most_threads = threads;
+  static constexpr unsigned most_threads = threads_of<Body>;
   Body body;
   std::size_t rows;
 
@@ -31,7 +37,7 @@ template <class Body>
 cudaError_t run_rows_cuda(cudaStream_t stream, const Body& body, std::size_t rows) {
   if (rows == 0) return cudaSuccess;
   const auto blocks = static_cast<unsigned>(rows < most_blocks ? rows : most_blocks);
-  return launch_kernel(stream, blocks, threads, 0, Rows<Body>{body, rows});
+  return launch_kernel(stream, blocks, threads_of<Body>, 0, Rows<Body>{body, rows});
 }
 
 #define FSDP_INSTANTIATE(...) template cudaError_t run_rows_cuda<__VA_ARGS__>(cudaStream_t, const __VA_ARGS__&, std::size_t);

@@ -21,9 +21,11 @@ struct EmbeddingForward {
     const E* token = token_table + static_cast<std::size_t>(tokens[r]) * C;
     if (position_table) {
       const E* position = position_table + r % T * C;
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = E(token[c] + position[c]); });
+      lanes.each(
+          C, [](E& x_c, float t, float p) FSDP_LANE { x_c = E(t + p); }, writes(out), token, position);
     } else {
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = token[c]; });
+      lanes.each(
+          C, [](E& x_c, E t) FSDP_LANE { x_c = t; }, writes(out), token);
     }
   }
 };
@@ -45,8 +47,31 @@ struct EmbeddingBackward {
     for (std::size_t r = 0; r < R; ++r) {
       float* out = d_table + static_cast<std::size_t>(tokens[r]) * C + begin;
       const E* in = dx + r * C + begin;
-      lanes.each(n, [=](std::size_t c) FSDP_LANE { out[c] += in[c]; });
+      lanes.each(
+          n, [](float& sum, float d) FSDP_LANE { sum += d; }, out, in);
+      lanes.sync();
     }
+  }
+};
+
+/// The same sums in the same order for a device with many blocks: row r adds up for its token what all rows of this token have,
+/// if it is the first of them, and else returns at once. So the most frequent token decides how long it takes.
+template <class E>
+struct EmbeddingBackwardByToken {
+  float* d_table;
+  const E* dx;
+  const std::int32_t* tokens;
+  std::size_t R, C;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    const std::int32_t *const all = tokens, token = all[r];
+    const auto is_same = [=](std::size_t i) FSDP_LANE { return all[i] == token; };
+    if (lanes.find(0, r, is_same) < r) return;
+    float* out = d_table + static_cast<std::size_t>(token) * C;
+    for (std::size_t row = r; row < R; row = lanes.find(row + 1, R, is_same))
+      lanes.each(
+          C, [](float& sum, float d) FSDP_LANE { sum += d; }, out, dx + row * C);
   }
 };
 

@@ -1,23 +1,36 @@
 // What a row body is written over. A body is a plain struct with `template <class Lanes> void operator()(Lanes, row) const`;
 // `lanes` walks the elements of that row:
 //   each(n, f)  calls f(i) for i in [0, n), in any order;
-//   sum(n, f)   the sum of f(i), in an order that depends on n alone (float, double or integer);
+//   sum(n, f)   the sum of f(i), in an order that depends on n (float, double or integer), and on CUDA with arrays also on
+//               their types and on where their multiples of 16 bytes are, which is the same on all ranks;
 //   sums(n, f, g[, h])  two or three sums in one walk (the compiler finds what f and g have in common);
-//   max(n, f)   the largest f(i), at least `lowest`;
+//   max(n, lowest, f)   the largest f(i), at least `lowest`;
+//   each, sum, sums and max with arrays behind the functions, as in each(n, f, x, y): functions get the arrays' elements
+//               instead of i, as in f(x[i], y[i]), and CUDA moves 16 bytes of an array at a time. An array is a pointer to
+//               const, which is read, a pointer, whose elements are read and written, or writes(pointer). An array that is
+//               written may be the same memory as one that is read if functions read the element before they write it;
+//   grid(rows, n, f)    calls f(r, i) for r in [0, rows) and i in [0, n), in any order;
+//   columns(n, rows, f, g)  calls g(c, sum) with the sum of f(r, c) over r in [0, rows), for c in [0, n): the CPU adds in the
+//               order of r, CUDA in an order that depends on n and rows alone;
+//   find(begin, end, f)  the first i in [begin, end) with f(i), or `end`;
 //   copy(n, to, from)  n floats, `to` on a multiple of 64 bytes;
 //   once(f)     calls f on one lane;
 //   add(to, value)  *to += value, of integers, to which other rows may add at the same time;
-//   sync()      what lanes wrote before it, others read after it. sum() and max() imply it.
+//   sync()      what lanes wrote before it, others read after it; without it not even what each() wrote and the next each()
+//               reads, since another lane may take the element then. sum, sums and max imply it, and columns and find of a
+//               range that is not empty.
 // On the CPU one thread walks a row with vector code; on CUDA a thread block does.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #if !defined(FSDP_GPU)
 #include <xmmintrin.h>
 #endif
 
+#include "base/unroll.hpp"
 #include "kernels/math.hpp"
 
 namespace fsdp::kernels {
@@ -28,6 +41,42 @@ struct Several {
   T value[count];
 };
 
+/// An array whose elements a function writes without reading them.
+template <class T>
+struct Writes {
+  T* data;
+  FSDP_INLINE T& operator[](std::size_t i) const { return data[i]; }
+  FSDP_INLINE Writes operator+(std::size_t n) const { return {data + n}; }
+};
+template <class T>
+FSDP_INLINE Writes<T> writes(T* data) {
+  return {data};
+}
+
+template <class A>
+struct ElementOf {};
+template <class T>
+struct ElementOf<T*> {
+  using type = T;
+};
+template <class T>
+struct ElementOf<Writes<T>> {
+  using type = T;
+};
+template <class A>
+concept Array = requires {
+  typename ElementOf<A>::type;
+};
+
+/// What lanes call for element i: f(i), or with arrays f of their elements.
+template <class F, Array... A>
+FSDP_INLINE decltype(auto) call(F& f, std::size_t i, A... arrays) {
+  if constexpr (sizeof...(A) == 0)
+    return f(i);
+  else
+    return f(arrays[i]...);
+}
+
 #if !defined(FSDP_GPU)
 
 /// `level`: 2, 3, 4 for x86-64-v2, -v3, -v4. It makes the names of all instantiations differ, so that the linker never merges
@@ -37,79 +86,103 @@ struct CpuLanes {
   // Independent partial sums: enough for two AVX-512 registers, and the same number on every level, hence the same order.
   static constexpr std::size_t width = 32;
 
-  template <class F>
-  FSDP_INLINE static void each(std::size_t n, F f) {
+  template <class F, Array... A>
+  FSDP_INLINE static void each(std::size_t n, F f, A... arrays) {
 #pragma omp simd
-    for (std::size_t i = 0; i < n; ++i) f(i);
+    for (std::size_t i = 0; i < n; ++i) call(f, i, arrays...);
   }
 
   template <class F>
-  FSDP_INLINE static auto sum(std::size_t n, F f) {
-    using T = decltype(f(n));
+  FSDP_INLINE static void grid(std::size_t rows, std::size_t n, F f) {
+    for (std::size_t r = 0; r < rows; ++r) {
+#pragma omp simd
+      for (std::size_t i = 0; i < n; ++i) f(r, i);
+    }
+  }
+
+  template <class F, class G>
+  FSDP_INLINE static void columns(std::size_t n, std::size_t rows, F f, G g) {
+#pragma omp simd
+    for (std::size_t c = 0; c < n; ++c) {
+      auto total = f(0, c);
+      for (std::size_t r = 1; r < rows; ++r) total += f(r, c);
+      g(c, total);
+    }
+  }
+
+  template <class F>
+  FSDP_INLINE static std::size_t find(std::size_t begin, std::size_t end, F f) {
+    while (begin < end && !f(begin)) ++begin;
+    return begin;
+  }
+
+  template <class F, Array... A>
+  FSDP_INLINE static auto sum(std::size_t n, F f, A... arrays) {
+    using T = decltype(call(f, n, arrays...));
     T part[width] = {};
     std::size_t i = 0;
     for (; i + width <= n; i += width) {
 #pragma omp simd
-      for (std::size_t j = 0; j < width; ++j) part[j] += f(i + j);
+      for (std::size_t j = 0; j < width; ++j) part[j] += call(f, i + j, arrays...);
     }
-    for (std::size_t j = 0; i < n; ++i, ++j) part[j] += f(i);
+    for (std::size_t j = 0; i < n; ++i, ++j) part[j] += call(f, i, arrays...);
     return fold(part);
   }
 
-  template <class F, class G>
-  FSDP_INLINE static auto sums(std::size_t n, F f, G g) {
-    using T = decltype(f(n));
+  template <class F, class G, Array... A>
+  FSDP_INLINE static auto sums(std::size_t n, F f, G g, A... arrays) {
+    using T = decltype(call(f, n, arrays...));
     T part_f[width] = {}, part_g[width] = {};
     std::size_t i = 0;
     for (; i + width <= n; i += width) {
 #pragma omp simd
       for (std::size_t j = 0; j < width; ++j) {
-        part_f[j] += f(i + j);
-        part_g[j] += g(i + j);
+        part_f[j] += call(f, i + j, arrays...);
+        part_g[j] += call(g, i + j, arrays...);
       }
     }
     for (std::size_t j = 0; i < n; ++i, ++j) {
-      part_f[j] += f(i);
-      part_g[j] += g(i);
+      part_f[j] += call(f, i, arrays...);
+      part_g[j] += call(g, i, arrays...);
     }
     return Several<T, 2>{{fold(part_f), fold(part_g)}};
   }
 
-  template <class F, class G, class H>
-  FSDP_INLINE static auto sums(std::size_t n, F f, G g, H h) {
-    using T = decltype(f(n));
+  template <class F, class G, class H, Array... A>
+  requires(!Array<H>) FSDP_INLINE static auto sums(std::size_t n, F f, G g, H h, A... arrays) {
+    using T = decltype(call(f, n, arrays...));
     T part_f[width] = {}, part_g[width] = {}, part_h[width] = {};
     std::size_t i = 0;
     for (; i + width <= n; i += width) {
 #pragma omp simd
       for (std::size_t j = 0; j < width; ++j) {
-        part_f[j] += f(i + j);
-        part_g[j] += g(i + j);
-        part_h[j] += h(i + j);
+        part_f[j] += call(f, i + j, arrays...);
+        part_g[j] += call(g, i + j, arrays...);
+        part_h[j] += call(h, i + j, arrays...);
       }
     }
     for (std::size_t j = 0; i < n; ++i, ++j) {
-      part_f[j] += f(i);
-      part_g[j] += g(i);
-      part_h[j] += h(i);
+      part_f[j] += call(f, i, arrays...);
+      part_g[j] += call(g, i, arrays...);
+      part_h[j] += call(h, i, arrays...);
     }
     return Several<T, 3>{{fold(part_f), fold(part_g), fold(part_h)}};
   }
 
-  template <class T, class F>
-  FSDP_INLINE static T max(std::size_t n, T lowest, F f) {
+  template <class T, class F, Array... A>
+  FSDP_INLINE static T max(std::size_t n, T lowest, F f, A... arrays) {
     T part[width];
     for (std::size_t j = 0; j < width; ++j) part[j] = lowest;
     std::size_t i = 0;
     for (; i + width <= n; i += width) {
 #pragma omp simd
       for (std::size_t j = 0; j < width; ++j) {
-        const T value = f(i + j);
+        const T value = call(f, i + j, arrays...);
         part[j] = value > part[j] ? value : part[j];
       }
     }
     for (std::size_t j = 0; i < n; ++i, ++j) {
-      const T value = f(i);
+      const T value = call(f, i, arrays...);
       part[j] = value > part[j] ? value : part[j];
     }
     for (std::size_t half = width / 2; half > 0; half /= 2)
@@ -144,51 +217,146 @@ struct CpuLanes {
 
 #else
 
+/// What is loaded and stored at once.
+struct alignas(16) Bytes16 {
+  std::uint32_t words[4];
+};
+
+/// `count` elements of an array, in registers. The array lies on a multiple of 16 bytes.
+template <class A, std::size_t count>
+class Pack {
+ public:
+  using Element = typename ElementOf<A>::type;
+
+  FSDP_INLINE explicit Pack(A first) : array_(first) {
+    if constexpr (std::is_pointer_v<A>) {
+      FSDP_UNROLL
+      for (std::size_t p = 0; p < pieces; ++p) bytes_[p] = reinterpret_cast<const Bytes16*>(&array_[0])[p];
+    }
+  }
+  FSDP_INLINE void store() const {
+    if constexpr (!std::is_const_v<Element>) {
+      FSDP_UNROLL
+      for (std::size_t p = 0; p < pieces; ++p) reinterpret_cast<Bytes16*>(&array_[0])[p] = bytes_[p];
+    }
+  }
+  FSDP_INLINE Element& operator[](std::size_t i) { return values_[i]; }
+
+ private:
+  static constexpr std::size_t pieces = count * sizeof(Element) / sizeof(Bytes16);
+  A array_;
+  union {
+    Bytes16 bytes_[pieces];
+    std::remove_const_t<Element> values_[count];
+  };
+};
+
 /// One thread block per row; blockDim.x is a multiple of 32, at most 1024.
 struct CudaLanes {
   template <class F>
   FSDP_INLINE static void each(std::size_t n, F f) {
     for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) f(i);
   }
-
-  template <class T, class Combine>
-  FSDP_INLINE static T reduce(T value, Combine combine) {
-    __shared__ T part[32];
-    for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
-    __syncthreads();
-    value = part[0];
-    for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) value = combine(value, part[warp]);
-    __syncthreads();
-    return value;
+  template <class F, Array First, Array... A>
+  FSDP_INLINE static void each(std::size_t n, F f, First first, A... arrays) {
+    walk(n, f, first, arrays...);
   }
 
   template <class F>
-  FSDP_INLINE static auto sum(std::size_t n, F f) {
-    using T = decltype(f(n));
+  FSDP_INLINE static void grid(std::size_t rows, std::size_t n, F f) {
+    const auto width = static_cast<std::uint32_t>(n), all = static_cast<std::uint32_t>(rows) * width;
+    for (std::uint32_t k = threadIdx.x; k < all; k += blockDim.x) f(std::size_t{k / width}, std::size_t{k % width});
+  }
+
+  /// Lanes beside each other take columns beside each other, as many as there are, at most 32.
+  template <class F, class G>
+  FSDP_INLINE static void columns(std::size_t n, std::size_t rows, F f, G g) {
+    using T = decltype(f(rows, n));
+    __shared__ T part[32][32];
+    unsigned wide = 1;
+    while (wide < 32 && wide < n) wide *= 2;
+    const unsigned column = threadIdx.x % wide, warps = blockDim.x / 32;
+    for (std::size_t begin = 0; begin < n; begin += wide) {
+      const std::size_t c = begin + column;
+      T total = 0;
+      if (c < n)
+        for (std::size_t r = threadIdx.x / wide; r < rows; r += blockDim.x / wide) total += f(r, c);
+      for (unsigned offset = 16; offset >= wide; offset /= 2)
+        total += __shfl_xor_sync(0xffffffffu, total, static_cast<int>(offset));
+      if (threadIdx.x % 32 < wide) part[threadIdx.x / 32][column] = total;
+      __syncthreads();
+      if (threadIdx.x < wide && c < n) {
+        total = part[0][column];
+        for (unsigned warp = 1; warp < warps; ++warp) total += part[warp][column];
+        g(c, total);
+      }
+      __syncthreads();
+    }
+  }
+
+  template <class F>
+  FSDP_INLINE static std::size_t find(std::size_t begin, std::size_t end, F f) {
+    for (std::size_t first = begin; first < end; first += blockDim.x) {
+      const std::size_t i = first + threadIdx.x;
+      const unsigned mine = i < end && f(i) ? blockDim.x - threadIdx.x : 0;
+      const unsigned best = reduce(mine, [](unsigned a, unsigned b) { return b > a ? b : a; });
+      if (best > 0) return first + (blockDim.x - best);
+    }
+    return end;
+  }
+
+  template <class F, Array... A>
+  FSDP_INLINE static auto sum(std::size_t n, F f, A... arrays) {
+    using T = decltype(call(f, n, arrays...));
     T value = 0;
-    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) value += f(i);
+    walk(
+        n, [&](auto&&... x) { value += f(x...); }, arrays...);
     return reduce(value, [](T a, T b) { return a + b; });
   }
 
-  template <class... F>
-  FSDP_INLINE static auto sums(std::size_t n, F... f) {
-    using T = std::common_type_t<decltype(f(n))...>;
-    return Several<T, sizeof...(F)>{{sum(n, f)...}};
+  template <class F, class G, Array... A>
+  FSDP_INLINE static auto sums(std::size_t n, F f, G g, A... arrays) {
+    Several<decltype(call(f, n, arrays...)), 2> value{};
+    walk(
+        n,
+        [&](auto&&... x) {
+          value.value[0] += f(x...);
+          value.value[1] += g(x...);
+        },
+        arrays...);
+    return add_up(value);
   }
 
-  template <class T, class F>
-  FSDP_INLINE static T max(std::size_t n, T lowest, F f) {
+  template <class F, class G, class H, Array... A>
+  requires(!Array<H>) FSDP_INLINE static auto sums(std::size_t n, F f, G g, H h, A... arrays) {
+    Several<decltype(call(f, n, arrays...)), 3> value{};
+    walk(
+        n,
+        [&](auto&&... x) {
+          value.value[0] += f(x...);
+          value.value[1] += g(x...);
+          value.value[2] += h(x...);
+        },
+        arrays...);
+    return add_up(value);
+  }
+
+  template <class T, class F, Array... A>
+  FSDP_INLINE static T max(std::size_t n, T lowest, F f, A... arrays) {
     T value = lowest;
-    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
-      const T other = f(i);
-      value = other > value ? other : value;
-    }
+    walk(
+        n,
+        [&](auto&&... x) {
+          const T other = f(x...);
+          value = other > value ? other : value;
+        },
+        arrays...);
     return reduce(value, [](T a, T b) { return b > a ? b : a; });
   }
 
   FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) {
-    each(n, [=](std::size_t i) { to[i] = from[i]; });
+    each(
+        n, [](float& out, float in) { out = in; }, writes(to), from);
   }
 
   template <class F>
@@ -199,6 +367,72 @@ struct CudaLanes {
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
   }
   FSDP_INLINE static void sync() { __syncthreads(); }
+
+ private:
+  /// This lane's share of [0, n): by packs of 16 bytes of the narrowest array from where all arrays lie on multiples of 16
+  /// bytes, if there is such a place, and one by one what is before and behind.
+  template <class F, Array... A>
+  FSDP_INLINE static void walk(std::size_t n, F f, A... arrays) {
+    std::size_t lead = 0, packed = 0;  // elements
+    if constexpr (sizeof...(A) > 0) {
+      constexpr std::size_t count = sizeof(Bytes16) / least(sizeof(typename ElementOf<A>::type)...);
+      lead = before_16(arrays...);
+      if (lead < n && (is_on_16(arrays + lead) && ...)) packed = (n - lead) / count * count;
+      for (std::size_t i = threadIdx.x * count; i < packed; i += blockDim.x * count)
+        each_of_packs<count>(f, Pack<A, count>(arrays + (lead + i))...);
+    }
+    for (std::size_t k = threadIdx.x; k < n - packed; k += blockDim.x) call(f, k < lead ? k : k + packed, arrays...);
+  }
+  template <class A>
+  FSDP_INLINE static bool is_on_16(A array) {
+    return reinterpret_cast<std::uintptr_t>(&array[0]) % sizeof(Bytes16) == 0;
+  }
+  /// Elements of the first array that lie before a multiple of 16 bytes.
+  template <class First, class... A>
+  FSDP_INLINE static std::size_t before_16(First first, A...) {
+    return -reinterpret_cast<std::uintptr_t>(&first[0]) % sizeof(Bytes16) / sizeof(typename ElementOf<First>::type);
+  }
+  template <std::size_t count, class F, class... P>
+  FSDP_INLINE static void each_of_packs(F& f, P... packs) {
+    FSDP_UNROLL
+    for (std::size_t j = 0; j < count; ++j) f(packs[j]...);
+    (packs.store(), ...);
+  }
+
+  template <class... N>
+  FSDP_INLINE static constexpr std::size_t least(std::size_t first, N... others) {
+    ((first = others < first ? others : first), ...);
+    return first;
+  }
+
+  template <class T, class Combine>
+  FSDP_INLINE static T reduce(T value, Combine combine) {
+    return reduce(Several<T, 1>{{value}}, combine).value[0];
+  }
+  /// Each by itself, over all lanes.
+  template <class T, int count, class Combine>
+  FSDP_INLINE static Several<T, count> reduce(Several<T, count> values, Combine combine) {
+    __shared__ T part[count][32];
+    FSDP_UNROLL
+    for (int k = 0; k < count; ++k) {
+      T& value = values.value[k];
+      FSDP_UNROLL
+      for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+      if (threadIdx.x % 32 == 0) part[k][threadIdx.x / 32] = value;
+    }
+    __syncthreads();
+    FSDP_UNROLL
+    for (int k = 0; k < count; ++k) {
+      values.value[k] = part[k][0];
+      for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) values.value[k] = combine(values.value[k], part[k][warp]);
+    }
+    __syncthreads();
+    return values;
+  }
+  template <class T, int count>
+  FSDP_INLINE static Several<T, count> add_up(Several<T, count> values) {
+    return reduce(values, [](T a, T b) { return a + b; });
+  }
 };
 
 #endif

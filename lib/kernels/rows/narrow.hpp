@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "base/element.hpp"
-#include "kernels/math.hpp"
+#include "kernels/rows/lanes.hpp"
 
 namespace fsdp::kernels {
 
@@ -24,9 +24,11 @@ template <class Lanes>
 FSDP_INLINE void write_halves(Lanes lanes, Halves to, std::size_t offset, const float* from, std::size_t count) {
   std::uint16_t* const out = to.data + offset;
   if (to.type == DType::bf16)
-    lanes.each(count, [=](std::size_t i) FSDP_LANE { out[i] = element_parts::to_bf16(from[i]); });
+    lanes.each(
+        count, [](std::uint16_t& o, float x) FSDP_LANE { o = element_parts::to_bf16(x); }, writes(out), from);
   else
-    lanes.each(count, [=](std::size_t i) FSDP_LANE { out[i] = element_parts::to_f16(from[i]); });
+    lanes.each(
+        count, [](std::uint16_t& o, float x) FSDP_LANE { o = element_parts::to_f16(x); }, writes(out), from);
 }
 
 }  // namespace fsdp::kernels

@@ -33,7 +33,8 @@ struct DivideByNorm {
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
     const double norm = square_root(squares->value());
     const auto factor = static_cast<float>(1 / (norm > least ? norm : least));
-    each_of_block(lanes, b, n, [=, k = *this](std::size_t i) FSDP_LANE { k.x[i] *= factor; });
+    each_of_block(
+        lanes, b, n, [=](float& x_i) FSDP_LANE { x_i *= factor; }, x);
   }
 };
 

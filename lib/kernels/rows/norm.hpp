@@ -1,6 +1,6 @@
 // Row bodies of the norms and of sums over rows. Sums over rows are made in two steps: partition p of P adds its share of the
-// rows to a row of scratch, then ColumnFinish adds the P rows in order. P depends on R alone, so the result does not depend on
-// threads.
+// rows to a row of scratch, then ColumnFinish adds the P rows up. P depends on R and the kind of device alone, so the result
+// does not depend on threads.
 #pragma once
 
 #include "base/element.hpp"
@@ -24,10 +24,16 @@ struct LayerNormForward {
     float* stat = stats + 2 * r;
     const E *g = gain, *b = bias;
     const float count = static_cast<float>(C);
-    const float mean = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return static_cast<float>(in[c]); }) / count;
-    const float variance = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return (in[c] - mean) * (in[c] - mean); }) / count;
+    const float mean = lanes.sum(
+                           C, [](float x_c) FSDP_LANE { return x_c; }, in) /
+                       count;
+    const float variance = lanes.sum(
+                               C, [=](float x_c) FSDP_LANE { return (x_c - mean) * (x_c - mean); }, in) /
+                           count;
     const float rstd = 1.0f / square_root(variance + eps);
-    lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = E((in[c] - mean) * rstd * g[c] + b[c]); });
+    lanes.each(
+        C, [=](E& y_c, float x_c, float g_c, float b_c) FSDP_LANE { y_c = E((x_c - mean) * rstd * g_c + b_c); }, writes(out),
+        in, g, b);
     lanes.once([=]() FSDP_LANE {
       stat[0] = mean;
       stat[1] = rstd;
@@ -49,9 +55,12 @@ struct RmsNormForward {
     E* out = y + r * C;
     float* stat = stats + r;
     const E* g = gain;
-    const float mean_square = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return in[c] * in[c]; }) / static_cast<float>(C);
+    const float mean_square = lanes.sum(
+                                  C, [](float x_c) FSDP_LANE { return x_c * x_c; }, in) /
+                              static_cast<float>(C);
     const float rstd = 1.0f / square_root(mean_square + eps);
-    lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = E(in[c] * rstd * g[c]); });
+    lanes.each(
+        C, [=](E& y_c, float x_c, float g_c) FSDP_LANE { y_c = E(x_c * rstd * g_c); }, writes(out), in, g);
     lanes.once([=]() FSDP_LANE { *stat = rstd; });
   }
 };
@@ -74,22 +83,26 @@ struct LayerNormBackward {
     const E* g = gain;
     const float inverse = 1.0f / static_cast<float>(C);
     const bool keep = add;
-    lanes.each(C, [=](std::size_t c) FSDP_LANE { sum_gain[c] = sum_bias[c] = 0; });
+    lanes.each(
+        C, [](float& gain_c, float& bias_c) FSDP_LANE { gain_c = bias_c = 0; }, writes(sum_gain), writes(sum_bias));
     for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r) {
       const E *in = x + r * C, *d = dy + r * C;
       E* out = dx + r * C;
       const float mean = stats[2 * r], rstd = stats[2 * r + 1];
       const Several<float, 2> sums = lanes.sums(
-          C, [=](std::size_t c) FSDP_LANE { return d[c] * g[c]; },
-          [=](std::size_t c) FSDP_LANE { return d[c] * g[c] * ((in[c] - mean) * rstd); });
+          C, [](float d_c, float g_c, float) FSDP_LANE { return d_c * g_c; },
+          [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * g_c * ((x_c - mean) * rstd); }, d, g, in);
       const float a = sums.value[0] * inverse, b = sums.value[1] * inverse;
-      lanes.each(C, [=](std::size_t c) FSDP_LANE {
-        const float hat = (in[c] - mean) * rstd, dyc = d[c];
-        sum_gain[c] += dyc * hat;
-        sum_bias[c] += dyc;
-        const float value = rstd * (dyc * g[c] - a - hat * b);
-        out[c] = E(keep ? out[c] + value : value);
-      });
+      lanes.each(
+          C,
+          [=](float& gain_c, float& bias_c, E& dx_c, float d_c, float g_c, float x_c) FSDP_LANE {
+            const float hat = (x_c - mean) * rstd;
+            gain_c += d_c * hat;
+            bias_c += d_c;
+            const float value = rstd * (d_c * g_c - a - hat * b);
+            dx_c = E(keep ? dx_c + value : value);
+          },
+          sum_gain, sum_bias, out, d, g, in);
     }
   }
 };
@@ -111,18 +124,24 @@ struct RmsNormBackward {
     const E* g = gain;
     const float inverse = 1.0f / static_cast<float>(C);
     const bool keep = add;
-    lanes.each(C, [=](std::size_t c) FSDP_LANE { sum_gain[c] = 0; });
+    lanes.each(
+        C, [](float& gain_c) FSDP_LANE { gain_c = 0; }, writes(sum_gain));
     for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r) {
       const E *in = x + r * C, *d = dy + r * C;
       E* out = dx + r * C;
       const float rstd = stats[r];
-      const float b = lanes.sum(C, [=](std::size_t c) FSDP_LANE { return d[c] * g[c] * (in[c] * rstd); }) * inverse;
-      lanes.each(C, [=](std::size_t c) FSDP_LANE {
-        const float hat = in[c] * rstd, dyc = d[c];
-        sum_gain[c] += dyc * hat;
-        const float value = rstd * (dyc * g[c] - hat * b);
-        out[c] = E(keep ? out[c] + value : value);
-      });
+      const float b = lanes.sum(
+                          C, [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * g_c * (x_c * rstd); }, d, g, in) *
+                      inverse;
+      lanes.each(
+          C,
+          [=](float& gain_c, E& dx_c, float d_c, float g_c, float x_c) FSDP_LANE {
+            const float hat = x_c * rstd;
+            gain_c += d_c * hat;
+            const float value = rstd * (d_c * g_c - hat * b);
+            dx_c = E(keep ? dx_c + value : value);
+          },
+          sum_gain, out, d, g, in);
     }
   }
 };
@@ -130,6 +149,7 @@ struct RmsNormBackward {
 /// "Row" r: head r mod heads of row r / heads of x.
 template <class E>
 struct HeadNormForward {
+  static constexpr unsigned cuda_threads = 32;  // heads are short
   E *x, *before;
   float* stats;
   const E* gain;
@@ -141,12 +161,18 @@ struct HeadNormForward {
     E *row = x + r / heads * stride + r % heads * D, *kept = before + r * D;
     float* stat = stats + r;
     const E* g = gain;
-    const float mean_square = lanes.sum(D, [=](std::size_t c) FSDP_LANE { return row[c] * row[c]; }) / static_cast<float>(D);
+    const E* in = row;  // the sum reads it alone
+    const float mean_square = lanes.sum(
+                                  D, [](float x_c) FSDP_LANE { return x_c * x_c; }, in) /
+                              static_cast<float>(D);
     const float rstd = 1.0f / square_root(mean_square + eps);
-    lanes.each(D, [=](std::size_t c) FSDP_LANE {
-      kept[c] = row[c];
-      row[c] = E(row[c] * rstd * g[c]);
-    });
+    lanes.each(
+        D,
+        [=](E& kept_c, E& x_c, float g_c) FSDP_LANE {
+          kept_c = x_c;
+          x_c = E(x_c * rstd * g_c);
+        },
+        writes(kept), row, g);
     lanes.once([=]() FSDP_LANE { *stat = rstd; });
   }
 };
@@ -154,6 +180,7 @@ struct HeadNormForward {
 /// As RmsNormBackward over the R * heads rows of HeadNormForward, in place.
 template <class E>
 struct HeadNormBackward {
+  static constexpr unsigned cuda_threads = 32;
   E* dx;
   float* scratch;
   const E* before;
@@ -167,17 +194,24 @@ struct HeadNormBackward {
     const E* g = gain;
     const float inverse = 1.0f / static_cast<float>(D);
     const std::size_t rows = R * heads;
-    lanes.each(D, [=](std::size_t c) FSDP_LANE { sum_gain[c] = 0; });
+    lanes.each(
+        D, [](float& gain_c) FSDP_LANE { gain_c = 0; }, writes(sum_gain));
     for (std::size_t r = p * rows / partitions; r < (p + 1) * rows / partitions; ++r) {
       const E* in = before + r * D;
       E* d = dx + r / heads * stride + r % heads * D;
       const float rstd = stats[r];
-      const float b = lanes.sum(D, [=](std::size_t c) FSDP_LANE { return d[c] * g[c] * (in[c] * rstd); }) * inverse;
-      lanes.each(D, [=](std::size_t c) FSDP_LANE {
-        const float hat = in[c] * rstd, dyc = d[c];
-        sum_gain[c] += dyc * hat;
-        d[c] = E(rstd * (dyc * g[c] - hat * b));
-      });
+      const E* d_in = d;  // the sum reads it alone
+      const float b = lanes.sum(
+                          D, [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * g_c * (x_c * rstd); }, d_in, g, in) *
+                      inverse;
+      lanes.each(
+          D,
+          [=](float& gain_c, E& d_c, float g_c, float x_c) FSDP_LANE {
+            const float hat = x_c * rstd, dy_c = d_c;
+            gain_c += dy_c * hat;
+            d_c = E(rstd * (dy_c * g_c - hat * b));
+          },
+          sum_gain, d, g, in);
     }
   }
 };
@@ -192,26 +226,31 @@ struct ColumnSum {
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
     float* total = scratch + p * C;
-    lanes.each(C, [=](std::size_t c) FSDP_LANE { total[c] = 0; });
+    lanes.each(
+        C, [](float& sum) FSDP_LANE { sum = 0; }, writes(total));
+    lanes.sync();
     std::size_t r = p * R / partitions;
     const std::size_t end = (p + 1) * R / partitions;
-    for (; r + 4 <= end; r += 4) {
+    for (; r + 4 <= end;
+         r += 4) {  // no sync(): rows beside each other lie alike only where all do, so lanes keep their elements
       const E *d0 = dy + r * stride, *d1 = d0 + stride, *d2 = d1 + stride, *d3 = d2 + stride;
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { total[c] += (d0[c] + d1[c]) + (d2[c] + d3[c]); });
+      lanes.each(
+          C, [](float& sum, float a, float b, float c, float d) FSDP_LANE { sum += (a + b) + (c + d); }, total, d0, d1, d2, d3);
     }
     for (; r < end; ++r) {
       const E* d = dy + r * stride;
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { total[c] += d[c]; });
+      lanes.sync();
+      lanes.each(
+          C, [](float& sum, float d_c) FSDP_LANE { sum += d_c; }, total, d);
     }
   }
 };
 
 /// "Row" = one block of columns: out[c] (=, +=) sum over p of scratch[p * stride + c].
 struct ColumnFinish {
-  static constexpr std::size_t block = 512;
   float* out;
   const float* scratch;
-  std::size_t C, stride, partitions;
+  std::size_t C, block, stride, partitions;
   bool add;
 
   template <class Lanes>
@@ -219,13 +258,11 @@ struct ColumnFinish {
     const std::size_t begin = b * block, n = C - begin < block ? C - begin : block;
     float* to = out + begin;
     const float* from = scratch + begin;
-    const std::size_t rows = partitions, step = stride;
+    const std::size_t step = stride;
     const bool keep = add;
-    lanes.each(n, [=](std::size_t c) FSDP_LANE {
-      float total = from[c];
-      for (std::size_t p = 1; p < rows; ++p) total += from[p * step + c];
-      to[c] = keep ? to[c] + total : total;
-    });
+    lanes.columns(
+        n, partitions, [=](std::size_t p, std::size_t c) FSDP_LANE { return from[p * step + c]; },
+        [=](std::size_t c, float total) FSDP_LANE { to[c] = keep ? to[c] + total : total; });
   }
 };
 

@@ -20,6 +20,12 @@ FSDP_INLINE void each_of_block(Lanes lanes, std::size_t b, std::size_t n, F f) {
   const std::size_t begin = b * flat_block;
   lanes.each(n - begin < flat_block ? n - begin : flat_block, [=](std::size_t i) FSDP_LANE { f(begin + i); });
 }
+/// f(x[i], ...) for arrays of n.
+template <class Lanes, class F, Array... A>
+FSDP_INLINE void each_of_block(Lanes lanes, std::size_t b, std::size_t n, F f, A... arrays) {
+  const std::size_t begin = b * flat_block;
+  lanes.each(n - begin < flat_block ? n - begin : flat_block, f, arrays + begin...);
+}
 
 template <class E>
 struct AddBias {
@@ -31,7 +37,8 @@ struct AddBias {
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     E* row = x + r * C;
     const E* b = bias;
-    lanes.each(C, [=](std::size_t c) FSDP_LANE { row[c] = E(row[c] + b[c]); });
+    lanes.each(
+        C, [](E& x_c, float b_c) FSDP_LANE { x_c = E(x_c + b_c); }, row, b);
   }
 };
 
@@ -51,9 +58,11 @@ struct AddResidual {
     else if (mask.dropped)
       each_with_dropout(lanes, mask, r, C, [=](std::size_t c, float m) FSDP_LANE { out[c] = E(a[c] + d[c] * m); });
     else if (b)
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = E(d[c] + (a[c] + b[c])); });
+      lanes.each(
+          C, [](E& y_c, float x_c, float d_c, float b_c) FSDP_LANE { y_c = E(d_c + (x_c + b_c)); }, writes(out), a, d, b);
     else
-      lanes.each(C, [=](std::size_t c) FSDP_LANE { out[c] = E(d[c] + a[c]); });
+      lanes.each(
+          C, [](E& y_c, float x_c, float d_c) FSDP_LANE { y_c = E(d_c + x_c); }, writes(out), a, d);
   }
 };
 
@@ -117,13 +126,18 @@ struct BiasActivation {
     E *to = out + r * F, *row = pre + r * F;
     const E* b = bias;
     if (b)
-      lanes.each(F, [=](std::size_t c) FSDP_LANE {
-        const float value = E(row[c] + b[c]);  // as it is stored: backward and refilling find the same
-        row[c] = E(value);
-        to[c] = E(Activation::value(value));
-      });
+      lanes.each(
+          F,
+          [](E& out_c, E& pre_c, float b_c) FSDP_LANE {
+            const float value = E(pre_c + b_c);  // as it is stored: backward and refilling find the same
+            pre_c = E(value);
+            out_c = E(Activation::value(value));
+          },
+          writes(to), row, b);
     else
-      lanes.each(F, [=](std::size_t c) FSDP_LANE { to[c] = E(Activation::value(row[c])); });
+      lanes.each(
+          F, [](E& out_c, float pre_c) FSDP_LANE { out_c = E(Activation::value(pre_c)); }, writes(to),
+          static_cast<const E*>(row));
   }
 };
 
@@ -135,8 +149,9 @@ struct ActivationBackward {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n,
-                  [k = *this](std::size_t i) FSDP_LANE { k.d_pre[i] = E(Activation::backward(k.d_out[i], k.pre[i])); });
+    each_of_block(
+        lanes, b, n, [](E& d, float d_out_i, float pre_i) FSDP_LANE { d = E(Activation::backward(d_out_i, pre_i)); },
+        writes(d_pre), d_out, pre);
   }
 };
 
@@ -148,8 +163,9 @@ struct SwigluForward {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n,
-                  [k = *this](std::size_t i) FSDP_LANE { k.out[i] = E(k.gate[i] * sigmoid(k.gate[i]) * k.up[i]); });
+    each_of_block(
+        lanes, b, n, [](E& out_i, float gate_i, float up_i) FSDP_LANE { out_i = E(gate_i * sigmoid(gate_i) * up_i); },
+        writes(out), gate, up);
   }
 };
 
@@ -161,13 +177,14 @@ struct SwigluBackward {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
-      const float s = sigmoid(k.gate[i]), silu = k.gate[i] * s, slope = s + silu * (1.0f - s);
-      const float d_gate_i = k.d_out[i] * k.up[i] * slope,
-                  d_up_i = k.d_out[i] * silu;  // both before either is stored: one may overwrite d_out
-      k.d_gate[i] = E(d_gate_i);
-      k.d_up[i] = E(d_up_i);
-    });
+    each_of_block(
+        lanes, b, n,
+        [](E& d_gate_i, E& d_up_i, float d_i, float gate_i, float up_i) FSDP_LANE {
+          const float s = sigmoid(gate_i), silu = gate_i * s, slope = s + silu * (1.0f - s);
+          d_gate_i = E(d_i * up_i * slope);
+          d_up_i = E(d_i * silu);
+        },
+        writes(d_gate), writes(d_up), d_out, gate, up);
   }
 };
 
@@ -179,7 +196,21 @@ struct Fill {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.x[i] = k.value; });
+    each_of_block(
+        lanes, b, n, [to = value](E& x_i) FSDP_LANE { x_i = to; }, writes(x));
+  }
+};
+
+/// to += from.
+struct Add {
+  float* to;
+  const float* from;
+  std::size_t n;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    each_of_block(
+        lanes, b, n, [](float& to_i, float from_i) FSDP_LANE { to_i += from_i; }, to, from);
   }
 };
 
@@ -191,10 +222,10 @@ struct ClipValues {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE {
-      const float v = k.x[i];
-      k.x[i] = v > k.most ? k.most : v < -k.most ? -k.most : v;
-    });
+    each_of_block(
+        lanes, b, n, [limit = most](float& x_i) FSDP_LANE { x_i = x_i > limit    ? limit
+                                                                  : x_i < -limit ? -limit
+                                                                                 : x_i; }, x);
   }
 };
 
@@ -207,7 +238,8 @@ struct Convert {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.to[i] = To(static_cast<float>(k.from[i])); });
+    each_of_block(
+        lanes, b, n, [](To& to_i, From from_i) FSDP_LANE { to_i = To(static_cast<float>(from_i)); }, writes(to), from);
   }
 };
 

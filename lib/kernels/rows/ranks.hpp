@@ -58,7 +58,8 @@ struct RoundShares {
     In* const to = out + r * stride;
     const std::size_t first = b % blocks * flat_block, left = size > begin ? size - begin : 0, end = left < n ? left : n;
     const std::size_t count = first >= end ? 0 : end - first < flat_block ? end - first : flat_block;
-    lanes.each(count, [=](std::size_t i) FSDP_LANE { to[first + i] = In(from[first + i]); });
+    lanes.each(
+        count, [](In& to_i, float from_i) FSDP_LANE { to_i = In(from_i); }, writes(to + first), from + first);
   }
 };
 
@@ -70,7 +71,8 @@ struct RoundValues {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
-    each_of_block(lanes, b, n, [k = *this](std::size_t i) FSDP_LANE { k.x[i] = static_cast<float>(E(k.x[i])); });
+    each_of_block(
+        lanes, b, n, [](float& x_i) FSDP_LANE { x_i = static_cast<float>(E(x_i)); }, x);
   }
 };
 

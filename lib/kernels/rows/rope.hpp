@@ -19,14 +19,14 @@ struct RopeBody {
     const std::size_t half = D / 2;
     const float *cosines = cos_sin + r % T * D, *sines = cosines + half;
     const float direction = sign;
-    for (std::size_t h = 0; h < heads; ++h) {
-      E *first = x + r * stride + h * D, *second = first + half;
-      lanes.each(half, [=](std::size_t i) FSDP_LANE {
-        const float a = first[i], b = second[i], c = cosines[i], s = direction * sines[i];
-        first[i] = E(a * c - b * s);
-        second[i] = E(b * c + a * s);
-      });
-    }
+    E* const row = x + r * stride;
+    const std::size_t size = D;
+    lanes.grid(heads, half, [=](std::size_t h, std::size_t i) FSDP_LANE {
+      E *const first = row + h * size + i, *const second = first + half;
+      const float a = *first, b = *second, c = cosines[i], s = direction * sines[i];
+      *first = E(a * c - b * s);
+      *second = E(b * c + a * s);
+    });
   }
 };
 

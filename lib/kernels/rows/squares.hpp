@@ -50,12 +50,12 @@ class PendingSquares {
 
 /// Row r adds its blocks to `sum`, of which several rows may be at work at the same time.
 struct Squares {
-  static constexpr std::size_t block = 4096, row = 8 * block;
+  static constexpr std::size_t block = 4096;
   /// Digits are integers of 63 bits, and those of a square have 32.
   static constexpr std::size_t most_before_normalizing = std::size_t{1} << 30;
   ExactSum* sum;
   const float* x;
-  std::size_t n;
+  std::size_t n, row;  // elements in all, and in a "row"
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
@@ -140,26 +140,35 @@ struct FinishNorm {
       const double norm = square_root(k.sums->squares.value()), unscaled = norm / k.loss_scale;
       const double ratio = k.clip_norm / (unscaled + 1e-6);
       const double clipping = k.clip_norm > 0 && ratio < 1 ? ratio : 1;
-      const bool loss_is_finite = k.sums->loss - k.sums->loss == 0;
+      const bool loss_is_finite = k.sums->loss.non_finite == 0;
       k.sums->norm = {norm, clipping / k.loss_scale, k.sums->squares.non_finite == 0 && loss_is_finite};
     });
   }
 };
 
-/// One row: the sum of x, in double and in the order of its elements, replaces *total or is added to it.
-struct OrderedSum {
-  double* total;
-  const float* x;
+/// One row: the sum of n losses is added to `total`.
+struct AddLosses {
+  LossSum* total;
+  const float* losses;
   std::size_t n;
-  bool add;
+
+  FSDP_INLINE static bool is_finite(float loss) { return loss - loss == 0; }
+  FSDP_INLINE static double in_units(float loss) {
+    constexpr double most = 0x1p20;
+    const double value = is_finite(loss) ? static_cast<double>(loss) : 0;
+    return (value > most ? most : value < -most ? -most : value) * 0x1p20;
+  }
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t) const {
-    lanes.once([k = *this]() FSDP_LANE {
-      double sum = 0;
-      for (std::size_t i = 0; i < k.n; ++i) sum += static_cast<double>(k.x[i]);
-      *k.total = k.add ? *k.total + sum : sum;
-    });
+    const Several<std::int64_t, 3> sums = lanes.sums(
+        n, [](float loss) FSDP_LANE { return static_cast<std::int64_t>(floor(in_units(loss))); },
+        [](float loss) FSDP_LANE {
+          const double units = in_units(loss);
+          return static_cast<std::int64_t>((units - floor(units)) * 0x1p32);
+        },
+        [](float loss) FSDP_LANE { return std::int64_t{is_finite(loss) ? 0 : 1}; }, losses);
+    lanes.once([sums, to = total]() FSDP_LANE { *to += LossSum{sums.value[0], sums.value[1], sums.value[2]}; });
   }
 };
 

@@ -285,7 +285,9 @@ struct FactoredUpdate {
     float* p = parameter + (begin - part.begin);
     const float* g = gradient + (begin - part.begin);
     lanes.each(count, [=](std::size_t j) FSDP_LANE { p[j] = p[j] * keep - step * d(g[j], row_factor, c + j); });
-    if (copy.data) write_halves(lanes, copy, begin - part.begin, p, count);
+    if (!copy.data) return;
+    lanes.sync();
+    write_halves(lanes, copy, begin - part.begin, p, count);
   }
 };
 

@@ -40,6 +40,8 @@
 // Environment: FSDP_CUDA_DOUBLE_SEED   number for all random choices of the streams that are made from then on, default 0
 //              FSDP_CUDA_DOUBLE_MEMORY bytes of memory of each device, default 4 GiB; read once
 //              FSDP_CUDA_DOUBLE_DEVICES number of devices, 0 to 8, default 1; read once
+//              FSDP_CUDA_DOUBLE_CAPABILITIES compute capabilities of the devices, the last one of all further ones too, as 75,80;
+//              default 80
 //              FSDP_CUDA_DOUBLE_NAME   what devices are called, for what depends on that; default "GPU made of threads"
 #pragma once
 

@@ -61,29 +61,40 @@ namespace {
 constexpr unsigned most_lanes = 1024, warp_lanes = 32;
 constexpr std::size_t stack_bytes = std::size_t{64} * 1024;
 
-/// A stack, and where its fiber was left. It is used by one lane after another.
-struct Fiber {
-  GuardedPages stack;
-  void* left_at = nullptr;
+/// What sanitizers are told of a stack.
+struct Stack {
+  const void* bottom = nullptr;
+  std::size_t bytes = 0;
   void* tsan = nullptr;
   void* fake_stack = nullptr;  // AddressSanitizer's
 };
 
-enum class State { ready, at_block_barrier, at_warp_barrier, returned };
+/// It runs one lane after another.
+struct Fiber {
+  GuardedPages pages;
+  Stack stack;
+  void* left_at = nullptr;  // when its lane had returned
+};
 
-struct Lane {
-  State state;
+enum class State : std::uint8_t { ready, at_block_barrier, at_warp_barrier, returned };
+
+/// A line of the cache, as lanes take turns after few instructions.
+struct alignas(64) Lane {
   Fiber* fiber;
+  void* left_at;
   // What it waits for, unless it is ready or has returned:
   const char* name;
   Where where;
-  unsigned mask;
-  // What it has brought, whose it wants, and what it gets:
-  std::uint64_t bits;
-  unsigned source;
-  std::uint64_t result;
-  unsigned votes;
+  // What it has brought, and what it gets:
+  std::uint64_t bits, result;
+  unsigned mask, votes;
+  // Of its asynchronous copies: how many groups it has committed, and how many copies have not arrived.
+  unsigned groups;
+  std::uint8_t copies;
+  std::uint8_t source;  // the lane of its warp that has what it gets
+  State state;
 };
+static_assert(sizeof(Lane) == 64);
 
 /// What a lane has begun to copy, in order, and in which of its groups each copy is.
 struct Copies {
@@ -93,7 +104,6 @@ struct Copies {
     const void* from;  // null: zeros
     unsigned bytes, group;
   } copy[most];
-  unsigned count, groups;
 };
 
 bool same(const Where& a, const Where& b) {
@@ -119,14 +129,18 @@ class Runner {
                            Together together = nullptr);
   [[noreturn]] void refuse(const std::string& text) const { fault(current_, text); }
   void begin_copy(void* to, const void* from, unsigned bytes);
-  void commit_copies() { ++copies_[current_].groups; }
+  void commit_copies() { ++lanes_[current_].groups; }
   void finish_copies(unsigned groups);
 
  private:
   void run_block();
-  void resume(unsigned lane);
+  /// Leaves `from` for the thread if no lane is ready, or else for the next lane. A lane that has not begun does so on `spare`,
+  /// whose lane has returned, if that is given.
+  void go_on(void*& left_at, Stack& from, Fiber* spare = nullptr);
+  void enter(void*& left_at, Stack& from, void* at, Stack& to);
+  void arrive(const Stack& here);
+  void pass_on(unsigned first, unsigned mask, Together together);
   static void fiber_main();
-  void leave_lane();
   void make_ready(unsigned lane) {
     lanes_[lane].state = State::ready;
     ready_[(first_ready_ + ready_count_++) % most_lanes] = lane;
@@ -151,29 +165,28 @@ class Runner {
   std::uint64_t random_ = 0;
   unsigned waiting_[most_lanes / warp_lanes];  // a bit for each lane at a barrier of its warp
 
-  std::vector<Fiber*> fibers_;
-  Fiber* free_[most_lanes];
-  unsigned free_count_ = 0;
+  bool in_turn_ = false;
+
+  Fiber *fibers_[most_lanes], *free_[most_lanes];
+  unsigned fiber_count_ = 0, free_count_ = 0;
   GuardedPages shared_pages_;
 
-  // The thread itself, while a lane runs.
-  void* left_at_ = nullptr;
-  void* tsan_ = nullptr;
-  void* fake_stack_ = nullptr;
-  const void* stack_bottom_ = nullptr;
-  std::size_t stack_size_ = 0;
+  Stack thread_;
+  void* thread_left_at_ = nullptr;
+  bool from_thread_ = false;  // whether the fiber that begins or goes on now does so from the thread
 };
 
 /// The thread's own. It is made when the thread runs its first block.
-constinit thread_local Runner* runner = nullptr;
+constinit FSDP_CUDA_DOUBLE_LANE Runner* runner = nullptr;
 struct RunnerOwner {
   ~RunnerOwner() { delete runner; }
 };
 
 Runner::~Runner() {
-  for (Fiber* fiber : fibers_) {
-    if (__tsan_destroy_fiber && fiber->tsan) __tsan_destroy_fiber(fiber->tsan);
-    unmap(fiber->stack);
+  for (unsigned i = 0; i < fiber_count_; ++i) {
+    Fiber* const fiber = fibers_[i];
+    if (__tsan_destroy_fiber && fiber->stack.tsan) __tsan_destroy_fiber(fiber->stack.tsan);
+    unmap(fiber->pages);
     delete fiber;
   }
   if (shared_pages_.mapping) unmap(shared_pages_);
@@ -182,16 +195,18 @@ Runner::~Runner() {
 Fiber* Runner::take_fiber() {
   if (free_count_ > 0) return free_[--free_count_];
   auto* fiber = new Fiber;
-  fiber->stack = map_guarded(stack_bytes);
+  fiber->pages = map_guarded(stack_bytes);
   // As fsdp_cuda_double_switch() leaves a stack: six registers, where to go on, and there the address of no caller. A function
   // finds the stack 8 bytes off a multiple of 16.
-  auto** top = reinterpret_cast<void**>(fiber->stack.end) - 1;
+  // Stacks begin at different lines of a page: else all lanes' would share a few lines of the first-level cache.
+  auto** top = reinterpret_cast<void**>(fiber->pages.end - fiber_count_ % 64 * 64) - 1;
   *top = nullptr;
   *--top = reinterpret_cast<void*>(&Runner::fiber_main);
   for (int i = 0; i < 6; ++i) *--top = nullptr;
   fiber->left_at = top;
-  if (__tsan_create_fiber) fiber->tsan = __tsan_create_fiber(0);
-  fibers_.push_back(fiber);
+  fiber->stack = {.bottom = fiber->pages.begin, .bytes = stack_bytes};
+  if (__tsan_create_fiber) fiber->stack.tsan = __tsan_create_fiber(0);
+  fibers_[fiber_count_++] = fiber;
   return fiber;
 }
 
@@ -201,7 +216,7 @@ void Runner::run(const Launch& launch, std::minstd_rand& dice) {
     if (!shared_pages_.mapping) shared_pages_ = map_guarded(shared_bytes_at_most);
     shared_ = shared_pages_.end - (launch.shared + 127) / 128 * 128;
   }
-  if (__tsan_get_current_fiber) tsan_ = __tsan_get_current_fiber();
+  if (__tsan_get_current_fiber) thread_.tsan = __tsan_get_current_fiber();
   random_ = dice();
   gridDim = {launch.blocks, 1, 1};
   blockDim = {launch.threads, 1, 1};
@@ -229,55 +244,69 @@ void Runner::run_block() {
   at_block_barrier_ = returned_ = ready_count_ = 0;
   std::fill_n(waiting_, most_lanes / warp_lanes, 0u);
   std::fill_n(lanes_, launch_->threads, Lane{});
-  for (unsigned lane = 0; lane < launch_->threads; ++lane) copies_[lane].count = copies_[lane].groups = 0;
   make_all_ready(0, launch_->threads, ~0u);
-  const bool in_turn = random() % 2 == 0;
+  in_turn_ = random() % 2 == 0;
   if (__tsan_release)
     __tsan_release(&launch_);  // what lanes acquire when they begin; they release another, that of their return
-  while (ready_count_ > 0) {
-    --ready_count_;
-    const unsigned lane = ready_[(in_turn ? first_ready_ : first_ready_ + ready_count_) % most_lanes];
-    if (in_turn) first_ready_ = (first_ready_ + 1) % most_lanes;
-    resume(lane);
-    if (!__tsan_create_fiber && lanes_[lane].state == State::returned) free_[free_count_++] = lanes_[lane].fiber;
-  }
+  from_thread_ = true;
+  go_on(thread_left_at_, thread_);
   if (returned_ != launch_->threads) stuck();
   if (__tsan_create_fiber)  // to ThreadSanitizer, what the same fiber does is in order: each lane of a block has its own
     for (unsigned lane = 0; lane < launch_->threads; ++lane) free_[free_count_++] = lanes_[lane].fiber;
   if (__tsan_acquire) __tsan_acquire(&returned_);
 }
 
-void Runner::resume(unsigned lane) {
-  current_ = lane;
-  threadIdx = {lane, 0, 0};
-  if (!lanes_[lane].fiber) lanes_[lane].fiber = take_fiber();
-  Fiber& fiber = *lanes_[lane].fiber;
-  constexpr unsigned no_order =
-      1;  // the switch itself orders nothing: what one lane did is not done before what the next one does
-  if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(fiber.tsan, no_order);
-  if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(&fake_stack_, fiber.stack.begin, stack_bytes);
-  fsdp_cuda_double_switch(&left_at_, fiber.left_at);
-  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(fake_stack_, nullptr, nullptr);
+void Runner::go_on(void*& left_at, Stack& from, Fiber* spare) {
+  if (ready_count_ == 0) {
+    if (spare) free_[free_count_++] = spare;
+    return enter(left_at, from, thread_left_at_, thread_);
+  }
+  --ready_count_;
+  const unsigned index = ready_[(in_turn_ ? first_ready_ : first_ready_ + ready_count_) % most_lanes];
+  if (in_turn_) first_ready_ = (first_ready_ + 1) % most_lanes;
+  current_ = index;
+  threadIdx = {index, 0, 0};
+  Lane& lane = lanes_[index];
+  if (&lane.left_at == &left_at) return;
+  void* at = lane.left_at;
+  if (!lane.fiber) {
+    lane.fiber = spare ? spare : take_fiber();
+    if (spare) return;
+    at = lane.fiber->left_at;
+  } else if (spare) {
+    free_[free_count_++] = spare;
+  }
+  enter(left_at, from, at, lane.fiber->stack);
 }
 
-void Runner::leave_lane() {
-  Fiber& fiber = *lanes_[current_].fiber;
-  if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(tsan_, 1);
-  if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(&fiber.fake_stack, stack_bottom_, stack_size_);
-  fsdp_cuda_double_switch(&fiber.left_at, left_at_);
-  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(fiber.fake_stack, &stack_bottom_, &stack_size_);
+inline void Runner::enter(void*& left_at, Stack& from, void* at, Stack& to) {
+  constexpr unsigned no_order =
+      1;  // the switch itself orders nothing: what one lane did is not done before what the next one does
+  if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(to.tsan, no_order);
+  if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(&from.fake_stack, to.bottom, to.bytes);
+  fsdp_cuda_double_switch(&left_at, at);
+  arrive(from);
+}
+
+inline void Runner::arrive(const Stack& here) {
+  if (!__sanitizer_finish_switch_fiber) return;
+  const void* bottom = nullptr;
+  std::size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(here.fake_stack, &bottom, &bytes);
+  if (from_thread_) thread_.bottom = bottom, thread_.bytes = bytes, from_thread_ = false;
 }
 
 void Runner::fiber_main() {
   Runner& r = *runner;
-  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(nullptr, &r.stack_bottom_, &r.stack_size_);
+  Fiber& own = *r.lanes_[r.current_].fiber;
+  r.arrive(Stack{});
   for (;;) {
     if (__tsan_acquire) __tsan_acquire(&r.launch_);
     r.launch_->lane();
     if (__tsan_release) __tsan_release(&r.returned_);
     r.lanes_[r.current_].state = State::returned;
     ++r.returned_;
-    r.leave_lane();
+    r.go_on(own.left_at, own.stack, __tsan_create_fiber ? nullptr : &own);
   }
 }
 
@@ -293,7 +322,7 @@ void Runner::block_barrier(Where where) {
     at_block_barrier_ = 0;
     make_all_ready(0, launch_->threads, ~0u);
   }
-  leave_lane();
+  go_on(lane.left_at, lane.fiber->stack);
   if (__tsan_acquire) __tsan_acquire(&at_block_barrier_);
 }
 
@@ -306,7 +335,7 @@ const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t 
   lane.where = where;
   lane.mask = mask;
   lane.bits = bits;
-  lane.source = source;
+  lane.source = static_cast<std::uint8_t>(source);
   if ((mask >> (current_ - first) & 1u) == 0) fault(current_, "its mask does not name the lane itself");
   if ((mask >> source & 1u) == 0)
     fault(current_, "it asks for the value of lane " + std::to_string(first + source) + ", which its mask does not name");
@@ -318,50 +347,54 @@ const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t 
     const Lane& other = lanes_[first + i];
     if (mask >> i & 1u) all = other.mask == mask && same(other.where, where);
   }
-  if (all && together) {
-    void* brought[warp_lanes];
-    for (unsigned i = 0; i < warp_lanes; ++i) brought[i] = reinterpret_cast<void*>(lanes_[first + i].bits);
-    together(brought);
-  }
-  if (all) {
-    unsigned votes = 0;
-    for (unsigned i = 0; i < warp_lanes; ++i)
-      if (mask >> i & 1u && lanes_[first + i].bits != 0) votes |= 1u << i;
-    for (unsigned i = 0; i < warp_lanes; ++i)
-      if (mask >> i & 1u) {
-        Lane& other = lanes_[first + i];
-        other.result = lanes_[first + other.source].bits;
-        other.votes = votes;
-      }
-    make_all_ready(first, warp_lanes, mask);
-    waiting_[warp] &= ~mask;
-  }
-  leave_lane();
+  if (all) pass_on(first, mask, together);
+  go_on(lane.left_at, lane.fiber->stack);
   if (__tsan_acquire) __tsan_acquire(&waiting_[warp]);
   return lane;
 }
 
+/// All lanes of `mask` have come: each gets what it has asked for, and goes on.
+[[gnu::noinline]] void Runner::pass_on(unsigned first, unsigned mask, Together together) {
+  if (together) {
+    void* brought[warp_lanes];
+    for (unsigned i = 0; i < warp_lanes; ++i) brought[i] = reinterpret_cast<void*>(lanes_[first + i].bits);
+    together(brought);
+  }
+  unsigned votes = 0;
+  for (unsigned i = 0; i < warp_lanes; ++i)
+    if (mask >> i & 1u && lanes_[first + i].bits != 0) votes |= 1u << i;
+  for (unsigned i = 0; i < warp_lanes; ++i)
+    if (mask >> i & 1u) {
+      Lane& other = lanes_[first + i];
+      other.result = lanes_[first + other.source].bits;
+      other.votes = votes;
+    }
+  make_all_ready(first, warp_lanes, mask);
+  waiting_[first / warp_lanes] &= ~mask;
+}
+
 void Runner::begin_copy(void* to, const void* from, unsigned bytes) {
-  Copies& own = copies_[current_];
+  Lane& lane = lanes_[current_];
   const auto whole = [bytes](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % bytes == 0; };
   if (!whole(to) || (from && !whole(from))) fault(current_, "it copies to or from an address that is no multiple of its bytes");
-  if (own.count == Copies::most) fault(current_, "it has begun more copies than the double has room for");
-  own.copy[own.count++] = {to, from, bytes, own.groups};
+  if (lane.copies == Copies::most) fault(current_, "it has begun more copies than the double has room for");
+  copies_[current_].copy[lane.copies++] = {to, from, bytes, lane.groups};
   std::memset(to, 0xff, bytes);
 }
 
 void Runner::finish_copies(unsigned groups) {
-  Copies& own = copies_[current_];
+  Lane& lane = lanes_[current_];
+  Copies::Copy* const own = copies_[current_].copy;
   unsigned done = 0;
-  for (; done < own.count && own.copy[done].group + groups < own.groups; ++done) {
-    const Copies::Copy& copy = own.copy[done];
+  for (; done < lane.copies && own[done].group + groups < lane.groups; ++done) {
+    const Copies::Copy& copy = own[done];
     if (copy.from)
       std::memcpy(copy.to, copy.from, copy.bytes);
     else
       std::memset(copy.to, 0, copy.bytes);
   }
-  std::copy(own.copy + done, own.copy + own.count, own.copy);
-  own.count -= done;
+  std::copy(own + done, own + lane.copies, own);
+  lane.copies -= done;
 }
 
 std::string Runner::describe(unsigned index) const {

@@ -55,6 +55,7 @@ struct Product {
 
 struct Preference {
   std::uint64_t workspace = 0;
+  std::uint32_t reduction_schemes = 7;
   std::array<std::uint32_t, 4> alignment = {default_alignment, default_alignment, default_alignment, default_alignment};
 };
 
@@ -331,6 +332,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
       return set(open(preference).workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return set(open(preference).reduction_schemes, value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:

@@ -38,6 +38,14 @@ constexpr ErrorText error_texts[] = {
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
 
+/// "75,80": of the first device and of all others.
+long capability_of(int device) {
+  const char* at = std::getenv("FSDP_CUDA_DOUBLE_CAPABILITIES");
+  if (!at || !*at) return 80;
+  for (; device > 0 && std::strchr(at, ','); --device) at = std::strchr(at, ',') + 1;
+  return std::strtol(at, nullptr, 10);
+}
+
 const ErrorText& text_of(cudaError_t error) {
   for (const ErrorText& text : error_texts)
     if (text.error == error) return text;
@@ -112,7 +120,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->sharedMemPerBlock = std::size_t{48} * 1024;
     properties->warpSize = 32;
     properties->maxThreadsPerBlock = 1024;
-    properties->major = 8;
+    const auto capability = static_cast<int>(capability_of(device));
+    properties->major = capability / 10;
+    properties->minor = capability % 10;
     properties->multiProcessorCount = 4;
     properties->pciBusID = device + 1;
     properties->sharedMemPerBlockOptin = shared_bytes_at_most;

@@ -1,0 +1,199 @@
+#include "fsdp-doctor/doctor.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/program.hpp"
+#include "base/system.hpp"
+#include "base/timer.hpp"
+#include "comm/agree.hpp"
+#include "comm/threads/threads.hpp"
+#include "fsdp-doctor/gpus.hpp"
+#include "fsdp-doctor/machine.hpp"
+#include "fsdp-doctor/speed.hpp"
+#include "fsdp-doctor/start.hpp"
+#include "fsdp-doctor/storage.hpp"
+#include "train/common_options.hpp"
+
+namespace fsdp {
+
+namespace {
+
+// MPI may take long to start on many nodes.
+constexpr double mpi_start_limit_s = 60;
+
+constexpr Check checks[] = {
+    {"MPI", "how the ranks were started", check_mpi},
+    {"Slurm", "what srun and the environment say", check_slurm},
+    {"software", "versions on all nodes", check_software},
+    {"processors", "processors and their instructions", check_processors, true},
+    {"GPUs", "the driver, and a GPU for each rank", check_gpus, true},
+    {"NCCL", "its version", check_nccl},
+    {"threads", "threads and binding", check_threads},
+    {"locked memory", "the limit of locked memory", check_locked_memory, true},
+    {"shared memory", "the size of /dev/shm", check_shared_memory, true},
+    {"clocks", "clocks of the nodes", check_clocks},
+    {"save folder", "writing and reading in the save folder", check_save_folder, true},
+    {"locks", "locks in the save folder", check_locks, true},
+    {"free space", "free space in the save folder", check_free_space, true},
+    {"HDF5", "a file of HDF5", check_hdf5, true},
+    {"products", "products of matrices on each node", check_products},
+    {"memory", "memory bandwidth of each node", check_memory},
+    {"links", "transfers within and between nodes", check_links},
+    {"training", "a tiny training run over all ranks", check_training},
+};
+
+Finding failed(std::string text, std::string advice = "") {
+  return {Status::failed, std::move(text), std::move(advice), nlohmann::json::object()};
+}
+
+void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+}  // namespace
+
+OptionTable doctor_option_table(DoctorOptions& options) {
+  OptionTable table(
+      "fsdp-doctor", "[options]",
+      "Checks what this machine and this job have, and says what to fix. Start it as you will start fsdp-train: in "
+      "the same allocation, with the same launcher and as many ranks; or by itself, on a login node. Exit status: "
+      "0 if nothing has failed, 1 if something has, 2 for wrong use.");
+  table.group("What");
+  table.path("save-dir", "DIR", options.save_dir, "where checkpoints will be saved; a folder is made in it, and removed")
+      .sets("save folder");
+  table.flag("json", options.json, "print one JSON object");
+  table.group("How");
+  add_device_option(table, options.device);
+  add_threads_option(table, options.threads);
+  add_comm_options(table, options.comm);
+  return table;
+}
+
+std::span<const Check> all_checks() { return checks; }
+
+/// What the watchdog's thread prints if the main thread hangs.
+struct Doctor::State {
+  std::mutex mutex;
+  Report report;
+  std::atomic<bool> is_connected = false;  // the rest is known
+  bool is_speaker = true, is_printed = false;
+  std::string where;  // "rank 3 on node2: "; empty for a job of one rank
+  Timer timer;
+
+  void add(std::string_view name, Finding finding, double seconds = 0) {
+    const std::lock_guard lock(mutex);
+    report.lines.push_back({std::string(name), std::move(finding), seconds});
+  }
+  /// Once.
+  void print(bool json) {
+    const std::lock_guard lock(mutex);
+    if (std::exchange(is_printed, true) || !is_speaker) return;
+    report.seconds = timer.seconds();
+    std::fputs(printable(json ? json_of(report) : text_of(report)).c_str(), stdout);
+    std::fflush(stdout);
+  }
+};
+
+Doctor::Doctor(const DoctorOptions& options, const Start& start, std::function<std::string(const std::string&)> words)
+    : options_(options),
+      start_(start),
+      words_(std::move(words)),
+      state_(std::make_unique<State>()),
+      watchdog_([this](const std::string& stage, double limit_s) { expired(stage, limit_s); }) {
+  watchdog_.begin("the start of MPI", mpi_start_limit_s);
+}
+
+Doctor::~Doctor() = default;
+
+void Doctor::expired(const std::string& stage, double limit_s) {
+  if (state_->is_connected && state_->is_speaker) {
+    state_->add(stage, failed(format("{}did not come to its end within {}", state_->where, format_duration(limit_s)),
+                              "see whether the file system, the network or the device that this uses answers at all"));
+    state_->print(options_.json);
+  } else {
+    // The other ranks may be as stuck, and then nobody else says anything.
+    std::fputs(format("fsdp-doctor: {}'{}' did not come to its end within {}; see whether the network and the file systems of "
+                      "this node answer\n",
+                      state_->where.empty() ? host_name() + ": " : state_->where, stage, format_duration(limit_s))
+                   .c_str(),
+               stderr);
+  }
+  std::fflush(nullptr);
+  std::_Exit(exit_code::failed);
+}
+
+int Doctor::run(Job& job, bool local_checks_only) {
+  const double limit_s = options_.comm.timeout_s;
+  for (const Check& check : checks) {
+    if (local_checks_only && !check.is_local) continue;
+    // Ranks that wait for another one notice by themselves, and name it; the watchdog is for what they do not see.
+    watchdog_.begin(std::string(check.name), 2 * limit_s);
+    std::optional<Finding> finding;
+    const Timer timer;
+    try {
+      finding = check.run(job);
+    } catch (const CollectiveTimeout& timeout) {
+      state_->add(check.name,
+                  failed(format("{} has not come within {} ({})", timeout.who, format_duration(timeout.timeout_s), check.about),
+                         "look at that node first: whether it answers, and what this process does there (ps, top)"));
+      {
+        const std::lock_guard lock(state_->mutex);
+        state_->report.last = "The checks behind this one were left out.";
+      }
+      state_->print(options_.json);
+      throw;
+    } catch (const UserError& error) {
+      finding = failed(words_(error.what()));
+    } catch (const CallError& error) {
+      finding = failed(error.what());
+    }
+    if (finding) state_->add(check.name, std::move(*finding), timer.seconds());
+  }
+  watchdog_.begin("the end", 2 * limit_s);
+  state_->print(options_.json);
+  // What was found is what rank 0 has found.
+  std::int64_t code = state_->report.count(Status::failed) > 0 ? exit_code::failed : exit_code::done;
+  job.world->broadcast(&code, sizeof code, 0);
+  return static_cast<int>(code);
+}
+
+int Doctor::run(MpiSession& session) {
+  state_->is_speaker = session.rank() == 0;
+  if (session.size() > 1) state_->where = format("rank {} on {}: ", session.rank(), host_name());
+  watchdog_.begin("connecting the ranks", 2 * options_.comm.timeout_s);
+  Job job(options_, start_, [&](const CommOptions& options) { return session.world(options); });
+  {
+    const std::lock_guard lock(state_->mutex);
+    for (std::size_t i = 0; i < job.nodes.size(); ++i)
+      state_->report.nodes.emplace_back(job.nodes[i], static_cast<int>(job.ranks_of(i)));
+    state_->report.title = format("{} on {}", counted(job.node_of.size(), "rank"), list_of(job.nodes));
+  }
+  state_->is_connected = true;
+  try {
+    return run(job, false);
+  } catch (const CollectiveTimeout& timeout) {
+    // Rank 0 has said it, unless it is the one that has not come: then the lowest of the others says it, and ends all.
+    if (session.rank() > 0) {
+      sleep_s(1 + 0.1 * std::min(session.rank(), 40));
+      std::fputs(format("fsdp-doctor: {}{}\n", state_->where, words_(timeout.what())).c_str(), stderr);
+    }
+    session.abort_job(exit_code::failed);
+  }
+}
+
+int Doctor::run_alone(Finding why) {
+  state_->report.title = format("one of {} processes, on {}", start_.launched.count, host_name());
+  state_->report.nodes.emplace_back(host_name(), 1);
+  state_->add(checks[0].name, std::move(why));
+  state_->report.last = "The checks that need several ranks were left out; those above are of this process's node.";
+  state_->is_connected = true;
+  Job job(options_, start_, [](const CommOptions&) { return make_self_communicator(); });
+  return run(job, true);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,169 @@
+#include "fsdp-doctor/gpus.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/format.hpp"
+#include "comm/agree.hpp"
+#include "comm/nccl.hpp"
+#include "device/cuda_library.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 ..." holds one word of digits and dots.
+std::string driver_version() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string line;
+  std::getline(file, line);
+  std::istringstream words(line);
+  for (std::string word; words >> word;)
+    if (word.find_first_not_of("0123456789.") == word.npos && word.find('.') != word.npos) return word;
+  return "";
+}
+
+GpuTraces find_traces() {
+  std::error_code error;
+  GpuTraces traces{"", driver_version()};
+  for (const char* file : {"/dev/nvidia0", "/dev/nvidiactl"})
+    if (traces.device_file.empty() && std::filesystem::exists(file, error)) traces.device_file = file;
+  return traces;
+}
+
+}  // namespace
+
+Finding judge_gpus(const std::vector<std::string>& nodes, const std::vector<int>& node_of, const std::vector<RankGpus>& gpus,
+                   const GpuTraces& traces) {
+  Finding finding;
+  struct NodeGpus {
+    std::size_t ranks = 0, visible = 0;
+    std::set<std::string> places;
+    std::string description;
+  };
+  std::vector<NodeGpus> of_nodes(nodes.size());
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    NodeGpus& node = of_nodes[static_cast<std::size_t>(node_of[rank])];
+    ++node.ranks;
+    node.visible = std::max(node.visible, gpus[rank].count);
+    if (gpus[rank].count == 0) continue;
+    node.places.insert(gpus[rank].place);
+    node.description = gpus[rank].description;
+  }
+  std::vector<std::string> without, shared, idle, descriptions;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const NodeGpus& node = of_nodes[i];
+    finding.figures[nodes[i]] = {
+        {"visible", node.visible}, {"used", node.places.size()}, {"ranks", node.ranks}, {"gpu", node.description}};
+    descriptions.push_back(node.visible == 0 ? "no GPU" : node.description);
+    if (node.visible == 0)
+      without.push_back(nodes[i]);
+    else if (node.places.size() < node.ranks)
+      shared.push_back(nodes[i]);
+    else if (node.places.size() < node.visible)
+      idle.push_back(nodes[i]);
+  }
+  finding.figures["driver"] = traces.driver;
+  if (without.size() == nodes.size()) {
+    // "no driver: libcuda.so.1: cannot open shared object file: No such file or directory"
+    const std::string& reason = gpus[0].why_none;
+    const std::string why = reason.empty() ? "there is none" : excerpt(reason.substr(0, reason.find(": cannot open")), 160);
+    finding.text = format("none that can be used ({})", why);
+    if (reason.find("compute capability") != std::string::npos) {
+      finding.status = Status::warning;
+      finding.advice =
+          format("ask for nodes with GPUs of compute capability {}, or compute with --device cpu", least_compute_capability);
+      return finding;
+    }
+    if (traces.device_file.empty() && traces.driver.empty()) return finding;
+    finding.status = Status::warning;
+    finding.text += traces.driver.empty() ? format(", though there is {}", traces.device_file)
+                                          : format(", though the kernel has NVIDIA's driver {}", traces.driver);
+    finding.advice =
+        "see that nvidia-smi lists the GPU, that a container gets the driver's libraries (--nv, --gpus all), and "
+        "that fsdp was built where CUDA is (docs/gpu.md)";
+    return finding;
+  }
+  const std::string driver = traces.driver.empty() ? "" : format("; driver {}", traces.driver);
+  finding.text = by_value(nodes, descriptions) + driver;
+  if (!without.empty()) {
+    finding.status = Status::failed;
+    finding.text = format("no GPU on {}, and {} elsewhere", list_of(without), counted(of_nodes[0].visible, "GPU"));
+    finding.advice = "start the job on nodes that are alike, or compute with --device cpu";
+  } else if (!shared.empty()) {
+    finding.status = Status::warning;
+    finding.text += format("; ranks share GPUs on {}", list_of(shared));
+    finding.advice = "start one rank for each GPU (--ntasks-per-node as --gpus-per-node)";
+  } else if (!idle.empty()) {
+    finding.status = Status::warning;
+    finding.text += format("; some GPUs of {} have no rank", list_of(idle));
+    finding.advice = "start one rank for each GPU (--ntasks-per-node as --gpus-per-node)";
+  } else if (!all_equal(descriptions)) {
+    finding.status = Status::warning;
+    finding.advice = "ask for nodes with the same GPUs: the slowest ones set the pace";
+  } else {
+    finding.text = format("{} of {} on each node; one rank each", of_nodes[0].visible, finding.text);
+  }
+  return finding;
+}
+
+Finding judge_nccl(const std::vector<std::string>& nodes, const std::vector<std::string>& versions,
+                   const std::vector<std::string>& problems) {
+  Finding finding;
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    finding.figures[nodes[i]] = {{"version", versions[i]}, {"problem", problems[i]}};
+  if (std::any_of(problems.begin(), problems.end(), [](const std::string& problem) { return !problem.empty(); })) {
+    finding.status = Status::warning;
+    finding.text = format("not there ({}): GPUs exchange data through memory of the host", by_value(nodes, problems));
+    finding.advice = "build fsdp where NCCL is, or load its module (docs/gpu.md)";
+  } else if (!all_equal(versions)) {
+    finding.status = Status::failed;
+    finding.text = by_value(nodes, versions);
+    finding.advice = "let all nodes load the same NCCL";
+  } else {
+    finding.text = "NCCL " + by_value(nodes, versions);
+  }
+  return finding;
+}
+
+std::optional<Finding> check_gpus(Job& job) {
+  RankGpus mine;
+  std::unique_ptr<Device> gpu;
+  if (job.options.device != DeviceChoice::cpu) {
+    const CudaLibrary* const library = find_cuda_library(&mine.why_none);
+    mine.count = library ? static_cast<std::size_t>(std::max(0, library->device_count(&mine.why_none))) : 0;
+  } else {
+    mine.why_none = "--device cpu";
+  }
+  // Throws what fsdp-train would throw: where GPUs were given to the job, and none can be used.
+  DeviceKind kind = DeviceKind::cpu;
+  agree(*job.world, [&] { kind = choose_device(job.options.device); });
+  const bool everywhere = job.world->all(kind == DeviceKind::cuda);
+  if (everywhere) {
+    gpu = make_device_of_rank(kind, {}, *job.world, *job.node);
+    mine.description = gpu->description();
+    mine.place = gpu->place();
+  }
+  const std::vector<double> counts = gather(*job.world, static_cast<double>(mine.count));
+  const std::vector<std::string> reasons = gather(*job.world, mine.why_none),
+                                 descriptions = gather(*job.world, mine.description), places = gather(*job.world, mine.place);
+  std::vector<RankGpus> all;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank)
+    all.push_back({static_cast<std::size_t>(counts[rank]), reasons[rank], descriptions[rank], places[rank]});
+  if (everywhere) job.compute_on(std::move(gpu));
+  return judge_gpus(job.nodes, job.node_of, all, job.options.device == DeviceChoice::cpu ? GpuTraces{} : find_traces());
+}
+
+std::optional<Finding> check_nccl(Job& job) {
+  if (job.device->kind() != DeviceKind::cuda) return std::nullopt;
+  std::string why;
+  const NcclLibrary* const nccl = find_nccl(&why);
+  const std::vector<std::string> versions = of_leaders(job, gather(*job.world, nccl ? nccl->version() : std::string())),
+                                 problems = of_leaders(job, gather(*job.world, nccl ? std::string() : why));
+  return judge_nccl(job.nodes, versions, problems);
+}
+
+}  // namespace fsdp

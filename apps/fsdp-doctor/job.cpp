@@ -1,0 +1,87 @@
+#include "fsdp-doctor/job.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/format.hpp"
+#include "base/system.hpp"
+#include "fsdp-doctor/storage.hpp"
+
+namespace fsdp {
+
+Job::Job(const DoctorOptions& wanted, const Start& started, Connect connect_ranks)
+    : options(wanted), start(started), connect(std::move(connect_ranks)) {
+  world = connect({.kind = "mpi", .timeout_s = options.comm.timeout_s});
+  node = world->split_by_node();
+  int leader = world->rank();
+  node->broadcast(&leader, sizeof leader, 0);
+  const std::vector<std::string> hosts = gather(*world, host_name());
+  for (const double of_rank : gather(*world, leader)) {
+    const int its_leader = static_cast<int>(of_rank);
+    const auto known = std::find(leaders.begin(), leaders.end(), its_leader);
+    node_of.push_back(static_cast<int>(known - leaders.begin()));
+    if (known != leaders.end()) continue;
+    leaders.push_back(its_leader);
+    nodes.push_back(hosts[static_cast<std::size_t>(its_leader)]);
+  }
+  compute_on(make_cpu_device());
+}
+
+Job::~Job() = default;
+
+std::size_t Job::ranks_of(std::size_t node_index) const {
+  return static_cast<std::size_t>(std::count(node_of.begin(), node_of.end(), static_cast<int>(node_index)));
+}
+
+void Job::compute_on(std::unique_ptr<Device> new_device) {
+  stream.reset();
+  device = std::move(new_device);
+  stream = device->make_stream();
+}
+
+void meet(Group& group) { group.sum(std::int64_t{0}); }
+
+std::vector<double> gather(Group& group, double mine) {
+  std::vector<double> all(static_cast<std::size_t>(group.size()));
+  all[static_cast<std::size_t>(group.rank())] = mine;
+  group.sum(std::span(all));  // with zeros
+  return all;
+}
+
+std::vector<std::string> gather(Group& group, const std::string& mine) {
+  const std::size_t words = group.max(mine.size()) / sizeof(std::int64_t) + 1;  // a NUL at the end of each
+  std::vector<std::int64_t> all(words * static_cast<std::size_t>(group.size()));
+  std::memcpy(&all[words * static_cast<std::size_t>(group.rank())], mine.data(), mine.size());
+  group.sum(std::span(all));  // with zeros
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; at < all.size(); at += words) texts.emplace_back(reinterpret_cast<const char*>(&all[at]));
+  return texts;
+}
+
+std::vector<double> sums_of_nodes(const Job& job, const std::vector<double>& by_rank) {
+  std::vector<double> sums(job.nodes.size());
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) sums[static_cast<std::size_t>(job.node_of[rank])] += by_rank[rank];
+  return sums;
+}
+
+bool all_equal(const std::vector<std::string>& values) {
+  return std::all_of(values.begin(), values.end(), [&](const std::string& value) { return value == values[0]; });
+}
+
+std::string by_value(const std::vector<std::string>& nodes, const std::vector<std::string>& values) {
+  if (all_equal(values)) return values.empty() ? "" : values[0];
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::find(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(i), values[i]) - values.begin() !=
+        static_cast<std::ptrdiff_t>(i))
+      continue;
+    std::vector<std::string> alike;
+    for (std::size_t j = i; j < values.size(); ++j)
+      if (values[j] == values[i]) alike.push_back(nodes[j]);
+    parts.push_back(format("{} on {}", values[i], list_of(alike)));
+  }
+  return format("{}", fmt::join(parts, "; "));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,83 @@
+// What the checks of fsdp-doctor see: the ranks of the job and how they lie on nodes, and what earlier checks have found.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/connection.hpp"
+#include "comm/launcher.hpp"
+#include "device/device.hpp"
+#include "fsdp-doctor/report.hpp"
+#include "train/compute_device.hpp"
+
+namespace fsdp {
+
+struct DoctorOptions {
+  std::filesystem::path save_dir = "checkpoints";
+  DeviceChoice device = DeviceChoice::automatic;
+  std::size_t threads = 0;                               // of a rank; 0: as fsdp-train chooses
+  CommOptions comm = {.kind = "auto", .timeout_s = 20};  // of what is measured; the limit is that of all waits
+  bool json = false;
+};
+
+/// std::getenv, or a test's.
+using Environment = std::function<const char*(const char*)>;
+
+/// How the ranks were started, as the environment says before MPI does.
+struct Start {
+  LaunchedRanks launched = {};
+  std::string launcher = {};  // "srun with PMIx 4.2.2", "mpirun"; empty: none
+  std::string library = {};   // "Open MPI v4.1.4"
+};
+
+class ProbeFolder;
+
+struct Job {
+  using Connect = std::function<std::unique_ptr<Communicator>(const CommOptions&)>;
+  /// `connect_ranks` connects all ranks by such options. Collective over them.
+  Job(const DoctorOptions& wanted, const Start& started, Connect connect_ranks);
+  ~Job();
+
+  const DoctorOptions& options;
+  const Start& start;
+  Connect connect;
+  std::unique_ptr<Communicator> world;  // by messages alone
+  std::unique_ptr<Communicator> node;   // those of this node
+  std::unique_ptr<Communicator> comm;   // as training connects them, once a check has done so
+  std::vector<std::string> nodes;       // their names, in order of their lowest ranks
+  std::vector<int> leaders;             // by node: its lowest rank
+  std::vector<int> node_of;             // by rank: its node
+  std::unique_ptr<Device> device;       // that the job computes on; the CPU until a check has found another one
+  std::shared_ptr<Stream> stream;
+  std::unique_ptr<ProbeFolder> probe;  // on all ranks, once a check has made it; none where the save folder is of no use
+
+  bool is_leader() const { return node->rank() == 0; }
+  std::size_t my_node() const { return static_cast<std::size_t>(node_of[static_cast<std::size_t>(world->rank())]); }
+  std::size_t ranks_of(std::size_t node_index) const;
+  void compute_on(std::unique_ptr<Device> new_device);
+};
+
+/// A barrier which, unlike that of MPI, names a rank that does not come. Collective.
+void meet(Group& group);
+/// What each rank has, by rank, on all of them. Collective.
+std::vector<double> gather(Group& group, double mine);
+std::vector<std::string> gather(Group& group, const std::string& mine);
+
+/// Of values by rank, those of the nodes' lowest ranks, by node.
+template <class T>
+std::vector<T> of_leaders(const Job& job, const std::vector<T>& by_rank) {
+  std::vector<T> values;
+  for (const int leader : job.leaders) values.push_back(by_rank[static_cast<std::size_t>(leader)]);
+  return values;
+}
+/// Sums of values by rank over the ranks of each node.
+std::vector<double> sums_of_nodes(const Job& job, const std::vector<double>& by_rank);
+
+/// "AVX2" where all values are the same, else "AVX2 on node1; AVX-512 on node2 and node3".
+std::string by_value(const std::vector<std::string>& nodes, const std::vector<std::string>& values);
+bool all_equal(const std::vector<std::string>& values);
+
+}  // namespace fsdp

@@ -1,0 +1,283 @@
+#include "fsdp-doctor/machine.hpp"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/format.hpp"
+#include "base/timer.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/threads.hpp"
+#include "train/machine.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// As /proc/cpuinfo has it: "AMD EPYC 7B13".
+std::string processor_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name"))
+      if (const std::size_t colon = line.find(": "); colon != line.npos) return excerpt(line.substr(colon + 2), 60);
+  return "a processor without a name";
+}
+
+/// Processors that this job may use on its node, whatever this process is bound to: a thread may always widen its own set to
+/// what the control group allows. Where Slurm sets no such limits, it says how many it has given.
+std::size_t processors_of_job() {
+  std::size_t count = 1;
+  std::thread([&] {
+    cpu_set_t all;
+    std::memset(&all, 0xff, sizeof all);
+    static_cast<void>(sched_setaffinity(0, sizeof all, &all));
+    if (sched_getaffinity(0, sizeof all, &all) == 0) count = static_cast<std::size_t>(CPU_COUNT(&all));
+  }).join();
+  const char* const given = std::getenv("SLURM_CPUS_ON_NODE");
+  return given && std::atoi(given) > 0 ? std::min(count, static_cast<std::size_t>(std::atoi(given))) : count;
+}
+
+std::vector<std::string> those(const std::vector<std::string>& nodes, const std::vector<bool>& which) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    if (which[i]) names.push_back(nodes[i]);
+  return names;
+}
+
+/// " on each node", or nothing where there is one.
+std::string on_each(std::size_t nodes) { return nodes == 1 ? "" : " on each node"; }
+
+}  // namespace
+
+Finding judge_processors(const std::vector<std::string>& nodes, const std::vector<std::string>& instruction_sets,
+                         const std::vector<std::string>& models) {
+  Finding finding;
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    finding.figures[nodes[i]] = {{"model", models[i]}, {"products", instruction_sets[i]}};
+  finding.text = format("{}; {}", by_value(nodes, models), by_value(nodes, instruction_sets));
+  if (all_equal(instruction_sets)) return finding;
+  finding.status = Status::warning;
+  finding.advice =
+      "ask for nodes that are alike (sbatch --constraint): the slowest ones set the pace, and results are equal to rounding "
+      "only, depending on which ranks run where";
+  return finding;
+}
+
+Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
+  struct Problem {
+    std::vector<std::string> nodes;
+    const NodeThreads* first = nullptr;
+    void add(const NodeThreads& node) {
+      if (!first) first = &node;
+      nodes.push_back(node.node);
+    }
+  };
+  Problem squeezed, crowded, idle;
+  Finding finding;
+  for (const NodeThreads& node : nodes) {
+    finding.figures[node.node] = {
+        {"ranks", node.ranks}, {"threads", node.threads}, {"bound_to", node.bound}, {"processors", node.processors}};
+    if (node.threads > node.bound && node.bound < node.processors)
+      squeezed.add(node);
+    else if (node.threads > std::min(node.bound, node.processors))
+      crowded.add(node);
+    else if (!on_gpu && 2 * node.threads < node.processors)
+      idle.add(node);
+  }
+  const auto describe = [](const Problem& problem, std::size_t processors) {
+    const NodeThreads& node = *problem.first;
+    return format("{} of {} on {} of {}", counted(node.threads, "thread"), counted(node.ranks, "rank"),
+                  counted(processors, "processor"), list_of(problem.nodes));
+  };
+  if (squeezed.first) {
+    finding.status = Status::warning;
+    finding.text = format("{}, to which the ranks are bound, though the job may use {}",
+                          describe(squeezed, squeezed.first->bound), squeezed.first->processors);
+    finding.advice =
+        "bind no rank (mpirun --bind-to none), or each to processors of its own (srun --cpu-bind=cores with "
+        "--cpus-per-task)";
+  } else if (crowded.first) {
+    const NodeThreads& node = *crowded.first;
+    const std::size_t processors = std::min(node.bound, node.processors), each = processors / node.ranks;
+    finding.status = Status::warning;
+    finding.text = format("oversubscribed: {}", describe(crowded, processors));
+    finding.advice = each == 0 ? format("start at most {} there, with one thread each", counted(processors, "rank"))
+                               : format(
+                                     "give each rank {} (--threads {}, or OMP_NUM_THREADS={}), or ask for more processors "
+                                     "(sbatch --cpus-per-task)",
+                                     counted(each, "thread"), each, each);
+  } else if (idle.first) {
+    finding.status = Status::warning;
+    finding.text = format("{}: most have nothing to do", describe(idle, idle.first->processors));
+    finding.advice = format(
+        "unset OMP_NUM_THREADS, start more ranks, or bind each rank to more than one core (mpirun --bind-to "
+        "none, srun --cpus-per-task={})",
+        idle.first->processors / idle.first->ranks);
+  } else {
+    const NodeThreads& node = nodes[0];
+    finding.text = format("{} of {} on {}{}", counted(node.threads, "thread"), counted(node.ranks, "rank"),
+                          counted(std::min(node.bound, node.processors), "processor"), on_each(nodes.size()));
+  }
+  return finding;
+}
+
+Finding judge_locked_memory(const std::vector<std::string>& nodes, const std::vector<double>& limits,
+                            const std::vector<bool>& has_rdma) {
+  constexpr double enough = 1 << 30;
+  std::vector<std::string> texts;
+  std::vector<bool> too_low;
+  Finding finding;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    texts.push_back(limits[i] == unlimited ? "unlimited" : "at most " + format_bytes(limits[i]));
+    too_low.push_back(has_rdma[i] && limits[i] != unlimited && limits[i] < enough);
+    finding.figures[nodes[i]] = {{"bytes", limits[i] == unlimited ? nlohmann::json() : nlohmann::json(limits[i])},
+                                 {"rdma", static_cast<bool>(has_rdma[i])}};
+  }
+  finding.text = by_value(nodes, texts);
+  if (const std::vector<std::string> low = those(nodes, too_low); !low.empty()) {
+    finding.status = Status::warning;
+    finding.text += format("; the network of {} moves data from locked memory", list_of(low));
+    finding.advice =
+        "raise it to unlimited (ulimit -l); under Slurm by LimitMEMLOCK=infinity for slurmd, and "
+        "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf";
+  } else if (std::find(has_rdma.begin(), has_rdma.end(), true) == has_rdma.end()) {
+    finding.text += "; no network here needs it";
+  }
+  return finding;
+}
+
+Finding judge_shared_memory(const std::vector<std::string>& nodes, const std::vector<double>& free_bytes,
+                            const std::vector<std::size_t>& ranks, bool on_gpu) {
+  // Open MPI keeps a file of 4 MiB per rank there (vader_segment.*); NCCL's documentation asks containers for 1 GiB.
+  constexpr double for_mpi = 4 << 20, for_nccl = 1 << 30;
+  Finding finding;
+  std::vector<std::string> short_of;
+  double least = -1, needed = 0;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    finding.figures[nodes[i]] = {{"free_bytes", free_bytes[i]}};
+    const double needs = static_cast<double>(ranks[i]) * for_mpi + (on_gpu && ranks[i] > 1 ? for_nccl : 0);
+    if (ranks[i] > 1 && free_bytes[i] < needs) {
+      short_of.push_back(nodes[i]);
+      needed = std::max(needed, needs);
+    }
+    if (i == 0 || free_bytes[i] < least) least = free_bytes[i];
+  }
+  finding.text = least < 0 ? std::string("there is no /dev/shm")
+                           : format("{}{} free in /dev/shm{}", nodes.size() == 1 ? "" : "at least ", format_bytes(least),
+                                    on_each(nodes.size()));
+  if (!short_of.empty()) {
+    finding.status = Status::warning;
+    finding.text += format("; MPI{} takes up to {} on {}", on_gpu ? " with NCCL" : "", format_bytes(needed), list_of(short_of));
+    finding.advice =
+        "make /dev/shm larger (mount -o remount,size=2g /dev/shm; for containers --shm-size=2g), or remove what "
+        "dead jobs have left there";
+  }
+  return finding;
+}
+
+Finding judge_clocks(const std::vector<std::string>& nodes, const std::vector<double>& clocks, double apart_s) {
+  constexpr double noticeable_s = 0.5;
+  std::vector<double> sorted = clocks;
+  std::sort(sorted.begin(), sorted.end());
+  const double middle = sorted[sorted.size() / 2], spread = sorted.back() - sorted.front();
+  Finding finding{
+      .text = format("those of the nodes differ by less than {}", format_duration(std::max(std::max(spread, apart_s), 1e-3)))};
+  finding.figures = {{"spread_s", spread}, {"read_within_s", apart_s}};
+  if (spread - apart_s < noticeable_s) return finding;
+  std::vector<std::string> off;
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    if (std::abs(clocks[i] - middle) - apart_s >= noticeable_s / 2)
+      off.push_back(format("{} is {} {}", nodes[i], format_duration(std::abs(clocks[i] - middle)),
+                           clocks[i] > middle ? "ahead" : "behind"));
+  finding.status = Status::warning;
+  finding.text = format("they differ by {}: {}", format_duration(spread), list_of(off));
+  finding.advice =
+      "have them set by one time server (chrony, ntpd): times of files and logs do not fit together, and logins "
+      "between nodes may fail";
+  return finding;
+}
+
+bool node_has_rdma() {
+  std::error_code error;
+  const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
+  return !error && devices != std::filesystem::directory_iterator();
+}
+
+std::optional<Finding> check_processors(Job& job) {
+  // "avx2" of "oneDNN 2.6.3, avx2 (bf16 by ...)"
+  const std::string all = kernels::gemm_description();
+  const std::size_t begin = std::min(all.find(", "), all.size() - 2) + 2;
+  const std::string mine = format("{}, {}", all.substr(begin, all.find(" (", begin) - begin),
+                                  kernels::multiplies(DType::bf16) ? "multiplies bf16" : "multiplies bf16 as fp32");
+  return judge_processors(job.nodes, of_leaders(job, gather(*job.world, mine)),
+                          of_leaders(job, gather(*job.world, processor_model())));
+}
+
+std::optional<Finding> check_threads(Job& job) {
+  const bool on_gpu = job.device->kind() == DeviceKind::cuda;
+  const CpuShare share = share_of_rank(*job.node, job.options.threads);
+  kernels::set_threads(share.threads);
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  static_cast<void>(sched_getaffinity(0, sizeof mask, &mask));
+  std::vector<std::int64_t> users(CPU_SETSIZE);
+  for (std::size_t cpu = 0; cpu < users.size(); ++cpu) users[cpu] = CPU_ISSET(cpu, &mask) ? 1 : 0;
+  job.node->sum(users);
+  const auto bound = static_cast<double>(std::count_if(users.begin(), users.end(), [](auto n) { return n > 0; }));
+  const std::vector<double> threads = sums_of_nodes(job, gather(*job.world, on_gpu ? 1 : share.threads));
+  const std::vector<double> bounds = of_leaders(job, gather(*job.world, bound));
+  const std::vector<double> processors = of_leaders(job, gather(*job.world, static_cast<double>(processors_of_job())));
+  std::vector<NodeThreads> nodes;
+  for (std::size_t i = 0; i < job.nodes.size(); ++i)
+    nodes.push_back({job.nodes[i], job.ranks_of(i), static_cast<std::size_t>(threads[i]), static_cast<std::size_t>(bounds[i]),
+                     static_cast<std::size_t>(processors[i])});
+  return judge_threads(nodes, on_gpu);
+}
+
+std::optional<Finding> check_locked_memory(Job& job) {
+  rlimit limit{};
+  const bool known = getrlimit(RLIMIT_MEMLOCK, &limit) == 0;
+  const double mine = !known || limit.rlim_cur == RLIM_INFINITY ? unlimited : static_cast<double>(limit.rlim_cur);
+  const std::vector<double> rdma = of_leaders(job, gather(*job.world, node_has_rdma() ? 1 : 0));
+  return judge_locked_memory(job.nodes, of_leaders(job, gather(*job.world, mine)), {rdma.begin(), rdma.end()});
+}
+
+std::optional<Finding> check_shared_memory(Job& job) {
+  struct statvfs info {};
+  const double mine =
+      statvfs("/dev/shm", &info) == 0 ? static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize) : -1;
+  std::vector<std::size_t> ranks;
+  for (std::size_t i = 0; i < job.nodes.size(); ++i) ranks.push_back(job.ranks_of(i));
+  return judge_shared_memory(job.nodes, of_leaders(job, gather(*job.world, mine)), ranks,
+                             job.device->kind() == DeviceKind::cuda);
+}
+
+std::optional<Finding> check_clocks(Job& job) {
+  if (job.nodes.size() == 1) return std::nullopt;
+  // All leave a sum at about the same time, and no later than the slowest has waited in it. The best of some rounds counts.
+  std::vector<double> clocks;
+  double apart_s = 0;
+  for (int round = 0; round < 10; ++round) {
+    meet(*job.world);
+    const Timer timer;
+    meet(*job.world);
+    const double waited_s = timer.seconds();
+    const double now_s = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const std::vector<double> waits = gather(*job.world, waited_s), all = gather(*job.world, now_s);
+    const double longest = *std::max_element(waits.begin(), waits.end());
+    if (round > 0 && longest >= apart_s) continue;
+    apart_s = longest;
+    clocks = of_leaders(job, all);
+  }
+  return judge_clocks(job.nodes, clocks, apart_s);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,28 @@
+// What this machine and this job have, a tiny run over all ranks, and what to fix.
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "base/system.hpp"
+#include "fsdp-doctor/doctor.hpp"
+#include "fsdp-doctor/start.hpp"
+#include "train/program.hpp"
+
+int main(int argc, char** argv) {
+  using namespace fsdp;
+  let_waiting_threads_sleep(argv);  // before there are threads
+  const Environment environment = [](const char* name) { return std::getenv(name); };
+  const Start start = how_started(MpiSession::library_version(), environment);  // before MPI changes the environment
+  DoctorOptions options;
+  OptionTable table = doctor_option_table(options);
+  Doctor doctor(options, start, [&](const std::string& message) { return table.name_options(message); });
+
+  if (!ranks_stay_alone(start, environment))
+    return run_mpi_program(argc, argv, table, [&](MpiSession& session, Communicator&) { return doctor.run(session); });
+  return run_program(argc, argv, table, [&] {
+    if (launched_rank(environment) == 0) return doctor.run_alone(judge_alone(start, plugins_of_srun()));
+    // One of them speaks for all. Launchers end the others as soon as one fails: it gets the time to do so.
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    return exit_code::failed;
+  });
+}

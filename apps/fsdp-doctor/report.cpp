@@ -1,0 +1,105 @@
+#include "fsdp-doctor/report.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/format.hpp"
+#include "base/version.hpp"
+#include "files/json.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t width = 110, status_width = 9, name_width = 15;
+
+/// `text` in lines that begin at column `indent`; the first one is where the caller stands.
+std::string wrap(const std::string& text, std::size_t indent) {
+  std::string out;
+  std::size_t column = indent;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (column > indent && column + 1 + word.size() > width) {
+      out += '\n' + std::string(indent, ' ');
+      column = indent;
+    }
+    if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string_view name_of(Status status) {
+  switch (status) {
+    case Status::ok:
+      return "ok";
+    case Status::warning:
+      return "warning";
+    case Status::failed:
+      break;
+  }
+  return "failed";
+}
+
+std::size_t Report::count(Status status) const {
+  return static_cast<std::size_t>(
+      std::count_if(lines.begin(), lines.end(), [&](const Line& line) { return line.finding.status == status; }));
+}
+
+std::string text_of(const Report& report) {
+  constexpr std::size_t indent = 2 + status_width + name_width;
+  std::string text = format("fsdp-doctor {}: {}\n\n", version_string(), report.title);
+  for (const auto& [name, finding, seconds] : report.lines) {
+    text += format("  {:<{}}{:<{}}{}\n", name_of(finding.status), status_width, name, name_width, wrap(finding.text, indent));
+    if (!finding.advice.empty()) text += format("{:{}}-> {}\n", "", indent, wrap(finding.advice, indent + 3));
+  }
+  text += '\n' + (report.last.empty() ? std::string() : wrap(report.last, 0) + '\n');
+  const std::size_t warnings = report.count(Status::warning), failed = report.count(Status::failed);
+  text += failed + warnings == 0
+              ? format("all {} are ok", counted(report.lines.size(), "check"))
+              : format("{} failed, {}, {} ok", failed, counted(warnings, "warning"), report.lines.size() - failed - warnings);
+  return text + format("; {:.1f} s\n", report.seconds);
+}
+
+std::string json_of(const Report& report) {
+  nlohmann::json json = {{"program", "fsdp-doctor"},
+                         {"version", version_string()},
+                         {"seconds", report.seconds},
+                         {"failed", report.count(Status::failed)},
+                         {"warnings", report.count(Status::warning)},
+                         {"nodes", nlohmann::json::array()},
+                         {"checks", nlohmann::json::array()}};
+  int ranks = 0;
+  for (const auto& [name, count] : report.nodes) {
+    json["nodes"].push_back({{"name", name}, {"ranks", count}});
+    ranks += count;
+  }
+  json["ranks"] = ranks;
+  for (const auto& [name, finding, seconds] : report.lines)
+    json["checks"].push_back({{"name", name},
+                              {"status", name_of(finding.status)},
+                              {"text", finding.text},
+                              {"advice", finding.advice},
+                              {"seconds", seconds},
+                              {"figures", finding.figures}});
+  return json_text(json) + "\n";
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  if (names.empty()) return "none";
+  if (names.size() == 1) return names[0];
+  const std::size_t shown = std::min<std::size_t>(names.size() <= 4 ? names.size() - 1 : 3, names.size());
+  std::string list = names[0];
+  for (std::size_t i = 1; i < shown; ++i) list += ", " + names[i];
+  return shown + 1 == names.size() ? list + " and " + names.back() : format("{} and {} more", list, names.size() - shown);
+}
+
+std::string counted(std::size_t n, std::string_view what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
+}  // namespace fsdp

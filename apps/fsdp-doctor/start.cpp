@@ -1,0 +1,189 @@
+#include "fsdp-doctor/start.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <sstream>
+
+#include "base/format.hpp"
+#include "base/system.hpp"
+#include "base/version.hpp"
+#include "h5/h5.hpp"
+#include "kernels/kernels.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr double patience_s = 5;  // with other programs
+
+bool is_open_mpi(std::string_view library) { return library.starts_with("Open MPI"); }
+
+/// "pmix, pmix_v4" of "MPI plugin types are...\n\tpmix\n...": those that PMIx is in.
+bool has_pmix(const std::string& plugins) {
+  std::istringstream words(plugins);
+  for (std::string word; words >> word;)
+    if (word.starts_with("pmix")) return true;
+  return false;
+}
+
+const char* const build_with = "build fsdp with the MPI of that launcher (-DMPI_CXX_COMPILER=.../bin/mpicxx)";
+
+}  // namespace
+
+Start how_started(const std::string& library, const Environment& get) {
+  Start start{launched_ranks(get), "", library.substr(0, library.find_first_of(",\n\r"))};
+  const auto text = [&](const char* name) { return std::string(get(name) ? get(name) : ""); };
+  if (get("OMPI_COMM_WORLD_SIZE"))  // mpirun inside an srun hands the variables of that on
+    start.launcher = "mpirun";
+  else if (text("PMIX_NAMESPACE").starts_with("slurm.pmix"))
+    start.launcher = "srun with PMIx" + (get("PMIX_VERSION") ? " " + text("PMIX_VERSION") : "");
+  else if (get("SLURM_STEP_NUM_TASKS") && !get("SLURM_PTY_PORT"))
+    start.launcher = get("PMI_SIZE") ? "srun with PMI2" : "srun without PMIx";
+  else if (get("PMI_SIZE"))
+    start.launcher = "mpiexec with PMI";
+  else if (get("PMIX_NAMESPACE"))
+    start.launcher = "a launcher with PMIx";
+  return start;
+}
+
+bool ranks_stay_alone(const Start& start, const Environment& get) {
+  if (start.launched.count <= 1) return false;
+  const auto any_of = [&](std::initializer_list<const char*> names) {
+    return std::any_of(names.begin(), names.end(), [&](const char* name) { return get(name) != nullptr; });
+  };
+  return is_open_mpi(start.library) ? !any_of({"PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"})
+                                    : !any_of({"PMI_SIZE", "PMI_FD", "PMI_PORT", "PMIX_NAMESPACE"});
+}
+
+int launched_rank(const Environment& get) {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* const value = get(name)) return std::atoi(value);
+  return 0;
+}
+
+Finding judge_alone(const Start& start, const std::optional<std::string>& plugins) {
+  const bool by_srun = start.launcher.starts_with("srun");
+  Finding finding{
+      .status = Status::failed,
+      .text = format("{} has started {} ranks, and {} cannot connect them: each would be a job of one rank, or end at once",
+                     start.launcher, start.launched.count, start.library)};
+  if (!by_srun)
+    finding.advice = format("start the job with mpirun of {}, or {}", start.library, build_with);
+  else if (is_open_mpi(start.library) && plugins && has_pmix(*plugins))
+    finding.advice = "start the job with srun --mpi=pmix, which this Slurm has";
+  else
+    finding.advice = format(
+        "start the job with mpirun of {} inside sbatch or salloc; `srun --mpi=list` names no plugin here that this MPI knows",
+        start.library);
+  finding.figures = {{"launched", start.launched.count}, {"ranks", 1}};
+  return finding;
+}
+
+Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, const std::vector<std::size_t>& ranks,
+                  const std::optional<std::string>& mpirun) {
+  Finding finding;
+  const std::size_t all = std::accumulate(ranks.begin(), ranks.end(), std::size_t{0});
+  finding.figures = {{"library", start.library}, {"launcher", start.launcher}, {"ranks", all}, {"nodes", nodes.size()}};
+  if (!start.launcher.empty()) {
+    finding.text = format("{} connects {} on {}; started by {}", start.library, counted(all, "rank"),
+                          counted(nodes.size(), "node"), start.launcher);
+    const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end());
+    if (*least == *most) return finding;
+    finding.status = Status::warning;
+    finding.text += format("; {} has {}, and {} has {}", nodes[static_cast<std::size_t>(most - ranks.begin())], *most,
+                           nodes[static_cast<std::size_t>(least - ranks.begin())], *least);
+    finding.advice =
+        "start as many on each node (srun --ntasks-per-node, mpirun --map-by ppr:N:node): else they send without "
+        "regard to nodes, and the fullest node sets the pace";
+    return finding;
+  }
+  finding.text = format("{}; one rank, started without a launcher", start.library);
+  if (!mpirun || !is_open_mpi(start.library)) {
+    finding.text += mpirun ? "" : "; there is no mpirun in the PATH";
+    return finding;
+  }
+  // "mpirun (Open MPI) 4.1.4" against "Open MPI v4.1.4"
+  const std::string version = start.library.substr(std::min(start.library.size(), std::string_view("Open MPI v").size()));
+  const std::string first = mpirun->substr(0, mpirun->find('\n'));
+  if (first.find("Open MPI") == std::string::npos) {
+    finding.status = Status::warning;
+    finding.text += format("; mpirun is that of another MPI ({})", excerpt(first, 60));
+    finding.advice = format("put mpirun of {} first in the PATH, or {}", start.library, build_with);
+  } else if (first.find(version) == std::string::npos) {
+    finding.status = Status::warning;
+    finding.text += format("; mpirun is that of another version ({})", excerpt(first, 60));
+    finding.advice = format("put mpirun of {} first in the PATH", start.library);
+  }
+  return finding;
+}
+
+Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ranks, std::size_t nodes) {
+  Finding finding;
+  const std::string pmix = !slurm.plugins             ? "there is no srun here"
+                           : has_pmix(*slurm.plugins) ? "srun has PMIx"
+                                                      : "srun has no PMIx: start jobs with mpirun";
+  finding.figures = {{"job", slurm.job}, {"nodes", slurm.nodes}, {"tasks", slurm.tasks}};
+  if (slurm.job.empty()) {
+    finding.text = slurm.plugins ? format("this is no job of Slurm's; {}", pmix) : "this is no job of Slurm's";
+    return finding;
+  }
+  finding.text =
+      format("job {} with {} and {}; {}", slurm.job, counted(slurm.nodes, "node"), counted(slurm.tasks, "task"), pmix);
+  const bool is_alone = ranks == 1 && start.launcher.empty();
+  if (is_alone && (slurm.tasks > 1 || slurm.nodes > 1)) {
+    finding.status = Status::warning;
+    finding.text += "; but this is one rank, which nothing has started on the job's nodes";
+    finding.advice = slurm.plugins && has_pmix(*slurm.plugins) ? "start it with srun --mpi=pmix" : "start it with mpirun";
+  } else if (nodes < slurm.nodes) {
+    finding.status = Status::warning;
+    finding.text += format("; but there are ranks on {} only", counted(nodes, "node"));
+    finding.advice =
+        format("start ranks on all of them (srun --nodes={0}, or mpirun with a multiple of {0} ranks), or ask for fewer nodes",
+               slurm.nodes);
+  }
+  return finding;
+}
+
+std::optional<std::string> plugins_of_srun() {
+  const auto answer = ask_program({"srun", "--mpi=list"}, patience_s);
+  return answer && answer->exit_code == 0 ? std::optional(answer->text) : std::nullopt;
+}
+
+std::optional<Finding> check_mpi(Job& job) {
+  std::optional<std::string> mpirun;
+  if (job.start.launcher.empty())
+    if (const auto answer = ask_program({"mpirun", "--version"}, patience_s)) mpirun = answer->text;
+  std::vector<std::size_t> ranks;
+  for (std::size_t i = 0; i < job.nodes.size(); ++i) ranks.push_back(job.ranks_of(i));
+  return judge_mpi(job.start, job.nodes, ranks, mpirun);
+}
+
+std::optional<Finding> check_slurm(Job& job) {
+  const auto number = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return static_cast<std::size_t>(value ? std::max(1, std::atoi(value)) : 1);
+  };
+  if (job.world->rank() != 0) return Finding{};  // what it asks for is rank 0's
+  SlurmFacts slurm;
+  if (const char* const id = std::getenv("SLURM_JOB_ID"))
+    slurm = {.job = excerpt(id, 20), .nodes = number("SLURM_JOB_NUM_NODES"), .tasks = number("SLURM_NTASKS"), .plugins = {}};
+  slurm.plugins = plugins_of_srun();
+  return judge_slurm(slurm, job.start, job.node_of.size(), job.nodes.size());
+}
+
+std::optional<Finding> check_software(Job& job) {
+  const std::string gemm = kernels::gemm_description();
+  const std::string mine = format("fsdp {}, {}, HDF5 {}, {}", version_string(), job.start.library, h5::library_version(),
+                                  gemm.substr(0, gemm.find(',')));
+  const std::vector<std::string> all = of_leaders(job, gather(*job.world, mine));
+  Finding finding{.text = by_value(job.nodes, all)};
+  if (!all_equal(all)) {
+    finding.status = Status::failed;
+    finding.advice = "let all nodes use the same programs and libraries, from a folder that they share";
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) finding.figures[job.nodes[i]] = all[i];
+  return finding;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,351 @@
+#include "fsdp-doctor/storage.hpp"
+
+#include <fcntl.h>
+#include <mntent.h>
+#include <sys/file.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/system.hpp"
+#include "base/timer.hpp"
+#include "comm/agree.hpp"
+#include "files/output_file.hpp"
+#include "h5/h5.hpp"
+
+namespace fsdp {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// How long a file may take to be seen on another node. NFS looks names up again for a file that it has not seen before.
+constexpr double seen_within_s = 3;
+
+std::string name_of_node(std::size_t node) { return format("node-{}", node); }
+
+/// Empty once the file holds `text`; why it does not, after some seconds.
+std::string why_not_read(const fs::path& path, const std::string& text) {
+  const Timer timer;
+  for (;;) {
+    errno = 0;
+    std::ifstream file(path);
+    std::string found;
+    if (file && std::getline(file, found) && found == text) return "";
+    const std::string why = file.is_open() ? "what is in it is not what was written" : std::strerror(errno);
+    if (timer.seconds() > seen_within_s) return why;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+/// Empty if it was written.
+std::string why_not_written(const fs::path& path, const std::string& text) {
+  try {
+    write_text_file_durably(path, text + "\n");
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+/// A file that is open for as long as this lives.
+class OpenFile {
+ public:
+  OpenFile(const fs::path& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+  OpenFile(const OpenFile&) = delete;
+  ~OpenFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  /// Takes the lock that lib/checkpoint/save_lock.cpp takes. 0, or errno.
+  int lock() const { return fd_ < 0 ? EBADF : ::flock(fd_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno; }
+
+ private:
+  int fd_;
+};
+
+/// What a lock that is held elsewhere says to this process.
+LockUse try_lock(const fs::path& path, const std::string& node) {
+  const OpenFile file(path, O_RDWR);
+  const int error = file.lock();
+  if (error == EWOULDBLOCK) return {node, true, ""};
+  return {node, false, error == 0 ? "" : std::strerror(error)};
+}
+
+/// Writes a small file as a checkpoint's are written, and reads it. Empty if all is well.
+std::string why_not_hdf5(const fs::path& path) {
+  try {
+    const std::size_t n = 1000;
+    std::vector<float> written(n), read(n);
+    for (std::size_t i = 0; i < n; ++i) written[i] = static_cast<float>(i) / 7;
+    h5::File out = h5::File::create(path);
+    out.create_dataset("numbers", {n}).write({0, n}, written.data());
+    out.seal();
+    const h5::File in = h5::File::open(path);
+    if (!in.is_checked()) return "the file has no checksums";
+    in.dataset("numbers").read({0, n}, read.data());
+    return read == written ? "" : "what was read is not what was written";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+ProbeFolder::ProbeFolder(const fs::path& save_dir) : is_owner_(true) {
+  std::error_code error;
+  made_save_dir_ = fs::create_directories(save_dir, error);
+  std::string name = (save_dir / ".fsdp-doctor-XXXXXX").string();
+  const bool is_made = !error && ::mkdtemp(name.data()) != nullptr;
+  if (is_made) {
+    path_ = name;
+    return;
+  }
+  const std::string why = error ? error.message() : std::strerror(errno);
+  if (made_save_dir_) ::rmdir(save_dir.c_str());
+  throw UserError(format("nothing can be written to {} ({})", save_dir.string(), why));
+}
+
+ProbeFolder::~ProbeFolder() {
+  if (!is_owner_) return;
+  try {
+    remove_our_files(path_, [](const std::string&) { return true; });  // nobody else knows this folder
+  } catch (const std::exception&) {                                    // then it stays
+  }
+  if (made_save_dir_) ::rmdir(path_.parent_path().c_str());  // only if nothing is in it
+}
+
+std::string file_system_of(const fs::path& folder) {
+  std::error_code error;
+  const fs::path whole = fs::canonical(folder, error);
+  std::string kind = "unknown";
+  std::size_t longest = 0;
+  std::FILE* const mounts = ::setmntent("/proc/self/mounts", "r");
+  if (!mounts) return kind;
+  mntent entry{};
+  char text[4096];
+  while (::getmntent_r(mounts, &entry, text, sizeof text)) {
+    const fs::path at = entry.mnt_dir;
+    const auto [end, unused] = std::mismatch(at.begin(), at.end(), whole.begin(), whole.end());
+    if (at != "/" && end != at.end()) continue;
+    const std::size_t length = at.string().size();
+    if (length < longest) continue;  // a later mount at the same place hides the earlier one
+    longest = length;
+    kind = entry.mnt_type;
+  }
+  ::endmntent(mounts);
+  return excerpt(kind, 30);
+}
+
+Finding judge_save_folder(const std::string& folder, const std::string& file_system, const std::vector<FolderUse>& nodes) {
+  Finding finding{.text = format("{} ({})", folder, file_system)};
+  finding.figures = {{"folder", folder}, {"file_system", file_system}};
+  std::vector<std::string> blind, mute;
+  std::string why_blind, why_mute;
+  for (const FolderUse& use : nodes) {
+    finding.figures["problems"][use.node] = use.read_problem.empty() ? use.write_problem : use.read_problem;
+    if (!use.read_problem.empty()) {
+      blind.push_back(use.node);
+      why_blind = use.read_problem;
+    } else if (!use.write_problem.empty() || !use.is_seen) {
+      mute.push_back(use.node);
+      why_mute =
+          use.write_problem.empty() ? format("{} does not see what was written there", nodes[0].node) : use.write_problem;
+    }
+  }
+  if (!blind.empty()) {
+    finding.status = Status::failed;
+    finding.text += format(": what {} writes there cannot be read on {} ({})", nodes[0].node, list_of(blind), why_blind);
+    finding.advice = "choose a --save-dir on a file system that all nodes share; a folder such as /tmp is another one on each";
+  } else if (!mute.empty()) {
+    finding.status = Status::failed;
+    finding.text += format(" cannot be written to on {} ({})", list_of(mute), why_mute);
+    finding.advice = "give this user the right to write there on all nodes, or choose another --save-dir";
+  } else {
+    if (nodes.size() > 1) finding.text += format(": all {} nodes read and write it", nodes.size());
+    if (file_system == "tmpfs" || file_system == "ramfs") {
+      finding.status = Status::warning;
+      finding.text += nodes.size() > 1 ? "; it is a machine's memory" : " is this machine's memory";
+      finding.advice = "choose a --save-dir on a disk: what is in memory ends with the machine, and takes memory from jobs";
+    }
+  }
+  return finding;
+}
+
+Finding judge_locks(const std::vector<LockUse>& nodes) {
+  Finding finding{.text = "a folder in use is refused to a second run"};
+  std::vector<std::string> ignored, without;
+  std::string why;
+  for (const LockUse& use : nodes) {
+    finding.figures[use.node] = {{"respected", use.is_respected}, {"problem", use.problem}};
+    if (use.is_respected) continue;
+    (use.problem.empty() ? ignored : without).push_back(use.node);
+    if (!use.problem.empty()) why = use.problem;
+  }
+  if (ignored.empty() && without.empty()) {
+    if (nodes.size() > 1) finding.text += ", on every node";
+    return finding;
+  }
+  finding.status = Status::warning;
+  finding.text = without.empty() ? format("locks of {} mean nothing on {}", nodes[0].node, list_of(ignored))
+                                 : format("locks (flock) do not work on {} ({})", list_of(without), why);
+  finding.advice =
+      "never start two runs with one --save-dir: fsdp notices only by the file `lock` there, which says whose it is. For "
+      "Lustre mount with -o flock; for NFS see that lockd runs";
+  return finding;
+}
+
+Finding judge_free_space(const std::string& file_system, double free_bytes, double free_files) {
+  constexpr double little = 1 << 30, few_files = 1000;
+  // A parameter's value and AdamW's two moments, in fp32.
+  Finding finding{.text = format("{} free: a save of up to {} parameters (12 bytes each)", format_bytes(free_bytes),
+                                 format_count(free_bytes / 12))};
+  finding.figures = {{"bytes", free_bytes}, {"files", free_files < 0 ? nlohmann::json() : nlohmann::json(free_files)}};
+  if (free_bytes < little) finding.status = Status::warning;
+  if (free_files >= 0 && free_files < few_files) {
+    finding.status = Status::warning;
+    finding.text += format("; room for {:.0f} more files", free_files);
+  }
+  if (finding.status == Status::ok) return finding;
+  finding.advice = "remove what is not needed there, or choose another --save-dir";
+  if (file_system.starts_with("nfs") || file_system == "lustre")
+    finding.advice += "; there may be a quota as well (quota, lfs quota)";
+  return finding;
+}
+
+Finding judge_hdf5(const std::string& headers, const std::string& library, const std::vector<std::string>& nodes,
+                   const std::vector<std::string>& problems) {
+  Finding finding{.text = format("HDF5 {}: a small file was written and read, with checksums{}", library,
+                                 nodes.size() > 1 ? ", by each node" : "")};
+  finding.figures = {{"library", library}, {"headers", headers}};
+  if (headers != library) {
+    finding.status = Status::failed;
+    finding.text = format("fsdp was built with HDF5 {}, and loads {}", headers, library);
+    finding.advice =
+        "build it again, or load the module of the version that it was built with (HDF5 itself ends programs in "
+        "which the two differ)";
+    return finding;
+  }
+  std::vector<std::string> bad;
+  std::string why;
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    if (!problems[i].empty()) {
+      bad.push_back(nodes[i]);
+      why = problems[i];
+    }
+  if (bad.empty()) return finding;
+  finding.status = Status::failed;
+  finding.text = format("HDF5 {} fails on {} ({})", library, list_of(bad), excerpt(why, 300));
+  finding.advice = "see to the disk and the rights there, or choose another --save-dir";
+  return finding;
+}
+
+std::optional<Finding> check_save_folder(Job& job) {
+  const bool first = job.world->rank() == 0;
+  const std::string mark = "written by fsdp-doctor";
+  std::unique_ptr<ProbeFolder> probe;
+  std::string problem, name;
+  if (first) try {
+      probe = std::make_unique<ProbeFolder>(job.options.save_dir);
+      name = probe->path().filename().string();
+      problem = why_not_written(probe->path() / name_of_node(0), mark);
+    } catch (const UserError& error) {
+      problem = error.what();
+    }
+  name = gather(*job.world, name)[0];
+  problem = gather(*job.world, problem)[0];
+  if (!problem.empty())
+    return Finding{.status = Status::failed,
+                   .text = problem,
+                   .advice = "choose a --save-dir that you may write to, with room in it",
+                   .figures = nlohmann::json::object()};
+  if (!first) probe = std::make_unique<ProbeFolder>(job.options.save_dir, name);
+
+  // Node 0 has written; the others read, then write; node 0 reads.
+  std::string read_problem, write_problem;
+  if (job.is_leader() && !first) {
+    read_problem = why_not_read(probe->path() / name_of_node(0), mark);
+    if (read_problem.empty()) write_problem = why_not_written(probe->path() / name_of_node(job.my_node()), mark);
+  }
+  const std::vector<std::string> reads = of_leaders(job, gather(*job.world, read_problem));
+  const std::vector<std::string> writes = of_leaders(job, gather(*job.world, write_problem));
+  std::vector<FolderUse> uses;
+  bool usable = true;
+  for (std::size_t i = 0; i < job.nodes.size(); ++i) {
+    const bool written = reads[i].empty() && writes[i].empty();
+    const bool seen = !written || !first || why_not_read(probe->path() / name_of_node(i), mark).empty();
+    uses.push_back({job.nodes[i], reads[i], writes[i], seen});
+    usable = usable && written;
+  }
+  std::error_code error;
+  const fs::path whole = fs::absolute(job.options.save_dir, error).lexically_normal();
+  const Finding finding =
+      judge_save_folder((error ? job.options.save_dir : whole).string(), first ? file_system_of(probe->path()) : "", uses);
+  if (usable) job.probe = std::move(probe);
+  return finding;
+}
+
+std::optional<Finding> check_locks(Job& job) {
+  if (!job.probe) return std::nullopt;
+  const fs::path path = job.probe->path() / "lock";
+  const bool first = job.world->rank() == 0;
+  std::optional<OpenFile> held;
+  LockUse mine;
+  if (first) {
+    held.emplace(path, O_RDWR | O_CREAT);
+    const int error = held->lock();
+    mine = error == 0 ? try_lock(path, "") : LockUse{"", false, std::strerror(error)};
+  }
+  meet(*job.world);
+  if (job.is_leader() && !first) {
+    std::error_code error;
+    for (const Timer timer; !fs::exists(path, error) && timer.seconds() < seen_within_s;)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    mine = try_lock(path, "");
+  }
+  const std::vector<double> respected = of_leaders(job, gather(*job.world, mine.is_respected ? 1 : 0));
+  const std::vector<std::string> problems = of_leaders(job, gather(*job.world, mine.problem));
+  std::vector<LockUse> uses;
+  for (std::size_t i = 0; i < job.nodes.size(); ++i) uses.push_back({job.nodes[i], respected[i] != 0, problems[i]});
+  return judge_locks(uses);
+}
+
+std::optional<Finding> check_free_space(Job& job) {
+  if (!job.probe) return std::nullopt;
+  struct statvfs info {};
+  agree(*job.world, [&] {
+    check_errno(job.world->rank() != 0 || ::statvfs(job.probe->path().c_str(), &info) == 0,
+                "statvfs " + job.probe->path().string());
+  });
+  // A file system that does not count files has none at all.
+  return judge_free_space(file_system_of(job.probe->path()),
+                          static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize),
+                          info.f_files == 0 ? -1 : static_cast<double>(info.f_favail));
+}
+
+std::optional<Finding> check_hdf5(Job& job) {
+  const std::string headers = h5::header_version(), library = h5::library_version();
+  const bool same = job.world->all(headers == library);
+  std::string problem;
+  if (same && job.is_leader()) {
+    // Where the save folder is of no use, HDF5 is tried in this node's own folder for such files.
+    std::optional<ProbeFolder> own;
+    try {
+      if (!job.probe) own.emplace(fs::temp_directory_path());
+      const fs::path& folder = job.probe ? job.probe->path() : own->path();
+      problem = why_not_hdf5(folder / format("{}.h5", name_of_node(job.my_node())));
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+  }
+  return judge_hdf5(headers, library, job.nodes, of_leaders(job, gather(*job.world, problem)));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,47 @@
+#include "fsdp-doctor/watchdog.hpp"
+
+#include <chrono>
+#include <utility>
+
+namespace fsdp {
+
+Watchdog::Watchdog(Expired expired) : expired_(std::move(expired)), thread_([this] { watch(); }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void Watchdog::begin(std::string stage, double limit_s) {
+  {
+    const std::lock_guard lock(mutex_);
+    stage_ = std::move(stage);
+    limit_s_ = limit_s;
+    ++stages_;
+  }
+  changed_.notify_one();
+}
+
+void Watchdog::watch() {
+  std::unique_lock lock(mutex_);
+  while (!ended_) {
+    const std::size_t stage = stages_;
+    const auto is_over = [&] { return ended_ || stages_ != stage; };
+    if (limit_s_ <= 0) {
+      changed_.wait(lock, is_over);
+    } else if (!changed_.wait_for(lock, std::chrono::duration<double>(limit_s_), is_over)) {
+      const std::string name = stage_;
+      const double limit_s = limit_s_;
+      lock.unlock();
+      expired_(name, limit_s);
+      lock.lock();
+      limit_s_ = 0;
+    }
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,45 @@
+// A sum of losses that does not depend on who adds what in which order: numbers are cut at fixed places and added as integers.
+// So an update has the same loss however its sequences are dealt to ranks and micro-batches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "device/device.hpp"
+#include "kernels/math.hpp"
+
+namespace fsdp::kernels {
+
+/// Of fp32 losses of single tokens. Exact, but that a token counts for at most 2^20 either way, and that what lies below 2^-52
+/// is rounded down. Plain integers: ranks' sums may be added by an integer all-reduce, in place.
+struct LossSum {
+  std::int64_t units = 0;       // of 2^-20
+  std::int64_t fractions = 0;   // of 2^-52; what exceeds 32 bits belongs to units
+  std::int64_t non_finite = 0;  // infinities and NaNs seen; they are not in the others
+
+  /// All fields as one row of integers.
+  static constexpr std::size_t words = 3;
+
+  FSDP_INLINE_ANYWHERE LossSum& operator+=(const LossSum& other) {
+    units += other.units;
+    fractions += other.fractions;
+    non_finite += other.non_finite;
+    units += fractions >> 32;
+    fractions &= 0xffffffff;
+    return *this;
+  }
+  /// Rounded once. NaN if non_finite.
+  FSDP_INLINE_ANYWHERE double value() const {
+    if (non_finite > 0) return std::numeric_limits<double>::quiet_NaN();
+    const std::int64_t all_units = units + (fractions >> 32), rest = fractions & 0xffffffff;
+    return static_cast<double>(all_units) * 0x1p-20 + static_cast<double>(rest) * 0x1p-52;
+  }
+};
+static_assert(std::is_standard_layout_v<LossSum> && sizeof(LossSum) == LossSum::words * sizeof(std::int64_t));
+
+/// Adds losses[0..n) to `sum`, which lies where the stream's kernels work, as `losses` do.
+void add_losses(Stream& stream, LossSum& sum, const float* losses, std::size_t n);
+
+}  // namespace fsdp::kernels

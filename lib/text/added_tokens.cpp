@@ -1,0 +1,84 @@
+#include "text/added_tokens.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "text/utf8.hpp"
+
+namespace fsdp {
+
+namespace {
+
+bool begins_with_word(std::string_view text) {
+  std::size_t at = 0;
+  return !text.empty() && is_word(next_character(text, at));
+}
+
+/// Where the last character begins.
+std::size_t last_character(std::string_view text) {
+  std::size_t at = text.size() - 1;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
+  return at;
+}
+bool ends_with_word(std::string_view text) {
+  if (text.empty()) return false;
+  std::size_t at = last_character(text);
+  return is_word(next_character(text, at));
+}
+
+std::size_t without_spaces_at_end(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t last = last_character(text);
+    std::size_t at = last;
+    if (!is_space(next_character(text, at))) break;
+    text = text.substr(0, last);
+  }
+  return text.size();
+}
+std::size_t spaces_at_start(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = at;
+    if (!is_space(next_character(text, at))) return begin;
+  }
+  return text.size();
+}
+
+}  // namespace
+
+void AddedTokens::add(const AddedToken& token) {
+  expect(!token.content.empty(), "an added token has a text");
+  const auto first = static_cast<unsigned char>(token.content[0]);
+  std::vector<AddedToken>& here = by_first_byte_[first];
+  if (here.empty()) first_bytes_.push_back(first);
+  const auto longer = [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); };
+  here.insert(std::upper_bound(here.begin(), here.end(), token, longer), token);
+}
+
+std::vector<TextSection> AddedTokens::find_all(std::string_view text) const {
+  std::vector<TextSection> sections;
+  std::size_t done = 0;  // all before belongs to a section
+  const auto add = [&](TokenId id, std::size_t begin, std::size_t end) {
+    if (begin < end) sections.push_back({id, {begin, end}});
+  };
+  for (std::size_t at = 0; at < text.size() && !first_bytes_.empty();) {
+    const std::vector<AddedToken>& here = by_first_byte_[static_cast<unsigned char>(text[at])];
+    const auto token =
+        std::find_if(here.begin(), here.end(), [&](const AddedToken& one) { return text.substr(at).starts_with(one.content); });
+    if (token == here.end()) {
+      ++at;
+      continue;
+    }
+    std::size_t begin = at, end = at + token->content.size();
+    at = end;  // also where it does not count
+    if (token->single_word && (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end)))) continue;
+    if (token->takes_left) begin = std::max(done, without_spaces_at_end(text.substr(0, begin)));
+    if (token->takes_right) end += spaces_at_start(text.substr(end));
+    add(-1, done, begin);
+    add(token->id, begin, end);
+    done = end;
+  }
+  add(-1, done, text.size());
+  return sections;
+}
+
+}  // namespace fsdp

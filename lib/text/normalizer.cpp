@@ -1,0 +1,120 @@
+#include "text/normalizer.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include <unicode/bytestream.h>
+#include <unicode/normalizer2.h>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "text/json_parts.hpp"
+#include "text/pattern.hpp"
+#include "text/utf8.hpp"
+
+namespace fsdp {
+
+namespace {
+
+void check_icu(UErrorCode status, const char* what) {
+  if (U_FAILURE(status)) throw CallError("ICU", format("{}: {}", what, u_errorName(status)));
+}
+
+enum class NormalForm { nfc, nfd, nfkc, nfkd };
+
+Normalizer::Step normal_form(NormalForm form) {
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::Normalizer2* const normalizer = form == NormalForm::nfc    ? icu::Normalizer2::getNFCInstance(status)
+                                             : form == NormalForm::nfd  ? icu::Normalizer2::getNFDInstance(status)
+                                             : form == NormalForm::nfkc ? icu::Normalizer2::getNFKCInstance(status)
+                                                                        : icu::Normalizer2::getNFKDInstance(status);
+  check_icu(status, "a normal form");
+  return [normalizer](const std::string& text) {
+    std::string out;
+    out.reserve(text.size());
+    // ICU counts in 32 bits: pieces end where nothing goes on across. A line's first letter is such a place in every form.
+    constexpr std::size_t most = std::size_t{1} << 28;
+    for (std::size_t begin = 0; begin < text.size();) {
+      std::size_t end = text.size();
+      if (end - begin > most) {
+        end = text.rfind('\n', begin + most);
+        if (end == std::string::npos || end <= begin)
+          throw RunError("a line of more than 256 MiB cannot be brought into a normal form; cut it");
+      }
+      icu::StringByteSink<std::string> sink(&out);
+      UErrorCode failed = U_ZERO_ERROR;
+      normalizer->normalizeUTF8(0, icu::StringPiece(text.data() + begin, static_cast<std::int32_t>(end - begin)), sink, nullptr,
+                                failed);
+      check_icu(failed, "a normal form");
+      begin = end;
+    }
+    return out;
+  };
+}
+
+std::string strip(const std::string& text, bool left, bool right) {
+  std::size_t begin = text.size(), end = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t here = at;
+    if (is_space(next_character(text, at))) continue;
+    begin = std::min(begin, here);
+    end = at;
+  }
+  if (begin > end) return left || right ? std::string() : text;
+  if (!left) begin = 0;
+  if (!right) end = text.size();
+  return text.substr(begin, end - begin);
+}
+
+}  // namespace
+
+Normalizer::Normalizer(const nlohmann::json& description) { add(description); }
+
+std::string Normalizer::operator()(std::string text) const {
+  const std::size_t size = text.size();
+  for (const Step& step : steps_) {
+    text = step(text);
+    require_sane_growth(size, text.size());
+  }
+  return text;
+}
+
+void Normalizer::add(const nlohmann::json& description) {
+  if (description.is_null()) return;
+  const std::string type = part_type(description, "normalizer");
+  if (type == "Sequence") {
+    for (const auto& part : part_list(description, "normalizers")) add(part);
+  } else if (type == "NFC") {
+    steps_.push_back(normal_form(NormalForm::nfc));
+  } else if (type == "NFD") {
+    steps_.push_back(normal_form(NormalForm::nfd));
+  } else if (type == "NFKC") {
+    steps_.push_back(normal_form(NormalForm::nfkc));
+  } else if (type == "NFKD") {
+    steps_.push_back(normal_form(NormalForm::nfkd));
+  } else if (type == "Strip") {
+    const bool left = part_flag(description, "strip_left", true), right = part_flag(description, "strip_right", true);
+    steps_.push_back([left, right](const std::string& text) { return strip(text, left, right); });
+  } else if (type == "Prepend") {
+    steps_.push_back(
+        [what = part_text(description, "prepend")](const std::string& text) { return text.empty() ? text : what + text; });
+  } else if (type == "Replace") {
+    steps_.push_back([pattern = std::make_shared<Pattern>(part_pattern(description)),
+                      with = part_text(description, "content")](const std::string& text) {
+      std::vector<TextRange> matches;
+      pattern->find_all(text, matches);
+      require_sane_growth(text.size(), text.size() + matches.size() * with.size());
+      std::string out;
+      std::size_t from = 0;
+      for (const TextRange& match : matches) {
+        out.append(text, from, match.begin - from).append(with);
+        from = match.end;
+      }
+      return out.append(text, from);
+    });
+  } else {
+    throw unknown_part("normalizer", type);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,178 @@
+#include "text/pattern.hpp"
+
+#include <cctype>
+#include <cstdint>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+// Inside of brackets. White_Space and Oniguruma's \w: PCRE2's own have U+180E, and no marks and connectors.
+constexpr std::string_view space_class =
+    R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+constexpr std::string_view word_class = R"(\p{L}\p{M}\p{N}\p{Pc})";
+
+UserError refuse(std::string_view expression, std::string_view why) {
+  return UserError(format("the regular expression {} is not one that is known here ({}); use a tokenizer without it",
+                          excerpt(expression), why));
+}
+
+/// The same expression for PCRE2.
+class Translation {
+ public:
+  explicit Translation(std::string_view expression) : expression_(expression) {
+    while (at_ < expression.size()) step();
+    if (in_class_) throw wrong("a bracket is not closed");
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  UserError wrong(std::string_view why) const { return refuse(expression_, why); }
+  bool here(std::string_view text) const { return expression_.substr(at_).starts_with(text); }
+
+  void step() {
+    const char c = expression_[at_];
+    if (c == '\\') return escape();
+    if (in_class_) {
+      if (c == '[') throw wrong(here("[:") ? "a POSIX class" : "brackets within brackets");
+      if (here("&&")) throw wrong("an intersection of classes");
+      in_class_ = c != ']' || at_ == class_begin_;
+    } else if (c == '[') {
+      in_class_ = true;
+      class_begin_ = at_ + (expression_.substr(at_ + 1).starts_with('^') ? 2 : 1);
+      while (at_ + 1 < class_begin_) out_ += expression_[at_++];  // "[" of "[^"
+    } else if (here("(?")) {
+      const std::string_view rest = expression_.substr(at_ + 2);
+      if (!rest.starts_with(':') && !rest.starts_with('!') && !rest.starts_with('=') && !rest.starts_with("i:"))
+        throw wrong("a group that is not (?:, (?i:, (?! or (?=");
+    } else if (c == '^' || c == '$') {
+      throw wrong("it asks for the beginning or end of a line");
+    } else if (c == '}' && at_ + 1 < expression_.size() && expression_[at_ + 1] == '+') {
+      throw wrong("a repetition of a repetition");  // greedy for Oniguruma, possessive for PCRE2
+    }
+    out_ += expression_[at_++];
+  }
+
+  void escape() {
+    if (at_ + 1 >= expression_.size()) throw wrong("it ends with a backslash");
+    const char c = expression_[at_ + 1];
+    at_ += 2;
+    const auto one_of = [&](std::string_view positive, bool negated) {
+      if (in_class_ && negated) throw wrong(format("\\{} within brackets", c));
+      out_ += in_class_ ? std::string(positive) : format("[{}{}]", negated ? "^" : "", positive);
+    };
+    if (c == 's' || c == 'S') return one_of(space_class, c == 'S');
+    if (c == 'w' || c == 'W') return one_of(word_class, c == 'W');
+    if (c == 'd' || c == 'D') return one_of(R"(\p{Nd})", c == 'D');
+    if (c == 'p' || c == 'P') {
+      const std::size_t close = expression_.find('}', at_);
+      if (!expression_.substr(at_).starts_with('{') || close == std::string_view::npos)
+        throw wrong("a property without braces");
+      std::string_view name = expression_.substr(at_ + 1, close - at_ - 1);
+      const bool negated = name.starts_with('^');
+      if (negated) name.remove_prefix(1);
+      // A category, or a script: PCRE2 would take a script's name for all characters that are used with it.
+      out_ += format("\\{}{{{}{}{}}}", c, negated ? "^" : "", name.size() <= 2 ? "" : "sc:", name);
+      at_ = close + 1;
+    } else if (c == 'u' || c == 'x') {
+      const std::string_view digits = expression_.substr(at_, c == 'u' ? 4 : 2);
+      const bool braces = c == 'x' && expression_.substr(at_).starts_with('{');
+      if (!braces &&
+          (digits.size() < (c == 'u' ? 4u : 2u) || digits.find_first_not_of("0123456789abcdefABCDEF") != digits.npos))
+        throw wrong(format("\\{} without its digits", c));
+      if (braces) {
+        out_ += "\\x";
+      } else {
+        out_ += format("\\x{{{}}}", digits);
+        at_ += digits.size();
+      }
+    } else if (std::string_view("nrtf").find(c) != std::string_view::npos ||
+               (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c)))) {
+      out_ += format("\\{}", c);
+    } else {
+      throw wrong(format("\\{}", c));
+    }
+  }
+
+  std::string_view expression_;
+  std::size_t at_ = 0, class_begin_ = 0;
+  bool in_class_ = false;
+  std::string out_;
+};
+
+}  // namespace
+
+struct Pattern::Code {
+  std::string expression;
+  pcre2_code* code = nullptr;
+  ~Code() { pcre2_code_free(code); }
+};
+
+Pattern::Pattern(std::string_view expression) : code_(std::make_unique<Code>()) {
+  code_->expression = expression;
+  const std::string translated = Translation(expression).take();
+  int error = 0;
+  PCRE2_SIZE where = 0;
+  code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                              PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &where, nullptr);
+  if (code_->code == nullptr) {
+    unsigned char why[128] = {};
+    pcre2_get_error_message(error, why, sizeof why);
+    throw refuse(expression, reinterpret_cast<const char*>(why));
+  }
+  std::uint32_t matches_nothing = 0;
+  pcre2_pattern_info(code_->code, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
+  if (matches_nothing != 0) throw refuse(expression, "it matches where there is nothing");
+  pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);  // Without it the same matches are found, slowly.
+}
+Pattern::Pattern(Pattern&&) noexcept = default;
+Pattern::~Pattern() = default;
+
+Pattern Pattern::literal(std::string_view text) {
+  std::string expression;
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c))) expression += '\\';
+    expression += c;
+  }
+  return Pattern(expression);
+}
+
+void Pattern::find_all(std::string_view text, std::vector<TextRange>& matches) const {
+  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(pcre2_match_data_create(1, nullptr),
+                                                                            pcre2_match_data_free);
+  // Only where the 32 KiB that PCRE2 takes from the thread's stack are not enough: making one takes longer than most searches.
+  std::unique_ptr<pcre2_jit_stack, void (*)(pcre2_jit_stack*)> stack(nullptr, pcre2_jit_stack_free);
+  std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(nullptr, pcre2_match_context_free);
+  expect(data != nullptr, "PCRE2 has memory");
+  const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(data.get());
+  for (std::size_t from = 0; from < text.size();) {
+    const int found = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, PCRE2_NO_UTF_CHECK,
+                                  data.get(), context.get());
+    if (found == PCRE2_ERROR_NOMATCH) return;
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT && !stack) {
+      stack.reset(pcre2_jit_stack_create(std::size_t{64} << 10, std::size_t{64} << 20, nullptr));
+      context.reset(pcre2_match_context_create(nullptr));
+      expect(stack && context, "PCRE2 has memory");
+      pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+      continue;
+    }
+    if (found < 0) {
+      unsigned char why[128] = {};
+      pcre2_get_error_message(found, why, sizeof why);
+      throw RunError(
+          format("the regular expression {} cannot be followed through this text ({}, after {} bytes); cut the text "
+                 "into shorter ones",
+                 excerpt(code_->expression), reinterpret_cast<const char*>(why), from));
+    }
+    matches.push_back({range[0], range[1]});
+    from = range[1];
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,41 @@
+// Cuts a text into the pieces that tokens do not cross: words, numbers, spaces.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "text/pattern.hpp"
+
+namespace fsdp {
+
+/// A text in pieces, none of them empty, in order. Between pieces there may be what was left out.
+struct Pieces {
+  std::string text;
+  std::vector<TextRange> ranges;
+  bool begins_text = true;  // nothing stands before it: no other part of the text, no token
+};
+
+class PreTokenizer {
+ public:
+  using Step = std::function<void(Pieces&)>;
+  /// As tokenizer.json describes it: null, ByteLevel, Split, Digits, WhitespaceSplit, Metaspace, or a Sequence of
+  /// them. Throws UserError for anything else, by its name.
+  explicit PreTokenizer(const nlohmann::json& description);
+
+  /// Whether pieces are bytes from then on, and not characters.
+  bool to_bytes() const { return to_bytes_; }
+  /// Pieces of UTF-8.
+  Pieces operator()(std::string text, bool begins_text) const;
+
+ private:
+  void add(const nlohmann::json& description);
+
+  std::vector<Step> steps_;
+  bool to_bytes_ = false;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,130 @@
+#include <algorithm>
+
+#include <sentencepiece_processor.h>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/child.hpp"
+#include "files/input_file.hpp"
+#include "text/tokenizer.hpp"
+#include "text/utf8.hpp"
+
+namespace fsdp {
+
+namespace {
+
+namespace sp = sentencepiece;
+
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  SentencePieceTokenizer(const std::filesystem::path& file, const std::string& model) {
+    if (const auto status = processor_.LoadFromSerializedProto(model); !status.ok())
+      throw UserError(format("'{}' is no model of SentencePiece ({}); give a tokenizer.model or a tokenizer.json",
+                             file.string(), excerpt(status.ToString())));
+    if (const int bos = processor_.bos_id(); bos >= 0) before_.push_back(bos);
+  }
+
+  using Tokenizer::encode;
+  void encode(std::string_view text, std::vector<TokenId>& ids) const override {
+    if (valid_until(text) < text.size()) return encode(with_replacements(text), ids);
+    std::vector<int> mine;
+    const auto status = processor_.Encode(absl::string_view(text.data(), text.size()), &mine);
+    if (!status.ok()) throw RunError(format("SentencePiece cannot encode this text ({}); cut it", excerpt(status.ToString())));
+    ids.insert(ids.end(), mine.begin(), mine.end());
+  }
+  std::unique_ptr<TokenDecoder> make_decoder() const override { return std::make_unique<Decoder>(processor_); }
+  std::size_t vocab_size() const override { return static_cast<std::size_t>(processor_.GetPieceSize()); }
+  std::optional<TokenId> find(std::string_view token) const override {
+    const int id = processor_.PieceToId(absl::string_view(token.data(), token.size()));
+    return processor_.IdToPiece(id) == token ? std::optional<TokenId>(id) : std::nullopt;
+  }
+  const std::vector<TokenId>& before_text() const override { return before_; }
+  const std::vector<TokenId>& behind_text() const override { return behind_; }
+  std::string description() const override { return format("SentencePiece of {} tokens", vocab_size()); }
+
+ private:
+  /// Bytes are characters together with those before and behind them: they wait until another token comes.
+  class Decoder : public TokenDecoder {
+   public:
+    explicit Decoder(const sp::SentencePieceProcessor& processor) : processor_(processor) {}
+    void add(TokenId id, std::string& text) override {
+      if (id < 0 || id >= processor_.GetPieceSize() || processor_.IsControl(id)) return;
+      if (processor_.IsByte(id)) {
+        bytes_.push_back(id);
+        return;
+      }
+      end_bytes(text);
+      std::string piece = processor_.IdToPiece(id);
+      if (processor_.IsUnknown(id)) piece = " \xE2\x81\x87 ";  // as the library shows it
+      constexpr std::string_view sign = "\xE2\x96\x81";
+      for (std::size_t at = 0; (at = piece.find(sign, at)) != std::string::npos; ++at) piece.replace(at, sign.size(), " ");
+      if (begins_ && piece.starts_with(' ')) piece.erase(0, 1);
+      begins_ = false;
+      text += piece;
+    }
+    void finish(std::string& text) override {
+      end_bytes(text);
+      begins_ = true;
+    }
+
+   private:
+    void end_bytes(std::string& text) {
+      if (bytes_.empty()) return;
+      std::string bytes;
+      for (const int id : bytes_) bytes += static_cast<char>(std::stoi(processor_.IdToPiece(id).substr(3, 2), nullptr, 16));
+      text += with_replacements(bytes);
+      bytes_.clear();
+      begins_ = false;
+    }
+    const sp::SentencePieceProcessor& processor_;
+    std::vector<int> bytes_;
+    bool begins_ = true;
+  };
+
+  sp::SentencePieceProcessor processor_;
+  std::vector<TokenId> before_, behind_;
+};
+
+/// Every character of two and three bytes, and some others, a few hundred to a line.
+std::string trial_text() {
+  std::string text;
+  for (char32_t c = 1; c < 0x20000; c += c < 0x3000 || c >= 0x1f000 ? 1 : 37) {
+    if (c >= 0xd800 && c < 0xe000) continue;
+    append_utf8(text, c);
+    if (c % 16 == 0) text += ' ';
+    if (c % 512 == 0) text += '\n';
+  }
+  return text;
+}
+
+/// The library believes what a model says of itself (0.1.97 ends with signal 11 for some that are damaged): a copy of this
+/// process looks first.
+void try_in_child(const std::filesystem::path& file, const std::string& model) {
+  const std::string end = what_ends([&] {
+    const SentencePieceTokenizer tokenizer(file, model);
+    std::vector<TokenId> ids;
+    const std::string text = trial_text();
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t line = std::min(text.find('\n', begin), text.size() - 1);
+      ids.clear();
+      tokenizer.encode(std::string_view(text).substr(begin, line + 1 - begin), ids);
+      tokenizer.decode(ids);
+      begin = line + 1;
+    }
+  });
+  if (!end.empty())
+    throw DamagedError(
+        format("'{}' is no model of SentencePiece that can be used (when its library was given it, {}); fetch it again",
+               file.string(), end));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file) {
+  constexpr std::size_t longest_model = std::size_t{64} << 20;
+  const std::string model = read_text_file(file, longest_model);
+  try_in_child(file, model);
+  return std::make_unique<SentencePieceTokenizer>(file, model);
+}
+
+}  // namespace fsdp

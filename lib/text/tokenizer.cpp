@@ -1,0 +1,92 @@
+#include "text/tokenizer.hpp"
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/input_file.hpp"
+#include "text/utf8.hpp"
+
+namespace fsdp {
+
+namespace {
+
+class ByteTokenizer : public Tokenizer {
+ public:
+  using Tokenizer::encode;
+  void encode(std::string_view text, std::vector<TokenId>& ids) const override {
+    ids.reserve(ids.size() + text.size());
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  }
+  std::unique_ptr<TokenDecoder> make_decoder() const override { return std::make_unique<Decoder>(); }
+  bool needs_utf8() const override { return false; }
+  std::size_t vocab_size() const override { return 256; }
+  std::optional<TokenId> find(std::string_view token) const override {
+    return token.size() == 1 ? std::optional<TokenId>(static_cast<unsigned char>(token[0])) : std::nullopt;
+  }
+  const std::vector<TokenId>& before_text() const override { return none_; }
+  const std::vector<TokenId>& behind_text() const override { return none_; }
+  std::string description() const override { return "bytes"; }
+
+ private:
+  struct Decoder : TokenDecoder {
+    void add(TokenId id, std::string& text) override {
+      if (id < 0 || id > 255) return;
+      open += static_cast<char>(id);
+      const std::size_t whole = without_open_end(open);
+      text += with_replacements(std::string_view(open).substr(0, whole));
+      open.erase(0, whole);
+    }
+    void finish(std::string& text) override {
+      text += with_replacements(open);
+      open.clear();
+    }
+    std::string open;
+  };
+  std::vector<TokenId> none_;
+};
+
+}  // namespace
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text) const {
+  std::vector<TokenId> ids;
+  encode(text, ids);
+  return ids;
+}
+
+std::string Tokenizer::decode(const std::vector<TokenId>& ids) const {
+  const auto decoder = make_decoder();
+  std::string text;
+  for (const TokenId id : ids) decoder->add(id, text);
+  decoder->finish(text);
+  return text;
+}
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
+  if (name == "bytes") return make_byte_tokenizer();
+  std::filesystem::path path = name;
+  switch (kind_of(path)) {
+    case PathKind::missing:
+      throw UserError(
+          format("there is no tokenizer '{}' (No such file or directory); give a tokenizer.json, a tokenizer.model, a "
+                 "folder with one of them, or bytes",
+                 name));
+    case PathKind::folder: {
+      const std::filesystem::path json = path / "tokenizer.json", model = path / "tokenizer.model";
+      if (kind_of(json) != PathKind::file && kind_of(model) != PathKind::file)
+        throw UserError(
+            format("'{}' has neither tokenizer.json nor tokenizer.model; fetch one of them, or give another tokenizer", name));
+      path = kind_of(json) == PathKind::file ? json : model;
+      break;
+    }
+    case PathKind::file:
+    case PathKind::other:
+      break;
+  }
+  const InputFile file(path);
+  char first = 0;
+  if (file.size() > 0) file.read(0, &first, 1);
+  return first == '{' ? read_tokenizer_json(path) : read_sentencepiece(path);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,63 @@
+// Text to tokens and back.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/bpe.hpp"
+
+namespace fsdp {
+
+/// Text of tokens that come one after the other. What is handed out are whole characters.
+class TokenDecoder {
+ public:
+  virtual ~TokenDecoder() = default;
+  /// Appends what has become whole. Tokens that say something to the model alone, and ids that are none, are left out.
+  virtual void add(TokenId id, std::string& text) = 0;
+  /// Appends what is left, with U+FFFD for a character that did not become whole; then the next text may begin.
+  virtual void finish(std::string& text) = 0;
+};
+
+/// Immutable; may be used by several threads at once.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// Appends the tokens of a text, those of Hugging Face's tokenizers without add_special_tokens: nothing is put before or
+  /// behind it. What is not UTF-8 counts as U+FFFD, as if the text had been read with errors="replace".
+  virtual void encode(std::string_view text, std::vector<TokenId>& ids) const = 0;
+  virtual std::unique_ptr<TokenDecoder> make_decoder() const = 0;
+
+  /// Whether bytes that are not UTF-8 become something else.
+  virtual bool needs_utf8() const { return true; }
+  /// One more than the largest id.
+  virtual std::size_t vocab_size() const = 0;
+  /// The token of exactly this text, special ones included: "<|endoftext|>".
+  virtual std::optional<TokenId> find(std::string_view token) const = 0;
+  /// What belongs before and behind a text that is given to the model: "<s>".
+  virtual const std::vector<TokenId>& before_text() const = 0;
+  virtual const std::vector<TokenId>& behind_text() const = 0;
+  /// "byte-level BPE of 49152 tokens"
+  virtual std::string description() const = 0;
+
+  std::vector<TokenId> encode(std::string_view text) const;
+  std::string decode(const std::vector<TokenId>& ids) const;
+};
+
+/// Every byte of a text is a token, 0 to 255; the text need not be UTF-8.
+std::unique_ptr<Tokenizer> make_byte_tokenizer();
+/// Of Hugging Face's tokenizers: byte-pair encoding over bytes or characters. Throws UserError for a file that cannot be read,
+/// is none, or has a part that is not known, which it names: no ids come of it then.
+std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file);
+/// A model of SentencePiece (Kudo and Richardson 2018), run by its own library. Throws UserError.
+std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file);
+
+/// "bytes", a tokenizer.json, a tokenizer.model, or a folder with one of them (the first, if both). Throws UserError.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name);
+
+}  // namespace fsdp

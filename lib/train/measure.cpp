@@ -1,0 +1,79 @@
+#include "train/measure.hpp"
+
+#include <algorithm>
+
+#include "base/philox.hpp"
+#include "base/timer.hpp"
+
+namespace fsdp {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::vector<double> time_calls(Stream& stream, double seconds, const std::function<void()>& work) {
+  work();
+  stream.synchronize();
+  const std::size_t at_once = stream.is_asynchronous() ? 10 : 1;
+  std::vector<double> times;
+  const Timer all;
+  do {
+    stream.begin_marks(true);
+    std::vector<std::int64_t> marks = {stream.mark()};
+    for (std::size_t i = 0; i < at_once; ++i) {
+      work();
+      marks.push_back(stream.mark());
+    }
+    stream.synchronize();
+    for (std::size_t i = 0; i < at_once; ++i)
+      times.push_back(1e-9 * static_cast<double>(stream.time_of(marks[i + 1]) - stream.time_of(marks[i])));
+    stream.begin_marks(false);
+  } while (times.size() < 3 || all.seconds() < seconds);
+  return times;
+}
+
+namespace {
+
+template <class E>
+double product_rate_of(Device& device, Stream& stream, Group& group, kernels::Trans trans_a, kernels::Trans trans_b,
+                       std::size_t m, std::size_t n, std::size_t k, double seconds) {
+  const Buffer a = device.allocate(m * k * sizeof(E)), b = device.allocate(k * n * sizeof(E)),
+               out = device.allocate(m * n * sizeof(E)), normal = device.allocate(std::max(m, n) * k * sizeof(float));
+  const auto pointer = [](const Buffer& buffer) { return reinterpret_cast<E*>(buffer.data()); };
+  auto* const values = reinterpret_cast<float*>(normal.data());
+  kernels::fill_normal(stream, values, m * k, 0, 1, 0, 0, 1);
+  kernels::convert(stream, pointer(a), values, m * k);
+  kernels::fill_normal(stream, values, k * n, 0, 1, 1, 0, 1);
+  kernels::convert(stream, pointer(b), values, k * n);
+  stream.synchronize();
+  group.sum(std::int64_t{0});  // a barrier, at which a rank that does not come is named
+  const double time = median(time_calls(stream, seconds, [&] {
+    kernels::gemm(stream, trans_a, trans_b, m, n, k, pointer(a), trans_a == kernels::Trans::yes ? m : k, pointer(b),
+                  trans_b == kernels::Trans::yes ? k : n, pointer(out), n, kernels::Write::overwrite);
+  }));
+  group.sum(std::int64_t{0});
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / time;
+}
+
+}  // namespace
+
+double product_rate(DType type, Device& device, Stream& stream, Group& group, kernels::Trans trans_a, kernels::Trans trans_b,
+                    std::size_t m, std::size_t n, std::size_t k, double seconds) {
+  return with_element(type,
+                      [&]<class E>() { return product_rate_of<E>(device, stream, group, trans_a, trans_b, m, n, k, seconds); });
+}
+
+BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank) {
+  return [=](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
+    for (std::size_t i = 0; i < shape.rows(); ++i) {
+      const auto words = philox(
+          {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(micro), static_cast<std::uint32_t>(rank), 0}, {1, 0});
+      inputs[i] = static_cast<std::int32_t>(words[0] % vocabulary);
+      targets[i] = static_cast<std::int32_t>(words[1] % vocabulary);
+    }
+  };
+}
+
+}  // namespace fsdp

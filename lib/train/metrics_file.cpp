@@ -1,0 +1,230 @@
+#include "train/metrics_file.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/input_file.hpp"
+#include "files/json.hpp"
+#include "files/output_file.hpp"
+
+namespace fsdp {
+
+namespace {
+
+bool ends_in_mid_line(const std::filesystem::path& path) {
+  if (kind_of(path) != PathKind::file) return false;
+  const InputFile file(path);
+  if (file.size() == 0) return false;
+  char first = 0, last = 0;
+  file.read(0, &first, 1);
+  file.read(file.size() - 1, &last, 1);
+  if (first != '{')
+    throw UserError(
+        format("--log-file '{}' is no file of metrics (it does not begin with a line of JSON, and lines would be "
+               "appended to it); give another name",
+               path.string()));
+  return last != '\n';
+}
+
+bool write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string whole_path(const std::filesystem::path& path) {
+  std::error_code unknown;
+  const auto whole = std::filesystem::weakly_canonical(path, unknown);
+  std::string text = (unknown ? std::filesystem::absolute(path, unknown) : whole).string();
+  while (text.size() > 1 && text.ends_with('/')) text.pop_back();
+  return text;
+}
+
+MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
+  require_no_foreign_link(path_);
+  const bool mid_line = ends_in_mid_line(path_);
+  std::error_code ignored;  // opening it says so
+  if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
+  // A pipe that nobody reads would wait for somebody.
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  if (fd_ < 0)
+    throw UserError(format("cannot write --log-file '{}' ({}); give a path in a folder that can be written", path_.string(),
+                           std::strerror(errno)));
+  ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
+  if (mid_line) static_cast<void>(write_all(fd_, "\n"));
+}
+
+MetricsFile& MetricsFile::operator=(MetricsFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+MetricsFile::~MetricsFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+bool MetricsFile::append(std::string_view line) {
+  if (fd_ < 0) return true;
+  if (write_all(fd_, line)) return true;
+  ::close(std::exchange(fd_, -1));
+  return false;
+}
+
+void MetricsFile::sync() noexcept {
+  if (fd_ >= 0) ::fdatasync(fd_);
+}
+
+namespace {
+
+/// Calls `look` with place and text of each line, from the last one on, until it says that it has seen enough.
+void look_backwards(const InputFile& file, const std::function<bool(std::uint64_t place, std::string_view line)>& look) {
+  constexpr std::uint64_t block = 65536;
+  std::string tail;  // from `begin` on, up to the lines that have been seen
+  for (std::uint64_t begin = file.size(); begin > 0 && tail.size() < longest_text;) {
+    const std::uint64_t n = std::min(begin, block);
+    std::string read(n, '\0');
+    file.read(begin -= n, read.data(), n);
+    tail.insert(0, read);
+    while (!tail.empty()) {
+      const std::size_t end = tail.back() == '\n' ? tail.size() - 1 : tail.size();
+      const std::size_t newline = end == 0 ? tail.npos : tail.rfind('\n', end - 1);
+      if (newline == tail.npos && begin > 0) break;
+      const std::size_t first = newline == tail.npos ? 0 : newline + 1;
+      if (!look(begin + first, std::string_view(tail).substr(first, end - first))) return;
+      tail.resize(first);
+    }
+  }
+}
+
+double number(const nlohmann::json& line, const char* key) {
+  return line.contains(key) && line[key].is_number() ? line[key].get<double>() : 0;
+}
+
+/// One start of the run, whose lines are seen from the last one on.
+struct Segment {
+  TimeSpent spent{.starts = 1};
+  bool came_to_update = false;  // that is not done again
+  double last_time = 0, first_update_began = 0;
+  std::vector<std::pair<std::uint64_t, std::string_view>> marks;  // where which text takes the place of a type
+  double marked_s = 0;                                            // of train lines among them
+
+  void see(const std::string& type, const nlohmann::json& line, bool lost) {
+    const double time = number(line, "time"), seconds = 1e-3 * number(line, "ms");
+    if (last_time == 0) last_time = time;
+    if (type == "save") spent.saves_s += 1e-3 * number(line, "stall_ms");
+    if (type == "valid") spent.validation_s += seconds;
+    const bool was_update = type == "train" || type == "skip" || (type == "lost" && line.contains("gnorm"));
+    if (!was_update) return;
+    if (time > 0) first_update_began = time - seconds;
+    (lost || type == "lost" ? spent.lost_s : type == "skip" ? spent.skipped_s : spent.useful_s) += seconds;
+    if (lost && type == "train") marked_s += seconds;
+    came_to_update = came_to_update || (type == "train" && !lost);
+  }
+  /// At the line of its start.
+  void end(const nlohmann::json& start) {
+    const double began = number(start, "time") - number(start, "process_s");
+    spent.running_s = std::max(0.0, last_time - began);
+    spent.startup_s = first_update_began > 0 ? std::max(0.0, first_update_began - began) : spent.running_s;
+  }
+};
+
+/// The text in which a line of ours says its type, and what takes its place, as long.
+struct Mark {
+  const char *type, *text, *lost;
+};
+constexpr Mark mark_rows[] = {{"train", "\"type\":\"train\"", "\"type\":\"lost\" "},
+                              {"valid", "\"type\":\"valid\"", "\"type\":\"lost\" "},
+                              {"skip", "\"type\":\"skip\"", "\"type\":\"lost\""}};
+
+/// Whether a line of type start is of the run that saves in this folder. Lines before "save_folder" was there have the option.
+bool is_start_of(const nlohmann::json& line, const std::string& save_dir) {
+  const nlohmann::json none;
+  const auto at = [&](const nlohmann::json& object, const char* key) -> const nlohmann::json& {
+    return object.is_object() && object.contains(key) ? object[key] : none;
+  };
+  const nlohmann::json &folder = at(line, "save_folder"), &option = at(at(line, "options"), "save-dir");
+  if (folder.is_string()) return folder.get<std::string>() == whole_path(save_dir);
+  return option.is_string() && option.get<std::string>() == save_dir;
+}
+
+/// Whether a line tells of something that the run will do again.
+bool will_be_repeated(const std::string& type, const nlohmann::json& line, const GoesOnAt& at) {
+  const auto step = static_cast<std::uint64_t>(std::max(0.0, number(line, "step")));
+  if (type == "train" || type == "valid") return step > at.update;
+  // An update that was left out has the number of the next one. Its batch is used up where the data's position says so.
+  return type == "skip" &&
+         (step > at.update + 1 || (step == at.update + 1 && number(line, "sequences") > static_cast<double>(at.sequences)));
+}
+
+}  // namespace
+
+TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
+  TakenUp taken;
+  if (kind_of(path) != PathKind::file) return taken;  // a terminal, a pipe
+  std::vector<std::pair<std::uint64_t, std::string_view>> marks;
+  Segment segment;
+  bool came_to_start = false;
+  const InputFile file(path);
+  look_backwards(file, [&](std::uint64_t place, std::string_view text) {
+    const nlohmann::json line = parse_json(text);
+    if (!line.is_object() || !line.contains("type") || !line["type"].is_string()) return true;
+    const std::string type = line["type"];
+    const bool lost = will_be_repeated(type, line, at);
+    segment.see(type, line, lost);
+    for (const Mark& mark : mark_rows)
+      if (const std::size_t where = text.find(mark.text); lost && type == mark.type && where != text.npos)
+        segment.marks.emplace_back(place + where, mark.lost);
+    if (type != "start") return true;
+    if (!is_start_of(line, at.save_dir)) {  // another run has written these lines
+      segment = {};
+      return true;
+    }
+    segment.end(line);
+    if (!std::exchange(came_to_start, true)) {
+      taken.before = segment.spent;
+      if (line.contains("so_far")) taken.before += time_spent_from_json(line["so_far"]);
+      if (segment.last_time > 0) taken.before.between_s += std::max(0.0, at.start_time - segment.last_time);
+    } else {  // what `so_far` has counted as useful
+      taken.before.useful_s -= segment.marked_s;
+      taken.before.lost_s += segment.marked_s;
+    }
+    marks.insert(marks.end(), segment.marks.begin(), segment.marks.end());
+    return !std::exchange(segment, {}).came_to_update;
+  });
+  taken.lost = marks.size();
+  if (marks.empty()) return taken;
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);  // what is opened for appending writes nowhere else
+  if (fd < 0) {
+    taken.problem = std::strerror(errno);
+    return taken;
+  }
+  bool written = true;
+  for (const auto& [place, text] : marks)
+    written = written && ::pwrite(fd, text.data(), text.size(), static_cast<off_t>(place)) == static_cast<ssize_t>(text.size());
+  const int why = errno;
+  ::fdatasync(fd);
+  ::close(fd);
+  if (!written) taken.problem = std::strerror(why);
+  return taken;
+}
+
+}  // namespace fsdp

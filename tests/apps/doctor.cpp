@@ -1,0 +1,383 @@
+// fsdp-doctor: what follows from figures, for machines that are not here.
+#define BOOST_TEST_MODULE apps.doctor
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <map>
+#include <set>
+
+#include <boost/test/unit_test.hpp>
+
+#include "comm/threads/threads.hpp"
+#include "fsdp-doctor/doctor.hpp"
+#include "fsdp-doctor/gpus.hpp"
+#include "fsdp-doctor/machine.hpp"
+#include "fsdp-doctor/speed.hpp"
+#include "fsdp-doctor/start.hpp"
+#include "fsdp-doctor/storage.hpp"
+
+using namespace fsdp;
+
+namespace fsdp {
+std::ostream& operator<<(std::ostream& out, Status status) { return out << name_of(status); }
+}  // namespace fsdp
+
+namespace {
+
+using Names = std::vector<std::string>;
+using Variables = std::map<std::string, std::string>;
+
+Environment environment(const Variables& variables) {
+  return [variables](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+}
+
+bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+void expect_finding(const Finding& finding, Status status, const Names& texts, const std::string& advice = "") {
+  BOOST_TEST_CONTEXT(finding.text << " -> " << finding.advice) {
+    BOOST_TEST(finding.status == status);
+    for (const std::string& text : texts) BOOST_TEST(has(finding.text, text), text);
+    BOOST_TEST(has(finding.advice, advice), advice);
+    BOOST_TEST(finding.advice.empty() == (status == Status::ok));
+  }
+}
+
+const std::string open_mpi = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4",
+                  mpich = "MPICH Version:\t4.0.2\nMPICH Release date: x";
+const std::string plugins =
+    "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\n";
+const Variables step = {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "2"}};
+
+Variables plus(Variables one, const Variables& other) {
+  one.insert(other.begin(), other.end());
+  return one;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(srun_without_pmix) {
+  for (const Variables& variables : {step, plus(step, {{"PMI_SIZE", "4"}, {"PMI_FD", "11"}, {"PMI_RANK", "2"}})}) {
+    const Start start = how_started(open_mpi, environment(variables));
+    BOOST_TEST(start.library == "Open MPI v4.1.4");
+    BOOST_TEST(ranks_stay_alone(start, environment(variables)));
+    BOOST_TEST(launched_rank(environment(variables)) == 2);
+    expect_finding(judge_alone(start, plugins), Status::failed, {"srun with", "has started 4 ranks"}, "srun --mpi=pmix");
+    expect_finding(judge_alone(start, "MPI plugin types are...\n\tnone\n\tpmi2\n"), Status::failed, {"4 ranks"},
+                   "mpirun of Open MPI v4.1.4");
+  }
+  const auto with_pmix =
+      environment(plus(step, {{"PMIX_NAMESPACE", "slurm.pmix.2.0"}, {"PMIX_RANK", "2"}, {"PMIX_VERSION", "4.2.2"}}));
+  const Start start = how_started(open_mpi, with_pmix);
+  BOOST_TEST(!ranks_stay_alone(start, with_pmix));
+  BOOST_TEST(start.launcher == "srun with PMIx 4.2.2");
+  expect_finding(judge_mpi(start, {"a", "b"}, {2, 2}, {}), Status::ok,
+                 {"Open MPI v4.1.4 connects 4 ranks on 2 nodes; started by srun with PMIx 4.2.2"});
+  expect_finding(judge_mpi(start, {"a", "b", "c"}, {3, 3, 1}, {}), Status::warning, {"; b has 3, and c has 1"},
+                 "--ntasks-per-node");
+  // MPICH speaks PMI2, and srun's one task is nobody's loss.
+  const auto with_pmi = environment(plus(step, {{"PMI_SIZE", "4"}}));
+  BOOST_TEST(!ranks_stay_alone(how_started(mpich, with_pmi), with_pmi));
+  const auto one_task = environment({{"SLURM_STEP_NUM_TASKS", "1"}});
+  BOOST_TEST(!ranks_stay_alone(how_started(open_mpi, one_task), one_task));
+  // The terminal of srun --pty is a task of the step, and what is typed there is none.
+  const auto terminal = environment(plus(step, {{"SLURM_PTY_PORT", "1"}}));
+  BOOST_TEST(!ranks_stay_alone(how_started(open_mpi, terminal), terminal));
+  BOOST_TEST(how_started(open_mpi, terminal).launcher == "");
+}
+
+BOOST_AUTO_TEST_CASE(launchers_of_other_mpis) {
+  const auto hydra = environment({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}});
+  const Start start = how_started(open_mpi, hydra);
+  BOOST_TEST(ranks_stay_alone(start, hydra));
+  expect_finding(judge_alone(start, std::nullopt), Status::failed,
+                 {"mpiexec with PMI has started 2 ranks, and Open MPI v4.1.4 cannot"}, "-DMPI_CXX_COMPILER");
+  const auto ours = environment({{"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_RANK", "1"}, {"PMI_SIZE", "2"}});
+  BOOST_TEST(!ranks_stay_alone(how_started(open_mpi, ours), ours));
+  BOOST_TEST(how_started(open_mpi, ours).launcher == "mpirun");
+  const auto theirs = environment({{"OMPI_COMM_WORLD_SIZE", "2"}});
+  BOOST_TEST(ranks_stay_alone(how_started(mpich, theirs), theirs));
+
+  // Before a job: whose mpirun it is.
+  const Start alone = how_started(open_mpi, environment({}));
+  expect_finding(judge_mpi(alone, {"a"}, {1}, "mpirun (Open MPI) 4.1.4\n\nReport bugs to"), Status::ok, {"one rank"});
+  expect_finding(judge_mpi(alone, {"a"}, {1}, {}), Status::ok, {"no mpirun in the PATH"});
+  expect_finding(judge_mpi(alone, {"a"}, {1}, "HYDRA build details:\n    Version: 4.0.2"), Status::warning,
+                 {"another MPI (HYDRA build details:)"}, "first in the PATH");
+  expect_finding(judge_mpi(alone, {"a"}, {1}, "mpirun (Open MPI) 5.0.1"), Status::warning, {"another version"},
+                 "first in the PATH");
+}
+
+BOOST_AUTO_TEST_CASE(what_slurm_has_given) {
+  const Start by_srun = how_started(open_mpi, environment(plus(step, {{"PMIX_NAMESPACE", "slurm.pmix.2.0"}}))),
+              alone = how_started(open_mpi, environment({}));
+  expect_finding(judge_slurm({"12", 2, 4, plugins}, by_srun, 4, 2), Status::ok,
+                 {"job 12 with 2 nodes and 4 tasks; srun has PMIx"});
+  expect_finding(judge_slurm({"12", 3, 4, plugins}, by_srun, 4, 2), Status::warning, {"ranks on 2 nodes only"}, "--nodes=3");
+  expect_finding(judge_slurm({"12", 2, 4, plugins}, alone, 1, 1), Status::warning, {"nothing has started"}, "srun --mpi=pmix");
+  expect_finding(judge_slurm({"12", 2, 4, "none"}, alone, 1, 1), Status::warning, {"srun has no PMIx"}, "mpirun");
+  expect_finding(judge_slurm({"12", 1, 1, plugins}, alone, 1, 1), Status::ok, {"job 12 with 1 node and 1 task"});
+  expect_finding(judge_slurm({"", 1, 1, {}}, alone, 1, 1), Status::ok, {"no job of Slurm's"});
+}
+
+BOOST_AUTO_TEST_CASE(processors) {
+  expect_finding(judge_processors({"a", "b"}, {"avx2", "avx2"}, {"Zen", "Zen"}), Status::ok, {"Zen; avx2"});
+  expect_finding(judge_processors({"a", "b", "c"}, {"avx2", "avx512", "avx2"}, {"Zen", "Xeon", "Zen"}), Status::warning,
+                 {"Zen on a and c; Xeon on b; avx2 on a and c; avx512 on b"}, "--constraint");
+}
+
+BOOST_AUTO_TEST_CASE(threads_and_binding) {
+  const auto judge = [](NodeThreads node, bool on_gpu = false) { return judge_threads({node}, on_gpu); };
+  expect_finding(judge({"a", 2, 8, 8, 8}), Status::ok, {"8 threads of 2 ranks on 8 processors"});
+  expect_finding(judge({"a", 2, 16, 8, 8}), Status::warning, {"oversubscribed: 16 threads of 2 ranks on 8 processors of a"},
+                 "give each rank 4 threads (--threads 4");
+  expect_finding(judge({"a", 4, 4, 2, 2}), Status::warning, {"oversubscribed"}, "start at most 2 ranks");
+  // Both on one core of eight; each on one of its own; alone with one thread.
+  expect_finding(judge({"a", 2, 2, 1, 8}), Status::warning, {"2 threads of 2 ranks on 1 processor of a", "the job may use 8"},
+                 "--bind-to none");
+  expect_finding(judge({"a", 2, 2, 2, 8}), Status::warning,
+                 {"2 threads of 2 ranks on 8 processors of a: most have nothing to do"}, "--cpus-per-task=4");
+  expect_finding(judge({"a", 1, 1, 8, 8}), Status::warning, {"most have nothing to do"}, "unset OMP_NUM_THREADS");
+  expect_finding(judge({"a", 1, 1, 8, 8}, true), Status::ok, {"1 thread"});
+  expect_finding(judge({"a", 1, 4, 8, 8}), Status::ok, {"4 threads"});  // a core is often two processors
+  expect_finding(judge_threads({{"a", 1, 4, 4, 4}, {"b", 2, 8, 4, 4}}, false), Status::warning,
+                 {"8 threads of 2 ranks on 4 processors of b"}, "--threads 2");
+}
+
+BOOST_AUTO_TEST_CASE(limits) {
+  const double mib = 1 << 20, gib = 1 << 30;
+  expect_finding(judge_locked_memory({"a"}, {8 * mib}, {false}), Status::ok, {"at most 8.00 MiB", "no network here needs it"});
+  expect_finding(judge_locked_memory({"a", "b"}, {unlimited, 8 * mib}, {true, true}), Status::warning,
+                 {"unlimited on a; at most 8.00 MiB on b", "network of b"}, "LimitMEMLOCK");
+  expect_finding(judge_locked_memory({"a"}, {unlimited}, {true}), Status::ok, {"unlimited"});
+  expect_finding(judge_shared_memory({"a", "b"}, {gib, 2 * gib}, {8, 8}, false), Status::ok,
+                 {"at least 1.00 GiB free in /dev/shm on each node"});
+  expect_finding(judge_shared_memory({"a", "b"}, {16 * mib, gib}, {8, 8}, false), Status::warning,
+                 {"takes up to 32.0 MiB on a"}, "--shm-size");
+  expect_finding(judge_shared_memory({"a"}, {64 * mib}, {4}, true), Status::warning, {"MPI with NCCL takes up to 1.02 GiB"},
+                 "--shm-size");
+  expect_finding(judge_shared_memory({"a"}, {0}, {1}, false), Status::ok, {"0 B free"});
+  expect_finding(judge_shared_memory({"a"}, {-1}, {2}, false), Status::warning, {"there is no /dev/shm"}, "/dev/shm");
+  expect_finding(judge_clocks({"a", "b"}, {1e9, 1e9 + 0.002}, 0.004), Status::ok, {"less than 4 ms"});
+  expect_finding(judge_clocks({"a", "b", "c"}, {1e9, 1e9 + 0.01, 1e9 - 90}, 0.004), Status::warning,
+                 {"differ by 90.0 s: c is 90.0 s behind"}, "chrony");
+}
+
+BOOST_AUTO_TEST_CASE(save_folders) {
+  expect_finding(judge_save_folder("/lustre/x", "lustre", {{"a"}, {"b"}}), Status::ok,
+                 {"/lustre/x (lustre): all 2 nodes read and write it"});
+  expect_finding(judge_save_folder("/tmp/x", "ext4", {{"a"}, {"b", "No such file or directory"}, {"c"}}), Status::failed,
+                 {"what a writes there cannot be read on b (No such file or directory)"}, "a file system that all nodes share");
+  expect_finding(judge_save_folder("/nfs/x", "nfs4", {{"a"}, {"b", "", "Permission denied"}}), Status::failed,
+                 {"cannot be written to on b (Permission denied)"}, "right to write");
+  expect_finding(judge_save_folder("/nfs/x", "nfs4", {{"a"}, {"b", "", "", false}}), Status::failed, {"a does not see"},
+                 "write");
+  expect_finding(judge_save_folder("/dev/shm/x", "tmpfs", {{"a"}}), Status::warning, {"memory"}, "on a disk");
+  expect_finding(judge_locks({{"a"}, {"b"}}), Status::ok, {"on every node"});
+  expect_finding(judge_locks({{"a"}, {"b", false, ""}}), Status::warning, {"locks of a mean nothing on b"},
+                 "never start two runs");
+  expect_finding(judge_locks({{"a", false, "Function not implemented"}}), Status::warning,
+                 {"flock", "Function not implemented"}, "-o flock");
+  expect_finding(judge_free_space("ext4", 12e12, 1e9), Status::ok, {"10.9 TiB free: a save of up to 1.00 T parameters"});
+  expect_finding(judge_free_space("nfs4", 5e8, 1e9), Status::warning, {"477 MiB free"}, "quota");
+  expect_finding(judge_free_space("ext4", 5e12, 3), Status::warning, {"room for 3 more files"}, "remove");
+  expect_finding(judge_free_space("btrfs", 5e12, -1), Status::ok, {});
+  expect_finding(judge_hdf5("1.10.8", "1.10.8", {"a", "b"}, {"", ""}), Status::ok, {"by each node"});
+  expect_finding(judge_hdf5("1.10.8", "1.14.3", {"a"}, {""}), Status::failed, {"built with HDF5 1.10.8, and loads 1.14.3"},
+                 "build it again");
+  expect_finding(judge_hdf5("1.10.8", "1.10.8", {"a", "b"}, {"", "no space"}), Status::failed, {"fails on b (no space)"},
+                 "disk");
+}
+
+BOOST_AUTO_TEST_CASE(gpus) {
+  const RankGpus none{0, "no driver: libcuda.so.1: cannot open", "", ""};
+  const auto gpu = [](std::size_t count, const std::string& place) { return RankGpus{count, "", "H100", place}; };
+  expect_finding(judge_gpus({"a"}, {0, 0}, {none, none}, {}), Status::ok, {"none that can be used (no driver"});
+  expect_finding(judge_gpus({"a"}, {0}, {none}, {"/dev/nvidia0", ""}), Status::warning, {"though there is /dev/nvidia0"},
+                 "--nv");
+  expect_finding(judge_gpus({"a"}, {0}, {none}, {"/dev/nvidia0", "550.54"}), Status::warning, {"driver 550.54"}, "nvidia-smi");
+  expect_finding(judge_gpus({"a", "b"}, {0, 0, 1, 1}, {gpu(2, "1"), gpu(2, "2"), gpu(2, "1"), gpu(2, "2")}, {"", "550.54"}),
+                 Status::ok, {"2 of H100; driver 550.54 on each node; one rank each"});
+  expect_finding(judge_gpus({"a"}, {0, 0}, {gpu(1, "1"), gpu(1, "1")}, {}), Status::warning, {"ranks share GPUs on a"},
+                 "one rank for each GPU");
+  expect_finding(judge_gpus({"a"}, {0}, {gpu(4, "1")}, {}), Status::warning, {"some GPUs of a have no rank"},
+                 "one rank for each GPU");
+  expect_finding(judge_gpus({"a", "b"}, {0, 1}, {gpu(1, "1"), none}, {}), Status::failed, {"no GPU on b"}, "--device cpu");
+  expect_finding(judge_nccl({"a", "b"}, {"2.28.9", "2.28.9"}, {"", ""}), Status::ok, {"NCCL 2.28.9"});
+  expect_finding(judge_nccl({"a", "b"}, {"2.28.9", "2.20.5"}, {"", ""}), Status::failed, {"2.28.9 on a; 2.20.5 on b"},
+                 "same NCCL");
+  expect_finding(judge_nccl({"a"}, {""}, {"built without it"}), Status::warning, {"built without it"}, "NCCL");
+}
+
+BOOST_AUTO_TEST_CASE(slow_nodes) {
+  using Indices = std::vector<std::size_t>;
+  BOOST_TEST(slow_ones({100}) == Indices{}, boost::test_tools::per_element());
+  BOOST_TEST(slow_ones({100, 81}) == Indices{}, boost::test_tools::per_element());
+  BOOST_TEST(slow_ones({70, 100}) == Indices{0}, boost::test_tools::per_element());
+  BOOST_TEST(slow_ones({100, 10, 98, 101, 97}) == Indices{1}, boost::test_tools::per_element());
+  BOOST_TEST(slow_ones({100, 10, 12, 101}) == (Indices{1, 2}), boost::test_tools::per_element());
+  BOOST_TEST(slow_ones({50, 52, 51, 1000}) == Indices{}, boost::test_tools::per_element());  // one that is fast slows nobody
+
+  const Measurement flops{"GFLOP/s", false, "in fp32", "look there"}, shared{"GB/s", true, "in sums", "look there"};
+  expect_finding(judge_rates({"a", "b"}, {50, 12.34}, {2, 2}, flops), Status::warning,
+                 {"b is slower than a: a 100 and b 24.7 GFLOP/s in fp32"}, "look there");
+  // Where the ranks are not as many, a rank is what is compared; and not where they share something.
+  expect_finding(judge_rates({"a", "b"}, {50, 51}, {2, 1}, flops), Status::ok, {"a 50 and b 51 GFLOP/s for each rank in fp32"});
+  expect_finding(judge_rates({"a", "b"}, {20, 51}, {2, 1}, flops), Status::warning, {"a is slower than b"}, "look there");
+  expect_finding(judge_rates({"a", "b"}, {20, 51}, {2, 1}, shared), Status::ok, {"a 20 and b 51 GB/s for each rank in sums"});
+  expect_finding(judge_rates({"a", "b"}, {20, 51}, {2, 2}, shared), Status::warning,
+                 {"a is slower than b: a 40 and b 102 GB/s in sums"}, "look there");
+  expect_finding(judge_rates({"a", "b", "c", "d", "e", "f"}, {10, 11, 12, 3, 10, 2}, {1, 1, 1, 1, 1, 1}, flops),
+                 Status::warning, {"d and f are slower than the other 4 nodes: median 10 GFLOP/s, f 2, c 12"}, "look there");
+  expect_finding(judge_rates({"a"}, {0.5}, {1}, flops), Status::ok, {"0.5 GFLOP/s"});
+}
+
+BOOST_AUTO_TEST_CASE(links_between_ranks) {
+  LinkFigures links{.latency_s = 2e-5, .near = {5, 5}, .between = {0.1, 0.1}, .connection = "MPI between 2 nodes"};
+  expect_finding(judge_links({"a", "b"}, links), Status::ok,
+                 {"MPI between 2 nodes: 0.1 GB/s between nodes; a 5 and b 5 GB/s to a rank from its node", "20 us"});
+  links.has_rdma = true;
+  expect_finding(judge_links({"a", "b"}, links), Status::warning, {"InfiniBand"}, "ompi_info");
+  links.near = {5, 1};
+  expect_finding(judge_links({"a", "b"}, links), Status::warning, {"within the node b is slower than a"}, "ethtool");
+  links.near = {5, 0};  // a rank alone is not slow
+  links.has_rdma = false;
+  expect_finding(judge_links({"a", "b"}, links), Status::ok, {"0.1 GB/s between nodes; 5 GB/s to a rank from its node"});
+  links = {.latency_s = 2e-3, .near = {0, 0, 0}, .between = {10, 3, 11}, .connection = "MPI"};
+  expect_finding(judge_links({"a", "b", "c"}, links), Status::warning,
+                 {"b is slower than the other 2 nodes: MPI: a 10, b 3 and c 11 GB/s between nodes"}, "--exclude");
+  links = {.near = {2}, .connection = "MPI, 2 ranks", .shares_memory = false};
+  expect_finding(judge_links({"a"}, links), Status::warning, {"cannot share memory"}, "hidepid");
+}
+
+BOOST_AUTO_TEST_CASE(every_node_meets_every_other_once) {
+  for (std::size_t nodes = 2; nodes < 9; ++nodes) {
+    std::set<std::pair<std::size_t, std::size_t>> met;
+    const std::size_t rounds = nodes - 1 + nodes % 2;
+    for (std::size_t round = 0; round < rounds; ++round) {
+      const std::vector<std::size_t> partner = partners(nodes, round);
+      std::size_t resting = 0;
+      for (std::size_t i = 0; i < nodes; ++i) {
+        BOOST_TEST(partner[partner[i]] == i);
+        if (partner[i] == i)
+          ++resting;
+        else if (i < partner[i])
+          BOOST_TEST(met.insert({i, partner[i]}).second);
+      }
+      BOOST_TEST(resting == nodes % 2);
+    }
+    BOOST_TEST(met.size() == nodes * (nodes - 1) / 2);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(tiny_training) {
+  TrainingFigures training{.losses = {5.5, 5.2, 4.9}, .update_s = 0.002, .model = "0.1 M parameters", .ranks = 4};
+  expect_finding(judge_training(training), Status::ok,
+                 {"3 updates of 0.1 M parameters on 4 ranks: loss 5.500 to 4.900, 2.0 ms each"});
+  training.agreed = false;
+  expect_finding(judge_training(training), Status::failed, {"different losses"}, "fewer nodes");
+  training = {.losses = {5.5, 5.6}};
+  expect_finding(judge_training(training), Status::failed, {"does not fall"}, "wrong numbers");
+  training = {.losses = {5.5, std::nan("")}};
+  expect_finding(judge_training(training), Status::failed, {"not finite"}, "wrong numbers");
+}
+
+BOOST_AUTO_TEST_CASE(reports) {
+  Report report;
+  report.title = "2 ranks on a and b";
+  report.nodes = {{"a", 1}, {"b", 1}};
+  report.lines = {
+      {"MPI", {Status::ok, "connects them"}},
+      {"threads", {Status::warning, std::string(90, 'x') + " and some words that stand in the next line", "use fewer"}},
+      {"locks", {Status::failed, "none", "mount it again"}}};
+  const std::string text = text_of(report);
+  BOOST_TEST(has(text, "2 ranks on a and b\n\n  ok       MPI            connects them\n  warning  threads        xxx"), text);
+  BOOST_TEST(has(text, "\n                          words that") == false);
+  BOOST_TEST(has(text,
+                 "\n                          -> use fewer\n  failed   locks          none\n                          -> mount "
+                 "it again\n"),
+             text);
+  BOOST_TEST(has(text, "\n1 failed, 1 warning, 1 ok; 0.0 s\n"), text);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) BOOST_TEST((line.size() <= 110 || has(line, "xxx")), line);
+  const auto json = nlohmann::json::parse(json_of(report));
+  BOOST_TEST(json["ranks"] == 2);
+  BOOST_TEST(json["failed"] == 1);
+  BOOST_TEST(json["checks"][1]["status"] == "warning");
+  BOOST_TEST(json["checks"][2]["advice"] == "mount it again");
+  BOOST_TEST(list_of({"a"}) == "a");
+  BOOST_TEST(list_of({"a", "b", "c", "d"}) == "a, b, c and d");
+  BOOST_TEST(list_of({"a", "b", "c", "d", "e", "f"}) == "a, b, c and 3 more");
+}
+
+BOOST_AUTO_TEST_CASE(a_watchdog_barks_once_and_for_the_right_stage) {
+  std::promise<std::string> stage;
+  {
+    Watchdog watchdog([&](const std::string& name, double) { stage.set_value(name); });
+    watchdog.begin("quick", 0.05);
+    watchdog.begin("for ever", 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    watchdog.begin("long enough", 60);
+    watchdog.begin("stuck", 0.05);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a second bark would throw
+  }
+  BOOST_TEST(stage.get_future().get() == "stuck");
+}
+
+BOOST_AUTO_TEST_CASE(facts_of_ranks_meet) {
+  struct Facts {
+    Names texts;
+    std::vector<double> numbers, sums;
+    std::vector<int> leaders, node_of;
+    bool is_leader = false;
+  };
+  const DoctorOptions options;
+  const Start start;
+  std::vector<Facts> all(4);
+  run_ranks(
+      4,
+      [&](Communicator& world) {
+        const int r = world.rank();
+        const Job job(options, start, [&](const CommOptions&) { return world.split(0, r); });
+        all[static_cast<std::size_t>(r)] = {
+            gather(world, std::string(static_cast<std::size_t>(7 + r), static_cast<char>('a' + r))),
+            gather(world, 0.5 * r),
+            sums_of_nodes(job, {1, 2, 3, 4}),
+            job.leaders,
+            job.node_of,
+            job.is_leader()};
+      },
+      2);
+  for (std::size_t r = 0; r < 4; ++r) {
+    const auto elements = boost::test_tools::per_element();
+    BOOST_TEST(all[r].texts == (Names{"aaaaaaa", "bbbbbbbb", "ccccccccc", "dddddddddd"}), elements);
+    BOOST_TEST(all[r].numbers == (std::vector<double>{0, 0.5, 1, 1.5}), elements);
+    BOOST_TEST(all[r].leaders == (std::vector<int>{0, 2}), elements);
+    BOOST_TEST(all[r].node_of == (std::vector<int>{0, 0, 1, 1}), elements);
+    BOOST_TEST(all[r].is_leader == (r % 2 == 0));
+    BOOST_TEST(all[r].sums == (std::vector<double>{3, 7}), elements);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(nothing_is_left_in_the_save_folder) {
+  namespace fs = std::filesystem;
+  const fs::path base = fs::temp_directory_path() / ("fsdp-doctor-test-" + std::to_string(getpid()));
+  fs::remove_all(base);
+  {
+    const ProbeFolder probe(base / "new" / "checkpoints");
+    std::ofstream(probe.path() / "file") << "x";
+    BOOST_TEST(fs::is_directory(base / "new" / "checkpoints"));
+  }
+  BOOST_TEST(!fs::exists(base / "new" / "checkpoints"));
+  fs::create_directories(base / "old");
+  std::ofstream(base / "old" / "kept") << "x";
+  { const ProbeFolder probe(base / "old"); }
+  BOOST_TEST(std::distance(fs::directory_iterator(base / "old"), fs::directory_iterator()) == 1);
+  BOOST_CHECK_THROW(ProbeFolder(base / "old" / "kept"), UserError);
+  fs::remove_all(base);
+  BOOST_TEST(file_system_of("/proc") == "proc");
+}

@@ -1,0 +1,88 @@
+// fsdp-doctor under mpirun: it names what does not come, and always ends.
+#define BOOST_TEST_MODULE jobs.doctor
+#include <boost/test/unit_test.hpp>
+
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+const std::vector<std::string> with_pid_file = {"sh", "-c", "echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec \"$@\"", "sh"};
+
+/// Stops a rank for good once the checks are at the save folder.
+std::function<void(pid_t)> stop_rank(const fs::path& folder, int rank) {
+  return [=](pid_t) {
+    const auto is_there = [&] { return fs::exists(folder / "saves"); };
+    wait_until(is_there);
+    BOOST_TEST_REQUIRE(is_there());
+    pid_t process = 0;
+    std::ifstream(folder / ("pid." + std::to_string(rank))) >> process;
+    BOOST_TEST_REQUIRE(process > 0);
+    BOOST_TEST(::kill(process, SIGSTOP) == 0);
+  };
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_rank_that_does_not_come_is_named) {
+  const auto folder = fresh_folder();
+  const std::vector<std::string> words = split("--device cpu --save-dir saves --collective-timeout 2s");
+  const Outcome outcome = run(folder, mpirun(3, "fsdp-doctor", words, with_pid_file), stop_rank(folder, 1));
+  BOOST_TEST_CONTEXT(outcome.output) {
+    BOOST_TEST(outcome.code == 1);
+    BOOST_TEST(outcome.says("  ok       MPI "));
+    BOOST_TEST(outcome.says("  failed   "));
+    BOOST_TEST(outcome.times_said("rank 1 on ") == 1u);
+    BOOST_TEST(outcome.says(" has not come within 2.0 s"));
+    BOOST_TEST(outcome.says("The checks behind this one were left out.\n1 failed"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(so_is_the_rank_that_prints) {
+  const auto folder = fresh_folder();
+  const std::vector<std::string> words = split("--device cpu --save-dir saves --collective-timeout 2s");
+  const Outcome outcome = run(folder, mpirun(3, "fsdp-doctor", words, with_pid_file), stop_rank(folder, 0));
+  BOOST_TEST_CONTEXT(outcome.output) {
+    BOOST_TEST(outcome.code == 1);
+    BOOST_TEST(outcome.says("fsdp-doctor: rank 1 on "));
+    BOOST_TEST(outcome.says("rank 0 on "));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(nothing_fails_at_any_number_of_ranks) {
+  for (const int np : {1, 2, 3, 4}) {
+    const auto folder = fresh_folder();
+    const Outcome outcome = run(folder, mpirun(np, "fsdp-doctor", split("--device cpu --threads 1 --json")));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    const json report = json::parse(outcome.output);
+    BOOST_TEST(report["ranks"] == np);
+    BOOST_TEST(report["failed"] == 0);
+    std::vector<std::string> names;
+    for (const json& check : report["checks"]) names.push_back(check["name"]);
+    std::vector<std::string> wanted = {"MPI",        "Slurm",         "software",      "processors",  "GPUs",
+                                       "threads",    "locked memory", "shared memory", "save folder", "locks",
+                                       "free space", "HDF5",          "products",      "memory"};
+    if (np > 1) wanted.push_back("links");
+    wanted.push_back("training");
+    BOOST_TEST(names == wanted, boost::test_tools::per_element());
+    const json& training = report["checks"].back();
+    BOOST_TEST(training["status"] == "ok");
+    BOOST_TEST(training["figures"]["losses"].size() == 5u);
+    BOOST_TEST(!fs::exists(folder / "checkpoints"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_save_folder_that_is_none) {
+  const auto folder = fresh_folder();
+  std::ofstream(folder / "file") << "x";
+  const Outcome outcome = run(folder, mpirun(2, "fsdp-doctor", split("--device cpu --save-dir file/saves")));
+  BOOST_TEST_CONTEXT(outcome.output) {
+    BOOST_TEST(outcome.code == 1);
+    BOOST_TEST(outcome.says("  failed   save folder    nothing can be written to file/saves (Not a directory)"));
+    BOOST_TEST(outcome.says("-> choose a --save-dir that you may write to"));
+    BOOST_TEST(outcome.says("  ok       HDF5 "));
+    BOOST_TEST(outcome.says("  ok       training "));
+    BOOST_TEST(!outcome.says(" locks "));
+  }
+}

@@ -1,0 +1,140 @@
+// Flight records: what is left of jobs that a rank has ended, and what fsdp-inspect makes of it.
+#define BOOST_TEST_MODULE jobs.flight
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/fault.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+std::vector<std::string> options(int np, const std::string& more = "") {
+  return split(
+      "data/train.bin --arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 48 --decoder-attention-heads 4 "
+      "--tokens-per-sample 32 --total-batch-size 12 --collective-timeout 3s --save-dir saves --log-file saves.jsonl "
+      "--batch-size " +
+      std::to_string(12 / np) + (more.find("--lr ") == std::string::npos ? " --lr 3e-3" : "") +
+      (more.find("--max-update") == std::string::npos ? " --max-update 100000 " : " ") + more);
+}
+
+/// With the data in a folder of its own, whose reads a fault may count.
+fs::path folder_with_data() {
+  const fs::path folder = fresh_folder();
+  fs::create_directories(folder / "data");
+  fs::copy_file(golden_folder("gpt2-tied") / "train.bin", folder / "data/train.bin");
+  return folder;
+}
+
+Outcome train(const fs::path& folder, int np, const Fault& fault, const std::string& more = "") {
+  return run(folder, mpirun(np, "fsdp-train", options(np, more), with(fault, folder, "data")));
+}
+
+json records(const fs::path& folder, const std::string& where = "saves") {
+  const Outcome outcome = run(folder, {std::string(FSDP_BIN) + "/fsdp-inspect", "--flight", where, "--json"});
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  return json::parse(outcome.output);
+}
+
+std::string described(const fs::path& folder, const std::string& where = "saves") {
+  const Outcome outcome = run(folder, {std::string(FSDP_BIN) + "/fsdp-inspect", "--flight", where});
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  return outcome.output;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_rank_that_is_killed_is_named_with_what_it_did) {
+  for (const int np : {2, 4}) {
+    const auto folder = folder_with_data();
+    const Outcome outcome = train(folder, np, {.calls = "read", .what = "kill", .at = 40, .rank = np - 1, .name = "train.bin"});
+    BOOST_TEST(outcome.code != 0);
+    const json said = records(folder);
+    BOOST_TEST_INFO_SCOPE(described(folder));
+    BOOST_TEST(said["ranks"].size() == static_cast<std::size_t>(np));
+    BOOST_TEST(said["ranks_to_look_at"] == json::array({np - 1}));
+    // It died where it read: its last entry is open, and the same update as that of the others.
+    const json lane = said["ranks"].back()["lanes"]["host"];
+    BOOST_TEST(lane["entries"].back()["what"] == "read the batch");
+    BOOST_TEST(lane["done"] == lane["begun"].get<int>() - 1);
+    BOOST_TEST(contains(said["verdict"], "is behind: at read the batch of update " + lane["entries"].back()["update"].dump()));
+
+    if (np > 2) continue;
+    // The next run puts the records aside, and a good end leaves none of its own.
+    const Outcome next = train(folder, np, {}, "--max-update 3");
+    BOOST_TEST(next.code == 0, next.output);
+    BOOST_TEST(next.says("fsdp-inspect --flight saves/flight.old"), next.output);
+    BOOST_TEST(!fs::exists(folder / "saves/flight"));
+    BOOST_TEST(records(folder)["verdict"] == said["verdict"]);
+    const Outcome last = train(folder, np, {}, "--max-update 4");
+    BOOST_TEST(!last.says("flight"), last.output);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_is_stopped_is_named_with_what_it_did) {
+  for (const std::string comm : {"shm", "mpi --comm-thread"}) {
+    const auto folder = folder_with_data();
+    const Outcome outcome = train(folder, 3, {.calls = "read", .what = "stop", .at = 40, .rank = 1, .name = "train.bin"},
+                                  "--sharding-strategy full --comm " + comm);
+    BOOST_TEST(outcome.code == 1, outcome.output);
+    BOOST_TEST(outcome.says("fsdp-inspect --flight saves says what each rank did last"), outcome.output);
+    const json said = records(folder);
+    BOOST_TEST_INFO_SCOPE(described(folder));
+    BOOST_TEST(said["ranks_to_look_at"] == json::array({1}));
+    BOOST_TEST(contains(said["verdict"], "read the batch of update "));
+    BOOST_TEST(said["ranks"][0]["end"] == "waited");
+    BOOST_TEST(contains(said["ranks"][0]["message"], "rank 1 on "));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_fails_says_why_in_its_record) {
+  const auto folder = folder_with_data();
+  const Outcome outcome = train(folder, 3, {.calls = "product", .what = "EIO", .at = 200, .rank = 2});
+  BOOST_TEST(outcome.code == 1, outcome.output);
+  const json said = records(folder);
+  BOOST_TEST_INFO_SCOPE(described(folder));
+  BOOST_TEST(said["ranks_to_look_at"] == json::array({2}));
+  BOOST_TEST(contains(said["verdict"], "failed in "));
+  BOOST_TEST(contains(said["verdict"], "dnnl_sgemm"));
+  BOOST_TEST(said["ranks"][2]["end"] == "failed");
+}
+
+BOOST_AUTO_TEST_CASE(damaged_and_missing_records_are_said) {
+  const auto folder = folder_with_data();
+  train(folder, 4, {.calls = "read", .what = "kill", .at = 40, .rank = 0, .name = "train.bin"});
+  const fs::path flight = folder / "saves/flight";
+  fs::remove(flight / "rank-00003-of-00004.flight");
+  fs::resize_file(flight / "rank-00001-of-00004.flight", 1000);
+  const json said = records(folder, "saves/flight");
+  BOOST_TEST(said["missing"] == json::array({1, 3}));
+  BOOST_TEST(said["ranks_to_look_at"] == json::array({1, 3}));
+  BOOST_TEST(contains(said["problems"].at(0), "it has 1000 bytes"));
+  const std::string text = described(folder, "saves/flight");
+  BOOST_TEST(contains(text, "no record of ranks 1, 3"), text);
+
+  for (const int rank : {0, 2}) std::ofstream(flight / ("rank-0000" + std::to_string(rank) + "-of-00004.flight")) << "x";
+  const Outcome none = run(folder, split(std::string(FSDP_BIN) + "/fsdp-inspect --flight saves"));
+  BOOST_TEST(none.code == 1, none.output);
+  BOOST_TEST(none.says("none of the 3 flight records"), none.output);
+  const Outcome empty = run(folder, split(std::string(FSDP_BIN) + "/fsdp-inspect --flight data"));
+  BOOST_TEST(empty.code == 2, empty.output);
+  BOOST_TEST(empty.says("data has no flight records (a run that ends in good order removes them)"), empty.output);
+}
+
+BOOST_AUTO_TEST_CASE(an_end_in_good_order_leaves_nothing) {
+  const auto folder = folder_with_data();
+  const Outcome refused = train(folder, 2, {}, "--optimizer sgd --lr 1e30 --max-update 9");
+  BOOST_TEST(refused.code == 1, refused.output);
+  BOOST_TEST(refused.says("is not finite"), refused.output);
+  BOOST_TEST(!fs::exists(folder / "saves/flight"));
+  // Without a record training goes on.
+  fs::remove_all(folder / "saves");
+  Fault full{.calls = "create", .what = "ENOSPC", .at = 1, .times = 9, .rank = -1, .name = ".flight"};
+  const Outcome warned = run(folder, mpirun(2, "fsdp-train", options(2, "--max-update 3"), with(full, folder, "saves")));
+  BOOST_TEST(warned.code == 0, warned.output);
+  BOOST_TEST(warned.says("warning: 2 ranks without a flight record (could not make saves/flight/rank-00000-of-00002.flight: No "
+                         "space left on device)"),
+             warned.output);
+}

@@ -1,0 +1,176 @@
+// Ids and texts are those of Hugging Face's tokenizers: for every family's parts, on a sample of everything (data/tokenizers,
+// make.py). What is not known is refused by name.
+#define BOOST_TEST_MODULE text.tokenizer
+#include <boost/test/unit_test.hpp>
+
+#include <string>
+#include <vector>
+
+#include <sentencepiece_trainer.h>
+
+#include "base/error.hpp"
+#include "files/json.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+#include "text/tokenizer.hpp"
+#include "text/utf8.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+const std::filesystem::path data = FSDP_TEST_DATA "/tokenizers";
+
+/// What is wrong with gpt2.json once `change` has been there.
+template <class Change>
+std::string complaint(const Change& change) {
+  const TemporaryFolder folder;
+  nlohmann::json json = read_json_file(data / "gpt2.json");
+  change(json);
+  write_file(folder / "tokenizer.json", json.dump());
+  return message_of([&] { open_tokenizer((folder / "tokenizer.json").string()); });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(ids_and_texts_are_those_of_hugging_face) {
+  const nlohmann::json expected = read_json_file(data / "expected.json");
+  const std::string sample = read_file(data / "sample.txt");
+  BOOST_TEST(valid_until(sample) < sample.size());
+  BOOST_TEST(expected["tokenizers"].size() == 13u);
+  for (const auto& [name, of_it] : expected["tokenizers"].items()) {
+    BOOST_TEST_CONTEXT(name) {
+      const auto tokenizer = open_tokenizer((data / (name + ".json")).string());
+      const auto ids = tokenizer->encode(sample), wanted = of_it["ids"].get<std::vector<TokenId>>();
+      BOOST_TEST(ids == wanted, boost::test_tools::per_element());
+      BOOST_TEST(tokenizer->encode(sample) == wanted);  // now that it has seen its tokens
+      BOOST_TEST(tokenizer->vocab_size() == of_it["size"].get<std::size_t>());
+      BOOST_TEST(tokenizer->decode(ids) == of_it["text"].get<std::string>());
+
+      std::vector<TokenId> around = tokenizer->before_text();
+      tokenizer->encode("x", around);
+      around.insert(around.end(), tokenizer->behind_text().begin(), tokenizer->behind_text().end());
+      BOOST_TEST(around == of_it["x"].get<std::vector<TokenId>>(), boost::test_tools::per_element());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_hands_out_whole_characters) {
+  const std::string sample = with_replacements(read_file(data / "sample.txt"));
+  for (const char* const name : {"gpt2", "qwen2", "llama2", "metaspace"}) {
+    const auto tokenizer = open_tokenizer((data / (std::string(name) + ".json")).string());
+    const auto ids = tokenizer->encode(sample);
+    const auto decoder = tokenizer->make_decoder();
+    for (int again = 0; again < 2; ++again) {
+      std::string all;
+      std::size_t pieces = 0;
+      for (const TokenId id : ids) {
+        std::string piece;
+        decoder->add(id, piece);
+        pieces += !piece.empty();
+        if (valid_until(piece) < piece.size()) BOOST_ERROR(name << " hands out a part of a character");
+        all += piece;
+      }
+      decoder->finish(all);
+      BOOST_TEST(all == tokenizer->decode(ids));
+      BOOST_TEST(pieces > ids.size() / 3);
+    }
+    std::string none;
+    decoder->add(-1, none);
+    decoder->add(1 << 30, none);
+    BOOST_TEST(none == "");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(bytes_are_their_own_tokens) {
+  const auto tokenizer = open_tokenizer("bytes");
+  std::string all;
+  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  const auto ids = tokenizer->encode(all);
+  for (std::size_t i = 0; i < 256; ++i) BOOST_TEST(ids[i] == static_cast<TokenId>(i));
+  BOOST_TEST(tokenizer->decode(tokenizer->encode("\u20ac\xff!")) == "\u20ac\ufffd!");
+  BOOST_TEST(tokenizer->find("A").value() == 65);
+  BOOST_TEST(!tokenizer->find("AB"));
+}
+
+BOOST_AUTO_TEST_CASE(a_model_of_sentencepiece) {
+  const TemporaryFolder folder;
+  const std::string sample = with_replacements(read_file(data / "sample.txt"));
+  std::string lines;
+  for (int i = 0; i < 20; ++i) lines += sample + "\n";
+  write_file(folder / "text", lines);
+  const auto trained = sentencepiece::SentencePieceTrainer::Train(
+      "--input=" + (folder / "text").string() + " --model_prefix=" + (folder / "tokenizer").string() +
+      " --model_type=bpe --vocab_size=600 --byte_fallback=true --minloglevel=2 --normalization_rule_name=identity "
+      "--remove_extra_whitespaces=false --hard_vocab_limit=false");
+  BOOST_TEST_REQUIRE(trained.ok());
+  const auto tokenizer = open_tokenizer(folder.path().string());  // the folder has a tokenizer.model
+  CHECK_CONTAINS(tokenizer->description(), "SentencePiece of ");
+  const std::string text = "In the beginning  God\n\tcreated \u9f98 \U0001f600.";
+  const auto ids = tokenizer->encode(text);
+  BOOST_TEST(ids.size() > 10u);
+  BOOST_TEST(ids.size() < text.size());
+  BOOST_TEST(tokenizer->decode(ids) == text);
+  BOOST_TEST(tokenizer->encode("a\xff") == tokenizer->encode("a\ufffd"));
+  BOOST_TEST(tokenizer->find("<s>").value() == tokenizer->before_text().at(0));
+  BOOST_TEST(!tokenizer->find("no such token"));
+
+  write_file(folder / "broken.model", read_file(folder / "tokenizer.model").substr(0, 3000));
+  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "broken.model").string()); }), "is no model of SentencePiece (");
+}
+
+BOOST_AUTO_TEST_CASE(a_tokenizer_is_found_or_what_is_missing_is_said) {
+  const TemporaryFolder folder;
+  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "none").string()); }), "there is no tokenizer '");
+  CHECK_CONTAINS(message_of([&] { open_tokenizer(folder.path().string()); }), "has neither tokenizer.json nor tokenizer.model");
+  write_file(folder / "empty", "");
+  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "empty").string()); }), "is no model of SentencePiece (");
+  write_file(folder / "list", "[1]");
+  CHECK_CONTAINS(message_of([&] { read_tokenizer_json(folder / "list"); }), "it is not JSON, or no object");
+  write_file(folder / "cut", read_file(data / "gpt2.json").substr(0, 5000));
+  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "cut").string()); }), "it is not JSON, or no object");
+  std::filesystem::copy(data / "gpt2.json", folder / "tokenizer.json");
+  BOOST_TEST(open_tokenizer(folder.path().string())->vocab_size() == 500u);
+}
+
+BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
+  const auto part = [](const char* key, const nlohmann::json& with) { return [=](nlohmann::json& json) { json[key] = with; }; };
+  const auto model = [](const char* key, const nlohmann::json& with) {
+    return [=](nlohmann::json& json) { json["model"][key] = with; };
+  };
+  CHECK_CONTAINS(complaint(model("type", "Unigram")), "the model Unigram is not known here");
+  CHECK_CONTAINS(complaint(model("dropout", 0.1)), "dropout");
+  CHECK_CONTAINS(complaint(model("end_of_word_suffix", "</w>")), "end_of_word_suffix");
+  CHECK_CONTAINS(complaint(model("continuing_subword_prefix", "##")), "continuing_subword_prefix");
+  CHECK_CONTAINS(complaint(part("normalizer", {{"type", "Precompiled"}})), "the normalizer Precompiled is not known here");
+  CHECK_CONTAINS(complaint(part("normalizer", {{"type", "Lowercase"}})), "the normalizer Lowercase is not known here");
+  CHECK_CONTAINS(complaint(part("pre_tokenizer", {{"type", "BertPreTokenizer"}})), "the pre-tokenizer BertPreTokenizer");
+  CHECK_CONTAINS(
+      complaint(part("pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(?<=a)"}}}, {"behavior", "Isolated"}})),
+      "the regular expression (?<=a) is not one that is known here");
+  CHECK_CONTAINS(complaint(part("pre_tokenizer", {{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Other"}})),
+                 "the behavior Other");
+  CHECK_CONTAINS(complaint(part("post_processor", {{"type", "Other"}})), "the post-processor Other");
+  CHECK_CONTAINS(complaint(part("decoder", {{"type", "WordPiece"}})), "the decoder WordPiece");
+  CHECK_CONTAINS(complaint(part("decoder", nullptr)), "it has no decoder");
+}
+
+BOOST_AUTO_TEST_CASE(damaged_files_are_refused) {
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json.erase("model"); }), "it has no model");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["model"]["vocab"] = nlohmann::json::object(); }), "no vocabulary");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["model"]["vocab"]["zz"] = 5; }), "have the same id 5");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["model"]["vocab"]["zz"] = -1; }), "has the id -1");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["model"]["vocab"]["zz"] = 4000000000u; }), "has the id 4000000000");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["model"]["vocab"]["zz"] = "1"; }), "has the id \"1\"");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["model"]["merges"].push_back("a b c"); }), "a merge is \"a b c\"");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["model"]["merges"].push_back("q qqq"); }), "is no token");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["model"]["merges"] = 1; }), "\"merges\" is not a list");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["model"]["unk_token"] = "<none>"; }),
+                 "its unknown token \"<none>\"");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["added_tokens"][0]["id"] = 1e30; }), "has the id");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["added_tokens"][0]["content"] = 1; }), "\"content\" is not a text");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["added_tokens"][0]["lstrip"] = 1; }),
+                 "\"lstrip\" is not true or false");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["pre_tokenizer"] = 7; }), "where an object should be");
+}

@@ -1,0 +1,189 @@
+// What a run that goes on does about the lines of updates that it does again, and what they say about the time that was lost.
+#define BOOST_TEST_MODULE train.metrics_file
+#include <boost/test/unit_test.hpp>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <sys/stat.h>
+
+#include "support/files.hpp"
+#include "support/messages.hpp"
+#include "train/metrics_file.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+using nlohmann::json;
+
+namespace {
+
+/// Lines as the program writes them: sorted keys, no spaces.
+struct Lines {
+  std::string text;
+  double time = 0;
+  void add(json line) {
+    line["time"] = time;
+    text += line.dump() + "\n";
+  }
+  void start(double at, const std::string& save_dir, const TimeSpent& so_far = {}) {
+    time = at;
+    add({{"type", "start"}, {"process_s", 2}, {"options", {{"save-dir", save_dir}}}, {"so_far", to_json(so_far)}, {"step", 0}});
+  }
+  /// One second each.
+  void train(std::uint64_t first, std::uint64_t last) {
+    for (std::uint64_t step = first; step <= last; ++step) {
+      time += 1;
+      add({{"type", "train"}, {"step", step}, {"ms", 1000}, {"gnorm", 1}});
+    }
+  }
+};
+
+std::string types_of(const std::string& text) {
+  std::istringstream lines(text);
+  std::string types;
+  for (std::string line; std::getline(lines, line);) {
+    const json parsed = json::parse(line, nullptr, false);
+    types += parsed.is_discarded() ? "?" : parsed["type"] == "start" ? "|" : parsed["type"].get<std::string>().substr(0, 1);
+  }
+  return types;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(what_is_done_again_becomes_lost_in_place) {
+  const TemporaryFolder folder;
+  Lines lines;
+  lines.start(100, "a");
+  lines.time = 102;
+  lines.train(1, 5);
+  lines.add({{"type", "save"}, {"step", 3}, {"ms", 900}, {"stall_ms", 500}});
+  lines.add({{"type", "valid"}, {"step", 5}, {"ms", 250}});
+  write_file(folder / "m", lines.text + "{\"type\":\"trai");
+  const TakenUp taken = take_up_metrics(folder / "m", {"a", 3, 0, 120});
+  BOOST_TEST(taken.lost == 3u);
+  const std::string text = read_file(folder / "m");
+  BOOST_TEST(types_of(text) == "|tttllsl?");
+  BOOST_TEST(text.size() == lines.text.size() + 13);
+  const TimeSpent& before = taken.before;
+  BOOST_TEST(before.starts == 1u);
+  BOOST_TEST(before.running_s == 107 - 98);  // the process began two seconds before its start line
+  BOOST_TEST(before.startup_s == 102 - 98);
+  BOOST_TEST(before.useful_s == 3);
+  BOOST_TEST(before.lost_s == 2);
+  BOOST_TEST(before.saves_s == 0.5);
+  BOOST_TEST(before.validation_s == 0.25);
+  BOOST_TEST(before.between_s == 120 - 107);
+  // A start that died before it came to an update, and the next one at the same place.
+  const TakenUp again = take_up_metrics(folder / "m", {"a", 3, 0, 120});
+  BOOST_TEST(again.lost == 0u);
+  BOOST_TEST(again.before.useful_s == 3);
+  BOOST_TEST(again.before.lost_s == 2);
+}
+
+BOOST_AUTO_TEST_CASE(going_back_beyond_the_last_start_moves_time_from_useful_to_lost) {
+  const TemporaryFolder folder;
+  Lines lines;
+  lines.start(100, "a");
+  lines.train(1, 5);
+  lines.start(110, "a", {.running_s = 7, .useful_s = 5, .startup_s = 2, .starts = 1});
+  lines.train(6, 8);
+  write_file(folder / "m", lines.text);
+  const TakenUp taken = take_up_metrics(folder / "m", {"a", 2, 0, 120});
+  BOOST_TEST(types_of(read_file(folder / "m")) == "|ttlll|lll");
+  BOOST_TEST(taken.lost == 6u);
+  BOOST_TEST(taken.before.useful_s == 2);
+  BOOST_TEST(taken.before.lost_s == 6);
+  BOOST_TEST(taken.before.running_s == 7 + 5);
+  BOOST_TEST(taken.before.starts == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(lines_of_other_runs_and_of_older_programs_stay) {
+  const TemporaryFolder folder;
+  Lines lines;
+  lines.start(100, "a");
+  lines.train(1, 5);
+  lines.start(110, "b");
+  lines.train(1, 3);
+  write_file(folder / "m", lines.text);
+  BOOST_TEST(take_up_metrics(folder / "m", {"c", 0, 0, 120}).lost == 0u);
+  BOOST_TEST(types_of(read_file(folder / "m")) == "|ttttt|ttt");
+  BOOST_TEST(take_up_metrics(folder / "m", {"b", 0, 0, 120}).lost == 3u);
+  BOOST_TEST(types_of(read_file(folder / "m")) == "|ttttt|lll");
+  BOOST_TEST(take_up_metrics(folder / "m", {"a", 3, 0, 120}).lost == 2u);  // beyond what another run has written
+  BOOST_TEST(types_of(read_file(folder / "m")) == "|tttll|lll");
+  write_file(folder / "old", "{\"step\":1,\"type\":\"train\"}\n{\"step\":2,\"type\":\"train\"}\n");
+  BOOST_TEST(take_up_metrics(folder / "old", {"a", 1, 0, 120}).lost == 0u);
+  write_file(folder / "odd",
+             lines.text + "{\"type\":\"start\",\"options\":{\"save-dir\":5}}\n{\"step\":9,\"type\":\"train\"}\n");
+  BOOST_TEST(take_up_metrics(folder / "odd", {"b", 1, 0, 120}).lost == 2u);
+  BOOST_TEST(types_of(read_file(folder / "odd")) == "|ttttt|tll|t");
+  write_file(folder / "empty", "");
+  BOOST_TEST(take_up_metrics(folder / "empty", {"a", 1, 0, 120}).lost == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_run_is_known_by_its_folder_whatever_that_is_called) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "saves");
+  std::filesystem::create_directory_symlink(folder / "saves", folder / "link");
+  const std::string saves = (folder / "saves").string();
+  Lines lines;
+  lines.add({{"type", "start"}, {"options", {{"save-dir", "saves"}}}, {"save_folder", whole_path(saves)}});
+  lines.train(1, 5);
+  for (const std::string& name : {saves, saves + "/", saves + "/../saves/.", (folder / "link").string()}) {
+    write_file(folder / "m", lines.text);
+    BOOST_TEST(take_up_metrics(folder / "m", {name, 3, 0, 120}).lost == 2u);
+  }
+  write_file(folder / "m", lines.text);
+  BOOST_TEST(take_up_metrics(folder / "m", {"saves", 3, 0, 120}).lost == 0u);  // that of the same name elsewhere
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_holds_something_else_stays_as_it_is) {
+  const TemporaryFolder folder;
+  write_file(folder / "data", "tokens");
+  CHECK_CONTAINS(message_of([&] { MetricsFile file(folder / "data"); }), "is no file of metrics");
+  BOOST_TEST(read_file(folder / "data") == "tokens");
+  BOOST_TEST_REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK_CONTAINS(message_of([&] { MetricsFile file(folder / "pipe"); }), "cannot write --log-file");  // nobody reads it
+  write_file(folder / "cut", "{\"type\":\"tra");
+  BOOST_TEST(MetricsFile(folder / "cut").append("{}\n"));
+  BOOST_TEST(read_file(folder / "cut") == "{\"type\":\"tra\n{}\n");
+}
+
+BOOST_AUTO_TEST_CASE(updates_that_were_left_out_go_by_the_position_in_the_data) {
+  const TemporaryFolder folder;
+  Lines lines;
+  lines.start(100, "a");
+  lines.train(1, 2);
+  lines.add({{"type", "skip"}, {"step", 3}, {"sequences", 30}, {"ms", 1000}, {"gnorm", 1}});
+  lines.train(3, 3);
+  write_file(folder / "m", lines.text);
+  BOOST_TEST(take_up_metrics(folder / "m", {"a", 2, 30, 120}).before.skipped_s == 1);  // saved after it was left out
+  BOOST_TEST(types_of(read_file(folder / "m")) == "|ttsl");
+  BOOST_TEST(take_up_metrics(folder / "m", {"a", 2, 20, 120}).before.lost_s == 2);
+  BOOST_TEST(types_of(read_file(folder / "m")) == "|ttll");
+}
+
+BOOST_AUTO_TEST_CASE(long_files_are_read_from_their_end) {
+  const TemporaryFolder folder;
+  Lines lines;
+  lines.start(100, "a");
+  lines.train(1, 3000);
+  write_file(folder / "m", std::string(200'000, 'x') + "\n" + lines.text);
+  const TakenUp taken = take_up_metrics(folder / "m", {"a", 1000, 0, 5000});
+  BOOST_TEST(taken.lost == 2000u);
+  BOOST_TEST(taken.before.useful_s == 1000);
+  BOOST_TEST(types_of(read_file(folder / "m")) == "?|" + std::string(1000, 't') + std::string(2000, 'l'));
+}
+
+BOOST_AUTO_TEST_CASE(goodput_is_useful_over_running_time) {
+  TimeSpent spent{.running_s = 200, .useful_s = 150, .saves_s = 10, .startup_s = 40, .starts = 1};
+  BOOST_TEST(spent.goodput() == 0.75);
+  BOOST_TEST(describe(spent) == "goodput 75.0 %: updates 2:30 min of 3:20 min; startup 40.0 s, saves 10.0 s");
+  spent += spent;
+  BOOST_TEST(describe(spent).starts_with("goodput 75.0 %: updates 5:00 min of 6:40 min in 2 starts; "));
+  BOOST_TEST(describe(time_spent_from_json(to_json(spent))) == describe(spent));
+  BOOST_TEST(TimeSpent{}.goodput() == 0);
+}
