@@ -13,6 +13,7 @@
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/batch.hpp"
+#include "data/open_data.hpp"
 #include "files/json.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
@@ -26,12 +27,12 @@ namespace fsdp {
 
 OptionTable evaluate_option_table(EvaluateOptions& options) {
   OptionTable table("fsdp-evaluate", "MODEL DATA [options]",
-                    "Loss, perplexity and bits per token and byte of a model on a token file.");
+                    "Loss, perplexity and bits per token and byte of a model on tokens.");
   table.group("What");
   table
       .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional();
-  table.path("data", "FILE", options.data, "token file").positional();
+  table.text("data", "DATA", options.data, "tokens, of any format that fsdp-train reads").positional();
   table.group("How");
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank at a time");
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
@@ -47,25 +48,24 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
 
 void require_complete(const EvaluateOptions& options) {
   if (options.model.empty() || options.data.empty())
-    throw UserError("MODEL and DATA are needed (what to evaluate, and on which token file); see fsdp-evaluate --help");
+    throw UserError("MODEL and DATA are needed (what to evaluate, and on which tokens); see fsdp-evaluate --help");
 }
 
 namespace {
 
-/// Bytes of the text that all targets of the file stand for.
-std::size_t text_bytes(const TokenFile& file, std::size_t vocab_size, const Tokenizer& tokenizer) {
-  constexpr std::size_t T = 4096;
-  std::vector<std::int32_t> inputs(T), targets(T);
+/// Bytes of the text that all targets stand for.
+std::size_t text_bytes(const Tokens& tokens, const Tokenizer& tokenizer) {
+  std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens.size(), 4096));
   const auto decoder = tokenizer.make_decoder();
   std::string text;
   std::size_t bytes = 0;
-  for (std::size_t k = 0; k < file.sequences(T); ++k) {
-    file.read(k, T, vocab_size, inputs.data(), targets.data());
-    if (k == 0) {  // the first token is no target, but what stands behind it begins no text
-      decoder->add(inputs[0], text);
-      text.clear();
+  for (std::uint64_t at = 0; at < tokens.size(); at += piece.size()) {
+    const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), tokens.size() - at));
+    tokens.read(at, here);
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      decoder->add(static_cast<TokenId>(here[i]), text);
+      if (at + i == 0) text.clear();  // the first token is no target, but what stands behind it begins no text
     }
-    for (const std::int32_t target : targets) decoder->add(target, text);  // -1 has no text
     bytes += text.size();
     text.clear();
   }
@@ -85,23 +85,24 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
 
   std::unique_ptr<TensorSource> source;
   std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<TokenFile> file;
+  std::unique_ptr<Tokens> tokens;
   agree(world, [&] {
     std::vector<std::string> warnings;
     source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
     if (world.rank() == 0) print_warnings(warnings);
     if (world.rank() == 0)  // which alone says the result
       tokenizer = find_model_tokenizer(options.tokenizer, options.model, source->config().vocab_size);
-    file.emplace(options.data);
-    file->check_vocabulary(source->config().vocab_size, static_cast<std::size_t>(world.rank()),
-                           static_cast<std::size_t>(world.size()));
+    tokens = open_tokens(options.data);
+    check_vocabulary(*tokens, source->config().vocab_size, static_cast<std::size_t>(world.rank()),
+                     static_cast<std::size_t>(world.size()));
   });
   const TransformerConfig config = source->config();
   const std::size_t T =
       options.tokens_per_sample > 0 ? options.tokens_per_sample : std::min<std::size_t>(config.longest_sequence(), 1024);
+  const Samples samples(std::move(tokens), {T});
   std::optional<ValidBatches> batches;
   agree(world, [&] {
-    batches.emplace(*file, BatchCut{options.batch_size, T, 1, world.rank(), world.size()}, config.vocab_size);
+    batches.emplace(samples, BatchCut{options.batch_size, T, 1, world.rank(), world.size()}, config.vocab_size);
   });
 
   const ShardingOptions sharding = {.batch = {options.batch_size, T}, .plan = {.training = false}};
@@ -127,7 +128,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
     if (tokenizer)
       bits_per_byte = is_bytes ? bits
                                : bits * static_cast<double>(batches->targets()) /
-                                     static_cast<double>(text_bytes(*file, config.vocab_size, *tokenizer));
+                                     static_cast<double>(text_bytes(samples.tokens(), *tokenizer));
   });
   if (options.json) {
     nlohmann::json json = {{"loss", loss},           {"ppl", std::exp(loss)},

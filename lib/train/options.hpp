@@ -13,6 +13,7 @@
 
 #include "base/options.hpp"
 #include "comm/mpi_session.hpp"
+#include "data/samples.hpp"
 #include "fsdp/executor.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "nn/config.hpp"
@@ -28,7 +29,9 @@ enum class InitFrom { random, pretrained };
 
 struct TrainOptions {
   // data
-  std::filesystem::path data, valid;  // valid is empty: no validation
+  std::string data, valid;  // open_data.hpp; valid is empty: what belongs to the data, or no validation
+  BreakMode break_mode = BreakMode::none;
+  std::optional<std::size_t> end_of_document;
   bool shuffle = false;
   // model: one of arch and model, or neither where a checkpoint is resumed, which has its own configuration
   std::string arch;

@@ -10,6 +10,7 @@
 #include "base/version.hpp"
 #include "comm/agree.hpp"
 #include "comm/connection.hpp"
+#include "data/open_data.hpp"
 #include "files/json.hpp"
 #include "fsdp/timeline.hpp"
 #include "fsdp/traffic.hpp"
@@ -213,31 +214,42 @@ std::optional<double> Setup::mfu(double tokens_per_second) const {
   return sharded->model().flops_per_token(cut.T) * tokens_per_second / *peak_flops;
 }
 
+/// The ranks look at parts of the data, each at its own.
 void Setup::open_data() {
-  agree(world, [&] { open_files(); });
+  std::uint32_t largest = 0;
+  agree(world, [&] { largest = open_files(); });
+  const std::size_t most = world.max(std::size_t{largest}), vocabulary = sharded->model().config().vocab_size;
+  if (most < vocabulary / 4)
+    warn(format("the largest token of {} is {}, and the model knows {} (were they made with its tokenizer?)",
+                train_data->description(), most, vocabulary));
 }
 
-/// May fail on this rank alone.
-void Setup::open_files() {
+/// May fail on this rank alone. Returns the largest token that it has found.
+std::uint32_t Setup::open_files() {
   const std::size_t vocabulary = sharded->model().config().vocab_size;
   const auto rank = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
-  train_file.emplace(options.data);
-  train_file->check_vocabulary(vocabulary, rank, ranks);
-  const DataPosition start{0, cut.T, train_file->tokens(), options.shuffle, options.seed};
+  train_data = open_mixture(options.data, {cut.T, options.break_mode, options.end_of_document});
+  std::uint32_t largest = 0;
+  for (const Ingredient& each : train_data->ingredients())
+    largest = std::max(largest, check_vocabulary(each.samples.tokens(), vocabulary, rank, ranks));
+  const DataPosition start{0, cut.T, train_data->tokens(), options.shuffle, options.seed, train_data->order()};
   std::string notice;
   const bool goes_on = origin.checkpoint && !options.reset_dataloader;
   progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;
   if (!notice.empty()) warn(notice);
   if (options.shuffle && progress.data.seed != options.seed)
     warn(format("the data stay in the order of --seed {}, with which they began", progress.data.seed));
-  train_batches.emplace(*train_file, cut, vocabulary,
+  train_batches.emplace(*train_data, cut, vocabulary,
                         DataOrder{.shuffle_seed = options.shuffle ? std::optional(progress.data.seed) : std::nullopt,
                                   .passes = options.max_epoch});
   check_schedule(schedule());
-  if (options.valid.empty()) return;
-  valid_file.emplace(options.valid);
-  valid_file->check_vocabulary(vocabulary, rank, ranks);
-  valid_batches.emplace(*valid_file, cut, vocabulary);
+  const std::string valid = !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
+  if (valid.empty()) return largest;
+  std::unique_ptr<Tokens> tokens = open_tokens(valid);
+  check_vocabulary(*tokens, vocabulary, rank, ranks);
+  valid_data.emplace(std::move(tokens), Cut{cut.T});
+  valid_batches.emplace(*valid_data, cut, vocabulary);
+  return largest;
 }
 
 }  // namespace fsdp

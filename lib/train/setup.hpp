@@ -58,7 +58,8 @@ struct Setup {
   std::optional<ShardedModel> sharded;
   MemoryAccount memory;
   BatchCut cut;
-  std::optional<TokenFile> train_file, valid_file;
+  std::optional<Mixture> train_data;
+  std::optional<Samples> valid_data;
   std::optional<TrainBatches> train_batches;  // none where all updates are done: then nobody needs the data
   std::optional<ValidBatches> valid_batches;
 
@@ -66,7 +67,7 @@ struct Setup {
   void start_device(DeviceKind kind);
   void look_at_machine();
   void note_arithmetic(const CheckpointHeader& before);
-  void open_files();
+  std::uint32_t open_files();
   void open_data();
   std::optional<NodeTraffic> traffic_of_nodes();
   void announce();

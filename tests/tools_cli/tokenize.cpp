@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "data/token_file.hpp"
 #include "files/json.hpp"
 #include "support/files.hpp"
+#include "support/tokens.hpp"
 #include "text/tokenizer.hpp"
 #include "text/utf8.hpp"
 
@@ -22,12 +22,8 @@ void tokenize(const std::string& arguments) {
 }
 
 std::string text_of(const std::filesystem::path& path) {
-  const TokenFile file(path);
-  const std::size_t T = file.tokens() - 1;
-  std::vector<std::int32_t> inputs(T), targets(T);
-  file.read(0, T, 256, inputs.data(), targets.data());
-  std::string text(1, static_cast<char>(inputs[0]));
-  for (const auto target : targets) text += static_cast<char>(target);
+  std::string text;
+  for (const std::uint32_t token : tokens_of(path)) text += static_cast<char>(token);
   return text;
 }
 
@@ -47,14 +43,9 @@ BOOST_AUTO_TEST_CASE(tokens_are_the_bytes_of_the_texts_in_order) {
 BOOST_AUTO_TEST_CASE(tokens_of_a_tokenizer) {
   const TemporaryFolder folder;
   const std::string data = FSDP_TEST_DATA "/tokenizers/", at = folder.path().string();
-  const auto ids = read_json_file(data + "expected.json")["tokenizers"]["smollm2"]["ids"].get<std::vector<std::int32_t>>();
+  const auto ids = read_json_file(data + "expected.json")["tokenizers"]["smollm2"]["ids"].get<std::vector<std::uint32_t>>();
   tokenize(data + "sample.txt --tokenizer " + data + "smollm2.json --out " + at + "/t.bin");
-  const TokenFile file(folder / "t.bin");
-  BOOST_TEST_REQUIRE(file.tokens() == ids.size());
-  std::vector<std::int32_t> inputs(ids.size() - 1), targets(ids.size() - 1);
-  file.read(0, inputs.size(), 500, inputs.data(), targets.data());
-  BOOST_TEST(inputs == std::vector(ids.begin(), ids.end() - 1), boost::test_tools::per_element());
-  BOOST_TEST(targets.back() == ids.back());
+  BOOST_TEST(tokens_of(folder / "t.bin") == ids, boost::test_tools::per_element());
 
   // An id that does not fit into 16 bits.
   std::string json = read_file(data + "smollm2.json");
@@ -63,11 +54,9 @@ BOOST_AUTO_TEST_CASE(tokens_of_a_tokenizer) {
   write_file(folder / "tokenizer.json", json);
   write_file(folder / "text", "aQQa");
   tokenize(at + "/text --tokenizer " + at + " --out " + at + "/wide.bin");
-  const TokenFile wide(folder / "wide.bin");
-  BOOST_TEST_REQUIRE(wide.tokens() == 3u);
-  wide.read(0, 2, 100001, inputs.data(), targets.data());
-  BOOST_TEST(inputs[1] == 100000);
-  BOOST_TEST(targets[0] == 100000);
+  const auto wide = tokens_of(folder / "wide.bin");
+  BOOST_TEST_REQUIRE(wide.size() == 3u);
+  BOOST_TEST(wide[1] == 100000u);
 }
 
 BOOST_AUTO_TEST_CASE(a_tokenizer_of_ones_own) {
@@ -79,7 +68,7 @@ BOOST_AUTO_TEST_CASE(a_tokenizer_of_ones_own) {
   BOOST_TEST(tokenizer->find("<|endoftext|>").value() == 0);
   std::string text = with_replacements(read_file(sample));
   const auto ids = tokenizer->encode(text);
-  BOOST_TEST(TokenFile(folder / "t.bin").tokens() == ids.size());
+  BOOST_TEST(tokens_of(folder / "t.bin").size() == ids.size());
   BOOST_TEST(ids.size() < text.size() * 3 / 4);
   const std::string special = "<|endoftext|>";  // is not shown
   for (std::size_t where; (where = text.find(special)) != std::string::npos;) text.erase(where, special.size());
