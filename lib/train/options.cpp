@@ -573,6 +573,18 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
              "Also write the gradient's norm by group of parameters that the optimizer treats alike.");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
+  table.integer("sample-interval-updates", "N", o.sample_interval_updates, {0},
+                "Print what the model says every N updates: 64 tokens at temperature 0.8; 0: never.");
+  table.text("sample-prompt", "TEXT", o.sample_prompt, "Text to go on from.").unset("a line break");
+  table
+      .text("sample-tokenizer", "NAME", o.sample_tokenizer,
+            "The model's tokenizer: tokenizer.json, tokenizer.model, a folder with one of them, or bytes.")
+      .unset("the one in the folder that the model came from, or bytes if it has 256 tokens");
+  table.then([&o](const OptionTable& read) {
+    for (const char* const option : {"sample-prompt", "sample-tokenizer"})
+      require(read.given(option), option, o.sample_interval_updates > 0, "--sample-interval-updates");
+    if (o.sample_interval_updates > 0) o.sharding.plan.cache = {1, o.sharding.batch.T};
+  });
   add_trace_options(table, o.trace);
   table.flag("dry-run", o.dry_run,
              "Print the memory plan and the schedule of a step, and do not train. Checkpoints are neither needed nor written.");

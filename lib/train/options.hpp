@@ -66,6 +66,9 @@ struct TrainOptions {
   std::filesystem::path log_file;  // empty: no metrics file
   bool log_group_norms = false;
   std::size_t validate_interval_updates = 0;  // 0: at the end only
+  std::size_t sample_interval_updates = 0;    // 0: the model says nothing
+  std::string sample_prompt = "\n";
+  std::string sample_tokenizer;  // empty: that of the model's folder, or bytes
   TraceOptions trace;
   bool dry_run = false;
   std::size_t threads = 0;  // OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores

@@ -16,6 +16,13 @@
 
 namespace fsdp {
 
+namespace {
+
+/// Tokens of a sample of what the model says.
+constexpr std::size_t sample_tokens = 64;
+
+}  // namespace
+
 Run::Run(Setup& setup, FlightLanes& flight)
     : setup_(setup), flight_(flight), sharded_(*setup.sharded), start_tokens_(setup.progress.tokens) {
   std::optional<FlightNote> note(std::in_place, flight_, "prepare the run", 0);
@@ -34,6 +41,10 @@ Run::Run(Setup& setup, FlightLanes& flight)
   sharded_.allocate(*setup_.device, options.execution, options.comm);
   if (const std::string& data = sharded_.mesh().data_description; !data.empty())
     setup_.metrics->say("collectives of GPUs: " + data);
+  if (setup_.tokenizer)
+    generator_.emplace(
+        sharded_.executor(), setup_.world, sharded_.model().config(), *setup_.tokenizer,
+        GenerationOptions{.sampling = {.temperature = 0.8}, .max_new_tokens = sample_tokens, .seed = options.seed});
   if (options.log_group_norms) group_norms_.emplace(sharded_, options.sharding.optimizer);
   agree(setup_.world, [&] {
     saver_.emplace(options.save, setup_.device->allocate_staging(setup_.memory.snapshot), sharded_.layout(), setup_.world,
@@ -344,6 +355,14 @@ void Run::validate(const std::function<bool()>& stop) {
   }
   if (!loss) return setup_.metrics->say(format("the validation after update {} is left off: the run is to stop", update()));
   setup_.metrics->valid({setup_.progress.update, *loss, setup_.valid_batches->targets(), timer.seconds() * 1e3});
+}
+
+void Run::sample() {
+  if (!generator_) return;
+  const FlightNote note(flight_, "sample", update());
+  generator_->run({setup_.sample_prompt}, [&](const GeneratedText& text) {
+    setup_.metrics->say(format("sample {}: {}{}", update(), setup_.options.sample_prompt, text.text));
+  });
 }
 
 void Run::save(bool wait) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/worker.hpp"
+#include "generate/generator.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/spike_filter.hpp"
 #include "train/energy.hpp"
@@ -51,6 +52,8 @@ class Run {
   /// that waited longest for the next batch. Not collective.
   void report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns);
   void validate(const std::function<bool()>& stop = {});
+  /// Prints what the model says now, if that is asked for.
+  void sample();
   /// A checkpoint, unless this update has been saved already. Where saves are asynchronous it goes on while steps are done,
   /// unless `wait`.
   void save(bool wait);
@@ -91,6 +94,7 @@ class Run {
   std::string hosts_;  // of all ranks, host_length characters each
   TrainMetrics last_;  // the last update
   std::optional<GroupNorms> group_norms_;
+  std::optional<Generator> generator_;  // of samples
   std::optional<Saver> saver_;
   std::optional<Recorder> recorder_;              // until its updates are written
   std::vector<std::int32_t> batch_, next_batch_;  // of each micro-batch inputs, then targets

@@ -18,6 +18,7 @@
 #include "kernels/threads.hpp"
 #include "train/compute_device.hpp"
 #include "train/machine.hpp"
+#include "train/model_tokenizer.hpp"
 
 namespace fsdp {
 
@@ -61,14 +62,15 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
   cut = {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
   if (options.dry_run) return;
   if (!done()) open_data();
+  if (options.sample_interval_updates > 0) agree(world, [&] { open_tokenizer(); });
   announce();
 }
 
 /// A product brings in oneDNN's code, so that it does not count as memory of the run.
 void Setup::start_device(DeviceKind kind) {
   device = make_device_of_rank(kind, options.cpu, world, *node);
-  std::array<float, 3 * 64> x{};
-  kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
+  std::array<float, 5 * 64> x{};  // more rows than are few
+  kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
                 kernels::Write::overwrite);
   start_bytes = process_peak_bytes();
 }
@@ -102,6 +104,19 @@ void Setup::note_arithmetic(const CheckpointHeader& before) {
   for (const char* const key : {"invariant", "batch-size"})
     if (then.is_object() && then.contains(key) && then[key] != now[key])
       differs(format("--{} was {} before, and is {} now", key, json_excerpt(then[key]), json_excerpt(now[key])));
+}
+
+void Setup::open_tokenizer() {
+  tokenizer = find_model_tokenizer(options.sample_tokenizer, origin.model_folder, origin.config.vocab_size);
+  if (!tokenizer)
+    throw UserError(format(
+        "--sample-interval-updates has no tokenizer (the model has {} tokens, and no folder with a tokenizer that it came from "
+        "is known); give --sample-tokenizer",
+        origin.config.vocab_size));
+  sample_prompt = tokenizer->before_text();
+  tokenizer->encode(options.sample_prompt, sample_prompt);
+  if (sample_prompt.empty())
+    throw UserError("--sample-prompt has no tokens (its tokenizer leaves all of it out); give another one");
 }
 
 void Setup::warn(const std::string& text) { metrics->say("warning: " + with_option_names(text)); }

@@ -178,6 +178,7 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
     }
     if (done && every(options.validate_interval_updates, run.update()) && !run.done())
       run.validate([&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); });
+    if (done && every(options.sample_interval_updates, run.update())) run.sample();
   }
   run.save(true);
   run.validate();
