@@ -231,7 +231,8 @@ std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
   return {};
 }
 
-LossSum Executor::evaluate(const BatchReader& read) {
+LossSum Executor::evaluate(const BatchReader& read, float* losses) {
+  losses_ = losses;
   run(plan_.evaluation, read, {});
   return host_sums().loss;
 }
@@ -498,7 +499,7 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
     case OperationKind::head_loss: {
       UpdateSums& sums = *at<UpdateSums>(op.writes[1]);
       kernels::clear(s, sums);
-      return model_.head_loss(context, in(0), tokens(op.reads[1]), sums.loss);
+      return model_.head_loss(context, in(0), tokens(op.reads[1]), sums.loss, losses_);
     }
     case OperationKind::read_rows:
     case OperationKind::embedding_decode:

@@ -126,8 +126,9 @@ class Executor {
   /// forward, or its own gradient, before it is reduced, are not finite for the first time; nothing if they are finite here.
   /// Collective over world.
   std::optional<NonFinite> find_non_finite(const BatchReader& read, const UpdateScalars& scalars);
-  /// Sum of the loss over one batch per rank, over the targets of this rank that count. Collective over world.
-  LossSum evaluate(const BatchReader& read);
+  /// Sum of the loss over one batch per rank, over the targets of this rank that count. losses[R], if not null, gets each of
+  /// them, and 0 for targets that do not count. Collective over world.
+  LossSum evaluate(const BatchReader& read, float* losses = nullptr);
   /// The forward pass of a step's rows, at most as many as the batch has; their keys and values go into the caches. logits[n,V]
   /// are those of the n rows that are wanted. Each rank has rows of its own, or none. Of plans with caches. Collective over
   /// world.
@@ -230,6 +231,7 @@ class Executor {
   Buffer rows_;                                    // of a step of decoding, on the host: tokens, sequences, positions
   DecodingStep step_;                              // the one that is done
   float* logits_ = nullptr;                        // its result
+  float* losses_ = nullptr;                        // of an evaluation's targets
 
   std::optional<Pass> pass_;                                   // of the list that runs
   std::vector<Event> events_;                                  // the end of each operation of the list that runs

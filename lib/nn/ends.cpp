@@ -102,10 +102,12 @@ void Transformer::head_forward_backward(const StageContext& context, const void*
   });
 }
 
-void Transformer::head_loss(const StageContext& context, const void* x, const std::int32_t* targets,
-                            kernels::LossSum& loss) const {
+void Transformer::head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
+                            float* losses) const {
   with_element(context.type, [&]<class E>() {
-    head<E>(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, 0, loss, nullptr, Write::overwrite);
+    const Stage<E> stage(config_, device_, context);
+    head<E>(stage, model_, static_cast<const E*>(x), targets, 0, loss, nullptr, Write::overwrite);
+    if (losses) context.stream.copy(losses, stage.scratch_at(stage.scratch.loss), stage.R() * sizeof(float));
   });
 }
 

@@ -109,8 +109,9 @@ class Transformer {
   /// (targets below 0 do not count). With gradients: dx[R,C] and the head's gradients of (gradient_scale * that sum).
   void head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
                              kernels::LossSum& loss, void* dx, kernels::Write write) const;
-  /// The loss alone.
-  void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss) const;
+  /// The loss alone; losses[R] of the host, if not null, gets that of each target once the stream is there.
+  void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
+                 float* losses = nullptr) const;
 
   // Decoding: the forward pass over new tokens alone, with context.shape {1, R}. What blocks need of the tokens before, they
   // keep in caches. Scratch is of decoding_scratch_numel() floats, tables for all positions of the cache.

@@ -26,6 +26,7 @@
 #include "checkpoint/save_lock.hpp"
 #include "checkpoint/stored.hpp"
 #include "checkpoint/support.hpp"
+#include "data/questions.hpp"
 #include "data/samples.hpp"
 #include "data/token_file.hpp"
 #include "files/checksum.hpp"
@@ -541,6 +542,34 @@ Target make_token_index(const fs::path& folder) {
   return target;
 }
 
+/// Questions as JSON and in llm.c's form, whose bytes are their tokens.
+Target make_questions(const fs::path& folder) {
+  std::string binary(1024, '\0');
+  const std::int32_t header[] = {20240522, 1, 2};
+  std::copy_n(reinterpret_cast<const char*>(header), sizeof header, binary.begin());
+  for (const std::uint16_t index : {0, 1})
+    for (const std::uint16_t word : {65535, 2 * 12, int{index}, 1, 2, 2, 7, 8, 1, 9, 1, 10})
+      binary.append(reinterpret_cast<const char*>(&word), sizeof word);
+  Target target;
+  target.corpus = {
+      "{\"context\": \"a b \", \"choices\": [\"c\", \"d e\"], \"answer\": 1}\n\n"
+      "{\"context\": \"\\u00e9\", \"choices\": [\"x\", \"y\", \"z\"], \"answer\": 0}\n",
+      binary};
+  const std::shared_ptr<const Tokenizer> tokenizer = make_byte_tokenizer();
+  target.accepts = [=](std::string_view bytes) {
+    write_file(folder / "questions", bytes);
+    return !is_refused([&] {
+      for (const Question& question : read_questions(folder / "questions", tokenizer.get(), 256)) {
+        require(!question.context.empty() && question.answer < question.choices.size(), "a question without an answer");
+        for (const Choice& choice : question.choices)
+          require(!choice.tokens.empty() && *std::max_element(choice.tokens.begin(), choice.tokens.end()) < 256,
+                  "a choice without tokens, or with others");
+      }
+    });
+  };
+  return target;
+}
+
 Target make_token_hdf5(const fs::path& folder) {
   Target target;
   target.has_limits = true;
@@ -804,6 +833,7 @@ constexpr NamedTarget named[] = {{"marker", make_marker},
                                  {"token_file", make_token_file},
                                  {"token_index", make_token_index},
                                  {"token_hdf5", make_token_hdf5},
+                                 {"questions", make_questions},
                                  {"tokenizer_json", make_tokenizer_json},
                                  {"tokenizer_model", make_tokenizer_model},
                                  {"journal", make_journal},
