@@ -1,5 +1,5 @@
-// Token files, as llm.c has them: 256 little-endian int32, then the tokens. The first three numbers of the header are 20240520, 1
-// and the count of tokens, which are uint16 then; or 20240801, 7 and their count, and they are uint32.
+// Token files, as llm.c has them: 256 little-endian int32, then the tokens. The first three numbers of the header are 20240520,
+// 1 and the count of tokens, which are uint16 then; or 20240801, 7 and their count, and they are uint32.
 #pragma once
 
 #include <cstddef>
@@ -40,9 +40,5 @@ class TokenFile {
   InputFile file_;
   std::size_t tokens_ = 0, token_bytes_ = 2;
 };
-
-/// Writes a token file under a temporary name, syncs it and renames it. Throws UserError or CallError.
-void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens);
-void write_token_file(const std::filesystem::path& path, std::span<const std::uint32_t> tokens);
 
 }  // namespace fsdp

@@ -27,6 +27,7 @@
 #include "checkpoint/stored.hpp"
 #include "checkpoint/support.hpp"
 #include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "nn/parameters.hpp"
