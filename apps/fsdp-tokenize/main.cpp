@@ -12,7 +12,7 @@
 #include "base/format.hpp"
 #include "base/options.hpp"
 #include "base/program.hpp"
-#include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"

@@ -20,7 +20,7 @@ UserError unusable_tokens(const fs::path& path, const std::string& why) {
 namespace {
 
 /// The first that recognises a file opens it.
-const TokenFormat& (*const formats[])() = {llm_c_tokens, indexed_tokens, hdf5_tokens};
+const TokenFormat& (*const formats[])() = {llmc_tokens, indexed_tokens, hdf5_tokens};
 
 /// Files that are often taken for token files are called by their names.
 UserError of_another_kind(const fs::path& path, std::string_view beginning) {

@@ -20,13 +20,13 @@ struct TokenFormat {
 };
 /// Those of llm.c: 256 little-endian int32, then the tokens. The first three numbers of the header are 20240520, 1 and the
 /// count of tokens, which are uint16 then; or 20240801, 7 and their count, and they are uint32.
-const TokenFormat& llm_c_tokens();
+const TokenFormat& llmc_tokens();
 /// The memory-mapped data sets of Megatron-LM (megatron.core.datasets.indexed_dataset) and of fairseq
 /// (fairseq.data.indexed_dataset.MMapIndexedDataset): NAME.bin, which is nothing but tokens, and NAME.idx, which says of what
 /// type they are, and how long each sequence is.
 const TokenFormat& indexed_tokens();
 /// An HDF5 file with a data set of integers of one dimension, or of two, whose rows follow each other: that called "tokens" or
-/// "input_ids", or the only one.
+/// "input_ids", or the only one. A dataset "document_lengths" says how many tokens each document has.
 const TokenFormat& hdf5_tokens();
 
 /// "'a.bin' is not a token file that can be used (`why`); make one with fsdp-tokenize".

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <span>
 
 #include "data/tokens.hpp"
@@ -20,8 +19,9 @@ struct IntegerType {
   /// The largest that is also a token, which has at most 32 bits.
   std::uint64_t largest() const {
     const std::size_t bits = 8 * bytes - (is_signed ? 1 : 0);
-    return bits >= 32 ? std::numeric_limits<std::uint32_t>::max() : (std::uint64_t{1} << bits) - 1;
+    return bits >= 32 ? no_token : (std::uint64_t{1} << bits) - 1;
   }
+  bool operator==(const IntegerType&) const = default;
 };
 
 class StoredIntegers {

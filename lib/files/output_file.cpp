@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -117,6 +118,14 @@ void OutputFile::resize(std::uint64_t bytes) {
   check_errno(::ftruncate(fd_, static_cast<off_t>(bytes)) == 0, format("ftruncate {} to {} bytes", path_.string(), bytes));
   size_ = bytes;
 }
+
+void OutputFile::lock() {
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)  // file systems without locks have none to ask
+    throw UserError(format("{} is written by another process just now (two would spoil it); wait for it, or give another name",
+                           path_.string()));
+}
+
+void OutputFile::sync() { check_errno(::fsync(fd_) == 0, "fsync " + path_.string()); }
 
 void OutputFile::finish() {
   direct_piece_.reset();

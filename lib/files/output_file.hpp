@@ -30,6 +30,10 @@ class OutputFile {
   /// Nothing of it may lie beyond the end.
   void read(std::uint64_t offset, void* out, std::size_t bytes) const;
   void resize(std::uint64_t bytes);
+  /// Throws UserError if another process has locked this file. The lock ends with this object, or with the process.
+  void lock();
+  /// Waits until all is on the disk.
+  void sync();
   /// Waits until all is on the disk, and closes.
   void finish();
 

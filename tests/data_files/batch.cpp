@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/batch.hpp"
-#include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
 

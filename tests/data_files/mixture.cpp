@@ -9,7 +9,7 @@
 
 #include "data/batch.hpp"
 #include "data/open_data.hpp"
-#include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
 #include "support/tokens.hpp"

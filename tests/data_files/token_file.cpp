@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/samples.hpp"
-#include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
 
@@ -143,6 +143,6 @@ BOOST_AUTO_TEST_CASE(a_failed_write_leaves_nothing) {
                  "folder.bin' (No such file");
   std::filesystem::create_directory(folder / "taken");
   write_file(folder / "taken/x", "");
-  message_of<CallError>([&] { write_token_file(folder / "taken", counting(3)); });  // rename onto a folder fails
+  CHECK_CONTAINS(message_of([&] { write_token_file(folder / "taken", counting(3)); }), "taken' (it is a folder)");
   BOOST_TEST(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }

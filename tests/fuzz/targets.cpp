@@ -28,7 +28,7 @@
 #include "checkpoint/support.hpp"
 #include "data/questions.hpp"
 #include "data/samples.hpp"
-#include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "h5/h5.hpp"
@@ -561,7 +561,7 @@ Target make_questions(const fs::path& folder) {
     return !is_refused([&] {
       for (const Question& question : read_questions(folder / "questions", tokenizer.get(), 256)) {
         require(!question.context.empty() && question.answer < question.choices.size(), "a question without an answer");
-        for (const Choice& choice : question.choices)
+        for (const auto& choice : question.choices)
           require(!choice.tokens.empty() && *std::max_element(choice.tokens.begin(), choice.tokens.end()) < 256,
                   "a choice without tokens, or with others");
       }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "jobs/job.hpp"
 #include "support/files.hpp"
 

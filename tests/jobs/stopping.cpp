@@ -6,7 +6,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "golden.hpp"
 #include "jobs/job.hpp"
 

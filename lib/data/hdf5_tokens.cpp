@@ -14,22 +14,23 @@ namespace {
 /// Opens the file, and finds the dataset of its tokens.
 struct OpenedFile {
   explicit OpenedFile(const std::filesystem::path& path)
-      : file(h5::File::open(path, Verify::no)), tokens(file.integers(name_of_tokens(path))) {
+      : file(h5::File::open(path, Verify::no)), names(file.dataset_names("/")), tokens(file.integers(name_of_tokens(path))) {
     if (tokens.shape().size() > 2)
       throw unusable_tokens(path, format("its tokens have {} dimensions, and one or two are read", tokens.shape().size()));
   }
   std::string name_of_tokens(const std::filesystem::path& path) const {
-    const std::vector<std::string> names = file.dataset_names("/");
     for (const char* known : {"tokens", "input_ids"})
-      if (std::find(names.begin(), names.end(), known) != names.end()) return known;
+      if (has(known)) return known;
     if (names.size() == 1) return names.front();
     throw unusable_tokens(
         path, names.empty() ? "it is an HDF5 file without datasets"
                             : format("it is an HDF5 file of {} datasets, none of which is called \"tokens\" or \"input_ids\"",
                                      names.size()));
   }
+  bool has(const char* name) const { return std::find(names.begin(), names.end(), name) != names.end(); }
 
   h5::File file;
+  std::vector<std::string> names;
   h5::Integers tokens;
 };
 
@@ -72,8 +73,37 @@ class Hdf5Tokens : public Tokens {
   std::uint64_t largest_possible() const override {
     return IntegerType{opened_.tokens.bytes(), opened_.tokens.is_signed()}.largest();
   }
+  bool has_documents() const override { return opened_.has(lengths_name); }
+  std::vector<std::uint64_t> documents() const override {
+    const h5::Integers lengths = opened_.file.integers(lengths_name);
+    const std::size_t count = numel(lengths.shape());
+    std::vector<std::uint64_t> starts;
+    std::vector<std::int64_t> piece(std::min<std::size_t>(count, 1u << 16));
+    std::uint64_t start = 0;
+    for (std::size_t begin = 0; begin < count; begin += piece.size()) {
+      const std::size_t n = std::min(piece.size(), count - begin);
+      lengths.read({begin, begin + n}, piece.data());
+      for (std::size_t i = 0; i < n; ++i) {
+        const std::uint64_t left = size() - start;
+        if (piece[i] < 0 || static_cast<std::uint64_t>(piece[i]) > left)
+          throw UserError(
+              format("{} has a document {} of {} tokens, and {} are left (its \"{}\" do not belong to its tokens); "
+                     "write it anew",
+                     name_, begin + i, piece[i], left, lengths_name));
+        if (piece[i] > 0) starts.push_back(start);
+        start += static_cast<std::uint64_t>(piece[i]);
+      }
+    }
+    if (start != size())
+      throw UserError(
+          format("{} has documents of {} tokens together, and {} tokens (its \"{}\" do not belong to its tokens); "
+                 "write it anew",
+                 name_, start, size(), lengths_name));
+    return starts;
+  }
 
  private:
+  static constexpr const char* lengths_name = "document_lengths";
   std::string name_;
   OpenedFile opened_;
 };

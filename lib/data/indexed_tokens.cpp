@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "data/formats.hpp"
+#include "data/indexed_format.hpp"
 #include "data/stored_integers.hpp"
 #include "tensor/shape.hpp"
 
@@ -16,69 +17,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view magic("MMIDIDX\0\0", 9);
-
-/// NAME of NAME.bin or NAME.idx, or of NAME itself if it is neither.
-fs::path stem_of(const fs::path& path) {
-  const fs::path extension = path.extension();
-  return extension == ".bin" || extension == ".idx" ? fs::path(path).replace_extension() : path;
-}
-fs::path index_of(const fs::path& path) { return stem_of(path).string() + ".idx"; }
-fs::path data_of(const fs::path& path) { return stem_of(path).string() + ".bin"; }
-
-/// The numbers of both programs mean the same types, as far as they are integers; those from 9 on are fairseq's alone.
-std::optional<IntegerType> type_of(unsigned code) {
-  switch (code) {
-    case 1:
-      return IntegerType{1, false};
-    case 2:
-      return IntegerType{1, true};
-    case 3:
-      return IntegerType{2, true};
-    case 4:
-      return IntegerType{4, true};
-    case 5:
-      return IntegerType{8, true};
-    case 8:
-      return IntegerType{2, false};
-    case 9:
-      return IntegerType{4, false};
-    case 10:
-      return IntegerType{8, false};
-    default:
-      return std::nullopt;
-  }
-}
-
-/// NAME.idx: the magic number, the version as uint64, the type of tokens as a byte, the number of sequences n as uint64; with
-/// Megatron, the number of entries of its index of documents as uint64. Then the lengths of the sequences, int32[n], and where
-/// each begins in NAME.bin, int64[n], in bytes; with Megatron, the first sequence of each document, and n behind the last one,
-/// int64; and, in some, a byte per sequence.
+/// NAME.idx.
 class Index {
  public:
   explicit Index(const fs::path& path) : file_(path) {
     const std::uint64_t bytes = file_.size();
-    if (bytes < fairseq_header) fail(format("it has {} bytes, fewer than its header", bytes));
+    if (bytes < indexed::fairseq_header_bytes) fail(format("it has {} bytes, fewer than its header", bytes));
     std::array<char, 9> beginning;
     file_.read(0, beginning.data(), beginning.size());
-    if (std::string_view(beginning.data(), beginning.size()) != magic)
+    if (std::string_view(beginning.data(), beginning.size()) != indexed::magic)
       fail("it is not the index of a memory-mapped data set of Megatron or fairseq");
-    if (const std::uint64_t version = number(9); version != 1) fail(format("it is of version {}, only 1 is read", version));
+    if (const std::uint64_t version = number(9); version != indexed::version)
+      fail(format("it is of version {}, only {} is read", version, indexed::version));
     unsigned char code = 0;
     file_.read(17, &code, 1);
-    const auto known = type_of(code);
+    const auto known = indexed::type_of(code);
     if (!known) fail(format("its tokens are of type {}, which is not one of integers", code));
     type_ = *known;
     sequences_ = number(18);
     if (sequences_ > bytes / 12) fail(format("it says {} sequences, and is too short for them", sequences_));
-    const std::uint64_t as_fairseq = fairseq_header + 12 * sequences_;
+    const std::uint64_t as_fairseq = indexed::fairseq_header_bytes + 12 * sequences_;
     if (bytes == as_fairseq) {
-      lengths_ = fairseq_header;
+      lengths_ = indexed::fairseq_header_bytes;
     } else {
-      if (bytes < megatron_header) fail("it is cut");
-      lengths_ = megatron_header;
+      if (bytes < indexed::megatron_header_bytes) fail("it is cut");
+      lengths_ = indexed::megatron_header_bytes;
       document_entries_ = number(26);
-      const std::uint64_t without_documents = megatron_header + 12 * sequences_;
+      const std::uint64_t without_documents = indexed::megatron_header_bytes + 12 * sequences_;
       const bool is_whole = document_entries_ <= bytes / 8 && (bytes == without_documents + 8 * document_entries_ ||
                                                                bytes == without_documents + 8 * document_entries_ + sequences_);
       if (!is_whole)
@@ -143,8 +108,6 @@ class Index {
   }
 
  private:
-  static constexpr std::uint64_t fairseq_header = 26, megatron_header = 34;
-
   [[noreturn]] void fail(const std::string& why) const {
     throw UserError(format("'{}' is not an index that can be used ({}); write the data set anew with the program that made it",
                            file_.path().string(), why));
@@ -191,7 +154,7 @@ class Index {
 
 class IndexedTokens : public Tokens {
  public:
-  explicit IndexedTokens(const fs::path& path) : index_(index_of(path)), stored_(data_of(path)) {
+  explicit IndexedTokens(const fs::path& path) : index_(indexed::index_of(path)), stored_(indexed::data_of(path)) {
     const std::uint64_t bytes = stored_.file().size(), tokens = index_.tokens();
     const std::size_t width = index_.type().bytes;
     if (bytes / width != tokens || bytes % width != 0)
@@ -221,7 +184,8 @@ const TokenFormat& indexed_tokens() {
   static constexpr TokenFormat row = {
       "Megatron or fairseq, memory-mapped",
       [](const fs::path& path, std::string_view beginning) {
-        return beginning.starts_with(magic) || (path.extension() == ".bin" && kind_of(index_of(path)) == PathKind::file);
+        return beginning.starts_with(indexed::magic) ||
+               (path.extension() == ".bin" && kind_of(indexed::index_of(path)) == PathKind::file);
       },
       [](const fs::path& path) -> std::unique_ptr<Tokens> { return std::make_unique<IndexedTokens>(path); }};
   return row;

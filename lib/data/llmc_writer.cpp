@@ -1,0 +1,222 @@
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <unistd.h>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "data/llmc_format.hpp"
+#include "data/token_writer.hpp"
+#include "files/input_file.hpp"
+#include "files/output_file.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// Throws UserError unless a file of this name can be made.
+void require_place(const std::filesystem::path& path) {
+  const auto refuse = [&](const char* why) {
+    return UserError(
+        format("cannot write '{}' ({}); give a path in a folder that exists and can be written", path.string(), why));
+  };
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) throw refuse(std::strerror(errno));
+  switch (kind_of(path)) {
+    case PathKind::folder:
+      throw refuse("it is a folder");
+    case PathKind::other:
+      throw UserError(format("cannot write '{}' (it is there and not a plain file); choose another name", path.string()));
+    case PathKind::file:
+    case PathKind::missing:
+      break;
+  }
+}
+
+/// train.bin, 3: train_000003.bin
+std::filesystem::path shard_path(const std::filesystem::path& path, std::size_t shard) {
+  return path.parent_path() / format("{}_{:06}{}", path.stem().string(), shard, path.extension().string());
+}
+
+class LlmcWriter : public TokenWriter {
+ public:
+  LlmcWriter(std::filesystem::path path, const LlmcFormat& as, std::uint64_t shard_tokens, const nlohmann::json& state)
+      : path_(std::move(path)), format_(as), shard_tokens_(shard_tokens) {
+    expect(shard_tokens > 0 && shard_tokens <= most_llmc_tokens, "a shard has 1 to 2147483647 tokens");
+    require_place(path_);
+    buffer_.reserve(buffer_bytes + format_.token_bytes);
+    if (state.is_null()) {
+      remove_temporaries(1);
+      open_shard();
+    } else {
+      go_on(state);
+    }
+  }
+  ~LlmcWriter() override {
+    if (kept_ || finished_) return;
+    file_.reset();
+    for (std::size_t shard = 1; shard <= full_.size() + 1; ++shard) ::unlink(temporary(shard).c_str());
+  }
+
+  void add(std::span<const TokenId> tokens) override {
+    while (!tokens.empty()) {
+      if (in_shard_ == shard_tokens_) {
+        close_shard();
+        open_shard();
+      }
+      const std::size_t now =
+          std::min<std::uint64_t>({tokens.size(), shard_tokens_ - in_shard_, buffer_bytes / format_.token_bytes});
+      const std::size_t before = buffer_.size();
+      buffer_.resize(before + now * format_.token_bytes);
+      if (format_.token_bytes == sizeof(TokenId)) {
+        std::memcpy(buffer_.data() + before, tokens.data(), now * sizeof(TokenId));
+      } else {
+        std::int32_t all = 0;  // has each bit that some token has
+        for (std::size_t i = 0; i < now; ++i) {
+          all |= tokens[i];
+          const auto token = static_cast<std::uint16_t>(tokens[i]);
+          std::memcpy(buffer_.data() + before + 2 * i, &token, sizeof token);
+        }
+        expect((all & ~0xffff) == 0, "tokens fit into 16 bits");
+      }
+      in_shard_ += now;
+      tokens = tokens.subspan(now);
+      if (buffer_.size() >= buffer_bytes) flush();
+    }
+  }
+
+  void end_document() override {}
+
+  nlohmann::json save() override {
+    flush();
+    file_->sync();
+    if (!std::exchange(kept_, true)) sync_folder(folder());
+    return {{"token_bytes", format_.token_bytes},
+            {"shard_tokens", shard_tokens_},
+            {"full_shards", full_.size()},
+            {"tokens_in_last", in_shard_}};
+  }
+
+  std::vector<WrittenFile> finish() override {
+    close_shard();
+    std::vector<WrittenFile> files;
+    for (std::size_t shard = 1; shard <= full_.size(); ++shard) {
+      const std::filesystem::path name = full_.size() == 1 ? path_ : shard_path(path_, shard);
+      rename_durably(temporary(shard), name);
+      files.push_back({name, full_[shard - 1]});
+    }
+    finished_ = true;
+    return files;
+  }
+
+ private:
+  static constexpr std::size_t buffer_bytes = std::size_t{4} << 20;
+
+  std::filesystem::path folder() const { return path_.has_parent_path() ? path_.parent_path() : "."; }
+  std::filesystem::path temporary(std::size_t shard) const { return path_.string() + format(".tmp-{}", shard); }
+
+  /// Those of a process that was killed, from shard `first` on.
+  void remove_temporaries(std::size_t first) {
+    std::size_t behind = first;
+    for (; kind_of(temporary(behind)) == PathKind::file; ++behind)
+      OutputFile(temporary(behind), OutputFile::Open::existing).lock();  // unless it lives
+    for (std::size_t shard = first; shard < behind; ++shard)
+      check_errno(::unlink(temporary(shard).c_str()) == 0, "remove " + temporary(shard).string());
+  }
+
+  void open_shard() {
+    file_.emplace(temporary(full_.size() + 1));
+    file_->lock();
+    in_shard_ = 0;
+    write_header();  // room for it; what it says is not right yet
+    written_ = sizeof(LlmcHeader);
+  }
+
+  void go_on(const nlohmann::json& state) {
+    const auto number = [&](const char* key) -> std::uint64_t {
+      const auto found = state.find(key);
+      if (found == state.end() || !found->is_number_unsigned())
+        throw DamagedError(format("\"{}\" is missing in what is known of '{}'; start anew", key, path_.string()));
+      return found->get<std::uint64_t>();
+    };
+    const std::uint64_t full = number("full_shards");
+    in_shard_ = number("tokens_in_last");
+    const auto require = [&](bool right) {
+      if (!right)
+        throw DamagedError(format("the temporary files of '{}' are not what was written; start anew", path_.string()));
+    };
+    require(number("token_bytes") == format_.token_bytes && number("shard_tokens") == shard_tokens_ &&
+            in_shard_ <= shard_tokens_ && full < (std::uint64_t{1} << 32));
+    for (std::size_t shard = 1; shard <= full; ++shard) {
+      require(size_of_file(temporary(shard)) == sizeof(LlmcHeader) + shard_tokens_ * format_.token_bytes);
+      full_.push_back(shard_tokens_);
+    }
+    const std::filesystem::path last = temporary(full + 1);
+    written_ = sizeof(LlmcHeader) + in_shard_ * format_.token_bytes;
+    const auto size = size_of_file(last);
+    require(size && *size >= written_);
+    file_.emplace(last, OutputFile::Open::existing);
+    file_->lock();
+    file_->resize(written_);
+    remove_temporaries(full + 2);  // begun behind it
+    kept_ = true;
+  }
+
+  void write_header() {
+    LlmcHeader header{};
+    header[0] = format_.magic;
+    header[1] = format_.version;
+    header[2] = static_cast<std::int32_t>(in_shard_);
+    file_->write(0, header.data(), sizeof header);
+  }
+
+  void flush() {
+    file_->write(written_, buffer_.data(), buffer_.size());
+    written_ += buffer_.size();
+    buffer_.clear();
+  }
+
+  void close_shard() {
+    flush();
+    write_header();
+    file_->finish();
+    file_.reset();
+    full_.push_back(in_shard_);
+  }
+
+  std::filesystem::path path_;
+  LlmcFormat format_;
+  std::uint64_t shard_tokens_;
+  std::vector<std::uint64_t> full_;  // tokens of the shards that are closed
+  std::optional<OutputFile> file_;   // of the one behind them
+  std::uint64_t in_shard_ = 0;       // its tokens, with those in the buffer
+  std::uint64_t written_ = 0;        // its bytes, without them
+  std::vector<std::byte> buffer_;
+  bool kept_ = false, finished_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<TokenWriter> make_llmc_writer(const std::filesystem::path& path, std::size_t vocab_size,
+                                              std::uint64_t shard_tokens, const nlohmann::json& state) {
+  return std::make_unique<LlmcWriter>(path, vocab_size <= std::size_t{1} << 16 ? narrow_llmc : wide_llmc, shard_tokens, state);
+}
+
+void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
+  LlmcWriter writer(path, narrow_llmc, most_llmc_tokens, nullptr);
+  const std::vector<TokenId> ids(tokens.begin(), tokens.end());
+  writer.add(ids);
+  writer.finish();
+}
+void write_token_file(const std::filesystem::path& path, std::span<const std::uint32_t> tokens) {
+  LlmcWriter writer(path, wide_llmc, most_llmc_tokens, nullptr);
+  const std::vector<TokenId> ids(tokens.begin(), tokens.end());
+  writer.add(ids);
+  writer.finish();
+}
+
+}  // namespace fsdp
