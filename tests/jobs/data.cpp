@@ -111,15 +111,15 @@ BOOST_AUTO_TEST_CASE(formats_and_mixtures) {
   const std::vector<std::size_t> ends = {100, 500, 540, 31 * T + 20};
   write_megatron(folder / "mmap", folder / "tokens.bin", ends);
   const auto expected = train(folder, 2, "llm.c", 2, "--max-update 4 --shuffle");
-  const auto mmap = train(folder, 3, "mmap", 4, "--max-update 4 --shuffle --valid mmap", "mmap.idx");
+  const auto mmap = train(folder, 3, "saves", 4, "--max-update 4 --shuffle --valid mmap", "mmap.idx");
   for (std::size_t u = 0; u < 4; ++u) {
     BOOST_TEST(std::abs(mmap[u]["loss"].get<double>() - expected[u]["loss"].get<double>()) < 5e-6);
     BOOST_TEST(mmap[u]["data_wait_ms"].get<double>() >= 0);
   }
-  const Outcome valid = run(folder, mpirun(2, "fsdp-evaluate", split("mmap mmap --tokens-per-sample 32 --json")));
+  const Outcome valid = run(folder, mpirun(2, "fsdp-evaluate", split("saves mmap --tokens-per-sample 32 --json")));
   BOOST_TEST_REQUIRE(valid.code == 0, valid.output);
   BOOST_TEST(std::abs(json::parse(valid.output.substr(valid.output.find('{')))["loss"].get<double>() -
-                      metrics(folder / "mmap.jsonl", "valid").back()["loss"].get<double>()) < 1e-9);
+                      metrics(folder / "saves.jsonl", "valid").back()["loss"].get<double>()) < 1e-9);
 
   // Documents of 100, 400, 40 and 472 tokens: 4 + 13 + 2 + 15 sequences, and one target less for each document.
   const auto whole = train(folder, 2, "eos", 2, "--max-epoch 1 --break-mode eos", "mmap");
@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(formats_and_mixtures) {
   const auto rest = train(folder, 2, "mix-3", 3, "--max-update 6 --total-num-update 6", mixture);
   BOOST_TEST_REQUIRE(rest.size() == 6u);
   for (std::size_t u = 0; u < 6; ++u) BOOST_TEST(std::abs(rest[u]["loss"].get<double>() - one[u]["loss"].get<double>()) < 5e-6);
-  std::vector<std::string> words = options("mix-3", 6, "--max-update 7");
+  std::vector<std::string> words = options("mix-3", 6, "--max-update 7 --total-num-update 7");
   words.front() = "tokens.bin:0.6,few.bin:0.4";
   const Outcome other = run(folder, mpirun(2, "fsdp-train", words));
   BOOST_TEST(other.code == 0, other.output);
@@ -146,7 +146,7 @@ BOOST_AUTO_TEST_CASE(data_that_do_not_go_with_the_model_or_the_options) {
   const auto folder = fresh_folder();
   write_tokens(folder / "tokens.bin");
   const auto outcome = [&](const std::string& data, const std::string& more) {
-    std::vector<std::string> words = options("saves", 6, "--max-update 1 " + more);
+    std::vector<std::string> words = options("saves", 6, "--max-update 4 " + more);
     words.front() = data;
     return run(folder, mpirun(2, "fsdp-train", words));
   };
@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(data_that_do_not_go_with_the_model_or_the_options) {
   refused("tokens.bin", "--break-mode eos", "name the token that ends them by --eos-token-id, or leave out --break-mode");
   refused("tokens.bin", "--eos-token-id 3", "--eos-token-id changes nothing");
   refused("tokens.bin", "--valid tokens.bin:1,tokens.bin:1", "has weights");
-  auto words = options("small", 6, "--max-update 1");
+  auto words = options("small", 6, "--max-update 4");
   *(std::find(words.begin(), words.end(), "--vocab-size") + 1) = "2000";
   const Outcome other = run(folder, mpirun(2, "fsdp-train", words));
   BOOST_TEST(other.code == 0, other.output);
