@@ -41,7 +41,8 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut) : tokens_
     find_places(tokens_->documents());
   } else {
     throw UserError(
-        format("{} does not say where documents begin (only an index of Megatron or fairseq does); name the token that ends "
+        format("{} does not say where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
+               "HDF5); name the token that ends "
                "them by `end of document`, or leave out `break mode`",
                tokens_->name()));
   }

@@ -42,13 +42,24 @@ FSDP_INLINE typename Simd<level>::Vector widen(const E* p) {
   }
 }
 
-template <int level>
-FSDP_INLINE float fold(typename Simd<level>::Vector x) {
-  float part[Simd<level>::width];
-  Simd<level>::store(part, x);
-  for (int half = Simd<level>::width / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) part[i] += part[i + half];
-  return part[0];
+/// The sum of a register's floats, halves by halves.
+template <int level, class V>
+FSDP_INLINE float fold(V x) {
+  if constexpr (level == 4) {
+    float part[16];
+    Simd<4>::store(part, x);
+    return fold<3>(_mm256_add_ps(_mm256_loadu_ps(part), _mm256_loadu_ps(part + 8)));
+  } else if constexpr (level == 3) {
+    return fold<2>(_mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
+  } else {
+    const auto two = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+  }
+}
+
+/// Asks for what lies `bytes` behind p, which need not be there.
+FSDP_INLINE void ask_for(const void* p, std::size_t bytes) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(p) + bytes));
 }
 
 template <class Out>
@@ -112,14 +123,16 @@ struct FewRowsProduct {
       for (int r = 0; r < rows; ++r) x[r] = S::load(left + static_cast<std::size_t>(r) * k + l);
 #pragma GCC unroll 8
       for (int c = 0; c < columns; ++c) {
-        const typename S::Vector w = widen<level>(right + static_cast<std::size_t>(c) * ldb + l);
+        const E* const at = right + static_cast<std::size_t>(c) * ldb + l;
+        ask_for(at, columns * ldb * sizeof(E));  // the next tile's: each row alone is too short for the hardware to foresee
+        const typename S::Vector w = widen<level>(at);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; ++r) total[c][r] = S::multiply_add(x[r], w, total[c][r]);
       }
     }
     for (int c = 0; c < columns; ++c)
       for (int r = 0; r < rows; ++r) {
-        float sum = fold<level>(total[c][r]);
+        float sum = few_rows_parts::fold<level>(total[c][r]);
         for (std::size_t rest = l; rest < k; ++rest)
           sum += left[static_cast<std::size_t>(r) * k + rest] *
                  static_cast<float>(right[static_cast<std::size_t>(c) * ldb + rest]);
