@@ -1,6 +1,7 @@
 #include "text/normalizer.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <memory>
 
 #include <unicode/bytestream.h>
@@ -52,6 +53,20 @@ Normalizer::Step normal_form(NormalForm form) {
   };
 }
 
+/// Whether what is replaced has no letters and digits, and is either spaces alone, which become a space or U+2581, or has none.
+bool replacement_keeps_cuts(const nlohmann::json& pattern, const std::string& with) {
+  const bool is_space = with == " " || with == "\xE2\x96\x81";
+  if (pattern.contains("Regex")) {
+    const std::string expression = part_text(pattern, "Regex");
+    return is_space && (expression == R"(\s+)" || expression == R"(\s)" || expression == " +" || expression == " {2,}");
+  }
+  const std::string what = part_text(pattern, "String");
+  const std::size_t spaces =
+      static_cast<std::size_t>(std::count_if(what.begin(), what.end(), [](char c) { return c == ' ' || c == '\n'; }));
+  if (spaces > 0) return spaces == what.size() && is_space;
+  return std::none_of(what.begin(), what.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+}
+
 std::string strip(const std::string& text, bool left, bool right) {
   std::size_t begin = text.size(), end = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -99,6 +114,8 @@ void Normalizer::add(const nlohmann::json& description) {
     steps_.push_back(
         [what = part_text(description, "prepend")](const std::string& text) { return text.empty() ? text : what + text; });
   } else if (type == "Replace") {
+    changes_spaces_ = true;
+    keeps_cuts_ = keeps_cuts_ && replacement_keeps_cuts(description.at("pattern"), part_text(description, "content"));
     steps_.push_back([pattern = std::make_shared<Pattern>(part_pattern(description)),
                       with = part_text(description, "content")](const std::string& text) {
       std::vector<TextRange> matches;
