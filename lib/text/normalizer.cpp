@@ -53,20 +53,6 @@ Normalizer::Step normal_form(NormalForm form) {
   };
 }
 
-/// Whether what is replaced has no letters and digits, and is either spaces alone, which become a space or U+2581, or has none.
-bool replacement_keeps_cuts(const nlohmann::json& pattern, const std::string& with) {
-  const bool is_space = with == " " || with == "\xE2\x96\x81";
-  if (pattern.contains("Regex")) {
-    const std::string expression = part_text(pattern, "Regex");
-    return is_space && (expression == R"(\s+)" || expression == R"(\s)" || expression == " +" || expression == " {2,}");
-  }
-  const std::string what = part_text(pattern, "String");
-  const std::size_t spaces =
-      static_cast<std::size_t>(std::count_if(what.begin(), what.end(), [](char c) { return c == ' ' || c == '\n'; }));
-  if (spaces > 0) return spaces == what.size() && is_space;
-  return std::none_of(what.begin(), what.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
-}
-
 std::string strip(const std::string& text, bool left, bool right) {
   std::size_t begin = text.size(), end = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -94,6 +80,25 @@ std::string Normalizer::operator()(std::string text) const {
   return text;
 }
 
+void Normalizer::note_replacement(const nlohmann::json& pattern, const std::string& with) {
+  const bool becomes_space = with == " " || with == "\xE2\x96\x81";
+  if (pattern.contains("Regex")) {
+    const std::string expression = part_text(pattern, "Regex");
+    const bool is_of_spaces = expression == R"(\s+)" || expression == R"(\s)" || expression == " +" || expression == " {2,}";
+    keeps_cuts_ = keeps_cuts_ && is_of_spaces && becomes_space;
+    changes_spaces_ = changes_line_ends_ = true;
+    return;
+  }
+  const std::string what = part_text(pattern, "String");
+  const bool has_spaces = what.find(' ') != std::string::npos, has_line_ends = what.find('\n') != std::string::npos;
+  keeps_cuts_ =
+      keeps_cuts_ && (has_spaces || has_line_ends
+                          ? what.find_first_not_of(" \n") == std::string::npos && becomes_space
+                          : std::none_of(what.begin(), what.end(), [](unsigned char c) { return std::isalnum(c) != 0; }));
+  changes_spaces_ = changes_spaces_ || has_spaces;
+  changes_line_ends_ = changes_line_ends_ || has_line_ends;
+}
+
 void Normalizer::add(const nlohmann::json& description) {
   if (description.is_null()) return;
   const std::string type = part_type(description, "normalizer");
@@ -114,10 +119,10 @@ void Normalizer::add(const nlohmann::json& description) {
     steps_.push_back(
         [what = part_text(description, "prepend")](const std::string& text) { return text.empty() ? text : what + text; });
   } else if (type == "Replace") {
-    changes_spaces_ = true;
-    keeps_cuts_ = keeps_cuts_ && replacement_keeps_cuts(description.at("pattern"), part_text(description, "content"));
-    steps_.push_back([pattern = std::make_shared<Pattern>(part_pattern(description)),
-                      with = part_text(description, "content")](const std::string& text) {
+    const auto pattern = std::make_shared<Pattern>(part_pattern(description));
+    const std::string with = part_text(description, "content");
+    note_replacement(description["pattern"], with);
+    steps_.push_back([pattern, with](const std::string& text) {
       std::vector<TextRange> matches;
       pattern->find_all(text, matches);
       require_sane_growth(text.size(), text.size() + matches.size() * with.size());

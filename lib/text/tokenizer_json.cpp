@@ -253,9 +253,9 @@ class JsonTokenizer : public Tokenizer {
       if (const std::string normal = token.normalized ? normalizer_(text) : ""; !normal.empty())
         cuts_.not_behind[static_cast<unsigned char>(normal.back())] = true;
     }
-    const bool as_it_is = normalizer_.empty();
-    cuts_.at_space = cuts_.at_line_end = cuts_.behind_any_letter = true;
-    bool pieces_end = pre_tokenizer_.cuts_at_space() && pre_tokenizer_.cuts_at_line_end() && !normalizer_.changes_spaces();
+    cuts_.at_space = cuts_.at_line_end = true;
+    const bool pieces_end = pre_tokenizer_.cuts_at_space() && pre_tokenizer_.cuts_at_line_end() &&
+                            !normalizer_.changes_spaces() && !normalizer_.changes_line_ends();
     if (!pieces_end) {
       for (const std::string& token : bpe_.tokens()) {
         if (reaches_across(token, " ") || reaches_across(token, sign)) cuts_.at_space = false;
@@ -265,8 +265,8 @@ class JsonTokenizer : public Tokenizer {
       for (int c = 0; c < 128; ++c)
         if (!bpe_.find(std::string(1, static_cast<char>(c)))) cuts_.not_behind[static_cast<std::size_t>(c)] = true;
     }
-    if (normalizer_.changes_spaces()) cuts_.at_space = cuts_.at_line_end = cuts_.at_space && cuts_.at_line_end;
-    cuts_.behind_any_letter = as_it_is && pieces_end;
+    if (normalizer_.changes_line_ends()) cuts_.at_line_end = cuts_.at_line_end && cuts_.at_space;  // they become spaces
+    cuts_.behind_any_letter = normalizer_.empty() && pieces_end;
   }
 
   void read_post_processor(const Json& part) {
