@@ -1,24 +1,26 @@
 // Text to token files. The texts are joined in the order given; the held-out part is their tail, so that nothing of it is seen
-// in training.
-#include <cerrno>
+// in training. They are read, tokenized and written in pieces: memory does not grow with them.
+#include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/options.hpp"
 #include "base/program.hpp"
+#include "base/version.hpp"
 #include "data/token_writer.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
+#include "fsdp-tokenize/job.hpp"
+#include "fsdp-tokenize/text_source.hpp"
 #include "text/tokenizer.hpp"
 #include "text/train_bpe.hpp"
-#include "text/utf8.hpp"
 #include "train/common_options.hpp"
 #include "train/program.hpp"
 
@@ -32,13 +34,18 @@ struct TokenizeOptions {
   std::filesystem::path out, valid_out;
   double valid_fraction = 0.05;
   std::size_t train_bpe = 0;
+  bool append_eos = false;
+  std::string eos_token;
+  std::size_t shard_size = most_llmc_tokens;
+  std::size_t threads = 0;
+  double save_interval_s = 30;
 };
 
 OptionTable tokenize_option_table(TokenizeOptions& o) {
   OptionTable table("fsdp-tokenize", "TEXT... --out FILE [options]",
                     "Makes token files for fsdp-train from texts, in llm.c's format. Several texts are joined in the order "
-                    "given, with nothing between "
-                    "them.");
+                    "given, with nothing between them. Memory does not grow with the texts. A run that was killed goes on "
+                    "where it was when the same command is given again.");
   table.group("Input");
   table.list("text", "TEXT", o.texts, "Files to read; '-' is standard input.").positional().required();
   table.text(
@@ -51,65 +58,66 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       "Learn a tokenizer of N tokens from the texts (without the part that is held out), write it to --tokenizer NAME, a "
       "new tokenizer.json or a folder for it, and use it: byte-level byte-pair encoding over GPT-2's words, with "
       "<|endoftext|> as token 0, which Hugging Face's tokenizers read. 0: learn none.");
+  table.flag("append-eos", o.append_eos,
+             "Put an end-of-text token behind each text, which is a document then: the tokens of one do not depend on those "
+             "beside it.");
+  table.text("eos-token", "TEXT", o.eos_token, "The token that --append-eos puts there.")
+      .unset(
+          "eos_token of the tokenizer_config.json beside the tokenizer, or <|endoftext|>, <|end_of_text|> or </s>, "
+          "whichever it has");
+  table.integer("threads", "N", o.threads, {0, 1024},
+                "Threads that tokenize; 0: as many as the cores that this process may use.");
   table.group("Output");
   table.path("out", "FILE", o.out, "Token file to write.").required();
   table.path("valid-out", "FILE", o.valid_out, "Token file for a held-out part: the tail of the text.")
       .unset("nothing is held out");
   table.number("valid-fraction", "PART", o.valid_fraction, "Part of the text that is held out with --valid-out.",
                "between 0 and 1", [](double x) { return x > 0 && x < 1; });
+  table.integer("shard-size", "N", o.shard_size, {1, static_cast<double>(most_llmc_tokens)},
+                "Write at most N tokens into a file. Where there are more, --out train.bin becomes train_000001.bin, "
+                "train_000002.bin and so on. llm.c's format has room for 2147483647.");
+  table.duration("save-interval", "TIME", o.save_interval_s,
+                 "Make sure of what is done this often, so that a killed run goes on there when the same command is given "
+                 "again; 0: do not. Standard input and pipes cannot be gone on with.");
   return table;
 }
 
-/// Appends the bytes of `path` ("-": standard input).
-void append_bytes(const std::string& path, std::string& text) {
-  const auto fail = [&](const char* why) { return UserError(format("cannot read '{}' ({}); give a text file", path, why)); };
-  if (std::filesystem::is_directory(path)) throw fail("it is a folder");
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(path == "-" ? nullptr : std::fopen(path.c_str(), "rb"),
-                                                               [](std::FILE* file) { return std::fclose(file); });
-  std::FILE* const file = path == "-" ? stdin : opened.get();
-  if (file == nullptr) throw fail(std::strerror(errno));
-  const std::size_t before = text.size();
-  std::vector<char> piece(std::size_t{1} << 20);
-  while (const std::size_t got = std::fread(piece.data(), 1, piece.size(), file)) text.append(piece.data(), got);
-  if (std::ferror(file)) throw fail(std::strerror(errno));
-  if (text.size() == before) throw fail("it is empty");
-}
-
 /// Where the tail starts: about `fraction` of the text from its end, not inside a UTF-8 character.
-std::size_t start_of_tail(std::string_view text, double fraction) {
-  auto start = text.size() - static_cast<std::size_t>(std::llround(fraction * static_cast<double>(text.size())));
-  const auto continues = [&](std::size_t i) { return i < text.size() && (text[i] & 0xC0) == 0x80; };
-  for (int i = 0; i < 3 && start > 0 && continues(start); ++i) --start;
-  return start;
-}
-
-/// Says of text that is not UTF-8 what becomes of it.
-void warn_of_replacements(std::string_view text) {
-  const std::size_t first = valid_until(text);
-  if (first == text.size()) return;
-  std::size_t replaced = 0;
-  with_replacements(text.substr(first), &replaced);
-  print_warnings(
-      {format("the text is not UTF-8 throughout ({} times it is not, first after {} bytes); tokens are made as if U+FFFD "
-              "stood there, as other programs do; look whether it is in another encoding",
-              replaced, first)});
-}
-
-/// Returns how many there were.
-std::size_t write_tokens(const Tokenizer& tokenizer, std::string_view text, const std::filesystem::path& out) {
-  const std::vector<TokenId> ids = tokenizer.encode(text);
-  if (tokenizer.vocab_size() <= std::size_t{1} << 16) {
-    write_token_file(out, std::vector<std::uint16_t>(ids.begin(), ids.end()));
-  } else {
-    write_token_file(out, std::vector<std::uint32_t>(ids.begin(), ids.end()));
-  }
-  return ids.size();
+std::uint64_t start_of_tail(const TextSource& text, double fraction) {
+  const std::uint64_t size = text.size();
+  const auto start = size - static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(size)));
+  const std::uint64_t first = start - std::min<std::uint64_t>(start, 3);
+  const std::string around = text.read_at(first, 4);
+  std::size_t at = start - first;
+  const auto continues = [&](std::size_t i) { return i < around.size() && (around[i] & 0xC0) == 0x80; };
+  while (at > 0 && continues(at)) --at;
+  return first + at;
 }
 
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   std::error_code none;
   return std::filesystem::equivalent(a, b, none) ||
          std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
+}
+
+/// The token that says that a text ends.
+std::optional<TokenId> find_end_of_text(const Tokenizer& tokenizer, const TokenizeOptions& options) {
+  std::vector<std::string> names = {options.eos_token};
+  if (options.eos_token.empty()) {
+    names = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+    const std::filesystem::path config = find_tokenizer(options.tokenizer).parent_path() / "tokenizer_config.json";
+    if (kind_of(config) == PathKind::file) {
+      const nlohmann::json beside = read_json_file(config);
+      const nlohmann::json token = beside.is_object() ? beside.value("eos_token", nlohmann::json()) : nlohmann::json();
+      if (token.is_string()) names = {token.get<std::string>()};
+      if (token.is_object() && token.contains("content") && token["content"].is_string())
+        names = {token["content"].get<std::string>()};
+    }
+  }
+  for (const std::string& name : names)
+    if (const auto id = tokenizer.find(name)) return id;
+  throw UserError(format("the tokenizer '{}' has no token {} for the end of a text (--append-eos needs one); give --eos-token",
+                         options.tokenizer, excerpt(fmt::to_string(fmt::join(names, ", ")))));
 }
 
 /// Where --train-bpe writes.
@@ -126,10 +134,12 @@ std::filesystem::path new_tokenizer(const TokenizeOptions& options, const Option
   return path;
 }
 
-/// Learns a tokenizer from the text and writes it.
-void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, std::string_view text) {
+/// Learns a tokenizer from the first `bytes` of the text and writes it.
+void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, TextSource& text, std::uint64_t bytes) {
   BpeTrainer trainer(vocab_size, {"<|endoftext|>"});
-  trainer.add(text);
+  PieceReader pieces(text, 0, bytes, BpeTrainer::cuts(), false);
+  TextPiece piece;
+  while (pieces.next(piece)) trainer.add(std::string_view(piece.text).substr(piece.cut));
   const nlohmann::ordered_json learned = trainer.train();
   std::error_code ignored;  // writing says so
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
@@ -145,6 +155,10 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
   if (options.out.empty()) throw UserError("no --out (there is nowhere to write to); give --out FILE");
   if (table.given("valid-fraction") && options.valid_out.empty())
     throw UserError("--valid-fraction without --valid-out (nothing is held out); give --valid-out FILE too");
+  if (options.append_eos && options.tokenizer == "bytes")
+    throw UserError("--append-eos with bytes (all 256 are text, none is left for the end of one); give a --tokenizer");
+  if (!options.eos_token.empty() && !options.append_eos)
+    throw UserError("--eos-token without --append-eos (no such token is put anywhere); give --append-eos too");
   if (!options.valid_out.empty() && same_file(options.out, options.valid_out))
     throw UserError("--out and --valid-out are the same file (one would replace the other); give two names");
   bool stdin_used = false;
@@ -160,29 +174,51 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
             format("'{}' is both text and output (the text would be lost); give another name for the output", text));
   }
 
-  const std::filesystem::path learned = options.train_bpe > 0 ? new_tokenizer(options, table) : "";
   std::unique_ptr<Tokenizer> tokenizer = options.train_bpe > 0 ? nullptr : open_tokenizer(options.tokenizer);
-  std::string text;
-  for (const std::string& path : options.texts) append_bytes(path, text);
-  if (!tokenizer || tokenizer->needs_utf8()) warn_of_replacements(text);
-  const std::string_view all = text;
-  const std::size_t cut = options.valid_out.empty() ? text.size() : start_of_tail(text, options.valid_fraction);
-  if (!options.valid_out.empty() && (cut < 2 || text.size() - cut < 2))
-    throw UserError(format(
-        "{} bytes cannot be divided into {:g} and the rest (each part needs at least two tokens); use more text or another "
-        "--valid-fraction",
-        text.size(), options.valid_fraction));
-  if (!tokenizer) {
-    train_tokenizer(learned, options.train_bpe, all.substr(0, cut));
-    tokenizer = open_tokenizer(learned.string());
+  TextSource text(options.texts);
+  const bool can_go_on = text.is_of_files();
+  const bool holds_out = !options.valid_out.empty();
+  if (holds_out || options.train_bpe > 0)  // both need all of it first
+    text.copy_streams(options.out.has_parent_path() ? options.out.parent_path() : ".");
+  std::optional<std::uint64_t> tail;
+  if (holds_out) {
+    tail = start_of_tail(text, options.valid_fraction);
+    if (*tail < 2 || text.size() - *tail < 2)
+      throw UserError(format(
+          "{} bytes cannot be divided into {:g} and the rest (each part needs at least two tokens); use more text or another "
+          "--valid-fraction",
+          text.size(), options.valid_fraction));
   }
-  const std::size_t tokens = write_tokens(*tokenizer, all.substr(0, cut), options.out);
-  fmt::print("{}: {} tokens (vocabulary {})\n", options.out.string(), tokens, tokenizer->vocab_size());
-  if (!options.valid_out.empty()) {
-    const std::size_t held_out = write_tokens(*tokenizer, all.substr(cut), options.valid_out);
-    fmt::print("{}: {} tokens, the last {:.2f} % of the text\n", options.valid_out.string(), held_out,
-               100.0 * static_cast<double>(text.size() - cut) / static_cast<double>(text.size()));
-  }
+
+  // What a killed run must have in common with this one to be gone on with, beside its tokenizer.
+  nlohmann::ordered_json same = {{"version", version_string()},
+                                 {"tokenizer", options.tokenizer},
+                                 {"train_bpe", options.train_bpe},
+                                 {"append_eos", options.append_eos ? options.eos_token : "no"},
+                                 {"shard_tokens", options.shard_size},
+                                 {"valid_out", holds_out ? std::filesystem::absolute(options.valid_out).string() : ""},
+                                 {"tail", tail ? nlohmann::ordered_json(*tail) : nlohmann::ordered_json()}};
+  if (can_go_on) same["texts"] = text.identity();
+  JobNotes notes(options.out.string() + ".resume", same, can_go_on ? options.save_interval_s : 0);
+  if (options.train_bpe > 0 && !notes.found())
+    train_tokenizer(new_tokenizer(options, table), options.train_bpe, text, tail.value_or(text.size()));
+  if (!tokenizer) tokenizer = open_tokenizer(options.tokenizer);
+  notes.compare_tokenizer(find_tokenizer(options.tokenizer));
+
+  const std::size_t threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
+  TokenizeJob job(*tokenizer, text, tail, notes,
+                  {.out = options.out,
+                   .valid_out = options.valid_out,
+                   .shard_tokens = options.shard_size,
+                   .end_of_text = options.append_eos ? find_end_of_text(*tokenizer, options) : std::nullopt,
+                   .threads = threads,
+                   .note_at_once = options.train_bpe > 0});
+  const TokenizeResult done = job.run();
+  for (const WrittenFile& file : done.train)
+    fmt::print("{}: {} tokens (vocabulary {})\n", file.path.string(), file.tokens, tokenizer->vocab_size());
+  for (const WrittenFile& file : done.valid)
+    fmt::print("{}: {} tokens, the last {:.2f} % of the text\n", file.path.string(), file.tokens,
+               100.0 * static_cast<double>(text.size() - *tail) / static_cast<double>(text.size()));
   return exit_code::done;
 }
 

@@ -1,6 +1,7 @@
 #include "text/normalizer.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <memory>
 
 #include <unicode/bytestream.h>
@@ -79,6 +80,25 @@ std::string Normalizer::operator()(std::string text) const {
   return text;
 }
 
+void Normalizer::note_replacement(const nlohmann::json& pattern, const std::string& with) {
+  const bool becomes_space = with == " " || with == "\xE2\x96\x81";
+  if (pattern.contains("Regex")) {
+    const std::string expression = part_text(pattern, "Regex");
+    const bool is_of_spaces = expression == R"(\s+)" || expression == R"(\s)" || expression == " +" || expression == " {2,}";
+    keeps_cuts_ = keeps_cuts_ && is_of_spaces && becomes_space;
+    changes_spaces_ = changes_line_ends_ = true;
+    return;
+  }
+  const std::string what = part_text(pattern, "String");
+  const bool has_spaces = what.find(' ') != std::string::npos, has_line_ends = what.find('\n') != std::string::npos;
+  keeps_cuts_ =
+      keeps_cuts_ && (has_spaces || has_line_ends
+                          ? what.find_first_not_of(" \n") == std::string::npos && becomes_space
+                          : std::none_of(what.begin(), what.end(), [](unsigned char c) { return std::isalnum(c) != 0; }));
+  changes_spaces_ = changes_spaces_ || has_spaces;
+  changes_line_ends_ = changes_line_ends_ || has_line_ends;
+}
+
 void Normalizer::add(const nlohmann::json& description) {
   if (description.is_null()) return;
   const std::string type = part_type(description, "normalizer");
@@ -99,8 +119,10 @@ void Normalizer::add(const nlohmann::json& description) {
     steps_.push_back(
         [what = part_text(description, "prepend")](const std::string& text) { return text.empty() ? text : what + text; });
   } else if (type == "Replace") {
-    steps_.push_back([pattern = std::make_shared<Pattern>(part_pattern(description)),
-                      with = part_text(description, "content")](const std::string& text) {
+    const auto pattern = std::make_shared<Pattern>(part_pattern(description));
+    const std::string with = part_text(description, "content");
+    note_replacement(description["pattern"], with);
+    steps_.push_back([pattern, with](const std::string& text) {
       std::vector<TextRange> matches;
       pattern->find_all(text, matches);
       require_sane_growth(text.size(), text.size() + matches.size() * with.size());

@@ -19,12 +19,20 @@ class Normalizer {
   explicit Normalizer(const nlohmann::json& description);
 
   bool empty() const { return steps_.empty(); }
+  /// Whether a text may be cut behind an ASCII letter or digit and before a space or line feed: what is made of the parts is
+  /// then what is made of the whole, but for what is put before them. Spaces and line feeds become such, or U+2581.
+  bool keeps_cuts() const { return keeps_cuts_; }
+  /// Whether spaces, or line feeds, may become something else.
+  bool changes_spaces() const { return changes_spaces_; }
+  bool changes_line_ends() const { return changes_line_ends_; }
   std::string operator()(std::string text) const;
 
  private:
   void add(const nlohmann::json& description);
+  void note_replacement(const nlohmann::json& pattern, const std::string& with);
 
   std::vector<Step> steps_;
+  bool keeps_cuts_ = true, changes_spaces_ = false, changes_line_ends_ = false;
 };
 
 }  // namespace fsdp

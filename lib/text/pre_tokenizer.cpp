@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "text/json_parts.hpp"
+#include "text/text_cuts.hpp"
 
 namespace fsdp {
 
@@ -143,6 +144,19 @@ Pieces PreTokenizer::operator()(std::string text, bool begins_text) const {
   return pieces;
 }
 
+void PreTokenizer::note_cuts(const nlohmann::json& pattern, bool isolates, bool keeps_matches) {
+  const bool is_regex = pattern.contains("Regex");
+  const std::string what = part_text(pattern, is_regex ? "Regex" : "String");
+  if (is_regex && (isolates || keeps_matches) && ends_words(what)) {
+    cuts_at_space_ = cuts_at_line_end_ = true;
+  } else if (is_regex) {  // digits by themselves, or by threes
+    keeps_cuts_ =
+        keeps_cuts_ && isolates && (what == R"(\p{N})" || what == R"(\p{N}{1,3})" || what == R"(\d)" || what == "[0-9]");
+  } else {
+    keeps_cuts_ = keeps_cuts_ && isolates && what.find_first_of(" \n") == std::string::npos;
+  }
+}
+
 void PreTokenizer::add(const nlohmann::json& description) {
   if (description.is_null()) return;
   const std::string type = part_type(description, "pre-tokenizer");
@@ -151,22 +165,32 @@ void PreTokenizer::add(const nlohmann::json& description) {
     for (const auto& part : part_list(description, "pretokenizers")) add(part);
   } else if (type == "ByteLevel") {
     if (part_flag(description, "add_prefix_space", true)) steps_.push_back(prepend_space);
-    if (part_flag(description, "use_regex", true)) steps_.push_back(split(Pattern(gpt2_words), Behavior::isolated));
+    if (part_flag(description, "use_regex", true)) {
+      steps_.push_back(split(Pattern(gpt2_words), Behavior::isolated));
+      cuts_at_space_ = cuts_at_line_end_ = true;
+    }
     to_bytes_ = true;
   } else if (type == "Split") {
-    steps_.push_back(split(part_pattern(description), behavior_of(description), part_flag(description, "invert", false)));
+    const Behavior behavior = behavior_of(description);
+    const bool invert = part_flag(description, "invert", false);
+    steps_.push_back(split(part_pattern(description), behavior, invert));
+    note_cuts(description.at("pattern"), behavior == Behavior::isolated && !invert, behavior == Behavior::removed && invert);
   } else if (type == "Digits") {
     steps_.push_back(split(Pattern(R"(\p{N})"),
                            part_flag(description, "individual_digits", false) ? Behavior::isolated : Behavior::contiguous));
   } else if (type == "WhitespaceSplit") {
     steps_.push_back(split(Pattern(R"(\s)"), Behavior::removed));
+    cuts_at_space_ = cuts_at_line_end_ = true;
   } else if (type == "Metaspace") {
     const std::string sign = part_text(description, "replacement");
     if (sign.empty() || sign.size() > 4) throw unknown_part("replacement", sign);  // one character
     const std::string scheme = description.contains("prepend_scheme")             ? part_text(description, "prepend_scheme")
                                : part_flag(description, "add_prefix_space", true) ? "always"
                                                                                   : "never";
-    steps_.push_back(metaspace(sign, scheme, part_flag(description, "split", true)));
+    const bool splits = part_flag(description, "split", true);
+    steps_.push_back(metaspace(sign, scheme, splits));
+    cuts_at_space_ = cuts_at_space_ || splits;
+    keeps_cuts_ = keeps_cuts_ && sign == "\xE2\x96\x81";
   } else {
     throw unknown_part("pre-tokenizer", type);
   }

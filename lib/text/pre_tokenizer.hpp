@@ -28,14 +28,22 @@ class PreTokenizer {
 
   /// Whether pieces are bytes from then on, and not characters.
   bool to_bytes() const { return to_bytes_; }
+  /// Whether a text may be cut behind a letter or digit and before a space or line feed: the other pieces stay as they are
+  /// then.
+  bool keeps_cuts() const { return keeps_cuts_; }
+  /// Whether a piece ends there always: before a space, before a line feed.
+  bool cuts_at_space() const { return cuts_at_space_; }
+  bool cuts_at_line_end() const { return cuts_at_line_end_; }
   /// Pieces of UTF-8.
   Pieces operator()(std::string text, bool begins_text) const;
 
  private:
   void add(const nlohmann::json& description);
+  void note_cuts(const nlohmann::json& pattern, bool isolates, bool keeps_matches);
 
   std::vector<Step> steps_;
   bool to_bytes_ = false;
+  bool keeps_cuts_ = true, cuts_at_space_ = false, cuts_at_line_end_ = false;
 };
 
 }  // namespace fsdp

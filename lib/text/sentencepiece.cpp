@@ -22,6 +22,7 @@ class SentencePieceTokenizer : public Tokenizer {
       throw UserError(format("'{}' is no model of SentencePiece ({}); give a tokenizer.model or a tokenizer.json",
                              file.string(), excerpt(status.ToString())));
     if (const int bos = processor_.bos_id(); bos >= 0) before_.push_back(bos);
+    find_cuts();
   }
 
   using Tokenizer::encode;
@@ -38,6 +39,7 @@ class SentencePieceTokenizer : public Tokenizer {
     const int id = processor_.PieceToId(absl::string_view(token.data(), token.size()));
     return processor_.IdToPiece(id) == token ? std::optional<TokenId>(id) : std::nullopt;
   }
+  const CutRules& cuts() const override { return cuts_; }
   const std::vector<TokenId>& before_text() const override { return before_; }
   const std::vector<TokenId>& behind_text() const override { return behind_; }
   std::string description() const override { return format("SentencePiece of {} tokens", vocab_size()); }
@@ -81,8 +83,22 @@ class SentencePieceTokenizer : public Tokenizer {
     bool begins_ = true;
   };
 
+  /// Spaces are U+2581 to the model, and line feeds that, too, or themselves.
+  void find_cuts() {
+    for (int id = 0; id < processor_.GetPieceSize(); ++id)
+      for (const char* const space : {" ", "\n", "\xE2\x96\x81"})
+        if (reaches_across(processor_.IdToPiece(id), space)) return;
+    cuts_.at_space = cuts_.at_line_end = true;
+    // Characters that are no tokens join those beside them.
+    for (int c = 0; c < 128; ++c) {
+      const char text = static_cast<char>(c);
+      cuts_.not_behind[static_cast<std::size_t>(c)] = processor_.IsUnknown(processor_.PieceToId(absl::string_view(&text, 1)));
+    }
+  }
+
   sp::SentencePieceProcessor processor_;
   std::vector<TokenId> before_, behind_;
+  CutRules cuts_;
 };
 
 /// Every character of two and three bytes, and some others, a few hundred to a line.

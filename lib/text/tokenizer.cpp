@@ -24,6 +24,7 @@ class ByteTokenizer : public Tokenizer {
   }
   const std::vector<TokenId>& before_text() const override { return none_; }
   const std::vector<TokenId>& behind_text() const override { return none_; }
+  const CutRules& cuts() const override { return cuts_; }
   std::string description() const override { return "bytes"; }
 
  private:
@@ -42,6 +43,7 @@ class ByteTokenizer : public Tokenizer {
     std::string open;
   };
   std::vector<TokenId> none_;
+  const CutRules cuts_ = {.anywhere = true};
 };
 
 }  // namespace
@@ -50,6 +52,14 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text) const {
   std::vector<TokenId> ids;
   encode(text, ids);
   return ids;
+}
+
+void Tokenizer::encode_rest(std::string_view text, std::size_t cut, std::vector<TokenId>& ids) const {
+  if (cut == 0) return encode(text, ids);
+  const std::size_t before = encode(text.substr(0, cut)).size();
+  const std::vector<TokenId> all = encode(text);
+  expect(before <= all.size(), "tokens do not reach across a cut");
+  ids.insert(ids.end(), all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
 }
 
 std::string Tokenizer::decode(const std::vector<TokenId>& ids) const {
@@ -62,8 +72,8 @@ std::string Tokenizer::decode(const std::vector<TokenId>& ids) const {
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
-  if (name == "bytes") return make_byte_tokenizer();
+std::filesystem::path find_tokenizer(const std::string& name) {
+  if (name == "bytes") return {};
   std::filesystem::path path = name;
   switch (kind_of(path)) {
     case PathKind::missing:
@@ -83,6 +93,12 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
     case PathKind::other:
       break;
   }
+  return path;
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
+  const std::filesystem::path path = find_tokenizer(name);
+  if (path.empty()) return make_byte_tokenizer();
   const InputFile file(path);
   char first = 0;
   if (file.size() > 0) file.read(0, &first, 1);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "text/bpe.hpp"
+#include "text/text_cuts.hpp"
 
 namespace fsdp {
 
@@ -32,6 +33,9 @@ class Tokenizer {
   /// behind it. What is not UTF-8 counts as U+FFFD, as if the text had been read with errors="replace".
   virtual void encode(std::string_view text, std::vector<TokenId>& ids) const = 0;
   virtual std::unique_ptr<TokenDecoder> make_decoder() const = 0;
+  /// Where texts may be cut for it: the tokens of a text are those of text[:cut] by encode(), and then those that encode_rest()
+  /// gives of what follows.
+  virtual const CutRules& cuts() const = 0;
 
   /// Whether bytes that are not UTF-8 become something else.
   virtual bool needs_utf8() const { return true; }
@@ -46,6 +50,9 @@ class Tokenizer {
   virtual std::string description() const = 0;
 
   std::vector<TokenId> encode(std::string_view text) const;
+  /// Appends the tokens of text[cut:], as they are in a text that goes on there. `text` begins with the character before the
+  /// cut, or `cut` is 0 and nothing stands before it.
+  void encode_rest(std::string_view text, std::size_t cut, std::vector<TokenId>& ids) const;
   std::string decode(const std::vector<TokenId>& ids) const;
 };
 
@@ -57,6 +64,8 @@ std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file
 /// A model of SentencePiece (Kudo and Richardson 2018), run by its own library. Throws UserError.
 std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file);
 
+/// The file that open_tokenizer() opens; empty for bytes. Throws UserError if there is none.
+std::filesystem::path find_tokenizer(const std::string& name);
 /// "bytes", a tokenizer.json, a tokenizer.model, or a folder with one of them (the first, if both). Throws UserError.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name);
 

@@ -84,6 +84,7 @@ class JsonTokenizer : public Tokenizer {
         pre_tokenizer_(value(file, "pre_tokenizer")),
         bpe_(read_model(value(file, "model"))) {
     read_added_tokens(value(file, "added_tokens"));
+    find_cuts();
     read_post_processor(value(file, "post_processor"));
     read_decoder(value(file, "decoder"));
     for (const AddedToken& token : added_)
@@ -103,6 +104,7 @@ class JsonTokenizer : public Tokenizer {
     }
   }
   std::unique_ptr<TokenDecoder> make_decoder() const override { return std::make_unique<JsonDecoder>(spelling_); }
+  const CutRules& cuts() const override { return cuts_; }
   std::size_t vocab_size() const override { return names_.size(); }
   std::optional<TokenId> find(std::string_view token) const override {
     const auto found = ids_.find(token);
@@ -236,6 +238,37 @@ class JsonTokenizer : public Tokenizer {
     for (std::size_t id = 0; id < names_.size(); ++id) ids_.emplace(names_[id], narrow<TokenId>(id));
   }
 
+  /// A section of the text, between added tokens, may be cut where all its steps allow that, and a piece ends there or no token
+  /// of the model reaches across. What is put before a section is no matter: there is a character before the cut.
+  void find_cuts() {
+    if (!normalizer_.keeps_cuts() || !pre_tokenizer_.keeps_cuts()) return;
+    constexpr std::string_view sign = "\xE2\x96\x81";
+    for (const AddedToken& token : added_) {
+      const std::string& text = token.content;
+      const auto is_there = [&](std::string_view space) { return reaches_across(text, space); };
+      if (is_there(" ") || is_there("\n") || (token.normalized && is_there(sign))) return;
+      if (token.single_word && is_space(static_cast<unsigned char>(text[0]))) return;  // it looks at what stands before it
+      // Behind a token a section begins, and some take the spaces that follow.
+      cuts_.not_behind[static_cast<unsigned char>(text.back())] = true;
+      if (const std::string normal = token.normalized ? normalizer_(text) : ""; !normal.empty())
+        cuts_.not_behind[static_cast<unsigned char>(normal.back())] = true;
+    }
+    cuts_.at_space = cuts_.at_line_end = true;
+    const bool pieces_end = pre_tokenizer_.cuts_at_space() && pre_tokenizer_.cuts_at_line_end() &&
+                            !normalizer_.changes_spaces() && !normalizer_.changes_line_ends();
+    if (!pieces_end) {
+      for (const std::string& token : bpe_.tokens()) {
+        if (reaches_across(token, " ") || reaches_across(token, sign)) cuts_.at_space = false;
+        if (reaches_across(token, "\n")) cuts_.at_line_end = false;
+      }
+      // Characters that are no tokens vanish, or join those beside them.
+      for (int c = 0; c < 128; ++c)
+        if (!bpe_.find(std::string(1, static_cast<char>(c)))) cuts_.not_behind[static_cast<std::size_t>(c)] = true;
+    }
+    if (normalizer_.changes_line_ends()) cuts_.at_line_end = cuts_.at_line_end && cuts_.at_space;  // they become spaces
+    cuts_.behind_any_letter = normalizer_.empty() && pieces_end;
+  }
+
   void read_post_processor(const Json& part) {
     if (part.is_null()) return;
     const std::string type = part_type(part, "post-processor");
@@ -318,6 +351,7 @@ class JsonTokenizer : public Tokenizer {
   AddedTokens as_they_are_, when_normalized_;
   std::vector<TokenId> before_, behind_;
   Spelling spelling_;
+  CutRules cuts_;
   Vocabulary ids_;
 };
 

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "text/added_tokens.hpp"
+#include "text/text_cuts.hpp"
 
 namespace fsdp {
 
@@ -21,6 +22,8 @@ class BpeTrainer {
   BpeTrainer(std::size_t vocab_size, std::vector<std::string> special_tokens);
   /// Counts the words of a text; what is not UTF-8 counts as U+FFFD.
   void add(std::string_view text);
+  /// Where a text can be cut so that its parts, added one by one, count as the whole.
+  static CutRules cuts() { return {.at_space = true, .at_line_end = true, .behind_any_letter = true}; }
   /// The tokenizer in the form of tokenizer.json. Each token that is learned joins the two neighbours that are most often side
   /// by side in words, those with the lower ids where several are; it ends early when none are so twice (Sennrich et al. 2016,
   /// algorithm 1). The same texts give the same tokenizer, in whatever order they come.

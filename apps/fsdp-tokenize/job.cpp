@@ -1,0 +1,201 @@
+#include "fsdp-tokenize/job.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <unistd.h>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/program.hpp"
+#include "base/progress.hpp"
+#include "files/checksum.hpp"
+#include "files/json.hpp"
+#include "files/output_file.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+
+}  // namespace
+
+PieceReader::PieceReader(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules,
+                         bool documents, bool behind_cut)
+    : text_(text), end_(end), rules_(rules), documents_(documents), at_(begin) {
+  if (!text.is_of_files()) return;  // read from the beginning, once
+  text_.seek(begin);
+  if (!behind_cut || rules.anywhere || begin == 0) return;
+  const std::size_t most = std::min<std::uint64_t>(begin, 4);
+  const std::string around = text_.read_at(begin - most, most);
+  before_ = character_before(around, around.size());
+  buffer_ = around.substr(around.size() - before_);
+}
+
+void PieceReader::fill(std::size_t bytes) {
+  while (!at_end_ && !document_ends_ && buffer_.size() - before_ < bytes) {
+    std::size_t more = bytes - (buffer_.size() - before_);
+    const std::uint64_t read_to = at_ + buffer_.size() - before_;
+    if (end_) more = std::min<std::uint64_t>(more, *end_ - read_to);
+    if (more == 0) {
+      at_end_ = true;
+    } else if (text_.read(buffer_, more) == 0) {
+      at_end_ = !text_.next();
+      document_ends_ = documents_;
+    }
+  }
+}
+
+bool PieceReader::next(TextPiece& piece) {
+  for (std::size_t bytes = piece_bytes;; bytes *= 2) {
+    fill(bytes);
+    const bool is_last = at_end_ || document_ends_;
+    const std::size_t cut = is_last ? buffer_.size() : last_cut(buffer_, before_, rules_);
+    if (cut == 0 && !is_last) continue;
+    if (cut == before_ && !document_ends_) return false;
+    piece.cut = before_;
+    piece.end = at_ + cut - before_;
+    // A text that ends with the part ends there, too.
+    piece.ends_document = documents_ && (document_ends_ || (end_ && piece.end == *end_ && text_.begins_at(*end_)));
+    piece.text = buffer_.substr(0, cut);
+    at_ = piece.end;
+    before_ = is_last || rules_.anywhere ? 0 : character_before(buffer_, cut);
+    buffer_.erase(0, cut - before_);
+    document_ends_ = false;
+    return true;
+  }
+}
+
+JobNotes::JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s)
+    : path_(std::move(path)), same_(std::move(same)), interval_s_(interval_s) {
+  if (kind_of(path_) == PathKind::file) read();
+}
+
+void JobNotes::read() {
+  const std::string text = read_text_file(path_);
+  nlohmann::json notes = check_seal(text) == Seal::right ? parse_json(text) : nlohmann::json();
+  if (!notes.is_object() || !notes.contains("same") || !notes.contains("progress") || !notes.contains("tokenizer_sum"))
+    return start_anew("what is noted there is damaged");
+  for (const auto& [key, value] : same_.items())
+    if (!notes["same"].contains(key) || notes["same"][key] != nlohmann::json(value))
+      return start_anew(format("it differs in {}", key));
+  if (!same_.contains("texts")) return start_anew("its text came from a pipe");
+  tokenizer_found_ = notes["tokenizer_sum"].is_string() ? notes["tokenizer_sum"].get<std::string>() : "";
+  found_ = notes["progress"];
+}
+
+void JobNotes::compare_tokenizer(const std::filesystem::path& file) {
+  const std::string sum = file.empty() ? "bytes" : checksum_text(sum_file(file).checksum);
+  if (found_ && tokenizer_found_ != sum) start_anew("the tokenizer was another one then");
+  tokenizer_found_ = sum;
+}
+
+void JobNotes::start_anew(const std::string& why) {
+  found_.reset();
+  print_warnings({format("{} is of a run that cannot be gone on with ({}); all is tokenized anew", path_.string(), why)});
+}
+
+void JobNotes::write(const nlohmann::json& progress) {
+  if (interval_s_ == 0) return;
+  write_text_file_durably(path_, seal_json({{"same", same_}, {"tokenizer_sum", tokenizer_found_}, {"progress", progress}}));
+  timer_.restart();
+}
+
+void JobNotes::remove() { check_errno(::unlink(path_.c_str()) == 0 || errno == ENOENT, "remove " + path_.string()); }
+
+TokenizeJob::TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,
+                         const JobOutput& output)
+    : tokenizer_(tokenizer), text_(text), tail_(tail), notes_(notes), output_(output) {}
+
+void TokenizeJob::open_writers() {
+  const auto open = [&](const std::filesystem::path& path, const char* state) {
+    return make_llmc_writer(path, tokenizer_.vocab_size(), output_.shard_tokens,
+                            notes_.found() ? notes_.found()->at(state) : nlohmann::json());
+  };
+  if (notes_.found()) {
+    try {
+      const nlohmann::json& found = *notes_.found();
+      at_ = found.at("at").get<std::uint64_t>();
+      tokens_ = found.at("tokens").get<std::uint64_t>();
+      replaced_ = found.at("replaced").get<std::uint64_t>();
+      first_replaced_ = found.at("first_replaced").get<std::uint64_t>();
+      train_ = open(output_.out, "train");
+      if (tail_) valid_ = open(output_.valid_out, "valid");
+      fmt::print(stderr, "going on after {} of {}, {} tokens\n", format_bytes(static_cast<double>(at_)),
+                 format_bytes(static_cast<double>(text_.size())), tokens_);
+      return;
+    } catch (const DamagedError& error) {
+      notes_.start_anew(error.what());
+    } catch (const nlohmann::json::exception&) {
+      notes_.start_anew("what is noted there is damaged");
+    }
+    at_ = tokens_ = replaced_ = first_replaced_ = 0;
+    train_.reset();
+    valid_.reset();
+  }
+  train_ = open(output_.out, "train");
+  if (tail_) valid_ = open(output_.valid_out, "valid");
+  notes_.remove();  // now that no other process writes the same files
+  if (output_.note_at_once) save();
+}
+
+TokenizeResult TokenizeJob::run() {
+  open_writers();
+  if (!tail_ || at_ < *tail_) run_part(*train_, 0, tail_);
+  if (tail_) run_part(*valid_, *tail_, std::nullopt);
+  TokenizeResult done;
+  done.train = train_->finish();
+  if (valid_) done.valid = valid_->finish();
+  notes_.remove();
+  warn_of_replacements();
+  return done;
+}
+
+void TokenizeJob::run_part(TokenWriter& writer, std::uint64_t begin, std::optional<std::uint64_t> end) {
+  const bool documents = output_.end_of_text.has_value();
+  const std::uint64_t from = std::max(begin, at_);
+  std::optional<double> all;
+  if (text_.is_of_files()) all = static_cast<double>(text_.size());
+  ProgressBar bar("tokenizing", ProgressBar::Unit::bytes);
+  const auto show = [&](double done) {
+    if (all) bar.update(done, *all);
+  };
+  ParallelEncoder encoder(tokenizer_, output_.threads, [&](EncodedPiece piece) {
+    if (piece.replaced > 0 && replaced_ == 0) first_replaced_ = at_ + piece.first_replaced;
+    replaced_ += piece.replaced;
+    if (piece.ends_document && output_.end_of_text) piece.ids.push_back(*output_.end_of_text);
+    writer.add(piece.ids);
+    if (piece.ends_document) writer.end_document();
+    at_ = piece.end;
+    tokens_ += piece.ids.size();
+    show(static_cast<double>(at_));
+    if (notes_.due()) save();
+  });
+  const bool behind_cut = from > begin && !(documents && text_.begins_at(from));
+  PieceReader pieces(text_, from, end, tokenizer_.cuts(), documents, behind_cut);
+  show(static_cast<double>(from));
+  TextPiece piece;
+  while (pieces.next(piece)) encoder.add(std::move(piece));
+  encoder.finish();
+  bar.clear();
+  if (!documents) writer.end_document();
+}
+
+void TokenizeJob::save() {
+  nlohmann::json progress = {{"at", at_}, {"tokens", tokens_}, {"replaced", replaced_}, {"first_replaced", first_replaced_}};
+  progress["train"] = train_->save();
+  progress["valid"] = valid_ ? valid_->save() : nlohmann::json();
+  notes_.write(progress);
+}
+
+void TokenizeJob::warn_of_replacements() const {
+  if (replaced_ == 0) return;
+  print_warnings(
+      {format("the text is not UTF-8 throughout ({} times it is not, first after {} bytes); tokens are made as if U+FFFD "
+              "stood there, as other programs do; look whether it is in another encoding",
+              replaced_, first_replaced_)});
+}
+
+}  // namespace fsdp

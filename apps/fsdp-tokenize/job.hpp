@@ -1,0 +1,109 @@
+// Tokenizes a text into files, and goes on with what a killed process has left.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/timer.hpp"
+#include "data/token_writer.hpp"
+#include "fsdp-tokenize/text_source.hpp"
+#include "text/parallel_encoder.hpp"
+#include "text/text_cuts.hpp"
+#include "text/tokenizer.hpp"
+
+namespace fsdp {
+
+/// A text in pieces of about a megabyte, each cut where the rules allow it; longer where there is no such place.
+class PieceReader {
+ public:
+  /// The part [begin, end) of the text, which was cut at `begin` by the rules if `behind_cut`; `end` is empty for all that
+  /// follows. With `documents` a piece ends with each text.
+  PieceReader(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules, bool documents,
+              bool behind_cut = false);
+  /// False at the end. `piece` is then what it was.
+  bool next(TextPiece& piece);
+
+ private:
+  void fill(std::size_t bytes);
+
+  TextSource& text_;
+  std::optional<std::uint64_t> end_;
+  CutRules rules_;
+  bool documents_, at_end_ = false, document_ends_ = false;
+  std::string buffer_;      // what was read, behind the character before it
+  std::size_t before_ = 0;  // bytes of that character
+  std::uint64_t at_;        // where the rest of the buffer begins in the text
+};
+
+/// What is known of a job on the disk, in a file beside its output.
+class JobNotes {
+ public:
+  /// `same` is what a job must have in common with this one to be gone on with. Nothing is written if `interval_s` is 0. Says
+  /// on stderr why what is there is of no use.
+  JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s);
+
+  /// What was written last, or nothing: then the job begins anew.
+  const std::optional<nlohmann::json>& found() const { return found_; }
+  /// The tokenizer's file (none for bytes) belongs to what must be the same.
+  void compare_tokenizer(const std::filesystem::path& file);
+  /// Another reason for that. Says it.
+  void start_anew(const std::string& why);
+  bool due() const { return interval_s_ > 0 && timer_.seconds() >= interval_s_; }
+  void write(const nlohmann::json& progress);
+  void remove();
+
+ private:
+  void read();
+
+  std::filesystem::path path_;
+  nlohmann::ordered_json same_;
+  double interval_s_;
+  std::optional<nlohmann::json> found_;
+  std::string tokenizer_found_;
+  Timer timer_;
+};
+
+struct JobOutput {
+  std::filesystem::path out, valid_out;
+  std::uint64_t shard_tokens = most_llmc_tokens;
+  std::optional<TokenId> end_of_text = {};  // follows each document; without one the texts are one document
+  std::size_t threads = 1;
+  bool note_at_once = false;  // before anything is tokenized: going on needs it from then on
+};
+
+struct TokenizeResult {
+  std::vector<WrittenFile> train, valid;
+};
+
+class TokenizeJob {
+ public:
+  /// From `tail` on the text is held out. The references must outlive this.
+  TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,
+              const JobOutput& output);
+  TokenizeResult run();
+
+ private:
+  void open_writers();
+  void run_part(TokenWriter& writer, std::uint64_t begin, std::optional<std::uint64_t> end);
+  void save();
+  void warn_of_replacements() const;
+
+  const Tokenizer& tokenizer_;
+  TextSource& text_;
+  std::optional<std::uint64_t> tail_;
+  JobNotes& notes_;
+  JobOutput output_;
+  std::unique_ptr<TokenWriter> train_, valid_;
+  std::uint64_t at_ = 0;  // all before it is tokenized and with the writers
+  std::uint64_t tokens_ = 0;
+  std::uint64_t replaced_ = 0, first_replaced_ = 0;
+};
+
+}  // namespace fsdp

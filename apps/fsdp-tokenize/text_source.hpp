@@ -1,0 +1,53 @@
+// Texts one after the other, as one: read by position where all are files, else once from the beginning.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "files/input_file.hpp"
+
+namespace fsdp {
+
+class TextSource {
+ public:
+  /// '-' is standard input. Throws UserError for what cannot be read or is empty.
+  explicit TextSource(const std::vector<std::string>& names);
+  TextSource(TextSource&&) noexcept;
+  ~TextSource();
+
+  /// Whether all are files, so that the sizes are known and the text can be read again.
+  bool is_of_files() const;
+  /// Copies what is no file into files in `folder`, whose names are removed at once: then all are.
+  void copy_streams(const std::filesystem::path& folder);
+
+  /// All bytes. Requires files, as the next four do.
+  std::uint64_t size() const;
+  /// Bytes of the whole text, `bytes` or those up to its end.
+  std::string read_at(std::uint64_t offset, std::size_t bytes) const;
+  /// read() goes on there.
+  void seek(std::uint64_t offset);
+  /// Whether some text begins there.
+  bool begins_at(std::uint64_t offset) const;
+  /// Names, sizes and times of last writing: what tells whether these are the same texts as another time.
+  nlohmann::ordered_json identity() const;
+
+  /// Appends up to `bytes` of the present text. Returns how many; 0 at its end.
+  std::size_t read(std::string& to, std::size_t bytes);
+  /// Begins the next text; false if there is none.
+  bool next();
+
+ private:
+  struct Text;
+  std::vector<Text> texts_;
+  std::size_t present_ = 0;
+  std::uint64_t at_ = 0;  // in the present text
+};
+
+}  // namespace fsdp

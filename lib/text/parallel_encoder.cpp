@@ -1,0 +1,43 @@
+#include "text/parallel_encoder.hpp"
+
+#include <string_view>
+#include <utility>
+
+#include "base/error.hpp"
+#include "text/utf8.hpp"
+
+namespace fsdp {
+
+ParallelEncoder::ParallelEncoder(const Tokenizer& tokenizer, std::size_t threads, Take take)
+    : tokenizer_(tokenizer), threads_(threads), take_(std::move(take)) {
+  expect(threads > 0, "some thread tokenizes");
+}
+
+void ParallelEncoder::add(TextPiece piece) {
+  if (threads_ == 1) return take_(encode(piece));
+  if (under_way_.size() == threads_) take_first();
+  under_way_.push_back(std::async(std::launch::async, [this, piece = std::move(piece)] { return encode(piece); }));
+}
+
+void ParallelEncoder::finish() {
+  while (!under_way_.empty()) take_first();
+}
+
+void ParallelEncoder::take_first() {
+  EncodedPiece piece = under_way_.front().get();
+  under_way_.pop_front();
+  take_(std::move(piece));
+}
+
+EncodedPiece ParallelEncoder::encode(const TextPiece& piece) const {
+  EncodedPiece encoded{.ids = {}, .end = piece.end, .ends_document = piece.ends_document};
+  if (tokenizer_.needs_utf8()) {
+    const std::string_view own = std::string_view(piece.text).substr(piece.cut);
+    encoded.first_replaced = valid_until(own);
+    if (encoded.first_replaced < own.size()) with_replacements(own.substr(encoded.first_replaced), &encoded.replaced);
+  }
+  tokenizer_.encode_rest(piece.text, piece.cut, encoded.ids);
+  return encoded;
+}
+
+}  // namespace fsdp

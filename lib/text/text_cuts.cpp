@@ -1,0 +1,112 @@
+#include "text/text_cuts.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "text/utf8.hpp"
+
+namespace fsdp {
+
+namespace {
+
+bool is_ascii_word(char c) { return static_cast<unsigned char>(c) < 0x80 && std::isalnum(static_cast<unsigned char>(c)); }
+
+/// Letters (L) in Unicode 6 and ever since; without those that are marks or signs between them.
+bool is_old_letter(char32_t c) {
+  constexpr std::pair<char32_t, char32_t> letters[] = {
+      {0xc0, 0xd6},     {0xd8, 0xf6},     {0xf8, 0x2c1},    {0x3a3, 0x3e1},   {0x400, 0x481},  {0x531, 0x556},
+      {0x561, 0x587},   {0x5d0, 0x5ea},   {0x620, 0x64a},   {0x905, 0x939},   {0x985, 0x98c},  {0xe01, 0xe30},
+      {0x10d0, 0x10fa}, {0x3041, 0x3096}, {0x30a1, 0x30fa}, {0x4e00, 0x9fcb}, {0xac00, 0xd7a3}};
+  return std::any_of(std::begin(letters), std::end(letters),
+                     [&](const auto& range) { return range.first <= c && c <= range.second; });
+}
+
+/// None of these matches what has a letter or number and then a space or line feed in it, and where one follows the other it
+/// matches as at the end of the text.
+constexpr std::string_view known_alternatives[] = {
+    R"('s)",
+    R"('t)",
+    R"('re)",
+    R"('ve)",
+    R"('m)",
+    R"('ll)",
+    R"('d)",
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d))",
+    R"('(?i:[sdmt]|ll|ve|re))",
+    R"(\s+)",
+    R"(\s+(?!\S))",
+    R"(\s*[\r\n]+)",
+    R"(\s*[\r\n])",
+    R"( ?\p{L}+)",
+    R"( ?\p{N}+)",
+    R"(\p{N})",
+    R"(\p{N}+)",
+    R"(\p{N}{1,3})",
+    R"( ?[^\s\p{L}\p{N}]+)",
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*)",
+    R"( ?[^\s\p{L}\p{N}]+[\r\n/]*)",
+    R"([^\r\n\p{L}\p{N}]?\p{L}+)",
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)",
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)",
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)",
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"};
+
+}  // namespace
+
+std::size_t character_before(std::string_view text, std::size_t cut) {
+  std::size_t bytes = 1;
+  while (bytes < std::min<std::size_t>(cut, 4) && (static_cast<unsigned char>(text[cut - bytes]) & 0xc0) == 0x80) ++bytes;
+  return bytes;
+}
+
+std::size_t last_cut(std::string_view text, std::size_t from, const CutRules& rules) {
+  if (rules.anywhere) return text.size();
+  if (!rules.at_space && !rules.at_line_end) return 0;
+  for (std::size_t at = text.size(); at-- > from + 1;) {
+    if (!(rules.at_space && text[at] == ' ') && !(rules.at_line_end && text[at] == '\n')) continue;
+    const char before = text[at - 1];
+    if (rules.not_behind[static_cast<unsigned char>(before)]) continue;
+    if (is_ascii_word(before)) return at;
+    if (!rules.behind_any_letter || static_cast<unsigned char>(before) < 0x80) continue;
+    const std::size_t bytes = character_before(text, at);
+    std::size_t begin = at - bytes;
+    if (begin < from) continue;
+    if (is_old_letter(next_character(text, begin)) && begin == at) return at;
+  }
+  return 0;
+}
+
+bool reaches_across(std::string_view token, std::string_view space) {
+  for (std::size_t at = token.find(space); at != std::string_view::npos; at = token.find(space, at + 1))
+    if (at > 0 && is_ascii_word(token[at - 1])) return true;
+  return false;
+}
+
+bool ends_words(std::string_view expression) {
+  bool has_spaces = false, in_class = false;
+  int depth = 0;
+  for (std::size_t begin = 0, at = 0; at <= expression.size(); ++at) {
+    if (at < expression.size() && (in_class || depth > 0 || expression[at] != '|')) {
+      const char c = expression[at];
+      if (c == '\\') {
+        ++at;
+      } else if (in_class) {
+        in_class = c != ']';
+      } else if (c == '[') {
+        in_class = true;
+      } else {
+        depth += c == '(' ? 1 : c == ')' ? -1 : 0;
+      }
+      continue;
+    }
+    const std::string_view alternative = expression.substr(begin, at - begin);
+    if (std::find(std::begin(known_alternatives), std::end(known_alternatives), alternative) == std::end(known_alternatives))
+      return false;
+    has_spaces = has_spaces || alternative == R"(\s+)";
+    begin = at + 1;
+  }
+  return has_spaces;
+}
+
+}  // namespace fsdp

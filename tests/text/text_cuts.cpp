@@ -1,0 +1,145 @@
+// Parts of a text have the tokens of the whole: for every tokenizer, cut at random places of those that are allowed.
+#define BOOST_TEST_MODULE text.text_cuts
+#include <boost/test/unit_test.hpp>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "files/json.hpp"
+#include "support/files.hpp"
+#include "text/text_cuts.hpp"
+#include "text/tokenizer.hpp"
+#include "text/utf8.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+const std::filesystem::path data = FSDP_TEST_DATA "/tokenizers";
+
+/// Words, spaces and signs of all kinds in any order, and what the sample has.
+std::string random_text(std::mt19937& random, const std::string& sample) {
+  constexpr std::string_view parts[] = {" ",          " ",
+                                        " ",          "  ",
+                                        "   ",        "\n",
+                                        "\n",         "\n\n",
+                                        "\r\n",       "\t",
+                                        " \n",        "\n ",
+                                        "a",          "he",
+                                        "hello",      "heaven",
+                                        "The",        "word",
+                                        "DON'T",      "don't",
+                                        "'s",         "'ll",
+                                        "'",          "x",
+                                        "Z",          "7",
+                                        "42",         "2026",
+                                        "1234567",    ".",
+                                        ",",          "!?",
+                                        "...",        "/",
+                                        "\u00e9",     "e\u0301",
+                                        "\u00c5",     "\u4e2d\u6587",
+                                        "\u3002",     "\u2581",
+                                        "\u0436",     "\ufb01",
+                                        "\u0663",     "\u2003",
+                                        "\u00a0",     "\u200b",
+                                        "\U0001f600", "<|endoftext|>",
+                                        "<mask>",     "<pad>",
+                                        "<s>",        "</s>",
+                                        "<unk>",      "<|im_start|>",
+                                        "\xff",       "\xe2\x82",
+                                        "_",          "\u0301",
+                                        "-"};
+  std::string text;
+  while (text.size() < 1500) {
+    if (random() % 12 == 0) {
+      const std::size_t at = random() % sample.size();
+      text += sample.substr(at, random() % 60);
+    } else {
+      text += parts[random() % std::size(parts)];
+    }
+  }
+  return text;
+}
+
+struct Parts {
+  std::size_t count = 0, texts_with_other_tokens = 0;
+};
+
+/// Adds to the parts that there were.
+void check_parts(const Tokenizer& tokenizer, const std::string& text, std::size_t most, std::mt19937& random, Parts& all) {
+  const std::vector<TokenId> whole = tokenizer.encode(text);
+  std::vector<TokenId> ids;
+  for (std::size_t begin = 0, before = 0; begin < text.size(); ++all.count) {
+    const std::size_t from = begin - before;
+    std::size_t cut = 0;
+    for (std::size_t size = 1 + random() % most; cut == 0; size *= 2) {
+      const std::string_view window = std::string_view(text).substr(from, before + size);
+      if (from + window.size() == text.size()) {
+        cut = window.size();
+      } else {
+        cut = last_cut(window, before, tokenizer.cuts());
+      }
+    }
+    tokenizer.encode_rest(std::string_view(text).substr(from, cut), before, ids);
+    begin = from + cut;
+    before = tokenizer.cuts().anywhere ? 0 : character_before(text, begin);
+  }
+  if (ids == whole) return;
+  ++all.texts_with_other_tokens;
+  BOOST_TEST(tokenizer.decode(ids) == tokenizer.decode(whole));
+  BOOST_TEST(ids.size() == whole.size());
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(parts_have_the_tokens_of_the_whole) {
+  std::vector<std::string> names = {"bytes", (data / "bpe.model").string(), (data / "unigram.model").string()};
+  const nlohmann::json expected = read_json_file(data / "expected.json");
+  for (const auto& [name, of_it] : expected["tokenizers"].items()) names.push_back((data / (name + ".json")).string());
+  BOOST_TEST(names.size() == 16u);
+  const std::string sample = read_file(data / "sample.txt");
+  for (const std::string& name : names) {
+    BOOST_TEST_CONTEXT(name) {
+      const auto tokenizer = open_tokenizer(name);
+      std::mt19937 random(1);
+      Parts parts;
+      for (int trial = 0; trial < 150; ++trial)
+        check_parts(*tokenizer, random_text(random, sample), 1 + random() % 200, random, parts);
+      check_parts(*tokenizer, sample, 30, random, parts);
+      BOOST_TEST(parts.count > 1500u);  // it does cut
+      // SentencePiece adds up scores in single precision from the beginning of the text on: which of two ways to write a word
+      // that are equally good wins depends on where it stands.
+      BOOST_TEST(parts.texts_with_other_tokens <= (name.ends_with("unigram.model") ? 10u : 0u));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(where_nothing_is_known_nothing_is_cut) {
+  const TemporaryFolder folder;
+  const auto with = [&](const char* key, const nlohmann::json& part) {
+    nlohmann::json json = read_json_file(data / "gpt2.json");
+    json[key] = part;
+    write_file(folder / "tokenizer.json", json.dump());
+    return open_tokenizer((folder / "tokenizer.json").string())->cuts();
+  };
+  const auto split = [&](const char* expression, const char* behavior) -> nlohmann::json {
+    return {{"type", "Sequence"},
+            {"pretokenizers",
+             {{{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", behavior}, {"invert", false}},
+              {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  };
+  BOOST_TEST(with("pre_tokenizer", split(R"( ?\p{L}+|\s+)", "Isolated")).at_space);
+  BOOST_TEST(!with("pre_tokenizer", split(R"(\p{L}+ \p{L}+|\s+)", "Isolated")).at_space);
+  BOOST_TEST(!with("pre_tokenizer", split(R"( ?\p{L}+|\s+)", "MergedWithPrevious")).at_space);
+  BOOST_TEST(!with("normalizer", {{"type", "Replace"}, {"pattern", {{"String", "a "}}}, {"content", "b"}}).at_space);
+  BOOST_TEST(!with("added_tokens", {{{"id", 0}, {"content", "in the"}, {"special", true}}}).at_space);
+  const CutRules none;
+  BOOST_TEST(last_cut("a b", 0, none) == 0u);
+  BOOST_TEST(last_cut("a b c", 0, with("normalizer", nullptr)) == 3u);
+  BOOST_TEST(last_cut("a b c", 1, with("normalizer", nullptr)) == 3u);
+  BOOST_TEST(last_cut("a b c", 3, with("normalizer", nullptr)) == 0u);
+  BOOST_TEST(last_cut("\u4e2d\n", 0, with("normalizer", nullptr)) == 3u);
+  BOOST_TEST(last_cut("\u3002\n", 0, with("normalizer", nullptr)) == 0u);
+}
