@@ -1,5 +1,8 @@
 #include "fsdp-generate/generate.hpp"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -14,6 +17,7 @@
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
+#include "fsdp-generate/chat.hpp"
 #include "kernels/threads.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
@@ -36,6 +40,10 @@ OptionTable generate_option_table(GenerateOptions& options) {
   table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "tokens to add");
   table.texts("stop", "TEXT", generation.stop,
               "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.");
+  table.flag("chat", options.chat,
+             "talk with the model: each line of the standard input is a message, each answer comes as it is made. For models "
+             "with a chat template of ChatML or Llama 3.");
+  table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
   table.flag("json", options.json, "print one JSON object per prompt, on a line of its own");
   table.group("Sampling");
   table.number("temperature", "X", sampling.temperature, "divides the logits; 0 always takes the likeliest token", "0 or more",
@@ -61,6 +69,10 @@ void require_complete(const GenerateOptions& options) {
   if (options.model.empty()) throw UserError("MODEL is needed (whose text to sample); see fsdp-generate --help");
   if (!options.prompt.empty() && !options.prompts.empty())
     throw UserError("--prompt contradicts --prompts (each says what to go on from); leave one out");
+  if (options.chat && (!options.prompt.empty() || !options.prompts.empty() || options.json))
+    throw UserError("--chat takes messages from standard input; leave out --prompt, --prompts and --json");
+  if (!options.system.empty() && !options.chat)
+    throw UserError("--system changes nothing (it is for conversations); give --chat, too, or leave it out");
 }
 
 namespace {
@@ -98,6 +110,7 @@ struct Inputs {
   GenerationOptions generation;
   std::vector<std::string> prompts;
   std::vector<std::vector<TokenId>> tokens;  // of each prompt
+  std::optional<ChatTemplate> chat;
 
   Inputs(const GenerateOptions& options, bool speaks) : generation(options.generation) {
     std::vector<std::string> warnings;
@@ -108,6 +121,11 @@ struct Inputs {
       throw UserError(format("{} has {} tokens, and no tokenizer lies beside it (its text needs one); give --tokenizer",
                              source->description(), source->config().vocab_size));
     generation.end_tokens = find_end_tokens(options.model, *tokenizer);
+    if (options.chat) {
+      chat = read_chat_template(options.model, *tokenizer);
+      generation.end_tokens.push_back(*tokenizer->find(chat->end()));
+      return;
+    }
     prompts = read_prompts(options);
     for (const std::string& prompt : prompts) {
       std::vector<TokenId>& ids = tokens.emplace_back(tokenizer->before_text());
@@ -145,6 +163,91 @@ std::string json_line(const GeneratedText& text, const Inputs& inputs) {
 
 }  // namespace
 
+namespace {
+
+/// The conversation's longest sequence, prompt and answer, unless the model's is shorter.
+constexpr std::size_t longest_conversation = 8192;
+
+/// Lines of rank 0's standard input, on every rank. While nobody writes, the ranks keep meeting, so that none misses another.
+class SharedLines {
+ public:
+  explicit SharedLines(Group& world) : world_(world) {}
+
+  /// The next line; nothing after the last one. Collective.
+  std::optional<std::string> next() {
+    enum State : std::uint64_t { waiting, line, end };
+    while (true) {
+      std::uint64_t state[2] = {waiting, 0};
+      std::string text;
+      if (world_.rank() == 0) {
+        const auto found = take();
+        state[0] = found ? line : ended_ ? end : waiting;
+        if (found) text = *found;
+        state[1] = text.size();
+      }
+      world_.broadcast(state, sizeof state, 0);
+      if (state[0] == end) return std::nullopt;
+      if (state[0] == waiting) continue;
+      text.resize(state[1]);
+      world_.broadcast(text.data(), text.size(), 0);
+      return text;
+    }
+  }
+
+ private:
+  /// A whole line, if one comes within a second.
+  std::optional<std::string> take() {
+    if (read_.find('\n') == std::string::npos && !ended_) {
+      pollfd input = {0, POLLIN, 0};
+      char piece[4096];
+      if (::poll(&input, 1, 1000) > 0) {
+        const ssize_t n = ::read(0, piece, sizeof piece);
+        if (n <= 0)
+          ended_ = true;
+        else
+          read_.append(piece, static_cast<std::size_t>(n));
+      }
+    }
+    const auto length = read_.find('\n');
+    if (length == std::string::npos && (!ended_ || read_.empty())) return std::nullopt;
+    std::string text = read_.substr(0, length);
+    read_.erase(0, length == std::string::npos ? length : length + 1);
+    return text;
+  }
+
+  Group& world_;
+  std::string read_;
+  bool ended_ = false;
+};
+
+/// Message by message, until the input ends.
+void converse(const GenerateOptions& options, const Inputs& inputs, Generator& generator, Communicator& world,
+              const std::function<void(std::string_view)>& out) {
+  const bool asks = world.rank() == 0 && ::isatty(0) != 0;
+  std::vector<ChatMessage> messages;
+  if (!options.system.empty()) messages.push_back({"system", options.system});
+  SharedLines lines(world);
+  while (true) {
+    if (asks) out("> ");
+    const std::optional<std::string> line = lines.next();
+    if (!line) return;
+    if (line->empty()) continue;
+    messages.push_back({"user", *line});
+    std::string answer;  // every rank keeps the conversation
+    generator.run(
+        {inputs.tokenizer->encode(inputs.chat->render(messages))}, [&](const GeneratedText& text) { answer = text.text; },
+        [&](std::size_t, std::string_view piece) { out(piece); });
+    std::uint64_t size = answer.size();
+    world.broadcast(&size, sizeof size, 0);
+    answer.resize(size);
+    world.broadcast(answer.data(), size, 0);
+    messages.push_back({"assistant", answer});
+    if (world.rank() == 0) out("\n");
+  }
+}
+
+}  // namespace
+
 void generate(const GenerateOptions& options, Communicator& world, const std::function<void(std::string_view)>& out) {
   const auto node = world.split_by_node();
   const int threads = share_of_rank(*node, options.threads).threads;
@@ -157,8 +260,9 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
   agree(world, [&] { inputs.emplace(options, world.rank() == 0); });
   const TransformerConfig config = inputs->source->config();
   const std::size_t ranks = static_cast<std::size_t>(world.size()),
-                    texts = std::min(options.batch_size, (inputs->prompts.size() + ranks - 1) / ranks);
-  const GenerationShape shape = generation_shape(config, texts, inputs->longest_prompt(), inputs->generation.max_new_tokens);
+                    texts = options.chat ? 1 : std::min(options.batch_size, (inputs->prompts.size() + ranks - 1) / ranks);
+  const GenerationShape shape = generation_shape(config, texts, options.chat ? longest_conversation : inputs->longest_prompt(),
+                                                 inputs->generation.max_new_tokens);
   const ShardingOptions sharding = sharding_of(options, shape);
   agree(world, [&] { check_sharding(config, sharding, world.size()); });
   ShardedModel sharded(config, sharding, world, traits_of(kind, threads));
@@ -168,6 +272,8 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
   });
   executor.publish_parameters();
 
+  Generator generator(executor, world, config, *inputs->tokenizer, inputs->generation);
+  if (options.chat) return converse(options, *inputs, generator, world, out);
   const bool one = options.prompts.empty();
   const auto on_text = [&](const GeneratedText& text) {
     if (options.json)
@@ -179,7 +285,6 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
     if (one && !options.json) out(piece);
   };
   if (one && !options.json && world.rank() == 0) out(inputs->prompts.front());
-  Generator generator(executor, world, config, *inputs->tokenizer, inputs->generation);
   generator.run(inputs->tokens, on_text, on_piece);
 }
 

@@ -21,6 +21,8 @@ struct GenerateOptions {
   std::filesystem::path prompts;
   std::string tokenizer;
   bool json = false;
+  bool chat = false;
+  std::string system;  // message of a conversation; empty: the chat template's own
   GenerationOptions generation = {};
   std::size_t batch_size = 8;  // texts of a rank at a time
   std::string strategy = "full";
@@ -36,7 +38,8 @@ void require_complete(const GenerateOptions& options);
 
 /// Hands what is to be printed to `out`, on rank 0: of one prompt each piece as soon as it is there, else whole texts. The same
 /// options give the same text. Collective over world; each rank holds a shard of the model, whole units only while they are
-/// used.
+/// used. With `chat`, the user's messages are the lines of standard input, and "> " is printed before each where that is a
+/// terminal.
 void generate(const GenerateOptions& options, Communicator& world, const std::function<void(std::string_view)>& out);
 
 }  // namespace fsdp

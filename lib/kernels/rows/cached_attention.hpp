@@ -34,24 +34,30 @@ struct CachedAttention {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t row) const {
-    const std::size_t r = row / H, h = row % H, stride = 2 * K * D, size = D;
-    const std::size_t count = static_cast<std::size_t>(positions[r]) + 1;
-    const E* const query = q + r * q_stride + h * D;
-    const E* const keys = cache + static_cast<std::size_t>(sequences[r]) * capacity * stride + h / (H / K) * D;
-    const E* const values = keys + K * D;
+    // In 32 bits, as a GPU has few registers.
+    const auto stride = static_cast<std::uint32_t>(2 * K * D), size = static_cast<std::uint32_t>(D),
+               count = static_cast<std::uint32_t>(positions[row / H]) + 1;
     float* const scores = scratch + row * capacity;
-    E* const to = out + row * D;
-    const float scale = 1.0f / square_root(static_cast<float>(D));
-    lanes.rows(
-        count, size, [=](std::size_t t, std::size_t d) FSDP_LANE { return query[d] * keys[t * stride + d]; },
-        [=](std::size_t t, float sum) FSDP_LANE { scores[t] = sum * scale; });
+    {
+      const E *const query = q + row / H * q_stride + row % H * D, *const keys = kept(row);
+      const float scale = 1.0f / square_root(static_cast<float>(D));
+      lanes.rows(
+          count, size, [=](std::size_t t, std::size_t d) FSDP_LANE { return query[d] * keys[t * stride + d]; },
+          [=](std::size_t t, float sum) FSDP_LANE { scores[t] = sum * scale; });
+    }
     const float top = lanes.max(count, -__builtin_huge_valf(), [=](std::size_t t) FSDP_LANE { return scores[t]; });
-    lanes.each(count, [=](std::size_t t) FSDP_LANE { scores[t] = exp(scores[t] - top); });
-    lanes.sync();
-    const float factor = 1.0f / lanes.sum(count, [=](std::size_t t) FSDP_LANE { return scores[t]; });
+    const float total = lanes.sum(count, [=](std::size_t t) FSDP_LANE { return scores[t] = exp(scores[t] - top); });
+    const E* const values = kept(row) + K * D;
+    E* const to = out + row * D;
     lanes.columns(
         size, count, [=](std::size_t t, std::size_t d) FSDP_LANE { return scores[t] * values[t * stride + d]; },
-        [=](std::size_t d, float sum) FSDP_LANE { to[d] = E(sum * factor); });
+        [=](std::size_t d, float sum) FSDP_LANE { to[d] = E(sum / total); });
+  }
+
+ private:
+  /// The keys of this row's head.
+  FSDP_INLINE const E* kept(std::size_t row) const {
+    return cache + static_cast<std::size_t>(sequences[row / H]) * capacity * (2 * K * D) + row % H / (H / K) * D;
   }
 };
 
