@@ -1,0 +1,225 @@
+// Large texts through fsdp-tokenize: little memory, the tokens of the whole text, and the same files after kills.
+#define BOOST_TEST_MODULE jobs.tokenizing
+#include <boost/test/unit_test.hpp>
+
+#include <random>
+
+#include <sys/resource.h>
+
+#include "data/token_file.hpp"
+#include "jobs/job.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+#include "text/tokenizer.hpp"
+#include "text/utf8.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+const std::string tokenizers = FSDP_TEST_DATA "/tokenizers/";
+
+Outcome tokenize(const fs::path& folder, const std::string& arguments, const std::function<void(pid_t)>& meanwhile = {}) {
+  std::vector<std::string> words = {FSDP_BIN "/fsdp-tokenize"};
+  for (std::string& word : split(arguments)) words.push_back(std::move(word));
+  return run(folder, words, meanwhile);
+}
+
+/// About `bytes` of the sample's lines in random order.
+void write_text(const fs::path& path, std::size_t bytes, unsigned seed) {
+  const std::string sample = read_file(tokenizers + "sample.txt");
+  std::vector<std::string> lines;
+  std::istringstream all(sample);
+  for (std::string line; std::getline(all, line);) lines.push_back(line + "\n");
+  std::mt19937 random(seed);
+  std::ofstream out(path, std::ios::binary);
+  for (std::size_t size = 0; size < bytes;) {
+    const std::string& line = lines[random() % lines.size()];
+    out << line;
+    size += line.size();
+  }
+}
+
+std::vector<fsdp::TokenId> tokens_of(const fs::path& path) {
+  const fsdp::TokenFile file(path);
+  std::vector<fsdp::TokenId> inputs(file.tokens() - 1), targets(file.tokens() - 1);
+  file.read(0, inputs.size(), std::size_t{1} << 20, inputs.data(), targets.data());
+  inputs.push_back(targets.back());
+  return inputs;
+}
+
+std::vector<std::string> files_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(memory_does_not_grow_with_the_text) {
+  const auto folder = fresh_folder();
+  {
+    std::ofstream out(folder / "text", std::ios::binary);
+    const std::string words = "In the beginning God created the heaven and the earth and all that was in it was good\n";
+    for (int i = 0; i < 700'000; ++i) out << words;  // 60 MB
+  }
+  for (const std::string with : {"bytes", "gpt2.json"}) {
+    const std::string tokenizer = with == "bytes" ? with : tokenizers + with;
+    const Outcome done = tokenize(folder, "text --out t.bin --valid-out v.bin --threads 2 --tokenizer " + tokenizer);
+    BOOST_TEST(done.code == 0, done.output);
+    rusage children{};
+    getrusage(RUSAGE_CHILDREN, &children);
+    BOOST_TEST(children.ru_maxrss < 120 << 10);  // KiB; the text alone would be half of it, and its words as much again
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_tokens_are_those_of_the_whole_text) {
+  const auto folder = fresh_folder();
+  write_text(folder / "a", 1'500'000, 1);
+  write_text(folder / "b", 1'500'000, 2);
+  const std::string a = read_file(folder / "a"), b = read_file(folder / "b");
+  for (const std::string name : {"llama3", "llama2"}) {
+    const auto tokenizer = fsdp::open_tokenizer(tokenizers + name + ".json");
+    const std::string with = " --tokenizer " + tokenizers + name + ".json";
+    BOOST_TEST_REQUIRE(tokenize(folder, "a b --out t.bin --threads 3" + with).code == 0);
+    const auto whole = tokenizer->encode(a + b);
+    const bool same = tokens_of(folder / "t.bin") == whole;
+    BOOST_TEST(same);
+    // Through a pipe it is the same, also where a part is held out, which its end decides.
+    BOOST_TEST_REQUIRE(
+        run(folder, {"bash", "-c", "cat a b | " FSDP_BIN "/fsdp-tokenize - --out p.bin --threads 1" + with}).code == 0);
+    const bool same_by_pipe = read_file(folder / "p.bin") == read_file(folder / "t.bin");
+    BOOST_TEST(same_by_pipe);
+  }
+  const std::string tail = " --valid-fraction 0.3 --valid-out ";
+  BOOST_TEST_REQUIRE(tokenize(folder, "a b --out t.bin" + tail + "tv.bin").code == 0);
+  BOOST_TEST_REQUIRE(run(folder, {"bash", "-c", "cat b | " FSDP_BIN "/fsdp-tokenize a - --out p.bin" + tail + "pv.bin"}).code ==
+                     0);
+  BOOST_TEST((read_file(folder / "p.bin") == read_file(folder / "t.bin")));
+  BOOST_TEST((read_file(folder / "pv.bin") == read_file(folder / "tv.bin")));
+  BOOST_TEST(files_in(folder) == (std::vector<std::string>{"a", "b", "output.txt", "p.bin", "pv.bin", "t.bin", "tv.bin"}),
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_text_can_be_a_document) {
+  const auto folder = fresh_folder();
+  write_text(folder / "a", 1'200'000, 1);
+  write_file(folder / "b", "short");
+  const auto tokenizer = fsdp::open_tokenizer(tokenizers + "mistral.json");
+  fs::copy(tokenizers + "mistral.json", folder / "tokenizer.json");
+  const auto wanted = [&](fsdp::TokenId end) {
+    std::vector<fsdp::TokenId> ids;
+    for (const char* const name : {"a", "b"}) {
+      tokenizer->encode(read_file(folder / name), ids);
+      ids.push_back(end);
+    }
+    return ids;
+  };
+  const std::string command = "a b --append-eos --tokenizer . --out t.bin";
+  BOOST_TEST_REQUIRE(tokenize(folder, command).code == 0);
+  BOOST_TEST((tokens_of(folder / "t.bin") == wanted(tokenizer->find("</s>").value())));
+  BOOST_TEST_REQUIRE(tokenize(folder, command + " --eos-token <unk>").code == 0);
+  BOOST_TEST((tokens_of(folder / "t.bin") == wanted(tokenizer->find("<unk>").value())));
+  write_file(folder / "tokenizer_config.json", R"({"eos_token": {"content": "<s>"}})");
+  BOOST_TEST_REQUIRE(tokenize(folder, command).code == 0);
+  BOOST_TEST((tokens_of(folder / "t.bin") == wanted(tokenizer->find("<s>").value())));
+  const Outcome none = tokenize(folder, command + " --eos-token nothing");
+  BOOST_TEST(none.code == 2);
+  BOOST_TEST(none.says("has no token nothing for the end of a text"), none.output);
+  const Outcome bytes = tokenize(folder, "a --append-eos --out t.bin");
+  BOOST_TEST(bytes.code == 2);
+  BOOST_TEST(bytes.says("--append-eos with bytes"), bytes.output);
+}
+
+BOOST_AUTO_TEST_CASE(a_killed_run_goes_on) {
+  const auto folder = fresh_folder();
+  write_text(folder / "a", 6'000'000, 1);
+  write_text(folder / "b", 2'000'000, 2);
+  write_text(folder / "c", 2'000'000, 3);
+  for (const std::string more : {"", " --append-eos --shard-size 1000000"}) {
+    const std::string command =
+        "a b c --tokenizer " + tokenizers + "smollm2.json --valid-fraction 0.3 --threads 2 --save-interval 10ms" + more;
+    const Outcome once = tokenize(folder, command + " --out once.bin --valid-out oncev.bin");
+    BOOST_TEST_REQUIRE(once.code == 0, once.output);
+    std::size_t killed = 0, gone_on = 0;
+    Outcome last;
+    for (int delay_ms = 60; killed < 40; delay_ms += 35) {
+      last = tokenize(folder, command + " --out t.bin --valid-out tv.bin", [&](pid_t pid) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+        kill(pid, SIGKILL);
+      });
+      gone_on += last.says("going on after ");
+      if (last.code == 0) break;
+      BOOST_TEST_REQUIRE(last.code == 128 + SIGKILL, last.output);
+      BOOST_TEST(!fs::exists(folder / "tv.bin"));
+      ++killed;
+    }
+    BOOST_TEST(last.code == 0);
+    BOOST_TEST(killed > 2u);
+    BOOST_TEST(gone_on > 1u);
+    for (const std::string& name : files_in(folder)) {
+      BOOST_TEST(name.find(".tmp") == std::string::npos);
+      BOOST_TEST(name.find(".resume") == std::string::npos);
+      if (!name.starts_with("once")) continue;
+      const bool same = read_file(folder / name) == read_file(folder / ("t" + name.substr(4)));
+      BOOST_TEST(same, name << " is not the same");
+      fs::remove(folder / name);
+      fs::remove(folder / ("t" + name.substr(4)));
+    }
+    BOOST_TEST(files_in(folder).size() == 4u);  // the texts and what was said
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_does_not_fit_is_not_gone_on_with) {
+  const auto folder = fresh_folder();
+  write_text(folder / "a", 6'000'000, 1);
+  fs::copy(tokenizers + "smollm2.json", folder / "t.json");
+  const std::string command = "a --tokenizer t.json --save-interval 1ms --out t.bin";
+  const auto kill_one = [&] {
+    const Outcome killed = tokenize(folder, command, [&](pid_t pid) {
+      wait_until([&] { return fs::exists(folder / "t.bin.resume"); });
+      kill(pid, SIGKILL);
+    });
+    BOOST_TEST_REQUIRE(killed.code == 128 + SIGKILL, killed.output);
+  };
+  const auto check = [&](const std::string& arguments, const std::string& why) {
+    const Outcome anew = tokenize(folder, arguments);
+    BOOST_TEST(anew.code == 0, anew.output);
+    BOOST_TEST(anew.says("t.bin.resume is of a run that cannot be gone on with (" + why), anew.output);
+    BOOST_TEST(anew.says("all is tokenized anew"), anew.output);
+    BOOST_TEST(files_in(folder) == (std::vector<std::string>{"a", "output.txt", "t.bin", "t.json"}),
+               boost::test_tools::per_element());
+  };
+  kill_one();
+  check("a --out t.bin", "it differs in tokenizer");
+  kill_one();
+  write_file(folder / "t.bin.resume", "{}");
+  check(command, "what is noted there is damaged");
+  kill_one();
+  fs::resize_file(folder / "t.bin.tmp-1", 2000);
+  check(command, "the temporary files of 't.bin' are not what was written");
+  kill_one();
+  write_file(folder / "t.json", read_file(folder / "t.json") + " ");
+  check(command, "the tokenizer was another one then");
+  kill_one();
+  write_text(folder / "a", 6'000'000, 2);
+  check(command, "it differs in texts");
+  // One that lives is left alone.
+  tokenize(folder, command, [&](pid_t pid) {
+    wait_until([&] { return fs::exists(folder / "t.bin.resume"); });
+    kill(pid, SIGSTOP);
+    const pid_t second = fork();
+    if (second == 0) {
+      const int code =
+          std::system(("cd " + folder.string() + " && " FSDP_BIN "/fsdp-tokenize " + command + " > second 2>&1").c_str());
+      _exit(WEXITSTATUS(code));
+    }
+    int status = 0;
+    waitpid(second, &status, 0);
+    BOOST_TEST(WEXITSTATUS(status) == 2);
+    BOOST_TEST(contains(read_file(folder / "second"), "is written by another process just now"));
+    kill(pid, SIGCONT);
+  });
+  BOOST_TEST(fs::exists(folder / "t.bin"));
+}
