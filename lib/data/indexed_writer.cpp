@@ -22,12 +22,11 @@ namespace fs = std::filesystem;
 /// Numbers that are appended to a file in large pieces.
 class AppendedFile {
  public:
-  /// A new file, or one of which `size` bytes are to stay. Throws DamagedError if there are fewer.
+  /// A new file, or one of which `size` bytes are to stay. Throws DamagedError if there are fewer, or no such file.
   AppendedFile(const fs::path& path, std::uint64_t header_bytes, std::optional<std::uint64_t> size)
-      : file_(path, size ? OutputFile::Open::existing : OutputFile::Open::create), written_(size.value_or(header_bytes)) {
+      : file_(size ? kept(path, *size) : path, size ? OutputFile::Open::existing : OutputFile::Open::create),
+        written_(size.value_or(header_bytes)) {
     file_.lock();
-    if (size && file_.size() < *size)
-      throw DamagedError(format("the temporary file {} is not what was written; start anew", path.string()));
     file_.resize(written_);
     buffer_.reserve(buffer_bytes + sizeof(std::int64_t));
   }
@@ -49,6 +48,13 @@ class AppendedFile {
   OutputFile& file() { return file_; }
 
  private:
+  static const fs::path& kept(const fs::path& path, std::uint64_t size) {
+    const auto there = size_of_file(path);
+    if (!there || *there < size)
+      throw DamagedError(format("the temporary file {} is not what was written; start anew", path.string()));
+    return path;
+  }
+
   static constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
   OutputFile file_;
   std::uint64_t written_;

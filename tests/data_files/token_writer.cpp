@@ -207,7 +207,7 @@ BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
   }
   BOOST_TEST(files_in(folder) == 4u);
   // What is known does not fit what is there.
-  CHECK_CONTAINS(message_of<CallError>([&] { make_indexed_writer(folder / "d", 300, state); }), "d.bin.tmp-1");
+  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }), "d.bin.tmp-1 is not what was written");
   write_file(folder / "d.bin.tmp-1", "few");
   write_file(folder / "d.idx.tmp-1", "few");
   CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }), "is not what was written; start anew");
