@@ -18,6 +18,7 @@
 #include "fsdp-bench/generate.hpp"
 #include "fsdp-bench/optimizer.hpp"
 #include "fsdp-bench/support.hpp"
+#include "fsdp-bench/tokenize.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
@@ -227,7 +228,9 @@ void require_read(const OptionTable& table, std::string_view what) {
                                                            {"cpu-offload", "step"},
                                                            {"offload-optimizer", "step"},
                                                            {"offload-params", "step"},
-                                                           {"python", "optimizer checkpoint generate"},
+                                                            {"python", "optimizer checkpoint generate tokenize"},
+                                                            {"tokenizer", "tokenize"},
+                                                            {"text", "tokenize"},
                                                            {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)
     if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
@@ -237,8 +240,8 @@ void require_read(const OptionTable& table, std::string_view what) {
 
 /// Throws UserError.
 void check(const OptionTable& table, const BenchOptions& o) {
-  constexpr std::array<std::string_view, 7> all = {"gemm",      "attention",  "step",    "collectives",
-                                                   "optimizer", "checkpoint", "generate"};
+  constexpr std::array<std::string_view, 8> all = {"gemm",      "attention",  "step",    "collectives",
+                                                    "optimizer", "checkpoint", "generate", "tokenize"};
   if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
   require_read(table, o.what);
   if (o.what == "optimizer" && o.device == DeviceChoice::cuda)
@@ -254,14 +257,15 @@ void check(const OptionTable& table, const BenchOptions& o) {
 }  // namespace
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|attention|step|collectives|optimizer|checkpoint|generate [options]",
+  OptionTable table("fsdp-bench", "gemm|attention|step|collectives|optimizer|checkpoint|generate|tokenize [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.group("What");
   table
-      .text("what", "gemm|attention|step|collectives|optimizer|checkpoint|generate", options.what,
+      .text("what", "gemm|attention|step|collectives|optimizer|checkpoint|generate|tokenize", options.what,
             "gemm: the products of a model's layers; attention: that of a block, both ways; step: whole updates on random "
             "tokens; collectives: ours and MPI's own, of GPUs ours alone; optimizer, on CPUs: updates of a model's parameters "
-            "alone; checkpoint: saves, reads and consolidation against plain files; generate: prompts and answers")
+            "alone; checkpoint: saves, reads and consolidation against plain files; generate: prompts and answers; tokenize: "
+            "texts to tokens")
       .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
       .sets("architecture")
@@ -296,11 +300,15 @@ OptionTable bench_option_table(BenchOptions& options) {
   table
       .path("python", "FILE", options.python,
             "optimizer, checkpoint: a Python with torch, whose fused AdamW or distributed checkpoints take turns with ours on "
-            "tensors of the same sizes; generate: one with transformers, too, whose generate() does")
-      .unset("no comparison");
+            "tensors of the same sizes; generate: one with transformers, too, whose generate() does; tokenize: one with Hugging "
+            "Face's tokenizers")
+      .unset("no comparison; tokenize: that of the environment variable FSDP_PYTHON, or python3, where it has them");
   table.path(
       "save-dir", "DIR", options.save_dir,
       "checkpoint: a new folder fsdp-bench-XXXXXX is made in it, and removed in the end, but not if the measurement is killed");
+  table.text("tokenizer", "NAME", options.tokenizer,
+             "tokenize: tokenizer.json, tokenizer.model, a folder with one of them, or bytes");
+  table.list("text", "TEXT", options.texts, "tokenize: texts, of up to 64 MiB each").positional();
   table.flag("json", options.json, "print one JSON object");
   table.then([&options](const OptionTable& read) { check(read, options); });
   return table;
@@ -309,7 +317,7 @@ OptionTable bench_option_table(BenchOptions& options) {
 std::string bench(const BenchOptions& options, Communicator& world) {
   const auto node = world.split_by_node();
   DeviceKind kind = DeviceKind::cpu;
-  if (options.what != "optimizer") agree(world, [&] { kind = choose_device(options.device); });
+  if (options.what != "optimizer" && options.what != "tokenize") agree(world, [&] { kind = choose_device(options.device); });
   const auto device = make_device_of_rank(kind, {.communication_thread = options.comm_thread}, world, *node);
   const auto stream = device->make_stream();
   const CpuShare share = share_of_rank(*node, options.threads, options.comm_thread ? 1 : 0);
@@ -320,11 +328,16 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "optimizer") return bench_optimizer(options, world, *device, *stream);
   if (options.what == "checkpoint") return bench_checkpoint(options, world, *device);
   if (options.what == "generate") return bench_generate(options, world, *device);
+  if (options.what == "tokenize") {
+    std::string text;
+    agree(world, [&] { text = bench_tokenize(options, world); });
+    return text;
+  }
   if (options.what == "collectives")
     return kind == DeviceKind::cuda ? bench_collectives_of_gpus(options, world, *device)
                                     : bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
-  throw CollectiveError(format("'{}' is not a measurement (gemm, attention, step, collectives, optimizer, checkpoint and "
-                               "generate are); see fsdp-bench --help",
+  throw CollectiveError(format("'{}' is not a measurement (gemm, attention, step, collectives, optimizer, checkpoint, "
+                                 "generate and tokenize are); see fsdp-bench --help",
                                options.what),
                         0, true, exit_code::wrong_use);
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
@@ -15,7 +16,7 @@
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;  // "gemm", "attention", "step", "collectives", "optimizer", "checkpoint" or "generate"
+  std::string what;  // "gemm", "attention", "step", "collectives", "optimizer", "checkpoint", "generate" or "tokenize"
   std::string arch = "gpt2";
   ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the updates that are measured
   std::size_t steps = 5;                                     // counted, after two that are not
@@ -29,6 +30,8 @@ struct BenchOptions {
   std::string optimizer;         // empty: all
   std::size_t new_tokens = 64;   // of generated texts
   std::filesystem::path python;  // empty: no comparison with PyTorch or transformers
+  std::string tokenizer = "bytes";
+  std::vector<std::string> texts;
   std::filesystem::path save_dir = ".";
   bool json = false;
 };

@@ -474,7 +474,7 @@ std::string CheckpointBench::report() const {
     text += format(
         "torch {} DCP, the same shapes, {}: asynchronous save returns after {} s and loses {} s in all;\n"
         "  DCP to torch.save takes {} of memory, and is not waited for on the disk\n",
-        torch_->torch_version(), torch_syncs_ ? "fsync by default" : "without fsync, as by default",
+        torch_->version(), torch_syncs_ ? "fsync by default" : "without fsync, as by default",
         spread(seconds("torch_async_returns"), 1, ""), spread(seconds("torch_async_loses"), 1, ""),
         format_bytes(static_cast<double>(torch_peak_)));
   if (!options_.json) return text;
@@ -498,7 +498,7 @@ std::string CheckpointBench::report() const {
     json["share_bytes"][n] = share;
   }
   if (seconds_.contains("torch_save"))
-    json["torch"] = {{"version", torch_->torch_version()}, {"fsync", torch_syncs_}, {"consolidate_peak_bytes", torch_peak_}};
+    json["torch"] = {{"version", torch_->version()}, {"fsync", torch_syncs_}, {"consolidate_peak_bytes", torch_peak_}};
   return json.dump() + "\n";
 }
 

@@ -210,8 +210,8 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
   if (!torch_seconds.empty()) {
     const double theirs = median(torch_seconds), ours = median(beside_torch);
     text += format("torch {} AdamW(fused=True), in turn with adamw: {:.1f} ms, ours {:.1f} ms: {:.2f} times as fast\n",
-                   torch->torch_version(), theirs * 1e3, ours * 1e3, theirs / ours);
-    json["torch"] = {{"version", torch->torch_version()}, {"ms", theirs * 1e3}, {"ours_ms", ours * 1e3}};
+                   torch->version(), theirs * 1e3, ours * 1e3, theirs / ours);
+    json["torch"] = {{"version", torch->version()}, {"ms", theirs * 1e3}, {"ours_ms", ours * 1e3}};
   }
   return options.json ? json.dump() + "\n" : text;
 }

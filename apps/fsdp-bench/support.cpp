@@ -16,7 +16,8 @@ std::string format_share(double flops, std::optional<double> peak) {
   return peak ? format("{:.0f} %", 100 * flops / *peak) : std::string("-");
 }
 
-PythonProcess::PythonProcess(const std::filesystem::path& python, const std::string& script) {
+PythonProcess::PythonProcess(const std::filesystem::path& python, const std::string& script, const std::string& package)
+    : package_(package) {
   int to[2], from[2];
   check_errno(::pipe(to) == 0 && ::pipe(from) == 0, "make a pipe");
   child_ = ::fork();
@@ -37,8 +38,8 @@ PythonProcess::PythonProcess(const std::filesystem::path& python, const std::str
     std::fclose(to_);
     std::fclose(from_);
     ::waitpid(child_, nullptr, 0);
-    throw UserError(format("--python {} has no torch (it ended with the message above, or is no Python); give one that has",
-                           python.string()));
+    throw UserError(format("--python {} has no {} (it ended with the message above, or is no Python); give one that has",
+                           python.string(), package));
   }
 }
 
@@ -52,7 +53,8 @@ std::string PythonProcess::ask(const std::string& question) {
   std::fputs((question + "\n").c_str(), to_);
   std::fflush(to_);
   std::string answer = line();
-  if (answer.empty()) throw RunError("PyTorch stopped in the middle of the measurement (its message is above); look there");
+  if (answer.empty())
+    throw RunError(format("{} stopped in the middle of the measurement (its message is above); look there", package_));
   return answer;
 }
 

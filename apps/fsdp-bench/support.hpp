@@ -24,27 +24,28 @@ std::string format_share(double flops, std::optional<double> peak);
 extern const char torch_checkpoint_py[];
 extern const char torch_generate_py[];
 extern const char torch_optimizer_py[];
+extern const char hugging_face_tokenize_py[];
 
-/// A Python process that works whenever it is asked to. Its script prints the version of torch, and one line for each line that
-/// it reads.
+/// A Python process that works whenever it is asked to. Its script prints the version of a package, and one line for each line
+/// that it reads.
 class PythonProcess {
  public:
-  /// Throws UserError if it ends before its first line.
-  PythonProcess(const std::filesystem::path& python, const std::string& script);
+  /// Throws UserError if it ends before its first line: then it lacks `package`.
+  PythonProcess(const std::filesystem::path& python, const std::string& script, const std::string& package = "torch");
   PythonProcess(const PythonProcess&) = delete;
   /// Ends its input, and waits for its end.
   ~PythonProcess();
 
   /// Its answer to a line. Throws RunError if it has ended.
   std::string ask(const std::string& question);
-  const std::string& torch_version() const { return version_; }
+  const std::string& version() const { return version_; }
 
  private:
   std::string line();
 
   pid_t child_ = -1;
   std::FILE *to_ = nullptr, *from_ = nullptr;
-  std::string version_;
+  std::string package_, version_;
 };
 
 }  // namespace fsdp
