@@ -15,6 +15,7 @@
 #include "fsdp-bench/attention.hpp"
 #include "fsdp-bench/checkpoint.hpp"
 #include "fsdp-bench/collectives.hpp"
+#include "fsdp-bench/generate.hpp"
 #include "fsdp-bench/optimizer.hpp"
 #include "fsdp-bench/support.hpp"
 #include "fsdp-bench/tokenize.hpp"
@@ -206,17 +207,18 @@ namespace {
 
 /// Throws UserError for options that the measurement does not read.
 void require_read(const OptionTable& table, std::string_view what) {
-  const std::pair<const char*, std::string_view> uses[] = {{"batch-size", "gemm attention step checkpoint"},
-                                                           {"tokens-per-sample", "gemm attention step checkpoint"},
+  const std::pair<const char*, std::string_view> uses[] = {{"batch-size", "gemm attention step checkpoint generate"},
+                                                           {"tokens-per-sample", "gemm attention step checkpoint generate"},
                                                            {"update-freq", "step checkpoint"},
-                                                           {"sharding-strategy", "step checkpoint"},
+                                                           {"sharding-strategy", "step checkpoint generate"},
                                                            {"checkpoint-activations", "step checkpoint"},
-                                                           {"precision", "gemm attention step checkpoint"},
+                                                           {"precision", "gemm attention step checkpoint generate"},
                                                            {"fake-collectives", "step"},
                                                            {"exposed", "step"},
                                                            {"trace", "step"},
                                                            {"comm-thread", "step checkpoint"},
                                                            {"sum-order", "step collectives checkpoint"},
+                                                           {"max-new-tokens", "generate"},
                                                            {"max-size", "collectives"},
                                                            {"optimizer", "optimizer"},
                                                            {"optimizer-state-dtype", "optimizer step"},
@@ -226,9 +228,9 @@ void require_read(const OptionTable& table, std::string_view what) {
                                                            {"cpu-offload", "step"},
                                                            {"offload-optimizer", "step"},
                                                            {"offload-params", "step"},
-                                                           {"python", "optimizer checkpoint tokenize"},
-                                                           {"tokenizer", "tokenize"},
-                                                           {"text", "tokenize"},
+                                                            {"python", "optimizer checkpoint generate tokenize"},
+                                                            {"tokenizer", "tokenize"},
+                                                            {"text", "tokenize"},
                                                            {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)
     if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
@@ -238,8 +240,8 @@ void require_read(const OptionTable& table, std::string_view what) {
 
 /// Throws UserError.
 void check(const OptionTable& table, const BenchOptions& o) {
-  constexpr std::array<std::string_view, 7> all = {"gemm",      "attention",  "step",    "collectives",
-                                                   "optimizer", "checkpoint", "tokenize"};
+  constexpr std::array<std::string_view, 8> all = {"gemm",      "attention",  "step",    "collectives",
+                                                    "optimizer", "checkpoint", "generate", "tokenize"};
   if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
   require_read(table, o.what);
   if (o.what == "optimizer" && o.device == DeviceChoice::cuda)
@@ -255,15 +257,15 @@ void check(const OptionTable& table, const BenchOptions& o) {
 }  // namespace
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|attention|step|collectives|optimizer|checkpoint|tokenize [options]",
+  OptionTable table("fsdp-bench", "gemm|attention|step|collectives|optimizer|checkpoint|generate|tokenize [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.group("What");
   table
-      .text("what", "gemm|attention|step|collectives|optimizer|checkpoint|tokenize", options.what,
+      .text("what", "gemm|attention|step|collectives|optimizer|checkpoint|generate|tokenize", options.what,
             "gemm: the products of a model's layers; attention: that of a block, both ways; step: whole updates on random "
             "tokens; collectives: ours and MPI's own, of GPUs ours alone; optimizer, on CPUs: updates of a model's parameters "
-            "alone; checkpoint: saves, reads and consolidation against plain files; "
-            "tokenize: texts to tokens")
+            "alone; checkpoint: saves, reads and consolidation against plain files; generate: prompts and answers; tokenize: "
+            "texts to tokens")
       .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
       .sets("architecture")
@@ -283,7 +285,10 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");
   table.integer("steps", "N", options.steps, {1, 1e6},
-                "updates that count, after two that do not; checkpoint: rounds in which all is measured once");
+                "updates that count, after two that do not; checkpoint, generate: rounds in which all is measured once");
+  table.integer("max-new-tokens", "N", options.new_tokens, {2, 1e6},
+                "generate: tokens of each answer; --batch-size is the number of texts, --tokens-per-sample that of a prompt's "
+                "tokens");
   add_threads_option(table, options.threads);
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
@@ -295,7 +300,8 @@ OptionTable bench_option_table(BenchOptions& options) {
   table
       .path("python", "FILE", options.python,
             "optimizer, checkpoint: a Python with torch, whose fused AdamW or distributed checkpoints take turns with ours on "
-            "tensors of the same sizes; tokenize: one with Hugging Face's tokenizers")
+            "tensors of the same sizes; generate: one with transformers, too, whose generate() does; tokenize: one with Hugging "
+            "Face's tokenizers")
       .unset("no comparison; tokenize: that of the environment variable FSDP_PYTHON, or python3, where it has them");
   table.path(
       "save-dir", "DIR", options.save_dir,
@@ -321,6 +327,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "step") return bench_step(options, world, *device, *stream);
   if (options.what == "optimizer") return bench_optimizer(options, world, *device, *stream);
   if (options.what == "checkpoint") return bench_checkpoint(options, world, *device);
+  if (options.what == "generate") return bench_generate(options, world, *device);
   if (options.what == "tokenize") {
     std::string text;
     agree(world, [&] { text = bench_tokenize(options, world); });
@@ -329,8 +336,8 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "collectives")
     return kind == DeviceKind::cuda ? bench_collectives_of_gpus(options, world, *device)
                                     : bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
-  throw CollectiveError(format("'{}' is not a measurement (gemm, attention, step, collectives, optimizer, checkpoint and "
-                               "tokenize are); see fsdp-bench --help",
+  throw CollectiveError(format("'{}' is not a measurement (gemm, attention, step, collectives, optimizer, checkpoint, "
+                                 "generate and tokenize are); see fsdp-bench --help",
                                options.what),
                         0, true, exit_code::wrong_use);
 }

@@ -16,7 +16,7 @@
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;  // "gemm", "attention", "step", "collectives", "optimizer", "checkpoint" or "tokenize"
+  std::string what;  // "gemm", "attention", "step", "collectives", "optimizer", "checkpoint", "generate" or "tokenize"
   std::string arch = "gpt2";
   ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the updates that are measured
   std::size_t steps = 5;                                     // counted, after two that are not
@@ -28,7 +28,8 @@ struct BenchOptions {
   CommOptions comm = {.kind = "auto"};
   bool comm_thread = false;
   std::string optimizer;         // empty: all
-  std::filesystem::path python;  // empty: no comparison with PyTorch
+  std::size_t new_tokens = 64;   // of generated texts
+  std::filesystem::path python;  // empty: no comparison with PyTorch or transformers
   std::string tokenizer = "bytes";
   std::vector<std::string> texts;
   std::filesystem::path save_dir = ".";

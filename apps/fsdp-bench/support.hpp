@@ -20,9 +20,9 @@ std::string format_rate(double flops, DeviceKind kind);
 /// "71 %"; "-" where the peak is not known.
 std::string format_share(double flops, std::optional<double> peak);
 
-/// torch_checkpoint.py, torch_optimizer.py and hugging_face_tokenize.py, which are compiled into the program: it needs no other
-/// file, wherever it lies.
+/// The scripts beside this file, which are compiled into the program: it needs no other file, wherever it lies.
 extern const char torch_checkpoint_py[];
+extern const char torch_generate_py[];
 extern const char torch_optimizer_py[];
 extern const char hugging_face_tokenize_py[];
 

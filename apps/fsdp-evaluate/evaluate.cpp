@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -13,7 +14,9 @@
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/batch.hpp"
+#include "data/open_data.hpp"
 #include "files/json.hpp"
+#include "fsdp-evaluate/multiple_choice.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "train/common_options.hpp"
@@ -25,18 +28,24 @@
 namespace fsdp {
 
 OptionTable evaluate_option_table(EvaluateOptions& options) {
-  OptionTable table("fsdp-evaluate", "MODEL DATA [options]",
-                    "Loss, perplexity and bits per token and byte of a model on a token file.");
+  OptionTable table(
+      "fsdp-evaluate", "MODEL DATA [options]",
+      "Loss, perplexity and bits per token and byte of a model on tokens, or the part of questions that it answers right.");
   table.group("What");
   table
       .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional();
-  table.path("data", "FILE", options.data, "token file").positional();
+  table.text("data", "DATA", options.data, "tokens, of any format that fsdp-train reads").positional();
+  table.path(
+      "multiple-choice", "FILE", options.multiple_choice,
+      "instead of DATA, questions to answer: a JSON object in each line with \"context\", \"choices\" and \"answer\" (the "
+      "number of the right choice, from 0), or a file of llm.c's for HellaSwag or MMLU");
   table.group("How");
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank at a time");
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
       .alias("block-size")
-      .unset("the model's longest sequence, at most 1024");
+      .sets("sequence length")
+      .unset("the model's longest sequence, of DATA at most 1024");
   add_model_tokenizer_option(table, options.tokenizer);
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
@@ -46,31 +55,159 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
 }
 
 void require_complete(const EvaluateOptions& options) {
-  if (options.model.empty() || options.data.empty())
-    throw UserError("MODEL and DATA are needed (what to evaluate, and on which token file); see fsdp-evaluate --help");
+  if (options.model.empty() || (options.data.empty() && options.multiple_choice.empty()))
+    throw UserError(
+        "MODEL and DATA, or MODEL and --multiple-choice FILE, are needed (what to evaluate, and on which tokens or questions); "
+        "see fsdp-evaluate --help");
+  if (!options.data.empty() && !options.multiple_choice.empty())
+    throw UserError("DATA and --multiple-choice are both given (one is evaluated at a time); leave one out");
 }
 
 namespace {
 
-/// Bytes of the text that all targets of the file stand for.
-std::size_t text_bytes(const TokenFile& file, std::size_t vocab_size, const Tokenizer& tokenizer) {
-  constexpr std::size_t T = 4096;
-  std::vector<std::int32_t> inputs(T), targets(T);
+/// Bytes of the text that all targets stand for.
+std::size_t text_bytes(const Tokens& tokens, const Tokenizer& tokenizer) {
+  std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens.size(), 4096));
   const auto decoder = tokenizer.make_decoder();
   std::string text;
   std::size_t bytes = 0;
-  for (std::size_t k = 0; k < file.sequences(T); ++k) {
-    file.read(k, T, vocab_size, inputs.data(), targets.data());
-    if (k == 0) {  // the first token is no target, but what stands behind it begins no text
-      decoder->add(inputs[0], text);
-      text.clear();
+  for (std::uint64_t at = 0; at < tokens.size(); at += piece.size()) {
+    const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), tokens.size() - at));
+    tokens.read(at, here);
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      decoder->add(static_cast<TokenId>(here[i]), text);
+      if (at + i == 0) text.clear();  // the first token is no target, but what stands behind it begins no text
     }
-    for (const std::int32_t target : targets) decoder->add(target, text);  // -1 has no text
     bytes += text.size();
     text.clear();
   }
   decoder->finish(text);
   return bytes + text.size();
+}
+
+/// The loss on data: DATA.
+class LossReport {
+ public:
+  LossReport(const EvaluateOptions& options, const TensorSource& source, const Tokenizer* tokenizer, Communicator& world)
+      : options_(options), source_(source), tokenizer_(tokenizer), world_(world) {
+    const std::size_t vocab_size = source.config().vocab_size;
+    std::unique_ptr<Tokens> tokens;
+    agree(world, [&] {
+      tokens = open_tokens(options.data);
+      check_vocabulary(*tokens, vocab_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
+    });
+    samples_.emplace(std::move(tokens), Cut{tokens_per_sample()});
+    agree(world, [&] {
+      batches_.emplace(*samples_, BatchCut{options.batch_size, tokens_per_sample(), 1, world.rank(), world.size()}, vocab_size);
+    });
+  }
+
+  std::size_t tokens_per_sample() const {
+    return options_.tokens_per_sample > 0 ? options_.tokens_per_sample
+                                          : std::min<std::size_t>(source_.config().longest_sequence(), 1024);
+  }
+
+  std::string measure(Executor& executor, const std::function<void(double)>& progress) const {
+    const Timer timer;
+    const auto batch_done = [&](std::size_t done) {
+      progress(static_cast<double>(done) / static_cast<double>(batches_->batches()));
+    };
+    const double loss = *mean_loss(executor, *batches_, world_, batch_done), seconds = timer.seconds();
+    const double bits = loss / std::numbers::ln2;
+    // Each token is a byte.
+    const bool is_bytes = source_.config().vocab_size == 256 && tokenizer_ && tokenizer_->vocab_size() == 256;
+    std::optional<double> bits_per_byte;
+    agree(world_, [&] {
+      if (tokenizer_)
+        bits_per_byte = is_bytes ? bits
+                                 : bits * static_cast<double>(batches_->targets()) /
+                                       static_cast<double>(text_bytes(samples_->tokens(), *tokenizer_));
+    });
+    if (options_.json) {
+      nlohmann::json json = {{"loss", loss},           {"ppl", std::exp(loss)},
+                             {"bits_per_token", bits}, {"tokens", batches_->targets()},
+                             {"seconds", seconds},     {"model", source_.description()}};
+      if (bits_per_byte) json["bits_per_byte"] = *bits_per_byte;
+      return json_text(json) + "\n";
+    }
+    std::string in_bits = is_bytes ? "" : format("  bits per token {:.6g}", bits);
+    if (bits_per_byte) in_bits += format("  bits per byte {:.6g}", *bits_per_byte);
+    return format("{}\nloss {:.17g}  ppl {:.6g}{}  ({} tokens, {})\n", source_.description(), loss, std::exp(loss), in_bits,
+                  batches_->targets(), format_duration(seconds));
+  }
+
+ private:
+  const EvaluateOptions& options_;
+  const TensorSource& source_;
+  const Tokenizer* tokenizer_;
+  Communicator& world_;
+  std::optional<Samples> samples_;
+  std::optional<ValidBatches> batches_;
+};
+
+/// How many questions are answered right: --multiple-choice.
+class ChoiceReport {
+ public:
+  ChoiceReport(const EvaluateOptions& options, const TensorSource& source, const Tokenizer* tokenizer, Communicator& world)
+      : options_(options), source_(source), world_(world) {
+    agree(world, [&] { questions_ = read_questions(options.multiple_choice, tokenizer, source.config().vocab_size); });
+  }
+
+  std::size_t tokens_per_sample() const {
+    const std::size_t most = options_.tokens_per_sample > 0 ? options_.tokens_per_sample
+                                                            : static_cast<std::size_t>(source_.config().longest_sequence());
+    return std::min(most, longest_row(questions_));
+  }
+
+  std::string measure(Executor& executor, const std::function<void(double)>& progress) const {
+    const Timer timer;
+    agree(world_, [&] { check_choices(questions_, tokens_per_sample()); });
+    const MultipleChoiceScore score = ask(questions_, executor, options_.batch_size, tokens_per_sample(), world_, progress);
+    const double n = static_cast<double>(score.questions), seconds = timer.seconds();
+    const auto part = [n](std::size_t right) { return static_cast<double>(right) / n; };
+    const auto error = [&](std::size_t right) {  // of the mean of n trials, as lm-evaluation-harness has it
+      return n > 1 ? std::sqrt(part(right) * (1 - part(right)) / (n - 1)) : 0;
+    };
+    std::vector<std::tuple<const char*, const char*, std::size_t>> lines = {
+        {"acc", "likeliest choice", score.right}, {"acc_per_token", "likeliest per token", score.right_per_token}};
+    if (score.right_per_character) lines.emplace_back("acc_norm", "likeliest per character", *score.right_per_character);
+    if (options_.json) {
+      nlohmann::json json = {{"questions", score.questions}, {"seconds", seconds}, {"model", source_.description()}};
+      for (const auto& [key, name, right] : lines) json[key] = part(right), json[std::string(key) + "_stderr"] = error(right);
+      return json_text(json) + "\n";
+    }
+    std::string text = format("{}\n{} questions of {} ({})\n", source_.description(), score.questions,
+                              options_.multiple_choice.string(), format_duration(seconds));
+    for (const auto& [key, name, right] : lines)
+      text += format("{:<13}  {:<23}  {:6.2f} %  +- {:.2f}\n", key, name, 100 * part(right), 100 * error(right));
+    return text;
+  }
+
+ private:
+  const EvaluateOptions& options_;
+  const TensorSource& source_;
+  Communicator& world_;
+  std::vector<Question> questions_;
+};
+
+/// Runs a report's model, whose batches have B sequences of its length.
+template <class Report>
+std::string run(const Report& report, const EvaluateOptions& options, const TensorSource& source, Device& device, int threads,
+                Communicator& world) {
+  const ShardingOptions sharding = {.batch = {options.batch_size, report.tokens_per_sample()}, .plan = {.training = false}};
+  agree(world, [&] { check_sharding(source.config(), sharding, world.size()); });
+  ShardedModel sharded(source.config(), sharding, world, traits_of(device.kind(), threads));
+  Executor& executor = sharded.allocate(device);
+  agree(world, [&] {
+    load_parameters(source, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());
+  });
+  executor.publish_parameters();
+  ProgressBar bar("evaluating");
+  const std::string result = report.measure(executor, [&](double done) {
+    if (world.rank() == 0 && bar.terminal()) bar.update(done, 1);
+  });
+  bar.clear();
+  return result;
 }
 
 }  // namespace
@@ -85,61 +222,16 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
 
   std::unique_ptr<TensorSource> source;
   std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<TokenFile> file;
   agree(world, [&] {
     std::vector<std::string> warnings;
     source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
     if (world.rank() == 0) print_warnings(warnings);
-    if (world.rank() == 0)  // which alone says the result
+    if (world.rank() == 0 || options.data.empty())  // rank 0 alone says how many bytes data have
       tokenizer = find_model_tokenizer(options.tokenizer, options.model, source->config().vocab_size);
-    file.emplace(options.data);
-    file->check_vocabulary(source->config().vocab_size, static_cast<std::size_t>(world.rank()),
-                           static_cast<std::size_t>(world.size()));
   });
-  const TransformerConfig config = source->config();
-  const std::size_t T =
-      options.tokens_per_sample > 0 ? options.tokens_per_sample : std::min<std::size_t>(config.longest_sequence(), 1024);
-  std::optional<ValidBatches> batches;
-  agree(world, [&] {
-    batches.emplace(*file, BatchCut{options.batch_size, T, 1, world.rank(), world.size()}, config.vocab_size);
-  });
-
-  const ShardingOptions sharding = {.batch = {options.batch_size, T}, .plan = {.training = false}};
-  agree(world, [&] { check_sharding(config, sharding, world.size()); });
-  ShardedModel sharded(config, sharding, world, traits_of(kind, threads));
-  Executor& executor = sharded.allocate(*device);
-  agree(world, [&] {
-    load_parameters(*source, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());
-  });
-  executor.publish_parameters();
-
-  const Timer timer;
-  ProgressBar bar("evaluating");
-  const auto progress = [&](std::size_t done) {
-    if (world.rank() == 0 && bar.terminal()) bar.update(static_cast<double>(done), static_cast<double>(batches->batches()));
-  };
-  const double loss = *mean_loss(executor, *batches, world, progress), seconds = timer.seconds();
-  bar.clear();
-  const double bits = loss / std::numbers::ln2;
-  const bool is_bytes = config.vocab_size == 256 && tokenizer && tokenizer->vocab_size() == 256;  // each token is a byte
-  std::optional<double> bits_per_byte;
-  agree(world, [&] {
-    if (tokenizer)
-      bits_per_byte = is_bytes ? bits
-                               : bits * static_cast<double>(batches->targets()) /
-                                     static_cast<double>(text_bytes(*file, config.vocab_size, *tokenizer));
-  });
-  if (options.json) {
-    nlohmann::json json = {{"loss", loss},           {"ppl", std::exp(loss)},
-                           {"bits_per_token", bits}, {"tokens", batches->targets()},
-                           {"seconds", seconds},     {"model", source->description()}};
-    if (bits_per_byte) json["bits_per_byte"] = *bits_per_byte;
-    return json_text(json) + "\n";
-  }
-  std::string in_bits = is_bytes ? "" : format("  bits per token {:.6g}", bits);
-  if (bits_per_byte) in_bits += format("  bits per byte {:.6g}", *bits_per_byte);
-  return format("{}\nloss {:.17g}  ppl {:.6g}{}  ({} tokens, {})\n", source->description(), loss, std::exp(loss), in_bits,
-                batches->targets(), format_duration(seconds));
+  const auto report = [&]<class Report>(const Report& made) { return run(made, options, *source, *device, threads, world); };
+  return options.data.empty() ? report(ChoiceReport(options, *source, tokenizer.get(), world))
+                              : report(LossReport(options, *source, tokenizer.get(), world));
 }
 
 }  // namespace fsdp

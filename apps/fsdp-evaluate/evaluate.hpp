@@ -12,7 +12,9 @@
 namespace fsdp {
 
 struct EvaluateOptions {
-  std::filesystem::path model, data;
+  std::filesystem::path model;
+  std::string data;                       // empty: questions are asked
+  std::filesystem::path multiple_choice;  // empty: the loss on data is measured
   std::string tokenizer;
   std::size_t batch_size = 8;         // sequences per rank at a time
   std::size_t tokens_per_sample = 0;  // 0: the model's longest, at most 1024
@@ -23,11 +25,11 @@ struct EvaluateOptions {
 };
 
 OptionTable evaluate_option_table(EvaluateOptions& options);
-/// Throws UserError if MODEL or DATA is not given.
+/// Throws UserError unless MODEL is given, and either DATA or questions.
 void require_complete(const EvaluateOptions& options);
 
-/// The result as text, or as one JSON object: rank 0's. Every target of the file counts once. Collective over world; each rank holds a
-/// shard of the model, whole units only while they are used.
+/// The result as text, or as one JSON object: rank 0's. Every target, or every question, counts once. Collective over world;
+/// each rank holds a shard of the model, whole units only while they are used.
 std::string evaluate(const EvaluateOptions& options, Communicator& world);
 
 }  // namespace fsdp

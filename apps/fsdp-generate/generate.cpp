@@ -1,17 +1,23 @@
 #include "fsdp-generate/generate.hpp"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <vector>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "base/philox.hpp"
 #include "base/program.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "comm/threads/threads.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "comm/agree.hpp"
+#include "files/input_file.hpp"
+#include "files/json.hpp"
+#include "fsdp-generate/chat.hpp"
 #include "kernels/threads.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
@@ -20,98 +26,266 @@
 namespace fsdp {
 
 OptionTable generate_option_table(GenerateOptions& options) {
-  OptionTable table("fsdp-generate", "MODEL [options]", "Samples text from a model.");
+  GenerationOptions& generation = options.generation;
+  SamplingOptions& sampling = generation.sampling;
+  OptionTable table("fsdp-generate", "MODEL [options]", "Generates text with a model, at any number of ranks.");
   table.group("What");
   table
       .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional();
   table.text("prompt", "TEXT", options.prompt, "text to go on from").unset("a line break");
+  table.path("prompts", "FILE", options.prompts,
+             "many of them: a prompt in each line, or, of a file FILE.jsonl, a JSON object with \"prompt\"");
   add_model_tokenizer_option(table, options.tokenizer);
-  table.integer("max-new-tokens", "N", options.max_new_tokens, {1, 1e9}, "tokens to add");
+  table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "tokens to add");
+  table.texts("stop", "TEXT", generation.stop,
+              "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.");
+  table.flag("chat", options.chat,
+             "talk with the model: each line of the standard input is a message, each answer comes as it is made. For models "
+             "with a chat template of ChatML or Llama 3.");
+  table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
+  table.flag("json", options.json, "print one JSON object per prompt, on a line of its own");
   table.group("Sampling");
-  table.number("temperature", "X", options.temperature, "divides the logits; 0 always takes the likeliest token", "0 or more",
+  table.number("temperature", "X", sampling.temperature, "divides the logits; 0 always takes the likeliest token", "0 or more",
                [](double x) { return x >= 0; });
-  table.integer("top-k", "K", options.top_k, {0, 1e9}, "only the K likeliest tokens; 0 means all");
-  table.number("top-p", "P", options.top_p, "only the likeliest tokens that together have this probability",
+  table.integer("top-k", "K", sampling.top_k, {0, 1e9}, "only the K likeliest tokens; 0 means all");
+  table.number("top-p", "P", sampling.top_p, "only the likeliest tokens that together have this probability",
                "above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
-  table.integer("seed", "N", options.seed, {0, 4294967295.0}, "the same seed gives the same text");
+  table.number("repetition-penalty", "X", sampling.repetition_penalty,
+               "makes tokens less likely that were there before, in the prompt or the text: 1 changes nothing", "above 0",
+               [](double x) { return x > 0; });
+  table.integer("seed", "N", generation.seed, {0, 4294967295.0}, "the same seed gives the same text");
   table.group("Run");
+  table.integer("batch-size", "B", options.batch_size, {1, 1e4}, "texts that a rank generates at the same time");
+  add_strategy_option(table, options.strategy);
+  add_precision_options(table, options.precision);
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
   return table;
 }
 
-std::size_t sample_token(std::span<const float> logits, double temperature, std::size_t top_k, double top_p, double uniform) {
-  std::vector<std::size_t> order(logits.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
-  if (temperature == 0) return order.front();
-  if (top_k > 0 && top_k < order.size()) order.resize(top_k);
-  std::vector<double> weights;
-  for (const std::size_t token : order) weights.push_back(std::exp((logits[token] - logits[order.front()]) / temperature));
-  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
-  double kept = 0;
-  std::size_t count = 0;
-  while (count < weights.size() && (count == 0 || kept < top_p * all)) kept += weights[count++];
-  double left = uniform * kept;
-  for (std::size_t i = 0; i < count; ++i)
-    if ((left -= weights[i]) < 0) return order[i];
-  return order[count - 1];
+void require_complete(const GenerateOptions& options) {
+  if (options.model.empty()) throw UserError("MODEL is needed (whose text to sample); see fsdp-generate --help");
+  if (!options.prompt.empty() && !options.prompts.empty())
+    throw UserError("--prompt contradicts --prompts (each says what to go on from); leave one out");
+  if (options.chat && (!options.prompt.empty() || !options.prompts.empty() || options.json))
+    throw UserError("--chat takes messages from standard input; leave out --prompt, --prompts and --json");
+  if (!options.system.empty() && !options.chat)
+    throw UserError("--system changes nothing (it is for conversations); give --chat, too, or leave it out");
 }
 
-void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& out) {
-  if (options.model.empty()) throw UserError("MODEL is needed (whose text to sample); see fsdp-generate --help");
-  std::vector<std::string> warnings;
-  const auto source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
-  print_warnings(warnings);
-  const TransformerConfig config = source->config();
-  const auto tokenizer = find_model_tokenizer(options.tokenizer, options.model, config.vocab_size);
-  if (!tokenizer)
-    throw UserError(format("{} has {} tokens, and no tokenizer lies beside it (its text needs one); give --tokenizer",
-                           source->description(), config.vocab_size));
-  const std::string prompt = options.prompt.empty() ? "\n" : options.prompt;
-  std::vector<TokenId> tokens = tokenizer->before_text();
-  tokenizer->encode(prompt, tokens);
-  if (tokens.empty()) throw UserError("the prompt has no tokens (its tokenizer leaves all of it out); give another --prompt");
+namespace {
 
-  const auto world = make_self_communicator();
-  const int threads = share_of_rank(*world, options.threads).threads;
-  kernels::set_threads(threads);
-  const DeviceKind kind = choose_device(options.device);
-  const auto device = make_device_of_rank(kind, {}, *world, *world);
-  const std::size_t T = std::min(config.longest_sequence(), round_up(tokens.size() + options.max_new_tokens, 64));
-  ShardedModel sharded(config, {.strategy = "none", .batch = {1, T}, .plan = {.training = false}}, *world,
-                       traits_of(kind, threads));
-  Executor& executor = sharded.allocate(*device);
-  load_parameters(*source, sharded.model().parameters(), sharded.layout(), 0, executor.parameters());
+constexpr std::size_t longest_prompts_file = std::size_t{1} << 30;
 
-  out(prompt);
-  const auto decoder = tokenizer->make_decoder();
-  std::string text;  // a decoder begins with the prompt, so that what follows joins it as it should
-  for (const TokenId token : tokens) decoder->add(token, text);
-  std::vector<float> logits(config.vocab_size);
-  for (std::size_t i = 0; i < options.max_new_tokens; ++i) {
-    const std::size_t seen = std::min(T, tokens.size());  // the window slides once it is full
-    executor.logits(
-        [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
-          std::fill_n(std::copy_n(tokens.end() - static_cast<std::ptrdiff_t>(seen), seen, inputs), T - seen, 0);
-          std::fill_n(targets, T, -1);
-        },
-        seen - 1, logits.data());
-    const auto words = philox({static_cast<std::uint32_t>(i), 0, 0, static_cast<std::uint32_t>(RandomSite::generation)},
-                              {static_cast<std::uint32_t>(options.seed), 0});
-    // Places that the model has for tokens and the tokenizer does not fill have no text.
-    const std::size_t token = sample_token(std::span(logits).first(std::min(logits.size(), tokenizer->vocab_size())),
-                                           options.temperature, options.top_k, options.top_p, words[0] / 4294967296.0);
-    tokens.push_back(static_cast<TokenId>(token));
-    text.clear();
-    decoder->add(tokens.back(), text);
-    out(text);
+/// One of a file's lines, which is number `line`.
+std::string prompt_of(const std::string& text, const std::filesystem::path& file, std::size_t line) {
+  if (file.extension() != ".jsonl") return text;
+  const nlohmann::json object = parse_json(text);
+  if (!object.is_object() || !object.contains("prompt") || !object["prompt"].is_string())
+    throw UserError(format("{}:{}: no prompt (each line of a .jsonl file is a JSON object with \"prompt\", a text); correct it",
+                           file.string(), line));
+  return object["prompt"].get<std::string>();
+}
+
+std::vector<std::string> read_prompts(const GenerateOptions& options) {
+  if (options.prompts.empty()) return {options.prompt.empty() ? "\n" : options.prompt};
+  std::istringstream file(read_text_file(options.prompts, longest_prompts_file));
+  std::vector<std::string> prompts;
+  std::string text;
+  for (std::size_t line = 1; std::getline(file, text); ++line) {
+    if (text.ends_with('\r')) text.pop_back();
+    if (!text.empty()) prompts.push_back(prompt_of(text, options.prompts, line));
   }
-  text.clear();
-  decoder->finish(text);
-  out(text);
+  if (prompts.empty())
+    throw UserError(format("no prompts in {} (all of its lines are empty); write one in each line", options.prompts.string()));
+  return prompts;
+}
+
+/// What all ranks read, before they meet.
+struct Inputs {
+  std::unique_ptr<TensorSource> source;
+  std::unique_ptr<Tokenizer> tokenizer;
+  GenerationOptions generation;
+  std::vector<std::string> prompts;
+  std::vector<std::vector<TokenId>> tokens;  // of each prompt
+  std::optional<ChatTemplate> chat;
+
+  Inputs(const GenerateOptions& options, bool speaks) : generation(options.generation) {
+    std::vector<std::string> warnings;
+    source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
+    if (speaks) print_warnings(warnings);
+    tokenizer = find_model_tokenizer(options.tokenizer, options.model, source->config().vocab_size);
+    if (!tokenizer)
+      throw UserError(format("{} has {} tokens, and no tokenizer lies beside it (its text needs one); give --tokenizer",
+                             source->description(), source->config().vocab_size));
+    generation.end_tokens = find_end_tokens(options.model, *tokenizer);
+    if (options.chat) {
+      chat = read_chat_template(options.model, *tokenizer);
+      generation.end_tokens.push_back(*tokenizer->find(chat->end()));
+      return;
+    }
+    prompts = read_prompts(options);
+    for (const std::string& prompt : prompts) {
+      std::vector<TokenId>& ids = tokens.emplace_back(tokenizer->before_text());
+      tokenizer->encode(prompt, ids);
+      if (!ids.empty()) continue;
+      throw UserError(format("the prompt{} has no tokens (its tokenizer leaves all of it out); give another one",
+                             prompts.size() > 1 ? format(" {}", tokens.size()) : ""));
+    }
+  }
+  std::size_t longest_prompt() const {
+    std::size_t longest = 0;
+    for (const auto& ids : tokens) longest = std::max(longest, ids.size());
+    return longest;
+  }
+};
+
+/// What a plan that generates needs.
+ShardingOptions sharding_of(const GenerateOptions& options, const GenerationShape& shape) {
+  return {.strategy = options.strategy,
+          .batch = {shape.rows, 1},
+          .types = {.parameter = options.precision,
+                    .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // no copy where none is needed
+          .plan = {.training = false, .cache = shape.cache}};
+}
+
+std::string json_line(const GeneratedText& text, const Inputs& inputs) {
+  const nlohmann::ordered_json object = {{"index", text.prompt},
+                                         {"prompt", inputs.prompts[text.prompt]},
+                                         {"text", text.text},
+                                         {"finish", name_of(text.finish)},
+                                         {"prompt_tokens", inputs.tokens[text.prompt].size()},
+                                         {"tokens", text.tokens}};
+  return json_text(object) + "\n";
+}
+
+}  // namespace
+
+namespace {
+
+/// The conversation's longest sequence, prompt and answer, unless the model's is shorter.
+constexpr std::size_t longest_conversation = 8192;
+
+/// Lines of rank 0's standard input, on every rank. While nobody writes, the ranks keep meeting, so that none misses another.
+class SharedLines {
+ public:
+  explicit SharedLines(Group& world) : world_(world) {}
+
+  /// The next line; nothing after the last one. Collective.
+  std::optional<std::string> next() {
+    enum State : std::uint64_t { waiting, line, end };
+    while (true) {
+      std::uint64_t state[2] = {waiting, 0};
+      std::string text;
+      if (world_.rank() == 0) {
+        const auto found = take();
+        state[0] = found ? line : ended_ ? end : waiting;
+        if (found) text = *found;
+        state[1] = text.size();
+      }
+      world_.broadcast(state, sizeof state, 0);
+      if (state[0] == end) return std::nullopt;
+      if (state[0] == waiting) continue;
+      text.resize(state[1]);
+      world_.broadcast(text.data(), text.size(), 0);
+      return text;
+    }
+  }
+
+ private:
+  /// A whole line, if one comes within a second.
+  std::optional<std::string> take() {
+    if (read_.find('\n') == std::string::npos && !ended_) {
+      pollfd input = {0, POLLIN, 0};
+      char piece[4096];
+      if (::poll(&input, 1, 1000) > 0) {
+        const ssize_t n = ::read(0, piece, sizeof piece);
+        if (n <= 0)
+          ended_ = true;
+        else
+          read_.append(piece, static_cast<std::size_t>(n));
+      }
+    }
+    const auto length = read_.find('\n');
+    if (length == std::string::npos && (!ended_ || read_.empty())) return std::nullopt;
+    std::string text = read_.substr(0, length);
+    read_.erase(0, length == std::string::npos ? length : length + 1);
+    return text;
+  }
+
+  Group& world_;
+  std::string read_;
+  bool ended_ = false;
+};
+
+/// Message by message, until the input ends.
+void converse(const GenerateOptions& options, const Inputs& inputs, Generator& generator, Communicator& world,
+              const std::function<void(std::string_view)>& out) {
+  const bool asks = world.rank() == 0 && ::isatty(0) != 0;
+  std::vector<ChatMessage> messages;
+  if (!options.system.empty()) messages.push_back({"system", options.system});
+  SharedLines lines(world);
+  while (true) {
+    if (asks) out("> ");
+    const std::optional<std::string> line = lines.next();
+    if (!line) return;
+    if (line->empty()) continue;
+    messages.push_back({"user", *line});
+    std::string answer;  // every rank keeps the conversation
+    generator.run(
+        {inputs.tokenizer->encode(inputs.chat->render(messages))}, [&](const GeneratedText& text) { answer = text.text; },
+        [&](std::size_t, std::string_view piece) { out(piece); });
+    std::uint64_t size = answer.size();
+    world.broadcast(&size, sizeof size, 0);
+    answer.resize(size);
+    world.broadcast(answer.data(), size, 0);
+    messages.push_back({"assistant", answer});
+    if (world.rank() == 0) out("\n");
+  }
+}
+
+}  // namespace
+
+void generate(const GenerateOptions& options, Communicator& world, const std::function<void(std::string_view)>& out) {
+  const auto node = world.split_by_node();
+  const int threads = share_of_rank(*node, options.threads).threads;
+  kernels::set_threads(threads);
+  DeviceKind kind = DeviceKind::cpu;
+  agree(world, [&] { kind = choose_device(options.device); });
+  const auto device = make_device_of_rank(kind, {}, world, *node);
+
+  std::optional<Inputs> inputs;
+  agree(world, [&] { inputs.emplace(options, world.rank() == 0); });
+  const TransformerConfig config = inputs->source->config();
+  const std::size_t ranks = static_cast<std::size_t>(world.size()),
+                    texts = options.chat ? 1 : std::min(options.batch_size, (inputs->prompts.size() + ranks - 1) / ranks);
+  const GenerationShape shape = generation_shape(config, texts, options.chat ? longest_conversation : inputs->longest_prompt(),
+                                                 inputs->generation.max_new_tokens);
+  const ShardingOptions sharding = sharding_of(options, shape);
+  agree(world, [&] { check_sharding(config, sharding, world.size()); });
+  ShardedModel sharded(config, sharding, world, traits_of(kind, threads));
+  Executor& executor = sharded.allocate(*device, {.table_type = options.precision});
+  agree(world, [&] {
+    load_parameters(*inputs->source, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());
+  });
+  executor.publish_parameters();
+
+  Generator generator(executor, world, config, *inputs->tokenizer, inputs->generation);
+  if (options.chat) return converse(options, *inputs, generator, world, out);
+  const bool one = options.prompts.empty();
+  const auto on_text = [&](const GeneratedText& text) {
+    if (options.json)
+      out(json_line(text, *inputs));
+    else if (!one)
+      out(format("--- prompt {}\n{}{}\n", text.prompt + 1, inputs->prompts[text.prompt], text.text));
+  };
+  const auto on_piece = [&](std::size_t, std::string_view piece) {
+    if (one && !options.json) out(piece);
+  };
+  if (one && !options.json && world.rank() == 0) out(inputs->prompts.front());
+  generator.run(inputs->tokens, on_text, on_piece);
 }
 
 }  // namespace fsdp

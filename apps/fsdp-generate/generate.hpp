@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/options.hpp"
+#include "comm/communicator.hpp"
+#include "generate/generator.hpp"
 #include "train/compute_device.hpp"
 
 namespace fsdp {
@@ -16,25 +18,28 @@ namespace fsdp {
 struct GenerateOptions {
   std::filesystem::path model;
   std::string prompt;
+  std::filesystem::path prompts;
   std::string tokenizer;
-  std::size_t max_new_tokens = 200;
-  double temperature = 1;
-  std::size_t top_k = 0;
-  double top_p = 1;
-  std::size_t seed = 1;
+  bool json = false;
+  bool chat = false;
+  std::string system;  // message of a conversation; empty: the chat template's own
+  GenerationOptions generation = {};
+  std::size_t batch_size = 8;  // texts of a rank at a time
+  std::string strategy = "full";
+  DType precision = DType::f32;
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
   bool no_verify = false;
 };
 
 OptionTable generate_option_table(GenerateOptions& options);
+/// Throws UserError if there is no model, or if options contradict each other.
+void require_complete(const GenerateOptions& options);
 
-/// Hands the prompt and then each new piece of text to `out`. The same options give the same text. Throws UserError.
-void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& out);
-
-/// The token drawn from logits[V] with `uniform` in [0, 1): logits / temperature, of these the top_k largest (0: all), of these
-/// the fewest whose probabilities reach top_p (Holtzman et al. 2020). Temperature 0 takes the largest. Ties go to the lower
-/// token.
-std::size_t sample_token(std::span<const float> logits, double temperature, std::size_t top_k, double top_p, double uniform);
+/// Hands what is to be printed to `out`, on rank 0: of one prompt each piece as soon as it is there, else whole texts. The same
+/// options give the same text. Collective over world; each rank holds a shard of the model, whole units only while they are
+/// used. With `chat`, the user's messages are the lines of standard input, and "> " is printed before each where that is a
+/// terminal.
+void generate(const GenerateOptions& options, Communicator& world, const std::function<void(std::string_view)>& out);
 
 }  // namespace fsdp

@@ -1,17 +1,17 @@
-// Samples text from a model or a checkpoint. One process.
+// Generates text with a model or a checkpoint, on any number of ranks.
 #include <cstdio>
 
-#include "base/system.hpp"
 #include "fsdp-generate/generate.hpp"
 #include "train/program.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;
-  let_waiting_threads_sleep(argv);
   GenerateOptions options;
   OptionTable table = generate_option_table(options);
-  return run_program(argc, argv, table, [&] {
-    generate(options, [](std::string_view piece) { std::fwrite(piece.data(), 1, piece.size(), stdout), std::fflush(stdout); });
+  return run_mpi_program(argc, argv, table, [&](MpiSession&, Communicator& world) {
+    agree(world, [&] { require_complete(options); });
+    generate(options, world,
+             [](std::string_view piece) { std::fwrite(piece.data(), 1, piece.size(), stdout), std::fflush(stdout); });
     return exit_code::done;
   });
 }

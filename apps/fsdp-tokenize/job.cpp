@@ -22,7 +22,7 @@ constexpr std::size_t piece_bytes = std::size_t{1} << 20;
 
 }  // namespace
 
-PieceReader::PieceReader(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules,
+PlainPieces::PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules,
                          bool documents, bool behind_cut)
     : text_(text), end_(end), rules_(rules), documents_(documents), at_(begin) {
   if (!text.is_of_files()) return;  // read from the beginning, once
@@ -34,7 +34,7 @@ PieceReader::PieceReader(TextSource& text, std::uint64_t begin, std::optional<st
   buffer_ = around.substr(around.size() - before_);
 }
 
-void PieceReader::fill(std::size_t bytes) {
+void PlainPieces::fill(std::size_t bytes) {
   while (!at_end_ && !document_ends_ && buffer_.size() - before_ < bytes) {
     std::size_t more = bytes - (buffer_.size() - before_);
     const std::uint64_t read_to = at_ + buffer_.size() - before_;
@@ -48,7 +48,7 @@ void PieceReader::fill(std::size_t bytes) {
   }
 }
 
-bool PieceReader::next(TextPiece& piece) {
+bool PlainPieces::next(TextPiece& piece) {
   for (std::size_t bytes = piece_bytes;; bytes *= 2) {
     fill(bytes);
     const bool is_last = at_end_ || document_ends_;
@@ -66,6 +66,61 @@ bool PieceReader::next(TextPiece& piece) {
     document_ends_ = false;
     return true;
   }
+}
+
+JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field)
+    : text_(text), end_(end), reader_(field), at_(begin) {
+  if (text.is_of_files()) text_.seek(begin);
+}
+
+/// Finds the next line, and reads until it has all of it. False if there is none.
+bool JsonPieces::next_line() {
+  constexpr std::size_t longest_line = std::size_t{1} << 30;
+  line_begin_ = line_end_;
+  for (searched_ = line_begin_;;) {
+    const std::size_t found = buffer_.find('\n', searched_);
+    if (found != std::string::npos || (at_end_ && line_begin_ < buffer_.size())) {
+      line_end_ = found == std::string::npos ? buffer_.size() : found + 1;
+      return true;
+    }
+    if (at_end_) return false;
+    at_ += line_begin_;
+    buffer_.erase(0, line_begin_);
+    line_begin_ = line_end_ = 0;
+    searched_ = buffer_.size();
+    if (buffer_.size() > longest_line)
+      throw UserError(
+          format("{} begins a line of more than {} (each is an object with one text); look whether it is JSON in lines",
+                 text_.place(at_), format_bytes(static_cast<double>(longest_line))));
+    std::size_t more = piece_bytes;
+    if (end_) more = std::min<std::uint64_t>(more, *end_ - at_ - buffer_.size());
+    if (more == 0) {
+      at_end_ = true;
+    } else if (text_.read(buffer_, more) == 0) {
+      at_end_ = !text_.next();
+      if (!at_end_ && !buffer_.empty()) {  // the last line of a file needs no end
+        line_end_ = buffer_.size();
+        return true;
+      }
+    }
+  }
+}
+
+bool JsonPieces::next(TextPiece& piece) {
+  while (next_line()) {
+    const std::string_view line = std::string_view(buffer_).substr(line_begin_, line_end_ - line_begin_);
+    if (line.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
+    piece.text = reader_.read(line, problem_);
+    if (!problem_.empty())
+      throw UserError(
+          format("the line at {} cannot be used ({}); correct it, or name the field that has the text by --json-field",
+                 text_.place(at_ + line_begin_), problem_));
+    piece.cut = 0;
+    piece.end = at_ + line_end_;
+    piece.ends_document = true;
+    return true;
+  }
+  return false;
 }
 
 JobNotes::JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s)
@@ -111,8 +166,16 @@ TokenizeJob::TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::opti
 
 void TokenizeJob::open_writers() {
   const auto open = [&](const std::filesystem::path& path, const char* state) {
-    return make_llmc_writer(path, tokenizer_.vocab_size(), output_.shard_tokens,
-                            notes_.found() ? notes_.found()->at(state) : nlohmann::json());
+    const nlohmann::json found = notes_.found() ? notes_.found()->at(state) : nlohmann::json();
+    switch (output_.format) {
+      case OutputFormat::megatron:
+        return make_indexed_writer(path, tokenizer_.vocab_size(), found);
+      case OutputFormat::hdf5:  // is not gone on with: there are no notes
+        return make_hdf5_writer(path, tokenizer_.vocab_size());
+      case OutputFormat::llmc:
+        break;
+    }
+    return make_llmc_writer(path, tokenizer_.vocab_size(), output_.shard_tokens, found);
   };
   if (notes_.found()) {
     try {
@@ -153,6 +216,11 @@ TokenizeResult TokenizeJob::run() {
   return done;
 }
 
+std::unique_ptr<Pieces> TokenizeJob::open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end) {
+  if (!output_.json_field.empty()) return std::make_unique<JsonPieces>(text_, from, end, output_.json_field);
+  return std::make_unique<PlainPieces>(text_, from, end, tokenizer_.cuts(), output_.end_of_text.has_value(), behind_cut);
+}
+
 void TokenizeJob::run_part(TokenWriter& writer, std::uint64_t begin, std::optional<std::uint64_t> end) {
   const bool documents = output_.end_of_text.has_value();
   const std::uint64_t from = std::max(begin, at_);
@@ -174,10 +242,10 @@ void TokenizeJob::run_part(TokenWriter& writer, std::uint64_t begin, std::option
     if (notes_.due()) save();
   });
   const bool behind_cut = from > begin && !(documents && text_.begins_at(from));
-  PieceReader pieces(text_, from, end, tokenizer_.cuts(), documents, behind_cut);
+  const std::unique_ptr<Pieces> pieces = open_pieces(from, behind_cut, end);
   show(static_cast<double>(from));
   TextPiece piece;
-  while (pieces.next(piece)) encoder.add(std::move(piece));
+  while (pieces->next(piece)) encoder.add(std::move(piece));
   encoder.finish();
   bar.clear();
   if (!documents) writer.end_document();

@@ -13,6 +13,7 @@
 
 #include "base/timer.hpp"
 #include "data/token_writer.hpp"
+#include "files/json_lines.hpp"
 #include "fsdp-tokenize/text_source.hpp"
 #include "text/parallel_encoder.hpp"
 #include "text/text_cuts.hpp"
@@ -20,15 +21,22 @@
 
 namespace fsdp {
 
-/// A text in pieces of about a megabyte, each cut where the rules allow it; longer where there is no such place.
-class PieceReader {
+/// A text in pieces.
+class Pieces {
+ public:
+  virtual ~Pieces() = default;
+  /// False at the end. `piece` is then what it was.
+  virtual bool next(TextPiece& piece) = 0;
+};
+
+/// Pieces of about a megabyte, each cut where the rules allow it; longer where there is no such place.
+class PlainPieces : public Pieces {
  public:
   /// The part [begin, end) of the text, which was cut at `begin` by the rules if `behind_cut`; `end` is empty for all that
   /// follows. With `documents` a piece ends with each text.
-  PieceReader(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules, bool documents,
+  PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules, bool documents,
               bool behind_cut = false);
-  /// False at the end. `piece` is then what it was.
-  bool next(TextPiece& piece);
+  bool next(TextPiece& piece) override;
 
  private:
   void fill(std::size_t bytes);
@@ -40,6 +48,26 @@ class PieceReader {
   std::string buffer_;      // what was read, behind the character before it
   std::size_t before_ = 0;  // bytes of that character
   std::uint64_t at_;        // where the rest of the buffer begins in the text
+};
+
+/// Lines of JSON: the text of a field in each is a document, and a piece. Empty lines are left out.
+class JsonPieces : public Pieces {
+ public:
+  /// Of the part [begin, end), which begins and ends between lines.
+  JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field);
+  /// Throws UserError for a line without a text.
+  bool next(TextPiece& piece) override;
+
+ private:
+  bool next_line();
+
+  TextSource& text_;
+  std::optional<std::uint64_t> end_;
+  JsonLineReader reader_;
+  std::string buffer_, problem_;
+  std::size_t line_begin_ = 0, line_end_ = 0, searched_ = 0;  // in the buffer
+  std::uint64_t at_;                                          // where the buffer begins in the text
+  bool at_end_ = false;
 };
 
 /// What is known of a job on the disk, in a file beside its output.
@@ -70,10 +98,14 @@ class JobNotes {
   Timer timer_;
 };
 
+enum class OutputFormat { llmc, megatron, hdf5 };
+
 struct JobOutput {
   std::filesystem::path out, valid_out;
-  std::uint64_t shard_tokens = most_llmc_tokens;
-  std::optional<TokenId> end_of_text = {};  // follows each document; without one the texts are one document
+  OutputFormat format = OutputFormat::llmc;
+  std::uint64_t shard_tokens = most_llmc_tokens;  // of llm.c's files
+  std::optional<TokenId> end_of_text = {};        // follows each document; without one plain texts are one document
+  std::string json_field = {};                    // of texts that are lines of JSON; else empty
   std::size_t threads = 1;
   bool note_at_once = false;  // before anything is tokenized: going on needs it from then on
 };
@@ -91,6 +123,7 @@ class TokenizeJob {
 
  private:
   void open_writers();
+  std::unique_ptr<Pieces> open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end);
   void run_part(TokenWriter& writer, std::uint64_t begin, std::optional<std::uint64_t> end);
   void save();
   void warn_of_replacements() const;

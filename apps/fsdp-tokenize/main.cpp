@@ -34,18 +34,21 @@ struct TokenizeOptions {
   std::filesystem::path out, valid_out;
   double valid_fraction = 0.05;
   std::size_t train_bpe = 0;
+  std::string json_field;
   bool append_eos = false;
   std::string eos_token;
+  OutputFormat format = OutputFormat::llmc;
   std::size_t shard_size = most_llmc_tokens;
   std::size_t threads = 0;
   double save_interval_s = 30;
 };
 
 OptionTable tokenize_option_table(TokenizeOptions& o) {
-  OptionTable table("fsdp-tokenize", "TEXT... --out FILE [options]",
-                    "Makes token files for fsdp-train from texts, in llm.c's format. Several texts are joined in the order "
-                    "given, with nothing between them. Memory does not grow with the texts. A run that was killed goes on "
-                    "where it was when the same command is given again.");
+  OptionTable table(
+      "fsdp-tokenize", "TEXT... --out FILE [options]",
+      "Makes token files for fsdp-train, or for Megatron-LM and llm.c, from texts. Several texts are joined in the order "
+      "given, with nothing between them. Memory does not grow with the texts. A run that was killed goes on "
+      "where it was when the same command is given again.");
   table.group("Input");
   table.list("text", "TEXT", o.texts, "Files to read; '-' is standard input.").positional().required();
   table.text(
@@ -58,9 +61,14 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       "Learn a tokenizer of N tokens from the texts (without the part that is held out), write it to --tokenizer NAME, a "
       "new tokenizer.json or a folder for it, and use it: byte-level byte-pair encoding over GPT-2's words, with "
       "<|endoftext|> as token 0, which Hugging Face's tokenizers read. 0: learn none.");
-  table.flag("append-eos", o.append_eos,
-             "Put an end-of-text token behind each text, which is a document then: the tokens of one do not depend on those "
-             "beside it.");
+  table
+      .text("json-field", "NAME", o.json_field,
+            "The texts are lines of JSON, objects whose field NAME has the text: each is a document, tokenized by itself.")
+      .unset("text for files named *.jsonl; else they are plain texts");
+  table.flag(
+      "append-eos", o.append_eos,
+      "Put an end-of-text token behind each document, a file or a line of JSON: the tokens of one do not depend on those "
+      "beside it.");
   table.text("eos-token", "TEXT", o.eos_token, "The token that --append-eos puts there.")
       .unset(
           "eos_token of the tokenizer_config.json beside the tokenizer, or <|endoftext|>, <|end_of_text|> or </s>, "
@@ -69,23 +77,53 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
                 "Threads that tokenize; 0: as many as the cores that this process may use.");
   table.group("Output");
   table.path("out", "FILE", o.out, "Token file to write.").required();
+  table.choice<OutputFormat>(
+      "format", o.format, {{"llm.c", OutputFormat::llmc}, {"megatron", OutputFormat::megatron}, {"hdf5", OutputFormat::hdf5}},
+      "llm.c: 16 bits a token, or 32 for more than 65536 tokens. megatron: --out NAME is NAME.bin and NAME.idx, which says "
+      "where "
+      "documents begin; fairseq reads them, too. hdf5: compressed; a killed run begins anew.");
   table.path("valid-out", "FILE", o.valid_out, "Token file for a held-out part: the tail of the text.")
       .unset("nothing is held out");
   table.number("valid-fraction", "PART", o.valid_fraction, "Part of the text that is held out with --valid-out.",
                "between 0 and 1", [](double x) { return x > 0 && x < 1; });
   table.integer("shard-size", "N", o.shard_size, {1, static_cast<double>(most_llmc_tokens)},
                 "Write at most N tokens into a file. Where there are more, --out train.bin becomes train_000001.bin, "
-                "train_000002.bin and so on. llm.c's format has room for 2147483647.");
+                "train_000002.bin and so on. With --format llm.c, which has room for 2147483647.");
   table.duration("save-interval", "TIME", o.save_interval_s,
                  "Make sure of what is done this often, so that a killed run goes on there when the same command is given "
                  "again; 0: do not. Standard input and pipes cannot be gone on with.");
   return table;
 }
 
-/// Where the tail starts: about `fraction` of the text from its end, not inside a UTF-8 character.
-std::uint64_t start_of_tail(const TextSource& text, double fraction) {
+/// The field of texts that are lines of JSON; empty for plain ones.
+std::string json_field_of(const TokenizeOptions& options) {
+  if (!options.json_field.empty()) return options.json_field;
+  const auto is_json = [](const std::string& text) { return text.ends_with(".jsonl"); };
+  const auto count = std::count_if(options.texts.begin(), options.texts.end(), is_json);
+  if (count == 0) return "";
+  if (count < std::ssize(options.texts))
+    throw UserError(
+        "some of the texts are named *.jsonl and some are not (all are lines of JSON, or all are plain texts); tokenize them "
+        "one "
+        "kind at a time, or give --json-field if all are JSON");
+  return "text";
+}
+
+/// The first line that begins there or behind; the end if there is none.
+std::uint64_t next_line(const TextSource& text, std::uint64_t from) {
+  for (std::uint64_t at = from - std::min<std::uint64_t>(from, 1); at < text.size();) {
+    const std::string piece = text.read_at(at, std::size_t{1} << 16);
+    if (const std::size_t end = piece.find('\n'); end != std::string::npos) return at + end + 1;
+    at += piece.size();
+  }
+  return text.size();
+}
+
+/// Where the tail starts: about `fraction` of the text from its end, not inside a UTF-8 character, of lines with one.
+std::uint64_t start_of_tail(const TextSource& text, double fraction, bool of_lines) {
   const std::uint64_t size = text.size();
   const auto start = size - static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(size)));
+  if (of_lines) return next_line(text, start);
   const std::uint64_t first = start - std::min<std::uint64_t>(start, 3);
   const std::string around = text.read_at(first, 4);
   std::size_t at = start - first;
@@ -135,11 +173,16 @@ std::filesystem::path new_tokenizer(const TokenizeOptions& options, const Option
 }
 
 /// Learns a tokenizer from the first `bytes` of the text and writes it.
-void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, TextSource& text, std::uint64_t bytes) {
+void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, TextSource& text, std::uint64_t bytes,
+                     const std::string& json_field) {
   BpeTrainer trainer(vocab_size, {"<|endoftext|>"});
-  PieceReader pieces(text, 0, bytes, BpeTrainer::cuts(), false);
+  std::unique_ptr<Pieces> pieces;
+  if (json_field.empty())
+    pieces = std::make_unique<PlainPieces>(text, 0, bytes, BpeTrainer::cuts(), false);
+  else
+    pieces = std::make_unique<JsonPieces>(text, 0, bytes, json_field);
   TextPiece piece;
-  while (pieces.next(piece)) trainer.add(std::string_view(piece.text).substr(piece.cut));
+  while (pieces->next(piece)) trainer.add(std::string_view(piece.text).substr(piece.cut));
   const nlohmann::ordered_json learned = trainer.train();
   std::error_code ignored;  // writing says so
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
@@ -159,6 +202,8 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
     throw UserError("--append-eos with bytes (all 256 are text, none is left for the end of one); give a --tokenizer");
   if (!options.eos_token.empty() && !options.append_eos)
     throw UserError("--eos-token without --append-eos (no such token is put anywhere); give --append-eos too");
+  if (table.given("shard-size") && options.format != OutputFormat::llmc)
+    throw UserError("--shard-size does not go with this --format (only llm.c's files are numbered); leave it out");
   if (!options.valid_out.empty() && same_file(options.out, options.valid_out))
     throw UserError("--out and --valid-out are the same file (one would replace the other); give two names");
   bool stdin_used = false;
@@ -174,15 +219,16 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
             format("'{}' is both text and output (the text would be lost); give another name for the output", text));
   }
 
+  const std::string json_field = json_field_of(options);
   std::unique_ptr<Tokenizer> tokenizer = options.train_bpe > 0 ? nullptr : open_tokenizer(options.tokenizer);
   TextSource text(options.texts);
-  const bool can_go_on = text.is_of_files();
+  const bool can_go_on = text.is_of_files() && options.format != OutputFormat::hdf5;
   const bool holds_out = !options.valid_out.empty();
   if (holds_out || options.train_bpe > 0)  // both need all of it first
     text.copy_streams(options.out.has_parent_path() ? options.out.parent_path() : ".");
   std::optional<std::uint64_t> tail;
   if (holds_out) {
-    tail = start_of_tail(text, options.valid_fraction);
+    tail = start_of_tail(text, options.valid_fraction, !json_field.empty());
     if (*tail < 2 || text.size() - *tail < 2)
       throw UserError(format(
           "{} bytes cannot be divided into {:g} and the rest (each part needs at least two tokens); use more text or another "
@@ -195,13 +241,15 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
                                  {"tokenizer", options.tokenizer},
                                  {"train_bpe", options.train_bpe},
                                  {"append_eos", options.append_eos ? options.eos_token : "no"},
+                                 {"json_field", json_field},
+                                 {"format", options.format},
                                  {"shard_tokens", options.shard_size},
                                  {"valid_out", holds_out ? std::filesystem::absolute(options.valid_out).string() : ""},
                                  {"tail", tail ? nlohmann::ordered_json(*tail) : nlohmann::ordered_json()}};
   if (can_go_on) same["texts"] = text.identity();
   JobNotes notes(options.out.string() + ".resume", same, can_go_on ? options.save_interval_s : 0);
   if (options.train_bpe > 0 && !notes.found())
-    train_tokenizer(new_tokenizer(options, table), options.train_bpe, text, tail.value_or(text.size()));
+    train_tokenizer(new_tokenizer(options, table), options.train_bpe, text, tail.value_or(text.size()), json_field);
   if (!tokenizer) tokenizer = open_tokenizer(options.tokenizer);
   notes.compare_tokenizer(find_tokenizer(options.tokenizer));
 
@@ -209,8 +257,10 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
   TokenizeJob job(*tokenizer, text, tail, notes,
                   {.out = options.out,
                    .valid_out = options.valid_out,
+                   .format = options.format,
                    .shard_tokens = options.shard_size,
                    .end_of_text = options.append_eos ? find_end_of_text(*tokenizer, options) : std::nullopt,
+                   .json_field = json_field,
                    .threads = threads,
                    .note_at_once = options.train_bpe > 0});
   const TokenizeResult done = job.run();

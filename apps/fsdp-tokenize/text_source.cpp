@@ -128,6 +128,16 @@ bool TextSource::begins_at(std::uint64_t offset) const {
   return false;
 }
 
+std::string TextSource::place(std::uint64_t offset) const {
+  const Text* found = &texts_.front();
+  for (const Text& text : texts_) {
+    found = &text;
+    if (!text.file || offset < text.size()) break;
+    offset -= text.size();
+  }
+  return format("byte {} of '{}'", offset, found->name);
+}
+
 nlohmann::ordered_json TextSource::identity() const {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Text& text : texts_) {

@@ -35,6 +35,8 @@ class TextSource {
   void seek(std::uint64_t offset);
   /// Whether some text begins there.
   bool begins_at(std::uint64_t offset) const;
+  /// "byte 17 of 'a.txt'"; of streams the first name's.
+  std::string place(std::uint64_t offset) const;
   /// Names, sizes and times of last writing: what tells whether these are the same texts as another time.
   nlohmann::ordered_json identity() const;
 

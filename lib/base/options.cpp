@@ -329,6 +329,17 @@ Option& OptionTable::list(std::string name, std::string argument, std::vector<st
   return finish(option);
 }
 
+Option& OptionTable::texts(std::string name, std::string argument, std::vector<std::string>& field, std::string help) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help), "some text");
+  option.texts_ = &field;
+  option.set_ = [&field](const std::string& text) {
+    if (text.empty()) throw UserError("empty");
+    field.push_back(text);
+  };
+  option.print_ = [&field] { return format("{}", fmt::join(field, " ")); };
+  return finish(option);
+}
+
 const Option* OptionTable::find(std::string_view name) const {
   for (const auto* rows : {&rows_, &help_rows_})
     for (const Option& row : *rows)
@@ -475,7 +486,8 @@ void OptionTable::apply(const std::vector<Given>& all) {
     Option& option = *given.option;
     const auto earlier = std::find_if(all.begin(), it, [&](const Given& other) { return other.option == &option; });
     const bool list_goes_on = option.list_ && given.positional && earlier != it && earlier->positional;
-    if (earlier != it && !list_goes_on) {
+    if (option.texts_ && earlier == it) option.texts_->clear();
+    if (earlier != it && !list_goes_on && !option.texts_) {
       const bool same = earlier->typed == given.typed;
       throw UserError(format("{}{} is given twice ({}{}'{}' and '{}'); give it once", given.where, given.typed,
                              same ? "" : "also as " + earlier->typed + ": ", earlier->where, earlier->value, given.value));
@@ -589,6 +601,16 @@ std::string OptionTable::config() const {
     if (row.command_line_only_) continue;
     if (row.group_ != title) out += format("\n# {}\n", title = row.group_);
     const std::string value = row.print_();
+    const auto print_given = [&](const std::string& text) {
+      if (text.find_first_of("#\n") != std::string::npos)
+        out += format("# {}: give it on the command line ('#' and line breaks cannot stand here)\n", row.name_);
+      else
+        out += format("{} = {}\n", row.name_, text);
+    };
+    if (row.texts_ && given(row.name_)) {
+      for (const std::string& text : *row.texts_) print_given(text);
+      continue;
+    }
     if (!given(row.name_) && row.follows_)
       out += format("# {} = {} (follows from the others)\n", row.name_, value);
     else if (!given(row.name_) && row.is_unset())

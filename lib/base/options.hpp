@@ -82,6 +82,7 @@ class Option {
   std::vector<std::string> aliases_;
   bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false;
   std::vector<std::string>* list_ = nullptr;
+  std::vector<std::string>* texts_ = nullptr;                    // an item each time that it is given
   std::vector<std::pair<std::string, std::string>> quantities_;  // with the words that set each
   std::string unset_meaning_, default_;
   std::function<void(const std::string&)> set_;  // throws UserError with the reason alone
@@ -121,6 +122,8 @@ class OptionTable {
   Option& path(std::string name, std::string argument, std::filesystem::path& field, std::string help);
   /// Comma-separated after its name; one item per argument when positional.
   Option& list(std::string name, std::string argument, std::vector<std::string>& field, std::string help);
+  /// May be given several times, and takes each text as it is.
+  Option& texts(std::string name, std::string argument, std::vector<std::string>& field, std::string help);
   /// Names with a number each: "a=0.1,b=2".
   Option& numbers_by_name(std::string name, std::string argument, std::vector<std::pair<std::string, double>>& field,
                           std::string help, std::string accepts, std::function<bool(double)> ok);

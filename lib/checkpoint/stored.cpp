@@ -146,6 +146,7 @@ void write_progress(h5::Node& node, const Progress& progress) {
   node.write_integer("data_tokens", progress.data.data_tokens);
   node.write_integer("shuffled", progress.data.shuffled);
   node.write_integer("seed", progress.data.seed);
+  if (!progress.data.order.empty()) node.write_text("data_order", progress.data.order);
 }
 
 namespace {
@@ -181,7 +182,8 @@ Progress read_progress(const h5::Node& node) {
   return {node.read_integer("update"),
           node.read_integer("tokens"),
           {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
-           node.read_integer("shuffled") != 0, node.read_integer("seed")},
+           node.read_integer("shuffled") != 0, node.read_integer("seed"),
+           node.has_attribute("data_order") ? node.read_text("data_order") : ""},
           node.has_attribute("optimizer_began") ? node.read_integer("optimizer_began") : 0,
           read_loss_scaler(node),
           read_spikes(node)};

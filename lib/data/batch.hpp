@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "data/token_file.hpp"
+#include "data/mixture.hpp"
 
 namespace fsdp {
 
@@ -26,18 +26,18 @@ struct BatchCut {
 
 /// The order in which a run reads its data, and for how long.
 struct DataOrder {
-  std::optional<std::uint64_t> shuffle_seed = {};  // else that of the file
+  std::optional<std::uint64_t> shuffle_seed = {};  // else that of the files
   std::uint64_t passes = 0;                        // over the data; 0: without an end
 };
 
-/// The training data. Sequence s of the run is sequence s mod file.sequences(T): after the last one, which may be shorter, the
-/// data starts again, in the midst of an update if need be. Shuffled, each pass over the data is in an order of its own, which
-/// depends on (seed, pass) alone (permutation.hpp). What fills up a short sequence, and the last update, has target -1, which
-/// does not count.
+/// The training data. Sequence s of the run is sequence s of the mixture, and so the n-th of some data set: sequence n mod its
+/// count. After the last one the data set starts again, in the midst of an update if need be. Shuffled, each pass over a data
+/// set is in an order of its own, which depends on (seed, data set, pass) alone (permutation.hpp). What fills up a short
+/// sequence, and the last update, has target -1, which does not count.
 class TrainBatches {
  public:
-  /// Throws UserError if the file holds no whole sequence. The file must outlive this.
-  TrainBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size, DataOrder order = {});
+  /// The mixture must outlive this.
+  TrainBatches(const Mixture& data, BatchCut cut, std::size_t vocab_size, DataOrder order = {});
   /// This rank's micro-batch `micro` (0 .. K-1) of the update that starts after `position` consumed sequences: inputs[B T],
   /// targets[B T]. Throws UserError for a token outside the vocabulary. Does not allocate.
   void read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
@@ -51,31 +51,35 @@ class TrainBatches {
   std::optional<std::uint64_t> updates_left(std::uint64_t position) const;
 
  private:
-  std::uint64_t sequence_at(std::uint64_t s) const;
+  struct Place {
+    const Samples* samples;  // none past the end of all passes
+    std::uint64_t sequence;
+  };
+  Place place_of(std::uint64_t s) const;
 
-  const TokenFile& file_;
+  const Mixture& data_;
   BatchCut cut_;
   std::size_t vocab_size_;
   DataOrder order_;
-  std::uint64_t sequences_, end_;  // of a pass, of all
+  std::uint64_t end_;  // of all passes
 };
 
-/// Validation data: every target of the file once (also those of the last, shorter sequence), in the same number of batches on
+/// Validation data: every target once (also those of the last, shorter sequence), in the same number of batches on
 /// every rank. What fills up the last ones has target -1, which does not count. K is not used.
 class ValidBatches {
  public:
-  /// Throws UserError if the file holds no target. The file must outlive this.
-  ValidBatches(const TokenFile& file, BatchCut cut, std::size_t vocab_size);
+  /// Throws UserError if the data hold no target. They must outlive this.
+  ValidBatches(const Samples& data, BatchCut cut, std::size_t vocab_size);
   std::size_t batches() const { return batches_; }
   /// Targets that count, over all ranks.
-  std::size_t targets() const { return file_.targets(); }
+  std::size_t targets() const { return data_.targets(); }
   /// Batch b of this rank: inputs[B T], targets[B T].
   void read(std::size_t b, std::int32_t* inputs, std::int32_t* targets) const;
   /// A batch of which nothing counts.
   void clear(std::int32_t* inputs, std::int32_t* targets) const;
 
  private:
-  const TokenFile& file_;
+  const Samples& data_;
   BatchCut cut_;
   std::size_t vocab_size_, batches_;
 };

@@ -11,28 +11,31 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
     if (notice) *notice = text;
   };
   const std::uint64_t T = before.tokens_per_sample, U = now.tokens_per_sample;
-  const bool same_data = before.data_tokens == now.data_tokens, same_order = before.shuffled == now.shuffled;
+  const bool same_data = before.data_tokens == now.data_tokens, same_shuffle = before.shuffled == now.shuffled,
+             same_order = same_shuffle && before.order == now.order;
   DataPosition position = now;
   if (same_data && same_order && T == U) {
     say("");
     return before;
   }
-  const auto per_pass = [](const DataPosition& data) {  // TokenFile::sequences()
+  const auto per_pass = [](const DataPosition& data) {  // Samples::count()
     return data.data_tokens < 2 ? 0 : (data.data_tokens - 2) / data.tokens_per_sample + 1;
   };
   const std::uint64_t per_pass_before = per_pass(before), per_pass_now = per_pass(now);
-  if (same_data && !before.shuffled && !now.shuffled && per_pass_before > 0 && per_pass_now > 0) {
+  if (same_data && same_order && !now.shuffled && now.order.empty() && per_pass_before > 0 && per_pass_now > 0) {
     const std::uint64_t pass = before.sequences / per_pass_before, in_pass = before.sequences % per_pass_before;
     position.sequences = pass * per_pass_now + in_pass * T / U;
     say(format("samples of {} tokens were trained on, now of {}: the data go on after as many tokens", T, U));
     return position;
   }
   position.sequences = 0;
-  say(format("{}: they are read from the start",
-             !same_data    ? format("the data are others ({} tokens, {} before)", now.data_tokens, before.data_tokens)
-             : !same_order ? format("the data are {}shuffled now and were {}before", now.shuffled ? "" : "not ",
-                                    now.shuffled ? "not " : "")
-                           : format("shuffled samples of {} tokens were trained on, now of {}", T, U)));
+  say(format(
+      "{}: they are read from the start",
+      !same_data ? format("the data are others ({} tokens, {} before)", now.data_tokens, before.data_tokens)
+      : !same_shuffle
+          ? format("the data are {}shuffled now and were {}before", now.shuffled ? "" : "not ", now.shuffled ? "not " : "")
+      : !same_order ? std::string("the data are mixed or cut in another way than before")
+                    : format("{} samples of {} tokens were trained on, now of {}", now.shuffled ? "shuffled" : "mixed", T, U)));
   return position;
 }
 

@@ -13,13 +13,15 @@ struct DataPosition {
   std::uint64_t data_tokens = 0;        // of the whole data: by this number they are recognised
   bool shuffled = false;
   std::uint64_t seed = 0;  // of the order, if shuffled
+  std::string order = {};  // Mixture::order()
 
   bool operator==(const DataPosition&) const = default;
 };
 
 /// Where a run with data `now` (its `sequences` are ignored) goes on after a run that stopped at `before`. Same data, cut and
-/// order: right after it, with its seed. Same data in file order, cut into other lengths: after the same tokens of the same
-/// pass, to the sequence below. Else at the start. `notice`, if not null, says what changed; empty if nothing did.
+/// order: right after it, with its seed. Same data in file order, one data set that is cut after so many tokens, now after more
+/// or fewer: after the same tokens of the same pass, to the sequence below. Else at the start. `notice`, if not null, says what
+/// changed; empty if nothing did.
 DataPosition continue_data(const DataPosition& before, const DataPosition& now, std::string* notice = nullptr);
 
 }  // namespace fsdp

@@ -33,7 +33,7 @@ class TokenWriter {
   /// The document that these tokens belong to ends here. Formats without documents do nothing.
   virtual void end_document() = 0;
   /// Waits until all tokens so far are on the disk. Returns what a writer of a later process is given to go on from here; what
-  /// was added behind it is forgotten then.
+  /// was added behind it is forgotten then. Null if the format does not allow that.
   virtual nlohmann::json save() = 0;
   /// Waits until all is on the disk and gives the files their names, in the place of what had these. Called once, last. Returns
   /// the files in order.
@@ -50,6 +50,15 @@ inline constexpr std::uint64_t most_llmc_tokens = 2147483647;
 std::unique_ptr<TokenWriter> make_llmc_writer(const std::filesystem::path& path, std::size_t vocab_size,
                                               std::uint64_t shard_tokens = most_llmc_tokens,
                                               const nlohmann::json& state = nullptr);
+
+/// A memory-mapped data set as Megatron-LM writes it, NAME.bin and NAME.idx for a path of NAME, NAME.bin or NAME.idx: 16 bits a
+/// token for vocabularies below 65,500, else 32, and a sequence per document; one of more than 2^30 tokens becomes several.
+/// fairseq reads it, too. `state` and errors as above.
+std::unique_ptr<TokenWriter> make_indexed_writer(const std::filesystem::path& path, std::size_t vocab_size,
+                                                 const nlohmann::json& state = nullptr);
+/// An HDF5 file with a compressed dataset "tokens" of 16 or 32 bits, and, once a document has ended, "document_lengths" of 32.
+/// Such a file cannot be gone on with: save() returns null. Throws UserError as above.
+std::unique_ptr<TokenWriter> make_hdf5_writer(const std::filesystem::path& path, std::size_t vocab_size);
 
 /// All tokens at once, of 16 or of 32 bits.
 void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens);

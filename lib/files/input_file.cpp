@@ -39,7 +39,7 @@ PathKind kind_of(const std::filesystem::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0)
     return S_ISREG(info.st_mode) ? PathKind::file : S_ISDIR(info.st_mode) ? PathKind::folder : PathKind::other;
-  check_errno(errno == ENOENT || errno == ENOTDIR, "stat " + path.string());
+  check_errno(errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG, "stat " + path.string());
   return PathKind::missing;
 }
 

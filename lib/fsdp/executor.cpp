@@ -46,7 +46,8 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       gradients_(model.parameters().size(), nullptr),
       tokens_(device.allocate_staging(batches_of(plan) * 2 * shape.rows() * sizeof(std::int32_t))),
       sums_(device.allocate_staging(sizeof(UpdateSums))),
-      events_(std::max({plan.update.size(), plan.evaluation.size(), plan.publish.size()})) {
+      rows_(device.allocate_staging(plan.decoding.empty() ? 0 : 3 * shape.rows() * sizeof(std::int32_t))),
+      events_(std::max({plan.update.size(), plan.evaluation.size(), plan.decoding.size(), plan.publish.size()})) {
   for (const PlanBuffer& buffer : plan_.buffers) {
     Arena& where = buffer.on_host() ? host_ : is_slot(buffer.role) ? slots_ : arena_;
     memory_.push_back(where.at(buffer.offset, buffer.bytes));
@@ -72,8 +73,9 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       on_stream(stream(id), [threads] { kernels::set_threads(threads); });
     }
   }
-  std::vector<float> tables(model_.table_numel(shape_.T));
-  model_.fill_tables(tables, shape_.T, options_.table_type);
+  const std::size_t longest = std::max(shape_.T, plan_.cache.positions);
+  std::vector<float> tables(model_.table_numel(longest));
+  model_.fill_tables(tables, longest, options_.table_type);
   view_of(plan_.tables, tables.size() * sizeof(float), StreamId::compute).write(0, std::as_bytes(std::span(tables)));
 }
 
@@ -229,16 +231,20 @@ std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
   return {};
 }
 
-LossSum Executor::evaluate(const BatchReader& read) {
-  logits_out_ = nullptr;
+LossSum Executor::evaluate(const BatchReader& read, float* losses) {
+  losses_ = losses;
   run(plan_.evaluation, read, {});
   return host_sums().loss;
 }
 
-void Executor::logits(const BatchReader& read, std::size_t row, float* out) {
-  logits_row_ = row;
-  logits_out_ = out;
-  run(plan_.evaluation, read, {});
+void Executor::decode(const DecodingStep& step, float* logits) {
+  const std::size_t R = step.tokens.size();
+  expect(!plan_.decoding.empty(), "a plan decodes that has caches");
+  expect(R <= shape_.rows() && step.sequences.size() == R && step.positions.size() == R, "a step's rows fit the batch");
+  expect(step.wanted.size() <= plan_.cache.sequences, "a sequence has one row whose successor is wanted");
+  step_ = step;
+  logits_ = logits;
+  run(plan_.decoding, nullptr, {});
 }
 
 void Executor::record(std::span<OperationTime> times) {
@@ -250,12 +256,13 @@ void Executor::note_operations(FlightLanes* lanes) {
   lanes_ = lanes;
   if (!lanes || !notes_[0].empty()) return;
   notes_ = {flight_entries(plan_.update, layout_), flight_entries(plan_.evaluation, layout_),
-            flight_entries(plan_.publish, layout_)};
+            flight_entries(plan_.decoding, layout_), flight_entries(plan_.publish, layout_)};
 }
 
 const FlightEntry* Executor::notes_of(const std::vector<Operation>& operations) const {
   if (!lanes_) return nullptr;
-  return notes_[&operations == &plan_.update ? 0 : &operations == &plan_.evaluation ? 1 : 2].data();
+  const std::array lists = {&plan_.update, &plan_.evaluation, &plan_.decoding, &plan_.publish};
+  return notes_[static_cast<std::size_t>(std::find(lists.begin(), lists.end(), &operations) - lists.begin())].data();
 }
 
 /// Every list begins and ends with all streams idle, which plans rely on.
@@ -490,11 +497,15 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       return model_.head_forward_backward(context, in(0), tokens(op.reads[1]), scale, sums.loss, out(0), write);
     }
     case OperationKind::head_loss: {
-      if (logits_out_) return model_.head_logits(context, in(0), logits_row_, logits_out_);
       UpdateSums& sums = *at<UpdateSums>(op.writes[1]);
       kernels::clear(s, sums);
-      return model_.head_loss(context, in(0), tokens(op.reads[1]), sums.loss);
+      return model_.head_loss(context, in(0), tokens(op.reads[1]), sums.loss, losses_);
     }
+    case OperationKind::read_rows:
+    case OperationKind::embedding_decode:
+    case OperationKind::block_decode:
+    case OperationKind::head_logits:
+      return run_decoding(op, context, cheap);
     case OperationKind::block_backward:
       return model_.block_backward(context, block, in(0), in(1), in(2), write, cheap);
     case OperationKind::embedding_backward:
@@ -539,6 +550,32 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
       break;
   }
   fail_expectation("unknown kind of operation", std::source_location::current());
+}
+
+/// On the rows of the step, of which a rank may have none: it gathers with the others then.
+void Executor::run_decoding(const Operation& op, StageContext context, float* cheap) {
+  const std::size_t R = step_.tokens.size(), bytes = R * sizeof(std::int32_t);
+  if (R == 0) return;
+  Stream& s = context.stream;
+  auto* const rows_there = at<std::int32_t>(plan_.rows);
+  auto* const tokens = reinterpret_cast<std::int32_t*>(rows_.data());
+  const DecodedRows rows = {step_.sequences, step_.positions, rows_there, rows_there + R};
+  context.shape = {1, R};
+  switch (op.kind) {
+    case OperationKind::read_rows:
+      std::copy(step_.tokens.begin(), step_.tokens.end(), tokens);
+      std::copy(step_.sequences.begin(), step_.sequences.end(), tokens + R);
+      std::copy(step_.positions.begin(), step_.positions.end(), tokens + 2 * R);
+      s.copy(at<std::int32_t>(op.writes[0]), tokens, bytes);
+      return s.copy(rows_there, tokens + R, 2 * bytes);
+    case OperationKind::embedding_decode:
+      return model_.embedding_decode(context, at<std::int32_t>(op.reads[0]), rows, at<void>(op.writes[0]));
+    case OperationKind::block_decode:
+      return model_.block_decode(context, static_cast<std::size_t>(op.block), rows, at<void>(op.reads[0]),
+                                 at<void>(op.writes[0]), at<float>(op.writes[1]), plan_.cache, at<void>(op.writes[2]), cheap);
+    default:
+      return model_.head_logits(context, at<void>(op.reads[0]), step_.wanted, logits_);
+  }
 }
 
 void Executor::run_collective(const Operation& op) {

@@ -74,6 +74,12 @@ struct OperationTime {
   std::int64_t begin_ns = 0, end_ns = 0;
 };
 
+/// A step of decoding: row r is tokens[r] at positions[r] of sequences[r] of the caches, as in DecodedRows. `wanted` are the
+/// rows whose successors are asked for, at most as many as the caches have sequences.
+struct DecodingStep {
+  std::span<const std::int32_t> tokens, sequences, positions, wanted;
+};
+
 /// Fills inputs[R] and targets[R] of micro-batch `index` of the update.
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
@@ -120,16 +126,22 @@ class Executor {
   /// forward, or its own gradient, before it is reduced, are not finite for the first time; nothing if they are finite here.
   /// Collective over world.
   std::optional<NonFinite> find_non_finite(const BatchReader& read, const UpdateScalars& scalars);
-  /// Sum of the loss over one batch per rank, over the targets of this rank that count. Collective over world.
-  LossSum evaluate(const BatchReader& read);
-  /// logits[V] after position `row` of a batch of one rank. Collective over world.
-  void logits(const BatchReader& read, std::size_t row, float* out);
+  /// Sum of the loss over one batch per rank, over the targets of this rank that count. losses[R], if not null, gets each of
+  /// them, and 0 for targets that do not count. Collective over world.
+  LossSum evaluate(const BatchReader& read, float* losses = nullptr);
+  /// The forward pass of a step's rows, at most as many as the batch has; their keys and values go into the caches. logits[n,V]
+  /// are those of the n rows that are wanted. Each rank has rows of its own, or none. Of plans with caches. Collective over
+  /// world.
+  void decode(const DecodingStep& step, float* logits);
+  const kernels::CacheShape& cache() const { return plan_.cache; }
+  /// Rows that a step may have.
+  std::size_t most_rows() const { return shape_.rows(); }
 
   /// The next update writes here when each of its operations ran: one element for each operation of plan.update, or none.
   void record(std::span<OperationTime> times);
   /// From now on each operation is noted in the lane of its stream, as it begins and ends; where streams only queue it (a GPU),
-  /// as it is given to the stream, and as done once the host knows that the whole list is. Null: no more. For evaluation and
-  /// publish_parameters() the update is 0. `lanes` outlives this or the next call.
+  /// as it is given to the stream, and as done once the host knows that the whole list is. Null: no more. For evaluation,
+  /// decoding and publish_parameters() the update is 0. `lanes` outlives this or the next call.
   void note_operations(FlightLanes* lanes);
   /// From now on collectives go through the groups of `mesh`, which outlives this or the next call. For measurements: with
   /// groups that move nothing (SilentCommunicator), what is computed is meaningless, and takes the time of a step without them.
@@ -175,6 +187,7 @@ class Executor {
   OptimizerStep step_of(const Operation& op, const UpdateScalars& scalars) const;
   void count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars);
   void work_on_matrices(Stream& stream, const Operation& op);
+  void run_decoding(const Operation& op, StageContext context, float* cheap);
   void round_at_random(Stream& stream, const Operation& op, const UpdateScalars& scalars);
   std::optional<NonFinite> inspect_gradient(std::size_t operation);
   std::optional<NonFinite> inspect_activations(std::size_t operation);
@@ -212,11 +225,13 @@ class Executor {
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
   FlightLanes* lanes_ = nullptr;
-  std::array<std::vector<FlightEntry>, 3> notes_;  // of the update, the evaluation, and what is published
+  std::array<std::vector<FlightEntry>, 4> notes_;  // of the update, the evaluation, decoding, and what is published
   Buffer tokens_;                                  // inputs and targets of each micro-batch, on the host
   Buffer sums_;                                    // likewise
-  std::size_t logits_row_ = 0;
-  float* logits_out_ = nullptr;  // null: the loss is wanted
+  Buffer rows_;                                    // of a step of decoding, on the host: tokens, sequences, positions
+  DecodingStep step_;                              // the one that is done
+  float* logits_ = nullptr;                        // its result
+  float* losses_ = nullptr;                        // of an evaluation's targets
 
   std::optional<Pass> pass_;                                   // of the list that runs
   std::vector<Event> events_;                                  // the end of each operation of the list that runs

@@ -19,6 +19,10 @@ const OperationInfo& info_of(OperationKind kind) {
       {block_forward, "forward", Account::model, 'F', Drawing::as_forward},
       {head, "head and loss", Account::model, 'H', Drawing::as_forward},
       {head_loss, "head and loss, forward", Account::model, 'H', Drawing::as_forward},
+      {read_rows, "read rows", Account::model, ' ', Drawing::not_at_all},
+      {embedding_decode, "decode embedding", Account::model, 'E', Drawing::as_forward},
+      {block_decode, "decode", Account::model, 'F', Drawing::as_forward},
+      {head_logits, "logits", Account::model, 'H', Drawing::as_forward},
       {recompute, "recompute", Account::model, 'f', Drawing::as_forward},
       {refill, "refill", Account::model, ' ', Drawing::not_at_all},
       {block_backward, "backward", Account::model, 'B', Drawing::as_backward},
@@ -48,18 +52,20 @@ const OperationInfo& info_of(OperationKind kind) {
 std::string_view name_of(BufferRole role) {
   static constexpr std::array<std::string_view, role_count> names = {
       "parameters",  "gradients", "optimizer state", "gathered parameters", "unreduced gradients",
-      "activations", "scratch",   "batch, tables",   "loaded from host"};
+      "activations", "scratch",   "batch, tables",   "key-value cache",     "loaded from host"};
   return names[static_cast<std::size_t>(role)];
 }
 
-ModelSizes model_sizes(const Transformer& model, BatchShape shape, DType type) {
+ModelSizes model_sizes(const Transformer& model, BatchShape shape, DType type, const kernels::CacheShape& cache) {
   return {model.blocks(),
           shape.rows() * model.config().width * size_of(type),
           model.saved_numel(shape, type) * sizeof(float),
           model.kept_numel(shape, type) * sizeof(float),
-          model.scratch_numel(shape, type) * sizeof(float),
+          std::max(model.scratch_numel(shape, type), cache.positions > 0 ? model.decoding_scratch_numel(cache, type) : 0) *
+              sizeof(float),
           shape.rows() * sizeof(std::int32_t),
-          model.table_numel(shape.T) * sizeof(float),
+          model.table_numel(std::max(shape.T, cache.positions)) * sizeof(float),
+          model.cache_numel(cache) * size_of(type),
           model.parameters_by_stage()};
 }
 
@@ -156,7 +162,8 @@ std::string describe_memory(const Plan& plan) {
   };
   const auto bytes = memory_by_role(plan), on_host = memory_on_host_by_role(plan);
   for (std::size_t role = 0; role < role_count; ++role)
-    if (static_cast<BufferRole>(role) != BufferRole::loaded || bytes[role] > 0)
+    if ((static_cast<BufferRole>(role) != BufferRole::loaded && static_cast<BufferRole>(role) != BufferRole::cache) ||
+        bytes[role] > 0)
       add(name_of(static_cast<BufferRole>(role)), bytes[role]);
   add("peak per rank", plan.peak_bytes);
   if (plan.host_bytes == 0) return text;

@@ -29,8 +29,12 @@ enum class OperationKind {
   block_forward,
   head,       // final norm, projection, loss, and their backward pass
   head_loss,  // in evaluation: without the backward pass
-  recompute,  // a block's forward pass once more, for what it saves
-  refill,     // the cheap part of what a block saves, from the part that was kept
+  read_rows,  // the new tokens of a step of decoding
+  embedding_decode,
+  block_decode,  // of new tokens, whose keys and values join those in the block's cache
+  head_logits,   // of the tokens whose successors are wanted
+  recompute,     // a block's forward pass once more, for what it saves
+  refill,        // the cheap part of what a block saves, from the part that was kept
   block_backward,
   embedding_backward,
   clear,            // a unit's gradient slot becomes zero, to be added to
@@ -81,9 +85,10 @@ enum class BufferRole {
   activations,
   scratch,
   batch,
+  cache,  // of keys and values
   loaded  // from the host
 };
-inline constexpr std::size_t role_count = 9;
+inline constexpr std::size_t role_count = 10;
 std::string_view name_of(BufferRole role);
 /// Slots for gathered parameters and unreduced gradients lie in memory that the communicator provides.
 constexpr bool is_slot(BufferRole role) {
@@ -152,10 +157,12 @@ struct ModelSizes {
   std::size_t scratch;
   std::size_t batch;  // inputs and targets
   std::size_t tables;
+  std::size_t cache;                             // of a block
   std::vector<std::vector<std::size_t>> stages;  // parameters that each reads: embedding, blocks, head
 };
-/// `type`: of weights and activations.
-ModelSizes model_sizes(const Transformer& model, BatchShape shape, DType type = DType::f32);
+/// `type`: of weights and activations. `cache`: of a plan that decodes.
+ModelSizes model_sizes(const Transformer& model, BatchShape shape, DType type = DType::f32,
+                       const kernels::CacheShape& cache = {});
 
 /// What checkpointing keeps: the inputs of blocks, or what attention and the large products gave.
 enum class CheckpointPolicy { block, selective };
@@ -184,6 +191,7 @@ struct PlanOptions {
   // where parameters are computed with in another type, their fp32 copy; or all that, and the parameters at rest.
   bool offload_optimizer = false, offload_parameters = false;
   DType optimizer_state_type = DType::f32;  // of states that are as large as parameters
+  kernels::CacheShape cache = {};           // the plan has a list for decoding, over caches of this shape, unless it is empty
 };
 
 /// The content of Plan::sums.
@@ -208,6 +216,7 @@ struct Plan {
   std::vector<Operation> update;      // all micro-batches, then norm and optimizer; empty unless training
   UpdateSections sections;            // of it
   std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers
+  std::vector<Operation> decoding;    // new tokens of some sequences, forward only, over caches of keys and values; or empty
   std::vector<Operation> publish;     // after the parameters that a rank owns have changed otherwise than by `update`
 
   // Per unit: the parameters that this rank owns and the optimizer updates; the parameters at rest in the type that is computed
@@ -228,6 +237,9 @@ struct Plan {
   std::vector<BufferId> statistics;    // of each round; as many as the rules of trained units have
   std::size_t directions_at_once = 2;  // units whose matrices are worked on together
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
+  kernels::CacheShape cache = {};  // of the buffers `caches`, one for each block, if the plan decodes
+  std::vector<BufferId> caches;
+  BufferId rows = -1;  // which tokens a step of decoding has: sequences[R], then positions[R]
 
   std::size_t arena_bytes = 0, slot_bytes = 0, host_bytes = 0;  // to allocate; the last of the host's memory
   std::size_t peak_bytes = 0;  // most that is in use of the device at one time, arena and slots together

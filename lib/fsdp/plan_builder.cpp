@@ -57,9 +57,10 @@ class Builder {
     }
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());
+    if (decodes()) emit(plan_.decoding, decoding_visits(), {read_rows, {plan_.inputs, plan_.rows}});
     updates_.append_publish();
     add_loads(plan_);
-    for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.publish}) {
+    for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.decoding, &plan_.publish}) {
       derive_waits(*list, plan_.buffers.size());
       derive_lifetimes(*list, plan_.buffers);
     }
@@ -275,6 +276,12 @@ class Builder {
     plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch, sizes_.scratch);
     plan_.sums = add_buffer(plan_, "sums", BufferRole::scratch, sizeof(UpdateSums));
     if (options_.training) updates_.add_statistics_buffers();
+    if (decodes()) {
+      plan_.cache = options_.cache;
+      plan_.rows = add_buffer(plan_, "rows", BufferRole::batch, 2 * sizes_.batch);
+      for (int b = 0; b < blocks_; ++b)
+        plan_.caches.push_back(add_buffer(plan_, format("cache{}", b), BufferRole::cache, sizes_.cache));
+    }
     const auto activation = [&](std::string name, std::size_t bytes) {
       return add_buffer(plan_, std::move(name), BufferRole::activations, bytes, true);
     };
@@ -397,13 +404,36 @@ class Builder {
     return visits;
   }
 
+  bool decodes() const { return options_.cache.positions > 0; }
+
+  std::vector<Visit> decoding_visits() const {
+    std::vector<Visit> visits;
+    visits.push_back({.op = computation(embedding_decode, -1, {plan_.inputs, plan_.rows}, {x(0)}), .stage = 0});
+    for (int b = 0; b < blocks_; ++b) {
+      const BufferId cache = at(plan_.caches, b);
+      visits.push_back({.op = computation(block_decode, b, {x(b % 2), plan_.rows, cache},
+                                          with_scratch({x((b + 1) % 2), saved_.front(), cache})),
+                        .stage = b + 1});
+    }
+    visits.push_back({.op = computation(head_logits, -1, {x(blocks_ % 2)}, {plan_.scratch}), .stage = head_stage()});
+    return visits;
+  }
+
   Operation& emit(List& list, Operation op) {
     op.micro_batch = micro_batch_;
     return list.emplace_back(std::move(op));
   }
 
-  void emit(List& list, const std::vector<Visit>& visits) {
-    emit(list, {.kind = read_batch, .stream = StreamId::compute, .reads = {}, .writes = {plan_.inputs, plan_.targets}});
+  /// How a list gets its tokens.
+  struct Reading {
+    OperationKind kind;
+    std::vector<Location> writes;
+  };
+
+  void emit(List& list, const std::vector<Visit>& visits) { emit(list, visits, {read_batch, {plan_.inputs, plan_.targets}}); }
+
+  void emit(List& list, const std::vector<Visit>& visits, Reading reading) {
+    emit(list, {.kind = reading.kind, .stream = StreamId::compute, .reads = {}, .writes = std::move(reading.writes)});
     for (std::size_t v = 0; v < visits.size(); ++v) {
       const Visit& visit = visits[v];
       if (visit.reads_parameters)

@@ -43,7 +43,7 @@ class Checker {
 
   void check() {
     check_tables();
-    for (const List* list : {&plan_.update, &plan_.evaluation, &plan_.publish}) {
+    for (const List* list : {&plan_.update, &plan_.evaluation, &plan_.decoding, &plan_.publish}) {
       if (list->empty()) continue;
       list_ = list;
       check_operands();
@@ -69,15 +69,18 @@ class Checker {
   int stage_of(const Operation& op) const {
     switch (op.kind) {
       case embedding_forward:
+      case embedding_decode:
       case embedding_backward:
         return 0;
       case block_forward:
+      case block_decode:
       case recompute:
       case refill:
       case block_backward:
         return op.block + 1;
       case head:
       case head_loss:
+      case head_logits:
         return static_cast<int>(stage_units_.size()) - 1;
       default:
         return -1;
@@ -138,7 +141,7 @@ class Checker {
   /// What is filled before the list runs.
   bool is_there_before(const Location& place) const {
     const BufferRole role = buffer(place.buffer).role;
-    return role == BufferRole::parameters || role == BufferRole::optimizer_state;
+    return role == BufferRole::parameters || role == BufferRole::optimizer_state || role == BufferRole::cache;
   }
 
   template <class T>
@@ -244,6 +247,7 @@ class Checker {
         expect_at(op.reads, 0, op.kind == reduce_scatter ? whole_gradients_[u] : wide_gradients_[u], "the gradient");
         expect_at(op.writes, 0, wide_gradients_[u], "this rank's gradient");
       }
+      check_cache(i, op);
       if (op.kind == clear) {
         expect_at(op.writes, 0, whole_gradients_[u], "the gradient");
         if (op.count != whole_numel(u)) fail(i, "clears a part");
@@ -278,6 +282,19 @@ class Checker {
         if (!layout_.units()[u].rule->whole.work) expect_at(op.reads, 1, wide_gradients_[u], "the gradient");
       }
     }
+  }
+
+  /// What a block has kept of earlier tokens, it finds in its own cache, which nothing else touches.
+  void check_cache(std::size_t i, const Operation& op) const {
+    const auto caches_in = [&](const std::vector<Location>& places) {
+      std::vector<Location> caches;
+      for (const Location& place : places)
+        if (buffer(place.buffer).role == BufferRole::cache) caches.push_back(place);
+      return caches;
+    };
+    std::vector<Location> own;
+    if (op.kind == block_decode) own.emplace_back(plan_.caches.at(static_cast<std::size_t>(op.block)));
+    if (caches_in(op.reads) != own || caches_in(op.writes) != own) fail(i, "does not work on the cache of its block alone");
   }
 
   /// A stage finds parameters and gradients through the model's tables; it names them, so that it waits for them.
@@ -875,7 +892,7 @@ std::uint64_t collective_fingerprint(const Plan& plan) {
   const auto mix = [&](std::uint64_t value) {
     for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (value >> (8 * byte) & 0xff)) * 1099511628211u;
   };
-  for (const List* list : {&plan.update, &plan.evaluation, &plan.publish}) {
+  for (const List* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish}) {
     for (const Operation& op : *list)
       if (is_collective(op.kind)) {
         mix(static_cast<std::uint64_t>(op.kind));

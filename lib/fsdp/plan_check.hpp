@@ -26,6 +26,7 @@ namespace fsdp {
 ///   the fp32 numbers that an operation finds are of its unit.
 /// - What is kept on the host: only loads and unloads touch it. An operation finds its unit's data loaded. What it changes is
 ///   unloaded before another unit takes the slot, and before the list ends.
+/// - Decoding: each block reads and writes its own cache, which nothing else touches.
 /// - Memory: buffers that are alive together do not overlap, lie inside the arena, and add up to the planned peak.
 ///
 /// Takes milliseconds for a hundred layers.

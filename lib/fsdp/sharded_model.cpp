@@ -68,6 +68,9 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
                "update` and "
                "raise `micro-batch`",
                options.plan.micro_batches, config.layers, options.plan.micro_batches * config.layers, most_block_passes));
+  if (options.plan.cache.positions > config.longest_sequence())
+    throw UserError(format("a cache of {} positions is longer than the model's longest sequence of {}; ask for fewer",
+                           options.plan.cache.positions, config.longest_sequence()));
   if (options.batch.T > config.max_positions)
     throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower `sequence length`",
                            options.batch.T, config.max_positions));
@@ -81,7 +84,7 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
 ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& options, MeshShape mesh,
                           std::vector<std::string>* warnings) {
   const Placement& placement = find_placement(options.strategy);
-  const ModelSizes sizes = model_sizes(model, options.batch, options.types.parameter);
+  const ModelSizes sizes = model_sizes(model, options.batch, options.types.parameter, options.plan.cache);
   PlanOptions plan_options = options.plan;
   plan_options.optimizer_state_type = options.optimizer.state_type;
   ParameterPatterns patterns = options.patterns;

@@ -250,20 +250,26 @@ double Node::read_number(const std::string& name) const {
 
 // --- datasets ---
 
-Dataset::Dataset(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output)
-    : Node(std::move(handle), std::move(what)), output_(std::move(output)) {
-  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
+namespace {
+
+Shape shape_of(const Handle& dataset, const std::string& what) {
+  const Handle space(check_h5(H5Dget_space(dataset.id()), "H5Dget_space", what), H5Sclose, "H5Sclose");
   std::vector<hsize_t> extent(
-      static_cast<std::size_t>(check_h5(H5Sget_simple_extent_ndims(space.id()), "H5Sget_simple_extent_ndims", what_)));
-  check_h5(H5Sget_simple_extent_dims(space.id(), extent.data(), nullptr), "H5Sget_simple_extent_dims", what_);
-  shape_.assign(extent.begin(), extent.end());
+      static_cast<std::size_t>(check_h5(H5Sget_simple_extent_ndims(space.id()), "H5Sget_simple_extent_ndims", what)));
+  check_h5(H5Sget_simple_extent_dims(space.id(), extent.data(), nullptr), "H5Sget_simple_extent_dims", what);
   constexpr std::size_t most = std::size_t{1} << 60;
   std::size_t elements = 1;
-  for (const std::size_t e : shape_) {
-    if (e != 0 && elements > most / e) throw CallError("H5Sget_simple_extent_dims " + what_, "it is too large for any memory");
+  for (const std::size_t e : extent) {
+    if (e != 0 && elements > most / e) throw CallError("H5Sget_simple_extent_dims " + what, "it is too large for any memory");
     elements *= e;
   }
+  return {extent.begin(), extent.end()};
 }
+
+}  // namespace
+
+Dataset::Dataset(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output)
+    : Node(std::move(handle), std::move(what)), shape_(shape_of(handle_, what_)), output_(std::move(output)) {}
 
 void Dataset::write(Range range, const float* values) {
   const Lock lock;
@@ -473,7 +479,7 @@ bool File::has(const std::string& name) const {
 namespace {
 
 /// A dataset's elements must lie in its own file, along some dimension, and in a form that HDF5 alone can read.
-void require_own_elements(const Handle& dataset, const std::string& what) {
+void require_own_elements(const Handle& dataset, bool of_integers, const std::string& what) {
   const Handle creation(check_h5(H5Dget_create_plist(dataset.id()), "H5Dget_create_plist", what), H5Pclose, "H5Pclose");
   const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what);
   if (check_h5(H5Pget_external_count(creation.id()), "H5Pget_external_count", what) > 0 || layout == H5D_VIRTUAL)
@@ -505,20 +511,85 @@ void require_own_elements(const Handle& dataset, const std::string& what) {
   if (check_h5(H5Sget_simple_extent_ndims(space.id()), "H5Sget_simple_extent_ndims", what) == 0)
     throw UserError(format("{} has no dimensions (a tensor has one or more); store it again", what));
   const Handle type(check_h5(H5Dget_type(dataset.id()), "H5Dget_type", what), H5Tclose, "H5Tclose");
-  if (H5Tget_class(type.id()) != H5T_FLOAT || H5Tget_size(type.id()) > sizeof(double))
+  const H5T_class_t kind = H5Tget_class(type.id());
+  if (of_integers) {
+    if (kind != H5T_INTEGER || H5Tget_size(type.id()) > sizeof(std::int64_t))
+      throw UserError(format("{} does not hold integers of 8, 16, 32 or 64 bits (those are read); store it again", what));
+  } else if (kind != H5T_FLOAT || H5Tget_size(type.id()) > sizeof(double)) {
     throw UserError(
         format("{} does not hold floating-point numbers of 8, 16, 32 or 64 bits (those are read); store it again", what));
+  }
 }
 
 }  // namespace
 
+Handle File::open_dataset(const std::string& name, bool of_integers, const std::string& what) const {
+  if (input_) has(name);  // refuses what leads out of the file
+  Handle dataset(check_h5(H5Dopen2(handle_.id(), name.c_str(), H5P_DEFAULT), "H5Dopen2", what), H5Dclose, "H5Dclose");
+  if (input_) require_own_elements(dataset, of_integers, what);
+  return dataset;
+}
+
 Dataset File::dataset(const std::string& name) const {
   const Lock lock;
   const std::string what = format("{} of {}", name, what_);
-  if (input_) has(name);  // refuses what leads out of the file
-  Handle dataset(check_h5(H5Dopen2(handle_.id(), name.c_str(), H5P_DEFAULT), "H5Dopen2", what), H5Dclose, "H5Dclose");
-  if (input_) require_own_elements(dataset, what);
-  return {std::move(dataset), what, output_};
+  return {open_dataset(name, /*of_integers=*/false, what), what, output_};
+}
+
+Integers File::integers(const std::string& name) const {
+  const Lock lock;
+  const std::string what = format("{} of {}", name, what_);
+  return {open_dataset(name, /*of_integers=*/true, what), what, output_};
+}
+
+Integers::Integers(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output)
+    : Node(std::move(handle), std::move(what)), shape_(shape_of(handle_, what_)), output_(std::move(output)) {
+  const Handle type(check_h5(H5Dget_type(handle_.id()), "H5Dget_type", what_), H5Tclose, "H5Tclose");
+  bytes_ = H5Tget_size(type.id());
+  is_signed_ = H5Tget_sign(type.id()) == H5T_SGN_2;
+}
+
+void Integers::read(Range range, std::int64_t* out) const {
+  const Lock lock;
+  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
+  for (const Hyperslab& box : hyperslabs(shape_, range)) {
+    select(space, box, what_);
+    const Handle memory = dataspace({numel(box.count)});
+    check_h5(H5Dread(handle_.id(), H5T_NATIVE_INT64, memory.id(), space.id(), H5P_DEFAULT, out + box.offset), "H5Dread", what_);
+  }
+}
+
+void Integers::append(std::span<const std::uint32_t> values) {
+  const Lock lock;
+  expect(output_ != nullptr, "a dataset of a file open for reading is not written");
+  const hsize_t extent = shape_.front() + values.size();
+  check_h5(H5Dset_extent(handle_.id(), &extent), "H5Dset_extent", what_);
+  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
+  select(space, {{shape_.front()}, {values.size()}}, what_);
+  const Handle memory = dataspace({values.size()});
+  check_h5(H5Dwrite(handle_.id(), H5T_NATIVE_UINT32, memory.id(), space.id(), H5P_DEFAULT, values.data()), "H5Dwrite", what_);
+  output_->check();
+  shape_.front() = extent;
+}
+
+Integers File::create_integers(const std::string& name, std::size_t bytes, Compression compression) {
+  const Lock lock;
+  expect(bytes == 2 || bytes == 4, "tokens have 16 or 32 bits");
+  const std::string what = format("{} of {}", name, what_);
+  const Handle creation = dataset_creation(what), links = property_list(H5P_LINK_CREATE);
+  check_h5(H5Pset_create_intermediate_group(links.id(), 1), "H5Pset_create_intermediate_group", what);
+  const hsize_t none = 0, unlimited = H5S_UNLIMITED, chunk = chunk_elements;
+  check_h5(H5Pset_chunk(creation.id(), 1, &chunk), "H5Pset_chunk", what);
+  if (compression == Compression::gzip) {
+    check_h5(H5Pset_shuffle(creation.id()), "H5Pset_shuffle", what);
+    check_h5(H5Pset_deflate(creation.id(), deflate_level), "H5Pset_deflate", what);
+  }
+  const Handle space(check_h5(H5Screate_simple(1, &none, &unlimited), "H5Screate_simple", what), H5Sclose, "H5Sclose");
+  const hid_t type = bytes == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
+  Handle made(check_h5(H5Dcreate2(handle_.id(), name.c_str(), type, space.id(), links.id(), creation.id(), H5P_DEFAULT),
+                       "H5Dcreate2", what),
+              H5Dclose, "H5Dclose");
+  return {std::move(made), what, output_};
 }
 
 std::vector<std::string> File::dataset_names(const std::string& group) const {

@@ -1,5 +1,5 @@
-// RAII over the HDF5 C API: files with datasets of fp32 or 16-bit numbers, virtual datasets over other files, and attributes.
-// No header of this folder includes hdf5.h.
+// RAII over the HDF5 C API: files with datasets of fp32 or 16-bit numbers or of integers, virtual datasets over other files,
+// and attributes. No header of this folder includes hdf5.h.
 //
 // Errors. A failed call throws CallError with the call, its object and HDF5's own error stack; HDF5 prints nothing itself.
 // Destructors close without throwing. After writing, call File::close(), which does throw: buffered bytes may reach the disk
@@ -108,6 +108,27 @@ class Dataset : public Node {
   std::shared_ptr<WrittenStorage> output_;  // of a file that is written
 };
 
+/// Integers, one or more dimensions.
+class Integers : public Node {
+ public:
+  const Shape& shape() const { return shape_; }
+  /// Of one of them, as it is stored.
+  std::size_t bytes() const { return bytes_; }
+  bool is_signed() const { return is_signed_; }
+  /// Elements [range), flat in row-major order; one that no int64 holds reads as the largest that it does.
+  void read(Range range, std::int64_t* out) const;
+  /// Of a dataset that create_integers() has made: adds these behind the others.
+  void append(std::span<const std::uint32_t> values);
+
+ private:
+  friend class File;
+  Integers(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output);
+  Shape shape_;
+  std::size_t bytes_ = 0;
+  bool is_signed_ = false;
+  std::shared_ptr<WrittenStorage> output_;  // of a file that is written
+};
+
 /// Elements of a dataset in a file that is sealed, and the memory that still has the same bytes, with their checksum; or null:
 /// they are read.
 struct KnownPart {
@@ -142,9 +163,12 @@ class File : public Node {
   std::uint64_t reserve_dataset(const std::string& name, const Shape& shape, DType type);
   /// fp32; what no part covers reads as NaN, and so do the parts of a file that is missing.
   void create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts);
+  /// Unsigned integers of so many bytes (2 or 4), none at first, of one dimension, in chunks of 64 Ki.
+  Integers create_integers(const std::string& name, std::size_t bytes, Compression compression);
   bool has(const std::string& name) const;
   /// Throws UserError if it leads out of this file.
   Dataset dataset(const std::string& name) const;
+  Integers integers(const std::string& name) const;
   /// Names of the datasets directly in a group ("/" for the root), in HDF5's order by name.
   std::vector<std::string> dataset_names(const std::string& group) const;
   /// Closes; what was written is on the disk then, or this throws CallError. Datasets of this file must be gone by then.
@@ -161,6 +185,7 @@ class File : public Node {
   File(Handle handle, const std::filesystem::path& path, std::shared_ptr<WrittenStorage> output,
        std::shared_ptr<const ReadStorage> input)
       : Node(std::move(handle), path.string()), output_(std::move(output)), input_(std::move(input)) {}
+  Handle open_dataset(const std::string& name, bool of_integers, const std::string& what) const;
   std::shared_ptr<WrittenStorage> output_;    // if it is written
   std::shared_ptr<const ReadStorage> input_;  // if it is read
 };

@@ -16,11 +16,10 @@ template <>
 inline constexpr bool has_tile_form<AttentionBackward<bf16>> = true;
 
 template <class Body>
-void launch_attention(Stream& stream, const Body& body, std::size_t rows, float* scratch) {
+void launch_attention(Stream& stream, const Body& body, std::size_t rows, float* scratch, std::size_t per_thread) {
   const AddTime timed(stream.times.attention);
-  const std::size_t per_thread = attention_scratch_of_thread(body.shape.T, body.shape.D);
   if constexpr (has_tile_form<Body>)
-    if (has_tiles()) return run_attention<5>(body, rows, scratch, per_thread);
+    if (has_tiles() && body.shape.past == 0) return run_attention<5>(body, rows, scratch, per_thread);
   switch (cpu_level()) {
     case CpuLevel::v4:
       return run_attention<4>(body, rows, scratch, per_thread);
@@ -38,13 +37,21 @@ std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& d
   return device.threads * attention_scratch_of_thread(shape.T, shape.D);
 }
 
+std::size_t attention_forward_scratch(const AttentionShape& shape, const DeviceTraits& device) {
+  if (device.kind == DeviceKind::cuda) return 0;
+  return device.threads * attention_forward_scratch_of_thread(shape.past + shape.T, shape.D);
+}
+
 template <class E>
 void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* k, const E* v, const AttentionShape& shape,
                        float* scratch, const DropoutMask& mask) {
   expect(shape.K > 0 && shape.H % shape.K == 0, "query heads must be a multiple of key heads");
-  if (const DeviceKernels* device = stream.kernels())
+  if (const DeviceKernels* device = stream.kernels()) {
+    expect(shape.past == 0, "attention on a device sees no keys from before");
     return device->attention_forward(stream, {dtype_of<E>, out, lse, q, k, v, shape, mask});
-  launch_attention(stream, AttentionForward<E>{out, lse, q, k, v, shape, mask}, shape.B * shape.H, scratch);
+  }
+  launch_attention(stream, AttentionForward<E>{out, lse, q, k, v, shape, mask}, shape.B * shape.H, scratch,
+                   attention_forward_scratch_of_thread(shape.past + shape.T, shape.D));
 }
 
 template <class E>
@@ -53,7 +60,8 @@ void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, con
   expect(shape.K > 0 && shape.H % shape.K == 0, "query heads must be a multiple of key heads");
   if (const DeviceKernels* device = stream.kernels())
     return device->attention_backward(stream, {dtype_of<E>, dq, dk, dv, d_out, out, lse, q, k, v, shape, scratch, mask});
-  launch_attention(stream, AttentionBackward<E>{dq, dk, dv, d_out, out, lse, q, k, v, shape, mask}, shape.B * shape.K, scratch);
+  launch_attention(stream, AttentionBackward<E>{dq, dk, dv, d_out, out, lse, q, k, v, shape, mask}, shape.B * shape.K, scratch,
+                   attention_scratch_of_thread(shape.T, shape.D));
 }
 
 #define FSDP_INSTANTIATE(E)                                                                                             \

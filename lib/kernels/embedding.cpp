@@ -7,8 +7,8 @@ namespace fsdp::kernels {
 
 template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
-                       std::size_t B, std::size_t T, std::size_t C) {
-  launch(stream, EmbeddingForward<E>{x, tokens, token_table, position_table, T, C}, B * T);
+                       std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions) {
+  launch(stream, EmbeddingForward<E>{x, tokens, token_table, position_table, T, C, positions}, B * T);
 }
 
 template <class E>
@@ -31,7 +31,7 @@ void position_backward(Stream& stream, float* d_position_table, const E* dx, std
 
 #define FSDP_INSTANTIATE(E)                                                                                               \
   template void embedding_forward(Stream&, E*, const std::int32_t*, const E*, Nullable<E>, std::size_t, std::size_t,      \
-                                  std::size_t);                                                                           \
+                                  std::size_t, const std::int32_t*);                                                      \
   template void embedding_backward(Stream&, float*, const E*, const std::int32_t*, std::size_t, std::size_t, std::size_t, \
                                    Write);                                                                                \
   template void position_backward(Stream&, float*, const E*, std::size_t, std::size_t, std::size_t, std::size_t, Write);

@@ -1,6 +1,7 @@
 // GEMM in bf16 on AMX's tiles (rows/tile_gemm.hpp) where the machine has them and the product is not small; else on oneDNN: its
 // gemm of the type, or a cached matmul primitive, in fp32 for the shapes where that is faster on one thread. Which one is a
-// function of the shape and of whether several threads share it, so that a result does not depend on timing. Measured with
+// function of the shape and of whether several threads share it, so that a result does not depend on timing. Products of a few
+// rows, which generating text is made of, are our own (rows/few_rows.hpp). Measured with
 // oneDNN 2.6.3 on one AVX-512 core (Cascade Lake, peak about 150 GFLOP/s), sgemm against matmul:
 //   out[1024,3072] = x[1024,768] w[768,3072]        101-119 against  45    plain right-hand sides of 2304 or 3072 columns
 //   out[1024,768] = x[1024,3072] w[768,3072]^T      123     against 120
@@ -29,7 +30,9 @@
 #include "kernels/device_kernels.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
+#include "kernels/rows/few_rows.hpp"
 #include "kernels/tile_product.hpp"
+#include "tensor/shape.hpp"
 
 // Exported by oneDNN 2 and left out of its headers.
 extern "C" dnnl_status_t dnnl_gemm_bf16bf16f32(char trans_a, char trans_b, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
@@ -215,6 +218,35 @@ void multiply_in_fp32(Stream& stream, Operands o, const E* a, const E* b, Out* o
   }
 }
 
+bool has_few_rows(const Operands& o) { return o.trans_a == Trans::no && o.m <= most_few_rows && o.k > 0; }
+
+/// The left operand as fp32, dense, in memory of this thread.
+template <class E, class Out>
+void multiply_few_rows(Stream& stream, const Operands& o, const E* a, const E* b, Out* out) {
+  thread_local std::vector<float> memory;
+  const float* left = nullptr;
+  if constexpr (std::is_same_v<E, float>)
+    if (o.lda == o.k) left = a;
+  if (!left) {
+    if (memory.size() < o.m * o.k) memory.resize(o.m * o.k);
+    for (std::size_t r = 0; r < o.m; ++r) convert(stream, memory.data() + r * o.k, a + r * o.lda, o.k);
+    left = memory.data();
+  }
+  const auto run = [&]<bool transposed>() {
+    using Body = FewRowsProduct<E, Out, transposed>;
+    const auto threads = static_cast<std::size_t>(omp_in_parallel() ? 1 : omp_get_max_threads());
+    // Equal parts for all threads, of whole registers.
+    const std::size_t parts = round_up((o.n + Body::most_columns - 1) / Body::most_columns, threads);
+    const std::size_t block =
+        transposed ? Body::most_columns : std::min(Body::most_columns, round_up((o.n + parts - 1) / parts, 16));
+    launch(stream, Body{left, o.m, o.n, o.k, b, o.ldb, out, o.ldo, o.write == Write::add, block}, (o.n + block - 1) / block);
+  };
+  if (o.trans_b == Trans::yes)
+    run.template operator()<true>();
+  else
+    run.template operator()<false>();
+}
+
 }  // namespace
 
 bool multiplies(DType type) {
@@ -229,6 +261,7 @@ void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size
     return device->gemm(stream, {dtype_of<E>, dtype_of<Out>, trans_a, trans_b, m, n, k, a, lda, b, ldb, out, ldo, write});
   const AddTime timed(stream.times.gemm);
   const Operands operands = {trans_a, trans_b, m, n, k, lda, ldb, ldo, write};
+  if (has_few_rows(operands)) return multiply_few_rows(stream, operands, a, b, out);
   if constexpr (std::is_same_v<E, f16>) {
     multiply_in_fp32(stream, operands, a, b, out);
   } else {

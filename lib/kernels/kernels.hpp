@@ -53,10 +53,11 @@ std::string gemm_description();
 bool multiplies(DType type);
 
 // --- embedding.cpp -----------------------------------------------------------------------------------------------------
-/// x[r,:] = token_table[tokens[r],:] (+ position_table[r mod T,:] unless that is null).
+/// x[r,:] = token_table[tokens[r],:] (+ position_table[r mod T,:] unless that is null). With `positions`, row r's position is
+/// positions[r].
 template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
-                       std::size_t B, std::size_t T, std::size_t C);
+                       std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions = nullptr);
 /// d_token_table[V,C] += or = scatter of dx by token; rows are added in order of r. `write` overwrite zeroes the table first.
 template <class E>
 void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
@@ -173,18 +174,20 @@ void round_to(Stream& stream, DType type, float* x, std::size_t n);
 // --- rope.cpp ----------------------------------------------------------------------------------------------------------
 /// Rotary positions (Su et al. 2021) in Hugging Face's split-half form, in place on `heads` heads of D at the front of each row
 /// of x (rows `stride` apart): (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), table cos_sin[T,D] = D/2 cosines then D/2 sines.
-/// `inverse` rotates back: the backward pass.
+/// `inverse` rotates back: the backward pass. With `positions`, row r's position is positions[r].
 template <class E>
 void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t stride,
-          const float* cos_sin, bool inverse);
+          const float* cos_sin, bool inverse, const std::int32_t* positions = nullptr);
 
 // --- attention.cpp -----------------------------------------------------------------------------------------------------
 /// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v. q[B,T,H,D], k and v[B,T,K,D] are given
 /// with the elements from one token to the next (q_stride, kv_stride), so that they may be parts of a fused matrix. lse[B,H,T]
 /// receives the log of each row's sum of exponents. Works in blocks of query rows: no T x T matrix is held. scratch:
 /// attention_scratch(). `mask` drops probabilities after the softmax, by (sequence, head, query, key); backward takes the same.
+/// `past`: that many keys and values more stand before those of the queries' own tokens; k and v are [B,past+T,K,D] then. Only
+/// attention_forward() on the CPU takes it.
 struct AttentionShape {
-  std::size_t B, T, H, K, D, q_stride, kv_stride;
+  std::size_t B, T, H, K, D, q_stride, kv_stride, past = 0;
 };
 template <class E>
 void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* k, const E* v, const AttentionShape& shape,
@@ -196,6 +199,26 @@ void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, con
 /// Floats of scratch that the two need: of all threads of a CPU together; on a GPU d_out * out summed up for each query and
 /// head (Dao 2023, "FlashAttention-2", algorithm 2: D).
 std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device);
+/// Those that attention_forward() alone needs.
+std::size_t attention_forward_scratch(const AttentionShape& shape, const DeviceTraits& device);
+
+// --- cached_attention.cpp ----------------------------------------------------------------------------------------------
+/// What a block keeps of tokens for those behind them (a key-value cache): [sequences, positions, 2, K, D], at each position of
+/// a sequence its keys, then its values.
+struct CacheShape {
+  std::size_t sequences = 0, positions = 0;  // 0 positions: no cache
+  bool operator==(const CacheShape&) const = default;
+};
+/// Puts row r of kv[R, n], whose rows are `stride` elements apart, at positions[r] of sequences[r]; n = 2KD.
+template <class E>
+void append_to_cache(Stream& stream, E* cache, const CacheShape& shape, const E* kv, std::size_t R, std::size_t n,
+                     std::size_t stride, const std::int32_t* sequences, const std::int32_t* positions);
+/// Attention of single tokens: out[R,H,D], where row r's query sees what the cache has of sequences[r] up to positions[r], its
+/// own token included. q[R,H,D] with rows `q_stride` elements apart. scratch: R * H * shape.positions floats.
+template <class E>
+void cached_attention(Stream& stream, E* out, const E* q, std::size_t q_stride, const E* cache, const CacheShape& shape,
+                      std::size_t R, std::size_t H, std::size_t K, std::size_t D, const std::int32_t* sequences,
+                      const std::int32_t* positions, float* scratch);
 
 // --- cross_entropy.cpp -------------------------------------------------------------------------------------------------
 /// What is known of a row of logits, as far as it has been read: the largest logit, the sum of exp(logit - largest), and the

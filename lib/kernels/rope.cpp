@@ -6,13 +6,14 @@ namespace fsdp::kernels {
 
 template <class E>
 void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t stride,
-          const float* cos_sin, bool inverse) {
+          const float* cos_sin, bool inverse, const std::int32_t* positions) {
   expect(D % 2 == 0 && heads * D <= stride, "rope: the heads do not fit their rows");
-  launch(stream, RopeBody<E>{x, cos_sin, T, heads, D, stride, inverse ? -1.0f : 1.0f}, B * T);
+  launch(stream, RopeBody<E>{x, cos_sin, T, heads, D, stride, inverse ? -1.0f : 1.0f, positions}, B * T);
 }
 
-#define FSDP_INSTANTIATE(E) \
-  template void rope(Stream&, E*, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, const float*, bool);
+#define FSDP_INSTANTIATE(E)                                                                                            \
+  template void rope(Stream&, E*, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, const float*, bool, \
+                     const std::int32_t*);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

@@ -23,6 +23,14 @@ std::size_t Transformer::scratch_numel(BatchShape shape, DType type) const {
   return Scratch(config_, shape, type, device_).numel;
 }
 
+std::size_t Transformer::cache_numel(const kernels::CacheShape& cache) const {
+  return cache.sequences * cache.positions * cached_width(config_);
+}
+
+std::size_t Transformer::decoding_scratch_numel(const kernels::CacheShape& cache, DType type) const {
+  return DecodingScratch(config_, Scratch(config_, {1, 1}, type, device_), cache, device_, type).numel;
+}
+
 namespace {
 
 /// What a block saves, as tensors.
@@ -105,12 +113,60 @@ void qk_norm_backward(const Stage<E>& stage, const BlockParameters& parameters, 
 
 /// Rotary positions of queries and keys, which lie side by side, in one call.
 template <class E>
-void rotate(const Stage<E>& stage, E* qkv, bool inverse) {
+void rotate(const Stage<E>& stage, E* qkv, bool inverse, const std::int32_t* positions = nullptr) {
   const TransformerConfig& c = stage.config;
   if (c.positions != Positions::rotary) return;
   expect(stage.context.tables != nullptr, "rotary positions have their tables");
   kernels::rope(stage.context.stream, qkv, stage.context.shape.B, stage.context.shape.T, c.heads + c.kv_heads, c.head_size,
-                qkv_width(c), stage.context.tables, inverse);
+                qkv_width(c), stage.context.tables, inverse, positions);
+}
+
+/// Rows [begin, end) of a step, which are tokens of one sequence, one after another, or, if `single`, of several sequences, one
+/// of each.
+struct Run {
+  std::size_t begin, end;
+  bool single;
+};
+/// The run that begins at row `begin`.
+Run run_of(const DecodedRows& rows, std::size_t begin) {
+  const auto continues = [&](std::size_t r) { return r < rows.sequences.size() && rows.sequences[r] == rows.sequences[r - 1]; };
+  std::size_t end = begin + 1;
+  if (continues(end)) {
+    while (continues(end)) ++end;
+    return {begin, end, false};
+  }
+  while (end < rows.sequences.size() && !continues(end + 1)) ++end;
+  return {begin, end, true};
+}
+
+/// Attention of a step's rows over the cache, in which their keys and values are. Where a sequence has many rows, as a prompt
+/// has, they go through the attention of whole sequences.
+template <class E>
+void attend_to_cache(const Stage<E>& stage, const SavedTensors<E>& at, const DecodedRows& rows,
+                     const kernels::CacheShape& shape, const E* cache) {
+  const TransformerConfig& c = stage.config;
+  Stream& stream = stage.context.stream;
+  const std::size_t width = qkv_width(c), kept = cached_width(c), half = kept / 2;
+  const DecodingScratch scratch(c, stage.scratch, shape, stage.device, dtype_of<E>);
+  for (std::size_t r = 0; r < rows.sequences.size();) {
+    const Run run = run_of(rows, r);
+    const auto past = static_cast<std::size_t>(rows.positions[r]), sequence = static_cast<std::size_t>(rows.sequences[r]);
+    const E* const q = at.qkv + r * width;
+    E* const out = at.attention + r * attention_width(c);
+    if (!run.single && (past == 0 || stage.device.kind == DeviceKind::cpu)) {
+      const E* const keys = cache + sequence * shape.positions * kept;
+      const kernels::AttentionShape tokens = {1, run.end - run.begin, c.heads, c.kv_heads, c.head_size, width, kept, past};
+      kernels::attention_forward(stream, out, at.lse + r * c.heads, q, keys, keys + half, tokens,
+                                 stage.scratch_at(scratch.attention));
+      r = run.end;
+      continue;
+    }
+    // As many rows at a time as there is scratch for.
+    const std::size_t count = std::min(run.end - r, shape.sequences);
+    kernels::cached_attention(stream, out, q, width, cache, shape, count, c.heads, c.kv_heads, c.head_size,
+                              rows.sequences_there + r, rows.positions_there + r, stage.scratch_at(scratch.scores));
+    r += count;
+  }
 }
 
 kernels::Gelu gelu_form(Activation activation) {
@@ -185,22 +241,18 @@ void ffn_in_backward(const Stage<E>& stage, const LinearGroup& group, E* x, cons
 
 }  // namespace
 
-template <class E>
+template <class E, class Attend>
 void Transformer::forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved,
-                                float* cheap) const {
+                                float* cheap, const Attend& attend) const {
   const Stage<E> stage(config_, device_, context);
   const SavedTensors<E> at(stage, saved, cheap);
   const BlockParameters& parameters = model_.blocks[block];
   const std::size_t R = stage.R(), C = config_.width;
-  const std::size_t k = config_.heads * config_.head_size, v = k + config_.kv_heads * config_.head_size;  // columns of qkv
 
   stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, R);
   qkv_forward(stage, parameters.qkv, at.norm1, at.qkv);
   qk_norm_forward(stage, parameters, at);
-  rotate(stage, at.qkv, false);
-  kernels::attention_forward(context.stream, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
-                             attention_shape(config_, context.shape), stage.scratch_at(stage.scratch.attention),
-                             stage.dropout_mask(DropoutSite::attention_probabilities, block));
+  attend(stage, at);
   stage.linear_forward(parameters.attention_out, at.attention, at.mid, C);
   kernels::add_residual(context.stream, at.mid, x_in, at.mid, stage.weight(parameters.attention_out.bias), R, C,
                         stage.dropout_mask(DropoutSite::attention_out, block));
@@ -258,7 +310,29 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
 void Transformer::block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
                                 float* cheap) const {
   with_element(context.type, [&]<class E>() {
-    forward_block(context, block, static_cast<const E*>(x_in), static_cast<E*>(x_out), saved, cheap);
+    const std::size_t k = attention_width(config_), v = k + config_.kv_heads * config_.head_size;  // columns of qkv
+    const auto attend = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
+      rotate(stage, at.qkv, false);
+      kernels::attention_forward(context.stream, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
+                                 attention_shape(config_, context.shape), stage.scratch_at(stage.scratch.attention),
+                                 stage.dropout_mask(DropoutSite::attention_probabilities, block));
+    };
+    forward_block(context, block, static_cast<const E*>(x_in), static_cast<E*>(x_out), saved, cheap, attend);
+  });
+}
+
+void Transformer::block_decode(const StageContext& context, std::size_t block, const DecodedRows& rows, const void* x_in,
+                               void* x_out, float* saved, const kernels::CacheShape& shape, void* cache, float* cheap) const {
+  expect(context.shape.B == 1 && context.shape.T == rows.sequences.size(), "a step of decoding has a row for each token");
+  with_element(context.type, [&]<class E>() {
+    auto* const kept = static_cast<E*>(cache);
+    const auto attend = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
+      rotate(stage, at.qkv, false, rows.positions_there);
+      kernels::append_to_cache(context.stream, kept, shape, at.qkv + attention_width(config_), stage.R(), cached_width(config_),
+                               qkv_width(config_), rows.sequences_there, rows.positions_there);
+      attend_to_cache(stage, at, rows, shape, kept);
+    };
+    forward_block(context, block, static_cast<const E*>(x_in), static_cast<E*>(x_out), saved, cheap, attend);
   });
 }
 

@@ -102,23 +102,41 @@ void Transformer::head_forward_backward(const StageContext& context, const void*
   });
 }
 
-void Transformer::head_loss(const StageContext& context, const void* x, const std::int32_t* targets,
-                            kernels::LossSum& loss) const {
+void Transformer::head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
+                            float* losses) const {
   with_element(context.type, [&]<class E>() {
-    head<E>(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, 0, loss, nullptr, Write::overwrite);
+    const Stage<E> stage(config_, device_, context);
+    head<E>(stage, model_, static_cast<const E*>(x), targets, 0, loss, nullptr, Write::overwrite);
+    if (losses) context.stream.copy(losses, stage.scratch_at(stage.scratch.loss), stage.R() * sizeof(float));
   });
 }
 
-void Transformer::head_logits(const StageContext& context, const void* x, std::size_t row, float* logits) const {
+void Transformer::embedding_decode(const StageContext& context, const std::int32_t* tokens, const DecodedRows& rows,
+                                   void* x) const {
+  with_element(context.type, [&]<class E>() {
+    const Stage<E> stage(config_, device_, context);
+    const E* positions = stage.weight(model_.position_table);
+    if (positions) positions += config_.position_offset * config_.width;
+    kernels::embedding_forward(context.stream, static_cast<E*>(x), tokens, stage.weight(model_.token_table), positions, 1,
+                               stage.R(), config_.width, rows.positions_there);
+  });
+}
+
+void Transformer::head_logits(const StageContext& context, const void* x, std::span<const std::int32_t> rows,
+                              float* logits) const {
+  if (rows.empty()) return;
   with_element(context.type, [&]<class E>() {
     const Stage<E> stage(config_, device_, context);
     const std::size_t C = config_.width, V = config_.vocab_size;
-    E* const norm = stage.scratch_values(stage.scratch.norm);
-    stage.norm_forward(model_.final_norm, norm, stage.scratch_at(stage.scratch.stats), static_cast<const E*>(x) + row * C, 1);
-    float* const made = stage.scratch_at(stage.scratch.logits);
-    kernels::gemm(context.stream, Trans::no, Trans::yes, 1, V, C, norm, C, stage.weight(model_.head), C, made, V,
+    const DecodingScratch scratch(config_, stage.scratch, {rows.size(), 0}, device_, dtype_of<E>);
+    E* const norm = stage.scratch_values(scratch.norm);
+    float *const stats = stage.scratch_at(scratch.stats), *const made = stage.scratch_at(scratch.logits);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      stage.norm_forward(model_.final_norm, norm + i * C, stats + 2 * i,
+                         static_cast<const E*>(x) + static_cast<std::size_t>(rows[i]) * C, 1);
+    kernels::gemm(context.stream, Trans::no, Trans::yes, rows.size(), V, C, norm, C, stage.weight(model_.head), C, made, V,
                   Write::overwrite);
-    context.stream.copy(logits, made, V * sizeof(float));
+    context.stream.copy(logits, made, rows.size() * V * sizeof(float));
   });
 }
 

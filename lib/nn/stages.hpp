@@ -18,7 +18,7 @@ using kernels::Write;
 class Offsets {
  public:
   /// `type`: of weights and activations.
-  explicit Offsets(DType type) : size_(size_of(type)) {}
+  explicit Offsets(DType type, std::size_t begin = 0) : size_(size_of(type)), end_(begin) {}
   std::size_t take(std::size_t floats) {
     const std::size_t begin = end_;
     end_ += round_up(floats, 16);
@@ -29,7 +29,7 @@ class Offsets {
   std::size_t end() const { return end_; }
 
  private:
-  std::size_t size_, end_ = 0;
+  std::size_t size_, end_;
 };
 
 /// Where take_values() has put numbers of type E.
@@ -40,6 +40,8 @@ E* values_at(float* memory, std::size_t offset) {
 
 inline std::size_t attention_width(const TransformerConfig& c) { return c.heads * c.head_size; }
 inline std::size_t qkv_width(const TransformerConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_size; }
+/// What a block keeps of a token for later ones: keys and values, which lie side by side at the end of qkv.
+inline std::size_t cached_width(const TransformerConfig& c) { return 2 * c.kv_heads * c.head_size; }
 inline kernels::AttentionShape attention_shape(const TransformerConfig& c, BatchShape shape) {
   return {shape.B, shape.T, c.heads, c.kv_heads, c.head_size, qkv_width(c), qkv_width(c)};
 }
@@ -102,6 +104,7 @@ struct Scratch {
   std::size_t column_sums;        // for the gradients of biases and norms
   std::size_t bias;               // biases of q, k and v side by side
   std::size_t unwanted;           // [2,C] or [D]: norm gradients that nobody asked for
+  std::size_t small_end;          // of those above
   std::size_t d_qkv, attention;   // block: [R,(H+2K)D] and what attention needs
   std::size_t d_up;               // block: [R,F], over d_qkv, which is later
   std::size_t d_branch;           // block: [R,C] likewise: dx through the mask of a branch
@@ -116,6 +119,7 @@ struct Scratch {
     column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)}), device));
     bias = small.take_values(qkv_width(c));
     unwanted = small.take(std::max(2 * C, c.head_size));
+    small_end = small.end();
     Offsets block = small, activation = small, branch = small, head = small;
     d_qkv = block.take_values(R * qkv_width(c));
     attention = block.take(kernels::attention_scratch(attention_shape(c, shape), device));
@@ -129,6 +133,25 @@ struct Scratch {
     logits = head.take_values(std::max(chunk, sizeof(float) / size_of(type)) * c.vocab_size);
     d_norm = head.take(chunk * C);
     numel = std::max({block.end(), activation.end(), branch.end(), head.end()});
+  }
+};
+
+/// Scratch of decoding, behind what small sums need.
+struct DecodingScratch {
+  std::size_t attention, scores;    // block: what attention over whole sequences needs, and [S,H,positions] of single tokens
+  std::size_t norm, stats, logits;  // head: [S,C], [S,2], fp32 [S,V]
+  std::size_t numel;
+
+  DecodingScratch(const TransformerConfig& c, const Scratch& others, const kernels::CacheShape& cache,
+                  const DeviceTraits& device, DType type) {
+    const std::size_t S = cache.sequences;
+    Offsets prompt(type, others.small_end), answer = prompt, head = prompt;
+    attention = prompt.take(kernels::attention_forward_scratch(attention_shape(c, {1, cache.positions}), device));
+    scores = answer.take(S * c.heads * cache.positions);
+    norm = head.take_values(S * c.width);
+    stats = head.take(2 * S);
+    logits = head.take(S * c.vocab_size);
+    numel = std::max({prompt.end(), answer.end(), head.end()});
   }
 };
 

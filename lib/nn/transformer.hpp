@@ -45,6 +45,14 @@ struct StageContext {
   DType type = DType::f32;
 };
 
+/// Tokens that a step of decoding gives the model: row r is at positions[r] of sequences[r] of a cache, which has all positions
+/// before it, or gets them from rows before it. The rows of a sequence stand side by side, in order. `..._there` are the same
+/// numbers in the memory of the stream's device.
+struct DecodedRows {
+  std::span<const std::int32_t> sequences, positions;
+  const std::int32_t *sequences_there, *positions_there;
+};
+
 class Transformer {
  public:
   /// Validates the configuration; throws UserError. `device`: where it runs, or would run; sizes of scratch follow from it.
@@ -101,14 +109,29 @@ class Transformer {
   /// (targets below 0 do not count). With gradients: dx[R,C] and the head's gradients of (gradient_scale * that sum).
   void head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
                              kernels::LossSum& loss, void* dx, kernels::Write write) const;
-  /// The loss alone.
-  void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss) const;
-  /// logits[V], in memory of the host, of row `row` of x.
-  void head_logits(const StageContext& context, const void* x, std::size_t row, float* logits) const;
+  /// The loss alone; losses[R] of the host, if not null, gets that of each target once the stream is there.
+  void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
+                 float* losses = nullptr) const;
+
+  // Decoding: the forward pass over new tokens alone, with context.shape {1, R}. What blocks need of the tokens before, they
+  // keep in caches. Scratch is of decoding_scratch_numel() floats, tables for all positions of the cache.
+
+  /// Numbers of a block's cache, and floats of scratch for these stages.
+  std::size_t cache_numel(const kernels::CacheShape& cache) const;
+  std::size_t decoding_scratch_numel(const kernels::CacheShape& cache, DType type = DType::f32) const;
+  /// x[R,C] from tokens[R].
+  void embedding_decode(const StageContext& context, const std::int32_t* tokens, const DecodedRows& rows, void* x) const;
+  /// block_forward() of these rows, whose keys and values go into the block's `cache`. `saved` as there, contents lost.
+  void block_decode(const StageContext& context, std::size_t block, const DecodedRows& rows, const void* x_in, void* x_out,
+                    float* saved, const kernels::CacheShape& shape, void* cache, float* cheap = nullptr) const;
+  /// logits[rows.size(),V], in memory of the host, of these rows of x: at most as many as the cache has sequences.
+  void head_logits(const StageContext& context, const void* x, std::span<const std::int32_t> rows, float* logits) const;
 
  private:
-  template <class E>
-  void forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved, float* cheap) const;
+  /// `attend` makes attention's result of what the block saves, in which queries, keys and values are there, not rotated.
+  template <class E, class Attend>
+  void forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved, float* cheap,
+                     const Attend& attend) const;
   template <class E>
   void refill_block(const StageContext& context, std::size_t block, const E* x_in, float* saved, float* cheap) const;
   template <class E>

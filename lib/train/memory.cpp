@@ -51,7 +51,7 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
           .through_host = model.device().kind == DeviceKind::cuda && !by_nccl(options.comm)
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
-          .batch = 2 * sharding.plan.micro_batches * sharding.batch.rows() * sizeof(std::int32_t),
+          .batch = 2 * 2 * sharding.plan.micro_batches * sharding.batch.rows() * sizeof(std::int32_t),
           .snapshot = options.save.meanwhile() ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size) : 0,
           .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates),
           .device = model.device().kind};

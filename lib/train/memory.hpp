@@ -23,7 +23,7 @@ struct MemoryAccount {
   // The host has these, whatever the device:
   std::size_t offloaded = 0;     // what the plan keeps there
   std::size_t through_host = 0;  // what a GPU's collectives are copied to, where they go through the host
-  std::size_t batch = 0;         // tokens that are read ahead
+  std::size_t batch = 0;         // tokens of an update, and of the next one that is read meanwhile
   std::size_t snapshot = 0;      // what a save that goes on writes from
   std::size_t trace = 0;
 

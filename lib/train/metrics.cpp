@@ -113,6 +113,7 @@ void Metrics::train(const TrainMetrics& m) {
                          {"mfu", m.mfu ? nlohmann::json(*m.mfu) : nlohmann::json()},
                          {"loss_scale", m.loss_scale ? nlohmann::json(*m.loss_scale) : nlohmann::json()},
                          {"comm_exposed_ms", m.comm_exposed_ms ? nlohmann::json(*m.comm_exposed_ms) : nlohmann::json()},
+                         {"data_wait_ms", m.data_wait_ms},
                          {"mem_peak_bytes", m.mem_peak_bytes}};
   for (const auto& [group, norm] : m.group_norms) line["gnorms"][group] = norm;
   if (m.straggler)

@@ -53,6 +53,7 @@ struct TrainMetrics {
   std::optional<double> mfu;                                         // null until the device's peak is known
   std::optional<double> loss_scale = {};                             // of fp16
   std::optional<double> comm_exposed_ms = {};                        // where it is known
+  double data_wait_ms = 0;                                           // for the next batch, the rank that waited longest
   std::size_t mem_peak_bytes = 0;                                    // most of all ranks
   std::span<const std::pair<std::string, double>> group_norms = {};  // of groups of parameters, if asked for
   std::optional<Straggler> straggler = {};                           // every log_interval updates, where it is known

@@ -19,4 +19,8 @@ void add_model_tokenizer_option(OptionTable& table, std::string& name);
 std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const std::filesystem::path& model,
                                                 std::size_t vocab_size);
 
+/// The tokens that end a text: eos_token_id of generation_config.json, or of config.json, in the model's folder; else what the
+/// tokenizer puts behind texts; else its "<|endoftext|>" or "</s>". None where nothing is known. Throws UserError.
+std::vector<TokenId> find_end_tokens(const std::filesystem::path& model, const Tokenizer& tokenizer);
+
 }  // namespace fsdp

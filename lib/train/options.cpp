@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "data/open_data.hpp"
 #include "files/json.hpp"
 #include "fsdp/placement.hpp"
 #include "train/common_options.hpp"
@@ -30,10 +31,27 @@ void require(bool changed, const char* option, bool there, const char* other) {
 
 void add_data_options(OptionTable& table, TrainOptions& o) {
   table.group("Data");
-  table.path("data", "DATA", o.data, "Token file to train on, as fsdp-tokenize writes it (llm.c's format).")
+  table
+      .text("data", "DATA", o.data,
+            "Tokens to train on: a file of llm.c's (as fsdp-tokenize writes), a memory-mapped data set of Megatron or fairseq "
+            "(.bin with .idx), an HDF5 file; a data-bin folder of fairseq-preprocess, another folder of such files, a pattern "
+            "('data/*.bin'); or several, 'a.bin,b.bin' one behind the other, or 'a.bin:0.7,b.bin:0.3' side by side with these "
+            "shares of the sequences.")
       .positional()
       .required();
-  table.path("valid", "FILE", o.valid, "Token file to validate on.").unset("no validation");
+  table.text("valid", "DATA", o.valid, "Tokens to validate on: the same, without shares.")
+      .unset("the split valid, if DATA is a data-bin folder that has it; else no validation");
+  table
+      .choice<BreakMode>("break-mode", o.break_mode,
+                         {{"none", BreakMode::none}, {"complete", BreakMode::complete}, {"eos", BreakMode::eos}},
+                         "Where a sequence may begin: none: wherever the one before ends; complete: with a document, and it "
+                         "has as many whole ones "
+                         "as fit; eos: with a document, and it has no other. Documents that are longer take several sequences.")
+      .alias("sample-break-mode");
+  table
+      .integer("eos-token-id", "N", o.end_of_document, {0, 4294967294.0},
+               "The token that ends a document, for --break-mode with data whose format has no documents.")
+      .unset("what the index of the data says");
   table.flag("shuffle", o.shuffle,
              "Read the sequences in an order that --seed and the pass over the data give, instead of the file's.");
 }
@@ -555,6 +573,18 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
              "Also write the gradient's norm by group of parameters that the optimizer treats alike.");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
+  table.integer("sample-interval-updates", "N", o.sample_interval_updates, {0},
+                "Print what the model says every N updates: 64 tokens at temperature 0.8; 0: never.");
+  table.text("sample-prompt", "TEXT", o.sample_prompt, "Text to go on from.").unset("a line break");
+  table
+      .text("sample-tokenizer", "NAME", o.sample_tokenizer,
+            "The model's tokenizer: tokenizer.json, tokenizer.model, a folder with one of them, or bytes.")
+      .unset("the one in the folder that the model came from, or bytes if it has 256 tokens");
+  table.then([&o](const OptionTable& read) {
+    for (const char* const option : {"sample-prompt", "sample-tokenizer"})
+      require(read.given(option), option, o.sample_interval_updates > 0, "--sample-interval-updates");
+    if (o.sample_interval_updates > 0) o.sharding.plan.cache = {1, o.sharding.batch.T};
+  });
   add_trace_options(table, o.trace);
   table.flag("dry-run", o.dry_run,
              "Print the memory plan and the schedule of a step, and do not train. Checkpoints are neither needed nor written.");
@@ -599,6 +629,8 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
                                                             {"freeze", "frozen parameters"},
                                                             {"train-only", "trained parameters"},
                                                             {"ignore-params", "ignored parameters"},
+                                                            {"break-mode", "break mode"},
+                                                            {"eos-token-id", "end of document"},
                                                             {"save-dir", "save folder"},
                                                             {"restore", "checkpoint to restore"}};
   for (const auto& [option, quantity] : quantities) table.row(option).sets(quantity);
@@ -629,7 +661,10 @@ void require_complete(const TrainOptions& o) {
     throw UserError("no end (nothing says how many updates to do); give --max-update N or --max-epoch N");
   if (o.log_group_norms && o.log_file.empty())
     throw UserError("--log-group-norms has nowhere to go (there is no --log-file); give --log-file FILE or leave it out");
-  if (o.valid.empty() && o.validate_interval_updates != 0)
+  if (o.end_of_document && o.break_mode == BreakMode::none)
+    throw UserError(
+        "--eos-token-id changes nothing (it goes with --break-mode complete or eos); give that, too, or leave it out");
+  if (o.valid.empty() && !valid_data_of(o.data) && o.validate_interval_updates != 0)
     throw UserError("--validate-interval-updates has no data (there is no --valid); give --valid FILE or leave it out");
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/options.hpp"
 #include "comm/mpi_session.hpp"
+#include "data/samples.hpp"
 #include "fsdp/executor.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "nn/config.hpp"
@@ -28,7 +29,9 @@ enum class InitFrom { random, pretrained };
 
 struct TrainOptions {
   // data
-  std::filesystem::path data, valid;  // valid is empty: no validation
+  std::string data, valid;  // open_data.hpp; valid is empty: what belongs to the data, or no validation
+  BreakMode break_mode = BreakMode::none;
+  std::optional<std::size_t> end_of_document;
   bool shuffle = false;
   // model: one of arch and model, or neither where a checkpoint is resumed, which has its own configuration
   std::string arch;
@@ -63,6 +66,9 @@ struct TrainOptions {
   std::filesystem::path log_file;  // empty: no metrics file
   bool log_group_norms = false;
   std::size_t validate_interval_updates = 0;  // 0: at the end only
+  std::size_t sample_interval_updates = 0;    // 0: the model says nothing
+  std::string sample_prompt = "\n";
+  std::string sample_tokenizer;  // empty: that of the model's folder, or bytes
   TraceOptions trace;
   bool dry_run = false;
   std::size_t threads = 0;  // OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores

@@ -16,6 +16,13 @@
 
 namespace fsdp {
 
+namespace {
+
+/// Tokens of a sample of what the model says.
+constexpr std::size_t sample_tokens = 64;
+
+}  // namespace
+
 Run::Run(Setup& setup, FlightLanes& flight)
     : setup_(setup), flight_(flight), sharded_(*setup.sharded), start_tokens_(setup.progress.tokens) {
   std::optional<FlightNote> note(std::in_place, flight_, "prepare the run", 0);
@@ -34,6 +41,10 @@ Run::Run(Setup& setup, FlightLanes& flight)
   sharded_.allocate(*setup_.device, options.execution, options.comm);
   if (const std::string& data = sharded_.mesh().data_description; !data.empty())
     setup_.metrics->say("collectives of GPUs: " + data);
+  if (setup_.tokenizer)
+    generator_.emplace(
+        sharded_.executor(), setup_.world, sharded_.model().config(), *setup_.tokenizer,
+        GenerationOptions{.sampling = {.temperature = 0.8}, .max_new_tokens = sample_tokens, .seed = options.seed});
   if (options.log_group_norms) group_norms_.emplace(sharded_, options.sharding.optimizer);
   agree(setup_.world, [&] {
     saver_.emplace(options.save, setup_.device->allocate_staging(setup_.memory.snapshot), sharded_.layout(), setup_.world,
@@ -54,9 +65,11 @@ Run::Run(Setup& setup, FlightLanes& flight)
   origin.checkpoint.reset();
   origin.pretrained.reset();
   note.reset();
-  batch_.resize(setup_.memory.batch / sizeof batch_[0]);
+  batch_.resize(setup_.memory.batch / 2 / sizeof batch_[0]);
+  next_batch_.resize(batch_.size());
+  begin_reading(setup_.progress.data.sequences);
   agree(setup_.world, [&] {
-    read_ahead();
+    await_batch();
     if (data_problem_) std::rethrow_exception(data_problem_);
   });
   energy_.emplace(*setup_.device, *setup_.node);
@@ -134,18 +147,28 @@ void Run::fill_weights() {
   }
 }
 
-void Run::read_ahead() {
+void Run::begin_reading(std::uint64_t position) {
+  if (setup_.train_batches->at_end(position)) return;
+  reader_.start([this, position] {
+    const std::size_t tokens = setup_.cut.B * setup_.cut.T;
+    for (std::size_t k = 0; k < setup_.cut.K; ++k) {
+      std::int32_t* const inputs = next_batch_.data() + 2 * k * tokens;
+      setup_.train_batches->read(position, k, inputs, inputs + tokens);
+    }
+  });
+}
+
+void Run::await_batch() {
   if (done()) return;
   const FlightNote note(flight_, "read the batch", update() + 1);
-  const std::size_t tokens = setup_.cut.B * setup_.cut.T;
+  const Timer timer;
   try {
-    for (std::size_t k = 0; k < setup_.cut.K; ++k) {
-      std::int32_t* const inputs = batch_.data() + 2 * k * tokens;
-      setup_.train_batches->read(setup_.progress.data.sequences, k, inputs, inputs + tokens);
-    }
+    reader_.finish();
   } catch (...) {
     data_problem_ = std::current_exception();
   }
+  std::swap(batch_, next_batch_);
+  data_wait_ns_ = std::llround(1e9 * timer.seconds());
 }
 
 void Run::copy_batch(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const {
@@ -188,6 +211,7 @@ void Run::begin_update() {
     const SpikeLimits most = spikes_->limits();
     scalars_.most_loss = most.loss, scalars_.most_norm = most.norm;
   }
+  begin_reading(setup_.train_batches->after(setup_.progress.data.sequences));  // while this update is computed
   executor.begin_update(read_, scalars_);
 }
 
@@ -255,7 +279,8 @@ std::optional<Straggler> Run::find_straggler(std::span<const std::int64_t> compu
   return Straggler{narrow<int>(rank), hosts_.c_str() + rank * host_length, 1e-6 * static_cast<double>(*slowest), 1e-6 * median};
 }
 
-void Run::report(std::span<const std::int64_t> computing_ns) {
+void Run::report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns) {
+  last_.data_wait_ms = 1e-6 * static_cast<double>(data_wait_ns);
   if (setup_.world.rank() == 0 && update() % setup_.options.log_interval == 0) last_.straggler = find_straggler(computing_ns);
   setup_.metrics->train(last_);
 }
@@ -330,6 +355,14 @@ void Run::validate(const std::function<bool()>& stop) {
   }
   if (!loss) return setup_.metrics->say(format("the validation after update {} is left off: the run is to stop", update()));
   setup_.metrics->valid({setup_.progress.update, *loss, setup_.valid_batches->targets(), timer.seconds() * 1e3});
+}
+
+void Run::sample() {
+  if (!generator_) return;
+  const FlightNote note(flight_, "sample", update());
+  generator_->run({setup_.sample_prompt}, [&](const GeneratedText& text) {
+    setup_.metrics->say(format("sample {}: {}{}", update(), setup_.options.sample_prompt, text.text));
+  });
 }
 
 void Run::save(bool wait) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/worker.hpp"
+#include "generate/generator.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/spike_filter.hpp"
 #include "train/energy.hpp"
@@ -28,9 +30,11 @@ class Run {
   Run(Setup& setup, FlightLanes& flight);
   Run(const Run&) = delete;
 
-  /// Reads this rank's part of the next update, before anything of it begins: a rank that cannot read says so while all can
-  /// still save. Not collective. Nothing if all updates are done.
-  void read_ahead();
+  /// Waits for this rank's part of the next update, which is read while the one before is computed: a rank that cannot read
+  /// says so while all can still save. Not collective. Nothing if all updates are done.
+  void await_batch();
+  /// How long that was.
+  std::int64_t data_wait_ns() const { return data_wait_ns_; }
   bool can_read() const { return data_problem_ == nullptr; }
   /// Where some rank could not: all throw its CollectiveError. Everything has been saved.
   [[noreturn]] void refuse_data();
@@ -44,9 +48,12 @@ class Run {
   bool update_parameters();
   /// How long this rank has computed in the last update, without waiting for others; 0: unknown (a GPU).
   std::int64_t computing_ns() const;
-  /// Writes the metrics of the last update, which was not left out. `computing_ns`: of all ranks. Not collective.
-  void report(std::span<const std::int64_t> computing_ns);
+  /// Writes the metrics of the last update, which was not left out. `computing_ns`: of all ranks; `data_wait_ns`: of the one
+  /// that waited longest for the next batch. Not collective.
+  void report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns);
   void validate(const std::function<bool()>& stop = {});
+  /// Prints what the model says now, if that is asked for.
+  void sample();
   /// A checkpoint, unless this update has been saved already. Where saves are asynchronous it goes on while steps are done,
   /// unless `wait`.
   void save(bool wait);
@@ -66,6 +73,8 @@ class Run {
   void finish(const std::string& next);
 
  private:
+  /// The update that begins after so many sequences, into next_batch_.
+  void begin_reading(std::uint64_t position);
   void copy_batch(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
   [[noreturn]] void refuse(const UpdateResult& result);
   void fill_weights();
@@ -85,16 +94,19 @@ class Run {
   std::string hosts_;  // of all ranks, host_length characters each
   TrainMetrics last_;  // the last update
   std::optional<GroupNorms> group_norms_;
+  std::optional<Generator> generator_;  // of samples
   std::optional<Saver> saver_;
-  std::optional<Recorder> recorder_;  // until its updates are written
-  std::vector<std::int32_t> batch_;   // what was read ahead: of each micro-batch inputs, then targets
-  std::exception_ptr data_problem_;   // why it was not
-  UpdateScalars scalars_;             // of the update under way
+  std::optional<Recorder> recorder_;              // until its updates are written
+  std::vector<std::int32_t> batch_, next_batch_;  // of each micro-batch inputs, then targets
+  std::exception_ptr data_problem_;               // why the next one could not be read
+  std::int64_t data_wait_ns_ = 0;
+  UpdateScalars scalars_;  // of the update under way
   Timer since_start_, since_update_;
   double last_update_s_ = -1;
   const BatchReader read_ = [this](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(micro, inputs, targets);
   };
+  Worker reader_{"fsdp-read"};  // last: it writes next_batch_
 };
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 #include "base/version.hpp"
 #include "comm/agree.hpp"
 #include "comm/connection.hpp"
+#include "data/open_data.hpp"
 #include "files/json.hpp"
 #include "fsdp/timeline.hpp"
 #include "fsdp/traffic.hpp"
@@ -17,6 +18,7 @@
 #include "kernels/threads.hpp"
 #include "train/compute_device.hpp"
 #include "train/machine.hpp"
+#include "train/model_tokenizer.hpp"
 
 namespace fsdp {
 
@@ -60,14 +62,15 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
   cut = {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
   if (options.dry_run) return;
   if (!done()) open_data();
+  if (options.sample_interval_updates > 0) agree(world, [&] { open_tokenizer(); });
   announce();
 }
 
 /// A product brings in oneDNN's code, so that it does not count as memory of the run.
 void Setup::start_device(DeviceKind kind) {
   device = make_device_of_rank(kind, options.cpu, world, *node);
-  std::array<float, 3 * 64> x{};
-  kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 8, 8, 8, &x[0], 8, &x[64], 8, &x[128], 8,
+  std::array<float, 5 * 64> x{};  // more rows than are few
+  kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
                 kernels::Write::overwrite);
   start_bytes = process_peak_bytes();
 }
@@ -101,6 +104,19 @@ void Setup::note_arithmetic(const CheckpointHeader& before) {
   for (const char* const key : {"invariant", "batch-size"})
     if (then.is_object() && then.contains(key) && then[key] != now[key])
       differs(format("--{} was {} before, and is {} now", key, json_excerpt(then[key]), json_excerpt(now[key])));
+}
+
+void Setup::open_tokenizer() {
+  tokenizer = find_model_tokenizer(options.sample_tokenizer, origin.model_folder, origin.config.vocab_size);
+  if (!tokenizer)
+    throw UserError(format(
+        "--sample-interval-updates has no tokenizer (the model has {} tokens, and no folder with a tokenizer that it came from "
+        "is known); give --sample-tokenizer",
+        origin.config.vocab_size));
+  sample_prompt = tokenizer->before_text();
+  tokenizer->encode(options.sample_prompt, sample_prompt);
+  if (sample_prompt.empty())
+    throw UserError("--sample-prompt has no tokens (its tokenizer leaves all of it out); give another one");
 }
 
 void Setup::warn(const std::string& text) { metrics->say("warning: " + with_option_names(text)); }
@@ -213,31 +229,42 @@ std::optional<double> Setup::mfu(double tokens_per_second) const {
   return sharded->model().flops_per_token(cut.T) * tokens_per_second / *peak_flops;
 }
 
+/// The ranks look at parts of the data, each at its own.
 void Setup::open_data() {
-  agree(world, [&] { open_files(); });
+  std::uint32_t largest = 0;
+  agree(world, [&] { largest = open_files(); });
+  const std::size_t most = world.max(std::size_t{largest}), vocabulary = sharded->model().config().vocab_size;
+  if (most < vocabulary / 4)
+    warn(format("the largest token of {} is {}, and the model knows {} (were they made with its tokenizer?)",
+                train_data->description(), most, vocabulary));
 }
 
-/// May fail on this rank alone.
-void Setup::open_files() {
+/// May fail on this rank alone. Returns the largest token that it has found.
+std::uint32_t Setup::open_files() {
   const std::size_t vocabulary = sharded->model().config().vocab_size;
   const auto rank = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
-  train_file.emplace(options.data);
-  train_file->check_vocabulary(vocabulary, rank, ranks);
-  const DataPosition start{0, cut.T, train_file->tokens(), options.shuffle, options.seed};
+  train_data = open_mixture(options.data, {cut.T, options.break_mode, options.end_of_document});
+  std::uint32_t largest = 0;
+  for (const Ingredient& each : train_data->ingredients())
+    largest = std::max(largest, check_vocabulary(each.samples.tokens(), vocabulary, rank, ranks));
+  const DataPosition start{0, cut.T, train_data->tokens(), options.shuffle, options.seed, train_data->order()};
   std::string notice;
   const bool goes_on = origin.checkpoint && !options.reset_dataloader;
   progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;
   if (!notice.empty()) warn(notice);
   if (options.shuffle && progress.data.seed != options.seed)
     warn(format("the data stay in the order of --seed {}, with which they began", progress.data.seed));
-  train_batches.emplace(*train_file, cut, vocabulary,
+  train_batches.emplace(*train_data, cut, vocabulary,
                         DataOrder{.shuffle_seed = options.shuffle ? std::optional(progress.data.seed) : std::nullopt,
                                   .passes = options.max_epoch});
   check_schedule(schedule());
-  if (options.valid.empty()) return;
-  valid_file.emplace(options.valid);
-  valid_file->check_vocabulary(vocabulary, rank, ranks);
-  valid_batches.emplace(*valid_file, cut, vocabulary);
+  const std::string valid = !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
+  if (valid.empty()) return largest;
+  std::unique_ptr<Tokens> tokens = open_tokens(valid);
+  check_vocabulary(*tokens, vocabulary, rank, ranks);
+  valid_data.emplace(std::move(tokens), Cut{cut.T});
+  valid_batches.emplace(*valid_data, cut, vocabulary);
+  return largest;
 }
 
 }  // namespace fsdp

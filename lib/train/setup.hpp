@@ -12,6 +12,7 @@
 #include "checkpoint/save_lock.hpp"
 #include "data/batch.hpp"
 #include "fsdp/sharded_model.hpp"
+#include "text/tokenizer.hpp"
 #include "train/memory.hpp"
 #include "train/metrics.hpp"
 #include "train/options.hpp"
@@ -58,16 +59,20 @@ struct Setup {
   std::optional<ShardedModel> sharded;
   MemoryAccount memory;
   BatchCut cut;
-  std::optional<TokenFile> train_file, valid_file;
+  std::optional<Mixture> train_data;
+  std::optional<Samples> valid_data;
   std::optional<TrainBatches> train_batches;  // none where all updates are done: then nobody needs the data
   std::optional<ValidBatches> valid_batches;
+  std::unique_ptr<Tokenizer> tokenizer;  // for samples of what the model says; null: there are none
+  std::vector<TokenId> sample_prompt;
 
  private:
   void start_device(DeviceKind kind);
   void look_at_machine();
   void note_arithmetic(const CheckpointHeader& before);
-  void open_files();
+  std::uint32_t open_files();
   void open_data();
+  void open_tokenizer();
   std::optional<NodeTraffic> traffic_of_nodes();
   void announce();
 };

@@ -88,7 +88,9 @@ class Agreement {
     told[3] = !run.saver().wrote_its_part();
     told[4] = !run.can_read();
     told[5] = run.computing_ns();
+    told[6] = run.data_wait_ns();
     world_.sum(told_);
+    data_wait_ns_ = 0;
     for (int rank = 0; rank < world_.size(); ++rank) {
       const std::int64_t* const theirs = told_of(rank);
       agreed.asked.stop = std::max(agreed.asked.stop, static_cast<std::size_t>(theirs[0]));
@@ -97,18 +99,22 @@ class Agreement {
       agreed.writing = agreed.writing || theirs[3] > 0;
       agreed.blind = agreed.blind || theirs[4] > 0;
       computing_ns_[static_cast<std::size_t>(rank)] = theirs[5];
+      data_wait_ns_ = std::max(data_wait_ns_, theirs[6]);
     }
     return agreed;
   }
   /// Of each rank in the last update; 0: unknown.
   const std::vector<std::int64_t>& computing_ns() const { return computing_ns_; }
+  /// How long the rank that waited longest has waited for its next batch.
+  std::int64_t data_wait_ns() const { return data_wait_ns_; }
 
  private:
-  static constexpr std::size_t fields = 6;
+  static constexpr std::size_t fields = 7;
   std::int64_t* told_of(int rank) { return told_.data() + fields * static_cast<std::size_t>(rank); }
 
   Group& world_;
   std::vector<std::int64_t> told_, computing_ns_;
+  std::int64_t data_wait_ns_ = 0;
 };
 
 /// On rank 0, where the run is to stop before the end of its job: that end. Collective.
@@ -148,10 +154,10 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
     run.forward_backward();  // of every micro-batch, with the gathers and reductions that they need
     run.gradient_norm();
     const bool done = run.update_parameters();  // else it was left out
-    run.read_ahead();                           // the next update's batch
+    run.await_batch();                          // of the next update
 
     const auto [requests, due, writing, blind, ends] = agreement.after_update(watch, job_end, run);
-    if (done) run.report(agreement.computing_ns());
+    if (done) run.report(agreement.computing_ns(), agreement.data_wait_ns());
     watch.expect(run.outlook());  // what comes now is honoured after the next update
     if (run.saver().saving() && !writing) run.saver().finish();
     lead_is_short = lead_is_short || warn_of_short_lead(options, run);
@@ -172,6 +178,7 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
     }
     if (done && every(options.validate_interval_updates, run.update()) && !run.done())
       run.validate([&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); });
+    if (done && every(options.sample_interval_updates, run.update())) run.sample();
   }
   run.save(true);
   run.validate();

@@ -24,13 +24,19 @@ struct CountingFile {
     write_token_file(folder / "t.bin", values);
   }
   TemporaryFolder folder;
-  TokenFile open() const { return TokenFile(folder / "t.bin"); }
+  Samples samples(std::size_t T) const { return Samples(open_token_file(folder / "t.bin"), {T}); }
+  Mixture open(std::size_t T) const {
+    std::vector<Ingredient> one;
+    one.push_back({samples(T)});
+    return Mixture(std::move(one));
+  }
 };
 
 /// The sequences that all ranks read in one update, in order of micro-batch and rank.
-std::vector<std::size_t> sequences_read(const TokenFile& file, std::size_t T, std::size_t B, std::size_t K, int ranks,
+std::vector<std::size_t> sequences_read(const CountingFile& made, std::size_t T, std::size_t B, std::size_t K, int ranks,
                                         std::uint64_t position) {
   std::vector<std::size_t> read;
+  const Mixture file = made.open(T);
   for (std::size_t micro = 0; micro < K; ++micro)
     for (int rank = 0; rank < ranks; ++rank) {
       const TrainBatches batches(file, {B, T, K, rank, ranks}, 65536);
@@ -49,28 +55,27 @@ std::vector<std::size_t> sequences_read(const TokenFile& file, std::size_t T, st
 
 BOOST_AUTO_TEST_CASE(an_update_reads_the_next_sequences_however_it_is_cut) {
   const CountingFile made(1000);
-  const TokenFile file = made.open();
   const std::size_t T = 7;  // 142 sequences
   std::vector<std::size_t> expected(12);
   for (std::uint64_t update : {1, 2, 11}) {
     for (std::size_t i = 0; i < 12; ++i) expected[i] = (update - 1) * 12 + i;
     for (const auto& [B, K, ranks] : {std::tuple{12, 1, 1}, {2, 6, 1}, {3, 2, 2}, {1, 4, 3}, {3, 1, 4}, {1, 1, 12}})
-      BOOST_TEST(sequences_read(file, T, B, K, ranks, (update - 1) * 12) == expected, boost::test_tools::per_element());
+      BOOST_TEST(sequences_read(made, T, B, K, ranks, (update - 1) * 12) == expected, boost::test_tools::per_element());
   }
 }
 
 BOOST_AUTO_TEST_CASE(after_the_last_sequence_the_data_starts_again) {
   const CountingFile made(36);
-  const TokenFile file = made.open();  // T = 7: 5 sequences
-  BOOST_TEST(sequences_read(file, 7, 2, 2, 3, 0) == (std::vector<std::size_t>{0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1}),
+  // T = 7: 5 sequences
+  BOOST_TEST(sequences_read(made, 7, 2, 2, 3, 0) == (std::vector<std::size_t>{0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1}),
              boost::test_tools::per_element());
-  BOOST_TEST(sequences_read(file, 7, 1, 3, 1, 12) == (std::vector<std::size_t>{2, 3, 4}), boost::test_tools::per_element());
+  BOOST_TEST(sequences_read(made, 7, 1, 3, 1, 12) == (std::vector<std::size_t>{2, 3, 4}), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(passes_count_every_target_once_however_an_update_is_cut) {
   for (const std::size_t tokens : {36, 40, 41}) {  // 5, 5.6 and 5.7 sequences of 7
     const CountingFile made(tokens);
-    const TokenFile file = made.open();
+    const Mixture file = made.open(7);
     for (const bool shuffled : {false, true})
       for (const auto& [B, K, ranks] : {std::tuple{1, 1, 1}, {2, 2, 1}, {2, 1, 2}, {3, 1, 3}, {5, 2, 4}}) {
         const DataOrder order = {.shuffle_seed = shuffled ? std::optional<std::uint64_t>(3) : std::nullopt, .passes = 3};
@@ -96,7 +101,7 @@ BOOST_AUTO_TEST_CASE(passes_count_every_target_once_however_an_update_is_cut) {
           BOOST_TEST(counted > 0u);
         }
         BOOST_TEST(first.updates_left(0).value() == updates);
-        BOOST_TEST(position == 3 * file.sequences(7));
+        BOOST_TEST(position == 3 * file.sequences());
         BOOST_TEST(seen.size() == tokens - 1);
         BOOST_TEST(std::all_of(seen.begin(), seen.end(), [](const auto& one) { return one.second == 3; }));
       }
@@ -105,7 +110,7 @@ BOOST_AUTO_TEST_CASE(passes_count_every_target_once_however_an_update_is_cut) {
 
 BOOST_AUTO_TEST_CASE(data_without_an_end) {
   const CountingFile made(40);
-  const TokenFile file = made.open();
+  const Mixture file = made.open(7);
   const TrainBatches batches(file, {4, 7, 1, 0, 1}, 40);
   BOOST_TEST(!batches.updates_left(0).has_value());
   BOOST_TEST(!batches.at_end(1u << 30));
@@ -116,26 +121,24 @@ BOOST_AUTO_TEST_CASE(data_without_an_end) {
 
 BOOST_AUTO_TEST_CASE(a_resumed_run_goes_on_where_another_world_size_stopped) {
   const CountingFile made(1000);
-  const TokenFile file = made.open();
   // Three updates of 8 sequences on 4 ranks, then updates of 9 on 3 ranks.
-  const auto next = sequences_read(file, 5, 3, 1, 3, 3 * 8);
+  const auto next = sequences_read(made, 5, 3, 1, 3, 3 * 8);
   BOOST_TEST(next.front() == 24u);
   BOOST_TEST(next.back() == 32u);
 }
 
 BOOST_AUTO_TEST_CASE(too_little_data_is_an_error) {
   const CountingFile made(16);
-  const TokenFile file = made.open();
-  BOOST_CHECK_NO_THROW(TrainBatches(file, {1, 15, 1, 0, 1}, 16));
-  CHECK_CONTAINS(message_of([&] { TrainBatches(file, {1, 16, 1, 0, 1}, 16); }), "16 tokens, a sequence of 16 needs 17");
+  BOOST_CHECK_NO_THROW(made.open(15));
+  CHECK_CONTAINS(message_of([&] { made.open(16); }), "16 tokens, a sequence of 16 needs 17");
   const CountingFile one(1);
-  const TokenFile short_file = one.open();
+  const Samples short_file = one.samples(4);
   CHECK_CONTAINS(message_of([&] { ValidBatches(short_file, {1, 4, 1, 0, 1}, 16); }), "nothing to predict");
 }
 
 BOOST_AUTO_TEST_CASE(a_token_outside_the_vocabulary_is_an_error_of_the_rank_that_reads_it) {
   const CountingFile made(40);
-  const TokenFile file = made.open();
+  const Mixture file = made.open(10);
   std::vector<std::int32_t> inputs(10), targets(10);
   const TrainBatches first(file, {1, 10, 1, 0, 2}, 15), second(file, {1, 10, 1, 1, 2}, 15);
   BOOST_CHECK_NO_THROW(first.read(0, 0, inputs.data(), targets.data()));
@@ -145,8 +148,8 @@ BOOST_AUTO_TEST_CASE(a_token_outside_the_vocabulary_is_an_error_of_the_rank_that
 BOOST_AUTO_TEST_CASE(validation_counts_every_target_once_at_any_world_size) {
   for (const std::size_t tokens : {2, 11, 100, 101, 107}) {
     const CountingFile made(tokens);
-    const TokenFile file = made.open();
     for (const auto& [B, T, ranks] : {std::tuple{3, 5, 1}, {2, 7, 3}, {1, 10, 4}, {4, 100, 2}}) {
+      const Samples file = made.samples(static_cast<std::size_t>(T));
       std::vector<int> seen(tokens, 0);
       std::size_t counted = 0, batches = 0;
       for (int rank = 0; rank < ranks; ++rank) {

@@ -39,4 +39,15 @@ BOOST_AUTO_TEST_CASE(other_data_or_another_order_start_anew) {
   BOOST_TEST(notice.find("shuffled samples of 10") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(another_mixture_or_cut_starts_anew) {
+  const DataPosition before{25, 10, 1001, false, 1, "900 tokens 0.5"};
+  BOOST_CHECK((after(before, {0, 10, 1001, false, 2, "900 tokens 0.5"}) == before));
+  BOOST_TEST(after(before, {0, 10, 1001, false, 2, "900 tokens 0.6"}).sequences == 0u);
+  BOOST_TEST(notice.find("the data are mixed or cut in another way than before") != std::string::npos);
+  BOOST_TEST(after(before, {0, 10, 1001}).sequences == 0u);
+  BOOST_TEST(after({25, 10, 1001}, {0, 10, 1001, false, 0, "a document each"}).sequences == 0u);
+  BOOST_TEST(after(before, {0, 20, 1001, false, 2, "900 tokens 0.5"}).sequences == 0u);
+  BOOST_TEST(notice.find("mixed samples of 10 tokens were trained on, now of 20") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(samples_longer_than_the_data) { BOOST_TEST(after({25, 10, 1001}, {0, 5000, 1001}).sequences == 0u); }

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "data/token_file.hpp"
+#include "data/samples.hpp"
 #include "data/token_writer.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
@@ -29,6 +29,8 @@ std::string with_header(std::int32_t a, std::int32_t b, std::int32_t c, std::siz
   return bytes;
 }
 
+Samples samples_of(const std::filesystem::path& path, std::size_t T) { return Samples(open_token_file(path), {T}); }
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(what_is_written_reads_back) {
@@ -40,14 +42,14 @@ BOOST_AUTO_TEST_CASE(what_is_written_reads_back) {
   BOOST_TEST(bytes == with_header(20240520, 1, 24, 48).replace(1024, 48, bytes.substr(1024)));
   BOOST_TEST(bytes.substr(1024 + 2 * 23, 2) == std::string("\x17\0", 2));
 
-  TokenFile opened(path);
-  const TokenFile file(std::move(opened));  // moves keep the map
-  BOOST_TEST(file.tokens() == 24u);
-  BOOST_TEST(file.sequences(7) == 4u);  // 23 targets
-  BOOST_TEST(file.sequences(23) == 1u);
-  BOOST_TEST(file.sequences(24) == 1u);
+  const Samples file = samples_of(path, 7);
+  BOOST_TEST(file.tokens().size() == 24u);
+  BOOST_TEST(file.tokens().largest_possible() == 65535u);
+  BOOST_TEST(file.count() == 4u);  // 23 targets
+  BOOST_TEST(samples_of(path, 23).count() == 1u);
+  BOOST_TEST(samples_of(path, 24).count() == 1u);
   std::vector<std::int32_t> inputs(7), targets(7);
-  file.read(2, 7, 24, inputs.data(), targets.data());
+  file.read(2, 24, inputs.data(), targets.data());
   for (int t = 0; t < 7; ++t) {
     BOOST_TEST(inputs[t] == 14 + t);
     BOOST_TEST(targets[t] == 15 + t);
@@ -57,22 +59,22 @@ BOOST_AUTO_TEST_CASE(what_is_written_reads_back) {
 BOOST_AUTO_TEST_CASE(the_end_of_the_file_is_padded_with_targets_that_do_not_count) {
   const TemporaryFolder folder;
   write_token_file(folder / "t.bin", counting(24));
-  const TokenFile file(folder / "t.bin");
+  const Samples file = samples_of(folder / "t.bin", 7);
   std::vector<std::int32_t> inputs(7), targets(7);
-  file.read(3, 7, 24, inputs.data(), targets.data());  // tokens 21, 22, 23: two targets
+  file.read(3, 24, inputs.data(), targets.data());  // tokens 21, 22, 23: two targets
   BOOST_TEST(inputs == (std::vector<std::int32_t>{21, 22, 0, 0, 0, 0, 0}), boost::test_tools::per_element());
   BOOST_TEST(targets == (std::vector<std::int32_t>{22, 23, -1, -1, -1, -1, -1}), boost::test_tools::per_element());
-  file.read(4, 7, 24, inputs.data(), targets.data());
+  file.read(4, 24, inputs.data(), targets.data());
   BOOST_TEST(targets == std::vector<std::int32_t>(7, -1), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_token_outside_the_vocabulary_is_named_with_its_position) {
   const TemporaryFolder folder;
   write_token_file(folder / "t.bin", counting(50));
-  const TokenFile file(folder / "t.bin");
+  const Samples file = samples_of(folder / "t.bin", 16);
   std::vector<std::int32_t> inputs(16), targets(16);
-  file.read(1, 16, 33, inputs.data(), targets.data());  // tokens 16 .. 32
-  const auto message = message_of([&] { file.read(1, 16, 32, inputs.data(), targets.data()); });
+  file.read(1, 33, inputs.data(), targets.data());  // tokens 16 .. 32
+  const auto message = message_of([&] { file.read(1, 32, inputs.data(), targets.data()); });
   CHECK_CONTAINS(message, "token 32 at position 32 of '");
   CHECK_CONTAINS(message, "vocabulary of 32");
 }
@@ -88,25 +90,26 @@ BOOST_AUTO_TEST_CASE(tokens_of_32_bits) {
   BOOST_TEST(bytes.size() == 1024 + 4 * tokens.size());
   BOOST_TEST(std::memcmp(bytes.data() + 1024, tokens.data(), 4 * tokens.size()) == 0);
 
-  const TokenFile file(path);
-  BOOST_TEST(file.tokens() == tokens.size());
   constexpr std::size_t T = 5'000;  // longer than what is read at a time
+  const Samples file = samples_of(path, T);
+  BOOST_TEST(file.tokens().size() == tokens.size());
   std::vector<std::int32_t> inputs(T), targets(T);
-  file.read(1, T, 130'000, inputs.data(), targets.data());
+  file.read(1, 130'000, inputs.data(), targets.data());
   for (std::size_t t = 0; t < T; ++t) {
     const std::size_t i = T + t;
     if (inputs[t] != (i + 1 < tokens.size() ? static_cast<int>(13 * i) : 0)) BOOST_ERROR("input " << t);
     if (targets[t] != (i + 1 < tokens.size() ? static_cast<int>(13 * (i + 1)) : -1)) BOOST_ERROR("target " << t);
   }
-  file.check_vocabulary(129'988, 0, 1);
-  CHECK_CONTAINS(message_of([&] { file.check_vocabulary(128'000, 2, 3); }), "token 129987 at position 9999 of '");
+  BOOST_TEST(check_vocabulary(file.tokens(), 129'988, 0, 1) == 129'987u);
+  CHECK_CONTAINS(message_of([&] { check_vocabulary(file.tokens(), 128'000, 2, 3); }), "token 129987 at position 9999 of '");
   // No sign is lost.
   write_file(path, bytes.substr(0, 1024 + 4 * 9'999) + "\xff\xff\xff\xff");
-  CHECK_CONTAINS(message_of([&] { TokenFile(path).check_vocabulary(130'000, 0, 1); }), "token 4294967295 at position 9999");
+  CHECK_CONTAINS(message_of([&] { check_vocabulary(*open_token_file(path), 130'000, 0, 1); }),
+                 "token 4294967295 at position 9999");
   write_file(path, with_header(20240801, 1, 10, 40));
-  CHECK_CONTAINS(message_of([&] { TokenFile wrong(path); }), "version 1, only version 7 with tokens of 32 bits");
+  CHECK_CONTAINS(message_of([&] { open_token_file(path); }), "version 1, only version 7 with tokens of 32 bits");
   write_file(path, with_header(20240801, 7, 10, 39));
-  CHECK_CONTAINS(message_of([&] { TokenFile wrong(path); }), "truncated: its header says 10 tokens, 9 are there");
+  CHECK_CONTAINS(message_of([&] { open_token_file(path); }), "truncated: its header says 10 tokens, 9 are there");
 }
 
 BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
@@ -114,24 +117,24 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
   const auto path = folder / "bad.bin";
   const auto error = [&](const std::string& bytes) {
     write_file(path, bytes);
-    const auto message = message_of([&] { TokenFile file(path); });
+    const auto message = message_of([&] { open_token_file(path); });
     CHECK_CONTAINS(message, path.string());
     return message;
   };
   CHECK_CONTAINS(error(""), "it is empty");
-  CHECK_CONTAINS(error(std::string(1023, 'x')), "1023 bytes are too few for the header of 1024");
+  CHECK_CONTAINS(error(std::string(1023, 'x')), "it looks like text");
+  CHECK_CONTAINS(error(with_header(20240520, 1, 10, 0).substr(0, 1023)), "1023 bytes are too few for the header of 1024");
   CHECK_CONTAINS(error(std::string(4000, 'a')), "it starts with 1633771873");
   CHECK_CONTAINS(error(std::string(4000, 'a')), "it looks like text); make one with fsdp-tokenize");
   CHECK_CONTAINS(error("\x93NUMPY" + std::string(4000, '\1')), "it is an array of numpy); write its tokens");
-  CHECK_CONTAINS(error("\x89HDF\r\n\x1a\n" + std::string(4000, '\0')), "it is an HDF5 file); write its tokens");
   CHECK_CONTAINS(error(std::string(4000, '\1')), "it starts with 16843009");
   CHECK_CONTAINS(error(with_header(20240520, 7, 10, 40)), "version 7");
   CHECK_CONTAINS(error(with_header(20240520, 1, 10, 18)), "truncated: its header says 10 tokens, 9 are there");
   CHECK_CONTAINS(error(with_header(20240520, 1, 10, 19)), "truncated");
   CHECK_CONTAINS(error(with_header(20240520, 1, -1, 20)), "truncated");
   CHECK_CONTAINS(error(with_header(20240520, 1, 10, 23)), "3 bytes follow");
-  CHECK_CONTAINS(message_of([&] { TokenFile file(folder / "none.bin"); }), "No such file");
-  CHECK_CONTAINS(message_of([&] { TokenFile file(folder.path()); }), "it is a folder");
+  CHECK_CONTAINS(message_of([&] { open_token_file(folder / "none.bin"); }), "No such file");
+  CHECK_CONTAINS(message_of([&] { open_token_file(folder.path()); }), "it is a folder");
 }
 
 BOOST_AUTO_TEST_CASE(a_failed_write_leaves_nothing) {

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "data/token_file.hpp"
+#include "data/samples.hpp"
 #include "data/token_writer.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
+#include "support/tokens.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -60,11 +61,9 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_into_a_file_goes_into_numbered_ones) {
   BOOST_TEST_REQUIRE(files.size() == 3u);
   BOOST_TEST(files[2].path == folder / "t_000003.bin");
   BOOST_TEST(files[2].tokens == 5u);
-  BOOST_TEST(TokenFile(folder / "t_000001.bin").tokens() == 10u);
-  std::vector<std::int32_t> inputs(4), targets(4);
-  TokenFile(folder / "t_000003.bin").read(0, 4, 256, inputs.data(), targets.data());
-  BOOST_TEST(inputs[0] == 20);
-  BOOST_TEST(targets[3] == 24);
+  BOOST_TEST(tokens_of(folder / "t_000001.bin").size() == 10u);
+  BOOST_TEST(tokens_of(folder / "t_000003.bin") == (std::vector<std::uint32_t>{20, 21, 22, 23, 24}),
+             boost::test_tools::per_element());
   BOOST_TEST(files_in(folder) == 3u);
   // A full file that nothing follows keeps its name.
   const auto full = make_llmc_writer(folder / "u.bin", 256, 10);
@@ -123,5 +122,119 @@ BOOST_AUTO_TEST_CASE(what_is_not_saved_is_removed_and_what_does_not_fit_is_refus
   CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "are not what was written");
   { make_llmc_writer(folder / "t.bin", 256)->finish(); }  // starting anew takes their place
   BOOST_TEST(files_in(folder) == 1u);
-  BOOST_TEST(TokenFile(folder / "t.bin").tokens() == 0u);
+  BOOST_TEST(tokens_of(folder / "t.bin").size() == 0u);
+}
+
+namespace {
+
+/// Writes documents of these lengths, in pieces that have nothing to do with them.
+std::vector<std::uint32_t> write_documents(TokenWriter& writer, const std::vector<std::size_t>& lengths,
+                                           std::size_t vocab_size) {
+  std::vector<std::uint32_t> all;
+  for (const std::size_t length : lengths) {
+    std::vector<TokenId> tokens(length);
+    for (TokenId& token : tokens)
+      token = static_cast<TokenId>((7919 * all.size()) % vocab_size), all.push_back(static_cast<std::uint32_t>(token));
+    writer.add(std::span(tokens).first(length / 3));
+    writer.add(std::span(tokens).subspan(length / 3));
+    writer.end_document();
+  }
+  return all;
+}
+
+const std::vector<std::size_t> lengths = {5, 0, 200'000, 1, 1, 77'777};
+const std::vector<std::uint64_t> starts = {0, 5, 200'005, 200'006, 200'007};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(data_sets_of_megatron) {
+  const TemporaryFolder folder;
+  for (const std::size_t vocab_size : {300, 65'499, 65'500, 128'256}) {
+    const auto writer = make_indexed_writer(folder / "d.bin", vocab_size);
+    const auto expected = write_documents(*writer, lengths, vocab_size);
+    BOOST_TEST(
+        (std::filesystem::exists(folder / "d.bin") == (vocab_size != 300)));  // before it is whole: that of the last turn
+    const auto files = writer->finish();
+    BOOST_TEST_REQUIRE(files.size() == 1u);
+    BOOST_TEST(files[0].path == folder / "d.bin");
+    BOOST_TEST(files[0].tokens == expected.size());
+    const auto tokens = open_token_file(folder / "d");
+    BOOST_TEST((all_tokens(*tokens) == expected));
+    BOOST_TEST(tokens->largest_possible() == (vocab_size < 65'500 ? 65'535u : 2'147'483'647u));
+    BOOST_TEST(tokens->documents() == starts, boost::test_tools::per_element());
+    tokens->check(0, 1);
+    BOOST_TEST(files_in(folder) == 2u);
+  }
+  // What was not finished leaves what was there.
+  { write_documents(*make_indexed_writer(folder / "d", 300), lengths, 300); }
+  BOOST_TEST(files_in(folder) == 2u);
+  BOOST_TEST(open_token_file(folder / "d")->size() == 277'784u);
+}
+
+BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
+  const TemporaryFolder folder;
+  {
+    const auto writer = make_indexed_writer(folder / "once", 300);
+    write_documents(*writer, {100, 70'000, 3, 9}, 300);
+    writer->finish();
+  }
+  std::vector<TokenId> tokens;
+  for (const std::uint32_t token : tokens_of(folder / "once")) tokens.push_back(static_cast<TokenId>(token));
+  nlohmann::json state;
+  {
+    const auto writer = make_indexed_writer(folder / "d", 300);
+    writer->add(std::span(tokens).first(100));
+    writer->end_document();
+    writer->add(std::span(tokens).subspan(100, 40'000));  // within a document
+    state = writer->save();
+    writer->add(tokens);  // forgotten
+    writer->end_document();
+  }
+  BOOST_TEST(files_in(folder) == 4u);
+  {
+    const auto writer = make_indexed_writer(folder / "d", 300, state);
+    writer->add(std::span(tokens).subspan(40'100, 30'000));
+    writer->end_document();
+    writer->add(std::span(tokens).subspan(70'100, 3));
+    writer->end_document();
+    writer->add(std::span(tokens).subspan(70'103));
+    writer->finish();
+  }
+  for (const char* extension : {".bin", ".idx"}) {
+    const bool same =
+        read_file(folder / (std::string("d") + extension)) == read_file(folder / (std::string("once") + extension));
+    BOOST_TEST(same);
+  }
+  BOOST_TEST(files_in(folder) == 4u);
+  // What is known does not fit what is there.
+  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }), "d.bin.tmp-1 is not what was written");
+  write_file(folder / "d.bin.tmp-1", "few");
+  write_file(folder / "d.idx.tmp-1", "few");
+  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }), "is not what was written; start anew");
+  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 70'000, state); }),
+                 "with tokens of another size; start anew");
+}
+
+BOOST_AUTO_TEST_CASE(hdf5_files) {
+  const TemporaryFolder folder;
+  for (const std::size_t vocab_size : {300, 65'536, 65'537}) {
+    const auto writer = make_hdf5_writer(folder / "d.h5", vocab_size);
+    const auto expected = write_documents(*writer, lengths, vocab_size);
+    BOOST_TEST(writer->save().is_null());
+    writer->finish();
+    const auto tokens = open_token_file(folder / "d.h5");
+    BOOST_TEST((all_tokens(*tokens) == expected));
+    BOOST_TEST(tokens->largest_possible() == (vocab_size <= 65'536 ? 65'535u : 4'294'967'295u));
+    BOOST_TEST(tokens->has_documents());
+    BOOST_TEST(tokens->documents() == starts, boost::test_tools::per_element());
+    BOOST_TEST(files_in(folder) == 1u);
+  }
+  { write_documents(*make_hdf5_writer(folder / "d.h5", 300), lengths, 300); }
+  BOOST_TEST(files_in(folder) == 1u);
+  const auto writer = make_hdf5_writer(folder / "e.h5", 300);
+  writer->add(std::vector<TokenId>{1, 2, 3});
+  writer->finish();
+  BOOST_TEST(!open_token_file(folder / "e.h5")->has_documents());
+  CHECK_CONTAINS(message_of([&] { make_hdf5_writer(folder / "no/such.h5", 300); }), "No such file");
+  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "no/such", 300); }), "No such file");
 }

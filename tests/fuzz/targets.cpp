@@ -26,10 +26,12 @@
 #include "checkpoint/save_lock.hpp"
 #include "checkpoint/stored.hpp"
 #include "checkpoint/support.hpp"
-#include "data/token_file.hpp"
+#include "data/questions.hpp"
+#include "data/samples.hpp"
 #include "data/token_writer.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
+#include "h5/h5.hpp"
 #include "nn/parameters.hpp"
 #include "text/tokenizer.hpp"
 #include "text/utf8.hpp"
@@ -490,6 +492,106 @@ Target make_llama_config(const fs::path& folder) {
 
 // --- data ---
 
+/// Reads all that there is of a token file.
+void read_all_tokens(const fs::path& path) {
+  constexpr std::size_t vocabulary = 256, T = 7, parts = 3;
+  for (const BreakMode mode : {BreakMode::none, BreakMode::complete, BreakMode::eos}) {
+    auto tokens = open_token_file(path);
+    if (mode == BreakMode::complete && !tokens->has_documents()) continue;
+    if (tokens->size() > 100'000) return;  // a file of HDF5 may say that it has any number, all of them 0
+    for (std::size_t part = 0; part < parts; ++part) check_vocabulary(*tokens, vocabulary, part, parts);
+    const std::uint64_t all = tokens->size();
+    const Samples file(std::move(tokens), {T, mode, mode == BreakMode::eos ? std::optional<std::size_t>(3) : std::nullopt});
+    require(file.targets() < std::max<std::uint64_t>(all, 1), "more targets than tokens");
+    std::vector<std::int32_t> inputs(T), targets(T);
+    for (std::size_t k = 0; k <= file.count(); ++k) {
+      file.read(k, vocabulary, inputs.data(), targets.data());
+      for (std::size_t t = 0; t < T; ++t)
+        require(inputs[t] >= 0 && inputs[t] < static_cast<int>(vocabulary) && targets[t] < static_cast<int>(vocabulary),
+                "a token outside the vocabulary");
+    }
+  }
+}
+
+/// The index beside 60 tokens of 16 bits, as Megatron and fairseq write it.
+Target make_token_index(const fs::path& folder) {
+  std::string data;
+  for (int i = 0; i < 60; ++i) data += {static_cast<char>(i % 7), '\0'};
+  write_file(folder / "d.bin", data);
+  const auto index = [](bool is_megatron) {
+    std::string bytes("MMIDIDX\0\0\1\0\0\0\0\0\0\0\10", 18);
+    const auto put = [&](auto value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
+    const std::int32_t lengths[] = {10, 0, 20, 30};
+    put(std::uint64_t{4});
+    if (is_megatron) put(std::uint64_t{3});
+    for (const std::int32_t length : lengths) put(length);
+    for (const std::int64_t start : {0, 20, 20, 60}) put(start);
+    if (is_megatron)
+      for (const std::int64_t document : {0, 2, 4}) put(document);
+    return bytes;
+  };
+  Target target;
+  target.corpus = {index(true), index(false)};
+  target.accepts = [=](std::string_view bytes) {
+    write_file(folder / "d.idx", bytes);
+    return !is_refused([&] {
+      read_all_tokens(folder / "d.idx");
+      require(open_token_file(folder / "d.idx")->size() * 2 == data.size() || bytes[17] != '\10', "another number of tokens");
+    });
+  };
+  return target;
+}
+
+/// Questions as JSON and in llm.c's form, whose bytes are their tokens.
+Target make_questions(const fs::path& folder) {
+  std::string binary(1024, '\0');
+  const std::int32_t header[] = {20240522, 1, 2};
+  std::copy_n(reinterpret_cast<const char*>(header), sizeof header, binary.begin());
+  for (const std::uint16_t index : {0, 1})
+    for (const std::uint16_t word : {65535, 2 * 12, int{index}, 1, 2, 2, 7, 8, 1, 9, 1, 10})
+      binary.append(reinterpret_cast<const char*>(&word), sizeof word);
+  Target target;
+  target.corpus = {
+      "{\"context\": \"a b \", \"choices\": [\"c\", \"d e\"], \"answer\": 1}\n\n"
+      "{\"context\": \"\\u00e9\", \"choices\": [\"x\", \"y\", \"z\"], \"answer\": 0}\n",
+      binary};
+  const std::shared_ptr<const Tokenizer> tokenizer = make_byte_tokenizer();
+  target.accepts = [=](std::string_view bytes) {
+    write_file(folder / "questions", bytes);
+    return !is_refused([&] {
+      for (const Question& question : read_questions(folder / "questions", tokenizer.get(), 256)) {
+        require(!question.context.empty() && question.answer < question.choices.size(), "a question without an answer");
+        for (const auto& choice : question.choices)
+          require(!choice.tokens.empty() && *std::max_element(choice.tokens.begin(), choice.tokens.end()) < 256,
+                  "a choice without tokens, or with others");
+      }
+    });
+  };
+  return target;
+}
+
+Target make_token_hdf5(const fs::path& folder) {
+  Target target;
+  target.has_limits = true;
+  for (const auto compression : {h5::Compression::none, h5::Compression::gzip}) {
+    const fs::path path = folder / "made.h5";
+    h5::File file = h5::File::create(path);
+    {
+      std::vector<std::uint32_t> tokens(300);
+      for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint32_t>(i * 7 % 256);
+      file.create_integers("tokens", 2, compression).append(tokens);
+    }
+    file.close();
+    target.corpus.push_back(read_file(path));
+    fs::remove(path);
+  }
+  target.accepts = [=](std::string_view bytes) {
+    write_file(folder / "t.h5", bytes);
+    return !is_refused([&] { read_all_tokens(folder / "t.h5"); });
+  };
+  return target;
+}
+
 Target make_token_file(const fs::path& folder) {
   std::vector<std::uint16_t> tokens(300);
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint16_t>(i * 7 % 256);
@@ -505,14 +607,14 @@ Target make_token_file(const fs::path& folder) {
   target.accepts = [=](std::string_view bytes) {
     write_file(path, bytes);
     return !is_refused([&] {
-      const TokenFile file(path);
+      const Samples file(open_token_file(path), {7});
       const std::size_t token_bytes = read_file(path).substr(4, 1) == "\7" ? 4 : 2;  // the version
-      require(1024 + token_bytes * file.tokens() == bytes.size(), "another number of tokens than there are");
+      require(1024 + token_bytes * file.tokens().size() == bytes.size(), "another number of tokens than there are");
       constexpr std::size_t vocabulary = 256, T = 7, parts = 3;
-      for (std::size_t part = 0; part < parts; ++part) file.check_vocabulary(vocabulary, part, parts);
+      for (std::size_t part = 0; part < parts; ++part) check_vocabulary(file.tokens(), vocabulary, part, parts);
       std::vector<std::int32_t> inputs(T), targets(T);
-      for (std::size_t k = 0; k <= file.sequences(T); ++k) {
-        file.read(k, T, vocabulary, inputs.data(), targets.data());
+      for (std::size_t k = 0; k <= file.count(); ++k) {
+        file.read(k, vocabulary, inputs.data(), targets.data());
         for (std::size_t t = 0; t < T; ++t)
           require(inputs[t] >= 0 && inputs[t] < static_cast<int>(vocabulary) && targets[t] < static_cast<int>(vocabulary),
                   "a token outside the vocabulary");
@@ -729,6 +831,9 @@ constexpr NamedTarget named[] = {{"marker", make_marker},
                                  {"config_json", make_config_json},
                                  {"llama_config_json", make_llama_config},
                                  {"token_file", make_token_file},
+                                 {"token_index", make_token_index},
+                                 {"token_hdf5", make_token_hdf5},
+                                 {"questions", make_questions},
                                  {"tokenizer_json", make_tokenizer_json},
                                  {"tokenizer_model", make_tokenizer_model},
                                  {"journal", make_journal},

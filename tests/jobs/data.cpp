@@ -10,6 +10,7 @@
 
 #include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/files.hpp"
 
 using namespace fsdp::test;
 
@@ -36,8 +37,11 @@ std::vector<std::string> options(const std::string& name, std::size_t B, const s
       name + ".jsonl --save-dir " + name + " --batch-size " + std::to_string(B) + " " + more);
 }
 
-std::vector<json> train(const fs::path& folder, int np, const std::string& name, std::size_t B, const std::string& more) {
-  const Outcome outcome = run(folder, mpirun(np, "fsdp-train", options(name, B, more)));
+std::vector<json> train(const fs::path& folder, int np, const std::string& name, std::size_t B, const std::string& more,
+                        const std::string& data = "tokens.bin") {
+  std::vector<std::string> words = options(name, B, more);
+  words.front() = data;
+  const Outcome outcome = run(folder, mpirun(np, "fsdp-train", words));
   BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
   return metrics(folder / (name + ".jsonl"), "train");
 }
@@ -85,6 +89,82 @@ BOOST_AUTO_TEST_CASE(a_finished_pass_is_nothing_to_do_and_another_one_goes_on) {
   const Outcome warm = run(folder, mpirun(2, "fsdp-train", words));
   BOOST_TEST(warm.code == 2, warm.output);
   BOOST_TEST(warm.says("is more than the 3 updates of the schedule"), warm.output);
+}
+
+/// The tokens of a file, in as many documents as there are `ends`, as a data set of Megatron: NAME.bin and NAME.idx.
+void write_megatron(const fs::path& name, const fs::path& tokens, const std::vector<std::size_t>& ends) {
+  const std::string bytes = read_file(tokens).substr(1024);
+  write_file(name.string() + ".bin", bytes);
+  std::string index("MMIDIDX\0\0\1\0\0\0\0\0\0\0\10", 18);
+  const auto put = [&](auto value) { index.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  put(std::uint64_t{ends.size()});
+  put(std::uint64_t{ends.size() + 1});
+  for (std::size_t d = 0; d < ends.size(); ++d) put(static_cast<std::int32_t>(ends[d] - (d == 0 ? 0 : ends[d - 1])));
+  for (std::size_t d = 0; d < ends.size(); ++d) put(static_cast<std::int64_t>(2 * (d == 0 ? 0 : ends[d - 1])));
+  for (std::size_t d = 0; d <= ends.size(); ++d) put(static_cast<std::int64_t>(d));
+  write_file(name.string() + ".idx", index);
+}
+
+BOOST_AUTO_TEST_CASE(formats_and_mixtures) {
+  const auto folder = fresh_folder();
+  write_tokens(folder / "tokens.bin");
+  const std::vector<std::size_t> ends = {100, 500, 540, 31 * T + 20};
+  write_megatron(folder / "mmap", folder / "tokens.bin", ends);
+  const auto expected = train(folder, 2, "llm.c", 2, "--max-update 4 --shuffle");
+  const auto mmap = train(folder, 3, "saves", 4, "--max-update 4 --shuffle --valid mmap", "mmap.idx");
+  for (std::size_t u = 0; u < 4; ++u) {
+    BOOST_TEST(std::abs(mmap[u]["loss"].get<double>() - expected[u]["loss"].get<double>()) < 5e-6);
+    BOOST_TEST(mmap[u]["data_wait_ms"].get<double>() >= 0);
+  }
+  const Outcome valid = run(folder, mpirun(2, "fsdp-evaluate", split("saves mmap --tokens-per-sample 32 --json")));
+  BOOST_TEST_REQUIRE(valid.code == 0, valid.output);
+  BOOST_TEST(std::abs(json::parse(valid.output.substr(valid.output.find('{')))["loss"].get<double>() -
+                      metrics(folder / "saves.jsonl", "valid").back()["loss"].get<double>()) < 1e-9);
+
+  // Documents of 100, 400, 40 and 472 tokens: 4 + 13 + 2 + 15 sequences, and one target less for each document.
+  const auto whole = train(folder, 2, "eos", 2, "--max-epoch 1 --break-mode eos", "mmap");
+  BOOST_TEST(whole.back()["tokens"] == 31 * T + 20 - 4);
+  BOOST_TEST(whole.size() == 3u);  // 34 sequences by 12
+
+  // A mixture: the same sequences at any number of ranks, stopped and gone on with or not; others with other weights.
+  write_tokens(folder / "few.bin", 5 * T + 1);
+  const std::string mixture = "tokens.bin:0.7,few.bin:0.3";
+  const auto one = train(folder, 1, "mix-1", 12, "--max-update 6 --total-num-update 6", mixture);
+  train(folder, 3, "mix-3", 2, "--max-update 2 --total-num-update 6", mixture);
+  const auto rest = train(folder, 2, "mix-3", 3, "--max-update 6 --total-num-update 6", mixture);
+  BOOST_TEST_REQUIRE(rest.size() == 6u);
+  for (std::size_t u = 0; u < 6; ++u) BOOST_TEST(std::abs(rest[u]["loss"].get<double>() - one[u]["loss"].get<double>()) < 5e-6);
+  std::vector<std::string> words = options("mix-3", 6, "--max-update 7 --total-num-update 7");
+  words.front() = "tokens.bin:0.6,few.bin:0.4";
+  const Outcome other = run(folder, mpirun(2, "fsdp-train", words));
+  BOOST_TEST(other.code == 0, other.output);
+  BOOST_TEST(other.says("warning: the data are mixed or cut in another way than before: they are read from the start"),
+             other.output);
+}
+
+BOOST_AUTO_TEST_CASE(data_that_do_not_go_with_the_model_or_the_options) {
+  const auto folder = fresh_folder();
+  write_tokens(folder / "tokens.bin");
+  const auto outcome = [&](const std::string& data, const std::string& more) {
+    std::vector<std::string> words = options("saves", 6, "--max-update 4 " + more);
+    words.front() = data;
+    return run(folder, mpirun(2, "fsdp-train", words));
+  };
+  const auto refused = [&](const std::string& data, const std::string& more, const std::string& why) {
+    const Outcome found = outcome(data, more);
+    BOOST_TEST(found.code == 2, found.output);
+    BOOST_TEST(found.says(why), found.output);
+  };
+  refused("tokens.bin:0.5,tokens.bin", "", "has weights for some of its data sets");
+  refused("none*.bin", "", "no file matches 'none*.bin'");
+  refused("tokens.bin", "--break-mode eos", "name the token that ends them by --eos-token-id, or leave out --break-mode");
+  refused("tokens.bin", "--eos-token-id 3", "--eos-token-id changes nothing");
+  refused("tokens.bin", "--valid tokens.bin:1,tokens.bin:1", "has weights");
+  auto words = options("small", 6, "--max-update 4");
+  *(std::find(words.begin(), words.end(), "--vocab-size") + 1) = "2000";
+  const Outcome other = run(folder, mpirun(2, "fsdp-train", words));
+  BOOST_TEST(other.code == 0, other.output);
+  BOOST_TEST(other.says("and the model knows 2000 (were they made with its tokenizer?)"), other.output);
 }
 
 BOOST_AUTO_TEST_CASE(group_norms_add_up) {

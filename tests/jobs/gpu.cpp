@@ -6,6 +6,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "families.hpp"
 #include "golden.hpp"
 #include "jobs/job.hpp"
 #include "support/gpu.hpp"
@@ -48,6 +49,26 @@ std::vector<double> losses(const fs::path& folder) {
 }
 
 }  // namespace
+
+// Prompts go through the attention of whole sequences, and what comes behind through that of single tokens.
+BOOST_AUTO_TEST_CASE(texts_are_those_of_the_cpu) {
+  const auto folder = fresh_folder();
+  for (const char* const family : {"gpt2", "llama"}) {
+    json one = family_case(family);
+    one["config"]["vocab_size"] = 256;
+    write_formula_model(folder / family, one["config"]);
+    std::ofstream(folder / "prompts.txt") << "ab\nsomething\nlonger prompt\n";
+    const std::string ask = std::string(family) + " --prompts prompts.txt --json --temperature 0 --max-new-tokens 20 --device ";
+    const Outcome cpu = run(folder, mpirun(1, "fsdp-generate", split(ask + "cpu"))),
+                  gpu = run(folder, mpirun(1, "fsdp-generate", split(ask + "cuda"))),
+                  gpus = run(folder, mpirun(2, "fsdp-generate", split(ask + "cuda"))),
+                  low = run(folder, mpirun(1, "fsdp-generate", split(ask + "cuda --bf16")));
+    BOOST_TEST_REQUIRE(cpu.code == 0, cpu.output);
+    BOOST_TEST(gpu.output == cpu.output);
+    BOOST_TEST(gpus.output == cpu.output);
+    BOOST_TEST(low.code == 0, low.output);
+  }
+}
 
 // A checkpoint of a GPU is one of the CPU, and back: the loss goes on as if the device had never changed.
 BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {

@@ -2,6 +2,8 @@
 // gets our logits from it, and PyTorch's optimizer goes on from its state. Skipped where no Python has these packages:
 // FSDP_PYTHON names one, else it is python3.
 #define BOOST_TEST_MODULE jobs.python
+#include <array>
+
 #include <boost/test/unit_test.hpp>
 
 #include "checkpoint/tensor_source.hpp"
@@ -62,7 +64,7 @@ void write_logits(const fs::path& model, const std::vector<std::int32_t>& tokens
   whole.forward(stage, tokens.data());
   std::vector<float> logits(tokens.size() * V);
   for (std::size_t row = 0; row < tokens.size(); ++row)
-    whole.model.head_logits(stage, whole.x.back().data(), row, logits.data() + row * V);
+    whole.model.head_logits(stage, whole.x.back().data(), std::array{static_cast<std::int32_t>(row)}, logits.data() + row * V);
   write_values(model / "tokens.bin", tokens);
   write_values(model / "logits.bin", logits);
 }

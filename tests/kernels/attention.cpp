@@ -4,6 +4,8 @@
 #include "kernels/threads.hpp"
 #include "support.hpp"
 
+#include <cstring>
+
 #include <omp.h>
 #include <boost/test/data/test_case.hpp>
 
@@ -252,6 +254,47 @@ BOOST_AUTO_TEST_CASE(no_cut_of_an_update_changes_a_mask) {
     BOOST_TEST(std::equal(dk.begin(), dk.end(), &whole.dk[kv]));
     BOOST_TEST(std::equal(dv.begin(), dv.end(), &whole.dv[kv]));
   }
+}
+
+// The last tokens of a sequence see keys and values from before, as they do among all of its tokens: in one call for many of
+// them, or each alone over a cache. Sums have another order.
+BOOST_AUTO_TEST_CASE(tokens_see_what_was_before_them) {
+  const std::size_t T = 117, H = 6, K = 2, D = 20, q_stride = 133, kept = 2 * K * D;
+  CpuStream stream;
+  const auto check = [&]<class E>(E, double tolerance) {
+    const auto rounded = [](const Floats& x) { return std::vector<E>(x.begin(), x.end()); };
+    const std::vector<E> q = rounded(random_floats(T * q_stride, 1, 2.0f)), kv = rounded(random_floats(T * kept, 2, 2.0f));
+    // Sequence 1 of two; the other one, and what comes later, is not read.
+    const kernels::CacheShape shape = {2, T + 3};
+    std::vector<E> cache(shape.sequences * shape.positions * kept, E(std::nanf("")));
+    std::vector<std::int32_t> sequences(T, 1), positions(T);
+    for (std::size_t t = 0; t < T; ++t) positions[t] = static_cast<std::int32_t>(t);
+    kernels::append_to_cache(stream, cache.data(), shape, kv.data(), T, kept, kept, sequences.data(), positions.data());
+    const E* const mine = cache.data() + shape.positions * kept;
+    BOOST_TEST(std::memcmp(mine, kv.data(), T * kept * sizeof(E)) == 0);
+
+    const AttentionShape whole{1, T, H, K, D, q_stride, kept};
+    std::vector<E> expected(T * H * D), out(T * H * D);
+    Floats lse(H * T), scratch(std::max(kernels::attention_forward_scratch(whole, kernels::traits_of_cpu()), T * H * (T + 3)));
+    kernels::attention_forward(stream, expected.data(), lse.data(), q.data(), kv.data(), kv.data() + K * D, whole,
+                               scratch.data());
+    const auto error = [&](std::size_t first) {
+      const auto begin = static_cast<std::ptrdiff_t>(first * H * D);
+      return relative_error(Floats(out.begin() + begin, out.end()), Doubles(expected.begin() + begin, expected.end()));
+    };
+    for (const std::size_t past : {0, 1, 16, 50, 115, 116}) {
+      const AttentionShape rest{1, T - past, H, K, D, q_stride, kept, past};
+      kernels::attention_forward(stream, out.data() + past * H * D, lse.data(), q.data() + past * q_stride, mine, mine + K * D,
+                                 rest, scratch.data());
+      BOOST_TEST(error(past) < tolerance);
+    }
+    kernels::cached_attention(stream, out.data(), q.data(), q_stride, cache.data(), shape, T, H, K, D, sequences.data(),
+                              positions.data(), scratch.data());
+    BOOST_TEST(error(0) < tolerance);
+  };
+  check(0.0f, 2e-6);
+  check(bf16(0.0f), 2e-2);  // on AMX probabilities are rounded, too
+  check(f16(0.0f), 2e-3);
 }
 
 BOOST_AUTO_TEST_CASE(threads_change_no_bit) {

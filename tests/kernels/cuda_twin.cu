@@ -107,6 +107,8 @@ int main() {
           [](F x, I) { return k::ColumnSum<float>{x, x + 3 * even, 9, even, even, 3}; });
   compare("embedding", n + 16 * C, 30, 0,
           [](F x, I t) { return k::EmbeddingForward<float>{x, t, x + n, x + n + 11 * C, 5, C}; });
+  compare("embedding at positions", n + 16 * C, 30, 0,
+          [](F x, I t) { return k::EmbeddingForward<float>{x, t, x + n, x + n + 4 * C, 5, C, t + 3}; });
   compare("embedding backward", 11 * C + n, 3, 0, [](F x, I t) { return k::EmbeddingBackward<float>{x, x + 11 * C, t, R, C}; });
   compare("embedding backward by token", 11 * C + n, R, 0, [](F x, I t) {
     return k::EmbeddingBackwardByToken<float>{x, x + 11 * C, t, R, C};
@@ -141,6 +143,14 @@ int main() {
   compare("fill", n, blocks, 0, [](F x, I) { return k::Fill<float>{x, n - 3, 1.5f}; });
   compare("rope", 10 * 256 + 5 * 64, 10, rounding,
           [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });
+  compare("rope at positions", 10 * 256 + 11 * 64, 10, rounding,
+          [](F x, I t) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 256, 1.0f, t}; });
+  // Positions, and so caches, are short. No two rows have the same place.
+  compare("append to cache", 11 * 11 * 24 + 10 * 40, 10, 0,
+          [](F x, I t) { return k::AppendToCache<float>{x, x + 11 * 11 * 24, 11, 24, 40, t, t + 16}; });
+  compare("cached attention", 10 * 120 + 10 * 200 + 11 * 11 * 80 + 60 * 11, 60, rounding, [](F x, I t) {
+    return k::CachedAttention<float>{x, x + 1200, x + 3200, 200, 11, 6, 2, 20, t, t + 16, x + 3200 + 11 * 11 * 80};
+  });
   const auto softmax = [](F x) { return reinterpret_cast<k::SoftmaxStats*>(x); };
   for (const std::size_t begin : {std::size_t{0}, std::size_t{5}})
     for (const bool last : {false, true})

@@ -135,6 +135,53 @@ BOOST_AUTO_TEST_CASE(low_precision) {
   omp_set_num_threads(threads);
 }
 
+// Products of a few rows go another way, which cuts columns into blocks for threads and has sizes at which tiles end.
+BOOST_AUTO_TEST_CASE(few_rows) {
+  const int before = omp_get_max_threads();
+  for (const int threads : {1, 3}) {
+    omp_set_num_threads(threads);
+    for (std::size_t m = 1; m <= 9; ++m)
+      for (const auto& [n, k] : {std::array<std::size_t, 2>{3, 2}, {70, 37}, {301, 130}, {1040, 64}})
+        for (const Trans trans_b : {Trans::no, Trans::yes})
+          for (const std::size_t pad : {0, 3})
+            for (const Write write : {Write::overwrite, Write::add}) {
+              BOOST_TEST_CONTEXT("m " << m << ", n " << n << ", k " << k << ", pad " << pad) {
+                BOOST_TEST(run(Trans::no, trans_b, m, n, k, pad, write) < 2e-6);
+                BOOST_TEST((run<bf16, bf16>(Trans::no, trans_b, m, n, k, pad, write) < 4e-3));
+                BOOST_TEST((run<bf16, float>(Trans::no, trans_b, m, n, k, pad, write) < 2e-6));
+                BOOST_TEST((run<f16, f16>(Trans::no, trans_b, m, n, k, pad, write) < 5e-4));
+                BOOST_TEST((run<f16, float>(Trans::no, trans_b, m, n, k, pad, write) < 2e-6));
+              }
+            }
+  }
+  omp_set_num_threads(before);
+}
+
+// A text is the same whatever others are generated beside it.
+BOOST_AUTO_TEST_CASE(a_row_among_few_has_the_same_bits) {
+  CpuStream stream;
+  const std::size_t most = 8, n = 333, k = 147;
+  const int before = omp_get_max_threads();
+  const auto check = [&]<class E>(E) {
+    const std::vector<E> a = random_of<E>(most * k, 1), b = random_of<E>(n * k, 2);
+    for (const Trans trans_b : {Trans::no, Trans::yes}) {
+      const std::size_t ldb = trans_b == Trans::yes ? k : n;
+      Floats whole(most * n), one(n);
+      omp_set_num_threads(3);
+      kernels::gemm(stream, Trans::no, trans_b, most, n, k, a.data(), k, b.data(), ldb, whole.data(), n, Write::overwrite);
+      omp_set_num_threads(1);
+      for (std::size_t r = 0; r < most; ++r) {
+        kernels::gemm(stream, Trans::no, trans_b, 1, n, k, &a[r * k], k, b.data(), ldb, one.data(), n, Write::overwrite);
+        BOOST_TEST(std::equal(one.begin(), one.end(), &whole[r * n]));
+      }
+    }
+  };
+  check(0.0f);
+  check(bf16(0.0f));
+  check(f16(0.0f));
+  omp_set_num_threads(before);
+}
+
 BOOST_AUTO_TEST_CASE(with_gelu) {
   for (const auto form : {kernels::Gelu::tanh, kernels::Gelu::erf})
     for (const Trans trans_b : {Trans::no, Trans::yes})

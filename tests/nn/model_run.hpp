@@ -43,7 +43,7 @@ struct ModelRun {
       weight_pointers.push_back(weights[p].data());
       gradient_pointers.push_back(with_gradients && !frozen(p) ? gradients[p].data() : nullptr);
     }
-    scratch.assign(model.scratch_numel(shape), std::nanf(""));
+    scratch.assign(std::max(model.scratch_numel(shape), model.decoding_scratch_numel({1, 1})), std::nanf(""));
     return {*stream, weight_pointers, gradient_pointers, scratch.data(), tables.data(), shape, dropout};
   }
 

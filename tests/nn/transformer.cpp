@@ -1,5 +1,6 @@
 // Stages against finite differences, and against themselves in other arrangements.
 #define BOOST_TEST_MODULE nn.transformer
+#include <array>
 #include <cmath>
 #include <thread>
 
@@ -268,16 +269,72 @@ BOOST_AUTO_TEST_CASE(a_head_in_chunks_is_the_head) {
 BOOST_DATA_TEST_CASE(logits_of_a_row_give_its_loss, boost::unit_test::data::make(kCases), test_case) {
   test::ModelRun run(test_case.config);
   run.randomize(14, 0.3f);
-  const std::size_t V = test_case.config.vocab_size, row = 5;
+  const std::size_t V = test_case.config.vocab_size;
+  const std::int32_t row = 5;
   Batch batch({1, 8}, V, 15);
   std::fill(batch.targets.begin(), batch.targets.end(), -1);
-  batch.targets[row] = 4;
+  batch.targets[static_cast<std::size_t>(row)] = 4;
   const double loss = run.loss(batch.tokens.data(), batch.targets.data(), batch.shape);
   std::vector<float> logits(V);
-  run.model.head_logits(run.context(batch.shape, false), run.x.back().data(), row, logits.data());
+  run.model.head_logits(run.context(batch.shape, false), run.x.back().data(), std::array{row}, logits.data());
   double sum = 0;
   for (const float logit : logits) sum += std::exp(double{logit});
   BOOST_TEST(std::log(sum) - logits[4] == loss, boost::test_tools::tolerance(1e-5));
+}
+
+// Three sequences come in steps of some tokens each, next to each other. Their logits are those of the whole sequences, up to
+// the order of sums: attention over a cache, and products of other numbers of rows.
+BOOST_DATA_TEST_CASE(tokens_step_by_step_have_the_logits_of_whole_sequences, boost::unit_test::data::make(kCases), test_case) {
+  test::ModelRun run(test_case.config);
+  run.randomize(18, 0.3f);
+  const std::size_t V = test_case.config.vocab_size, C = test_case.config.width, T = 10, S = 3, most = S * T;
+  Batch batch({S, T}, V, 19);
+  run.forward(run.context(batch.shape, false), batch.tokens.data());
+  const std::vector<float> whole = run.x.back();
+
+  const kernels::CacheShape shape = {S, T + 1};
+  std::vector<std::vector<float>> caches(run.model.blocks(), std::vector<float>(run.model.cache_numel(shape), std::nanf("")));
+  std::vector<float> x(most * C), x_out(most * C), saved(run.model.saved_numel({1, most})), expected(V);
+  std::mt19937 generator(20);
+  std::size_t known[S] = {}, wanted_in_all = 0;
+  while (known[0] + known[1] + known[2] < most) {
+    std::vector<std::int32_t> tokens, sequences, positions, wanted;
+    for (std::size_t s = 0; s < S; ++s) {
+      const std::size_t count = std::min<std::size_t>(T - known[s], generator() % 5);
+      for (std::size_t i = 0; i < count; ++i, ++known[s]) {
+        tokens.push_back(batch.tokens[s * T + known[s]]);
+        sequences.push_back(static_cast<std::int32_t>(s));
+        positions.push_back(static_cast<std::int32_t>(known[s]));
+      }
+      if (count > 0) wanted.push_back(static_cast<std::int32_t>(tokens.size() - 1));
+    }
+    const std::size_t R = tokens.size();
+    if (R == 0) continue;
+    StageContext context = run.context({1, R}, false);
+    run.scratch.assign(run.model.decoding_scratch_numel(shape), std::nanf(""));
+    context.scratch = run.scratch.data();
+    const DecodedRows rows = {sequences, positions, sequences.data(), positions.data()};
+    run.model.embedding_decode(context, tokens.data(), rows, x.data());
+    for (std::size_t b = 0; b < run.model.blocks(); ++b) {
+      run.model.block_decode(context, b, rows, x.data(), x_out.data(), saved.data(), shape, caches[b].data());
+      std::swap(x, x_out);
+    }
+    std::vector<float> logits(wanted.size() * V);
+    run.model.head_logits(context, x.data(), wanted, logits.data());
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const auto row = static_cast<std::size_t>(wanted[i]);
+      const std::array at = {static_cast<std::int32_t>(static_cast<std::size_t>(sequences[row]) * T) + positions[row]};
+      run.model.head_logits(context, whole.data(), at, expected.data());
+      float worst = 0, largest = 0;
+      for (std::size_t v = 0; v < V; ++v) {
+        worst = std::max(worst, std::abs(logits[i * V + v] - expected[v]));
+        largest = std::max(largest, std::abs(expected[v]));
+      }
+      BOOST_TEST(worst < 1e-5f * largest);
+      ++wanted_in_all;
+    }
+  }
+  BOOST_TEST(wanted_in_all > 6u);
 }
 
 // A later token, or another sequence of the batch, has no say in a loss.

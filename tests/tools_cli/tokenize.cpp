@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "data/token_file.hpp"
 #include "files/json.hpp"
 #include "support/files.hpp"
+#include "support/messages.hpp"
+#include "support/tokens.hpp"
 #include "text/tokenizer.hpp"
 #include "text/utf8.hpp"
 
@@ -22,12 +23,8 @@ void tokenize(const std::string& arguments) {
 }
 
 std::string text_of(const std::filesystem::path& path) {
-  const TokenFile file(path);
-  const std::size_t T = file.tokens() - 1;
-  std::vector<std::int32_t> inputs(T), targets(T);
-  file.read(0, T, 256, inputs.data(), targets.data());
-  std::string text(1, static_cast<char>(inputs[0]));
-  for (const auto target : targets) text += static_cast<char>(target);
+  std::string text;
+  for (const std::uint32_t token : tokens_of(path)) text += static_cast<char>(token);
   return text;
 }
 
@@ -47,14 +44,9 @@ BOOST_AUTO_TEST_CASE(tokens_are_the_bytes_of_the_texts_in_order) {
 BOOST_AUTO_TEST_CASE(tokens_of_a_tokenizer) {
   const TemporaryFolder folder;
   const std::string data = FSDP_TEST_DATA "/tokenizers/", at = folder.path().string();
-  const auto ids = read_json_file(data + "expected.json")["tokenizers"]["smollm2"]["ids"].get<std::vector<std::int32_t>>();
+  const auto ids = read_json_file(data + "expected.json")["tokenizers"]["smollm2"]["ids"].get<std::vector<std::uint32_t>>();
   tokenize(data + "sample.txt --tokenizer " + data + "smollm2.json --out " + at + "/t.bin");
-  const TokenFile file(folder / "t.bin");
-  BOOST_TEST_REQUIRE(file.tokens() == ids.size());
-  std::vector<std::int32_t> inputs(ids.size() - 1), targets(ids.size() - 1);
-  file.read(0, inputs.size(), 500, inputs.data(), targets.data());
-  BOOST_TEST(inputs == std::vector(ids.begin(), ids.end() - 1), boost::test_tools::per_element());
-  BOOST_TEST(targets.back() == ids.back());
+  BOOST_TEST(tokens_of(folder / "t.bin") == ids, boost::test_tools::per_element());
 
   // An id that does not fit into 16 bits.
   std::string json = read_file(data + "smollm2.json");
@@ -63,11 +55,9 @@ BOOST_AUTO_TEST_CASE(tokens_of_a_tokenizer) {
   write_file(folder / "tokenizer.json", json);
   write_file(folder / "text", "aQQa");
   tokenize(at + "/text --tokenizer " + at + " --out " + at + "/wide.bin");
-  const TokenFile wide(folder / "wide.bin");
-  BOOST_TEST_REQUIRE(wide.tokens() == 3u);
-  wide.read(0, 2, 100001, inputs.data(), targets.data());
-  BOOST_TEST(inputs[1] == 100000);
-  BOOST_TEST(targets[0] == 100000);
+  const auto wide = tokens_of(folder / "wide.bin");
+  BOOST_TEST_REQUIRE(wide.size() == 3u);
+  BOOST_TEST(wide[1] == 100000u);
 }
 
 BOOST_AUTO_TEST_CASE(a_tokenizer_of_ones_own) {
@@ -79,7 +69,7 @@ BOOST_AUTO_TEST_CASE(a_tokenizer_of_ones_own) {
   BOOST_TEST(tokenizer->find("<|endoftext|>").value() == 0);
   std::string text = with_replacements(read_file(sample));
   const auto ids = tokenizer->encode(text);
-  BOOST_TEST(TokenFile(folder / "t.bin").tokens() == ids.size());
+  BOOST_TEST(tokens_of(folder / "t.bin").size() == ids.size());
   BOOST_TEST(ids.size() < text.size() * 3 / 4);
   const std::string special = "<|endoftext|>";  // is not shown
   for (std::size_t where; (where = text.find(special)) != std::string::npos;) text.erase(where, special.size());
@@ -106,4 +96,83 @@ BOOST_AUTO_TEST_CASE(the_held_out_part_is_the_tail_and_no_character_is_cut) {
     BOOST_TEST(valid.size() >= 12u);
     BOOST_TEST(valid.size() <= 15u);
   }
+}
+
+BOOST_AUTO_TEST_CASE(lines_of_json_in_every_format) {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string(), tokenizer_file = FSDP_TEST_DATA "/tokenizers/smollm2.json";
+  const auto tokenizer = open_tokenizer(tokenizer_file);
+  const TokenId eos = tokenizer->find("<|endoftext|>").value();
+  const std::vector<std::string> documents = {"In the beginning", "God \"created\"\n\tthe heaven", "",
+                                              "\u00e9\U0001f600 and the earth", std::string(5000, 'x') + " y"};
+  std::string lines;
+  std::vector<std::uint32_t> expected, with_eos;
+  std::vector<std::uint64_t> starts;
+  for (const std::string& document : documents) {
+    lines += nlohmann::json{{"id", 7}, {"text", document}, {"content", "other"}}.dump() + "\n";
+    const std::vector<TokenId> ids = tokenizer->encode(document);
+    starts.push_back(with_eos.size());
+    for (auto* all : {&expected, &with_eos}) all->insert(all->end(), ids.begin(), ids.end());
+    with_eos.push_back(static_cast<std::uint32_t>(eos));
+  }
+  write_file(folder / "a.jsonl", lines + "\n  \r\n");
+  tokenize(at + "/a.jsonl --tokenizer " + tokenizer_file + " --out " + at + "/t.bin");
+  BOOST_TEST(tokens_of(folder / "t.bin") == expected, boost::test_tools::per_element());
+  for (const std::string& format :
+       {"llm.c --out " + at + "/e.bin", "megatron --out " + at + "/e", "hdf5 --out " + at + "/e.h5"}) {
+    tokenize(at + "/a.jsonl --append-eos --threads 3 --tokenizer " + tokenizer_file + " --format " + format);
+    const auto tokens = open_token_file(format.substr(format.find(at)));
+    BOOST_TEST(all_tokens(*tokens) == with_eos, boost::test_tools::per_element());
+    if (!format.starts_with("llm.c")) BOOST_TEST(tokens->documents() == starts, boost::test_tools::per_element());
+  }
+  // A file's last line needs no end; another field; other names.
+  write_file(folder / "one", R"({"content": "a b"})");
+  write_file(folder / "two", R"({"content": "c"})"
+                             "\n");
+  tokenize(at + "/one " + at + "/two --json-field content --out " + at + "/c.bin");
+  BOOST_TEST(tokens_of(folder / "c.bin") == (std::vector<std::uint32_t>{'a', ' ', 'b', 'c'}), boost::test_tools::per_element());
+  BOOST_TEST_REQUIRE(
+      std::system(
+          ("cat " + at + "/one | " FSDP_TOKENIZE " - --json-field content --out " + at + "/p.bin > /dev/null").c_str()) == 0);
+  BOOST_TEST(tokens_of(folder / "p.bin") == (std::vector<std::uint32_t>{'a', ' ', 'b'}), boost::test_tools::per_element());
+
+  // What is held out begins with a line, and the parts together are all.
+  tokenize(at + "/a.jsonl --tokenizer " + tokenizer_file + " --out " + at + "/h.bin --valid-out " + at +
+           "/v.bin --valid-fraction 0.99");
+  auto parts = tokens_of(folder / "h.bin");
+  BOOST_TEST(parts.size() == tokenizer->encode(documents[0]).size());
+  for (const std::uint32_t token : tokens_of(folder / "v.bin")) parts.push_back(token);
+  BOOST_TEST(parts == expected, boost::test_tools::per_element());
+
+  // A tokenizer learns the texts, not the JSON around them.
+  tokenize(at + "/a.jsonl --train-bpe 270 --tokenizer " + at + "/own.json --out " + at + "/o.bin");
+  BOOST_TEST(!open_tokenizer(at + "/own.json")->find("content").has_value());
+  BOOST_TEST(open_tokenizer(at + "/own.json")->find("xx").has_value());
+}
+
+BOOST_AUTO_TEST_CASE(lines_that_are_no_json) {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string();
+  const auto error = [&](const std::string& arguments) {
+    const std::string out = at + "/error";
+    BOOST_TEST(std::system((FSDP_TOKENIZE " " + arguments + " --out " + at + "/t.bin > " + out + " 2>&1").c_str()) == 2 << 8);
+    BOOST_TEST(!std::filesystem::exists(folder / "t.bin"));
+    return read_file(out);
+  };
+  const std::string good = R"({"text": "a"})"
+                           "\n";
+  const auto line = [&](const std::string& bad) {
+    write_file(folder / "a.jsonl", good + bad + "\n");
+    return error(at + "/a.jsonl");
+  };
+  CHECK_CONTAINS(line("nonsense"), "the line at byte 14 of '" + at + "/a.jsonl' cannot be used (it is not JSON: ");
+  CHECK_CONTAINS(line(R"({"text": "a"} x)"), "(it is not JSON: ");
+  CHECK_CONTAINS(line(R"(["a"])"), "(it is no object)");
+  CHECK_CONTAINS(line(R"({"txet": "a"})"),
+                 "(it has no \"text\"); correct it, or name the field that has the text by --json-field");
+  CHECK_CONTAINS(line(R"({"text": 7})"), "(its \"text\" is no text)");
+  CHECK_CONTAINS(line("{\"text\": \"\xff\"}"), "(it is not JSON: ");
+  write_file(folder / "b.txt", "plain");
+  CHECK_CONTAINS(error(at + "/a.jsonl " + at + "/b.txt"), "some of the texts are named *.jsonl and some are not");
+  CHECK_CONTAINS(error(at + "/b.txt --format hdf5 --shard-size 5"), "--shard-size does not go with this --format");
 }

@@ -127,11 +127,13 @@ struct TileBackwardScratch : TileSizes {
   }
 };
 
-/// Floats of one thread, for both passes and every instruction set, so that plans do not depend on it.
+/// Floats of one thread, for every instruction set, so that plans do not depend on it: of the forward pass for T keys, and of
+/// both passes.
+inline std::size_t attention_forward_scratch_of_thread(std::size_t T, std::size_t D) {
+  return std::max(ForwardScratch({T, D}).end, TileForwardScratch(T, D).end);
+}
 inline std::size_t attention_scratch_of_thread(std::size_t T, std::size_t D) {
-  const AttentionSizes size{T, D};
-  return std::max(
-      {ForwardScratch(size).end, BackwardScratch(size).end, TileForwardScratch(T, D).end, TileBackwardScratch(T, D).end});
+  return std::max({attention_forward_scratch_of_thread(T, D), BackwardScratch({T, D}).end, TileBackwardScratch(T, D).end});
 }
 
 #if !defined(__CUDACC__)
@@ -332,32 +334,32 @@ struct AttentionForward {
   FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
     using namespace attention_parts;
     const AttentionShape s = shape;
-    const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T;
-    const AttentionSizes size{T, D};
-    const std::size_t width = size.width(), kv_offset = b * T * s.kv_stride + h / (s.H / s.K) * D;
+    const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T, all = s.past + T;
+    const AttentionSizes size{all, D};
+    const std::size_t width = size.width(), kv_offset = b * all * s.kv_stride + h / (s.H / s.K) * D;
     const ForwardScratch at(size);
     float* keys = scratch + at.keys;
     float* values = scratch + at.values;
     float* queries = scratch + at.queries;
     float* transposed = scratch + at.transposed;
     float* probabilities = scratch + at.probabilities;
-    pack(keys, width, k + kv_offset, s.kv_stride, T, T, D);
-    pack(values, width, v + kv_offset, s.kv_stride, T, T, D);
+    pack(keys, width, k + kv_offset, s.kv_stride, all, all, D);
+    pack(values, width, v + kv_offset, s.kv_stride, all, all, D);
 
     for (std::size_t first = 0; first < T; first += block) {
-      const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
+      const std::size_t rows = T - first < block ? T - first : block, query = s.past + first, end = query + rows,
                         columns = AttentionSizes::aligned(rows);
       pack_block(queries, transposed, width, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, columns, T - first, D,
                  1.0f / square_root(static_cast<float>(D)));
-      scores<level>(probabilities, keys, width, transposed, D, 0, end, first, columns);
+      scores<level>(probabilities, keys, width, transposed, D, 0, end, query, columns);
 
       float top[block], total[block], factors[block * 16];
       for (std::size_t j = 0; j < columns; j += 16) {
-        softmax(probabilities + j, first + j, end, top + j, total + j);
+        softmax(probabilities + j, query + j, end, top + j, total + j);
         if (mask.dropped)
           for (std::size_t from = 0; from < end; from += block) {
             const std::size_t count = end - from < block ? end - from : block;
-            dropout_factors(lanes, factors, mask, b, h, first + j, from, count);
+            dropout_factors(lanes, factors, mask, b, h, query + j, from, count);
             multiply(probabilities + from * block + j, factors, count);
           }
       }

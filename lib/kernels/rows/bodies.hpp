@@ -1,6 +1,7 @@
 // Every row body, and the one list from which they are instantiated for each instruction set and for CUDA.
 #pragma once
 
+#include "kernels/rows/cached_attention.hpp"
 #include "kernels/rows/cross_entropy.hpp"
 #include "kernels/rows/dropout.hpp"
 #include "kernels/rows/embedding.hpp"
@@ -77,9 +78,11 @@
   X(ActivationBackward<ReluActivation, E>)             \
   X(AddBias<E>)                                        \
   X(AddResidual<E>)                                    \
+  X(AppendToCache<E>)                                  \
   X(BiasActivation<GeluActivation<Gelu::erf>, E>)      \
   X(BiasActivation<GeluActivation<Gelu::tanh>, E>)     \
   X(BiasActivation<ReluActivation, E>)                 \
+  X(CachedAttention<E>)                                \
   X(ColumnSum<E>)                                      \
   X(CrossEntropy<E>)                                   \
   X(DropoutBody<E>)                                    \

@@ -8,6 +8,7 @@
 #include "kernels/launch.hpp"
 #include "kernels/rows/attention.hpp"
 #include "kernels/rows/bodies.hpp"
+#include "kernels/rows/few_rows.hpp"
 
 namespace fsdp::kernels {
 
@@ -60,5 +61,6 @@ FSDP_INSTANTIATE_ATTENTION(f16)
 
 #define FSDP_INSTANTIATE(...) template void run_rows<FSDP_CPU_LEVEL, __VA_ARGS__>(const __VA_ARGS__&, std::size_t);
 FSDP_ROW_BODIES(FSDP_INSTANTIATE)
+FSDP_FEW_ROWS_BODIES(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

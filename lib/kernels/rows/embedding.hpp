@@ -7,20 +7,21 @@
 
 namespace fsdp::kernels {
 
-/// Row r of R.
+/// Row r of R, whose token stands at positions[r], or, without them, at r mod T.
 template <class E>
 struct EmbeddingForward {
   E* x;
   const std::int32_t* tokens;
   const E *token_table, *position_table;
   std::size_t T, C;
+  const std::int32_t* positions = nullptr;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     E* out = x + r * C;
     const E* token = token_table + static_cast<std::size_t>(tokens[r]) * C;
     if (position_table) {
-      const E* position = position_table + r % T * C;
+      const E* position = position_table + (positions ? static_cast<std::size_t>(positions[r]) : r % T) * C;
       lanes.each(
           C, [](E& x_c, float t, float p) FSDP_LANE { x_c = E(t + p); }, writes(out), token, position);
     } else {

@@ -10,6 +10,7 @@
 //               const, which is read, a pointer, whose elements are read and written, or writes(pointer). An array that is
 //               written may be the same memory as one that is read if functions read the element before they write it;
 //   grid(rows, n, f)    calls f(r, i) for r in [0, rows) and i in [0, n), in any order;
+//   rows(rows, n, f, g)  calls g(r, sum) with the sum of f(r, i) over i in [0, n), for r in [0, rows), in orders as sum()'s;
 //   columns(n, rows, f, g)  calls g(c, sum) with the sum of f(r, c) over r in [0, rows), for c in [0, n): the CPU adds in the
 //               order of r, CUDA in an order that depends on n and rows alone;
 //   find(begin, end, f)  the first i in [begin, end) with f(i), or `end`;
@@ -18,7 +19,7 @@
 //   add(to, value)  *to += value, of integers, to which other rows may add at the same time;
 //   sync()      what lanes wrote before it, others read after it; without it not even what each() wrote and the next each()
 //               reads, since another lane may take the element then. sum, sums and max imply it, and columns and find of a
-//               range that is not empty.
+//               range that is not empty; rows does behind its walk, not before it.
 // On the CPU one thread walks a row with vector code; on CUDA a thread block does.
 #pragma once
 
@@ -98,6 +99,11 @@ struct CpuLanes {
 #pragma omp simd
       for (std::size_t i = 0; i < n; ++i) f(r, i);
     }
+  }
+
+  template <class F, class G>
+  FSDP_INLINE static void rows(std::size_t rows, std::size_t n, F f, G g) {
+    for (std::size_t r = 0; r < rows; ++r) g(r, sum(n, [&](std::size_t i) FSDP_LANE { return f(r, i); }));
   }
 
   template <class F, class G>
@@ -266,6 +272,20 @@ struct CudaLanes {
   FSDP_INLINE static void grid(std::size_t rows, std::size_t n, F f) {
     const auto width = static_cast<std::uint32_t>(n), all = static_cast<std::uint32_t>(rows) * width;
     for (std::uint32_t k = threadIdx.x; k < all; k += blockDim.x) f(std::size_t{k / width}, std::size_t{k % width});
+  }
+
+  /// A warp takes a row.
+  template <class F, class G>
+  FSDP_INLINE static void rows(std::size_t rows, std::size_t n, F f, G g) {
+    using T = decltype(f(rows, n));
+    for (std::size_t r = threadIdx.x / 32; r < rows; r += blockDim.x / 32) {
+      T total = 0;
+      for (std::size_t i = threadIdx.x % 32; i < n; i += 32) total += f(r, i);
+      FSDP_UNROLL
+      for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(0xffffffffu, total, offset);
+      if (threadIdx.x % 32 == 0) g(r, total);
+    }
+    __syncthreads();
   }
 
   /// Lanes beside each other take columns beside each other, as many as there are, at most 32.

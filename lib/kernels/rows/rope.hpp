@@ -6,18 +6,19 @@
 
 namespace fsdp::kernels {
 
-/// Row r = (b, t).
+/// Row r = (b, t); with `positions`, its token stands at positions[r].
 template <class E>
 struct RopeBody {
   E* x;
   const float* cos_sin;
   std::size_t T, heads, D, stride;
   float sign;  // -1 rotates back
+  const std::int32_t* positions = nullptr;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     const std::size_t half = D / 2;
-    const float *cosines = cos_sin + r % T * D, *sines = cosines + half;
+    const float *cosines = cos_sin + (positions ? static_cast<std::size_t>(positions[r]) : r % T) * D, *sines = cosines + half;
     const float direction = sign;
     E* const row = x + r * stride;
     const std::size_t size = D;

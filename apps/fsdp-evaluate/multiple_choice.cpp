@@ -1,0 +1,110 @@
+#include "fsdp-evaluate/multiple_choice.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// A context with one of its choices.
+struct Row {
+  const Question* question;
+  const Choice* choice;
+};
+
+std::vector<Row> rows_of(const std::vector<Question>& questions) {
+  std::vector<Row> rows;
+  for (const Question& question : questions)
+    for (const Choice& choice : question.choices) rows.push_back({&question, &choice});
+  return rows;
+}
+
+/// inputs[T] and targets[T], of which those of the choice count.
+void fill_row(const Row& row, std::size_t T, std::int32_t* inputs, std::int32_t* targets) {
+  const auto &context = row.question->context, &choice = row.choice->tokens;
+  const std::size_t all = context.size() + choice.size(), left_out = all > T + 1 ? all - (T + 1) : 0;
+  const auto token = [&](std::size_t i) { return i < context.size() ? context[i] : choice[i - context.size()]; };
+  std::fill_n(inputs, T, 0);
+  std::fill_n(targets, T, -1);
+  for (std::size_t i = left_out; i + 1 < all; ++i) {
+    inputs[i - left_out] = token(i);
+    if (i + 1 >= context.size()) targets[i - left_out] = token(i + 1);
+  }
+}
+
+/// The first of the least; `of` gives a choice's loss by its number.
+template <class Of>
+std::size_t least(std::size_t n, Of&& of) {
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < n; ++i)
+    if (of(i) < of(best)) best = i;
+  return best;
+}
+
+MultipleChoiceScore score_of(const std::vector<Question>& questions, const std::vector<double>& losses) {
+  MultipleChoiceScore score;
+  score.questions = questions.size();
+  const double* loss = losses.data();
+  for (const Question& question : questions) {
+    const std::size_t n = question.choices.size();
+    const auto per = [&](auto length) {
+      return [&, length](std::size_t i) { return loss[i] / static_cast<double>(length(i)); };
+    };
+    const auto tokens = [&](std::size_t i) { return question.choices[i].tokens.size(); };
+    const auto characters = [&](std::size_t i) { return question.choices[i].characters; };
+    score.right += least(n, per([](std::size_t) { return 1; })) == question.answer;
+    score.right_per_token += least(n, per(tokens)) == question.answer;
+    if (question.choices.front().characters > 0)
+      score.right_per_character = score.right_per_character.value_or(0) + (least(n, per(characters)) == question.answer);
+    loss += n;
+  }
+  return score;
+}
+
+}  // namespace
+
+std::size_t longest_row(const std::vector<Question>& questions) {
+  std::size_t longest = 1;
+  for (const Row& row : rows_of(questions))
+    longest = std::max(longest, row.question->context.size() + row.choice->tokens.size() - 1);
+  return longest;
+}
+
+void check_choices(const std::vector<Question>& questions, std::size_t T) {
+  for (const Row& row : rows_of(questions))
+    if (row.choice->tokens.size() > T)
+      throw UserError(
+          format("question {} has a choice of {} tokens (a sequence has {}); leave the question out, or raise "
+                 "`sequence length`",
+                 row.question - questions.data(), row.choice->tokens.size(), T));
+}
+
+MultipleChoiceScore ask(const std::vector<Question>& questions, Executor& executor, std::size_t B, std::size_t T, Group& world,
+                        const std::function<void(double done)>& progress) {
+  const std::vector<Row> rows = rows_of(questions);
+  std::vector<float> of_tokens(B * T);
+  std::vector<double> losses(rows.size(), 0);  // of this rank's, then of all
+  const std::size_t at_once = B * static_cast<std::size_t>(world.size());
+  for (std::size_t begin = 0; begin < rows.size(); begin += at_once) {
+    const std::size_t first = std::min(rows.size(), begin + B * static_cast<std::size_t>(world.rank()));
+    const std::size_t mine = std::min(B, rows.size() - first);
+    executor.evaluate(
+        [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
+          for (std::size_t b = 0; b < mine; ++b) fill_row(rows[first + b], T, inputs + b * T, targets + b * T);
+          std::fill_n(inputs + mine * T, (B - mine) * T, 0);
+          std::fill_n(targets + mine * T, (B - mine) * T, -1);
+        },
+        of_tokens.data());
+    for (std::size_t b = 0; b < mine; ++b)
+      for (std::size_t t = 0; t < T; ++t) losses[first + b] += static_cast<double>(of_tokens[b * T + t]);
+    progress(static_cast<double>(std::min(rows.size(), begin + at_once)) / static_cast<double>(rows.size()));
+  }
+  world.sum(losses);
+  return score_of(questions, losses);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,89 @@
+#include "data/formats.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/input_file.hpp"
+
+namespace fsdp {
+
+namespace fs = std::filesystem;
+
+UserError unusable_tokens(const fs::path& path, const std::string& why) {
+  return UserError(format("'{}' is not a token file that can be used ({}); make one with fsdp-tokenize", path.string(), why));
+}
+
+namespace {
+
+/// The first that recognises a file opens it.
+const TokenFormat& (*const formats[])() = {llmc_tokens, indexed_tokens, hdf5_tokens};
+
+/// Files that are often taken for token files are called by their names.
+UserError of_another_kind(const fs::path& path, std::string_view beginning) {
+  constexpr std::pair<std::string_view, const char*> kinds[] = {
+      {"\x93NUMPY", "an array of numpy"},
+      {"TNTIDX", "the index of an old data set of fairseq, of --dataset-impl cached or lazy; only mmap is read"},
+      {"\x1f\x8b", "compressed by gzip"},
+      {"\x28\xb5\x2f\xfd", "compressed by zstd"},
+      {"PK\x03\x04", "a zip archive, as torch.save and numpy.savez make"},
+      {"PAR1", "a Parquet file"},
+      {"ARROW1", "an Arrow file"}};
+  for (const auto& [signature, name] : kinds)
+    if (beginning.starts_with(signature))
+      return UserError(format(
+          "'{}' is not a token file that can be used (it is {}); write its tokens to one as \"Tokens\" in docs/running.md "
+          "shows",
+          path.string(), name));
+  std::int32_t first_number = 0;
+  std::memcpy(&first_number, beginning.data(), std::min(beginning.size(), sizeof first_number));
+  const bool is_text = std::none_of(beginning.begin(), beginning.end(), [](unsigned char c) {
+    return c < ' ' && c != '\n' && c != '\r' && c != '\t' && c != '\f';
+  });
+  const std::string start = format("it starts with {}, a llm.c token file with 20240520", first_number);
+  if (is_text) return unusable_tokens(path, start + ": it looks like text");
+  return UserError(
+      format("'{}' is not a token file that can be used ({}; and no index of Megatron or fairseq lies beside it); make one of "
+             "text with fsdp-tokenize, or of other tokens as \"Tokens\" in docs/running.md shows",
+             path.string(), start));
+}
+
+/// The file that a name stands for: of a data set in two files the name that both have in common is enough.
+fs::path file_named(const fs::path& name) {
+  switch (kind_of(name)) {
+    case PathKind::missing: {
+      const fs::path data = name.string() + ".bin";
+      if (kind_of(data) != PathKind::file || kind_of(name.string() + ".idx") != PathKind::file)
+        throw unusable_tokens(name, "No such file or directory");
+      return data;
+    }
+    case PathKind::folder:
+      throw unusable_tokens(name, "it is a folder");
+    case PathKind::other:
+      throw unusable_tokens(name, "it is a pipe or a device");
+    case PathKind::file:
+      break;
+  }
+  return name;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokens> open_token_file(const fs::path& name) {
+  const fs::path path = file_named(name);
+  std::string beginning;
+  {
+    const InputFile file(path);
+    beginning.resize(std::min<std::uint64_t>(file.size(), 256));
+    file.read(0, beginning.data(), beginning.size());
+  }
+  if (beginning.empty()) throw unusable_tokens(path, "it is empty");
+  for (const auto& row : formats)
+    if (const TokenFormat& format = row(); format.recognises(path, beginning)) return format.open(path);
+  throw of_another_kind(path, beginning);
+}
+
+}  // namespace fsdp

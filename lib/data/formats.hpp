@@ -1,0 +1,35 @@
+// The formats of token files that are read. Each has a file of its own and a row in formats.cpp.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/error.hpp"
+#include "data/tokens.hpp"
+
+namespace fsdp {
+
+struct TokenFormat {
+  const char* name;
+  /// Whether the file is of this format, by its first bytes (at most 256) and by what lies beside it.
+  bool (*recognises)(const std::filesystem::path& path, std::string_view beginning);
+  /// Throws UserError for a file that cannot be used.
+  std::unique_ptr<Tokens> (*open)(const std::filesystem::path& path);
+};
+/// Those of llm.c: 256 little-endian int32, then the tokens. The first three numbers of the header are 20240520, 1 and the
+/// count of tokens, which are uint16 then; or 20240801, 7 and their count, and they are uint32.
+const TokenFormat& llmc_tokens();
+/// The memory-mapped data sets of Megatron-LM (megatron.core.datasets.indexed_dataset) and of fairseq
+/// (fairseq.data.indexed_dataset.MMapIndexedDataset): NAME.bin, which is nothing but tokens, and NAME.idx, which says of what
+/// type they are, and how long each sequence is.
+const TokenFormat& indexed_tokens();
+/// An HDF5 file with a data set of integers of one dimension, or of two, whose rows follow each other: that called "tokens" or
+/// "input_ids", or the only one. A dataset "document_lengths" says how many tokens each document has.
+const TokenFormat& hdf5_tokens();
+
+/// "'a.bin' is not a token file that can be used (`why`); make one with fsdp-tokenize".
+UserError unusable_tokens(const std::filesystem::path& path, const std::string& why);
+
+}  // namespace fsdp

@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "data/formats.hpp"
+#include "data/indexed_format.hpp"
+#include "data/stored_integers.hpp"
+#include "tensor/shape.hpp"
+
+namespace fsdp {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// NAME.idx.
+class Index {
+ public:
+  explicit Index(const fs::path& path) : file_(path) {
+    const std::uint64_t bytes = file_.size();
+    if (bytes < indexed::fairseq_header_bytes) fail(format("it has {} bytes, fewer than its header", bytes));
+    std::array<char, 9> beginning;
+    file_.read(0, beginning.data(), beginning.size());
+    if (std::string_view(beginning.data(), beginning.size()) != indexed::magic)
+      fail("it is not the index of a memory-mapped data set of Megatron or fairseq");
+    if (const std::uint64_t version = number(9); version != indexed::version)
+      fail(format("it is of version {}, only {} is read", version, indexed::version));
+    unsigned char code = 0;
+    file_.read(17, &code, 1);
+    const auto known = indexed::type_of(code);
+    if (!known) fail(format("its tokens are of type {}, which is not one of integers", code));
+    type_ = *known;
+    sequences_ = number(18);
+    if (sequences_ > bytes / 12) fail(format("it says {} sequences, and is too short for them", sequences_));
+    const std::uint64_t as_fairseq = indexed::fairseq_header_bytes + 12 * sequences_;
+    if (bytes == as_fairseq) {
+      lengths_ = indexed::fairseq_header_bytes;
+    } else {
+      if (bytes < indexed::megatron_header_bytes) fail("it is cut");
+      lengths_ = indexed::megatron_header_bytes;
+      document_entries_ = number(26);
+      const std::uint64_t without_documents = indexed::megatron_header_bytes + 12 * sequences_;
+      const bool is_whole = document_entries_ <= bytes / 8 && (bytes == without_documents + 8 * document_entries_ ||
+                                                               bytes == without_documents + 8 * document_entries_ + sequences_);
+      if (!is_whole)
+        fail(format("it says {} sequences, but {} bytes are neither Megatron's nor fairseq's index of so many (is it cut?)",
+                    sequences_, bytes));
+      if (document_entries_ == 0) fail("its documents lack their end");
+    }
+    starts_ = lengths_ + 4 * sequences_;
+  }
+
+  IntegerType type() const { return type_; }
+  std::uint64_t sequences() const { return sequences_; }
+  const fs::path& path() const { return file_.path(); }
+
+  /// Tokens of all sequences together, as the last one says.
+  std::uint64_t tokens() const {
+    if (sequences_ == 0) return 0;
+    const auto [start, length] = entry(sequences_ - 1);
+    if (start % type_.bytes != 0) fail("its last sequence begins within a token");
+    return start / type_.bytes + length;
+  }
+
+  /// Throws UserError unless sequences of the part follow each other without gap, the first of all from the beginning.
+  void check(std::size_t part, std::size_t parts) const {
+    const Range mine = share(sequences_, parts, part);
+    std::vector<std::int32_t> lengths(std::min<std::size_t>(mine.size(), 1u << 16));
+    std::vector<std::int64_t> starts(lengths.size());
+    std::uint64_t expected = mine.begin == 0 || mine.empty() ? 0 : end_of(mine.begin - 1);
+    for (std::size_t begin = mine.begin; begin < mine.end;) {
+      const std::size_t n = std::min(lengths.size(), mine.end - begin);
+      file_.read(lengths_ + 4 * begin, lengths.data(), 4 * n);
+      file_.read(starts_ + 8 * begin, starts.data(), 8 * n);
+      for (std::size_t i = 0; i < n; ++i) {
+        if (lengths[i] < 0 || starts[i] < 0 || static_cast<std::uint64_t>(starts[i]) != expected)
+          fail(format("its sequence {} of {} tokens begins at byte {}, and the one before ends at {}", begin + i, lengths[i],
+                      starts[i], expected));
+        expected += static_cast<std::uint64_t>(lengths[i]) * type_.bytes;
+      }
+      begin += n;
+    }
+    check_documents(share(document_entries_, parts, part));
+  }
+
+  /// The token with which each document begins: with Megatron's index of documents, else of each sequence. Documents without
+  /// tokens are left out.
+  std::vector<std::uint64_t> documents() const {
+    std::vector<std::uint64_t> starts(sequences_), first_sequences;
+    file_.read(starts_, starts.data(), 8 * starts.size());
+    if (document_entries_ > 0) {
+      first_sequences.resize(document_entries_ - 1);
+      file_.read(starts_ + 8 * sequences_, first_sequences.data(), 8 * first_sequences.size());
+    }
+    const std::uint64_t all = tokens(), count = document_entries_ > 0 ? first_sequences.size() : sequences_;
+    std::vector<std::uint64_t> documents;
+    documents.reserve(count);
+    for (std::uint64_t d = 0; d < count; ++d) {
+      const std::uint64_t sequence = document_entries_ > 0 ? first_sequences[d] : d;
+      const std::uint64_t start = sequence < sequences_ ? starts[sequence] / type_.bytes : all;
+      if (start < all && (documents.empty() || documents.back() < start)) documents.push_back(start);
+    }
+    return documents;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& why) const {
+    throw UserError(format("'{}' is not an index that can be used ({}); write the data set anew with the program that made it",
+                           file_.path().string(), why));
+  }
+  std::uint64_t number(std::uint64_t offset) const {
+    std::uint64_t value = 0;
+    file_.read(offset, &value, sizeof value);
+    return value;
+  }
+  /// Start in bytes, and length in tokens.
+  std::pair<std::uint64_t, std::uint64_t> entry(std::uint64_t sequence) const {
+    std::int32_t length = 0;
+    file_.read(lengths_ + 4 * sequence, &length, sizeof length);
+    const auto start = static_cast<std::int64_t>(number(starts_ + 8 * sequence));
+    if (length < 0 || start < 0) fail(format("its sequence {} has {} tokens from byte {}", sequence, length, start));
+    return {static_cast<std::uint64_t>(start), static_cast<std::uint64_t>(length)};
+  }
+  std::uint64_t end_of(std::uint64_t sequence) const {
+    const auto [start, length] = entry(sequence);
+    return start + length * type_.bytes;
+  }
+  void check_documents(Range mine) const {
+    std::vector<std::uint64_t> firsts(std::min<std::size_t>(mine.size(), 1u << 16));
+    const std::uint64_t table = starts_ + 8 * sequences_;
+    std::uint64_t before = mine.begin == 0 || mine.empty() ? 0 : number(table + 8 * (mine.begin - 1));
+    for (std::size_t begin = mine.begin; begin < mine.end;) {
+      const std::size_t n = std::min(firsts.size(), mine.end - begin);
+      file_.read(table + 8 * begin, firsts.data(), 8 * n);
+      for (std::size_t i = 0; i < n; ++i) {
+        const std::uint64_t d = begin + i, here = firsts[i];
+        if ((d == 0 && here != 0) || here < before || here > sequences_ || (d + 1 == document_entries_ && here != sequences_))
+          fail(
+              format("its document {} begins with sequence {} of {}, and the one before with {}", d, here, sequences_, before));
+        before = here;
+      }
+      begin += n;
+    }
+  }
+
+  InputFile file_;
+  IntegerType type_;
+  std::uint64_t sequences_ = 0, document_entries_ = 0, lengths_ = 0, starts_ = 0;
+};
+
+class IndexedTokens : public Tokens {
+ public:
+  explicit IndexedTokens(const fs::path& path) : index_(indexed::index_of(path)), stored_(indexed::data_of(path)) {
+    const std::uint64_t bytes = stored_.file().size(), tokens = index_.tokens();
+    const std::size_t width = index_.type().bytes;
+    if (bytes / width != tokens || bytes % width != 0)
+      throw UserError(
+          format("'{}' does not belong to '{}' (the index says {} tokens of {} bits, which are {} bytes, and the file "
+                 "has {}); copy both again, or write them anew",
+                 stored_.file().path().string(), index_.path().string(), tokens, 8 * width, tokens * width, bytes));
+    stored_.set(0, index_.type(), tokens);
+  }
+
+  std::uint64_t size() const override { return stored_.count(); }
+  void read(std::uint64_t begin, std::span<std::uint32_t> out) const override { stored_.read(begin, out); }
+  std::string name() const override { return format("'{}'", stored_.file().path().string()); }
+  std::uint64_t largest_possible() const override { return stored_.type().largest(); }
+  bool has_documents() const override { return true; }
+  std::vector<std::uint64_t> documents() const override { return index_.documents(); }
+  void check(std::size_t part, std::size_t parts) const override { index_.check(part, parts); }
+
+ private:
+  Index index_;
+  StoredIntegers stored_;
+};
+
+}  // namespace
+
+const TokenFormat& indexed_tokens() {
+  static constexpr TokenFormat row = {
+      "Megatron or fairseq, memory-mapped",
+      [](const fs::path& path, std::string_view beginning) {
+        return beginning.starts_with(indexed::magic) ||
+               (path.extension() == ".bin" && kind_of(indexed::index_of(path)) == PathKind::file);
+      },
+      [](const fs::path& path) -> std::unique_ptr<Tokens> { return std::make_unique<IndexedTokens>(path); }};
+  return row;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,58 @@
+#include <cstring>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "data/formats.hpp"
+#include "data/llmc_format.hpp"
+#include "data/stored_integers.hpp"
+
+namespace fsdp {
+
+namespace {
+
+class LlmcTokens : public Tokens {
+ public:
+  explicit LlmcTokens(const std::filesystem::path& path) : stored_(path) {
+    const InputFile& file = stored_.file();
+    const std::uint64_t bytes = file.size();
+    if (bytes < sizeof(LlmcHeader))
+      throw unusable_tokens(path, format("{} bytes are too few for the header of {}", bytes, sizeof(LlmcHeader)));
+    LlmcHeader header;
+    file.read(0, header.data(), sizeof header);
+    const LlmcFormat& as = header[0] == wide_llmc.magic ? wide_llmc : narrow_llmc;
+    if (header[1] != as.version)
+      throw unusable_tokens(path, format("it is of version {}, only version {} with tokens of {} bits is read", header[1],
+                                         as.version, 8 * as.token_bytes));
+    const std::uint64_t stored = (bytes - sizeof header) / as.token_bytes;
+    if (header[2] < 0 || stored < static_cast<std::uint64_t>(header[2]))
+      throw unusable_tokens(path, format("it is truncated: its header says {} tokens, {} are there", header[2], stored));
+    const auto tokens = static_cast<std::uint64_t>(header[2]);
+    if (const std::uint64_t end = sizeof header + as.token_bytes * tokens; bytes != end)
+      throw unusable_tokens(path, format("its header says {} tokens, but {} bytes follow them", tokens, bytes - end));
+    stored_.set(sizeof header, {as.token_bytes}, tokens);
+  }
+
+  std::uint64_t size() const override { return stored_.count(); }
+  void read(std::uint64_t begin, std::span<std::uint32_t> out) const override { stored_.read(begin, out); }
+  std::string name() const override { return format("'{}'", stored_.file().path().string()); }
+  std::uint64_t largest_possible() const override { return stored_.type().largest(); }
+
+ private:
+  StoredIntegers stored_;
+};
+
+}  // namespace
+
+const TokenFormat& llmc_tokens() {
+  static constexpr TokenFormat row = {
+      "llm.c",
+      [](const std::filesystem::path&, std::string_view beginning) {
+        std::int32_t magic = 0;
+        if (beginning.size() >= sizeof magic) std::memcpy(&magic, beginning.data(), sizeof magic);
+        return magic == narrow_llmc.magic || magic == wide_llmc.magic;
+      },
+      [](const std::filesystem::path& path) -> std::unique_ptr<Tokens> { return std::make_unique<LlmcTokens>(path); }};
+  return row;
+}
+
+}  // namespace fsdp

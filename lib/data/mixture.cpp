@@ -1,0 +1,87 @@
+#include "data/mixture.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+/// How many of the first `r` belong to one with this share: rounded, exactly, so that it grows by 0 or 1 with each r.
+std::uint64_t share_of(std::uint64_t r, std::uint64_t share) {
+  return static_cast<std::uint64_t>((Wide{r} * share + (std::uint64_t{1} << 31)) >> 32);
+}
+
+}  // namespace
+
+Mixture::Mixture(std::vector<Ingredient> ingredients) : ingredients_(std::move(ingredients)) {
+  expect(!ingredients_.empty(), "a mixture is of something");
+  double left = 0;
+  for (const Ingredient& each : ingredients_) {
+    expect(each.weight > 0 && each.samples.T() == T(), "data sets of a mixture have weights and one length of sequences");
+    const Tokens& tokens = each.samples.tokens();
+    if (each.samples.cut().mode == BreakMode::none && each.samples.targets() < T())
+      throw UserError(format(
+          "{} holds no whole sequence ({} tokens, a sequence of {} needs {}); use more text or a smaller `sequence length`",
+          tokens.name(), tokens.size(), T(), T() + 1));
+    if (each.samples.count() == 0)
+      throw UserError(format("{} holds nothing to predict ({} tokens in documents of one or none); use more text",
+                             tokens.name(), tokens.size()));
+    left += each.weight;
+  }
+  for (std::size_t i = 0; i + 1 < ingredients_.size(); ++i) {
+    const double part = std::round(ingredients_[i].weight / left * 0x1p32);
+    shares_.push_back(static_cast<std::uint64_t>(std::clamp(part, 1.0, 0x1p32 - 1)));
+    left -= ingredients_[i].weight;
+  }
+}
+
+std::uint64_t Mixture::sequences() const {
+  std::uint64_t count = 0;
+  for (const Ingredient& each : ingredients_) count += each.samples.count();
+  return count;
+}
+
+std::uint64_t Mixture::tokens() const {
+  std::uint64_t count = 0;
+  for (const Ingredient& each : ingredients_) count += each.samples.tokens().size();
+  return count;
+}
+
+Mixture::Source Mixture::source_of(std::uint64_t s) const {
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    const std::uint64_t before = share_of(s, shares_[i]);
+    if (share_of(s + 1, shares_[i]) > before) return {i, before};
+    s -= before;
+  }
+  return {shares_.size(), s};
+}
+
+std::string Mixture::description() const {
+  if (ingredients_.size() == 1) return ingredients_.front().samples.tokens().name();
+  double all = 0;
+  for (const Ingredient& each : ingredients_) all += each.weight;
+  std::string text;
+  for (const Ingredient& each : ingredients_)
+    text += format("{}{} {:.3g} %", text.empty() ? "" : ", ", each.samples.tokens().name(), 100 * each.weight / all);
+  return text;
+}
+
+std::string Mixture::order() const {
+  std::string text;
+  if (ingredients_.size() > 1)
+    for (std::size_t i = 0; i < ingredients_.size(); ++i)
+      text += format("{} tokens{}, ", ingredients_[i].samples.tokens().size(),
+                     i < shares_.size() ? format(" {:.10f}", static_cast<double>(shares_[i]) * 0x1p-32) : "");
+  const Cut& cut = ingredients_.front().samples.cut();
+  if (cut.mode != BreakMode::none) text += cut.mode == BreakMode::eos ? "a document each" : "whole documents";
+  if (cut.mode != BreakMode::none && cut.end_of_document) text += format(", ended by {}", *cut.end_of_document);
+  return text;
+}
+
+}  // namespace fsdp

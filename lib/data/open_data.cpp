@@ -1,0 +1,174 @@
+#include "data/open_data.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <glob.h>
+#include <sys/resource.h>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/input_file.hpp"
+
+namespace fsdp {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A part of a name: "dir/*.bin:0.7".
+struct Part {
+  std::string name;
+  std::optional<double> weight;
+};
+
+bool is_there(const std::string& name) { return kind_of(name) != PathKind::missing; }
+
+Part part_of(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (is_there(text) || colon == std::string::npos) return {text, std::nullopt};
+  double weight = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data() + colon + 1, end, weight);
+  if (error != std::errc() || stopped != end) return {text, std::nullopt};
+  if (!(weight > 0 && weight < 1e9))
+    throw UserError(
+        format("the weight of '{}' is not above 0 (each data set gives its share of the sequences); give a weight "
+               "above 0, or leave the data set out",
+               text));
+  return {text.substr(0, colon), weight};
+}
+
+std::vector<Part> parts_of(const std::string& name) {
+  if (is_there(name)) return {{name, std::nullopt}};
+  std::vector<Part> parts;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find(',', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    if (part.empty())
+      throw UserError(format("'{}' has an empty part (data sets are separated by commas); take the comma out", name));
+    parts.push_back(part_of(part));
+    begin = end + 1;
+  }
+  const auto has_weight = [](const Part& part) { return part.weight.has_value(); };
+  const auto with_weight = std::count_if(parts.begin(), parts.end(), has_weight);
+  if (with_weight > 0 && with_weight < std::ssize(parts))
+    throw UserError(
+        format("'{}' has weights for some of its data sets (those without would have none); give each a weight, or "
+               "none to read them one behind the other",
+               name));
+  return parts;
+}
+
+/// In the order of their bytes, which is the same on all ranks.
+std::vector<fs::path> files_like(const std::string& pattern) {
+  glob_t found{};
+  const int result = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
+  std::vector<fs::path> paths;
+  for (std::size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
+  ::globfree(&found);
+  if (result != 0 && result != GLOB_NOMATCH)
+    throw UserError(format("'{}' cannot be looked for (a folder cannot be read); check its permissions", pattern));
+  if (paths.empty()) throw UserError(format("no file matches '{}' (there is nothing to read); check the pattern", pattern));
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+/// train, train1, train2, ...: as fairseq reads them.
+std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
+  const std::string name = split == Split::train ? "train" : "valid";
+  std::vector<fs::path> paths;
+  for (int k = 0;; ++k) {
+    const fs::path path = folder / format("{}{}.bin", name, k == 0 ? "" : std::to_string(k));
+    if (kind_of(path) != PathKind::file) break;
+    paths.push_back(path);
+  }
+  if (paths.empty())
+    throw UserError(
+        format("'{0}' has no {1}.bin beside its dict.txt (it is a folder of fairseq-preprocess without that split; those of "
+               "pairs of languages are not read); preprocess with --only-source and --{1}pref, or name a file",
+               folder.string(), name));
+  return paths;
+}
+
+std::vector<fs::path> files_of_folder(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  std::error_code problem;
+  for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
+    const fs::path extension = entry->path().extension();
+    if (extension == ".bin" || extension == ".h5" || extension == ".hdf5") paths.push_back(entry->path());
+  }
+  if (problem) throw CallError("read the folder " + folder.string(), problem.message());
+  if (paths.empty())
+    throw UserError(
+        format("'{}' holds no token files (it is a folder without any .bin, .h5 or .hdf5, and without dict.txt); "
+               "name a token file, as fsdp-tokenize makes",
+               folder.string()));
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+bool is_data_bin(const std::string& name) {
+  return kind_of(name) == PathKind::folder && kind_of(fs::path(name) / "dict.txt") == PathKind::file;
+}
+
+std::vector<fs::path> files_of(const std::string& name, Split split) {
+  if (is_data_bin(name)) return files_of_split(name, split);
+  if (kind_of(name) == PathKind::folder) return files_of_folder(name);
+  if (!is_there(name) && name.find_first_of("*?[") != std::string::npos) return files_like(name);
+  return {name};
+}
+
+/// Each file stays open; many systems let a process have 1,024 unless it asks for more.
+void allow_open_files(std::size_t count) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 2 * count + 256) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 2 * count + 256);
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // where that is not allowed, opening files says so
+}
+
+std::unique_ptr<Tokens> open_part(const std::string& name, Split split) {
+  const std::vector<fs::path> paths = files_of(name, split);
+  allow_open_files(paths.size());
+  std::vector<std::unique_ptr<Tokens>> files;
+  for (const fs::path& path : paths) files.push_back(open_token_file(path));
+  return join(std::move(files));
+}
+
+std::unique_ptr<Tokens> open_in_a_row(const std::vector<Part>& parts, Split split) {
+  std::vector<std::unique_ptr<Tokens>> all;
+  for (const Part& part : parts) all.push_back(open_part(part.name, split));
+  return join(std::move(all));
+}
+
+}  // namespace
+
+Mixture open_mixture(const std::string& name, const Cut& cut) {
+  const std::vector<Part> parts = parts_of(name);
+  std::vector<Ingredient> ingredients;
+  if (parts.front().weight) {
+    for (const Part& part : parts) ingredients.push_back({Samples(open_part(part.name, Split::train), cut), *part.weight});
+  } else {
+    ingredients.push_back({Samples(open_in_a_row(parts, Split::train), cut)});
+  }
+  return Mixture(std::move(ingredients));
+}
+
+std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split) {
+  const std::vector<Part> parts = parts_of(name);
+  if (parts.front().weight)
+    throw UserError(
+        format("'{}' has weights (all of such data is read once, whatever its shares would be); leave them out", name));
+  return open_in_a_row(parts, split);
+}
+
+std::optional<std::string> valid_data_of(const std::string& name) {
+  if (is_data_bin(name) && kind_of(fs::path(name) / "valid.bin") == PathKind::file) return name;
+  return std::nullopt;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,175 @@
+#include "data/questions.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <sstream>
+#include <string>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/input_file.hpp"
+#include "files/json.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t longest_questions_file = std::size_t{1} << 30;
+constexpr std::int32_t llmc_magic = 20240522;
+
+/// Without spaces in front, which separate a choice from its context.
+std::size_t count_characters(std::string_view utf8) {
+  utf8.remove_prefix(std::min(utf8.find_first_not_of(' '), utf8.size()));
+  return static_cast<std::size_t>(
+      std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+/// One line of a file of JSON.
+class QuestionReader {
+ public:
+  QuestionReader(const std::filesystem::path& file, const Tokenizer& tokenizer) : file_(file), tokenizer_(tokenizer) {}
+
+  Question read(const std::string& text, std::size_t line) const {
+    const nlohmann::json object = parse_json(text);
+    const auto fail = [&](const std::string& why) {
+      return UserError(
+          format("{}:{}: {} (each line is a JSON object with \"context\", a text, \"choices\", several texts, and "
+                 "\"answer\", the number of the right one from 0); correct it",
+                 file_.string(), line, why));
+    };
+    if (!object.is_object()) throw fail("no JSON object");
+    if (!object.contains("context") || !object["context"].is_string()) throw fail("no context");
+    if (!object.contains("choices") || !object["choices"].is_array() || object["choices"].size() < 2)
+      throw fail("no two choices");
+    const std::size_t count = object["choices"].size();
+    if (!object.contains("answer") || !object["answer"].is_number_unsigned() || object["answer"].get<std::size_t>() >= count)
+      throw fail(format("no answer from 0 to {}", count - 1));
+    std::string context = object["context"].get<std::string>();
+    const std::size_t end = context.find_last_not_of(" \t\n\r") + 1;  // 0: nothing but spaces
+    const std::string spaces = context.substr(end);
+    context.resize(end);
+    Question question = {.context = tokens_of(context), .choices = {}, .answer = object["answer"].get<std::size_t>()};
+    if (question.context.empty()) throw fail("a context without tokens, behind which nothing can be asked");
+    for (const nlohmann::json& choice : object["choices"]) {
+      if (!choice.is_string()) throw fail("a choice that is no text");
+      const std::string added = choice.get<std::string>();
+      std::vector<TokenId> tokens = tokens_of(context + spaces + added);
+      tokens.erase(tokens.begin(),
+                   tokens.begin() + static_cast<std::ptrdiff_t>(std::min(question.context.size(), tokens.size())));
+      if (tokens.empty()) throw fail("a choice that adds no token to the context");
+      question.choices.push_back({std::move(tokens), std::max<std::size_t>(count_characters(added), 1)});
+    }
+    return question;
+  }
+
+ private:
+  std::vector<TokenId> tokens_of(const std::string& text) const {
+    std::vector<TokenId> ids = tokenizer_.before_text();
+    tokenizer_.encode(text, ids);
+    return ids;
+  }
+
+  const std::filesystem::path& file_;
+  const Tokenizer& tokenizer_;
+};
+
+/// llm.c's: 256 int32, of which the first three are 20240522, 1 and the number of examples; then of each uint16: 65535, its
+/// size in bytes, its number, the right completion, how many there are, and, of the context and each completion, a count and so
+/// many tokens.
+class LlmCQuestions {
+ public:
+  explicit LlmCQuestions(const InputFile& file) : path_(file.path()) {
+    std::int32_t header[256];
+    if (file.size() < sizeof header || file.size() % 2 != 0) fail("it is cut");
+    file.read(0, header, sizeof header);
+    if (header[1] != 1) fail(format("it is of version {}, and only 1 is read", header[1]));
+    if (header[2] <= 0) fail(format("it says {} examples", header[2]));
+    examples_ = static_cast<std::size_t>(header[2]);
+    words_.resize((file.size() - sizeof header) / 2);
+    file.read(sizeof header, words_.data(), 2 * words_.size());
+  }
+
+  std::vector<Question> read() {
+    std::vector<Question> questions;
+    for (std::size_t i = 0; i < examples_; ++i) {
+      const std::size_t begin = at_;
+      if (next() != 65535) fail(format("example {} does not begin where the one before ends", i));
+      const std::size_t bytes = next();
+      next();  // its number
+      Question question;
+      question.answer = next();
+      const std::size_t choices = next();
+      question.context = tokens();
+      for (std::size_t c = 0; c < choices; ++c) question.choices.push_back({tokens(), 0});
+      const bool has_tokens = std::all_of(question.choices.begin(), question.choices.end(),
+                                          [](const Choice& choice) { return !choice.tokens.empty(); });
+      if (choices < 2 || question.answer >= choices || question.context.empty() || !has_tokens || 2 * (at_ - begin) != bytes)
+        fail(format("example {} has a context of {} tokens, {} completions, of which {} is right, and {} bytes", i,
+                    question.context.size(), choices, question.answer, bytes));
+      questions.push_back(std::move(question));
+    }
+    if (at_ != words_.size()) fail(format("{} bytes follow its examples", 2 * (words_.size() - at_)));
+    return questions;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& why) const {
+    throw UserError(
+        format("'{}' is not a file of llm.c's questions that can be used ({}); make it anew with llm.c's dev/data/hellaswag.py",
+               path_.string(), why));
+  }
+  std::size_t next() {
+    if (at_ >= words_.size()) fail("it is cut");
+    return words_[at_++];
+  }
+  std::vector<TokenId> tokens() {
+    const std::size_t count = next();
+    if (count > words_.size() - at_) fail("it is cut");
+    const auto begin = words_.begin() + static_cast<std::ptrdiff_t>(at_);
+    at_ += count;
+    return {begin, begin + static_cast<std::ptrdiff_t>(count)};
+  }
+
+  std::filesystem::path path_;
+  std::size_t examples_ = 0, at_ = 0;
+  std::vector<std::uint16_t> words_;
+};
+
+std::vector<Question> read_json_lines(const std::filesystem::path& path, const Tokenizer& tokenizer) {
+  const QuestionReader reader(path, tokenizer);
+  std::istringstream lines(read_text_file(path, longest_questions_file));
+  std::vector<Question> questions;
+  std::string text;
+  for (std::size_t line = 1; std::getline(lines, text); ++line)
+    if (text.find_first_not_of(" \t\r") != std::string::npos) questions.push_back(reader.read(text, line));
+  return questions;
+}
+
+}  // namespace
+
+std::vector<Question> read_questions(const std::filesystem::path& path, const Tokenizer* tokenizer, std::size_t vocab_size) {
+  const InputFile file(path);
+  std::int32_t magic = 0;
+  if (file.size() >= sizeof magic) file.read(0, &magic, sizeof magic);
+  if (magic != llmc_magic && !tokenizer)
+    throw UserError(
+        "there is no tokenizer for the questions (they are texts, and none lies beside the model); give --tokenizer");
+  std::vector<Question> questions = magic == llmc_magic ? LlmCQuestions(file).read() : read_json_lines(path, *tokenizer);
+  if (questions.empty())
+    throw UserError(format("no questions in {} (all of its lines are empty); write one in each line", path.string()));
+  for (std::size_t q = 0; q < questions.size(); ++q) {
+    const auto check = [&](const std::vector<TokenId>& tokens) {
+      for (const TokenId token : tokens)
+        if (token < 0 || static_cast<std::size_t>(token) >= vocab_size)
+          throw UserError(
+              format("token {} of question {} in {} is outside the vocabulary of {} (it was made with another "
+                     "tokenizer); use that of the model",
+                     token, q, path.string(), vocab_size));
+    };
+    check(questions[q].context);
+    for (const Choice& choice : questions[q].choices) check(choice.tokens);
+  }
+  return questions;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,60 @@
+// How a row of tokens is cut into sequences.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "data/tokens.hpp"
+
+namespace fsdp {
+
+/// Where sequences may be cut, in fairseq's words (--sample-break-mode): after so many tokens, wherever that is; only between
+/// documents, of which a sequence holds as many as fit; or at each document's end, one to a sequence. A document that is longer
+/// than a sequence takes several.
+enum class BreakMode { none, complete, eos };
+
+struct Cut {
+  std::size_t T = 1;  // tokens of a sequence
+  BreakMode mode = BreakMode::none;
+  /// The token with which a document ends, for data whose format does not say where documents begin.
+  std::optional<std::size_t> end_of_document = {};
+};
+
+/// Sequences of T inputs and T targets, each the token that stands behind its input. Immutable.
+class Samples {
+ public:
+  /// Throws UserError if documents are asked for and cannot be told apart. With BreakMode::none, sequence k is tokens
+  /// [kT, kT + T]; else the places of all sequences are found, of which each takes 16 bytes.
+  Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut);
+
+  std::size_t T() const { return cut_.T; }
+  const Cut& cut() const { return cut_; }
+  /// Sequences that have all targets; those at an end may be shorter than T.
+  std::uint64_t count() const;
+  /// Targets that count: of all sequences, and of one.
+  std::uint64_t targets() const { return targets_; }
+  std::uint64_t targets_of(std::uint64_t k) const { return place_of(k).targets; }
+  /// Copies sequence k: inputs[T], targets[T]. Where it has ended inputs are 0 and targets -1, which do not count; nothing is
+  /// in those behind the last one. Throws UserError if a token is not below vocab_size, with its place and value, and what
+  /// Tokens::read() throws. Allocates nothing of ours.
+  void read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const;
+  const Tokens& tokens() const { return *tokens_; }
+
+ private:
+  struct Place {
+    std::uint64_t begin, targets;  // tokens [begin, begin + targets]
+  };
+  Place place_of(std::uint64_t k) const;
+  void find_places(const std::vector<std::uint64_t>& documents);
+
+  std::unique_ptr<const Tokens> tokens_;
+  Cut cut_;
+  std::vector<Place> places_;  // unless BreakMode::none
+  std::uint64_t targets_ = 0;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,103 @@
+#include "data/tokens.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "tensor/shape.hpp"
+
+namespace fsdp {
+
+std::string Tokens::place(std::uint64_t position) const { return format("position {} of {}", position, name()); }
+
+void Tokens::check(std::size_t, std::size_t) const {}
+
+void refuse_token(const Tokens& tokens, std::uint64_t position, std::uint32_t token, std::size_t vocab_size) {
+  throw UserError(
+      format("token {} at {} is outside the vocabulary of {} (the file was made with another tokenizer, or the model is "
+             "another one); tokenize again or set `vocabulary size`",
+             token, tokens.place(position), vocab_size));
+}
+
+std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts) {
+  tokens.check(part, parts);
+  const Range mine = share(tokens.size(), parts, part);
+  std::vector<std::uint32_t> piece(std::min(mine.size(), std::size_t{1} << 19));
+  std::uint32_t largest = 0;
+  // Of very many, pieces that are spread over all; the others are checked when they are read.
+  const std::size_t pieces_left_out = mine.size() >> 30, step = piece.size() * (1 + pieces_left_out);
+  for (std::size_t begin = mine.begin; begin < mine.end; begin += step) {
+    const auto here = std::span(piece).first(std::min(piece.size(), mine.end - begin));
+    tokens.read(begin, here);
+    const auto most = std::max_element(here.begin(), here.end());
+    if (*most >= vocab_size) refuse_token(tokens, begin + static_cast<std::size_t>(most - here.begin()), *most, vocab_size);
+    largest = std::max(largest, *most);
+  }
+  return largest;
+}
+
+namespace {
+
+class JoinedTokens : public Tokens {
+ public:
+  explicit JoinedTokens(std::vector<std::unique_ptr<Tokens>> parts) : parts_(std::move(parts)) {
+    expect(!parts_.empty(), "nothing cannot be joined");
+    for (const auto& part : parts_) ends_.push_back(size() + part->size());
+  }
+
+  std::uint64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
+  void read(std::uint64_t begin, std::span<std::uint32_t> out) const override {
+    for (std::size_t p = part_of(begin); !out.empty(); ++p) {
+      const auto here = out.first(std::min<std::uint64_t>(out.size(), ends_[p] - begin));
+      parts_[p]->read(begin - start_of(p), here);
+      begin += here.size();
+      out = out.subspan(here.size());
+    }
+  }
+  std::string name() const override {
+    return parts_.size() == 2 ? format("{} and {}", parts_[0]->name(), parts_[1]->name())
+                              : format("{} and {} others", parts_[0]->name(), parts_.size() - 1);
+  }
+  std::string place(std::uint64_t position) const override {
+    const std::size_t p = part_of(position);
+    return parts_[p]->place(position - start_of(p));
+  }
+  std::uint64_t largest_possible() const override {
+    std::uint64_t largest = 0;
+    for (const auto& part : parts_) largest = std::max(largest, part->largest_possible());
+    return largest;
+  }
+  bool has_documents() const override {
+    return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->has_documents(); });
+  }
+  std::vector<std::uint64_t> documents() const override {
+    std::vector<std::uint64_t> all;
+    for (std::size_t p = 0; p < parts_.size(); ++p)
+      for (const std::uint64_t start : parts_[p]->documents()) all.push_back(start_of(p) + start);
+    return all;
+  }
+  void check(std::size_t part, std::size_t parts) const override {
+    for (const auto& each : parts_) each->check(part, parts);
+  }
+
+ private:
+  /// The part that holds a token; the last one for those behind the end.
+  std::size_t part_of(std::uint64_t position) const {
+    const auto end = std::upper_bound(ends_.begin(), ends_.end() - 1, position);
+    return static_cast<std::size_t>(end - ends_.begin());
+  }
+  std::uint64_t start_of(std::size_t part) const { return part == 0 ? 0 : ends_[part - 1]; }
+
+  std::vector<std::unique_ptr<Tokens>> parts_;
+  std::vector<std::uint64_t> ends_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokens> join(std::vector<std::unique_ptr<Tokens>> parts) {
+  if (parts.size() == 1) return std::move(parts.front());
+  return std::make_unique<JoinedTokens>(std::move(parts));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,222 @@
+#include "generate/generator.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/narrow.hpp"
+#include "base/philox.hpp"
+#include "base/timer.hpp"
+#include "tensor/shape.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// Prompts go through the model in steps of so many tokens: enough for products to be as fast as they get.
+constexpr std::size_t most_rows = 512;
+
+/// How much of a text may be shown, and whether it has come to its end.
+struct Cut {
+  std::size_t length;
+  bool ends;
+};
+
+/// The text before the first stop string in it; else without what may be the beginning of one. Nothing before `known` ends it.
+Cut cut_at_stop(std::string_view text, std::size_t known, const std::vector<std::string>& stop) {
+  std::size_t first = std::string_view::npos, open = 0;
+  for (const std::string& one : stop) {
+    first = std::min(first, text.find(one, known));
+    for (std::size_t n = std::min(one.size() - 1, text.size()); n > open; --n)
+      if (text.ends_with(std::string_view(one).substr(0, n))) open = n;
+  }
+  if (first != std::string_view::npos) return {first, true};
+  return {text.size() - open, false};
+}
+
+}  // namespace
+
+std::string_view name_of(Finish finish) {
+  return finish == Finish::length ? "length" : finish == Finish::end_token ? "end_token" : "stop_string";
+}
+
+GenerationShape generation_shape(const TransformerConfig& config, std::size_t sequences, std::size_t longest,
+                                 std::size_t new_tokens) {
+  const std::size_t most = config.longest_sequence(), positions = std::min(most, round_up(longest + new_tokens, 64));
+  // A text that fills its sequence goes through the model once more, by half.
+  const std::size_t at_once = positions < longest + new_tokens ? positions : std::min(longest, positions) * sequences;
+  return {{sequences, positions}, std::max(sequences, std::min(most_rows, round_up(at_once, 16)))};
+}
+
+/// A text that is being generated.
+struct Generator::Text {
+  GeneratedText result;
+  std::vector<TokenId> tokens;  // of the prompt, and new ones
+  std::size_t base = 0;         // the token at position 0
+  std::size_t cached = 0;       // tokens before it are in the cache, from `base` on
+  std::unique_ptr<TokenDecoder> decoder;
+  std::size_t shown = 0;  // of result.text
+
+  std::size_t pending() const { return tokens.size() - cached; }
+};
+
+Generator::Generator(Executor& executor, Group& world, const TransformerConfig& config, const Tokenizer& tokenizer,
+                     const GenerationOptions& options)
+    : executor_(executor),
+      world_(world),
+      tokenizer_(tokenizer),
+      options_(options),
+      vocab_size_(config.vocab_size),
+      sampler_(options.sampling, config.vocab_size),
+      places_(executor.cache().sequences),
+      logits_(executor.cache().sequences * config.vocab_size) {
+  for (auto* list : {&tokens_, &sequences_, &positions_, &wanted_}) list->reserve(executor.most_rows());
+  wanted_places_.reserve(places_.size());
+}
+
+Generator::~Generator() = default;
+
+void Generator::run(const std::vector<std::vector<TokenId>>& prompts, const OnText& on_text, const OnPiece& on_piece) {
+  prompts_ = &prompts, on_text_ = on_text, on_piece_ = on_piece;
+  next_prompt_ = static_cast<std::size_t>(world_.rank());
+  next_text_ = 0;
+  while (true) {
+    take_prompts();
+    std::int64_t state[2] = {has_work(), narrow<std::int64_t>(done_.size())};
+    world_.sum(std::span(state));
+    if (state[1] > 0) deliver();
+    if (state[0] == 0) break;
+    step();
+  }
+}
+
+void Generator::take_prompts() {
+  for (std::unique_ptr<Text>& place : places_) {
+    if (place || next_prompt_ >= prompts_->size()) continue;
+    place = std::make_unique<Text>();
+    Text& text = *place;
+    const std::vector<TokenId>& prompt = (*prompts_)[next_prompt_];
+    expect(!prompt.empty(), "a prompt has tokens");
+    text.result.prompt = next_prompt_;
+    text.result.tokens.reserve(options_.max_new_tokens);
+    text.tokens.reserve(prompt.size() + options_.max_new_tokens);
+    text.tokens = prompt;
+    text.base = text.cached = prompt.size() - std::min(prompt.size(), executor_.cache().positions);
+    text.decoder = tokenizer_.make_decoder();
+    std::string known;  // a decoder begins with the prompt, so that what follows joins it as it should
+    for (const TokenId token : prompt) text.decoder->add(token, known);
+    next_prompt_ += static_cast<std::size_t>(world_.size());
+  }
+}
+
+bool Generator::has_work() const {
+  return std::any_of(places_.begin(), places_.end(), [](const auto& place) { return place != nullptr; });
+}
+
+/// Texts that are done anywhere go to rank 0, which hands them out in order. Collective.
+void Generator::deliver() {
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const bool mine = rank == world_.rank();
+    std::uint64_t count = done_.size();
+    world_.broadcast(&count, sizeof count, rank);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      GeneratedText text;
+      if (mine) text = std::move(done_[i]);
+      std::uint64_t sizes[4] = {text.prompt, text.tokens.size(), text.text.size(), static_cast<std::uint64_t>(text.finish)};
+      world_.broadcast(sizes, sizeof sizes, rank);
+      text.prompt = sizes[0], text.finish = static_cast<Finish>(sizes[3]);
+      text.tokens.resize(sizes[1]);
+      text.text.resize(sizes[2]);
+      world_.broadcast(text.tokens.data(), text.tokens.size() * sizeof(TokenId), rank);
+      world_.broadcast(text.text.data(), text.text.size(), rank);
+      if (world_.rank() == 0) waiting_.push_back(std::move(text));
+    }
+  }
+  done_.clear();
+  while (true) {
+    const auto next =
+        std::find_if(waiting_.begin(), waiting_.end(), [&](const GeneratedText& text) { return text.prompt == next_text_; });
+    if (next == waiting_.end()) return;
+    const GeneratedText text = std::move(*next);
+    waiting_.erase(next);
+    ++next_text_;
+    on_text_(text);
+  }
+}
+
+/// As many of a text's tokens as fit; the last one asks for its successor.
+void Generator::add_rows(std::size_t place, std::size_t room) {
+  Text& text = *places_[place];
+  const std::size_t count = std::min(text.pending(), room);
+  for (std::size_t i = 0; i < count; ++i, ++text.cached) {
+    tokens_.push_back(text.tokens[text.cached]);
+    sequences_.push_back(narrow<std::int32_t>(place));
+    positions_.push_back(narrow<std::int32_t>(text.cached - text.base));
+  }
+  if (count == 0 || text.pending() > 0) return;
+  wanted_.push_back(narrow<std::int32_t>(tokens_.size() - 1));
+  wanted_places_.push_back(place);
+}
+
+/// Of texts that answer, a token each; then of prompts what fits.
+void Generator::step() {
+  const Timer timer;
+  for (auto* list : {&tokens_, &sequences_, &positions_, &wanted_}) list->clear();
+  wanted_places_.clear();
+  const std::size_t most = executor_.most_rows();
+  for (std::size_t p = 0; p < places_.size(); ++p)
+    if (places_[p] && places_[p]->pending() == 1) add_rows(p, most - tokens_.size());
+  const std::size_t answers = tokens_.size();
+  for (std::size_t p = 0; p < places_.size(); ++p)
+    if (places_[p] && places_[p]->pending() > 1) add_rows(p, most - tokens_.size());
+  const std::size_t rows = tokens_.size();
+  executor_.decode({tokens_, sequences_, positions_, wanted_}, logits_.data());
+  for (std::size_t i = 0; i < wanted_.size(); ++i)
+    go_on(*places_[wanted_places_[i]], std::span(logits_).subspan(i * vocab_size_, vocab_size_));
+  for (std::unique_ptr<Text>& place : places_)
+    if (place && !place->decoder) place.reset();  // it has ended
+  (rows > answers ? times_.prompt_tokens : times_.answer_tokens) += rows;
+  (rows > answers ? times_.prompt_s : times_.answer_s) += timer.seconds();
+}
+
+/// The text's next token. A token whose place is beyond the longest sequence gets one in a sequence of the text's newest half.
+void Generator::go_on(Text& text, std::span<float> logits) {
+  GeneratedText& result = text.result;
+  const auto words = philox({narrow<std::uint32_t>(result.tokens.size()), narrow<std::uint32_t>(result.prompt), 0,
+                             static_cast<std::uint32_t>(RandomSite::generation)},
+                            {static_cast<std::uint32_t>(options_.seed), 0});
+  // Places that the model has for tokens and the tokenizer does not fill have no text.
+  const TokenId token =
+      sampler_.draw(logits.first(std::min(logits.size(), tokenizer_.vocab_size())), text.tokens, words[0] / 4294967296.0);
+  text.tokens.push_back(token);
+  result.tokens.push_back(token);
+  const std::size_t positions = executor_.cache().positions;
+  if (text.tokens.size() - text.base > positions)
+    text.base = text.cached = text.tokens.size() - std::max<std::size_t>(1, positions / 2);
+  if (std::find(options_.end_tokens.begin(), options_.end_tokens.end(), token) != options_.end_tokens.end())
+    return finish(text, Finish::end_token);
+  text.decoder->add(token, result.text);
+  const Cut cut = cut_at_stop(result.text, text.shown, options_.stop);
+  if (cut.ends) {
+    result.text.resize(cut.length);
+    return finish(text, Finish::stop_string);
+  }
+  show(text, cut.length);
+  if (result.tokens.size() >= options_.max_new_tokens) finish(text, Finish::length);
+}
+
+void Generator::show(Text& text, std::size_t until) {
+  if (on_piece_ && until > text.shown)
+    on_piece_(text.result.prompt, std::string_view(text.result.text).substr(text.shown, until - text.shown));
+  text.shown = std::max(text.shown, until);
+}
+
+void Generator::finish(Text& text, Finish why) {
+  text.result.finish = why;
+  if (why != Finish::stop_string) text.decoder->finish(text.result.text);
+  show(text, text.result.text.size());
+  text.decoder.reset();
+  done_.push_back(std::move(text.result));
+}
+
+}  // namespace fsdp

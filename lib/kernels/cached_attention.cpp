@@ -1,0 +1,30 @@
+#include "base/timer.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/rows/bodies.hpp"
+
+namespace fsdp::kernels {
+
+template <class E>
+void append_to_cache(Stream& stream, E* cache, const CacheShape& shape, const E* kv, std::size_t R, std::size_t n,
+                     std::size_t stride, const std::int32_t* sequences, const std::int32_t* positions) {
+  launch(stream, AppendToCache<E>{cache, kv, shape.positions, n, stride, sequences, positions}, R);
+}
+
+template <class E>
+void cached_attention(Stream& stream, E* out, const E* q, std::size_t q_stride, const E* cache, const CacheShape& shape,
+                      std::size_t R, std::size_t H, std::size_t K, std::size_t D, const std::int32_t* sequences,
+                      const std::int32_t* positions, float* scratch) {
+  expect(K > 0 && H % K == 0, "query heads must be a multiple of key heads");
+  const AddTime timed(stream.times.attention);
+  launch(stream, CachedAttention<E>{out, q, cache, q_stride, shape.positions, H, K, D, sequences, positions, scratch}, R * H);
+}
+
+#define FSDP_INSTANTIATE(E)                                                                                                 \
+  template void append_to_cache(Stream&, E*, const CacheShape&, const E*, std::size_t, std::size_t, std::size_t,            \
+                                const std::int32_t*, const std::int32_t*);                                                  \
+  template void cached_attention(Stream&, E*, const E*, std::size_t, const E*, const CacheShape&, std::size_t, std::size_t, \
+                                 std::size_t, std::size_t, const std::int32_t*, const std::int32_t*, float*);
+FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
+
+}  // namespace fsdp::kernels

@@ -1,0 +1,64 @@
+// Row bodies of attention of single tokens over a key-value cache. Letters as in kernels.hpp.
+#pragma once
+
+#include "base/element.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/rows/lanes.hpp"
+
+namespace fsdp::kernels {
+
+/// Row r of R: what it has to be kept goes to its place in the cache.
+template <class E>
+struct AppendToCache {
+  E* cache;
+  const E* kv;
+  std::size_t capacity, n, stride;  // positions of a sequence; elements that are kept, and from one row to the next
+  const std::int32_t *sequences, *positions;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    E* const to = cache + (static_cast<std::size_t>(sequences[r]) * capacity + static_cast<std::size_t>(positions[r])) * n;
+    lanes.each(
+        n, [](E& kept, E x) FSDP_LANE { kept = x; }, writes(to), kv + r * stride);
+  }
+};
+
+/// Row (r, h) of R * H. Softmax in three walks over the scores, which lie in scratch.
+template <class E>
+struct CachedAttention {
+  E* out;
+  const E *q, *cache;
+  std::size_t q_stride, capacity, H, K, D;
+  const std::int32_t *sequences, *positions;
+  float* scratch;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t row) const {
+    // In 32 bits, as a GPU has few registers.
+    const auto stride = static_cast<std::uint32_t>(2 * K * D), size = static_cast<std::uint32_t>(D),
+               count = static_cast<std::uint32_t>(positions[row / H]) + 1;
+    float* const scores = scratch + row * capacity;
+    {
+      const E *const query = q + row / H * q_stride + row % H * D, *const keys = kept(row);
+      const float scale = 1.0f / square_root(static_cast<float>(D));
+      lanes.rows(
+          count, size, [=](std::size_t t, std::size_t d) FSDP_LANE { return query[d] * keys[t * stride + d]; },
+          [=](std::size_t t, float sum) FSDP_LANE { scores[t] = sum * scale; });
+    }
+    const float top = lanes.max(count, -__builtin_huge_valf(), [=](std::size_t t) FSDP_LANE { return scores[t]; });
+    const float total = lanes.sum(count, [=](std::size_t t) FSDP_LANE { return scores[t] = exp(scores[t] - top); });
+    const E* const values = kept(row) + K * D;
+    E* const to = out + row * D;
+    lanes.columns(
+        size, count, [=](std::size_t t, std::size_t d) FSDP_LANE { return scores[t] * values[t * stride + d]; },
+        [=](std::size_t d, float sum) FSDP_LANE { to[d] = E(sum / total); });
+  }
+
+ private:
+  /// The keys of this row's head.
+  FSDP_INLINE const E* kept(std::size_t row) const {
+    return cache + static_cast<std::size_t>(sequences[row / H]) * capacity * (2 * K * D) + row % H / (H / K) * D;
+  }
+};
+
+}  // namespace fsdp::kernels

@@ -1,0 +1,136 @@
+// Tokens of HDF5 files that other tools have made: of every type of integers, in chunks, compressed, of one or two dimensions.
+#define BOOST_TEST_MODULE data.hdf5
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <hdf5.h>
+
+#include "h5/h5.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+#include "support/tokens.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+/// Adds a dataset to a file, which it makes if there is none. `extent` of one or more dimensions.
+void write_dataset(const std::filesystem::path& path, const char* name, hid_t type, const std::vector<hsize_t>& extent,
+                   const std::vector<std::int64_t>& values, bool compressed = false) {
+  const hid_t file = std::filesystem::exists(path) ? H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT)
+                                                   : H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT);
+  const hid_t space = H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr);
+  const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+  if (compressed) {
+    std::vector<hsize_t> chunk;
+    for (const hsize_t n : extent) chunk.push_back(std::min<hsize_t>(n, 7));
+    H5Pset_chunk(creation, static_cast<int>(chunk.size()), chunk.data());
+    H5Pset_shuffle(creation);
+    H5Pset_deflate(creation, 6);
+    H5Pset_fletcher32(creation);
+  }
+  const hid_t dataset = H5Dcreate2(file, name, type, space, H5P_DEFAULT, creation, H5P_DEFAULT);
+  BOOST_TEST_REQUIRE(H5Dwrite(dataset, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0);
+  H5Dclose(dataset);
+  H5Pclose(creation);
+  H5Sclose(space);
+  BOOST_TEST_REQUIRE(H5Fclose(file) >= 0);
+}
+
+std::vector<std::int64_t> counting(std::size_t n) {
+  std::vector<std::int64_t> values(n);
+  std::iota(values.begin(), values.end(), 0);
+  return values;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_type_of_integers) {
+  const TemporaryFolder folder;
+  const std::vector<std::int64_t> values = counting(100);
+  const std::vector<std::uint32_t> expected(values.begin(), values.end());
+  const std::tuple<hid_t, std::uint64_t> types[] = {
+      {H5T_STD_U8LE, 255},         {H5T_STD_I8LE, 127},         {H5T_STD_U16LE, 65535},      {H5T_STD_I16BE, 32767},
+      {H5T_STD_U32LE, 4294967295}, {H5T_STD_I32LE, 2147483647}, {H5T_STD_U64BE, 4294967295}, {H5T_STD_I64LE, 4294967295}};
+  int number = 0;
+  for (const auto& [type, largest] : types)
+    for (const bool compressed : {false, true}) {
+      const auto path = folder / (std::to_string(number++) + ".h5");
+      write_dataset(path, "tokens", type, {100}, values, compressed);
+      const auto tokens = open_token_file(path);
+      BOOST_TEST(all_tokens(*tokens) == expected, boost::test_tools::per_element());
+      BOOST_TEST(tokens->largest_possible() == largest);
+      BOOST_TEST(!tokens->has_documents());
+      std::vector<std::uint32_t> some(10);
+      tokens->read(33, some);
+      BOOST_TEST(some.front() == 33u);
+      BOOST_TEST(check_vocabulary(*tokens, 100, 0, 1) == 99u);
+      CHECK_CONTAINS(message_of([&] { check_vocabulary(*tokens, 60, 1, 2); }), "token 99 at position 99 of '" + path.string());
+    }
+}
+
+BOOST_AUTO_TEST_CASE(rows_follow_each_other) {
+  const TemporaryFolder folder;
+  const auto path = folder / "rows.hdf5";
+  write_dataset(path, "input_ids", H5T_STD_I32LE, {20, 5}, counting(100), true);
+  write_dataset(path, "attention_mask", H5T_STD_I32LE, {20, 5}, std::vector<std::int64_t>(100, 1));
+  const auto tokens = open_token_file(path);
+  BOOST_TEST(tokens->size() == 100u);
+  std::vector<std::uint32_t> some(13);
+  tokens->read(4, some);
+  for (std::uint32_t i = 0; i < some.size(); ++i) BOOST_TEST(some[i] == 4 + i);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_token) {
+  const TemporaryFolder folder;
+  const auto path = folder / "t.h5";
+  write_dataset(path, "text", H5T_STD_I64LE, {3}, {5, -1, std::int64_t{1} << 33});
+  BOOST_TEST(tokens_of(path) == (std::vector<std::uint32_t>{5, no_token, no_token}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
+  const TemporaryFolder folder;
+  const auto error = [&](const char* name) { return message_of([&] { open_token_file(folder / name); }); };
+  write_dataset(folder / "two.h5", "a", H5T_STD_I32LE, {10}, counting(10));
+  write_dataset(folder / "two.h5", "b", H5T_STD_I32LE, {10}, counting(10));
+  CHECK_CONTAINS(error("two.h5"), "it is an HDF5 file of 2 datasets, none of which is called \"tokens\" or \"input_ids\"");
+  write_dataset(folder / "float.h5", "tokens", H5T_IEEE_F32LE, {10}, counting(10));
+  CHECK_CONTAINS(error("float.h5"), "does not hold integers");
+  write_dataset(folder / "deep.h5", "tokens", H5T_STD_I32LE, {2, 5, 1}, counting(10));
+  CHECK_CONTAINS(error("deep.h5"), "its tokens have 3 dimensions");
+  H5Fclose(H5Fcreate((folder / "empty.h5").c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT));
+  CHECK_CONTAINS(error("empty.h5"), "it is an HDF5 file without datasets");
+  write_file(folder / "cut.h5", read_file(folder / "two.h5").substr(0, 1000));
+  CHECK_CONTAINS(error("cut.h5"), "cut.h5");
+  write_file(folder / "zeros.h5", "\x89HDF\r\n\x1a\n" + std::string(4000, '\0'));
+  CHECK_CONTAINS(error("zeros.h5"), "zeros.h5");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_appended_reads_back) {
+  const TemporaryFolder folder;
+  for (const std::size_t bytes : {2, 4})
+    for (const auto compression : {h5::Compression::none, h5::Compression::gzip}) {
+      const auto path = folder / (std::to_string(bytes) + (compression == h5::Compression::gzip ? "z.h5" : ".h5"));
+      std::vector<std::uint32_t> expected;
+      {
+        h5::File file = h5::File::create(path);
+        {
+          h5::Integers tokens = file.create_integers("tokens", bytes, compression);
+          for (const std::size_t n : {std::size_t{1}, std::size_t{100'000}, std::size_t{0}, std::size_t{65'536}}) {
+            std::vector<std::uint32_t> more(n);
+            for (std::size_t i = 0; i < n; ++i) more[i] = static_cast<std::uint32_t>((expected.size() + i) % 60'000);
+            tokens.append(more);
+            expected.insert(expected.end(), more.begin(), more.end());
+          }
+        }
+        file.close();
+      }
+      BOOST_TEST((tokens_of(path) == expected));
+      BOOST_TEST(open_token_file(path)->largest_possible() == (bytes == 2 ? 65535u : 4294967295u));
+    }
+}

@@ -1,0 +1,167 @@
+// Questions with choices: the losses by which fsdp-evaluate chooses are those that it measures on the same tokens as data.
+#define BOOST_TEST_MODULE jobs.choices
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "data/token_writer.hpp"
+#include "jobs/job.hpp"
+#include "support/files.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+struct Question {
+  std::string context;
+  std::vector<std::string> choices;
+  std::size_t answer;
+};
+
+/// Bytes are its tokens. Spaces at the end of a context, characters of several bytes, contexts longer than the model.
+const std::vector<Question> questions = {
+    {"In the beginning", {" God", " the earth and the heaven", "x"}, 0},
+    {"In the beginning ", {"God", "was the word"}, 1},
+    {"and the", {" earth", " h\u00e9aven", "\U0001f600\U0001f600"}, 2},
+    {"the heaven and the earth. In the beginning God created the heaven and the earth. In the", {" beginning", " end"}, 0},
+    {"G", {"od created", "old", "reat", "o"}, 3},
+    {"created", {" the heaven", " the heaven and the earth. In the beginning God"}, 1}};
+
+json evaluate(const fs::path& folder, int np, const std::string& line) {
+  const Outcome outcome = run(folder, mpirun(np, "fsdp-evaluate", split(line + " --json")));
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  return json::parse(outcome.output.substr(outcome.output.find('{')));
+}
+
+/// The sum of losses of all bytes but the first.
+double loss_of(const fs::path& folder, const std::string& text) {
+  if (text.size() < 2) return 0;
+  std::vector<std::uint16_t> tokens;
+  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  fsdp::write_token_file(folder / "one.bin", tokens);
+  const json found = evaluate(folder, 1, "saves one.bin --tokens-per-sample 64");
+  return found["loss"].get<double>() * found["tokens"].get<double>();
+}
+
+std::size_t least(const std::vector<double>& values) {
+  return static_cast<std::size_t>(std::min_element(values.begin(), values.end()) - values.begin());
+}
+
+std::size_t characters(std::string text) {
+  text.erase(0, text.find_first_not_of(' '));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+/// A model that has seen a little text.
+fs::path trained_model() {
+  const auto folder = fresh_folder();
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "In the beginning God created the heaven and the earth. ";
+  write_file(folder / "text", text);
+  BOOST_TEST_REQUIRE(run(folder, {FSDP_BIN "/fsdp-tokenize", "text", "--out", "train.bin"}).code == 0);
+  const Outcome trained =
+      run(folder, mpirun(2, "fsdp-train",
+                         split("train.bin --arch gpt2 --vocab-size 256 --decoder-layers 2 --decoder-embed-dim 48 "
+                               "--decoder-attention-heads 4 --tokens-per-sample 64 --batch-size 4 --lr 3e-3 --max-update 12 "
+                               "--save-dir saves")));
+  BOOST_TEST_REQUIRE(trained.code == 0, trained.output);
+  return folder;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_choice_with_the_least_loss) {
+  const fs::path folder = trained_model();
+  std::string lines;
+  double right = 0, per_token = 0, per_character = 0;
+  for (const Question& question : questions) {
+    lines += json{{"context", question.context}, {"choices", question.choices}, {"answer", question.answer}}.dump() + "\n\n";
+    std::vector<double> all, by_token, by_character;
+    for (const std::string& choice : question.choices) {
+      // Of what does not fit into 64 tokens and a target, the end counts.
+      const std::string whole = question.context + choice;
+      const std::string seen = whole.size() > 65 ? whole.substr(whole.size() - 65) : whole;
+      const bool ends_in_space = question.context.back() == ' ';
+      const std::size_t tokens = choice.size() + (ends_in_space ? 1 : 0);  // the space is the choice's
+      const double loss = loss_of(folder, seen) - loss_of(folder, seen.substr(0, seen.size() - tokens));
+      all.push_back(loss);
+      by_token.push_back(loss / static_cast<double>(tokens));
+      by_character.push_back(loss / static_cast<double>(characters(choice)));
+    }
+    right += least(all) == question.answer;
+    per_token += least(by_token) == question.answer;
+    per_character += least(by_character) == question.answer;
+  }
+  BOOST_TEST(right != per_token);  // the questions tell them apart
+  write_file(folder / "questions.jsonl", lines);
+  const double n = static_cast<double>(questions.size());
+  for (const auto& [np, B] : {std::pair<int, int>{1, 8}, {1, 1}, {2, 3}, {3, 8}}) {
+    const json found = evaluate(folder, np, "saves --multiple-choice questions.jsonl --batch-size " + std::to_string(B));
+    BOOST_TEST(found["questions"] == questions.size());
+    BOOST_TEST(found["acc"].get<double>() == right / n);
+    BOOST_TEST(found["acc_per_token"].get<double>() == per_token / n);
+    BOOST_TEST(found["acc_norm"].get<double>() == per_character / n);
+    BOOST_TEST(found["acc_stderr"].get<double>() == std::sqrt(right / n * (1 - right / n) / (n - 1)),
+               boost::test_tools::tolerance(1e-12));
+  }
+  const Outcome table = run(folder, mpirun(2, "fsdp-evaluate", split("saves --multiple-choice questions.jsonl")));
+  BOOST_TEST(table.says("6 questions of questions.jsonl"), table.output);
+  BOOST_TEST(table.says("acc_norm       likeliest per character"), table.output);
+
+  // llm.c's form of the same questions, but for those with a space at the end, whose context is cut there.
+  std::string words;
+  const auto put = [&](std::size_t word) { words += {static_cast<char>(word & 255), static_cast<char>(word >> 8)}; };
+  const auto put_tokens = [&](const std::string& text) {
+    put(text.size());
+    for (const char c : text) put(static_cast<unsigned char>(c));
+  };
+  std::size_t number = 0;
+  for (const Question& question : questions) {
+    const std::size_t begin = words.size();
+    for (const std::size_t word : {std::size_t{65535}, std::size_t{0}, number++, question.answer, question.choices.size()})
+      put(word);
+    const bool ends_in_space = question.context.back() == ' ';
+    put_tokens(ends_in_space ? question.context.substr(0, question.context.size() - 1) : question.context);
+    for (const std::string& choice : question.choices) put_tokens(ends_in_space ? " " + choice : choice);
+    const std::size_t bytes = words.size() - begin;
+    words[begin + 2] = static_cast<char>(bytes & 255), words[begin + 3] = static_cast<char>(bytes >> 8);
+  }
+  std::string file(1024, '\0');
+  const std::int32_t header[] = {20240522, 1, static_cast<std::int32_t>(questions.size())};
+  std::memcpy(file.data(), header, sizeof header);
+  write_file(folder / "questions.bin", file + words);
+  const json found = evaluate(folder, 2, "saves --multiple-choice questions.bin");
+  BOOST_TEST(found["acc"].get<double>() == right / n);
+  BOOST_TEST(found["acc_per_token"].get<double>() == per_token / n);
+  BOOST_TEST(!found.contains("acc_norm"));
+
+  // What is wrong is said, by every rank's exit status, and once.
+  const auto refused = [&](const std::string& name, const std::string& contents, const std::string& why,
+                           const std::string& more = "") {
+    write_file(folder / name, contents);
+    const Outcome outcome = run(folder, mpirun(2, "fsdp-evaluate", split("saves --multiple-choice " + name + more)));
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    BOOST_TEST(outcome.times_said(why) == 1u, outcome.output);
+  };
+  const std::string good = lines.substr(0, lines.find('\n') + 1);
+  refused("bad.jsonl", good + "no json\n", "bad.jsonl:2: no JSON object");
+  refused("bad.jsonl", R"({"choices":["a","b"],"answer":0})", "bad.jsonl:1: no context");
+  refused("bad.jsonl", R"({"context":"","choices":["a","b"],"answer":0})", "bad.jsonl:1: a context without tokens");
+  refused("bad.jsonl", R"({"context":"a","choices":["a"],"answer":0})", "bad.jsonl:1: no two choices");
+  refused("bad.jsonl", R"({"context":"a","choices":["a",""],"answer":0})", "bad.jsonl:1: a choice that adds no token");
+  refused("bad.jsonl", R"({"context":"a","choices":["a",7],"answer":0})", "bad.jsonl:1: a choice that is no text");
+  refused("bad.jsonl", R"({"context":"a","choices":["a","b"],"answer":2})", "bad.jsonl:1: no answer from 0 to 1");
+  refused("bad.jsonl", "\n\n", "no questions in bad.jsonl");
+  refused("long.jsonl", R"({"context":"a","choices":["a","123456789"],"answer":0})",
+          "has a choice of 9 tokens (a sequence has 8)", " --tokens-per-sample 8");
+  refused("cut.bin", (file + words).substr(0, 1100), "it is cut");
+  refused("more.bin", file + words + "ab", "2 bytes follow its examples");
+  refused("bad.jsonl", good, "DATA and --multiple-choice are both given", " --data train.bin");
+  const Outcome neither = run(folder, mpirun(2, "fsdp-evaluate", split("saves")));
+  BOOST_TEST(neither.code == 2);
+  BOOST_TEST(neither.says("MODEL and DATA, or MODEL and --multiple-choice FILE, are needed"), neither.output);
+}
