@@ -171,9 +171,9 @@ std::string bench_generate(const BenchOptions& options, Communicator& world, Dev
     text += format(
         "transformers {}, in turn with ours: prompts {:.1f} tokens/s (ours {:.2f} times as fast), answers {:.1f} tokens/s "
         "(ours {:.2f} times)\n",
-        torch->torch_version(), their_prompt_rate, prompt_rate / their_prompt_rate, their_answer_rate,
+        torch->version(), their_prompt_rate, prompt_rate / their_prompt_rate, their_answer_rate,
         answer_rate / their_answer_rate);
-    json["transformers"] = {{"version", torch->torch_version()},
+    json["transformers"] = {{"version", torch->version()},
                             {"prompt_tokens_per_second", their_prompt_rate},
                             {"answer_tokens_per_second", their_answer_rate}};
   }

@@ -228,7 +228,7 @@ void TokenizeJob::run_part(TokenWriter& writer, std::uint64_t begin, std::option
   if (text_.is_of_files()) all = static_cast<double>(text_.size());
   ProgressBar bar("tokenizing", ProgressBar::Unit::bytes);
   const auto show = [&](double done) {
-    if (all) bar.update(done, *all);
+    if (all && done < *all) bar.update(done, *all);
   };
   ParallelEncoder encoder(tokenizer_, output_.threads, [&](EncodedPiece piece) {
     if (piece.replaced > 0 && replaced_ == 0) first_replaced_ = at_ + piece.first_replaced;

@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(lines_of_json_in_every_format) {
   write_file(folder / "a.jsonl", lines + "\n  \r\n");
   tokenize(at + "/a.jsonl --tokenizer " + tokenizer_file + " --out " + at + "/t.bin");
   BOOST_TEST(tokens_of(folder / "t.bin") == expected, boost::test_tools::per_element());
-  for (const std::string format :
+  for (const std::string& format :
        {"llm.c --out " + at + "/e.bin", "megatron --out " + at + "/e", "hdf5 --out " + at + "/e.h5"}) {
     tokenize(at + "/a.jsonl --append-eos --threads 3 --tokenizer " + tokenizer_file + " --format " + format);
     const auto tokens = open_token_file(format.substr(format.find(at)));
