@@ -100,7 +100,7 @@ ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokeni
   if (jinja.empty())
     throw UserError(
         format("{} has no chat template (no chat_template.jinja, and no \"chat_template\" in tokenizer_config.json: it was not "
-               "trained on conversations, or they are not said); use --prompt",
+               "trained on conversations, or its folder does not say how they are written); use --prompt",
                model.string()));
   ChatTemplate chat(jinja);
   if (!tokenizer.find(chat.end()))

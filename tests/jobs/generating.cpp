@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
   }
   const Outcome text =
       run(folder, mpirun(2, "fsdp-generate", split("saves --temperature 0 --max-new-tokens 9 --prompts prompts.txt")));
-  BOOST_TEST(text.says("--- prompt 1\nall work and no\n--- prompt 2\nno play makes \n--- prompt 3\njack a dull b\n"),
+  BOOST_TEST(text.says("--- prompt 1\nall work and n\n--- prompt 2\nno play makes \n--- prompt 3\njack a dull b\n"),
              text.output);
 
   // What ends a text, and what is said of it.
