@@ -228,9 +228,9 @@ void require_read(const OptionTable& table, std::string_view what) {
                                                            {"cpu-offload", "step"},
                                                            {"offload-optimizer", "step"},
                                                            {"offload-params", "step"},
-                                                            {"python", "optimizer checkpoint generate tokenize"},
-                                                            {"tokenizer", "tokenize"},
-                                                            {"text", "tokenize"},
+                                                           {"python", "optimizer checkpoint generate tokenize"},
+                                                           {"tokenizer", "tokenize"},
+                                                           {"text", "tokenize"},
                                                            {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)
     if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
@@ -240,8 +240,8 @@ void require_read(const OptionTable& table, std::string_view what) {
 
 /// Throws UserError.
 void check(const OptionTable& table, const BenchOptions& o) {
-  constexpr std::array<std::string_view, 8> all = {"gemm",      "attention",  "step",    "collectives",
-                                                    "optimizer", "checkpoint", "generate", "tokenize"};
+  constexpr std::array<std::string_view, 8> all = {"gemm",      "attention",  "step",     "collectives",
+                                                   "optimizer", "checkpoint", "generate", "tokenize"};
   if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
   require_read(table, o.what);
   if (o.what == "optimizer" && o.device == DeviceChoice::cuda)
@@ -298,10 +298,11 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.choice<std::string>("optimizer", options.optimizer, std::move(names), "optimizer: this one").unset("all");
   add_state_type_option(table, options.sharding.optimizer.state_type);
   table
-      .path("python", "FILE", options.python,
-            "optimizer, checkpoint: a Python with torch, whose fused AdamW or distributed checkpoints take turns with ours on "
-            "tensors of the same sizes; generate: one with transformers, too, whose generate() does; tokenize: one with Hugging "
-            "Face's tokenizers")
+      .path(
+          "python", "FILE", options.python,
+          "optimizer, checkpoint: a Python with torch, whose fused AdamW or distributed checkpoints take turns with ours on "
+          "tensors of the same sizes; generate: one with transformers, too, whose generate() does; tokenize: one with Hugging "
+          "Face's tokenizers")
       .unset("no comparison; tokenize: that of the environment variable FSDP_PYTHON, or python3, where it has them");
   table.path(
       "save-dir", "DIR", options.save_dir,
@@ -337,7 +338,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
     return kind == DeviceKind::cuda ? bench_collectives_of_gpus(options, world, *device)
                                     : bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
   throw CollectiveError(format("'{}' is not a measurement (gemm, attention, step, collectives, optimizer, checkpoint, "
-                                 "generate and tokenize are); see fsdp-bench --help",
+                               "generate and tokenize are); see fsdp-bench --help",
                                options.what),
                         0, true, exit_code::wrong_use);
 }

@@ -153,7 +153,7 @@ std::vector<Question> read_questions(const std::filesystem::path& path, const To
   if (file.size() >= sizeof magic) file.read(0, &magic, sizeof magic);
   if (magic != llmc_magic && !tokenizer)
     throw UserError(
-        "there is no tokenizer for the questions (they are texts, and none lies beside the model); give --tokenizer");
+        "there is no tokenizer for the questions (they are texts, and none lies beside the model); give `tokenizer`");
   std::vector<Question> questions = magic == llmc_magic ? LlmCQuestions(file).read() : read_json_lines(path, *tokenizer);
   if (questions.empty())
     throw UserError(format("no questions in {} (all of its lines are empty); write one in each line", path.string()));

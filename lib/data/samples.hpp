@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-/// Where sequences may be cut, in fairseq's words (--sample-break-mode): after so many tokens, wherever that is; only between
+/// Where sequences may be cut, in fairseq's words (sample_break_mode): after so many tokens, wherever that is; only between
 /// documents, of which a sequence holds as many as fit; or at each document's end, one to a sequence. A document that is longer
 /// than a sequence takes several.
 enum class BreakMode { none, complete, eos };

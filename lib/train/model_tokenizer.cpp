@@ -11,7 +11,8 @@ void add_model_tokenizer_option(OptionTable& table, std::string& name) {
   table
       .text("tokenizer", "NAME", name,
             "the model's tokenizer: tokenizer.json, tokenizer.model, a folder with one of them, or bytes")
-      .unset("the one in MODEL's folder, or bytes if the model has 256 tokens");
+      .unset("the one in MODEL's folder, or bytes if the model has 256 tokens")
+      .sets("tokenizer");
 }
 
 std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const std::filesystem::path& model,
