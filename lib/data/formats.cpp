@@ -26,7 +26,7 @@ const TokenFormat& (*const formats[])() = {llmc_tokens, indexed_tokens, hdf5_tok
 UserError of_another_kind(const fs::path& path, std::string_view beginning) {
   constexpr std::pair<std::string_view, const char*> kinds[] = {
       {"\x93NUMPY", "an array of numpy"},
-      {"TNTIDX", "the index of an old data set of fairseq, of --dataset-impl cached or lazy; only mmap is read"},
+      {"TNTIDX", "the index of an old data set of fairseq; of its implementations only mmap is read"},
       {"\x1f\x8b", "compressed by gzip"},
       {"\x28\xb5\x2f\xfd", "compressed by zstd"},
       {"PK\x03\x04", "a zip archive, as torch.save and numpy.savez make"},

@@ -1,4 +1,4 @@
-// Data sets that are read side by side, each with its share of the sequences, as --data a.bin:0.7,b.bin:0.3 asks for.
+// Data sets that are read side by side, each with its share of the sequences, as "a.bin:0.7,b.bin:0.3" asks for.
 #pragma once
 
 #include <cstddef>

@@ -90,7 +90,7 @@ std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
   if (paths.empty())
     throw UserError(
         format("'{0}' has no {1}.bin beside its dict.txt (it is a folder of fairseq-preprocess without that split; those of "
-               "pairs of languages are not read); preprocess with --only-source and --{1}pref, or name a file",
+               "pairs of languages are not read); preprocess one language with that split, or name a file",
                folder.string(), name));
   return paths;
 }
