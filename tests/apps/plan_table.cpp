@@ -213,7 +213,7 @@ BOOST_AUTO_TEST_CASE(a_plan_for_gpus) {
     BOOST_TEST(there.gemm == 32u << 20);
     BOOST_TEST(there.context == 3ul << 29);
     BOOST_TEST(here.context == 0u);
-    BOOST_TEST(here.batch == 2u * 8 * 4);  // inputs and targets of a sequence of 8
+    BOOST_TEST(here.batch == 2u * 2 * 8 * 4);  // of two updates: inputs and targets of a sequence of 8
     BOOST_TEST(here.total() == here.plan + here.staging + here.gemm + here.batch);
     BOOST_TEST(there.total() == there.plan + there.staging + there.gemm + there.context);
     for (const BufferRole role : {BufferRole::parameters, BufferRole::gradients, BufferRole::optimizer_state,

@@ -218,7 +218,7 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_run_of_its_own) {
   CHECK_CONTAINS(printed, "\ntotal-batch-size = 24\n");
   CHECK_CONTAINS(printed, "\n# update-freq = 6 (follows from the others)\n");
   CHECK_CONTAINS(printed, "\n# total-num-update = 7 (follows from the others)\n");
-  CHECK_CONTAINS(printed, "\n# valid = (no validation)\n");
+  CHECK_CONTAINS(printed, "\n# valid = (the split valid, if DATA is a data-bin folder that has it; else no validation)\n");
   write_file(file, printed);
   const auto again = parse({"--config", file.c_str()}, 4).options;
   BOOST_CHECK(to_json(again) == to_json(parse({arguments.begin(), arguments.end() - 1}, 4).options));
