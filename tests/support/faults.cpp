@@ -254,7 +254,14 @@ int dnnl_sgemm(char trans_a, char trans_b, long m, long n, long k, float alpha, 
                long ldb, float beta, float* c, long ldc) {
   NEXT(dnnl_sgemm);
   constexpr int out_of_memory = 1;
-  if (count("product", settings().below) == Fault::error) return out_of_memory;
+  switch (count("product", settings().below)) {
+    case Fault::error:
+      return out_of_memory;
+    case Fault::death:
+      die();
+    case Fault::none:
+      break;
+  }
   return real(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 int mkdir(const char* path, mode_t mode) noexcept {
