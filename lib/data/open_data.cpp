@@ -75,6 +75,10 @@ std::vector<fs::path> files_like(const std::string& pattern) {
     throw UserError(format("'{}' cannot be looked for (a folder cannot be read); check its permissions", pattern));
   if (paths.empty()) throw UserError(format("no file matches '{}' (there is nothing to read); check the pattern", pattern));
   std::sort(paths.begin(), paths.end());
+  const std::vector<fs::path> all = paths;
+  std::erase_if(paths, [&](const fs::path& path) {  // NAME.bin and NAME.idx are one data set
+    return path.extension() == ".idx" && std::binary_search(all.begin(), all.end(), fs::path(path).replace_extension(".bin"));
+  });
   return paths;
 }
 

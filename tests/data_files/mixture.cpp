@@ -159,6 +159,18 @@ BOOST_AUTO_TEST_CASE(folders) {
   BOOST_TEST(valid_data_of(folder.string()).value() == folder.string());
 }
 
+BOOST_AUTO_TEST_CASE(a_pattern_reads_both_files_of_a_data_set_once) {
+  const Three data;
+  for (const char* name : {"m1", "m2"}) {
+    const auto writer = make_indexed_writer(data.folder / name, 300);
+    writer->add(std::vector<TokenId>{1, 2, 3});
+    writer->finish();
+  }
+  BOOST_TEST(open_tokens(data.path("m*"))->size() == 6u);
+  BOOST_TEST(open_tokens(data.path("m*.idx"))->size() == 6u);
+  BOOST_TEST(open_tokens(data.path("m1.*"))->size() == 3u);
+}
+
 BOOST_AUTO_TEST_CASE(names_that_mean_nothing) {
   const Three data;
   const auto a = data.path("a"), b = data.path("b");
