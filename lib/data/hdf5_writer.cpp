@@ -1,13 +1,10 @@
-#include <cerrno>
-#include <cstring>
 #include <optional>
+#include <utility>
 
 #include <unistd.h>
 
-#include "base/error.hpp"
-#include "base/format.hpp"
+#include "data/output_place.hpp"
 #include "data/token_writer.hpp"
-#include "files/input_file.hpp"
 #include "files/output_file.hpp"
 #include "h5/h5.hpp"
 
@@ -20,16 +17,8 @@ namespace fs = std::filesystem;
 class Hdf5Writer : public TokenWriter {
  public:
   Hdf5Writer(const fs::path& path, std::size_t token_bytes) : path_(path) {
-    if (const PathKind kind = kind_of(path); kind == PathKind::folder || kind == PathKind::other)
-      throw UserError(format("cannot write '{}' (it is there and not a plain file); choose another name", path.string()));
-    const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
-    if (::access(folder.c_str(), W_OK | X_OK) != 0)
-      throw UserError(format("cannot write '{}' ({}); give a path in a folder that exists and can be written", path.string(),
-                             std::strerror(errno)));
-    if (kind_of(temporary()) == PathKind::file) {
-      OutputFile(temporary(), OutputFile::Open::existing).lock();  // unless its process lives
-      check_errno(::unlink(temporary().c_str()) == 0, "remove " + temporary().string());
-    }
+    require_place(path);
+    remove_left_over(temporary());
     file_.emplace(h5::File::create(temporary()));
     tokens_.emplace(file_->create_integers("tokens", token_bytes, h5::Compression::gzip));
     buffer_.reserve(piece);

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -9,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "data/indexed_format.hpp"
+#include "data/output_place.hpp"
 #include "data/token_writer.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
@@ -84,16 +83,9 @@ class IndexedWriter : public TokenWriter {
       kept_ = true;
     } else {
       for (const fs::path& target : {data_path_, index_path_}) {
-        if (const PathKind kind = kind_of(target); kind == PathKind::folder || kind == PathKind::other)
-          throw UserError(format("cannot write '{}' (it is there and not a plain file); choose another name", target.string()));
-        if (kind_of(temporary(target)) == PathKind::file) {
-          OutputFile(temporary(target), OutputFile::Open::existing).lock();  // unless its process lives
-          check_errno(::unlink(temporary(target).c_str()) == 0, "remove " + temporary(target).string());
-        }
+        require_place(target);
+        remove_left_over(temporary(target));
       }
-      if (const fs::path folder = folder_of(data_path_); ::access(folder.c_str(), W_OK | X_OK) != 0)
-        throw UserError(format("cannot write '{}' ({}); give a path in a folder that exists and can be written",
-                               data_path_.string(), std::strerror(errno)));
     }
     data_.emplace(temporary(data_path_), 0, data_bytes);
     index_.emplace(temporary(index_path_), indexed::megatron_header_bytes, index_bytes);

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "data/llmc_format.hpp"
+#include "data/output_place.hpp"
 #include "data/token_writer.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
@@ -17,25 +18,6 @@
 namespace fsdp {
 
 namespace {
-
-/// Throws UserError unless a file of this name can be made.
-void require_place(const std::filesystem::path& path) {
-  const auto refuse = [&](const char* why) {
-    return UserError(
-        format("cannot write '{}' ({}); give a path in a folder that exists and can be written", path.string(), why));
-  };
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) throw refuse(std::strerror(errno));
-  switch (kind_of(path)) {
-    case PathKind::folder:
-      throw refuse("it is a folder");
-    case PathKind::other:
-      throw UserError(format("cannot write '{}' (it is there and not a plain file); choose another name", path.string()));
-    case PathKind::file:
-    case PathKind::missing:
-      break;
-  }
-}
 
 /// train.bin, 3: train_000003.bin
 std::filesystem::path shard_path(const std::filesystem::path& path, std::size_t shard) {
