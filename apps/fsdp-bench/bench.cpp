@@ -106,7 +106,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   executor.publish_parameters();
   const std::optional<double> peak = gemm_peak(options.sharding.types.parameter, device, stream, world);
 
-  const std::size_t V = sharded.model().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
+  const std::size_t V = sharded.transformer().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
   const BatchReader random_tokens = random_batches({B, T}, V, world.rank());
   std::uint64_t updates = 0;
   const SilentMesh silent(sharded.mesh());
@@ -142,7 +142,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     });
   }
   const double step_s = median(seconds), rate = static_cast<double>(tokens) / step_s;
-  const double flops = sharded.model().flops_per_token(T) * rate;
+  const double flops = sharded.transformer().flops_per_token(T) * rate;
   const char* exposed = options.comm_thread || on_gpu ? "waiting" : "collectives";
   std::vector<std::pair<const char*, double>> parts;  // of a GPU, whose kernels are not told apart, only while it is recorded
   if (!on_gpu) parts = {{"GEMM", times.gemm}, {"attention", times.attention}};

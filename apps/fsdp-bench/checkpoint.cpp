@@ -270,7 +270,7 @@ class CheckpointBench {
     world_.barrier();
     const Timer timer;
     sharded_.executor().run_update(
-        random_batches(options_.sharding.batch, sharded_.model().config().vocab_size, world_.rank()),
+        random_batches(options_.sharding.batch, sharded_.transformer().config().vocab_size, world_.rank()),
         {.update = ++updates_,
          .learning_rate = 1e-4,
          .clip_norm = 1.0,
@@ -283,7 +283,7 @@ class CheckpointBench {
   CheckpointHeader header() const {
     const Layout& layout = sharded_.layout();
     CheckpointHeader header;
-    header.config = sharded_.model().config();
+    header.model = sharded_.transformer().config();
     header.progress.update = updates_;
     header.strategy = std::string(sharded_.placement().name);
     header.world_size = world_.size();

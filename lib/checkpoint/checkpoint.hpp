@@ -15,6 +15,7 @@
 #include "checkpoint/model_format.hpp"
 #include "checkpoint/read_plan.hpp"
 #include "checkpoint/save_folder.hpp"
+#include "checkpoint/stored_model.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
 #include "data/position.hpp"
@@ -39,7 +40,7 @@ struct Progress {
 
 /// What a checkpoint says of itself, whatever reads it.
 struct CheckpointHeader {
-  TransformerConfig config;
+  StoredModel model;
   Progress progress;
   std::string strategy;         // "full"
   int world_size = 1;           // ranks that wrote; each rank file holds the slices that its rank owns exactly once

@@ -48,12 +48,12 @@ class ConsolidatedFile final : public TensorSource {
     const auto config = parse_json(file_.read_text("config"));
     if (config.is_discarded())
       throw DamagedError(format("{} is damaged (its configuration is not JSON); consolidate again", path.string()));
-    config_ = config_from_json(config);
-    config_.validate();
+    model_ = StoredModel::read(config, path.string());
     if (file_.has_attribute("states")) states_ = stored::read_states(file_);
   }
 
-  const TransformerConfig& config() const override { return config_; }
+  const TransformerConfig& config() const override { return model_.transformer(description()); }
+  StoredModel model() const override { return model_; }
   std::vector<std::string> names() const override { return file_.dataset_names("/"); }
   std::vector<std::string> states() const override { return states_; }
   bool has_state(const std::string& state, const std::string& name) const override {
@@ -77,7 +77,7 @@ class ConsolidatedFile final : public TensorSource {
 
   fs::path path_;
   h5::File file_;
-  TransformerConfig config_;
+  StoredModel model_;
   std::vector<std::string> states_ = {parameters_state};
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };
@@ -93,7 +93,7 @@ void lay_out(const CheckpointReader& source, const ConsolidateOptions& options, 
   file.write_integer("format_version", stored::version);
   file.write_text("version", source.header().version);
   stored::write_progress(file, source.header().progress);
-  file.write_text("config", json_text(config_to_json(source.config()), 2));
+  file.write_text("config", json_text(source.model().to_json(), 2));
   stored::write_states(file, states);
   if (states.size() > 1) file.write_text("optimizer", source.header().optimizer);
   for (WrittenTensor& tensor : model.tensors)

@@ -233,7 +233,7 @@ constexpr std::size_t longest_kept_file = std::size_t{256} << 20;
 /// Adds what the folder says of special tokens to `config`, and copies its files.
 void take_from_model_folder(const CheckpointReader& source, const fs::path& model, json& config, Consolidated& done) {
   const fs::path folder = source.header().model_folder;
-  if (folder.empty()) return;
+  if (folder.empty() || !source.model().is_transformer()) return;
   const auto copy_by_hand = [&](const std::string& why) {
     done.warnings.push_back(
         format("no tokenizer files were copied from {}, where the model came from ({}): copy those that fit beside config.json",
@@ -262,7 +262,7 @@ void take_from_model_folder(const CheckpointReader& source, const fs::path& mode
 
 void finish(const CheckpointReader& source, const ConsolidateOptions& options, const WrittenModel& model, Consolidated& done) {
   for (const char* name : {"model", "optimizer"}) write_file_index(model, name);
-  json config = config_to_json(source.config());
+  json config = source.model().to_json();
   // Version 5 of transformers reads the first, older ones the second; without ids they would take those of GPT-2's vocabulary.
   config["dtype"] = config["torch_dtype"] = options.type == DType::f32    ? "float32"
                                             : options.type == DType::bf16 ? "bfloat16"

@@ -35,7 +35,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     const CheckpointHeader& header = index_.header;
     if (index_.save_id != marker_.save_id || static_cast<std::size_t>(header.world_size) + 1 != marker_.files.size())
       damaged(path, "it is not of the same save as the other files");
-    const std::vector<Parameter> parameters = list_parameters(header.config).parameters;
+    const std::vector<Parameter> parameters = header.model.parameters();
     const Layout layout(parameters, header.units, header.shards);
     tensors_.resize(parameters.size());
     for (std::size_t p = 0; p < parameters.size(); ++p) {
@@ -56,7 +56,8 @@ class ShardedCheckpoint final : public CheckpointReader {
   }
   const CheckpointHeader& header() const override { return index_.header; }
   std::vector<std::string> states() const override { return index_.states; }
-  const TransformerConfig& config() const override { return index_.header.config; }
+  const TransformerConfig& config() const override { return index_.header.model.transformer(description()); }
+  StoredModel model() const override { return index_.header.model; }
   std::vector<std::string> names() const override {
     std::vector<std::string> all;
     for (const Tensor& tensor : tensors_) all.push_back(tensor.name);

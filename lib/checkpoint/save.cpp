@@ -348,7 +348,7 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
   }
   job_.reset(new Job{Names(save_dir, header.progress.update),
                      {header, {}, 0},
-                     list_parameters(header.config).parameters,
+                     header.model.parameters(),
                      layout,
                      world,
                      compression,

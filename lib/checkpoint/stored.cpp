@@ -238,7 +238,7 @@ void write_index_attributes(h5::Node& node, const Index& index) {
   node.write_integer("flat_alignment", flat_alignment);
   node.write_text("optimizer", header.optimizer);
   write_states(node, index.states);
-  node.write_text("config", json_text(config_to_json(header.config), 2));
+  node.write_text("config", json_text(header.model.to_json(), 2));
   node.write_text("options", header.options_json);
   if (!header.arithmetic.empty()) node.write_text("arithmetic", header.arithmetic);
   if (!header.model_folder.empty()) node.write_text("model_folder", header.model_folder);
@@ -266,9 +266,8 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   const json config = parse_json(node.read_text("config"));
   if (config.is_discarded())
     throw UserError(format("{} holds no model configuration (it is not JSON); use another checkpoint", name));
-  header.config = config_from_json(config);
-  header.config.validate();
-  header.units = units_from_json(parse_json(node.read_text("units")), list_parameters(header.config).parameters.size());
+  header.model = StoredModel::read(config, name);
+  header.units = units_from_json(parse_json(node.read_text("units")), header.model.parameters().size());
   if (header.units.empty())
     throw UserError(
         format("{} describes units that do not cover its model once (it is damaged); use another checkpoint", name));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/stored_model.hpp"
 #include "files/sealed_file.hpp"
 #include "fsdp/shard_state.hpp"
 #include "nn/config.hpp"
@@ -18,7 +19,9 @@ namespace fsdp {
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
+  /// Of a transformer; throws UserError where the source holds another model.
   virtual const TransformerConfig& config() const = 0;
+  virtual StoredModel model() const { return config(); }
   /// Names of all tensors stored.
   virtual std::vector<std::string> names() const = 0;
   /// parameters_state, and those of the optimizer that are stored beside them: "exp_avg".

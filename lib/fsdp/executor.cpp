@@ -26,9 +26,13 @@ std::size_t batches_of(const Plan& plan) {
   return count;
 }
 
+std::size_t bytes_of_batch(const Plan& plan) {
+  return plan.buffers[static_cast<std::size_t>(plan.inputs)].bytes + plan.buffers[static_cast<std::size_t>(plan.targets)].bytes;
+}
+
 }  // namespace
 
-Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape,
+Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape,
                    const OptimizerOptions& optimizer, Device& device, Buffer arena, Buffer slots, Buffer host, const Mesh& mesh,
                    ExecutorOptions options)
     : model_(model),
@@ -44,7 +48,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       host_(std::move(host)),
       weights_(model.parameters().size(), nullptr),
       gradients_(model.parameters().size(), nullptr),
-      tokens_(device.allocate_staging(batches_of(plan) * 2 * shape.rows() * sizeof(std::int32_t))),
+      tokens_(device.allocate_staging(batches_of(plan) * bytes_of_batch(plan))),
       sums_(device.allocate_staging(sizeof(UpdateSums))),
       rows_(device.allocate_staging(plan.decoding.empty() ? 0 : 3 * shape.rows() * sizeof(std::int32_t))),
       events_(std::max({plan.update.size(), plan.evaluation.size(), plan.decoding.size(), plan.publish.size()})) {
@@ -220,9 +224,10 @@ std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
 std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
   wait_for_streams();
   const Operation& op = plan_.update[operation];
-  const std::size_t n = shape_.rows() * model_.config().width;
+  const std::size_t bytes = plan_.buffers[static_cast<std::size_t>(op.writes[0].buffer)].bytes;
   bool finite = true;
   with_element(types().parameter, [&]<class E>() {
+    const std::size_t n = bytes / sizeof(E);
     view_of(op.writes[0], n * sizeof(E), op.stream).visit<E>(0, n, [&](const E* x, std::size_t count) {
       finite = finite && std::all_of(x, x + count, [](E value) { return std::isfinite(static_cast<float>(value)); });
     });
@@ -474,11 +479,12 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   const auto tokens = [&](const Location& place) { return at<std::int32_t>(place); };
   switch (op.kind) {
     case OperationKind::read_batch: {
-      const std::size_t R = shape_.rows(), batch = static_cast<std::size_t>(op.micro_batch);
-      auto* const inputs = reinterpret_cast<std::int32_t*>(tokens_.data()) + batch * 2 * R;
-      read(batch, inputs, inputs + R);
-      s.copy(tokens(op.writes[0]), inputs, R * sizeof(std::int32_t));
-      return s.copy(tokens(op.writes[1]), inputs + R, R * sizeof(std::int32_t));
+      const std::size_t inputs = plan_.buffers[static_cast<std::size_t>(plan_.inputs)].bytes,
+                        all = bytes_of_batch(plan_), batch = static_cast<std::size_t>(op.micro_batch);
+      std::byte* const memory = tokens_.data() + batch * all;
+      read(batch, reinterpret_cast<std::int32_t*>(memory), reinterpret_cast<std::int32_t*>(memory + inputs));
+      s.copy(tokens(op.writes[0]), memory, inputs);
+      return s.copy(tokens(op.writes[1]), memory + inputs, all - inputs);
     }
     case OperationKind::release:  // what takes the slot next waits for it
       return;

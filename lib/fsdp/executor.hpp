@@ -21,7 +21,7 @@
 #include "fsdp/layout.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/shard_state.hpp"
-#include "nn/transformer.hpp"
+#include "nn/model.hpp"
 #include "optim/optimizer.hpp"
 
 namespace fsdp {
@@ -80,7 +80,8 @@ struct DecodingStep {
   std::span<const std::int32_t> tokens, sequences, positions, wanted;
 };
 
-/// Fills inputs[R] and targets[R] of micro-batch `index` of the update.
+/// Fills inputs and targets of micro-batch `index` of the update: of a Transformer inputs[R] and targets[R], tokens. The
+/// elements of other models may be floats, in the same memory.
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
 struct ExecutorOptions {
@@ -93,7 +94,7 @@ class Executor {
  public:
   /// Takes the plan's memory: `arena` of plan.arena_bytes, `slots` of plan.slot_bytes, which the shard axis allocated, and
   /// `host` of plan.host_bytes, which Device::allocate_staging() gave. The other arguments must outlive it. Not collective.
-  Executor(Transformer& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
+  Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
            Device& device, Buffer arena, Buffer slots, Buffer host, const Mesh& mesh, ExecutorOptions options = {});
 
   /// What this rank owns of each unit: Layout::shard_numel() numbers, of UnitTypes::master and gradient, valid while this
@@ -208,7 +209,7 @@ class Executor {
     return {streams_.data(), plan_.host_bytes > 0 ? stream_count : 3};
   }
 
-  Transformer& model_;
+  const Model& model_;
   const Layout& layout_;
   const Plan& plan_;
   const BatchShape shape_;

@@ -56,19 +56,6 @@ std::string_view name_of(BufferRole role) {
   return names[static_cast<std::size_t>(role)];
 }
 
-ModelSizes model_sizes(const Transformer& model, BatchShape shape, DType type, const kernels::CacheShape& cache) {
-  return {model.blocks(),
-          shape.rows() * model.config().width * size_of(type),
-          model.saved_numel(shape, type) * sizeof(float),
-          model.kept_numel(shape, type) * sizeof(float),
-          std::max(model.scratch_numel(shape, type), cache.positions > 0 ? model.decoding_scratch_numel(cache, type) : 0) *
-              sizeof(float),
-          shape.rows() * sizeof(std::int32_t),
-          model.table_numel(std::max(shape.T, cache.positions)) * sizeof(float),
-          model.cache_numel(cache) * size_of(type),
-          model.parameters_by_stage()};
-}
-
 std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once) {
   // The most ones that a number up to `last` has.
   const auto most_ones = [](std::size_t last) {

@@ -12,7 +12,7 @@
 #include "fsdp/layout.hpp"
 #include "fsdp/placement.hpp"
 #include "kernels/update_sums.hpp"
-#include "nn/transformer.hpp"
+#include "nn/model.hpp"
 
 namespace fsdp {
 
@@ -147,22 +147,6 @@ struct Operation {
   bool awaited = false;                             // derived: a later operation waits for it
   std::vector<BufferId> acquires = {}, frees = {};  // derived: transient buffers that live from here, until here
 };
-
-/// Sizes that the plan needs to know of the model, in bytes; see model_sizes().
-struct ModelSizes {
-  std::size_t blocks;
-  std::size_t activation;  // a residual stream, [R, C]
-  std::size_t saved;       // what a block keeps from forward to backward
-  std::size_t kept;        // the part of it that selective checkpointing keeps
-  std::size_t scratch;
-  std::size_t batch;  // inputs and targets
-  std::size_t tables;
-  std::size_t cache;                             // of a block
-  std::vector<std::vector<std::size_t>> stages;  // parameters that each reads: embedding, blocks, head
-};
-/// `type`: of weights and activations. `cache`: of a plan that decodes.
-ModelSizes model_sizes(const Transformer& model, BatchShape shape, DType type = DType::f32,
-                       const kernels::CacheShape& cache = {});
 
 /// What checkpointing keeps: the inputs of blocks, or what attention and the large products gave.
 enum class CheckpointPolicy { block, selective };

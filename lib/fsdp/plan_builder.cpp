@@ -31,14 +31,16 @@ class Builder {
       : units_(layout, placement, options),
         options_(options),
         sizes_(sizes),
-        blocks_(static_cast<int>(sizes.blocks)),
+        blocks_(static_cast<int>(sizes.blocks())),
         updates_(units_, plan_, options.clip_values) {
     expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
                options.checkpoint_every >= 1,
            "a plan needs slots, a batch and segments");
     expect(!units_.sums_in_a_tree() || !options.accumulate_unsharded,
            "sums over ranks come first, or those over micro-batches");
-    expect(sizes.stages.size() == sizes.blocks + 2, "stages are the embedding, the blocks and the head");
+    expect(sizes.stages.size() == sizes.blocks() + 2 && sizes.activations.size() == sizes.blocks() + 1 &&
+               sizes.kept.size() == sizes.blocks(),
+           "stages are the embedding, the blocks and the head");
   }
 
   Plan build() {
@@ -270,34 +272,55 @@ class Builder {
     }
     choose_what_is_on_the_host();
     updates_.add_direction_buffers();
-    plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, sizes_.batch);
-    plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.batch);
+    plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, sizes_.inputs);
+    plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.targets);
     plan_.tables = add_buffer(plan_, "tables", BufferRole::batch, sizes_.tables);
     plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch, sizes_.scratch);
     plan_.sums = add_buffer(plan_, "sums", BufferRole::scratch, sizeof(UpdateSums));
     if (options_.training) updates_.add_statistics_buffers();
     if (decodes()) {
       plan_.cache = options_.cache;
-      plan_.rows = add_buffer(plan_, "rows", BufferRole::batch, 2 * sizes_.batch);
+      plan_.rows = add_buffer(plan_, "rows", BufferRole::batch, 2 * sizes_.inputs);
       for (int b = 0; b < blocks_; ++b)
         plan_.caches.push_back(add_buffer(plan_, format("cache{}", b), BufferRole::cache, sizes_.cache));
     }
     const auto activation = [&](std::string name, std::size_t bytes) {
       return add_buffer(plan_, std::move(name), BufferRole::activations, bytes, true);
     };
-    for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b) x_.push_back(activation(format("x{}", b), sizes_.activation));
-    const bool keep = options_.training && !recomputes();
-    const std::size_t kept = refills() ? sizes_.kept : sizes_.saved;
-    if (keep)
-      for (int b = 0; b < blocks_; ++b)  // of blocks without backward nothing is kept
-        saved_.push_back(b < first_backward_block() && b > 0 ? saved_.front() : activation(format("saved{}", b), kept));
-    else
-      for (int i = 0; i < (options_.training ? segment() : 1); ++i) saved_.push_back(activation(format("saved{}", i), kept));
-    if (refills()) plan_.cheap = activation("cheap", sizes_.saved - kept);
+    // Evaluation passes two buffers to and fro, and has one for what blocks save. So have all blocks whose backward pass makes
+    // again what they save, by their place in a segment. Each such buffer has the size of the largest that it serves.
+    const auto is_kept = [](int) { return true; };
+    const auto largest = [&](const std::vector<std::size_t>& sizes, const auto& serves) {
+      std::size_t bytes = 0;
+      for (int i = 0; i < static_cast<int>(sizes.size()); ++i)
+        if (serves(i)) bytes = std::max(bytes, at(sizes, i));
+      return bytes;
+    };
+    for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b)
+      x_.push_back(activation(format("x{}", b), b > 1 ? at(sizes_.activations, b)
+                                                      : largest(sizes_.activations, [&](int i) { return i % 2 == b; })));
+    const std::vector<std::size_t>& kept = refills() ? sizes_.kept : sizes_.saved;
+    const auto add_saved = [&](int i, std::size_t bytes) { saved_.push_back(activation(format("saved{}", i), bytes)); };
+    add_saved(0, largest(kept, is_kept));
+    if (options_.training && !recomputes())
+      for (int b = 1; b < blocks_; ++b)
+        if (b < first_backward_block())  // nothing is kept
+          saved_.push_back(saved_.front());
+        else
+          add_saved(b, at(kept, b));
+    else if (options_.training)
+      for (int i = 1; i < segment(); ++i) add_saved(i, largest(kept, [&](int b) { return b % segment() == i; }));
+    if (refills()) {
+      std::size_t cheap = 0;
+      for (int b = 0; b < blocks_; ++b) cheap = std::max(cheap, at(sizes_.saved, b) - at(sizes_.kept, b));
+      plan_.cheap = activation("cheap", cheap);
+    }
     if (options_.training) {
-      dx_ = activation("dx", sizes_.activation);
+      dx_ = activation("dx", largest(sizes_.activations, is_kept));
       if (recomputes())
-        for (int i = 1; i < segment(); ++i) recomputed_x_.push_back(activation(format("x+{}", i), sizes_.activation));
+        for (int i = 1; i < segment(); ++i)
+          recomputed_x_.push_back(
+              activation(format("x+{}", i), largest(sizes_.activations, [&](int b) { return b % segment() == i; })));
     }
   }
 

@@ -42,19 +42,22 @@ Mesh make_mesh_for(const Placement& placement, int group_size, Communicator& wor
   return make_mesh(world, shape.shard, shape.replicate);
 }
 
-ShardingOptions checked(ShardingOptions options, const TransformerConfig& config, int world_size) {
-  check_sharding(config, options, world_size);
+ShardingOptions checked(ShardingOptions options, const Model& model, int world_size) {
+  check_sharding(model, options, world_size);
   return options;
 }
 
 }  // namespace
 
 void check_sharding(const TransformerConfig& config, const ShardingOptions& options, int world_size) {
-  config.validate();
+  check_sharding(Transformer(config), options, world_size);
+}
+
+void check_sharding(const Model& model, const ShardingOptions& options, int world_size) {
   const Placement& placement = find_placement(options.strategy);
   if (placement.axis == ShardAxis::group && options.shard_group_size > 0)
     mesh_shape(placement, world_size, options.shard_group_size);
-  const std::vector<Parameter> parameters = list_parameters(config).parameters;
+  const std::vector<Parameter>& parameters = model.parameters();
   wrap_parameters(parameters, options.wrap, options.patterns);
   settings_of(options.optimizer, parameters);
   if (options.plan.invariant && (world_size & (world_size - 1)) != 0)
@@ -62,29 +65,19 @@ void check_sharding(const TransformerConfig& config, const ShardingOptions& opti
         "{} ranks are no power of two (of another number, sums over ranks and micro-batches have no common order); choose "
         "1, 2, 4, 8, ... ranks, or leave out `same bits at any number of ranks`",
         world_size));
-  if (options.plan.micro_batches * config.layers > most_block_passes)
+  if (options.plan.micro_batches * model.blocks() > most_block_passes)
     throw UserError(
         format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}); lower `micro-batches per "
                "update` and "
                "raise `micro-batch`",
-               options.plan.micro_batches, config.layers, options.plan.micro_batches * config.layers, most_block_passes));
-  if (options.plan.cache.positions > config.longest_sequence())
-    throw UserError(format("a cache of {} positions is longer than the model's longest sequence of {}; ask for fewer",
-                           options.plan.cache.positions, config.longest_sequence()));
-  if (options.batch.T > config.max_positions)
-    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower `sequence length`",
-                           options.batch.T, config.max_positions));
-  if (options.batch.T > config.longest_sequence())
-    throw UserError(
-        format("sequences of {} tokens are longer than the model's sliding window of {} (attention that sees a part "
-               "of the sequence is not supported); lower `sequence length`",
-               options.batch.T, config.longest_sequence()));
+               options.plan.micro_batches, model.blocks(), options.plan.micro_batches * model.blocks(), most_block_passes));
+  model.check_batch(options.batch, options.types.parameter, options.plan.cache);
 }
 
-ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& options, MeshShape mesh,
+ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, MeshShape mesh,
                           std::vector<std::string>* warnings) {
   const Placement& placement = find_placement(options.strategy);
-  const ModelSizes sizes = model_sizes(model, options.batch, options.types.parameter, options.plan.cache);
+  const ModelSizes sizes = model.sizes(options.batch, options.types.parameter, options.plan.cache);
   PlanOptions plan_options = options.plan;
   plan_options.optimizer_state_type = options.optimizer.state_type;
   ParameterPatterns patterns = options.patterns;
@@ -98,12 +91,15 @@ ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& optio
 
 ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world,
                            const DeviceTraits& device)
-    : options_(checked(options, config, world.size())),
+    : ShardedModel(std::make_shared<Transformer>(std::move(config), device), options, world) {}
+
+ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOptions& options, Communicator& world)
+    : options_(checked(options, *model, world.size())),
       placement_(find_placement(options.strategy)),
       world_(world),
-      model_(std::move(config), device),
+      model_(std::move(model)),
       mesh_(make_mesh_for(placement_, options.shard_group_size, world)),
-      planned_(plan_sharding(model_, options_, {mesh_.shard->size(), mesh_.replicate->size()}, &warnings_)) {
+      planned_(plan_sharding(*model_, options_, {mesh_.shard->size(), mesh_.replicate->size()}, &warnings_)) {
   // Nothing in the plan depends on the rank; what the ranks were told may.
   const std::uint64_t mine = collective_fingerprint(plan());
   std::uint64_t of_rank_0 = mine;
@@ -113,11 +109,17 @@ ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& opti
         "the ranks have different plans (they were given different options or files); start all of them with the same");
 }
 
+const Transformer& ShardedModel::transformer() const {
+  const auto* const transformer = dynamic_cast<const Transformer*>(model_.get());
+  expect(transformer != nullptr, "a transformer is asked for where the model is one");
+  return *transformer;
+}
+
 Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const CommOptions& comm) {
-  expect(device.kind() == model_.device().kind, "a plan runs on the kind of device that it is for");
+  expect(device.kind() == model_->device().kind, "a plan runs on the kind of device that it is for");
   Buffer arena, host;
   agree(world_, [&] {  // before the collective ones below
-    require_scratch_of_threads(model_.device());
+    require_scratch_of_threads(model_->device());
     arena = device.allocate(plan().arena_bytes);
     host = device.allocate_staging(plan().host_bytes);
   });
@@ -125,7 +127,7 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   Buffer slots;  // one shard group may fail alone
   agree(world_, [&] { slots = mesh_.data_along(GroupAxis::shard).allocate(device, plan().slot_bytes); });
   agree(world_, [&] {
-    executor_.emplace(model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(arena), std::move(slots),
+    executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(arena), std::move(slots),
                       std::move(host), mesh_, std::move(options));
   });
   return *executor_;

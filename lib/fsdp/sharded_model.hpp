@@ -2,6 +2,7 @@
 // evaluation, generation and benchmarks have in common.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -27,6 +28,7 @@ struct ShardingOptions {
 };
 
 /// Throws UserError if these do not go together, the same on every rank.
+void check_sharding(const Model& model, const ShardingOptions& options, int world_size);
 void check_sharding(const TransformerConfig& config, const ShardingOptions& options, int world_size);
 
 /// What a rank does and holds; nothing in it depends on which rank.
@@ -36,13 +38,14 @@ struct ShardedPlan {
 };
 /// A pure function, for a world of mesh.shard x mesh.replicate ranks; options have passed check_sharding(). `warnings` gets
 /// what is allowed but costly.
-ShardedPlan plan_sharding(const Transformer& model, const ShardingOptions& options, MeshShape mesh,
+ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, MeshShape mesh,
                           std::vector<std::string>* warnings = nullptr);
 
 class ShardedModel {
  public:
-  /// Computes layout and plan, for a device that need not be there; allocates nothing. Collective over world, which must
-  /// outlive this. Throws UserError.
+  /// Computes layout and plan, for the device that the model is for, which need not be there; allocates nothing. Collective over
+  /// world, which must outlive this. Throws UserError.
+  ShardedModel(std::shared_ptr<const Model> model, const ShardingOptions& options, Communicator& world);
   ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world,
                const DeviceTraits& device = kernels::traits_of_cpu());
   ShardedModel(const ShardedModel&) = delete;
@@ -54,7 +57,9 @@ class ShardedModel {
   /// Only after allocate().
   Executor& executor() { return *executor_; }
 
-  const Transformer& model() const { return model_; }
+  const Model& model() const { return *model_; }
+  /// Only of one that was made of a configuration.
+  const Transformer& transformer() const;
   const Layout& layout() const { return planned_.layout; }
   const Plan& plan() const { return planned_.plan; }
   const Mesh& mesh() const { return mesh_; }
@@ -68,7 +73,7 @@ class ShardedModel {
   ShardingOptions options_;
   const Placement& placement_;
   Communicator& world_;
-  Transformer model_;
+  std::shared_ptr<const Model> model_;
   Mesh mesh_;
   std::vector<std::string> warnings_;
   ShardedPlan planned_;

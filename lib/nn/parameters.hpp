@@ -10,15 +10,10 @@
 
 #include "nn/config.hpp"
 #include "nn/families.hpp"
+#include "nn/init.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
-
-/// How a parameter starts: normal(mean 0, stddev) or a constant.
-struct Init {
-  enum class Kind { normal, constant } kind = Kind::normal;
-  float value = 0;  // standard deviation, or the constant
-};
 
 /// A Hugging Face tensor in its stored shape. Its index in Transformer::parameters() is its identity: the key of its random
 /// numbers.

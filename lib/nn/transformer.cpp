@@ -1,17 +1,48 @@
 // What a Transformer knows without any tensor at hand: its parameters, its costs and its tables.
 #include "nn/transformer.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "base/element.hpp"
 #include "base/error.hpp"
+#include "base/format.hpp"
 
 namespace fsdp {
 
 Transformer::Transformer(TransformerConfig config, const DeviceTraits& device) : config_(std::move(config)), device_(device) {
   config_.validate();
   model_ = list_parameters(config_);
+}
+
+ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::CacheShape& cache) const {
+  const std::size_t batch = shape.rows() * sizeof(std::int32_t),
+                    scratch = std::max(scratch_numel(shape, type),
+                                       cache.positions > 0 ? decoding_scratch_numel(cache, type) : 0);
+  return {.activations = std::vector(blocks() + 1, shape.rows() * config_.width * size_of(type)),
+          .saved = std::vector(blocks(), saved_numel(shape, type) * sizeof(float)),
+          .kept = std::vector(blocks(), kept_numel(shape, type) * sizeof(float)),
+          .scratch = scratch * sizeof(float),
+          .inputs = batch,
+          .targets = batch,
+          .tables = table_numel(std::max(shape.T, cache.positions)) * sizeof(float),
+          .cache = cache_numel(cache) * size_of(type),
+          .stages = parameters_by_stage()};
+}
+
+void Transformer::check_batch(BatchShape shape, DType /*type*/, const kernels::CacheShape& cache) const {
+  if (cache.positions > config_.longest_sequence())
+    throw UserError(format("a cache of {} positions is longer than the model's longest sequence of {}; ask for fewer",
+                           cache.positions, config_.longest_sequence()));
+  if (shape.T > config_.max_positions)
+    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower `sequence length`", shape.T,
+                           config_.max_positions));
+  if (shape.T > config_.longest_sequence())
+    throw UserError(
+        format("sequences of {} tokens are longer than the model's sliding window of {} (attention that sees a part "
+               "of the sequence is not supported); lower `sequence length`",
+               shape.T, config_.longest_sequence()));
 }
 
 double Transformer::flops_per_token(std::size_t T) const {

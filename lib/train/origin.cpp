@@ -14,14 +14,14 @@ namespace fsdp {
 namespace {
 
 void require_same_model(const TransformerConfig& wanted, const CheckpointReader& checkpoint) {
-  const nlohmann::json a = config_to_json(wanted), b = config_to_json(checkpoint.header().config);
+  const nlohmann::json a = config_to_json(wanted), b = config_to_json(checkpoint.config());
   std::string differences;
   const bool same_type = a.value("model_type", "") == b.value("model_type", "");  // else hardly any field is the same
   for (const auto& [key, value] : a.items())
     if ((same_type || key == "model_type") && (!b.contains(key) || b[key] != value))
       differences += format("{}{}: {} asked for, {} there", differences.empty() ? "" : "; ", key, json_excerpt(value),
                             b.contains(key) ? json_excerpt(b[key]) : "nothing");
-  if (!(wanted == checkpoint.header().config))
+  if (!(wanted == checkpoint.config()))
     throw UserError(
         format("{} holds another model ({}); choose another --save-dir or --restore, or leave out what names the model",
                checkpoint.description(), differences));
@@ -42,7 +42,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
                            found, wanted, remedy));
   const auto& there = checkpoint.states();
   // Only parameters that were trained count: the checkpoint has no state of others, whatever updates them now.
-  std::vector<Parameter> trained = list_parameters(checkpoint.header().config).parameters;
+  std::vector<Parameter> trained = checkpoint.model().parameters();
   std::erase_if(trained, [&](const Parameter& parameter) { return !checkpoint.was_trained(parameter.name); });
   for (const std::string& state : states_of(options.sharding.optimizer, trained))
     if (std::find(there.begin(), there.end(), state) == there.end())

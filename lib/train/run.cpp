@@ -43,7 +43,7 @@ Run::Run(Setup& setup, FlightLanes& flight)
     setup_.metrics->say("collectives of GPUs: " + data);
   if (setup_.tokenizer)
     generator_.emplace(
-        sharded_.executor(), setup_.world, sharded_.model().config(), *setup_.tokenizer,
+        sharded_.executor(), setup_.world, sharded_.transformer().config(), *setup_.tokenizer,
         GenerationOptions{.sampling = {.temperature = 0.8}, .max_new_tokens = sample_tokens, .seed = options.seed});
   if (options.log_group_norms) group_norms_.emplace(sharded_, options.sharding.optimizer);
   agree(setup_.world, [&] {
@@ -367,7 +367,7 @@ void Run::sample() {
 
 void Run::save(bool wait) {
   const FlightNote note(flight_, "save", update());
-  const CheckpointHeader header = {.config = sharded_.model().config(),
+  const CheckpointHeader header = {.model = sharded_.transformer().config(),
                                    .progress = setup_.progress,
                                    .strategy = std::string(sharded_.placement().name),
                                    .world_size = setup_.world.size(),

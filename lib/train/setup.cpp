@@ -56,7 +56,7 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
   const std::size_t staging =
       world.staging_bytes() + node->staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
   memory = memory_account(
-      options, sharded->model(), sharded->layout(), sharded->plan(), world.rank(), world.size(),
+      options, sharded->transformer(), sharded->layout(), sharded->plan(), world.rank(), world.size(),
       kind == DeviceKind::cuda ? staging_on_gpu(options.comm, {mesh.shard->size(), mesh.replicate->size()}) : staging);
   const ShardingOptions& sharding = options.sharding;
   cut = {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
@@ -129,7 +129,7 @@ void Setup::print_plan() const {
     std::printf("  %-24s %4zu tensors  %12zu elements  %12zu with padding  %s\n", unit.name.c_str(), unit.parameters.size(),
                 unit.numel, unit.padded_numel,
                 format_bytes(static_cast<double>(unit.padded_numel * size_of(unit.types.parameter))).c_str());
-  const Transformer& model = sharded->model();
+  const Transformer& model = sharded->transformer();
   const auto stages = model.parameters_by_stage();
   std::size_t block_numel = 0;
   for (const std::size_t p : stages[1]) block_numel += numel(model.parameters()[p].shape);
@@ -165,7 +165,7 @@ std::string describe_traffic(int shard_ranks, int node_ranks, const NodeTraffic&
 
 void Setup::announce() {
   const Plan& plan = sharded->plan();
-  const Transformer& model = sharded->model();
+  const Transformer& model = sharded->transformer();
   const bool on_cpu = device->kind() == DeviceKind::cpu;
   metrics->say(format("fsdp {}: {}, {}{}", version_string(), device->description(),
                       on_cpu ? format("{} per rank, {}, ",
@@ -226,14 +226,14 @@ Schedule Setup::schedule() const {
 
 std::optional<double> Setup::mfu(double tokens_per_second) const {
   if (!peak_flops) return {};
-  return sharded->model().flops_per_token(cut.T) * tokens_per_second / *peak_flops;
+  return sharded->transformer().flops_per_token(cut.T) * tokens_per_second / *peak_flops;
 }
 
 /// The ranks look at parts of the data, each at its own.
 void Setup::open_data() {
   std::uint32_t largest = 0;
   agree(world, [&] { largest = open_files(); });
-  const std::size_t most = world.max(std::size_t{largest}), vocabulary = sharded->model().config().vocab_size;
+  const std::size_t most = world.max(std::size_t{largest}), vocabulary = sharded->transformer().config().vocab_size;
   if (most < vocabulary / 4)
     warn(format("the largest token of {} is {}, and the model knows {} (were they made with its tokenizer?)",
                 train_data->description(), most, vocabulary));
@@ -241,7 +241,7 @@ void Setup::open_data() {
 
 /// May fail on this rank alone. Returns the largest token that it has found.
 std::uint32_t Setup::open_files() {
-  const std::size_t vocabulary = sharded->model().config().vocab_size;
+  const std::size_t vocabulary = sharded->transformer().config().vocab_size;
   const auto rank = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
   train_data = open_mixture(options.data, {cut.T, options.break_mode, options.end_of_document});
   std::uint32_t largest = 0;

@@ -107,7 +107,7 @@ Result run_stage(const Choice& choice, const Stage& stage) {
       for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)
         result.weights.push_back(executor.parameters().values(u));
     if (stage.to.empty()) return;
-    const CheckpointHeader header = {.config = sharded.model().config(),
+    const CheckpointHeader header = {.model = sharded.transformer().config(),
                                      .progress = progress,
                                      .strategy = stage.strategy,
                                      .world_size = world.size(),

@@ -99,7 +99,7 @@ struct Run {
   Layout layout() const { return Layout(list_parameters(config).parameters, units(), mesh().shard); }
   CheckpointHeader header() const {
     CheckpointHeader header;
-    header.config = config;
+    header.model = config;
     header.progress = {update, update * 12 * 11, {update * 12, 11, 1000, true, 42}};
     header.strategy = strategy;
     header.world_size = world_size;

@@ -107,7 +107,7 @@ Outcome run(const Job& job) {
     for (const ShardState& state : executor.optimizer_states()) collect(outcome.states.at(state.name), sharded, state);
     world.barrier();
     if (job.to.empty()) return;
-    const CheckpointHeader header = {.config = sharded.model().config(),
+    const CheckpointHeader header = {.model = sharded.transformer().config(),
                                      .progress = progress,
                                      .strategy = job.strategy,
                                      .world_size = world.size(),

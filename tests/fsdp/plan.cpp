@@ -40,15 +40,15 @@ Built build(const char* strategy, std::size_t layers, int ranks, PlanOptions opt
   Transformer model(tiny(layers));
   Layout layout(model.parameters(), wrap_parameters(model.parameters(), wrap, patterns), mesh_shape(row, ranks, 2).shard,
                 types);
-  Plan plan = build_plan(layout, row, model_sizes(model, {2, 8}, types.parameter), options);
-  check_plan(plan, layout, row, model_sizes(model, {2, 8}, types.parameter), options.micro_batches);
+  Plan plan = build_plan(layout, row, model.sizes({2, 8}, types.parameter), options);
+  check_plan(plan, layout, row, model.sizes({2, 8}, types.parameter), options.micro_batches);
   return {std::move(model), std::move(layout), std::move(plan)};
 }
 
 /// Whether check_plan() finds something in the plan, which a test has changed.
 bool refuses(const Built& b, const Placement& row, DType parameter, std::size_t micro_batches) {
   try {
-    check_plan(b.plan, b.layout, row, model_sizes(b.model, {2, 8}, parameter), micro_batches);
+    check_plan(b.plan, b.layout, row, b.model.sizes({2, 8}, parameter), micro_batches);
   } catch (const InternalError&) {
     return true;
   }
@@ -189,7 +189,7 @@ std::string complaint(const char* strategy, PlanOptions options, const std::func
   Built b = build(strategy, 3, 4, options, {}, {}, optimizer, types);
   worsen(b.plan);
   try {
-    check_plan(b.plan, b.layout, find_placement(strategy), model_sizes(b.model, {2, 8}, types.parameter),
+    check_plan(b.plan, b.layout, find_placement(strategy), b.model.sizes({2, 8}, types.parameter),
                options.micro_batches);
   } catch (const InternalError& error) {
     return error.what();
@@ -676,7 +676,7 @@ BOOST_AUTO_TEST_CASE(no_wait_is_redundant) {
               const std::vector<int> all = op.waits;
               op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(w));
               BOOST_CHECK_THROW(
-                  check_plan(b.plan, b.layout, row, model_sizes(b.model, {2, 8}, types.parameter), options.micro_batches),
+                  check_plan(b.plan, b.layout, row, b.model.sizes({2, 8}, types.parameter), options.micro_batches),
                   InternalError);
               op.waits = all;
               ++waits;

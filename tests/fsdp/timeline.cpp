@@ -25,7 +25,7 @@ Drawn draw(const char* strategy, std::size_t layers, PlanOptions options, std::s
   const Transformer model(config);
   const Placement& row = find_placement(strategy);
   const Layout layout(model.parameters(), wrap_parameters(model.parameters(), {}, {}), mesh_shape(row, 4, 2).shard);
-  const Plan plan = build_plan(layout, row, model_sizes(model, {2, 8}), options);
+  const Plan plan = build_plan(layout, row, model.sizes({2, 8}), options);
   const std::string timeline = draw_timeline(plan.update, layout, layout.units()[1].numel, columns);
   return {describe_operations(plan, plan.update, layout), timeline, timeline.substr(timeline.find("\n\n") + 2)};
 }

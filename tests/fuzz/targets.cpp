@@ -144,7 +144,7 @@ Contents contents_of(const TensorSource& source, Choice choice) {
 std::string header_of(const CheckpointReader& reader) {
   const CheckpointHeader& header = reader.header();
   const Progress& p = header.progress;
-  return json_text(nlohmann::json{{"config", config_to_json(header.config)},
+  return json_text(nlohmann::json{{"config", header.model.to_json()},
                                   {"update", p.update},
                                   {"tokens", p.tokens},
                                   {"sequences", p.data.sequences},

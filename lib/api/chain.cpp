@@ -1,0 +1,262 @@
+#include "api/chain.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "base/element.hpp"
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/narrow.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// Floats that hold so many numbers of a type, to a multiple of a cache line.
+std::size_t floats_for(std::size_t numbers, DType type) {
+  return round_up((numbers * size_of(type) + sizeof(float) - 1) / sizeof(float), 16);
+}
+
+Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
+  return {columns > 0 ? data : nullptr, rows, columns, columns, type};
+}
+
+}  // namespace
+
+/// Where things lie in scratch, in floats: partial sums, gradients that nobody wants, losses, the stage's own, and an activation.
+struct Chain::Scratch {
+  std::size_t sums, unwanted, losses, own, activation, end;
+
+  Scratch(const Chain& chain, BatchShape shape, DType type) {
+    const std::size_t R = shape.rows();
+    sums = 0;
+    unwanted = round_up(kernels::column_sum_scratch(chain.widest_, chain.device_), 16);
+    losses = unwanted + round_up(2 * chain.widest_, 16);
+    own = losses + round_up(R, 16);
+    activation = own + floats_for(R * chain.most_scratch_, type);
+    end = activation + floats_for(R * chain.widest_, type);
+  }
+};
+
+Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss, const DeviceTraits& device)
+    : device_(device), loss_(std::move(loss)) {
+  if (!loss_) throw UserError("the model has no loss (training needs one); give it one by Sequential::loss()");
+  std::set<std::string> names = {loss_name};
+  std::size_t width = layers.empty() ? loss_->inputs() : layers.front().layer->inputs();
+  if (layers.empty() || !layers.front().layer->takes_tokens()) input_width_ = width;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto& [name, layer] = layers[i];
+    const bool is_first = i == 0 && layer->takes_tokens();
+    if (name.empty() || !names.insert(name).second)
+      throw UserError(format("layer {} is called '{}' (each layer, and the loss, has a name of its own); call it otherwise", i,
+                             name));
+    if (layer->takes_tokens() && i > 0)
+      throw UserError(format("layer '{}' takes tokens (only the first layer is given them); put it in front", name));
+    if (!is_first && layer->inputs() != width)
+      throw UserError(format("layer '{}' takes {} numbers of a row (the one before it gives {}); make them equal", name,
+                             layer->inputs(), width));
+    Stage stage = stage_of(name, layer, layer->parameters(), is_first ? -1 : narrow<int>(blocks_.size()));
+    if (is_first)
+      first_ = std::move(stage);
+    else
+      blocks_.push_back(std::move(stage));
+    widest_ = std::max({widest_, layer->inputs(), layer->outputs()});
+    most_scratch_ = std::max(most_scratch_, layer->scratch());
+    width = layer->outputs();
+  }
+  if (loss_->inputs() != width)
+    throw UserError(format("the loss takes {} numbers of a row (the last layer gives {}); make them equal", loss_->inputs(), width));
+  head_ = stage_of(loss_name, nullptr, loss_->parameters(), -1);
+  widest_ = std::max(widest_, width);
+  most_scratch_ = std::max(most_scratch_, loss_->scratch());
+  if (parameters_.empty()) throw UserError("the model has no parameters (there is nothing to train); add a layer that has some");
+}
+
+Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block) {
+  Stage stage{std::move(layer), std::move(parameters), parameters_.size()};
+  for (const LayerParameter& parameter : stage.parameters) {
+    if (parameter.shape.empty() || numel(parameter.shape) == 0)
+      throw UserError(format("parameter '{}' of layer '{}' has the shape {} (it holds no numbers); correct parameters()",
+                             parameter.name, name, to_string(parameter.shape)));
+    const std::string whole = name + "." + parameter.name;
+    for (const Parameter& other : parameters_)
+      if (other.name == whole) throw UserError(format("there are two parameters '{}'; give each a name of its own", whole));
+    parameters_.push_back({whole, parameter.shape, parameter.init, parameter.shape.size() > 1, block});
+    widest_ = std::max(widest_, parameter.shape.back());
+  }
+  return stage;
+}
+
+std::size_t Chain::saved_numel(const Layer& layer, BatchShape shape, DType type) const {
+  return floats_for(shape.rows() * layer.saved(), type) + floats_for(shape.rows() * layer.saved_floats(), DType::f32);
+}
+
+ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&) const {
+  const std::size_t R = shape.rows();
+  ModelSizes sizes{.scratch = Scratch(*this, shape, type).end * sizeof(float),
+                   .inputs = R * input_width_ * sizeof(float),
+                   .targets = R * loss_->targets() * sizeof(float)};
+  const auto add_stage = [&](const Stage& stage) {
+    std::vector<std::size_t>& read = sizes.stages.emplace_back();
+    for (std::size_t i = 0; i < stage.parameters.size(); ++i) read.push_back(stage.begin + i);
+  };
+  add_stage(first_);
+  const std::size_t given = first_.layer ? first_.layer->outputs() : input_width_;
+  sizes.activations.push_back(R * given * size_of(type));
+  for (const Stage& block : blocks_) {
+    add_stage(block);
+    sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
+    sizes.saved.push_back(saved_numel(*block.layer, shape, type) * sizeof(float));
+  }
+  sizes.kept = sizes.saved;  // a layer does not say what is cheap to make again
+  add_stage(head_);
+  return sizes;
+}
+
+void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const {
+  if (shape.rows() == 0) throw UserError("a batch has no rows; raise `micro-batch`");
+  if (cache.positions > 0) throw UserError("layers of one's own do not generate text (they have no key-value cache)");
+  const auto require = [&](const std::string& what, bool works_in_type, bool works_on_gpu) {
+    if (!works_in_type)
+      throw UserError(format("{} does not work in {} (its works_in() says so); choose another precision, or make it work", what,
+                             name_of(type)));
+    if (device_.kind == DeviceKind::cuda && !works_on_gpu)
+      throw UserError(format("{} does not work on a GPU (its works_on_gpu() says so); choose the CPU, or make it work", what));
+  };
+  const auto check = [&](const Stage& stage) {
+    const std::string name = stage.parameters.empty() ? "a layer" : format("the layer with '{}'", stage.parameters.front().name);
+    require(name, stage.layer->works_in(type), stage.layer->works_on_gpu());
+  };
+  if (first_.layer) check(first_);
+  for (const Stage& block : blocks_) check(block);
+  require("the loss", loss_->works_in(type), loss_->works_on_gpu());
+}
+
+Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scratch& scratch) const {
+  Pass pass;
+  pass.B = context.shape.B, pass.T = context.shape.T;
+  pass.type = context.type;
+  pass.update = context.dropout.update, pass.first_sequence = context.dropout.first_sequence, pass.seed = context.dropout.seed;
+  pass.scratch = dense(context.scratch + scratch.own, pass.rows(), stage.layer ? stage.layer->scratch() : loss_->scratch(),
+                       context.type);
+  pass.stream = &context.stream;
+  pass.sums = context.scratch + scratch.sums, pass.unwanted = context.scratch + scratch.unwanted;
+  pass.weights = context.weights.data() + stage.begin;
+  pass.parameters = stage.parameters.data();
+  for (std::size_t i = 0; i < stage.parameters.size(); ++i)
+    expect(pass.weights[i] != nullptr, "a stage runs with its parameters gathered");
+  return pass;
+}
+
+/// Layers add to gradients, so that they need not know whether they are the first.
+void Chain::clear_gradients(const StageContext& context, const Stage& stage, kernels::Write write) const {
+  if (write == kernels::Write::add) return;
+  for (std::size_t i = 0; i < stage.parameters.size(); ++i)
+    if (float* const gradient = context.gradients[stage.begin + i])
+      kernels::fill_zero(context.stream, gradient, numel(stage.parameters[i].shape));
+}
+
+void Chain::forward(const StageContext& context, const Stage& stage, Pass pass, void* y, float* saved) const {
+  const Layer& layer = *stage.layer;
+  ForwardPass forward;
+  static_cast<Pass&>(forward) = std::move(pass);
+  const std::size_t R = forward.rows();
+  forward.y = dense(y, R, layer.outputs(), context.type);
+  forward.saved = dense(saved, R, layer.saved(), context.type);
+  forward.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
+  layer.forward(forward);
+}
+
+void Chain::backward(const StageContext& context, const Stage& stage, Pass pass, const void* dy, void* dx, float* saved,
+                     kernels::Write write) const {
+  const Layer& layer = *stage.layer;
+  clear_gradients(context, stage, write);
+  BackwardPass backward;
+  static_cast<Pass&>(backward) = std::move(pass);
+  const std::size_t R = backward.rows();
+  backward.dy = dense(const_cast<void*>(dy), R, layer.outputs(), context.type);
+  if (dx) backward.dx = dense(dx, R, layer.inputs(), context.type);
+  backward.saved = dense(saved, R, layer.saved(), context.type);
+  backward.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
+  backward.gradients = context.gradients.data() + stage.begin;
+  layer.backward(backward);
+}
+
+void Chain::embedding_forward(const StageContext& context, const std::int32_t* inputs, void* x) const {
+  if (!first_.layer)  // the batch's numbers, in the type of activations
+    return with_element(context.type, [&]<class E>() {
+      const auto* const numbers = reinterpret_cast<const float*>(inputs);
+      const std::size_t n = context.shape.rows() * input_width_;
+      if constexpr (std::is_same_v<E, float>)
+        context.stream.copy(x, numbers, n * sizeof(float));
+      else
+        kernels::convert(context.stream, static_cast<E*>(x), numbers, n);
+    });
+  Pass pass = pass_of(context, first_, Scratch(*this, context.shape, context.type));
+  pass.tokens = inputs;
+  forward(context, first_, std::move(pass), x, nullptr);
+}
+
+void Chain::embedding_backward(const StageContext& context, const std::int32_t* inputs, const void* dx,
+                               kernels::Write write) const {
+  if (!first_.layer) return;
+  Pass pass = pass_of(context, first_, Scratch(*this, context.shape, context.type));
+  pass.tokens = inputs;
+  backward(context, first_, std::move(pass), dx, nullptr, nullptr, write);
+}
+
+void Chain::block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
+                          float* /*cheap*/) const {
+  const Stage& stage = blocks_.at(block);
+  const Scratch scratch(*this, context.shape, context.type);
+  Pass pass = pass_of(context, stage, scratch);
+  pass.x = dense(const_cast<void*>(x_in), pass.rows(), stage.layer->inputs(), context.type);
+  forward(context, stage, std::move(pass), x_out ? x_out : context.scratch + scratch.activation, saved);
+}
+
+void Chain::block_refill(const StageContext&, std::size_t, const void*, float*, float*) const {}
+
+void Chain::block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
+                           kernels::Write write, float* /*cheap*/) const {
+  const Stage& stage = blocks_.at(block);
+  const Scratch scratch(*this, context.shape, context.type);
+  Pass pass = pass_of(context, stage, scratch);
+  pass.x = dense(const_cast<void*>(x_in), pass.rows(), stage.layer->inputs(), context.type);
+  // A layer writes dx while it reads dy, which lies there.
+  void* const dy = context.scratch + scratch.activation;
+  context.stream.copy(dy, dx, pass.rows() * stage.layer->outputs() * size_of(context.type));
+  backward(context, stage, std::move(pass), dy, dx, saved, write);
+}
+
+void Chain::evaluate(const StageContext& context, const void* x, const std::int32_t* targets, float scale,
+                     kernels::LossSum& total, void* dx, kernels::Write write, float* losses) const {
+  const Scratch scratch(*this, context.shape, context.type);
+  LossPass pass;
+  static_cast<Pass&>(pass) = pass_of(context, head_, scratch);
+  const std::size_t R = pass.rows();
+  pass.x = dense(const_cast<void*>(x), R, loss_->inputs(), context.type);
+  if (loss_->takes_labels())
+    pass.labels = targets;
+  else
+    pass.targets = dense(const_cast<std::int32_t*>(targets), R, loss_->targets(), DType::f32);
+  pass.losses = context.scratch + scratch.losses;
+  if (dx) pass.dx = dense(dx, R, loss_->inputs(), context.type);
+  pass.scale = scale;
+  pass.gradients = context.gradients.empty() ? nullptr : context.gradients.data() + head_.begin;
+  if (dx) clear_gradients(context, head_, write);
+  loss_->evaluate(pass);
+  kernels::add_losses(context.stream, total, pass.losses, R);
+  if (losses) context.stream.copy(losses, pass.losses, R * sizeof(float));
+}
+
+void Chain::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
+                                  kernels::LossSum& loss, void* dx, kernels::Write write) const {
+  evaluate(context, x, targets, gradient_scale, loss, dx, write, nullptr);
+}
+
+void Chain::head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
+                      float* losses) const {
+  evaluate(context, x, targets, 1, loss, nullptr, kernels::Write::overwrite, losses);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,48 @@
+// The processes of a job that train together, one of which is this one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace fsdp {
+
+struct JobOptions {
+  std::string device = "auto";  // "cpu", "cuda", or "auto": a GPU where this process sees one
+  std::string comm = "auto";    // how ranks exchange data: "auto", "shm", "mpi" or "nccl"
+  int threads = 0;              // OpenMP threads of this rank; 0: its share of the node's cores
+  double timeout_s = 600;       // a rank that does not come to a collective for so long ends the job
+};
+
+/// All processes of MPI_COMM_WORLD; their number and this one's are the world size and the rank. Its constructor and destructor
+/// are collective: all processes make one, and let it go before MPI_Finalize().
+class Job {
+ public:
+  /// If the program has initialised MPI, it finalises it, too; else this object does both. Throws UserError (no such device,
+  /// another MPI's launcher). libfsdp calls MPI from the thread that calls libfsdp, and from no other.
+  explicit Job(const JobOptions& options = {});
+  Job(const Job&) = delete;
+  ~Job();
+
+  int rank() const;
+  int size() const;
+  /// "CPU: AVX-512, 2 threads", or the GPU's name.
+  std::string device() const;
+
+  // Collective:
+  void barrier();
+  /// Over all ranks, in an order that depends on their number alone.
+  double sum(double mine);
+
+  struct Parts;
+  Parts& parts() { return *parts_; }
+
+ private:
+  std::unique_ptr<Parts> parts_;
+};
+
+/// A whole main(): makes a Job, calls `body` with it, and returns what that returns. On an exception the rank that has it prints
+/// "PROGRAM: rank 2 on node7: MESSAGE" and ends the whole job: with 2 for a UserError, else 1.
+int run(int argc, char** argv, const std::function<int(Job& job)>& body, const JobOptions& options = {});
+
+}  // namespace fsdp

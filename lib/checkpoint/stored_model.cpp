@@ -1,0 +1,88 @@
+#include "checkpoint/stored_model.hpp"
+
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "nn/transformer.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr const char* layers_type = "fsdp-layers";  // no family of transformers is called so
+
+/// Throws UserError for what no program has written.
+std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string& what) {
+  const auto refuse = [&](const std::string& why) -> std::vector<Parameter> {
+    throw UserError(format("{} describes no model ({}); use another one", what, why));
+  };
+  constexpr std::size_t most = std::size_t{1} << 48;  // elements: no machine has as many
+  const auto found = json.find("parameters");
+  if (found == json.end() || !found->is_array() || found->empty()) return refuse("its configuration lists no parameters");
+  std::vector<Parameter> parameters;
+  std::set<std::string> names;
+  for (const nlohmann::json& one : *found) {
+    const bool is_whole = one.is_object() && one.contains("name") && one["name"].is_string() && one.contains("shape") &&
+                          one["shape"].is_array() && !one["shape"].empty();
+    if (!is_whole) return refuse("a parameter in it has no name or no shape");
+    Parameter parameter = {.name = one["name"], .shape = {}, .init = {}, .decayed = one["shape"].size() > 1, .block = -1};
+    if (parameter.name.empty() || !names.insert(parameter.name).second) return refuse("a parameter in it has no name of its own");
+    std::size_t elements = 1;
+    for (const nlohmann::json& extent : one["shape"]) {
+      if (!extent.is_number_unsigned() || extent.get<std::size_t>() == 0 || extent.get<std::size_t>() > most / elements)
+        return refuse(format("the shape of {} cannot be", excerpt(parameter.name)));
+      parameter.shape.push_back(extent);
+      elements *= parameter.shape.back();
+    }
+    parameters.push_back(std::move(parameter));
+  }
+  return parameters;
+}
+
+}  // namespace
+
+StoredModel::StoredModel(TransformerConfig config) : config_(std::move(config)) {}
+
+StoredModel::StoredModel(std::vector<Parameter> parameters) : layers_(std::move(parameters)) {
+  expect(!layers_.empty(), "a model has parameters");
+}
+
+StoredModel::StoredModel(const Model& model) {
+  if (const auto* const transformer = dynamic_cast<const Transformer*>(&model))
+    config_ = transformer->config();
+  else
+    *this = StoredModel(model.parameters());
+}
+
+const TransformerConfig& StoredModel::transformer(const std::string& what) const {
+  if (!is_transformer())
+    throw UserError(format("{} is of layers that a program has brought (no family of models that is known here); use that "
+                           "program, or read the parameters with an HDF5 tool",
+                           what));
+  return config_;
+}
+
+std::vector<Parameter> StoredModel::parameters() const {
+  return is_transformer() ? list_parameters(config_).parameters : layers_;
+}
+
+nlohmann::json StoredModel::to_json() const {
+  if (is_transformer()) return config_to_json(config_);
+  nlohmann::json json = {{"model_type", layers_type}, {"parameters", nlohmann::json::array()}};
+  for (const Parameter& parameter : layers_) json["parameters"].push_back({{"name", parameter.name}, {"shape", parameter.shape}});
+  return json;
+}
+
+StoredModel StoredModel::read(const nlohmann::json& json, const std::string& what) {
+  if (json.is_object() && json.value("model_type", nlohmann::json()) == layers_type)
+    return StoredModel(read_layers(json, what));
+  TransformerConfig config = config_from_json(json);
+  config.validate();
+  return config;
+}
+
+}  // namespace fsdp
