@@ -50,6 +50,10 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
     if (name.empty() || !names.insert(name).second)
       throw UserError(format("layer {} is called '{}' (each layer, and the loss, has a name of its own); call it otherwise", i,
                              name));
+    if (is_first && layer->saved() + layer->saved_floats() > 0)
+      throw UserError(format("layer '{}' takes tokens and saves numbers (a first layer has no memory for that); make them again "
+                             "in backward",
+                             name));
     if (layer->takes_tokens() && i > 0)
       throw UserError(format("layer '{}' takes tokens (only the first layer is given them); put it in front", name));
     if (!is_first && layer->inputs() != width)
@@ -156,30 +160,30 @@ void Chain::clear_gradients(const StageContext& context, const Stage& stage, ker
       kernels::fill_zero(context.stream, gradient, numel(stage.parameters[i].shape));
 }
 
-void Chain::forward(const StageContext& context, const Stage& stage, Pass pass, void* y, float* saved) const {
+void Chain::forward(const StageContext& context, const Stage& stage, const Pass& pass, void* y, float* saved) const {
   const Layer& layer = *stage.layer;
-  ForwardPass forward;
-  static_cast<Pass&>(forward) = std::move(pass);
-  const std::size_t R = forward.rows();
-  forward.y = dense(y, R, layer.outputs(), context.type);
-  forward.saved = dense(saved, R, layer.saved(), context.type);
-  forward.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
-  layer.forward(forward);
+  ForwardPass forward_pass;
+  static_cast<Pass&>(forward_pass) = pass;
+  const std::size_t R = pass.rows();
+  forward_pass.y = dense(y, R, layer.outputs(), context.type);
+  forward_pass.saved = dense(saved, R, layer.saved(), context.type);
+  forward_pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
+  layer.forward(forward_pass);
 }
 
-void Chain::backward(const StageContext& context, const Stage& stage, Pass pass, const void* dy, void* dx, float* saved,
+void Chain::backward(const StageContext& context, const Stage& stage, const Pass& pass, const void* dy, void* dx, float* saved,
                      kernels::Write write) const {
   const Layer& layer = *stage.layer;
   clear_gradients(context, stage, write);
-  BackwardPass backward;
-  static_cast<Pass&>(backward) = std::move(pass);
-  const std::size_t R = backward.rows();
-  backward.dy = dense(const_cast<void*>(dy), R, layer.outputs(), context.type);
-  if (dx) backward.dx = dense(dx, R, layer.inputs(), context.type);
-  backward.saved = dense(saved, R, layer.saved(), context.type);
-  backward.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
-  backward.gradients = context.gradients.data() + stage.begin;
-  layer.backward(backward);
+  BackwardPass backward_pass;
+  static_cast<Pass&>(backward_pass) = pass;
+  const std::size_t R = pass.rows();
+  backward_pass.dy = dense(const_cast<void*>(dy), R, layer.outputs(), context.type);
+  if (dx) backward_pass.dx = dense(dx, R, layer.inputs(), context.type);
+  backward_pass.saved = dense(saved, R, layer.saved(), context.type);
+  backward_pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
+  backward_pass.gradients = context.gradients.data() + stage.begin;
+  layer.backward(backward_pass);
 }
 
 void Chain::embedding_forward(const StageContext& context, const std::int32_t* inputs, void* x) const {
@@ -194,7 +198,7 @@ void Chain::embedding_forward(const StageContext& context, const std::int32_t* i
     });
   Pass pass = pass_of(context, first_, Scratch(*this, context.shape, context.type));
   pass.tokens = inputs;
-  forward(context, first_, std::move(pass), x, nullptr);
+  forward(context, first_, pass, x, nullptr);
 }
 
 void Chain::embedding_backward(const StageContext& context, const std::int32_t* inputs, const void* dx,
@@ -202,7 +206,7 @@ void Chain::embedding_backward(const StageContext& context, const std::int32_t* 
   if (!first_.layer) return;
   Pass pass = pass_of(context, first_, Scratch(*this, context.shape, context.type));
   pass.tokens = inputs;
-  backward(context, first_, std::move(pass), dx, nullptr, nullptr, write);
+  backward(context, first_, pass, dx, nullptr, nullptr, write);
 }
 
 void Chain::block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
@@ -211,7 +215,7 @@ void Chain::block_forward(const StageContext& context, std::size_t block, const 
   const Scratch scratch(*this, context.shape, context.type);
   Pass pass = pass_of(context, stage, scratch);
   pass.x = dense(const_cast<void*>(x_in), pass.rows(), stage.layer->inputs(), context.type);
-  forward(context, stage, std::move(pass), x_out ? x_out : context.scratch + scratch.activation, saved);
+  forward(context, stage, pass, x_out ? x_out : context.scratch + scratch.activation, saved);
 }
 
 void Chain::block_refill(const StageContext&, std::size_t, const void*, float*, float*) const {}
@@ -225,7 +229,7 @@ void Chain::block_backward(const StageContext& context, std::size_t block, const
   // A layer writes dx while it reads dy, which lies there.
   void* const dy = context.scratch + scratch.activation;
   context.stream.copy(dy, dx, pass.rows() * stage.layer->outputs() * size_of(context.type));
-  backward(context, stage, std::move(pass), dy, dx, saved, write);
+  backward(context, stage, pass, dy, dx, saved, write);
 }
 
 void Chain::evaluate(const StageContext& context, const void* x, const std::int32_t* targets, float scale,

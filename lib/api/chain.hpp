@@ -60,8 +60,8 @@ class Chain final : public Model {
   std::size_t saved_numel(const Layer& layer, BatchShape shape, DType type) const;
   Pass pass_of(const StageContext& context, const Stage& stage, const Scratch& scratch) const;
   void clear_gradients(const StageContext& context, const Stage& stage, kernels::Write write) const;
-  void forward(const StageContext& context, const Stage& stage, Pass pass, void* y, float* saved) const;
-  void backward(const StageContext& context, const Stage& stage, Pass pass, const void* dy, void* dx, float* saved,
+  void forward(const StageContext& context, const Stage& stage, const Pass& pass, void* y, float* saved) const;
+  void backward(const StageContext& context, const Stage& stage, const Pass& pass, const void* dy, void* dx, float* saved,
                 kernels::Write write) const;
   void evaluate(const StageContext& context, const void* x, const std::int32_t* targets, float scale, kernels::LossSum& total,
                 void* dx, kernels::Write write, float* losses) const;

@@ -34,7 +34,9 @@ class Job {
   /// Over all ranks, in an order that depends on their number alone.
   double sum(double mine);
 
+  // For the library:
   struct Parts;
+  explicit Job(std::unique_ptr<Parts> parts);
   Parts& parts() { return *parts_; }
 
  private:

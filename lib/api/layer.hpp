@@ -76,7 +76,8 @@ class Layer {
   /// Numbers of a row that it takes and gives.
   virtual std::size_t inputs() const = 0;
   virtual std::size_t outputs() const = 0;
-  /// Whether it takes the batch's tokens instead of numbers; inputs() is 1 then. Only the first layer of a model may.
+  /// Whether it takes the batch's tokens instead of numbers; inputs() is 1 then. Only the first layer of a model
+  /// may, and it saves nothing.
   virtual bool takes_tokens() const { return false; }
   /// Numbers that forward keeps of a row for backward, beside x: of the pass's type, and in fp32.
   virtual std::size_t saved() const { return 0; }

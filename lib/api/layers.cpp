@@ -53,8 +53,8 @@ using ElementwiseBackward = void (*)(const Pass&, const Tensor& x, const Tensor&
 
 class ElementwiseLayer final : public BuiltLayer {
  public:
-  ElementwiseLayer(std::size_t width, Elementwise forward, ElementwiseBackward backward)
-      : width_(width), forward_(forward), backward_(backward) {}
+  ElementwiseLayer(std::size_t width, Elementwise value, ElementwiseBackward derivative)
+      : width_(width), forward_(value), backward_(derivative) {}
   std::size_t inputs() const override { return width_; }
   std::size_t outputs() const override { return width_; }
   void forward(const ForwardPass& pass) const override { forward_(pass, pass.x, pass.y); }

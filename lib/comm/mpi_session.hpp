@@ -1,6 +1,7 @@
 // The life of MPI in this process.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -9,12 +10,14 @@
 namespace fsdp {
 
 /// Initialises MPI (thread level SERIALIZED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
-/// the job from inside. Throws UserError if the launcher is another MPI's (comm/launcher.hpp). Its destructor finalises MPI,
-/// except while an exception unwinds: then other ranks may never reach the matching call, and main() ends the job with
+/// the job from inside. Where the program has initialised MPI already, the program finalises it, too, and what handles errors
+/// of MPI_COMM_WORLD stays as it is. Throws UserError if the launcher is another MPI's (comm/launcher.hpp). Its destructor
+/// finalises MPI, except while an exception unwinds: then other ranks may never reach the matching call, and main() ends the job with
 /// abort_job(). One per process; the only process-wide state here, because it is MPI's own.
 class MpiSession {
  public:
   MpiSession(int& argc, char**& argv);
+  MpiSession();
   MpiSession(const MpiSession&) = delete;
   ~MpiSession();
 
@@ -31,8 +34,11 @@ class MpiSession {
   static std::string library_version();
 
  private:
+  void start(int& argc, char**& argv);
+
   int rank_ = 0, size_ = 1;
-  int uncaught_at_start_ = 0;
+  bool began_here_ = true;
+  const int uncaught_at_start_ = std::uncaught_exceptions();
 };
 
 }  // namespace fsdp

@@ -12,25 +12,37 @@
 
 namespace fsdp {
 
-MpiSession::MpiSession(int& argc, char**& argv) : uncaught_at_start_(std::uncaught_exceptions()) {
+MpiSession::MpiSession() {
+  int none = 0;
+  char** words = nullptr;
+  start(none, words);
+}
+
+MpiSession::MpiSession(int& argc, char**& argv) { start(argc, argv); }
+
+void MpiSession::start(int& argc, char**& argv) {
   const LaunchedRanks launched = launched_ranks([](const char* name) { return std::getenv(name); });
-  int level = MPI_THREAD_SINGLE;
-  FSDP_CHECK_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level));
-  expect(level >= MPI_THREAD_SERIALIZED, "MPI lets the threads of a program communicate one at a time");
-  FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-  FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+  int level = MPI_THREAD_SINGLE, is_there = 0;
+  FSDP_CHECK_MPI(MPI_Initialized(&is_there));
+  began_here_ = is_there == 0;
+  if (began_here_) {
+    FSDP_CHECK_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level));
+    expect(level >= MPI_THREAD_SERIALIZED, "MPI lets the threads of a program communicate one at a time");
+    FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+  }
   FSDP_CHECK_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
   FSDP_CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size_));
   try {
     require_own_launcher(launched, size_, library_version());
   } catch (...) {
-    MPI_Finalize();  // this rank is alone, so that nobody is waited for
+    if (began_here_) MPI_Finalize();  // this rank is alone, so that nobody is waited for
     throw;
   }
 }
 
 MpiSession::~MpiSession() {
-  if (std::uncaught_exceptions() == uncaught_at_start_) MPI_Finalize();
+  if (began_here_ && std::uncaught_exceptions() == uncaught_at_start_) MPI_Finalize();
 }
 
 namespace {
@@ -68,6 +80,7 @@ std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   find_nodes(*job, host(), rank_, size_);
   MPI_Comm world = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &world));
+  FSDP_CHECK_MPI(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN));  // splits have it, too
   return connect(std::make_unique<MpiCommunicator>(world, job));
 }
 
