@@ -1,5 +1,5 @@
 # `cmake --install`: programs (apps/, tools/), libfsdp, its headers, and what find_package(fsdp) reads. The target is fsdp::fsdp;
-# headers are included as in here, "fsdp/plan.hpp". Those that need another library's headers (mpi.h, dnnl.hpp, cuda_runtime.h) or the
+# programs include <fsdp/fsdp.hpp> (docs/api.md). All other headers are included as in here, "fsdp/plan.hpp". Those that need another library's headers (mpi.h, dnnl.hpp, cuda_runtime.h) or the
 # flags of one instruction set are left out, and no other header includes them: the test "install" compiles all that are installed. Of the
 # row kernels there is what an optimizer of one's own is compiled with (docs/extending-optimizer.md).
 include(CMakePackageConfigHelpers)
@@ -11,6 +11,8 @@ install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLU
 foreach(header IN ITEMS optimizer pointwise dropout lanes narrow)
   install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/kernels/rows/${header}.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp/kernels/rows)
 endforeach()
+
+install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/api/fsdp.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/fsdp)
 install(EXPORT fsdp-targets NAMESPACE fsdp:: DESTINATION ${package_folder})

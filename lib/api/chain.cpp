@@ -23,7 +23,8 @@ Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
 
 }  // namespace
 
-/// Where things lie in scratch, in floats: partial sums, gradients that nobody wants, losses, the stage's own, and an activation.
+/// Where things lie in scratch, in floats: partial sums, gradients that nobody wants, losses, the stage's own, and an
+/// activation.
 struct Chain::Scratch {
   std::size_t sums, unwanted, losses, own, activation, end;
 
@@ -48,12 +49,13 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
     const auto& [name, layer] = layers[i];
     const bool is_first = i == 0 && layer->takes_tokens();
     if (name.empty() || !names.insert(name).second)
-      throw UserError(format("layer {} is called '{}' (each layer, and the loss, has a name of its own); call it otherwise", i,
-                             name));
+      throw UserError(
+          format("layer {} is called '{}' (each layer, and the loss, has a name of its own); call it otherwise", i, name));
     if (is_first && layer->saved() + layer->saved_floats() > 0)
-      throw UserError(format("layer '{}' takes tokens and saves numbers (a first layer has no memory for that); make them again "
-                             "in backward",
-                             name));
+      throw UserError(
+          format("layer '{}' takes tokens and saves numbers (a first layer has no memory for that); make them again "
+                 "in backward",
+                 name));
     if (layer->takes_tokens() && i > 0)
       throw UserError(format("layer '{}' takes tokens (only the first layer is given them); put it in front", name));
     if (!is_first && layer->inputs() != width)
@@ -69,11 +71,11 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
     width = layer->outputs();
   }
   if (loss_->inputs() != width)
-    throw UserError(format("the loss takes {} numbers of a row (the last layer gives {}); make them equal", loss_->inputs(), width));
+    throw UserError(
+        format("the loss takes {} numbers of a row (the last layer gives {}); make them equal", loss_->inputs(), width));
   head_ = stage_of(loss_name, nullptr, loss_->parameters(), -1);
   widest_ = std::max(widest_, width);
   most_scratch_ = std::max(most_scratch_, loss_->scratch());
-  if (parameters_.empty()) throw UserError("the model has no parameters (there is nothing to train); add a layer that has some");
 }
 
 Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block) {
@@ -128,7 +130,8 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
       throw UserError(format("{} does not work on a GPU (its works_on_gpu() says so); choose the CPU, or make it work", what));
   };
   const auto check = [&](const Stage& stage) {
-    const std::string name = stage.parameters.empty() ? "a layer" : format("the layer with '{}'", stage.parameters.front().name);
+    const std::string name =
+        stage.parameters.empty() ? "a layer" : format("the layer with '{}'", stage.parameters.front().name);
     require(name, stage.layer->works_in(type), stage.layer->works_on_gpu());
   };
   if (first_.layer) check(first_);
@@ -141,8 +144,8 @@ Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scrat
   pass.B = context.shape.B, pass.T = context.shape.T;
   pass.type = context.type;
   pass.update = context.dropout.update, pass.first_sequence = context.dropout.first_sequence, pass.seed = context.dropout.seed;
-  pass.scratch = dense(context.scratch + scratch.own, pass.rows(), stage.layer ? stage.layer->scratch() : loss_->scratch(),
-                       context.type);
+  pass.scratch =
+      dense(context.scratch + scratch.own, pass.rows(), stage.layer ? stage.layer->scratch() : loss_->scratch(), context.type);
   pass.stream = &context.stream;
   pass.sums = context.scratch + scratch.sums, pass.unwanted = context.scratch + scratch.unwanted;
   pass.weights = context.weights.data() + stage.begin;

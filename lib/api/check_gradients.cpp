@@ -18,7 +18,8 @@ namespace {
 /// A layer of a user's whose result is weighted by a loss of ours, or a loss of a user's behind nothing, as a model.
 class Trial {
  public:
-  Trial(const Chain& chain, const GradientCheckOptions& options) : chain_(chain), options_(options), shape_{options.B, options.T} {
+  Trial(const Chain& chain, const GradientCheckOptions& options)
+      : chain_(chain), options_(options), shape_{options.B, options.T} {
     const ModelSizes sizes = chain.sizes(shape_, DType::f32, {});
     scratch_.resize(sizes.scratch / sizeof(float) + 1);
     inputs_.resize(sizes.inputs / sizeof(float));
@@ -33,14 +34,16 @@ class Trial {
       const float deviation = parameter.init.kind == Init::Kind::constant ? 0.3f : std::max(parameter.init.value, 0.3f);
       fill(parameters_.back(), static_cast<std::uint32_t>(parameters_.size()), mean, deviation);
     }
-    for (std::size_t p = 0; p < parameters_.size(); ++p) weights_.push_back(parameters_[p].data()), d_weights_.push_back(gradients_[p].data());
+    for (std::size_t p = 0; p < parameters_.size(); ++p)
+      weights_.push_back(parameters_[p].data()), d_weights_.push_back(gradients_[p].data());
   }
 
   std::vector<float>& inputs() { return inputs_; }
   std::vector<float>& targets() { return targets_; }
 
   void fill(std::vector<float>& values, std::uint32_t tensor, float mean = 0, float deviation = 1) {
-    kernels::fill_normal(*stream_, values.data(), values.size(), 0, static_cast<std::uint32_t>(options_.seed), tensor, mean, deviation);
+    kernels::fill_normal(*stream_, values.data(), values.size(), 0, static_cast<std::uint32_t>(options_.seed), tensor, mean,
+                         deviation);
   }
 
   double value() {
@@ -56,11 +59,14 @@ class Trial {
     std::size_t widest = 0;
     for (const auto& x : x_) widest = std::max(widest, x.size());
     std::vector<float> dx(widest);
-    chain_.head_forward_backward(context(), x_.back().data(), targets(std::true_type()), 1, sum, dx.data(), kernels::Write::overwrite);
+    chain_.head_forward_backward(context(), x_.back().data(), targets(std::true_type()), 1, sum, dx.data(),
+                                 kernels::Write::overwrite);
     for (std::size_t b = chain_.blocks(); b-- > 0;)
       chain_.block_backward(context(), b, x_[b].data(), saved_[b].data(), dx.data(), kernels::Write::overwrite, nullptr);
     chain_.embedding_backward(context(), tokens(), dx.data(), kernels::Write::overwrite);
-    if (!chain_.takes_tokens()) compare("x", inputs_, {dx.begin(), dx.begin() + static_cast<std::ptrdiff_t>(inputs_.size())}, inputs_.size() / shape_.rows());
+    if (!chain_.takes_tokens())
+      compare("x", inputs_, {dx.begin(), dx.begin() + static_cast<std::ptrdiff_t>(inputs_.size())},
+              inputs_.size() / shape_.rows());
     for (std::size_t p = 0; p < parameters_.size(); ++p)
       compare(chain_.parameters()[p].name, parameters_[p], gradients_[p], chain_.parameters()[p].shape.back());
     return result_;
@@ -68,7 +74,12 @@ class Trial {
 
  private:
   StageContext context() {
-    return {.stream = *stream_, .weights = weights_, .gradients = d_weights_, .scratch = scratch_.data(), .tables = nullptr, .shape = shape_};
+    return {.stream = *stream_,
+            .weights = weights_,
+            .gradients = d_weights_,
+            .scratch = scratch_.data(),
+            .tables = nullptr,
+            .shape = shape_};
   }
   const std::int32_t* tokens() const { return reinterpret_cast<const std::int32_t*>(inputs_.data()); }
   const std::int32_t* targets(std::true_type) const { return reinterpret_cast<const std::int32_t*>(targets_.data()); }
@@ -79,7 +90,8 @@ class Trial {
       chain_.block_forward(context(), b, x_[b].data(), x_[b + 1].data(), saved_[b].data(), nullptr);
   }
 
-  void compare(const std::string& name, std::vector<float>& values, const std::vector<float>& derivatives, std::size_t columns) {
+  void compare(const std::string& name, std::vector<float>& values, const std::vector<float>& derivatives,
+               std::size_t columns) {
     double largest = 0;
     for (const float d : derivatives) largest = std::max(largest, std::abs(static_cast<double>(d)));
     const std::size_t tried = std::min(values.size(), options_.most_elements);
@@ -98,7 +110,7 @@ class Trial {
     }
     for (const auto& [at, difference] : differences) {
       const double error = std::abs(derivatives[at] - difference) / std::max(largest, 1e-6);
-      if (std::isfinite(error) && error <= result_.worst) continue;
+      if (error <= result_.worst || std::isnan(result_.worst)) continue;
       result_.worst = error;
       result_.where = format("{}[{}, {}]: backward says {:.6g}, differences say {:.6g}", name, at / columns, at % columns,
                              derivatives[at], difference);
@@ -149,11 +161,13 @@ std::shared_ptr<const T> borrowed(const T& object) {
 }  // namespace
 
 GradientCheck check_gradients(const Layer& layer, const GradientCheckOptions& options) {
-  const Chain chain({{"layer", borrowed(layer)}}, "sum", std::make_shared<WeightedSum>(layer.outputs()), kernels::traits_of_cpu());
+  const Chain chain({{"layer", borrowed(layer)}}, "sum", std::make_shared<WeightedSum>(layer.outputs()),
+                    kernels::traits_of_cpu());
   Trial trial(chain, options);
   if (layer.takes_tokens()) {
     auto* const tokens = reinterpret_cast<std::int32_t*>(trial.inputs().data());
-    for (std::size_t i = 0; i < trial.inputs().size(); ++i) tokens[i] = static_cast<std::int32_t>(i % 3);  // any vocabulary has these
+    for (std::size_t i = 0; i < trial.inputs().size(); ++i)
+      tokens[i] = static_cast<std::int32_t>(i % 3);  // any vocabulary has these
   } else {
     trial.fill(trial.inputs(), 1001);
   }
@@ -168,7 +182,8 @@ GradientCheck check_gradients(const Loss& loss, const GradientCheckOptions& opti
   if (loss.takes_labels()) {
     auto* const labels = reinterpret_cast<std::int32_t*>(trial.targets().data());
     for (std::size_t i = 0; i < trial.targets().size(); ++i)
-      labels[i] = static_cast<std::int32_t>(i % loss.inputs()) - (i == 1 ? static_cast<std::int32_t>(loss.inputs()) : 0);  // one does not count
+      labels[i] = static_cast<std::int32_t>(i % loss.inputs()) -
+                  (i == 1 ? static_cast<std::int32_t>(loss.inputs()) : 0);  // one does not count
   } else {
     trial.fill(trial.targets(), 1002);
   }

@@ -47,7 +47,8 @@ ShardingOptions sharding_of(const FsdpOptions& o, DeviceKind kind) {
   sharding.batch = {o.batch_size, o.sequence_length};
   sharding.types.parameter = dtype_of_name("param_dtype", o.param_dtype);
   sharding.types.reduce = dtype_of_name("reduce_dtype", o.reduce_dtype);
-  if (o.gradient_accumulation_steps == 0) throw UserError("an update has no micro-batches; gradient_accumulation_steps is 1 or more");
+  if (o.gradient_accumulation_steps == 0)
+    throw UserError("an update has no micro-batches; gradient_accumulation_steps is 1 or more");
   if (o.limit_all_gathers == 0) throw UserError("no unit can be whole; limit_all_gathers is 1 or more");
   sharding.plan.micro_batches = o.gradient_accumulation_steps;
   sharding.plan.checkpoint_activations = o.activation_checkpointing;
@@ -106,7 +107,10 @@ Sequential& Sequential::loss(LossPtr loss, std::string name) {
 std::shared_ptr<const Model> Sequential::build(const DeviceTraits& device) const {
   std::vector<NamedLayer> layers;
   for (const auto& [name, layer] : layers_) layers.push_back({name, layer});
-  return std::make_shared<Chain>(std::move(layers), loss_name_, loss_, device);
+  auto chain = std::make_shared<Chain>(std::move(layers), loss_name_, loss_, device);
+  if (chain->parameters().empty())
+    throw UserError("the model has no parameters (there is nothing to train); add a layer that has some");
+  return chain;
 }
 
 TransformerDescription::TransformerDescription(std::string arch) : arch_(std::move(arch)) {}
@@ -147,8 +151,7 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
   const auto built = model.build(traits_of(kind, 1));
   check_sharding(*built, sharding, ranks);
   const int group = options.shard_group_size > 0 ? options.shard_group_size : ranks;
-  return memory_of(
-      plan_sharding(*built, sharding, mesh_shape(find_placement(sharding.strategy), ranks, group)).plan);
+  return memory_of(plan_sharding(*built, sharding, mesh_shape(find_placement(sharding.strategy), ranks, group)).plan);
 }
 
 struct FullyShardedDataParallel::Parts {
@@ -177,10 +180,11 @@ struct FullyShardedDataParallel::Parts {
     agree(world, [&] {
       for (std::size_t k = 0; k < count; ++k) {
         std::int32_t* const numbers = batch.data() + k * numbers_of_batch();
-        const std::span inputs(numbers, inputs_of_batch()), targets(numbers + inputs.size(), numbers_of_batch() - inputs.size());
+        const std::span inputs(numbers, inputs_of_batch()),
+            targets(numbers + inputs.size(), numbers_of_batch() - inputs.size());
         fill(Batch(k, inputs, targets, rows.tokens, rows.labels));
-        counted += rows.labels ? static_cast<std::size_t>(
-                                     std::count_if(targets.begin(), targets.end(), [](std::int32_t label) { return label >= 0; }))
+        counted += rows.labels ? static_cast<std::size_t>(std::count_if(targets.begin(), targets.end(),
+                                                                        [](std::int32_t label) { return label >= 0; }))
                                : sharding.batch.rows();
       }
     });
@@ -214,6 +218,7 @@ struct FullyShardedDataParallel::Parts {
             .version = version_string()};
   }
 
+  std::unique_ptr<Job> own_job;  // outlives the others
   Job::Parts& job;
   Communicator& world;
   const FsdpOptions options;
@@ -230,6 +235,11 @@ struct FullyShardedDataParallel::Parts {
 
 FullyShardedDataParallel::FullyShardedDataParallel(Job& job, const ModelDescription& model, const FsdpOptions& options)
     : parts_(std::make_unique<Parts>(job.parts(), model, options)) {}
+FullyShardedDataParallel::FullyShardedDataParallel(const ModelDescription& model, const FsdpOptions& options) {
+  auto job = std::make_unique<Job>();
+  parts_ = std::make_unique<Parts>(job->parts(), model, options);
+  parts_->own_job = std::move(job);
+}
 FullyShardedDataParallel::~FullyShardedDataParallel() = default;
 
 StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch& fill) {
@@ -248,9 +258,10 @@ StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch&
   const UpdateResult result = p.executor().run_update(p.reader, scalars);
   const bool goes_on = !p.scaler || p.scaler->update(result.finite());
   if (!result.finite() && (!p.scaler || !goes_on))
-    throw RunError(format("update {} has loss {} and gradient norm {} (nothing was changed by it); lower the learning rate, or "
-                          "look for numbers in the data that are not finite",
-                          scalars.update, result.loss, result.gradient_norm));
+    throw RunError(
+        format("update {} has loss {} and gradient norm {} (nothing was changed by it); lower the learning rate, or "
+               "look for numbers in the data that are not finite",
+               scalars.update, result.loss, result.gradient_norm));
   if (p.scaler) p.progress.loss_scaler = p.scaler->state();
   if (!result.finite()) return {.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = true};
   ++p.progress.update;
@@ -285,9 +296,10 @@ void FullyShardedDataParallel::load(const std::filesystem::path& folder) {
     const Optimizer &mine = *p.sharding.optimizer.kind, &theirs = find_optimizer(there);
     const auto algorithm = [](const Optimizer& o) { return o.same_as.empty() ? o.name : o.same_as; };
     if (algorithm(mine) != algorithm(theirs))
-      throw UserError(format("{} holds the state of {} (this model has {}); choose that optimizer, or take the parameters alone "
-                             "by load_full()",
-                             reader->description(), there, mine.name));
+      throw UserError(
+          format("{} holds the state of {} (this model has {}); choose that optimizer, or take the parameters alone "
+                 "by load_full()",
+                 reader->description(), there, mine.name));
     load_states(*reader, p.parameters(), p.sharded->layout(), p.sharded->shard(), p.states());
   });
   p.progress = reader->header().progress;

@@ -61,28 +61,28 @@ class TransformerDescription final : public ModelDescription {
 
 /// Names and meanings are PyTorch's where it has them; docs/api.md explains each.
 struct FsdpOptions {
-  std::size_t batch_size = 1;                  // sequences (or examples) of a micro-batch on a rank
-  std::size_t sequence_length = 1;             // positions of each
-  std::size_t gradient_accumulation_steps = 1; // micro-batches of an update
+  std::size_t batch_size = 1;                   // sequences (or examples) of a micro-batch on a rank
+  std::size_t sequence_length = 1;              // positions of each
+  std::size_t gradient_accumulation_steps = 1;  // micro-batches of an update
 
   std::string sharding_strategy = "FULL_SHARD";  // SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, _HYBRID_SHARD_ZERO2, "optim", ...
   int shard_group_size = 0;                      // of hybrid strategies; 0: the ranks of a node
   std::string auto_wrap_policy = "layer";        // each layer is a unit; "size": those of min_num_params; "none": all are one
   std::size_t min_num_params = 100'000'000;
-  std::string backward_prefetch = "pre";         // "post", "none"
+  std::string backward_prefetch = "pre";  // "post", "none"
   bool forward_prefetch = true;
-  std::size_t limit_all_gathers = 2;             // units that are whole at a time
+  std::size_t limit_all_gathers = 2;  // units that are whole at a time
 
   std::string param_dtype = "fp32";   // what is gathered and computed with: "bf16", "fp16"
   std::string reduce_dtype = "fp32";  // what gradients travel in
   bool activation_checkpointing = false;
   bool offload_parameters = false, offload_optimizer = false;  // to the host's memory, on GPUs
 
-  std::string optimizer = "adamw";  // a name of `fsdp-train --optimizer`
+  std::string optimizer = "adamw";                                         // a name of `fsdp-train --optimizer`
   double beta1 = 0, beta2 = 0, eps = 0, weight_decay = -1, momentum = -1;  // 0, or below 0: the optimizer's own
-  double clip_norm = 0;                                                   // 0: no clipping
-  std::vector<std::string> freeze = {};                                   // shell globs over parameter names: not trained
-  std::uint64_t seed = 1;                                                 // of initial weights
+  double clip_norm = 0;                                                    // 0: no clipping
+  std::vector<std::string> freeze = {};                                    // shell globs over parameter names: not trained
+  std::uint64_t seed = 1;                                                  // of initial weights
 };
 
 /// Where a micro-batch is to be written: a row for each position of each sequence, one behind the other. Asking for what the
@@ -119,7 +119,8 @@ struct MemoryUse {
 };
 
 /// What one of `ranks` ranks would hold, by the same plan: for sizing a job before there is one. Throws UserError.
-MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& options, int ranks, const std::string& device = "cpu");
+MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& options, int ranks,
+                          const std::string& device = "cpu");
 
 /// All functions but those that say so are collective over the job. UserErrors are thrown by all ranks alike where the mistake
 /// is in the arguments; where something fails on one rank alone (a full disk), all throw CollectiveError.
@@ -127,11 +128,13 @@ class FullyShardedDataParallel {
  public:
   /// Takes all memory, and fills the parameters from options.seed: the same at any number of ranks. `job` must outlive this.
   FullyShardedDataParallel(Job& job, const ModelDescription& model, const FsdpOptions& options = {});
+  /// With a job of its own: all processes of MPI_COMM_WORLD, on the device that Job's default is.
+  explicit FullyShardedDataParallel(const ModelDescription& model, const FsdpOptions& options = {});
   FullyShardedDataParallel(const FullyShardedDataParallel&) = delete;
   ~FullyShardedDataParallel();
 
-  /// One update: forward and backward of all micro-batches, which `fill` writes, each rank its own; the sum of the gradients over
-  /// ranks; and the optimizer. Throws RunError if loss or gradient are not finite; nothing has changed then.
+  /// One update: forward and backward of all micro-batches, which `fill` writes, each rank its own; the sum of the gradients
+  /// over ranks; and the optimizer. Throws RunError if loss or gradient are not finite; nothing has changed then.
   StepResult step(double learning_rate, const FillBatch& fill);
   /// The mean loss of a batch of each rank.
   double evaluate(const FillBatch& fill);

@@ -43,8 +43,8 @@ class Job {
   std::unique_ptr<Parts> parts_;
 };
 
-/// A whole main(): makes a Job, calls `body` with it, and returns what that returns. On an exception the rank that has it prints
-/// "PROGRAM: rank 2 on node7: MESSAGE" and ends the whole job: with 2 for a UserError, else 1.
+/// A whole main(): makes a Job, calls `body` with it, and returns what that returns. On an exception the rank that has it
+/// prints "PROGRAM: rank 2 on node7: MESSAGE" and ends the whole job: with 2 for a UserError, else 1.
 int run(int argc, char** argv, const std::function<int(Job& job)>& body, const JobOptions& options = {});
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// Layers and losses that are there. All work in fp32, bf16 and fp16, on CPUs and GPUs, but mean_squared_error(), which is for fp32
-// on CPUs.
+// Layers and losses that are there. All work in fp32, bf16 and fp16, on CPUs and GPUs, but mean_squared_error(), which is for
+// fp32 on CPUs.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace fsdp {
 
-/// y = x W^T + b: parameters weight[out, in] and bias[out]. W starts as normal(1/sqrt(in)), unless `standard_deviation` is above
-/// 0; b starts at 0.
+/// y = x W^T + b: parameters weight[out, in] and bias[out]. W starts as normal(1/sqrt(in)), unless `standard_deviation` is
+/// above 0; b starts at 0.
 LayerPtr linear(std::size_t in, std::size_t out, bool bias = true, float standard_deviation = 0);
 /// max(x, 0), and GELU by its tanh formula (Hendrycks and Gimpel 2016), element by element.
 LayerPtr relu(std::size_t width);

@@ -40,7 +40,8 @@ bool same_size(const Tensor& a, const Tensor& b) { return a.rows == b.rows && a.
 /// Dense tensors of one size and type.
 template <class... Others>
 void require_alike(const char* what, const Tensor& first, const Others&... others) {
-  expect(first && first.is_dense() && ((others && others.is_dense() && same_size(first, others) && others.type == first.type) && ...),
+  expect(first && first.is_dense() &&
+             ((others && others.is_dense() && same_size(first, others) && others.type == first.type) && ...),
          what);
 }
 
@@ -56,12 +57,13 @@ void matmul(const Pass& pass, const Tensor& a, Transpose transpose_a, const Tens
   const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
   const std::size_t k = ta ? a.rows : a.columns;
   expect(a && b && out && a.type == b.type && (out.type == a.type || out.type == DType::f32) &&
-             (ta ? a.columns : a.rows) == out.rows && (tb ? b.rows : b.columns) == out.columns && (tb ? b.columns : b.rows) == k,
+             (ta ? a.columns : a.rows) == out.rows && (tb ? b.rows : b.columns) == out.columns &&
+             (tb ? b.columns : b.rows) == k,
          "matmul: [m,k] and [k,n] give [m,n], of one type");
   with_element(a.type, [&]<class E>() {
     const auto multiply = [&]<class Out>(Out* to) {
-      kernels::gemm(*pass.stream, trans_of(transpose_a), trans_of(transpose_b), out.rows, out.columns, k, in<const E>(a), a.stride,
-                    in<const E>(b), b.stride, to, out.stride, write_of(write));
+      kernels::gemm(*pass.stream, trans_of(transpose_a), trans_of(transpose_b), out.rows, out.columns, k, in<const E>(a),
+                    a.stride, in<const E>(b), b.stride, to, out.stride, write_of(write));
     };
     if (out.type == a.type)
       multiply(in<E>(out));
@@ -112,9 +114,8 @@ void relu(const Pass& pass, const Tensor& x, const Tensor& y) {
 
 void relu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx) {
   require_alike("relu_backward: dense, of one size and type", dx, x, dy);
-  with_element(x.type, [&]<class E>() {
-    kernels::relu_backward(*pass.stream, in<E>(dx), in<const E>(dy), in<const E>(x), x.numel());
-  });
+  with_element(x.type,
+               [&]<class E>() { kernels::relu_backward(*pass.stream, in<E>(dx), in<const E>(dy), in<const E>(x), x.numel()); });
 }
 
 void gelu(const Pass& pass, const Tensor& x, const Tensor& y) {
@@ -186,8 +187,8 @@ void rms_norm_backward(const Pass& pass, const Tensor& x, const Tensor& weight, 
   expect(stats.numel() == x.rows, "rms_norm_backward: stats[R,1]");
   with_element(x.type, [&]<class E>() {
     kernels::rms_norm_backward(*pass.stream, in<E>(dx), write_of(write_dx), d_weight ? d_weight.floats() : pass.unwanted,
-                               kernels::Write::add, in<const E>(dy), in<const E>(x), stats.floats(), in<const E>(weight), x.rows,
-                               x.columns, pass.sums);
+                               kernels::Write::add, in<const E>(dy), in<const E>(x), stats.floats(), in<const E>(weight),
+                               x.rows, x.columns, pass.sums);
   });
 }
 

@@ -24,8 +24,8 @@ struct Tensor {
   float* row(std::size_t r) const;
   /// Columns [begin, begin + count) of all rows: the same memory.
   Tensor columns_from(std::size_t begin, std::size_t count) const;
-  /// Of dense memory for [rows, columns] numbers, such as scratch, a dense matrix [rows, count]: what `begin` columns would take
-  /// lies before it. So a layer with saved() = 3 F has three matrices [R, F] in part(0, F), part(F, F) and part(2 * F, F).
+  /// Of dense memory for [rows, columns] numbers, such as scratch, a dense matrix [rows, count]: what `begin` columns would
+  /// take lies before it. So a layer with saved() = 3 F has three matrices [R, F] in part(0, F), part(F, F) and part(2 * F, F).
   Tensor part(std::size_t begin, std::size_t count) const;
 };
 

@@ -30,7 +30,8 @@ std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string
                           one["shape"].is_array() && !one["shape"].empty();
     if (!is_whole) return refuse("a parameter in it has no name or no shape");
     Parameter parameter = {.name = one["name"], .shape = {}, .init = {}, .decayed = one["shape"].size() > 1, .block = -1};
-    if (parameter.name.empty() || !names.insert(parameter.name).second) return refuse("a parameter in it has no name of its own");
+    if (parameter.name.empty() || !names.insert(parameter.name).second)
+      return refuse("a parameter in it has no name of its own");
     std::size_t elements = 1;
     for (const nlohmann::json& extent : one["shape"]) {
       if (!extent.is_number_unsigned() || extent.get<std::size_t>() == 0 || extent.get<std::size_t>() > most / elements)
@@ -60,9 +61,10 @@ StoredModel::StoredModel(const Model& model) {
 
 const TransformerConfig& StoredModel::transformer(const std::string& what) const {
   if (!is_transformer())
-    throw UserError(format("{} is of layers that a program has brought (no family of models that is known here); use that "
-                           "program, or read the parameters with an HDF5 tool",
-                           what));
+    throw UserError(
+        format("{} is of layers that a program has brought (no family of models that is known here); use that "
+               "program, or read the parameters with an HDF5 tool",
+               what));
   return config_;
 }
 
@@ -73,7 +75,8 @@ std::vector<Parameter> StoredModel::parameters() const {
 nlohmann::json StoredModel::to_json() const {
   if (is_transformer()) return config_to_json(config_);
   nlohmann::json json = {{"model_type", layers_type}, {"parameters", nlohmann::json::array()}};
-  for (const Parameter& parameter : layers_) json["parameters"].push_back({{"name", parameter.name}, {"shape", parameter.shape}});
+  for (const Parameter& parameter : layers_)
+    json["parameters"].push_back({{"name", parameter.name}, {"shape", parameter.shape}});
   return json;
 }
 

@@ -224,7 +224,8 @@ std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
 std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
   wait_for_streams();
   const Operation& op = plan_.update[operation];
-  const std::size_t bytes = plan_.buffers[static_cast<std::size_t>(op.writes[0].buffer)].bytes;
+  const std::size_t stage = op.kind == OperationKind::embedding_forward ? 0 : static_cast<std::size_t>(op.block) + 1,
+                    bytes = model_.sizes(shape_, types().parameter, plan_.cache).activations[stage];
   bool finite = true;
   with_element(types().parameter, [&]<class E>() {
     const std::size_t n = bytes / sizeof(E);

@@ -839,11 +839,10 @@ class Checker {
     std::size_t bytes = 0, peak = 0;
     const auto overlaps = [&](BufferId a, BufferId b) {
       const PlanBuffer &x = buffer(a), &y = buffer(b);
-      return arena_of(x) == arena_of(y) && x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
+      return x.bytes > 0 && y.bytes > 0 && arena_of(x) == arena_of(y) && x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
     };
     const auto enter = [&](std::size_t i, BufferId id) {
       const PlanBuffer& one = buffer(id);
-      if (one.bytes == 0) return;
       const std::array arenas = {plan_.arena_bytes, plan_.slot_bytes, plan_.host_bytes};
       if (one.offset + one.bytes > arenas[static_cast<std::size_t>(arena_of(one))])
         fail(i, format("uses {}, which lies outside the arena", one.name));

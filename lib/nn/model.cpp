@@ -5,9 +5,7 @@
 namespace fsdp {
 
 namespace {
-[[noreturn]] void no_decoding() {
-  fail_expectation("a model without caches does not decode", std::source_location::current());
-}
+[[noreturn]] void no_decoding() { fail_expectation("a model without caches does not decode", std::source_location::current()); }
 }  // namespace
 
 void Model::embedding_decode(const StageContext&, const std::int32_t*, const DecodedRows&, void*) const { no_decoding(); }

@@ -1,7 +1,7 @@
 // What the library trains: a model as a chain of stages. The first stage makes activations of a batch's inputs, each block
-// makes activations of the one before, and the head makes the loss. A stage is arithmetic on memory that the caller provides: it
-// owns none, knows nothing of ranks, units or shards, and does not allocate. Transformer (transformer.hpp) is such a model, and
-// so is a chain of layers that a user has written (chain.hpp). Letters as in docs/glossary.md.
+// makes activations of the one before, and the head makes the loss. A stage is arithmetic on memory that the caller provides:
+// it owns none, knows nothing of ranks, units or shards, and does not allocate. Transformer (transformer.hpp) is such a model,
+// and so is a chain of layers that a user has written (chain.hpp). Letters as in docs/glossary.md.
 #pragma once
 
 #include <cstdint>
@@ -56,13 +56,13 @@ struct DecodedRows {
 
 /// What a plan needs to know of a model, in bytes, for one shape and type.
 struct ModelSizes {
-  std::vector<std::size_t> activations = {};  // what the first stage gives, then what each block gives
-  std::vector<std::size_t> saved = {};        // what each block keeps from forward to backward, beside its input
-  std::vector<std::size_t> kept = {};         // the part of it that selective checkpointing keeps
-  std::size_t scratch = 0;                       // of any stage
-  std::size_t inputs = 0, targets = 0;           // of a batch, whose elements have 4 bytes
-  std::size_t tables = 0;                        // made once
-  std::size_t cache = 0;                         // of a block, where the plan decodes
+  std::vector<std::size_t> activations = {};          // what the first stage gives, then what each block gives
+  std::vector<std::size_t> saved = {};                // what each block keeps from forward to backward, beside its input
+  std::vector<std::size_t> kept = {};                 // the part of it that selective checkpointing keeps
+  std::size_t scratch = 0;                            // of any stage
+  std::size_t inputs = 0, targets = 0;                // of a batch, whose elements have 4 bytes
+  std::size_t tables = 0;                             // made once
+  std::size_t cache = 0;                              // of a block, where the plan decodes
   std::vector<std::vector<std::size_t>> stages = {};  // parameters that each reads, by index: the first stage, blocks, the head
 
   std::size_t blocks() const { return saved.size(); }

@@ -78,6 +78,9 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> jo
 }
 
 MpiCommunicator::~MpiCommunicator() {
+  int is_over = 0;  // a program that has started MPI itself may end it before this
+  MPI_Finalized(&is_over);
+  if (is_over) return;
   if (!broken_ && std::uncaught_exceptions() == uncaught_at_start_) {
     MPI_Comm_free(&comm_);
   } else {

@@ -1,0 +1,240 @@
+// Models of a user's layers, trained through the headers that programs include: all strategies give the same bits, and so do
+// recomputation, wraps and slots; checkpoints move between strategies; whole models are written and read; memory is as planned.
+#define BOOST_TEST_MODULE api.training
+#include "mpi_main.hpp"
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include <fsdp/fsdp.hpp>
+
+#include "gated_convolution.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t vocabulary = 13, width = 10, length = 7, sequences = 3;
+
+Sequential small_model() {
+  Sequential model;
+  model.add("embedding", embedding(vocabulary, width));
+  for (int i = 0; i < 3; ++i) model.add("blocks." + std::to_string(i), std::make_shared<GatedConvolution>(width, 3));
+  model.add("norm", layer_norm(width))
+      .add("widen", linear(width, 21))
+      .add("gelu", gelu(21))
+      .add("head", linear(21, vocabulary, false));
+  return model.loss(cross_entropy(vocabulary));
+}
+
+void fill(const Batch& batch, std::uint64_t step, int rank) {
+  for (std::size_t r = 0; r < batch.tokens().size(); ++r) {
+    const auto token = (r * r + 3 * step + 5 * static_cast<std::size_t>(rank) + 2 * batch.micro_batch()) % vocabulary;
+    batch.tokens()[r] = static_cast<int>(token);
+    batch.labels()[r] = r % 5 == 4 ? -1 : static_cast<int>((2 * token + 1) % vocabulary);
+  }
+}
+
+using Parameters = std::map<std::string, std::vector<float>>;
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  Parameters parameters;  // on rank 0
+  bool operator==(const Outcome&) const = default;
+};
+
+Parameters parameters_of(FullyShardedDataParallel& sharded) {
+  Parameters all;
+  sharded.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
+    all[name] = {values.begin(), values.end()};
+  });
+  return all;
+}
+
+void train(FullyShardedDataParallel& sharded, Job& job, int steps, Outcome& outcome) {
+  for (int i = 0; i < steps; ++i) {
+    const StepResult result = sharded.step(5e-3, [&](const Batch& batch) { fill(batch, sharded.updates(), job.rank()); });
+    outcome.losses.push_back(result.loss);
+    outcome.norms.push_back(result.gradient_norm);
+  }
+}
+
+FsdpOptions options_of(const std::string& strategy) {
+  FsdpOptions options;
+  options.batch_size = sequences, options.sequence_length = length;
+  options.sharding_strategy = strategy;
+  options.shard_group_size = strategy.find("HYBRID") != std::string::npos ? (world().size() % 2 == 0 ? 2 : 1) : 0;
+  return options;
+}
+
+Outcome run_with(const FsdpOptions& options, int steps = 4) {
+  Job job;
+  FullyShardedDataParallel sharded(job, small_model(), options);
+  Outcome outcome;
+  train(sharded, job, steps, outcome);
+  outcome.parameters = parameters_of(sharded);
+  if (steps > 0) BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
+  return outcome;
+}
+
+fs::path folder_of(const std::string& name) { return fs::path("api-training") / (name + std::to_string(world().size())); }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(all_strategies_give_the_same_bits) {
+  const Outcome full = run_with(options_of("FULL_SHARD"));
+  BOOST_TEST(full.losses.back() < full.losses.front());
+  BOOST_TEST(std::abs(full.losses.front() - std::log(static_cast<double>(vocabulary))) < 0.5);
+  for (const char* strategy : {"SHARD_GRAD_OP", "NO_SHARD", "optim", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"}) {
+    BOOST_TEST_CONTEXT(strategy) BOOST_TEST((run_with(options_of(strategy)) == full));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(how_it_is_done_changes_no_bit) {
+  const Outcome full = run_with(options_of("FULL_SHARD"));
+  const auto same = [&](const char* what, const std::function<void(FsdpOptions&)>& change) {
+    FsdpOptions options = options_of("FULL_SHARD");
+    change(options);
+    BOOST_TEST_CONTEXT(what) BOOST_TEST((run_with(options) == full));
+  };
+  same("recomputation", [](FsdpOptions& o) { o.activation_checkpointing = true; });
+  same("one unit", [](FsdpOptions& o) { o.auto_wrap_policy = "none"; });
+  same("units by size", [](FsdpOptions& o) { o.auto_wrap_policy = "size", o.min_num_params = 100; });
+  same("slots and prefetch",
+       [](FsdpOptions& o) { o.limit_all_gathers = 4, o.backward_prefetch = "none", o.forward_prefetch = false; });
+}
+
+BOOST_AUTO_TEST_CASE(gradients_accumulate_and_some_layers_are_frozen) {
+  FsdpOptions options = options_of("FULL_SHARD");
+  options.gradient_accumulation_steps = 3;
+  options.freeze = {"blocks.1.*", "embedding.*"};
+  options.clip_norm = 0.1;
+  const Outcome full = run_with(options);
+  options.sharding_strategy = "SHARD_GRAD_OP";
+  BOOST_TEST((run_with(options) == full));
+  const Outcome before = run_with(options, 0);
+  if (world().rank() == 0) {
+    BOOST_TEST((before.parameters.at("blocks.1.filter") == full.parameters.at("blocks.1.filter")));
+    BOOST_TEST((before.parameters.at("embedding.weight") == full.parameters.at("embedding.weight")));
+    BOOST_TEST((before.parameters.at("blocks.2.filter") != full.parameters.at("blocks.2.filter")));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(initial_parameters_do_not_depend_on_ranks) {
+  const Outcome outcome = run_with(options_of("FULL_SHARD"), 0);
+  if (world().rank() != 0) return;
+  // As one rank has made them, written down once: Philox by (seed, parameter, element).
+  BOOST_TEST(outcome.parameters.at("embedding.weight").size() == vocabulary * width);
+  double sum = 0;
+  for (const auto& [name, values] : outcome.parameters)
+    for (std::size_t i = 0; i < values.size(); ++i) sum += static_cast<double>(values[i]) * static_cast<double>(i % 7);
+  BOOST_TEST(sum == -3.025298364609398, boost::test_tools::tolerance(1e-9));
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_goes_on_under_another_strategy) {
+  const fs::path folder = folder_of("resume");
+  if (world().rank() == 0) fs::remove_all(folder);
+  world().barrier();
+  Job job;
+  Outcome whole;
+  FullyShardedDataParallel first(job, small_model(), options_of("FULL_SHARD"));
+  train(first, job, 3, whole);
+  BOOST_TEST(!FullyShardedDataParallel::can_load(folder));
+  world().barrier();
+  BOOST_TEST(first.save(folder) == folder / "step-00000003");
+  BOOST_TEST(FullyShardedDataParallel::can_load(folder));
+  train(first, job, 2, whole);
+
+  FullyShardedDataParallel second(job, small_model(), options_of("NO_SHARD"));
+  second.load(folder);
+  BOOST_TEST(second.updates() == 3u);
+  Outcome rest;
+  train(second, job, 2, rest);
+  BOOST_TEST(rest.losses.back() == whole.losses.back());
+  BOOST_TEST((parameters_of(first) == parameters_of(second)));
+
+  FsdpOptions other = options_of("FULL_SHARD");
+  other.optimizer = "sgd";
+  FullyShardedDataParallel third(job, small_model(), other);
+  BOOST_CHECK_THROW(third.load(folder), UserError);
+  FullyShardedDataParallel fourth(job, Sequential().add("a", linear(3, 4)).loss(cross_entropy(4)));
+  BOOST_CHECK_THROW(fourth.load(folder), UserError);
+}
+
+BOOST_AUTO_TEST_CASE(whole_models_are_written_and_read) {
+  const fs::path folder = folder_of("full");
+  if (world().rank() == 0) {
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+  }
+  world().barrier();
+  Job job;
+  Outcome outcome;
+  FullyShardedDataParallel first(job, small_model(), options_of("FULL_SHARD"));
+  train(first, job, 2, outcome);
+  for (const char* name : {"model.h5", "model"}) {
+    first.save_full(folder / name);
+    BOOST_CHECK_THROW(first.save_full(folder / name), UserError);  // it is there
+    if (std::string(name) == "model") continue;                    // a folder of Hugging Face's is for families that it knows
+    FullyShardedDataParallel second(job, small_model(), options_of("SHARD_GRAD_OP"));
+    second.load_full(folder / name);
+    BOOST_TEST((parameters_of(first) == parameters_of(second)));
+    BOOST_TEST(second.updates() == 0u);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(evaluation_is_the_mean_over_rows_that_count) {
+  Job job;
+  FullyShardedDataParallel sharded(job, small_model(), options_of("FULL_SHARD"));
+  const auto fill_batch = [&](const Batch& batch) { fill(batch, 0, job.rank()); };
+  const double evaluated = sharded.evaluate(fill_batch);
+  BOOST_TEST(evaluated == sharded.step(1e-3, fill_batch).loss);  // before the update
+  BOOST_CHECK_THROW(sharded.evaluate([](const Batch& batch) {
+    for (int& token : batch.tokens()) token = 0;
+    for (int& label : batch.labels()) label = -1;
+  }),
+                    UserError);
+  BOOST_CHECK_THROW(sharded.step(1e-3, [](const Batch& batch) { batch.inputs()[0] = 1; }), UserError);  // it is given tokens
+}
+
+BOOST_AUTO_TEST_CASE(transformers_and_layers_of_the_library_in_16_bits) {
+  Job job;
+  FsdpOptions options = options_of("FULL_SHARD");
+  options.param_dtype = "bf16";
+  FullyShardedDataParallel gpt(
+      job, TransformerDescription("gpt2").layers(2).width(24).heads(3).vocabulary(vocabulary).longest_sequence(16), options);
+  Outcome outcome;
+  train(gpt, job, 6, outcome);
+  BOOST_TEST(outcome.losses.back() < outcome.losses.front());
+
+  Sequential layers;
+  layers.add("embedding", embedding(vocabulary, 16))
+      .add("in", linear(16, 32))
+      .add("relu", relu(32))
+      .add("norm", rms_norm(32))
+      .add("out", linear(32, vocabulary))
+      .loss(cross_entropy(vocabulary));
+  for (const char* type : {"bf16", "fp16"}) {
+    options.param_dtype = type;
+    FullyShardedDataParallel network(job, layers, options);
+    Outcome of_type;
+    train(network, job, 8, of_type);
+    BOOST_TEST(of_type.losses.back() < of_type.losses.front());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_changes_nothing) {
+  Job job;
+  FullyShardedDataParallel sharded(job, Sequential().add("a", linear(2, 2)).loss(mean_squared_error(2)));
+  const Parameters before = parameters_of(sharded);
+  const auto bad = [&](const Batch& batch) {
+    for (float& x : batch.inputs()) x = 1;
+    for (float& x : batch.targets()) x = job.rank() == job.size() - 1 ? std::nanf("") : 0;
+  };
+  BOOST_CHECK_THROW(sharded.step(1e-3, bad), RunError);
+  BOOST_TEST((parameters_of(sharded) == before));
+  BOOST_TEST(sharded.updates() == 0u);
+}
