@@ -30,10 +30,12 @@ void fill(const fsdp::Batch& batch, const fsdp::Job& job, std::uint64_t update) 
 
 int main(int argc, char** argv) {
   return fsdp::run(argc, argv, [&](fsdp::Job& job) {
-    if (argc != 2) throw fsdp::UserError("one argument is needed (where checkpoints lie); name a folder");
+    job.agree([&] {  // what is wrong on all ranks is said once
+      if (argc != 2) throw fsdp::UserError("one argument is needed (where checkpoints lie); name a folder");
+      if (48 % job.size() != 0)
+        throw fsdp::UserError("the 48 examples of an update cannot be shared out evenly; start 1, 2, 3, 4, 6, ... ranks");
+    });
     const std::string folder = argv[1];
-    if (48 % job.size() != 0)
-      throw fsdp::UserError("48 examples of an update cannot be shared out evenly; start 1, 2, 3, 4, 6, ... ranks");
 
     fsdp::FsdpOptions options;
     options.batch_size = static_cast<std::size_t>(48 / job.size());

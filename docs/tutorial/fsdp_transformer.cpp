@@ -18,13 +18,13 @@ const char* const description =
 int main(int argc, char** argv) {
   return fsdp::run(argc, argv, [&](fsdp::Job& job) {
     std::string text = description;
-    if (argc > 1) {
+    job.agree([&] {  // what some ranks cannot read ends all of them, with one message
+      if (argc < 2) return;
       std::ifstream file(argv[1], std::ios::binary);
       text.assign(std::istreambuf_iterator<char>(file), {});
       if (text.size() < 1000)
-        throw fsdp::UserError(std::string(argv[1]) +
-                              " is no text of 1,000 bytes or more (it cannot be read, or is shorter); name another");
-    }
+        throw fsdp::UserError(std::string(argv[1]) + " is no text of 1,000 bytes or more (or cannot be read); name another");
+    });
 
     fsdp::FsdpOptions options;
     options.batch_size = 4;

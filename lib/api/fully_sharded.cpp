@@ -154,9 +154,18 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
   return memory_of(plan_sharding(*built, sharding, mesh_shape(find_placement(sharding.strategy), ranks, group)).plan);
 }
 
+namespace {
+/// All ranks were told the same, or find out here.
+ShardingOptions agreed_sharding(const FsdpOptions& options, Job::Parts& job) {
+  ShardingOptions sharding;
+  agree(*job.world, [&] { sharding = sharding_of(options, job.kind); });
+  return sharding;
+}
+}  // namespace
+
 struct FullyShardedDataParallel::Parts {
   Parts(Job::Parts& of_job, const ModelDescription& description, const FsdpOptions& user_options)
-      : job(of_job), world(*job.world), options(user_options), sharding(sharding_of(options, job.kind)) {
+      : job(of_job), world(*job.world), options(user_options), sharding(agreed_sharding(options, job)) {
     std::shared_ptr<const Model> model;
     agree(world, [&] { model = description.build(traits_of(job.kind, job.threads)); });
     rows = row_sizes(*model);
@@ -189,8 +198,10 @@ struct FullyShardedDataParallel::Parts {
       }
     });
     const std::int64_t all = world.sum(narrow<std::int64_t>(counted));
-    if (all == 0)
-      throw UserError("no row of this batch counts (all its labels are negative, on all ranks); give it some that do");
+    agree(world, [&] {
+      if (all == 0)
+        throw UserError("no row of this batch counts (all its labels are negative, on all ranks); give it some that do");
+    });
     return static_cast<double>(all);
   }
 
@@ -258,10 +269,12 @@ StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch&
   const UpdateResult result = p.executor().run_update(p.reader, scalars);
   const bool goes_on = !p.scaler || p.scaler->update(result.finite());
   if (!result.finite() && (!p.scaler || !goes_on))
-    throw RunError(
-        format("update {} has loss {} and gradient norm {} (nothing was changed by it); lower the learning rate, or "
-               "look for numbers in the data that are not finite",
-               scalars.update, result.loss, result.gradient_norm));
+    agree(p.world, [&] {
+      throw RunError(
+          format("update {} has loss {} and gradient norm {} (nothing was changed by it); lower the learning rate, or "
+                 "look for numbers in the data that are not finite",
+                 scalars.update, result.loss, result.gradient_norm));
+    });
   if (p.scaler) p.progress.loss_scaler = p.scaler->state();
   if (!result.finite()) return {.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = true};
   ++p.progress.update;

@@ -122,8 +122,8 @@ struct MemoryUse {
 MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& options, int ranks,
                           const std::string& device = "cpu");
 
-/// All functions but those that say so are collective over the job. UserErrors are thrown by all ranks alike where the mistake
-/// is in the arguments; where something fails on one rank alone (a full disk), all throw CollectiveError.
+/// All functions but those that say so are collective over the job. What fails on one rank or on all, a wrong option as a full
+/// disk, all ranks throw as the same CollectiveError, which is a UserError.
 class FullyShardedDataParallel {
  public:
   /// Takes all memory, and fills the parameters from options.seed: the same at any number of ranks. `job` must outlive this.
@@ -134,7 +134,7 @@ class FullyShardedDataParallel {
   ~FullyShardedDataParallel();
 
   /// One update: forward and backward of all micro-batches, which `fill` writes, each rank its own; the sum of the gradients
-  /// over ranks; and the optimizer. Throws RunError if loss or gradient are not finite; nothing has changed then.
+  /// over ranks; and the optimizer. Throws CollectiveError if loss or gradient are not finite; nothing has changed then.
   StepResult step(double learning_rate, const FillBatch& fill);
   /// The mean loss of a batch of each rank.
   double evaluate(const FillBatch& fill);

@@ -28,7 +28,7 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) {
   node = world->split_by_node();
   threads = share_of_rank(*node, static_cast<std::size_t>(options.threads)).threads;
   kernels::set_threads(threads);
-  agree(*world, [&] { kind = choose_device(choice_of(options.device)); });
+  fsdp::agree(*world, [&] { kind = choose_device(choice_of(options.device)); });
   device = make_device_of_rank(kind, {}, *world, *node);
 }
 
@@ -41,6 +41,7 @@ int Job::size() const { return parts_->world->size(); }
 std::string Job::device() const { return parts_->device->description(); }
 void Job::barrier() { parts_->world->barrier(); }
 double Job::sum(double mine) { return parts_->world->sum(mine); }
+void Job::agree(const std::function<void()>& step) { fsdp::agree(*parts_->world, step); }
 
 int run(int argc, char** argv, const std::function<int(Job& job)>& body, const JobOptions& options) {
   return run_mpi_program(argc, argv, [&](MpiSession& session, Communicator&, int, char**) {

@@ -33,6 +33,10 @@ class Job {
   void barrier();
   /// Over all ranks, in an order that depends on their number alone.
   double sum(double mine);
+  /// Runs `step`, which must not be collective itself, on every rank. If it throws on any of them, all throw the same
+  /// CollectiveError, which run() prints once: for whatever may fail on some ranks alone, such as reading a file, and for the
+  /// check of arguments.
+  void agree(const std::function<void()>& step);
 
   // For the library:
   struct Parts;
@@ -43,8 +47,9 @@ class Job {
   std::unique_ptr<Parts> parts_;
 };
 
-/// A whole main(): makes a Job, calls `body` with it, and returns what that returns. On an exception the rank that has it
-/// prints "PROGRAM: rank 2 on node7: MESSAGE" and ends the whole job: with 2 for a UserError, else 1.
+/// A whole main(): makes a Job, calls `body` with it, and returns what that returns. A CollectiveError, which all ranks throw,
+/// is printed once. Of any other exception the rank that has it prints "PROGRAM: rank 2 on node7: MESSAGE" and ends the whole
+/// job. The exit code is 2 for a UserError that is no RunError, else 1.
 int run(int argc, char** argv, const std::function<int(Job& job)>& body, const JobOptions& options = {});
 
 }  // namespace fsdp

@@ -234,7 +234,7 @@ BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_changes_nothing) {
     for (float& x : batch.inputs()) x = 1;
     for (float& x : batch.targets()) x = job.rank() == job.size() - 1 ? std::nanf("") : 0;
   };
-  BOOST_CHECK_THROW(sharded.step(1e-3, bad), RunError);
+  BOOST_CHECK_THROW(sharded.step(1e-3, bad), UserError);
   BOOST_TEST((parameters_of(sharded) == before));
   BOOST_TEST(sharded.updates() == 0u);
 }
