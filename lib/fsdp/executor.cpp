@@ -44,7 +44,7 @@ Executor::Executor(Transformer& model, const Layout& layout, const Plan& plan, B
       host_(std::move(host)),
       weights_(model.parameters().size(), nullptr),
       gradients_(model.parameters().size(), nullptr),
-      tokens_(device.allocate_staging(batches_of(plan) * 2 * shape.rows() * sizeof(std::int32_t))),
+      tokens_(device.allocate_staging(batches_of(plan) * (plan.positions >= 0 ? 3 : 2) * shape.rows() * sizeof(std::int32_t))),
       sums_(device.allocate_staging(sizeof(UpdateSums))),
       rows_(device.allocate_staging(plan.decoding.empty() ? 0 : 3 * shape.rows() * sizeof(std::int32_t))),
       events_(std::max({plan.update.size(), plan.evaluation.size(), plan.decoding.size(), plan.publish.size()})) {
@@ -468,6 +468,8 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
                        shape_, scalars.dropout, types().parameter};
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(op.micro_batch) * static_cast<std::uint64_t>(mesh_->world->size()) * shape_.B;
+  if (std::find(op.reads.begin(), op.reads.end(), Location(plan_.positions)) != op.reads.end() && plan_.positions >= 0)
+    context.positions = at<std::int32_t>(plan_.positions);
   float* const cheap = if_named(plan_.cheap);
   const auto in = [&](std::size_t i) { return at<float>(op.reads[i]); };
   const auto out = [&](std::size_t i) { return at<float>(op.writes[i]); };
@@ -475,10 +477,10 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   switch (op.kind) {
     case OperationKind::read_batch: {
       const std::size_t R = shape_.rows(), batch = static_cast<std::size_t>(op.micro_batch);
-      auto* const inputs = reinterpret_cast<std::int32_t*>(tokens_.data()) + batch * 2 * R;
+      auto* const inputs = reinterpret_cast<std::int32_t*>(tokens_.data()) + batch * op.writes.size() * R;
       read(batch, inputs, inputs + R);
-      s.copy(tokens(op.writes[0]), inputs, R * sizeof(std::int32_t));
-      return s.copy(tokens(op.writes[1]), inputs + R, R * sizeof(std::int32_t));
+      for (std::size_t i = 0; i < op.writes.size(); ++i) s.copy(tokens(op.writes[i]), inputs + i * R, R * sizeof(std::int32_t));
+      return;
     }
     case OperationKind::release:  // what takes the slot next waits for it
       return;

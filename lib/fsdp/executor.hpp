@@ -80,7 +80,8 @@ struct DecodingStep {
   std::span<const std::int32_t> tokens, sequences, positions, wanted;
 };
 
-/// Fills inputs[R] and targets[R] of micro-batch `index` of the update.
+/// Fills inputs[R] and targets[R] of micro-batch `index` of the update, and behind the targets, if the plan has documents,
+/// positions[R]: see kernels::AttentionShape.
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
 struct ExecutorOptions {
@@ -226,7 +227,7 @@ class Executor {
   std::span<OperationTime> record_;  // of the next update
   FlightLanes* lanes_ = nullptr;
   std::array<std::vector<FlightEntry>, 4> notes_;  // of the update, the evaluation, decoding, and what is published
-  Buffer tokens_;                                  // inputs and targets of each micro-batch, on the host
+  Buffer tokens_;                                  // what is read of each micro-batch, on the host
   Buffer sums_;                                    // likewise
   Buffer rows_;                                    // of a step of decoding, on the host: tokens, sequences, positions
   DecodingStep step_;                              // the one that is done
