@@ -31,7 +31,7 @@ system = {"role": "system", "content": "Be short."}
 first = [{"role": "user", "content": "Who created the heaven?"}, {"role": "assistant", "content": "God did; in the beginning."}]
 second = [{"role": "user", "content": " naïve 天地 😀 "}, {"role": "assistant", "content": "\n\n  we'll see </x>\n"}]
 # The last one tries what is between the template's words and the content.
-conversations = [first, [system] + first + second, second + first, [{"role": "user", "content": "\n"}, {"role": "assistant", "content": ""}]]
+conversations = [first, [system] + first + second, second + first, [{"role": "user", "content": "?\n"}, {"role": "assistant", "content": "\n!"}]]
 
 cases = []
 for name, template, end in [("chat-tokenizer.json", chatml, "<|im_end|>"), ("mistral.json", mistral, "</s>"), ("llama2.json", llama2, "</s>")]:
@@ -48,8 +48,6 @@ for name, template, end in [("chat-tokenizer.json", chatml, "<|im_end|>"), ("mis
         for message in messages:
             content = message["content"].strip() if template is llama2 else message["content"]
             begin = text.index(content, at)
-            if message["role"] == "assistant" and not content:  # an answer of nothing
-                begin = text.index(end, at)
             at = begin + len(content)
             if message["role"] != "assistant":
                 continue
