@@ -35,8 +35,9 @@ fs::path prepare() {
   for (int i = 0; i < 150; ++i) {
     std::string question;
     for (std::size_t n = 1 + random() % 12; n > 0; --n) question += static_cast<char>('a' + random() % 26);
-    json messages = {{{"role", "user"}, {"content", question}}, {{"role", "assistant"}, {"content", "God knows."}}};
-    if (i % 4 == 0) messages.insert(messages.begin(), {{"role", "system"}, {"content", "Be short."}});
+    const auto message = [](const char* role, const std::string& text) { return json{{"role", role}, {"content", text}}; };
+    json messages = json::array({message("user", question), message("assistant", "God knows.")});
+    if (i % 4 == 0) messages.insert(messages.begin(), message("system", "Be short."));
     lines << json{{"messages", messages}}.dump() << "\n";
   }
   return folder;
@@ -73,15 +74,15 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
   BOOST_TEST_REQUIRE(counted > 0u);
   BOOST_TEST(mask.size() == tokens_of(folder / "train.bin").size());
 
-  must(run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 12 --max-epoch 14"))));
+  must(run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 12 --max-epoch 8"))));
   const auto one = metrics(folder / "one.jsonl", "train");
-  BOOST_TEST(one.back()["tokens"] == 14 * counted);
+  BOOST_TEST(one.back()["tokens"] == 8 * counted);
   BOOST_TEST(one.back()["loss"].get<double>() < 0.5);
 
   // Two ranks, and then three with other micro-batches, which go on half-way.
   const auto half = std::to_string(one.size() / 2), all = std::to_string(one.size());
-  must(run(folder, mpirun(2, "fsdp-train", options("many", "--batch-size 3 --max-epoch 14 --max-update " + half))));
-  must(run(folder, mpirun(3, "fsdp-train", options("many", "--batch-size 2 --max-epoch 14 --max-update " + all))));
+  must(run(folder, mpirun(2, "fsdp-train", options("many", "--batch-size 3 --max-epoch 8 --max-update " + half))));
+  must(run(folder, mpirun(3, "fsdp-train", options("many", "--batch-size 2 --max-epoch 8 --max-update " + all))));
   const auto many = metrics(folder / "many.jsonl", "train");
   BOOST_TEST_REQUIRE(many.size() == one.size());
   for (std::size_t u = 0; u < one.size(); ++u) {
