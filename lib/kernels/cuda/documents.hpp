@@ -2,6 +2,8 @@
 // for files that nvcc compiles, or g++ for the double.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstddef>
 
 #include "kernels/kernels.hpp"
