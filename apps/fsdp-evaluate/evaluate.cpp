@@ -40,6 +40,12 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
       "multiple-choice", "FILE", options.multiple_choice,
       "instead of DATA, questions to answer: a JSON object in each line with \"context\", \"choices\" and \"answer\" (the "
       "number of the right choice, from 0), or a file of llm.c's for HellaSwag or MMLU");
+  table
+      .text("mask", "FILES", options.mask,
+            "which tokens of DATA count: a token file with 1 for each that does and 0 for others")
+      .unset("the dataset loss_mask of an HDF5 file; else all count")
+      .sets("mask");
+  add_document_options(table, options.document_attention, options.end_of_document, "--document-attention");
   table.group("How");
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank at a time");
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
@@ -61,25 +67,30 @@ void require_complete(const EvaluateOptions& options) {
         "see fsdp-evaluate --help");
   if (!options.data.empty() && !options.multiple_choice.empty())
     throw UserError("DATA and --multiple-choice are both given (one is evaluated at a time); leave one out");
+  if (options.data.empty() && (!options.mask.empty() || options.document_attention))
+    throw UserError("--mask and --document-attention change nothing (they go with DATA); leave them out");
+  if (options.end_of_document && !options.document_attention)
+    throw UserError("--eos-token-id changes nothing (it goes with --document-attention); give that, too, or leave it out");
 }
 
 namespace {
 
-/// Bytes of the text that all targets stand for.
-std::size_t text_bytes(const Tokens& tokens, const Tokenizer& tokenizer) {
-  std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens.size(), 4096));
+/// Bytes of the text that all targets that count stand for.
+std::size_t text_bytes(const Samples& samples, const Tokenizer& tokenizer) {
+  const Tokens& tokens = samples.tokens();
+  std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens.size(), 4096)), counts(piece.size(), 1);
   const auto decoder = tokenizer.make_decoder();
   std::string text;
   std::size_t bytes = 0;
   for (std::uint64_t at = 0; at < tokens.size(); at += piece.size()) {
     const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), tokens.size() - at));
     tokens.read(at, here);
+    if (samples.mask()) samples.mask()->read(at, std::span(counts).first(here.size()));
     for (std::size_t i = 0; i < here.size(); ++i) {
       decoder->add(static_cast<TokenId>(here[i]), text);
-      if (at + i == 0) text.clear();  // the first token is no target, but what stands behind it begins no text
+      if (at + i > 0 && counts[i] == 1) bytes += text.size();  // the first token is no target, but begins the text
+      text.clear();
     }
-    bytes += text.size();
-    text.clear();
   }
   decoder->finish(text);
   return bytes + text.size();
@@ -96,8 +107,10 @@ class LossReport {
       tokens = open_tokens(options.data);
       check_vocabulary(*tokens, vocab_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
     });
-    samples_.emplace(std::move(tokens), Cut{tokens_per_sample()});
     agree(world, [&] {
+      samples_.emplace(std::move(tokens),
+                       Cut{tokens_per_sample(), BreakMode::none, options.end_of_document, options.document_attention},
+                       options.mask.empty() ? nullptr : open_tokens(options.mask));
       batches_.emplace(*samples_, BatchCut{options.batch_size, tokens_per_sample(), 1, world.rank(), world.size()}, vocab_size);
     });
   }
@@ -121,7 +134,7 @@ class LossReport {
       if (tokenizer_)
         bits_per_byte = is_bytes ? bits
                                  : bits * static_cast<double>(batches_->targets()) /
-                                       static_cast<double>(text_bytes(samples_->tokens(), *tokenizer_));
+                                       static_cast<double>(text_bytes(*samples_, *tokenizer_));
     });
     if (options_.json) {
       nlohmann::json json = {{"loss", loss},           {"ppl", std::exp(loss)},
@@ -194,7 +207,8 @@ class ChoiceReport {
 template <class Report>
 std::string run(const Report& report, const EvaluateOptions& options, const TensorSource& source, Device& device, int threads,
                 Communicator& world) {
-  const ShardingOptions sharding = {.batch = {options.batch_size, report.tokens_per_sample()}, .plan = {.training = false}};
+  const ShardingOptions sharding = {.batch = {options.batch_size, report.tokens_per_sample()},
+                                    .plan = {.training = false, .documents = options.document_attention}};
   agree(world, [&] { check_sharding(source.config(), sharding, world.size()); });
   ShardedModel sharded(source.config(), sharding, world, traits_of(device.kind(), threads));
   Executor& executor = sharded.allocate(device);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "base/options.hpp"
@@ -15,6 +16,9 @@ struct EvaluateOptions {
   std::filesystem::path model;
   std::string data;                       // empty: questions are asked
   std::filesystem::path multiple_choice;  // empty: the loss on data is measured
+  std::string mask;                       // which tokens of data count; empty: what they say, or all
+  bool document_attention = false;
+  std::optional<std::size_t> end_of_document;
   std::string tokenizer;
   std::size_t batch_size = 8;         // sequences per rank at a time
   std::size_t tokens_per_sample = 0;  // 0: the model's longest, at most 1024

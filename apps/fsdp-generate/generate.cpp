@@ -17,8 +17,8 @@
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
-#include "fsdp-generate/chat.hpp"
 #include "kernels/threads.hpp"
+#include "text/chat_template.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
 #include "train/model_tokenizer.hpp"
@@ -42,7 +42,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
               "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.");
   table.flag("chat", options.chat,
              "talk with the model: each line of the standard input is a message, each answer comes as it is made. For models "
-             "with a chat template of ChatML or Llama 3.");
+             "with a chat template of a family that is known.");
   table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
   table.flag("json", options.json, "print one JSON object per prompt, on a line of its own");
   table.group("Sampling");

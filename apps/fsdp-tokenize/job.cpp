@@ -68,8 +68,9 @@ bool PlainPieces::next(TextPiece& piece) {
   }
 }
 
-JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field)
-    : text_(text), end_(end), reader_(field), at_(begin) {
+JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
+                       ConversationReader conversations)
+    : text_(text), end_(end), reader_(field), conversations_(std::move(conversations)), at_(begin) {
   if (text.is_of_files()) text_.seek(begin);
 }
 
@@ -110,7 +111,18 @@ bool JsonPieces::next(TextPiece& piece) {
   while (next_line()) {
     const std::string_view line = std::string_view(buffer_).substr(line_begin_, line_end_ - line_begin_);
     if (line.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
-    piece.text = reader_.read(line, problem_);
+    if (conversations_) {
+      ChatText chat = conversations_(line, problem_);
+      piece.text = std::move(chat.text);
+      piece.is_conversation = true;
+      piece.answers = std::move(chat.answers);
+      piece.ends_open = chat.ends_open;
+      if (!problem_.empty())
+        throw UserError(format("the line at {} is no conversation ({}); correct it, or leave it out",
+                               text_.place(at_ + line_begin_), problem_));
+    } else {
+      piece.text = reader_.read(line, problem_);
+    }
     if (!problem_.empty())
       throw UserError(
           format("the line at {} cannot be used ({}); correct it, or name the field that has the text by --json-field",
@@ -165,17 +177,21 @@ TokenizeJob::TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::opti
     : tokenizer_(tokenizer), text_(text), tail_(tail), notes_(notes), output_(output) {}
 
 void TokenizeJob::open_writers() {
-  const auto open = [&](const std::filesystem::path& path, const char* state) {
+  const auto open_one = [&](const std::filesystem::path& path, std::size_t vocab_size, const std::string& state) {
     const nlohmann::json found = notes_.found() ? notes_.found()->at(state) : nlohmann::json();
     switch (output_.format) {
       case OutputFormat::megatron:
-        return make_indexed_writer(path, tokenizer_.vocab_size(), found);
+        return make_indexed_writer(path, vocab_size, found);
       case OutputFormat::hdf5:  // is not gone on with: there are no notes
-        return make_hdf5_writer(path, tokenizer_.vocab_size());
+        return make_hdf5_writer(path, vocab_size);
       case OutputFormat::llmc:
         break;
     }
-    return make_llmc_writer(path, tokenizer_.vocab_size(), output_.shard_tokens, found);
+    return make_llmc_writer(path, vocab_size, output_.shard_tokens, found);
+  };
+  const auto open = [&](const std::filesystem::path& path, const std::string& state) {
+    if (output_.conversations) (state == "train" ? train_mask_ : valid_mask_) = open_one(mask_path(path), 2, state + "_mask");
+    return open_one(path, tokenizer_.vocab_size(), state);
   };
   if (notes_.found()) {
     try {
@@ -195,8 +211,7 @@ void TokenizeJob::open_writers() {
       notes_.start_anew("what is noted there is damaged");
     }
     at_ = tokens_ = replaced_ = first_replaced_ = 0;
-    train_.reset();
-    valid_.reset();
+    for (auto* const writer : {&train_, &valid_, &train_mask_, &valid_mask_}) writer->reset();
   }
   train_ = open(output_.out, "train");
   if (tail_) valid_ = open(output_.valid_out, "valid");
@@ -206,9 +221,11 @@ void TokenizeJob::open_writers() {
 
 TokenizeResult TokenizeJob::run() {
   open_writers();
-  if (!tail_ || at_ < *tail_) run_part(*train_, 0, tail_);
-  if (tail_) run_part(*valid_, *tail_, std::nullopt);
+  if (!tail_ || at_ < *tail_) run_part(*train_, train_mask_.get(), 0, tail_);
+  if (tail_) run_part(*valid_, valid_mask_.get(), *tail_, std::nullopt);
   TokenizeResult done;
+  if (train_mask_) done.train_mask = train_mask_->finish();
+  if (valid_mask_) done.valid_mask = valid_mask_->finish();
   done.train = train_->finish();
   if (valid_) done.valid = valid_->finish();
   notes_.remove();
@@ -217,11 +234,16 @@ TokenizeResult TokenizeJob::run() {
 }
 
 std::unique_ptr<Pieces> TokenizeJob::open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end) {
-  if (!output_.json_field.empty()) return std::make_unique<JsonPieces>(text_, from, end, output_.json_field);
+  if (!output_.json_field.empty() || output_.conversations)
+    return std::make_unique<JsonPieces>(text_, from, end, output_.json_field, output_.conversations);
   return std::make_unique<PlainPieces>(text_, from, end, tokenizer_.cuts(), output_.end_of_text.has_value(), behind_cut);
 }
 
-void TokenizeJob::run_part(TokenWriter& writer, std::uint64_t begin, std::optional<std::uint64_t> end) {
+std::filesystem::path mask_path(const std::filesystem::path& tokens) {
+  return tokens.parent_path() / (tokens.stem().string() + ".mask" + tokens.extension().string());
+}
+
+void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t begin, std::optional<std::uint64_t> end) {
   const bool documents = output_.end_of_text.has_value();
   const std::uint64_t from = std::max(begin, at_);
   std::optional<double> all;
@@ -233,9 +255,14 @@ void TokenizeJob::run_part(TokenWriter& writer, std::uint64_t begin, std::option
   ParallelEncoder encoder(tokenizer_, output_.threads, [&](EncodedPiece piece) {
     if (piece.replaced > 0 && replaced_ == 0) first_replaced_ = at_ + piece.first_replaced;
     replaced_ += piece.replaced;
-    if (piece.ends_document && output_.end_of_text) piece.ids.push_back(*output_.end_of_text);
+    if (piece.ends_document && output_.end_of_text) {
+      piece.ids.push_back(*output_.end_of_text);
+      piece.mask.push_back(piece.ends_open ? 1 : 0);
+    }
     writer.add(piece.ids);
+    if (mask) mask->add(piece.mask);
     if (piece.ends_document) writer.end_document();
+    if (piece.ends_document && mask) mask->end_document();
     at_ = piece.end;
     tokens_ += piece.ids.size();
     show(static_cast<double>(at_));
@@ -255,6 +282,8 @@ void TokenizeJob::save() {
   nlohmann::json progress = {{"at", at_}, {"tokens", tokens_}, {"replaced", replaced_}, {"first_replaced", first_replaced_}};
   progress["train"] = train_->save();
   progress["valid"] = valid_ ? valid_->save() : nlohmann::json();
+  progress["train_mask"] = train_mask_ ? train_mask_->save() : nlohmann::json();
+  progress["valid_mask"] = valid_mask_ ? valid_mask_->save() : nlohmann::json();
   notes_.write(progress);
 }
 

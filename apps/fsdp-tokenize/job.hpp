@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "data/token_writer.hpp"
 #include "files/json_lines.hpp"
 #include "fsdp-tokenize/text_source.hpp"
+#include "text/chat_template.hpp"
 #include "text/parallel_encoder.hpp"
 #include "text/text_cuts.hpp"
 #include "text/tokenizer.hpp"
@@ -50,11 +52,15 @@ class PlainPieces : public Pieces {
   std::uint64_t at_;        // where the rest of the buffer begins in the text
 };
 
+/// Reads the conversation in a line of JSON, or says why there is none.
+using ConversationReader = std::function<ChatText(std::string_view line, std::string& problem)>;
+
 /// Lines of JSON: the text of a field in each is a document, and a piece. Empty lines are left out.
 class JsonPieces : public Pieces {
  public:
-  /// Of the part [begin, end), which begins and ends between lines.
-  JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field);
+  /// Of the part [begin, end), which begins and ends between lines. With `conversations` each line is one of these instead.
+  JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
+             ConversationReader conversations = nullptr);
   /// Throws UserError for a line without a text.
   bool next(TextPiece& piece) override;
 
@@ -64,6 +70,7 @@ class JsonPieces : public Pieces {
   TextSource& text_;
   std::optional<std::uint64_t> end_;
   JsonLineReader reader_;
+  ConversationReader conversations_;
   std::string buffer_, problem_;
   std::size_t line_begin_ = 0, line_end_ = 0, searched_ = 0;  // in the buffer
   std::uint64_t at_;                                          // where the buffer begins in the text
@@ -106,13 +113,17 @@ struct JobOutput {
   std::uint64_t shard_tokens = most_llmc_tokens;  // of llm.c's files
   std::optional<TokenId> end_of_text = {};        // follows each document; without one plain texts are one document
   std::string json_field = {};                    // of texts that are lines of JSON; else empty
+  ConversationReader conversations = nullptr;     // lines of JSON are conversations: then masks are written, too
   std::size_t threads = 1;
   bool note_at_once = false;  // before anything is tokenized: going on needs it from then on
 };
 
 struct TokenizeResult {
-  std::vector<WrittenFile> train, valid;
+  std::vector<WrittenFile> train, valid, train_mask, valid_mask;
 };
+
+/// Where the mask of a token file is written: beside it, NAME.mask.bin for NAME.bin.
+std::filesystem::path mask_path(const std::filesystem::path& tokens);
 
 class TokenizeJob {
  public:
@@ -124,7 +135,7 @@ class TokenizeJob {
  private:
   void open_writers();
   std::unique_ptr<Pieces> open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end);
-  void run_part(TokenWriter& writer, std::uint64_t begin, std::optional<std::uint64_t> end);
+  void run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t begin, std::optional<std::uint64_t> end);
   void save();
   void warn_of_replacements() const;
 
@@ -133,8 +144,8 @@ class TokenizeJob {
   std::optional<std::uint64_t> tail_;
   JobNotes& notes_;
   JobOutput output_;
-  std::unique_ptr<TokenWriter> train_, valid_;
-  std::uint64_t at_ = 0;  // all before it is tokenized and with the writers
+  std::unique_ptr<TokenWriter> train_, valid_, train_mask_, valid_mask_;  // those that there are
+  std::uint64_t at_ = 0;                                                  // all before it is tokenized and with the writers
   std::uint64_t tokens_ = 0;
   std::uint64_t replaced_ = 0, first_replaced_ = 0;
 };

@@ -35,6 +35,7 @@ struct TokenizeOptions {
   double valid_fraction = 0.05;
   std::size_t train_bpe = 0;
   std::string json_field;
+  bool chat = false;
   bool append_eos = false;
   std::string eos_token;
   OutputFormat format = OutputFormat::llmc;
@@ -65,6 +66,11 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       .text("json-field", "NAME", o.json_field,
             "The texts are lines of JSON, objects whose field NAME has the text: each is a document, tokenized by itself.")
       .unset("text for files named *.jsonl; else they are plain texts");
+  table.flag(
+      "chat", o.chat,
+      "The texts are lines of JSON that have conversations, {\"messages\": [{\"role\": .., \"content\": ..}, ..]} or "
+      "{\"prompt\": .., \"completion\": ..}. Each is a document, written by the chat template in the tokenizer's folder. "
+      "NAME.mask.bin beside --out NAME.bin says which tokens are of answers, for --mask of fsdp-train.");
   table.flag(
       "append-eos", o.append_eos,
       "Put an end-of-text token behind each document, a file or a line of JSON: the tokens of one do not depend on those "
@@ -97,6 +103,7 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
 
 /// The field of texts that are lines of JSON; empty for plain ones.
 std::string json_field_of(const TokenizeOptions& options) {
+  if (options.chat) return "";
   if (!options.json_field.empty()) return options.json_field;
   const auto is_json = [](const std::string& text) { return text.ends_with(".jsonl"); };
   const auto count = std::count_if(options.texts.begin(), options.texts.end(), is_json);
@@ -200,6 +207,10 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
     throw UserError("--valid-fraction without --valid-out (nothing is held out); give --valid-out FILE too");
   if (options.append_eos && options.tokenizer == "bytes")
     throw UserError("--append-eos with bytes (all 256 are text, none is left for the end of one); give a --tokenizer");
+  if (options.chat && (!options.json_field.empty() || options.train_bpe > 0))
+    throw UserError(
+        "--chat goes neither with --json-field nor with --train-bpe (conversations have fields of their own, and a "
+        "template of a tokenizer that is there); leave these out");
   if (!options.eos_token.empty() && !options.append_eos)
     throw UserError("--eos-token without --append-eos (no such token is put anywhere); give --append-eos too");
   if (table.given("shard-size") && options.format != OutputFormat::llmc)
@@ -228,7 +239,7 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
     text.copy_streams(options.out.has_parent_path() ? options.out.parent_path() : ".");
   std::optional<std::uint64_t> tail;
   if (holds_out) {
-    tail = start_of_tail(text, options.valid_fraction, !json_field.empty());
+    tail = start_of_tail(text, options.valid_fraction, options.chat || !json_field.empty());
     if (*tail < 2 || text.size() - *tail < 2)
       throw UserError(format(
           "{} bytes cannot be divided into {:g} and the rest (each part needs at least two tokens); use more text or another "
@@ -242,6 +253,7 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
                                  {"train_bpe", options.train_bpe},
                                  {"append_eos", options.append_eos ? options.eos_token : "no"},
                                  {"json_field", json_field},
+                                 {"chat", options.chat},
                                  {"format", options.format},
                                  {"shard_tokens", options.shard_size},
                                  {"valid_out", holds_out ? std::filesystem::absolute(options.valid_out).string() : ""},
@@ -253,6 +265,11 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
   if (!tokenizer) tokenizer = open_tokenizer(options.tokenizer);
   notes.compare_tokenizer(find_tokenizer(options.tokenizer));
 
+  std::optional<ChatTemplate> chat;
+  const auto template_of_tokenizer = [&]() -> const ChatTemplate& {
+    if (!chat) chat = read_chat_template(find_tokenizer(options.tokenizer).parent_path(), *tokenizer);
+    return *chat;
+  };
   const std::size_t threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   TokenizeJob job(*tokenizer, text, tail, notes,
                   {.out = options.out,
@@ -261,6 +278,10 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
                    .shard_tokens = options.shard_size,
                    .end_of_text = options.append_eos ? find_end_of_text(*tokenizer, options) : std::nullopt,
                    .json_field = json_field,
+                   .conversations = options.chat ? ConversationReader([&](std::string_view line, std::string& problem) {
+                     return read_conversation(line, template_of_tokenizer, problem);
+                   })
+                                                 : nullptr,
                    .threads = threads,
                    .note_at_once = options.train_bpe > 0});
   const TokenizeResult done = job.run();
@@ -269,6 +290,8 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
   for (const WrittenFile& file : done.valid)
     fmt::print("{}: {} tokens, the last {:.2f} % of the text\n", file.path.string(), file.tokens,
                100.0 * static_cast<double>(text.size() - *tail) / static_cast<double>(text.size()));
+  for (const auto* masks : {&done.train_mask, &done.valid_mask})
+    for (const WrittenFile& file : *masks) fmt::print("{}: which of them are of answers\n", file.path.string());
   return exit_code::done;
 }
 

@@ -14,10 +14,25 @@ void check_cut(const BatchCut& cut) {
          "a batch cannot be cut like this");
 }
 
-void clear_sequence(std::size_t T, std::int32_t* inputs, std::int32_t* targets) {
-  std::fill_n(inputs, T, 0);
-  std::fill_n(targets, T, -1);
-}
+/// Sequence b of a batch, where its numbers lie.
+struct Sequence {
+  std::size_t T;
+  std::int32_t *inputs, *targets, *positions;
+
+  Sequence(const Cut& data, const BatchCut& cut, std::size_t b, std::int32_t* batch_inputs, std::int32_t* batch_targets)
+      : T(cut.T),
+        inputs(batch_inputs + b * T),
+        targets(batch_targets + b * T),
+        positions(data.positions ? batch_targets + (cut.B + b) * T : nullptr) {}
+  void clear() const {
+    std::fill_n(inputs, T, 0);
+    std::fill_n(targets, T, -1);
+    if (positions) std::fill_n(positions, T, 0);
+  }
+  void read(const Samples& samples, std::uint64_t k, std::size_t vocab_size) const {
+    samples.read(k, vocab_size, inputs, targets, positions);
+  }
+};
 }  // namespace
 
 TrainBatches::TrainBatches(const Mixture& data, BatchCut cut, std::size_t vocab_size, DataOrder order)
@@ -40,13 +55,13 @@ TrainBatches::Place TrainBatches::place_of(std::uint64_t s) const {
 }
 
 void TrainBatches::read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const {
-  const std::size_t B = cut_.B, T = cut_.T;
   const std::uint64_t first = position + cut_.first_sequence(micro);
-  for (std::size_t b = 0; b < B; ++b) {
+  for (std::size_t b = 0; b < cut_.B; ++b) {
+    const Sequence to(data_.samples(0).cut(), cut_, b, inputs, targets);
     if (const auto [samples, sequence] = place_of(first + b); samples)
-      samples->read(sequence, vocab_size_, inputs + b * T, targets + b * T);
+      to.read(*samples, sequence, vocab_size_);
     else
-      clear_sequence(T, inputs + b * T, targets + b * T);
+      to.clear();
   }
 }
 
@@ -77,13 +92,12 @@ ValidBatches::ValidBatches(const Samples& data, BatchCut cut, std::size_t vocab_
 }
 
 void ValidBatches::clear(std::int32_t* inputs, std::int32_t* targets) const {
-  clear_sequence(cut_.B * cut_.T, inputs, targets);
+  for (std::size_t b = 0; b < cut_.B; ++b) Sequence(data_.cut(), cut_, b, inputs, targets).clear();
 }
 
 void ValidBatches::read(std::size_t b, std::int32_t* inputs, std::int32_t* targets) const {
-  const auto& [B, T, K, rank, ranks] = cut_;
-  const std::size_t first = (b * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(rank)) * B;
-  for (std::size_t i = 0; i < B; ++i) data_.read(first + i, vocab_size_, inputs + i * T, targets + i * T);
+  const std::size_t first = (b * static_cast<std::size_t>(cut_.ranks) + static_cast<std::size_t>(cut_.rank)) * cut_.B;
+  for (std::size_t i = 0; i < cut_.B; ++i) Sequence(data_.cut(), cut_, i, inputs, targets).read(data_, first + i, vocab_size_);
 }
 
 }  // namespace fsdp

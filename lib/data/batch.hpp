@@ -39,7 +39,8 @@ class TrainBatches {
   /// The mixture must outlive this.
   TrainBatches(const Mixture& data, BatchCut cut, std::size_t vocab_size, DataOrder order = {});
   /// This rank's micro-batch `micro` (0 .. K-1) of the update that starts after `position` consumed sequences: inputs[B T],
-  /// targets[B T]. Throws UserError for a token outside the vocabulary. Does not allocate.
+  /// targets[B T], and behind the targets, if data are cut with them, positions[B T]. Throws UserError for a token outside the
+  /// vocabulary. Does not allocate.
   void read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
   /// Targets that count in that update, over all ranks.
   std::uint64_t targets(std::uint64_t position) const;
@@ -73,7 +74,7 @@ class ValidBatches {
   std::size_t batches() const { return batches_; }
   /// Targets that count, over all ranks.
   std::size_t targets() const { return data_.targets(); }
-  /// Batch b of this rank: inputs[B T], targets[B T].
+  /// Batch b of this rank: inputs[B T], targets[B T], and positions as above.
   void read(std::size_t b, std::int32_t* inputs, std::int32_t* targets) const;
   /// A batch of which nothing counts.
   void clear(std::int32_t* inputs, std::int32_t* targets) const;

@@ -13,8 +13,10 @@ namespace {
 
 /// Opens the file, and finds the dataset of its tokens.
 struct OpenedFile {
-  explicit OpenedFile(const std::filesystem::path& path)
-      : file(h5::File::open(path, Verify::no)), names(file.dataset_names("/")), tokens(file.integers(name_of_tokens(path))) {
+  explicit OpenedFile(const std::filesystem::path& path, const char* dataset = nullptr)
+      : file(h5::File::open(path, Verify::no)),
+        names(file.dataset_names("/")),
+        tokens(file.integers(dataset ? dataset : name_of_tokens(path))) {
     if (tokens.shape().size() > 2)
       throw unusable_tokens(path, format("its tokens have {} dimensions, and one or two are read", tokens.shape().size()));
   }
@@ -55,7 +57,11 @@ void try_file(const std::filesystem::path& path) {
 
 class Hdf5Tokens : public Tokens {
  public:
-  explicit Hdf5Tokens(const std::filesystem::path& path) : name_(format("'{}'", path.string())), opened_(path) {}
+  /// `dataset` null: that of the tokens.
+  explicit Hdf5Tokens(const std::filesystem::path& path, const char* dataset = nullptr)
+      : path_(path),
+        name_(dataset ? format("\"{}\" of '{}'", dataset, path.string()) : format("'{}'", path.string())),
+        opened_(path, dataset) {}
 
   std::uint64_t size() const override { return numel(opened_.tokens.shape()); }
   void read(std::uint64_t begin, std::span<std::uint32_t> out) const override {
@@ -74,6 +80,9 @@ class Hdf5Tokens : public Tokens {
     return IntegerType{opened_.tokens.bytes(), opened_.tokens.is_signed()}.largest();
   }
   bool has_documents() const override { return opened_.has(lengths_name); }
+  std::unique_ptr<Tokens> mask() const override {
+    return opened_.has(mask_name) ? std::make_unique<Hdf5Tokens>(path_, mask_name) : nullptr;
+  }
   std::vector<std::uint64_t> documents() const override {
     const h5::Integers lengths = opened_.file.integers(lengths_name);
     const std::size_t count = numel(lengths.shape());
@@ -103,7 +112,8 @@ class Hdf5Tokens : public Tokens {
   }
 
  private:
-  static constexpr const char* lengths_name = "document_lengths";
+  static constexpr const char *lengths_name = "document_lengths", *mask_name = "loss_mask";
+  std::filesystem::path path_;
   std::string name_;
   OpenedFile opened_;
 };

@@ -64,6 +64,16 @@ std::vector<Part> parts_of(const std::string& name) {
   return parts;
 }
 
+/// NAME.mask.bin is no data, but the mask of NAME.bin, where both are there.
+void leave_out_masks(std::vector<fs::path>& paths) {
+  const std::vector<fs::path> all = paths;
+  std::erase_if(paths, [&](const fs::path& path) {
+    const fs::path stem = path.stem();
+    return stem.extension() == ".mask" &&
+           std::find(all.begin(), all.end(), path.parent_path() / stem.stem() += path.extension()) != all.end();
+  });
+}
+
 /// In the order of their bytes, which is the same on all ranks.
 std::vector<fs::path> files_like(const std::string& pattern) {
   glob_t found{};
@@ -79,6 +89,7 @@ std::vector<fs::path> files_like(const std::string& pattern) {
   std::erase_if(paths, [&](const fs::path& path) {  // NAME.bin and NAME.idx are one data set
     return path.extension() == ".idx" && std::binary_search(all.begin(), all.end(), fs::path(path).replace_extension(".bin"));
   });
+  leave_out_masks(paths);
   return paths;
 }
 
@@ -113,6 +124,7 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
                "name a token file, as fsdp-tokenize makes",
                folder.string()));
   std::sort(paths.begin(), paths.end());
+  leave_out_masks(paths);
   return paths;
 }
 
@@ -151,13 +163,21 @@ std::unique_ptr<Tokens> open_in_a_row(const std::vector<Part>& parts, Split spli
 
 }  // namespace
 
-Mixture open_mixture(const std::string& name, const Cut& cut) {
+Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks) {
   const std::vector<Part> parts = parts_of(name);
   std::vector<Ingredient> ingredients;
   if (parts.front().weight) {
-    for (const Part& part : parts) ingredients.push_back({Samples(open_part(part.name, Split::train), cut), *part.weight});
+    const std::vector<Part> mask_parts = masks.empty() ? std::vector<Part>{} : parts_of(masks);
+    if (!masks.empty() && mask_parts.size() != parts.size())
+      throw UserError(format("'{}' has {} data sets, and their masks '{}' are {} (each has its own); give one for each", name,
+                             parts.size(), masks, mask_parts.size()));
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      ingredients.push_back({Samples(open_part(parts[i].name, Split::train), cut,
+                                     masks.empty() ? nullptr : open_part(mask_parts[i].name, Split::train)),
+                             *parts[i].weight});
   } else {
-    ingredients.push_back({Samples(open_in_a_row(parts, Split::train), cut)});
+    ingredients.push_back(
+        {Samples(open_in_a_row(parts, Split::train), cut, masks.empty() ? nullptr : open_tokens(masks, Split::train))});
   }
   return Mixture(std::move(ingredients));
 }

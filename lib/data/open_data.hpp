@@ -18,8 +18,9 @@ namespace fsdp {
 /// Which part of a data-bin folder is meant.
 enum class Split { train, valid };
 
-/// Training data. Throws UserError, and what open_token_file() throws.
-Mixture open_mixture(const std::string& name, const Cut& cut);
+/// Training data. `masks`: which of their tokens count (data/samples.hpp): the same names, one for each data set of a mixture,
+/// without weights; empty: what the data say themselves. Throws UserError, and what open_token_file() throws.
+Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks = "");
 /// Data without weights, in one row: what is validated on or evaluated. Throws the same.
 std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split = Split::valid);
 /// The folder, if it is one of fairseq-preprocess and has data to validate on.

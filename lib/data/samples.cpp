@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <string>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -29,30 +31,32 @@ std::vector<std::uint64_t> documents_ended_by(const Tokens& tokens, std::size_t 
 
 }  // namespace
 
-Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut) : tokens_(std::move(tokens)), cut_(cut) {
-  expect(cut.T > 0, "a sequence has tokens");
-  if (cut.mode == BreakMode::none) {
-    targets_ = tokens_->size() == 0 ? 0 : tokens_->size() - 1;
-    return;
+Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::unique_ptr<const Tokens> mask)
+    : tokens_(std::move(tokens)), mask_(mask ? std::move(mask) : tokens_->mask()), cut_(cut) {
+  expect(cut.T > 0 && cut.T < std::numeric_limits<std::uint32_t>::max(), "a sequence has tokens");
+  const bool by_documents = cut.mode != BreakMode::none;
+  if ((by_documents || cut.positions) && !cut.end_of_document) {
+    if (!tokens_->has_documents())
+      throw UserError(
+          format("{} does not say where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
+                 "HDF5); name the token that ends them by `end of document`, or leave out {}",
+                 tokens_->name(), by_documents ? "`break mode`" : "`attention within documents`"));
+    documents_ = tokens_->documents();
   }
-  if (cut.end_of_document) {
-    find_places(documents_ended_by(*tokens_, *cut.end_of_document));
-  } else if (tokens_->has_documents()) {
-    find_places(tokens_->documents());
-  } else {
-    throw UserError(
-        format("{} does not say where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
-               "HDF5); name the token that ends "
-               "them by `end of document`, or leave out `break mode`",
-               tokens_->name()));
-  }
+  targets_ = tokens_->size() == 0 ? 0 : tokens_->size() - 1;
+  if (by_documents) find_places(cut.end_of_document ? documents_ended_by(*tokens_, *cut.end_of_document) : documents_);
+  if (!cut.positions) documents_ = {};
+  if (mask_) count_targets();
 }
 
 void Samples::find_places(const std::vector<std::uint64_t>& documents) {
   const std::uint64_t T = cut_.T;
   std::uint64_t begin = 0, end = 0;  // of documents that one sequence is to have
   const auto close = [&] {
-    for (; begin + 1 < end; begin += T) places_.push_back({begin, std::min(T, end - begin - 1)});
+    for (; begin + 1 < end; begin += T) {
+      const auto targets = static_cast<std::uint32_t>(std::min(T, end - begin - 1));
+      places_.push_back({begin, targets, targets});
+    }
     begin = end;
   };
   for (std::size_t d = 0; d < documents.size(); ++d) {
@@ -62,21 +66,67 @@ void Samples::find_places(const std::vector<std::uint64_t>& documents) {
     end = next;
   }
   close();
+  targets_ = 0;
   for (const Place& place : places_) targets_ += place.targets;
 }
 
+/// By the mask, of which each sequence has a part of its own, in order. Leaves out sequences of which nothing counts.
+void Samples::count_targets() {
+  if (mask_->size() != tokens_->size())
+    throw UserError(
+        format("{} has {} numbers, and {} has {} tokens (a mask has one for each token); give the mask that was made "
+               "with these tokens",
+               mask_->name(), mask_->size(), tokens_->name(), tokens_->size()));
+  if (cut_.mode == BreakMode::none)
+    for (std::uint64_t begin = 0; begin < targets_; begin += cut_.T)
+      places_.push_back({begin, static_cast<std::uint32_t>(std::min<std::uint64_t>(cut_.T, targets_ - begin)), 0});
+  targets_ = 0;
+  for (Place& place : places_) place.counted = 0;
+  std::vector<std::uint32_t> piece(std::min<std::uint64_t>(mask_->size(), std::uint64_t{1} << 19));
+  auto place = places_.begin();
+  for (std::uint64_t at = 0; at < mask_->size(); at += piece.size()) {
+    const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), mask_->size() - at));
+    mask_->read(at, here);
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      if (here[i] > 1)
+        throw UserError(format("{} is {} (a mask has 1 where a token counts in the loss, and 0 where not); give another mask",
+                               mask_->place(at + i), here[i] == no_token ? "no such number" : std::to_string(here[i])));
+      while (place != places_.end() && at + i > place->begin + place->targets) ++place;
+      if (place != places_.end() && at + i > place->begin) place->counted += here[i];
+    }
+  }
+  std::erase_if(places_, [](const Place& each) { return each.counted == 0; });
+  for (const Place& each : places_) targets_ += each.counted;
+  if (places_.empty())
+    throw UserError(
+        format("{} lets no token count in the loss (it is 0 for every target); give another mask, or none", mask_->name()));
+}
+
 std::uint64_t Samples::count() const {
-  return cut_.mode == BreakMode::none ? (targets_ + cut_.T - 1) / cut_.T : places_.size();
+  return cut_.mode == BreakMode::none && !mask_ ? (targets_ + cut_.T - 1) / cut_.T : places_.size();
 }
 
 Samples::Place Samples::place_of(std::uint64_t k) const {
-  if (k >= count()) return {tokens_->size(), 0};
-  if (cut_.mode != BreakMode::none) return places_[k];
+  if (k >= count()) return {tokens_->size(), 0, 0};
+  if (cut_.mode != BreakMode::none || mask_) return places_[k];
   const std::uint64_t begin = k * cut_.T;
-  return {begin, std::min<std::uint64_t>(cut_.T, targets_ - begin)};
+  const auto targets = static_cast<std::uint32_t>(std::min<std::uint64_t>(cut_.T, targets_ - begin));
+  return {begin, targets, targets};
 }
 
-void Samples::read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const {
+/// Behind the end each token is a document.
+void Samples::find_positions(const Place& place, const std::int32_t* inputs, std::int32_t* positions) const {
+  const auto ends = [&](std::int32_t token) { return static_cast<std::size_t>(token) == *cut_.end_of_document; };
+  auto next = std::upper_bound(documents_.begin(), documents_.end(), place.begin);  // documents that begin in the sequence
+  for (std::size_t t = 0; t < cut_.T; ++t) {
+    bool begins = t == 0 || t >= place.targets || (cut_.end_of_document && ends(inputs[t - 1]));
+    for (; next != documents_.end() && *next == place.begin + t; ++next) begins = true;
+    positions[t] = begins ? 0 : positions[t - 1] + 1;
+  }
+}
+
+void Samples::read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets,
+                   std::int32_t* positions) const {
   const Place place = place_of(k);
   const std::size_t present = place.targets == 0 ? 0 : place.targets + 1;
   std::array<std::uint32_t, 4096> piece;
@@ -93,6 +143,13 @@ void Samples::read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs
   }
   std::fill(inputs + place.targets, inputs + cut_.T, 0);
   std::fill(targets + place.targets, targets + cut_.T, -1);
+  for (std::size_t first = 0; mask_ && first < place.targets; first += piece.size()) {
+    const auto counts = std::span(piece).first(std::min<std::size_t>(piece.size(), place.targets - first));
+    mask_->read(place.begin + 1 + first, counts);
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      if (counts[i] == 0) targets[first + i] = -1;
+  }
+  if (cut_.positions) find_positions(place, inputs, positions);
 }
 
 }  // namespace fsdp

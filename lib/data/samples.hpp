@@ -22,14 +22,19 @@ struct Cut {
   BreakMode mode = BreakMode::none;
   /// The token with which a document ends, for data whose format does not say where documents begin.
   std::optional<std::size_t> end_of_document = {};
+  bool positions = false;  // whether sequences say which token stands where in its document
 };
 
 /// Sequences of T inputs and T targets, each the token that stands behind its input. Immutable.
 class Samples {
  public:
-  /// Throws UserError if documents are asked for and cannot be told apart. With BreakMode::none, sequence k is tokens
-  /// [kT, kT + T]; else the places of all sequences are found, of which each takes 16 bytes.
-  Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut);
+  /// `mask`: a number for each token, 1 where it counts as a target and 0 where not; null: that of the tokens, if they have
+  /// one, or all count. A sequence of which nothing counts is left out. Throws UserError if documents are asked for and cannot
+  /// be told apart, or if the mask does not belong to the tokens.
+  ///
+  /// With BreakMode::none and no mask, sequence k is tokens [kT, kT + T]; else the places of all sequences are found, of which
+  /// each takes 16 bytes, and all of the mask is read. Documents take 8 bytes each, where an index says where they begin.
+  Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::unique_ptr<const Tokens> mask = nullptr);
 
   std::size_t T() const { return cut_.T; }
   const Cut& cut() const { return cut_; }
@@ -37,23 +42,31 @@ class Samples {
   std::uint64_t count() const;
   /// Targets that count: of all sequences, and of one.
   std::uint64_t targets() const { return targets_; }
-  std::uint64_t targets_of(std::uint64_t k) const { return place_of(k).targets; }
-  /// Copies sequence k: inputs[T], targets[T]. Where it has ended inputs are 0 and targets -1, which do not count; nothing is
-  /// in those behind the last one. Throws UserError if a token is not below vocab_size, with its place and value, and what
-  /// Tokens::read() throws. Allocates nothing of ours.
-  void read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const;
+  std::uint64_t targets_of(std::uint64_t k) const { return place_of(k).counted; }
+  /// Copies sequence k: inputs[T], targets[T], and, if the cut has them, positions[T] of the inputs in their documents, as far
+  /// as these lie in the sequence. Targets that do not count are -1. Where the sequence has ended inputs are 0, each a document
+  /// of its own; nothing is in those behind the last one. Throws UserError if a token is not below vocab_size, with its place
+  /// and value, and what Tokens::read() throws. Allocates nothing of ours.
+  void read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets,
+            std::int32_t* positions = nullptr) const;
   const Tokens& tokens() const { return *tokens_; }
+  /// Null: all targets count.
+  const Tokens* mask() const { return mask_.get(); }
 
  private:
   struct Place {
-    std::uint64_t begin, targets;  // tokens [begin, begin + targets]
+    std::uint64_t begin;
+    std::uint32_t targets, counted;  // tokens [begin, begin + targets]; so many of the targets count
   };
   Place place_of(std::uint64_t k) const;
   void find_places(const std::vector<std::uint64_t>& documents);
+  void count_targets();
+  void find_positions(const Place& place, const std::int32_t* inputs, std::int32_t* positions) const;
 
-  std::unique_ptr<const Tokens> tokens_;
+  std::unique_ptr<const Tokens> tokens_, mask_;  // no mask: all count
   Cut cut_;
-  std::vector<Place> places_;  // unless BreakMode::none
+  std::vector<Place> places_;             // unless BreakMode::none and no mask
+  std::vector<std::uint64_t> documents_;  // where they begin, if positions are to be told and no token does
   std::uint64_t targets_ = 0;
 };
 

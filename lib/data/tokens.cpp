@@ -77,6 +77,18 @@ class JoinedTokens : public Tokens {
       for (const std::uint64_t start : parts_[p]->documents()) all.push_back(start_of(p) + start);
     return all;
   }
+  std::unique_ptr<Tokens> mask() const override {
+    std::vector<std::unique_ptr<Tokens>> masks;
+    for (const auto& part : parts_)
+      if (auto mask = part->mask()) masks.push_back(std::move(mask));
+    if (masks.empty()) return nullptr;
+    if (masks.size() < parts_.size())
+      throw UserError(
+          format("of the files {}, {} say which tokens count in the loss, and {} do not (a mask is of all tokens); "
+                 "give `mask`, or leave files out",
+                 name(), masks.size(), parts_.size() - masks.size()));
+    return std::make_unique<JoinedTokens>(std::move(masks));
+  }
   void check(std::size_t part, std::size_t parts) const override {
     for (const auto& each : parts_) each->check(part, parts);
   }

@@ -37,6 +37,8 @@ class Tokens {
   virtual bool has_documents() const { return false; }
   /// Where each document begins, in ascending order, from 0 on; empty without documents. Reads an index of all of them.
   virtual std::vector<std::uint64_t> documents() const { return {}; }
+  /// A number for each token, 1 where it counts in the loss and 0 where not, if the data have such numbers; else null.
+  virtual std::unique_ptr<Tokens> mask() const { return nullptr; }
   /// Looks at part `part` of `parts` of what cannot be checked without reading all of it, such as a long index: the ranks of a
   /// job share that work. Throws UserError.
   virtual void check(std::size_t part, std::size_t parts) const;

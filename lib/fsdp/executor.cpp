@@ -26,10 +26,6 @@ std::size_t batches_of(const Plan& plan) {
   return count;
 }
 
-std::size_t bytes_of_batch(const Plan& plan) {
-  return plan.buffers[static_cast<std::size_t>(plan.inputs)].bytes + plan.buffers[static_cast<std::size_t>(plan.targets)].bytes;
-}
-
 }  // namespace
 
 Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape,
@@ -43,12 +39,13 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
       mesh_(&mesh),
       shard_(static_cast<std::size_t>(mesh.shard->rank())),
       options_(std::move(options)),
+      sizes_(model.sizes(shape, types().parameter, plan.cache)),
       arena_(std::move(arena)),
       slots_(std::move(slots)),
       host_(std::move(host)),
       weights_(model.parameters().size(), nullptr),
       gradients_(model.parameters().size(), nullptr),
-      tokens_(device.allocate_staging(batches_of(plan) * bytes_of_batch(plan))),
+      tokens_(device.allocate_staging(batches_of(plan) * bytes_of_batch())),
       sums_(device.allocate_staging(sizeof(UpdateSums))),
       rows_(device.allocate_staging(plan.decoding.empty() ? 0 : 3 * shape.rows() * sizeof(std::int32_t))),
       events_(std::max({plan.update.size(), plan.evaluation.size(), plan.decoding.size(), plan.publish.size()})) {
@@ -225,7 +222,7 @@ std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
   wait_for_streams();
   const Operation& op = plan_.update[operation];
   const std::size_t stage = op.kind == OperationKind::embedding_forward ? 0 : static_cast<std::size_t>(op.block) + 1,
-                    bytes = model_.sizes(shape_, types().parameter, plan_.cache).activations[stage];
+                    bytes = sizes_.activations[stage];
   bool finite = true;
   with_element(types().parameter, [&]<class E>() {
     const std::size_t n = bytes / sizeof(E);
@@ -474,18 +471,22 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
                        shape_, scalars.dropout, types().parameter};
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(op.micro_batch) * static_cast<std::uint64_t>(mesh_->world->size()) * shape_.B;
+  if (std::find(op.reads.begin(), op.reads.end(), Location(plan_.positions)) != op.reads.end() && plan_.positions >= 0)
+    context.positions = at<std::int32_t>(plan_.positions);
   float* const cheap = if_named(plan_.cheap);
   const auto in = [&](std::size_t i) { return at<float>(op.reads[i]); };
   const auto out = [&](std::size_t i) { return at<float>(op.writes[i]); };
   const auto tokens = [&](const Location& place) { return at<std::int32_t>(place); };
   switch (op.kind) {
     case OperationKind::read_batch: {
-      const std::size_t inputs = plan_.buffers[static_cast<std::size_t>(plan_.inputs)].bytes,
-                        all = bytes_of_batch(plan_), batch = static_cast<std::size_t>(op.micro_batch);
-      std::byte* const memory = tokens_.data() + batch * all;
-      read(batch, reinterpret_cast<std::int32_t*>(memory), reinterpret_cast<std::int32_t*>(memory + inputs));
-      s.copy(tokens(op.writes[0]), memory, inputs);
-      return s.copy(tokens(op.writes[1]), memory + inputs, all - inputs);
+      // The reader writes one behind the other: inputs, targets, and positions if the plan has them.
+      const std::size_t batch = static_cast<std::size_t>(op.micro_batch);
+      std::byte* const memory = tokens_.data() + batch * bytes_of_batch();
+      read(batch, reinterpret_cast<std::int32_t*>(memory), reinterpret_cast<std::int32_t*>(memory + sizes_.inputs));
+      s.copy(tokens(op.writes[0]), memory, sizes_.inputs);
+      s.copy(tokens(op.writes[1]), memory + sizes_.inputs, sizes_.targets);
+      if (plan_.positions >= 0) s.copy(tokens(op.writes[2]), memory + sizes_.inputs + sizes_.targets, bytes_of_positions());
+      return;
     }
     case OperationKind::release:  // what takes the slot next waits for it
       return;

@@ -80,8 +80,9 @@ struct DecodingStep {
   std::span<const std::int32_t> tokens, sequences, positions, wanted;
 };
 
-/// Fills inputs and targets of micro-batch `index` of the update: of a Transformer inputs[R] and targets[R], tokens. The
-/// elements of other models may be floats, in the same memory.
+/// Fills inputs and targets of micro-batch `index` of the update, and behind the targets, if the plan has documents,
+/// positions[R]: see kernels::AttentionShape. Of a Transformer these are inputs[R] and targets[R], tokens. The elements of
+/// other models may be floats, in the same memory.
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
 struct ExecutorOptions {
@@ -202,6 +203,8 @@ class Executor {
   /// As they were when the last list was done.
   const UpdateSums& host_sums() const { return *reinterpret_cast<const UpdateSums*>(sums_.data()); }
   ShardState owned(std::string name, const std::vector<Location>& places, DType type);
+  std::size_t bytes_of_positions() const { return plan_.positions >= 0 ? shape_.rows() * sizeof(std::int32_t) : 0; }
+  std::size_t bytes_of_batch() const { return sizes_.inputs + sizes_.targets + bytes_of_positions(); }
   const UnitTypes& types() const { return layout_.units().front().types; }  // of all units
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
   /// Those that the plan has work for.
@@ -217,6 +220,7 @@ class Executor {
   const Mesh* mesh_;
   const std::size_t shard_;  // this rank's index on the shard axis
   const ExecutorOptions options_;
+  const ModelSizes sizes_;
   Arena arena_, slots_, host_;
   std::vector<std::byte*> memory_;        // of each buffer
   std::vector<const void*> weights_;      // of each parameter: where it is when its unit is gathered
@@ -227,7 +231,7 @@ class Executor {
   std::span<OperationTime> record_;  // of the next update
   FlightLanes* lanes_ = nullptr;
   std::array<std::vector<FlightEntry>, 4> notes_;  // of the update, the evaluation, decoding, and what is published
-  Buffer tokens_;                                  // inputs and targets of each micro-batch, on the host
+  Buffer tokens_;                                  // what is read of each micro-batch, on the host
   Buffer sums_;                                    // likewise
   Buffer rows_;                                    // of a step of decoding, on the host: tokens, sequences, positions
   DecodingStep step_;                              // the one that is done

@@ -176,6 +176,7 @@ struct PlanOptions {
   bool offload_optimizer = false, offload_parameters = false;
   DType optimizer_state_type = DType::f32;  // of states that are as large as parameters
   kernels::CacheShape cache = {};           // the plan has a list for decoding, over caches of this shape, unless it is empty
+  bool documents = false;                   // a batch says where documents begin, each of which is computed by itself
 };
 
 /// The content of Plan::sums.
@@ -193,6 +194,9 @@ struct UpdateSections {
 /// digits of k + 1. `joins_at_once`: an odd micro-batch joins as it is reduced; else it waits, too, while it is summed over
 /// replicas.
 std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once);
+
+/// What is read of each token of a batch: inputs and targets, and with documents positions.
+constexpr std::size_t numbers_of_token(const PlanOptions& options) { return options.documents ? 3 : 2; }
 
 /// All streams are idle when a list of operations begins: waits order operations within a list alone.
 struct Plan {
@@ -221,6 +225,7 @@ struct Plan {
   std::vector<BufferId> statistics;    // of each round; as many as the rules of trained units have
   std::size_t directions_at_once = 2;  // units whose matrices are worked on together
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
+  BufferId positions = -1;         // of each token in its document, if a batch has several; else -1
   kernels::CacheShape cache = {};  // of the buffers `caches`, one for each block, if the plan decodes
   std::vector<BufferId> caches;
   BufferId rows = -1;  // which tokens a step of decoding has: sequences[R], then positions[R]

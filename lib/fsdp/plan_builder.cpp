@@ -274,6 +274,7 @@ class Builder {
     updates_.add_direction_buffers();
     plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, sizes_.inputs);
     plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.targets);
+    if (options_.documents) plan_.positions = add_buffer(plan_, "positions", BufferRole::batch, sizes_.inputs);
     plan_.tables = add_buffer(plan_, "tables", BufferRole::batch, sizes_.tables);
     plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch, sizes_.scratch);
     plan_.sums = add_buffer(plan_, "sums", BufferRole::scratch, sizeof(UpdateSums));
@@ -375,15 +376,22 @@ class Builder {
     return writes;
   }
 
+  /// What a stage that knows documents reads.
+  std::vector<Location> with_positions(std::vector<Location> reads) const {
+    if (plan_.positions >= 0) reads.emplace_back(plan_.positions);
+    return reads;
+  }
+
   static Operation computation(OperationKind kind, int block, std::vector<Location> reads, std::vector<Location> writes) {
     return {.kind = kind, .stream = StreamId::compute, .block = block, .reads = std::move(reads), .writes = std::move(writes)};
   }
 
   std::vector<Visit> update_visits() const {
     std::vector<Visit> visits;
-    visits.push_back({.op = computation(embedding_forward, -1, {plan_.inputs}, {x(0)}), .stage = 0});
+    visits.push_back({.op = computation(embedding_forward, -1, with_positions({plan_.inputs}), {x(0)}), .stage = 0});
     for (int b = 0; b < blocks_; ++b)
-      visits.push_back({.op = computation(block_forward, b, {x(b)}, with_scratch({x(b + 1), saved(b)})), .stage = b + 1});
+      visits.push_back(
+          {.op = computation(block_forward, b, with_positions({x(b)}), with_scratch({x(b + 1), saved(b)})), .stage = b + 1});
     visits.push_back({.op = computation(head, -1, {x(blocks_), plan_.targets}, {dx_, plan_.scratch, plan_.sums}),
                       .stage = head_stage(),
                       .backward = true,
@@ -393,13 +401,14 @@ class Builder {
       if (refills() && b + 1 < blocks_)  // of the last block it is all there
         visits.push_back(
             {.op = computation(refill, b, {x(b), saved(b)}, {plan_.cheap, plan_.scratch}), .stage = b + 1, .backward = true});
-      visits.push_back({.op = computation(block_backward, b, {x_in_backward(b), saved(b), dx_}, with_scratch({dx_, saved(b)})),
+      visits.push_back({.op = computation(block_backward, b, with_positions({x_in_backward(b), saved(b), dx_}),
+                                          with_scratch({dx_, saved(b)})),
                         .stage = b + 1,
                         .backward = true,
                         .writes_gradients = true});
     }
     if (lowest_trained_ == 0)
-      visits.push_back({.op = computation(embedding_backward, -1, {plan_.inputs, dx_}, {plan_.scratch}),
+      visits.push_back({.op = computation(embedding_backward, -1, with_positions({plan_.inputs, dx_}), {plan_.scratch}),
                         .stage = 0,
                         .backward = true,
                         .reads_parameters = false,
@@ -410,7 +419,7 @@ class Builder {
   /// The forward passes of a segment once more, whose last output nobody needs.
   void add_recomputation(std::vector<Visit>& visits, int first, int last) const {
     for (int b = first; b <= last; ++b) {
-      Operation op = computation(recompute, b, {x_in_backward(b)}, {saved(b), plan_.scratch});
+      Operation op = computation(recompute, b, with_positions({x_in_backward(b)}), {saved(b), plan_.scratch});
       if (b < last) op.writes.emplace_back(x_in_backward(b + 1));
       visits.push_back({.op = std::move(op), .stage = b + 1, .backward = true});
     }
@@ -418,10 +427,11 @@ class Builder {
 
   std::vector<Visit> evaluation_visits() const {
     std::vector<Visit> visits;
-    visits.push_back({.op = computation(embedding_forward, -1, {plan_.inputs}, {x(0)}), .stage = 0});
+    visits.push_back({.op = computation(embedding_forward, -1, with_positions({plan_.inputs}), {x(0)}), .stage = 0});
     for (int b = 0; b < blocks_; ++b)
       visits.push_back(
-          {.op = computation(block_forward, b, {x(b % 2)}, with_scratch({x((b + 1) % 2), saved_.front()})), .stage = b + 1});
+          {.op = computation(block_forward, b, with_positions({x(b % 2)}), with_scratch({x((b + 1) % 2), saved_.front()})),
+           .stage = b + 1});
     visits.push_back({.op = computation(head_loss, -1, {x(blocks_ % 2), plan_.targets}, {plan_.scratch, plan_.sums}),
                       .stage = head_stage()});
     return visits;
@@ -453,7 +463,9 @@ class Builder {
     std::vector<Location> writes;
   };
 
-  void emit(List& list, const std::vector<Visit>& visits) { emit(list, visits, {read_batch, {plan_.inputs, plan_.targets}}); }
+  void emit(List& list, const std::vector<Visit>& visits) {
+    emit(list, visits, {read_batch, with_positions({plan_.inputs, plan_.targets})});
+  }
 
   void emit(List& list, const std::vector<Visit>& visits, Reading reading) {
     emit(list, {.kind = reading.kind, .stream = StreamId::compute, .reads = {}, .writes = std::move(reading.writes)});

@@ -248,6 +248,7 @@ class Checker {
         expect_at(op.writes, 0, wide_gradients_[u], "this rank's gradient");
       }
       check_cache(i, op);
+      check_documents(i, op);
       if (op.kind == clear) {
         expect_at(op.writes, 0, whole_gradients_[u], "the gradient");
         if (op.count != whole_numel(u)) fail(i, "clears a part");
@@ -295,6 +296,14 @@ class Checker {
     std::vector<Location> own;
     if (op.kind == block_decode) own.emplace_back(plan_.caches.at(static_cast<std::size_t>(op.block)));
     if (caches_in(op.reads) != own || caches_in(op.writes) != own) fail(i, "does not work on the cache of its block alone");
+  }
+
+  /// Where a batch has documents, all that goes over tokens knows them.
+  void check_documents(std::size_t i, const Operation& op) const {
+    const bool knows = std::find(op.reads.begin(), op.reads.end(), Location(plan_.positions)) != op.reads.end();
+    const bool needs = op.kind == embedding_forward || op.kind == block_forward || op.kind == recompute ||
+                       op.kind == block_backward || op.kind == embedding_backward;
+    if (plan_.positions >= 0 && knows != needs) fail(i, needs ? "does not know the documents" : "reads where documents begin");
   }
 
   /// A stage finds parameters and gradients through the model's tables; it names them, so that it waits for them.

@@ -186,8 +186,12 @@ void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads,
 /// attention_scratch(). `mask` drops probabilities after the softmax, by (sequence, head, query, key); backward takes the same.
 /// `past`: that many keys and values more stand before those of the queries' own tokens; k and v are [B,past+T,K,D] then. Only
 /// attention_forward() on the CPU takes it.
+/// `positions`: [B,T], unless null; a sequence is made of documents, and this is the position of each token in its own: 0 where
+/// one begins, else one more than before it. A token sees those of its document alone, and what another document has, is not
+/// touched for it; `past` is 0 then.
 struct AttentionShape {
   std::size_t B, T, H, K, D, q_stride, kv_stride, past = 0;
+  const std::int32_t* positions = nullptr;
 };
 template <class E>
 void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* k, const E* v, const AttentionShape& shape,

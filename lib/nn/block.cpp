@@ -298,10 +298,10 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
   stage.linear_backward_parameters(parameters.attention_out, at.attention, d_branch, C, write);
   stage.linear_backward_input(parameters.attention_out, d_branch, C, d_attention, Write::overwrite);
   kernels::attention_backward(context.stream, d_qkv, d_qkv + k, d_qkv + v, d_attention, at.attention, at.lse, at.qkv,
-                              at.qkv + k, at.qkv + v, attention_shape(config_, context.shape),
+                              at.qkv + k, at.qkv + v, attention_shape(config_, context.shape, context.positions),
                               stage.scratch_at(stage.scratch.attention),
                               stage.dropout_mask(DropoutSite::attention_probabilities, block));
-  rotate(stage, d_qkv, true);
+  rotate(stage, d_qkv, true, context.positions);
   qk_norm_backward(stage, parameters, at, d_qkv, write);
   qkv_backward(stage, parameters.qkv, at.norm1, d_qkv, write);
   stage.norm_backward(parameters.norm1, dx, Write::add, at.norm1, x_in, at.stats1, write);
@@ -312,9 +312,10 @@ void Transformer::block_forward(const StageContext& context, std::size_t block, 
   with_element(context.type, [&]<class E>() {
     const std::size_t k = attention_width(config_), v = k + config_.kv_heads * config_.head_size;  // columns of qkv
     const auto attend = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-      rotate(stage, at.qkv, false);
+      rotate(stage, at.qkv, false, context.positions);
       kernels::attention_forward(context.stream, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
-                                 attention_shape(config_, context.shape), stage.scratch_at(stage.scratch.attention),
+                                 attention_shape(config_, context.shape, context.positions),
+                                 stage.scratch_at(stage.scratch.attention),
                                  stage.dropout_mask(DropoutSite::attention_probabilities, block));
     };
     forward_block(context, block, static_cast<const E*>(x_in), static_cast<E*>(x_out), saved, cheap, attend);

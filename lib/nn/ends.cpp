@@ -14,7 +14,8 @@ void Transformer::embedding_forward(const StageContext& context, const std::int3
     auto* const x = static_cast<E*>(x_out);
     const E* positions = stage.weight(model_.position_table);
     if (positions) positions += config_.position_offset * config_.width;
-    kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), positions, B, T, config_.width);
+    kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), positions, B, T, config_.width,
+                               context.positions);
     const kernels::DropoutMask mask = stage.dropout_mask(DropoutSite::embedding, 0);
     if (mask.dropped) kernels::dropout(context.stream, x, x, stage.R(), config_.width, mask);
   });
@@ -31,8 +32,12 @@ void Transformer::embedding_backward(const StageContext& context, const std::int
     if (float* d_table = stage.gradient(model_.position_table)) {
       const std::size_t unused = config_.position_offset * config_.width;
       if (write == Write::overwrite) kernels::fill_zero(context.stream, d_table, unused);
-      kernels::position_backward(context.stream, d_table + unused, dx, context.shape.B, context.shape.T, config_.width,
-                                 config_.max_positions, write);
+      if (context.positions)
+        kernels::embedding_backward(context.stream, d_table + unused, dx, context.positions, stage.R(), config_.width,
+                                    config_.max_positions, write);
+      else
+        kernels::position_backward(context.stream, d_table + unused, dx, context.shape.B, context.shape.T, config_.width,
+                                   config_.max_positions, write);
     }
   });
 }

@@ -34,7 +34,8 @@ struct Dropout {
 /// What a stage works with. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape; they are
 /// null where the caller has not gathered p, or wants no gradient. Weights and activations are numbers of `type`, gradients of
 /// parameters fp32. `scratch` holds ModelSizes::scratch bytes, contents lost; `tables` are of fill_tables(). An evaluation
-/// leaves `dropout` as it is; backward and recomputation take forward's.
+/// leaves `dropout` as it is; backward and recomputation take forward's. `positions`: [R] or null; see kernels::AttentionShape.
+/// With them each document of a sequence is computed as a sequence of its own.
 struct StageContext {
   Stream& stream;
   std::span<const void* const> weights;
@@ -44,6 +45,7 @@ struct StageContext {
   BatchShape shape;
   Dropout dropout = {};
   DType type = DType::f32;
+  const std::int32_t* positions = nullptr;
 };
 
 /// Tokens that a step of decoding gives the model: row r is at positions[r] of sequences[r] of a cache, which has all positions

@@ -42,8 +42,9 @@ inline std::size_t attention_width(const TransformerConfig& c) { return c.heads 
 inline std::size_t qkv_width(const TransformerConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_size; }
 /// What a block keeps of a token for later ones: keys and values, which lie side by side at the end of qkv.
 inline std::size_t cached_width(const TransformerConfig& c) { return 2 * c.kv_heads * c.head_size; }
-inline kernels::AttentionShape attention_shape(const TransformerConfig& c, BatchShape shape) {
-  return {shape.B, shape.T, c.heads, c.kv_heads, c.head_size, qkv_width(c), qkv_width(c)};
+inline kernels::AttentionShape attention_shape(const TransformerConfig& c, BatchShape shape,
+                                               const std::int32_t* positions = nullptr) {
+  return {shape.B, shape.T, c.heads, c.kv_heads, c.head_size, qkv_width(c), qkv_width(c), 0, positions};
 }
 
 /// What a block saves from forward for backward: first what is kept, then, from `kept` on, what is cheap to make again.

@@ -1,5 +1,6 @@
 #include "text/parallel_encoder.hpp"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -37,7 +38,30 @@ EncodedPiece ParallelEncoder::encode(const TextPiece& piece) const {
     if (encoded.first_replaced < own.size()) with_replacements(own.substr(encoded.first_replaced), &encoded.replaced);
   }
   tokenizer_.encode_rest(piece.text, piece.cut, encoded.ids);
+  if (piece.is_conversation) encoded.mask = mask_of(piece, encoded.ids);
+  encoded.ends_open = piece.ends_open;
   return encoded;
+}
+
+/// An answer begins with the first token that the text before it does not have alone, and ends where the token stands that ends
+/// its turn.
+std::vector<TokenId> ParallelEncoder::mask_of(const TextPiece& piece, const std::vector<TokenId>& ids) const {
+  std::vector<TokenId> mask(ids.size(), 0), part;
+  const auto tokens_before = [&](std::size_t byte) {
+    part.clear();
+    tokenizer_.encode_rest(std::string_view(piece.text).substr(0, byte), 0, part);
+    return static_cast<std::size_t>(std::mismatch(part.begin(), part.end(), ids.begin(), ids.end()).first - part.begin());
+  };
+  for (const ChatText::Span& answer : piece.answers) {
+    const std::size_t begin = tokens_before(answer.begin), end = tokens_before(answer.end);
+    if (end < part.size())
+      throw UserError(
+          "the tokenizer joins what ends an answer with the text behind it (its chat template is of another tokenizer); give "
+          "the "
+          "tokenizer that the template belongs to");
+    std::fill(mask.begin() + static_cast<std::ptrdiff_t>(begin), mask.begin() + static_cast<std::ptrdiff_t>(end), 1);
+  }
+  return mask;
 }
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "text/chat_template.hpp"
 #include "text/tokenizer.hpp"
 
 namespace fsdp {
@@ -18,10 +19,14 @@ struct TextPiece {
   std::size_t cut = 0;    // the first bytes of `text` are the character before the cut, and not the piece's own
   std::uint64_t end = 0;  // where it ends in the caller's text
   bool ends_document = false;
+  bool is_conversation = false;              // then tokens have a mask
+  std::vector<ChatText::Span> answers = {};  // of it
+  bool ends_open = false;                    // ChatText::ends_open
 };
 
 struct EncodedPiece {
-  std::vector<TokenId> ids;
+  std::vector<TokenId> ids, mask = {};  // the mask of a conversation: 1 for tokens of answers, 0 for others; else empty
+  bool ends_open = false;
   std::uint64_t end = 0;
   bool ends_document = false;
   std::size_t replaced = 0;        // how many times the text is not UTF-8, for tokenizers that need it
@@ -43,6 +48,7 @@ class ParallelEncoder {
 
  private:
   EncodedPiece encode(const TextPiece& piece) const;
+  std::vector<TokenId> mask_of(const TextPiece& piece, const std::vector<TokenId>& ids) const;
   void take_first();
 
   const Tokenizer& tokenizer_;

@@ -28,6 +28,20 @@ void add_batch_options(OptionTable& table, ShardingOptions& sharding) {
       .sets("micro-batches per update");
 }
 
+void add_document_options(OptionTable& table, bool& document_attention, std::optional<std::size_t>& end_of_document,
+                          const std::string& others) {
+  table
+      .flag("document-attention", document_attention,
+            "Compute each document of a sequence as if it were alone there: its tokens see no others, and its positions begin "
+            "at 0 (torchtitan's block_causal, Megatron's --reset-attention-mask with --reset-position-ids).")
+      .sets("attention within documents");
+  table
+      .integer("eos-token-id", "N", end_of_document, {0, 4294967294.0},
+               format("The token that ends a document, for {} with data whose format has no documents.", others))
+      .sets("end of document")
+      .unset("what the index of the data says");
+}
+
 void add_strategy_option(OptionTable& table, std::string& strategy) {
   table.choice<std::string>(
       "sharding-strategy", strategy, placement_names(),

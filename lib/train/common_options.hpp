@@ -15,6 +15,9 @@ namespace fsdp {
 
 /// --batch-size, --tokens-per-sample and --update-freq.
 void add_batch_options(OptionTable& table, ShardingOptions& sharding);
+/// --document-attention, and --eos-token-id, which goes with `others`.
+void add_document_options(OptionTable& table, bool& document_attention, std::optional<std::size_t>& end_of_document,
+                          const std::string& others);
 /// --sharding-strategy.
 void add_strategy_option(OptionTable& table, std::string& strategy);
 /// --precision, and fairseq's spellings of it.

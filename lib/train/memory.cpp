@@ -42,6 +42,7 @@ std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging) {
   const ShardingOptions& sharding = options.sharding;
+  const std::size_t tokens = sharding.plan.micro_batches * sharding.batch.rows();
   return {.by_role = memory_by_role(plan),
           .plan = plan.peak_bytes,
           .staging = staging,
@@ -51,7 +52,7 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
           .through_host = model.device().kind == DeviceKind::cuda && !by_nccl(options.comm)
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
-          .batch = 2 * 2 * sharding.plan.micro_batches * sharding.batch.rows() * sizeof(std::int32_t),
+          .batch = 2 * numbers_of_token(sharding.plan) * tokens * sizeof(std::int32_t),
           .snapshot = options.save.meanwhile() ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size) : 0,
           .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates),
           .device = model.device().kind};

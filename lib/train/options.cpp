@@ -48,10 +48,13 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
                          "has as many whole ones "
                          "as fit; eos: with a document, and it has no other. Documents that are longer take several sequences.")
       .alias("sample-break-mode");
+  add_document_options(table, o.sharding.plan.documents, o.end_of_document, "--break-mode or --document-attention");
   table
-      .integer("eos-token-id", "N", o.end_of_document, {0, 4294967294.0},
-               "The token that ends a document, for --break-mode with data whose format has no documents.")
-      .unset("what the index of the data says");
+      .text("mask", "FILES", o.mask,
+            "Which tokens of DATA count in the loss: a token file with 1 for each that does and 0 for others; of several data "
+            "sets their masks, in the same order, without weights. A sequence of which nothing counts is left out.")
+      .unset("the dataset loss_mask of an HDF5 file; else all count");
+  table.text("valid-mask", "FILES", o.valid_mask, "The same for --valid.").unset("likewise");
   table.flag("shuffle", o.shuffle,
              "Read the sequences in an order that --seed and the pass over the data give, instead of the file's.");
 }
@@ -630,7 +633,7 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
                                                             {"train-only", "trained parameters"},
                                                             {"ignore-params", "ignored parameters"},
                                                             {"break-mode", "break mode"},
-                                                            {"eos-token-id", "end of document"},
+                                                            {"mask", "mask"},
                                                             {"save-dir", "save folder"},
                                                             {"restore", "checkpoint to restore"}};
   for (const auto& [option, quantity] : quantities) table.row(option).sets(quantity);
@@ -661,9 +664,11 @@ void require_complete(const TrainOptions& o) {
     throw UserError("no end (nothing says how many updates to do); give --max-update N or --max-epoch N");
   if (o.log_group_norms && o.log_file.empty())
     throw UserError("--log-group-norms has nowhere to go (there is no --log-file); give --log-file FILE or leave it out");
-  if (o.end_of_document && o.break_mode == BreakMode::none)
+  if (o.end_of_document && o.break_mode == BreakMode::none && !o.sharding.plan.documents)
     throw UserError(
-        "--eos-token-id changes nothing (it goes with --break-mode complete or eos); give that, too, or leave it out");
+        "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give that, "
+        "too, or leave it out");
+  require(!o.valid_mask.empty(), "valid-mask", !o.valid.empty(), "--valid");
   if (o.valid.empty() && !valid_data_of(o.data) && o.validate_interval_updates != 0)
     throw UserError("--validate-interval-updates has no data (there is no --valid); give --valid FILE or leave it out");
 }

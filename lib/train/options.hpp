@@ -29,7 +29,8 @@ enum class InitFrom { random, pretrained };
 
 struct TrainOptions {
   // data
-  std::string data, valid;  // open_data.hpp; valid is empty: what belongs to the data, or no validation
+  std::string data, valid;       // open_data.hpp; valid is empty: what belongs to the data, or no validation
+  std::string mask, valid_mask;  // which tokens count; empty: what the data say, or all
   BreakMode break_mode = BreakMode::none;
   std::optional<std::size_t> end_of_document;
   bool shuffle = false;

@@ -152,7 +152,7 @@ void Run::begin_reading(std::uint64_t position) {
   reader_.start([this, position] {
     const std::size_t tokens = setup_.cut.B * setup_.cut.T;
     for (std::size_t k = 0; k < setup_.cut.K; ++k) {
-      std::int32_t* const inputs = next_batch_.data() + 2 * k * tokens;
+      std::int32_t* const inputs = next_batch_.data() + numbers_of_token(setup_.options.sharding.plan) * k * tokens;
       setup_.train_batches->read(position, k, inputs, inputs + tokens);
     }
   });
@@ -172,10 +172,10 @@ void Run::await_batch() {
 }
 
 void Run::copy_batch(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const {
-  const std::size_t tokens = setup_.cut.B * setup_.cut.T;
-  const std::int32_t* const from = batch_.data() + 2 * micro * tokens;
+  const std::size_t tokens = setup_.cut.B * setup_.cut.T, numbers = numbers_of_token(setup_.options.sharding.plan);
+  const std::int32_t* const from = batch_.data() + numbers * micro * tokens;
   std::copy_n(from, tokens, inputs);
-  std::copy_n(from + tokens, tokens, targets);
+  std::copy_n(from + tokens, (numbers - 1) * tokens, targets);
 }
 
 void Run::refuse_data() {

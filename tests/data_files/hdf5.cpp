@@ -9,6 +9,7 @@
 
 #include <hdf5.h>
 
+#include "data/samples.hpp"
 #include "h5/h5.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
@@ -133,4 +134,27 @@ BOOST_AUTO_TEST_CASE(what_is_appended_reads_back) {
       BOOST_TEST((tokens_of(path) == expected));
       BOOST_TEST(open_token_file(path)->largest_possible() == (bytes == 2 ? 65535u : 4294967295u));
     }
+}
+
+BOOST_AUTO_TEST_CASE(a_loss_mask_beside_the_tokens) {
+  const TemporaryFolder folder;
+  write_dataset(folder / "a.h5", "tokens", H5T_STD_U16LE, {30}, counting(30));
+  std::vector<std::int64_t> mask(30, 0);
+  mask[4] = mask[29] = 1;
+  write_dataset(folder / "a.h5", "loss_mask", H5T_STD_U8LE, {30}, mask);
+  const Samples samples(open_token_file(folder / "a.h5"), {10});
+  BOOST_TEST(samples.count() == 2u);  // of three
+  BOOST_TEST(samples.targets() == 2u);
+  std::vector<std::int32_t> inputs(10), targets(10);
+  samples.read(0, 30, inputs.data(), targets.data());
+  BOOST_TEST(targets == (std::vector<std::int32_t>{-1, -1, -1, 4, -1, -1, -1, -1, -1, -1}), boost::test_tools::per_element());
+
+  std::vector<std::unique_ptr<Tokens>> files;
+  for (int i = 0; i < 2; ++i) files.push_back(open_token_file(folder / "a.h5"));
+  BOOST_TEST(Samples(join(std::move(files)), {10}).targets() == 4u);
+  write_dataset(folder / "b.h5", "tokens", H5T_STD_U16LE, {30}, counting(30));
+  std::vector<std::unique_ptr<Tokens>> mixed;
+  for (const char* const name : {"a.h5", "b.h5"}) mixed.push_back(open_token_file(folder / name));
+  const std::string complaint = message_of([&] { Samples(join(std::move(mixed)), {10}); });
+  CHECK_CONTAINS(complaint, "1 say which tokens count in the loss, and 1 do not");
 }

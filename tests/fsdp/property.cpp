@@ -20,6 +20,11 @@ BOOST_AUTO_TEST_CASE(any_plan_trains_like_one_rank) {
       kept.sharding.plan.offload_optimizer = kept.sharding.plan.offload_parameters = false;
       BOOST_TEST(same_bits(train(kept), outcome), "offloading changes the result");
     }
+    if (job.sharding.plan.documents && job.sharding.batch.T > 3) {  // a document then begins in the midst of each sequence
+      Job joined = job;
+      joined.sharding.plan.documents = false;
+      BOOST_TEST(train(joined).losses != outcome.losses, "documents change nothing");
+    }
     if (number % 3 == 1)
       BOOST_TEST(same_bits(train(job, Threads::communication), outcome), "a communication thread changes the result");
     if (number % 3 == 2)

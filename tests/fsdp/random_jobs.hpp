@@ -102,6 +102,9 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
           const std::size_t token = (u * 1000 + first + micro * N * B) * T + i;
           inputs[i] = static_cast<std::int32_t>(token * token % 1009 % V);
           targets[i] = static_cast<std::int32_t>((token + 1) * (token + 1) % 1009 % V);
+          if (!job.sharding.plan.documents) continue;
+          std::int32_t* const positions = targets + B * T;
+          positions[i] = i % T == 0 || token % 3 == 0 ? 0 : positions[i - 1] + 1;
         }
       };
       const UpdateResult result = executor.run_update(
@@ -191,7 +194,7 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       "case {} of seed {}: {} L{} H{}/{} D{} V{} tied {}, {} ranks, {} (group {}), wrap {} {}, {} x {} micro-batches, "
       "recompute {} "
       "(policy {}, every {}), slots {}/{}, prefetch {}/{}, unsharded {}, freeze {}, only {}, ignore {}, dropout {}, {} in {}, "
-      "computed in {}, reduced in {}, master {}, gradient {}, offloaded {}/{}",
+      "computed in {}, reduced in {}, master {}, gradient {}, offloaded {}/{}, documents {}",
       number, seed, j.config.family, j.config.layers, j.config.heads, j.config.kv_heads, j.config.head_size,
       j.config.vocab_size, j.config.tied_embeddings, j.ranks, j.sharding.strategy, j.sharding.shard_group_size,
       static_cast<int>(j.sharding.wrap.kind), fmt::join(j.sharding.wrap.patterns, ","), j.sharding.batch.B, p.micro_batches,
@@ -200,7 +203,8 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       fmt::join(j.sharding.patterns.freeze, ","), fmt::join(j.sharding.patterns.train_only, ","),
       fmt::join(j.sharding.patterns.ignore, ","), j.dropout, j.sharding.optimizer.kind->name,
       name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce),
-      name_of(j.sharding.types.master), name_of(j.sharding.types.gradient), p.offload_optimizer, p.offload_parameters);
+      name_of(j.sharding.types.master), name_of(j.sharding.types.gradient), p.offload_optimizer, p.offload_parameters,
+      p.documents);
 }
 
 /// Momenta are small, so that rounding does not grow in three updates.
@@ -250,6 +254,7 @@ inline Job random_job(std::uint64_t seed, std::uint64_t number) {
   if (s.types.parameter != DType::f32 || s.types.reduce != DType::f32 || s.types.gradient != DType::f32) job.updates = 1;
   if (dice.once_in(3)) s.plan.offload_optimizer = true;
   if (dice.once_in(4)) s.plan.offload_parameters = true;
+  s.plan.documents = dice.once_in(4);
   job.seed = seed * 1000003 + number;
   job.description = describe(job, seed, number);
   return job;
@@ -278,6 +283,7 @@ inline Job reference(const Job& job) {
                   .patterns = {job.sharding.patterns.freeze, job.sharding.patterns.train_only, {}},
                   .batch = job.sharding.batch,
                   .types = {.parameter = job.sharding.types.parameter, .master = job.sharding.types.master},
+                  .plan = {.documents = job.sharding.plan.documents},
                   .optimizer = job.sharding.optimizer};
   one.sharding.batch.B *= job.sharding.plan.micro_batches * static_cast<std::size_t>(job.ranks);
   return one;

@@ -1,6 +1,7 @@
 // Attention against double precision with explicit softmax, and its gradients against differences of that reference, on sizes
 // around the block of 64 query rows. Tolerance: fp32 sums of up to 200 terms, then exp, relative to the largest value.
 #define BOOST_TEST_MODULE kernels.attention
+#include "documents.hpp"
 #include "kernels/threads.hpp"
 #include "support.hpp"
 
@@ -40,6 +41,11 @@ Doubles explicit_factors(const DropoutMask& mask, const AttentionShape& s) {
   return factors;
 }
 
+/// The first key that token t of sequence b sees.
+std::size_t first_key(const AttentionShape& s, std::size_t b, std::size_t t) {
+  return s.positions ? t - static_cast<std::size_t>(s.positions[b * s.T + t]) : 0;
+}
+
 Reference attention(const Doubles& q, const Doubles& k, const Doubles& v, const AttentionShape& s, const Doubles& factors) {
   Reference result{Doubles(s.B * s.T * s.H * s.D), Doubles(s.B * s.H * s.T)};
   for (std::size_t b = 0; b < s.B; ++b)
@@ -48,7 +54,7 @@ Reference attention(const Doubles& q, const Doubles& k, const Doubles& v, const 
         const std::size_t group = h / (s.H / s.K);
         Doubles p(t + 1);
         double total = 0;
-        for (std::size_t j = 0; j <= t; ++j) {
+        for (std::size_t j = first_key(s, b, t); j <= t; ++j) {
           double score = 0;
           for (std::size_t d = 0; d < s.D; ++d)
             score += q[(b * s.T + t) * s.q_stride + h * s.D + d] * k[(b * s.T + j) * s.kv_stride + group * s.D + d];
@@ -56,7 +62,7 @@ Reference attention(const Doubles& q, const Doubles& k, const Doubles& v, const 
           total += p[j];
         }
         result.lse[(b * s.H + h) * s.T + t] = std::log(total);
-        for (std::size_t j = 0; j <= t; ++j)
+        for (std::size_t j = first_key(s, b, t); j <= t; ++j)
           for (std::size_t d = 0; d < s.D; ++d)
             result.out[((b * s.T + t) * s.H + h) * s.D + d] +=
                 p[j] / total * factors[((b * s.H + h) * s.T + t) * s.T + j] * v[(b * s.T + j) * s.kv_stride + group * s.D + d];
@@ -80,7 +86,7 @@ Gradients attention_gradients(const Doubles& d_out, const Doubles& q, const Doub
         const std::size_t at_q = (b * s.T + t) * s.q_stride + h * s.D, at_out = ((b * s.T + t) * s.H + h) * s.D;
         double delta = 0;
         for (std::size_t d = 0; d < s.D; ++d) delta += d_out[at_out + d] * forward.out[at_out + d];
-        for (std::size_t j = 0; j <= t; ++j) {
+        for (std::size_t j = first_key(s, b, t); j <= t; ++j) {
           const std::size_t at_k = (b * s.T + j) * s.kv_stride + h / (s.H / s.K) * s.D;
           double score = 0, dp = 0;
           for (std::size_t d = 0; d < s.D; ++d) {
@@ -150,8 +156,10 @@ BOOST_AUTO_TEST_CASE(the_reference_gradients_are_those_of_the_reference) {
   }
 }
 
+enum class Documents { one, several };
+
 template <class E>
-void check_against_reference(float rate, double tolerance) {
+void check_against_reference(float rate, double tolerance, Documents documents = Documents::one) {
   struct Case {
     std::size_t T, H, K, D, pad;
   };
@@ -170,7 +178,10 @@ void check_against_reference(float rate, double tolerance) {
                                                         {40, 1, 1, 80, 0},
                                                         {60, 1, 1, 128, 0}}) {
     BOOST_TEST_CONTEXT("T " << T << ", H " << H << ", K " << K << ", D " << D) {
-      const AttentionShape s{2, T, H, K, D, H * D + pad, K * D + 2 * pad};
+      if (documents == Documents::several && (T < 60 || T == 64)) continue;
+      AttentionShape s{2, T, H, K, D, H * D + pad, K * D + 2 * pad};
+      const std::vector<std::int32_t> positions = document_positions(s.B, T);
+      if (documents == Documents::several) s.positions = positions.data();
       const DropoutMask mask = kernels::dropout_mask(rate, 1, 2, 3, 4, T);
       const Run r = run<E>(s, mask);
       const Doubles m = explicit_factors(mask, s);
@@ -202,6 +213,52 @@ BOOST_DATA_TEST_CASE(forward_and_backward, boost::unit_test::data::make({0.0f, 0
 // Besides the results, probabilities and gradients of scores are rounded where AMX multiplies them: 2^-9 of each.
 BOOST_DATA_TEST_CASE(in_bf16, boost::unit_test::data::make({0.0f, 0.1f, 0.5f}), rate) {
   check_against_reference<bf16>(rate, 0.01);
+}
+
+BOOST_DATA_TEST_CASE(documents, boost::unit_test::data::make({0.0f, 0.3f}), rate) {
+  check_against_reference<float>(rate, tolerance, Documents::several);
+  check_against_reference<bf16>(rate, 0.01, Documents::several);
+}
+
+// On the CPU to the bit: no key of another document is touched, and no sum has another order.
+BOOST_AUTO_TEST_CASE(a_document_is_computed_as_a_sequence_of_its_own) {
+  const auto check = [&]<class E>(E) {
+    const std::size_t T = 150, H = 4, K = 2, D = 20;
+    AttentionShape s{1, T, H, K, D, H * D, K * D};
+    const std::vector<std::int32_t> positions = document_positions(1, T);
+    s.positions = positions.data();
+    const Run whole = run<E>(s);
+    CpuStream stream;
+    Floats scratch(kernels::attention_scratch(s, kernels::traits_of_cpu()));
+    const auto part = [](const Floats& x, std::size_t begin, std::size_t n) {
+      return std::vector<E>(x.begin() + static_cast<std::ptrdiff_t>(begin), x.begin() + static_cast<std::ptrdiff_t>(begin + n));
+    };
+    std::size_t documents = 0;
+    for (std::size_t begin = 0, end = 0; begin < T; begin = end, ++documents) {
+      for (end = begin + 1; end < T && positions[end] != 0;) ++end;
+      const std::size_t n = end - begin;
+      const AttentionShape alone{1, n, H, K, D, H * D, K * D};
+      const auto q = part(whole.q, begin * H * D, n * H * D), k = part(whole.k, begin * K * D, n * K * D),
+                 v = part(whole.v, begin * K * D, n * K * D), d_out = part(whole.d_out, begin * H * D, n * H * D);
+      std::vector<E> out(q.size()), dq(q.size()), dk(k.size()), dv(v.size());
+      Floats lse(H * n);
+      kernels::attention_forward(stream, out.data(), lse.data(), q.data(), k.data(), v.data(), alone, scratch.data());
+      kernels::attention_backward(stream, dq.data(), dk.data(), dv.data(), d_out.data(), out.data(), lse.data(), q.data(),
+                                  k.data(), v.data(), alone, scratch.data());
+      const auto same = [&](const std::vector<E>& mine, const Floats& all, std::size_t width) {
+        const auto theirs = part(all, begin * width, n * width);
+        return std::memcmp(mine.data(), theirs.data(), mine.size() * sizeof(E)) == 0;
+      };
+      BOOST_TEST(same(out, whole.out, H * D));
+      BOOST_TEST(same(dq, whole.dq, H * D));
+      BOOST_TEST(same(dk, whole.dk, K * D));
+      BOOST_TEST(same(dv, whole.dv, K * D));
+    }
+    BOOST_TEST(documents > 1);
+  };
+  check(0.0f);
+  check(bf16(0.0f));
+  check(f16(0.0f));
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_a_fused_matrix) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "documents.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/tensor_attention.hpp"
 #include "kernels/kernels.hpp"
@@ -19,15 +20,17 @@ namespace k = fsdp::kernels;
 
 namespace {
 
-
 struct Case {
   std::size_t B, T, H, K, D;
   float dropout = 0;
   std::size_t behind = 8;  // columns behind q, k and v
+  bool documents = false;
 
   constexpr std::size_t width() const { return (H + 2 * K) * D; }
   constexpr std::size_t stride() const { return width() + behind; }
-  constexpr k::AttentionShape shape() const { return {B, T, H, K, D, stride(), stride()}; }
+  constexpr k::AttentionShape shape(const std::int32_t* positions = nullptr) const {
+    return {B, T, H, K, D, stride(), stride(), 0, positions};
+  }
 };
 
 template <class E>
@@ -54,13 +57,15 @@ Results<E> on_gpu(const Case& c, const std::vector<E>& qkv, const std::vector<E>
       d_in(std::vector<E>(qkv.size(), E(mark)));
   const DeviceCopy<float> lse(std::vector<float>(c.B * c.H * c.T, mark)),
       scratch(std::vector<float>(c.B * c.H * c.T, std::numeric_limits<float>::quiet_NaN()));
+  const DeviceCopy<std::int32_t> positions(document_positions(c.B, c.T));
+  const k::AttentionShape shape = c.shape(c.documents ? positions.data() : nullptr);
   check(cudaDeviceSynchronize(), "copying");
   check(k::attention_forward_cuda(
-            stream, {dtype_of<E>, result.data(), lse.data(), in.data(), in.data() + key, in.data() + value, c.shape(), mask}),
+            stream, {dtype_of<E>, result.data(), lse.data(), in.data(), in.data() + key, in.data() + value, shape, mask}),
         "attention");
   check(k::attention_backward_cuda(
             stream, {dtype_of<E>, d_in.data(), d_in.data() + key, d_in.data() + value, d_result.data(), result.data(),
-                     lse.data(), in.data(), in.data() + key, in.data() + value, c.shape(), scratch.data(), mask}),
+                     lse.data(), in.data(), in.data() + key, in.data() + value, shape, scratch.data(), mask}),
         "attention's backward pass");
   check(cudaStreamSynchronize(stream), "attention");
   check(cudaStreamDestroy(stream), "cudaStreamDestroy");
@@ -72,10 +77,12 @@ Results<float> on_cpu(const Case& c, const std::vector<float>& qkv, const std::v
   const std::size_t key = c.H * c.D, value = key + c.K * c.D;
   Results<float> r{std::vector<float>(d_out.size()), std::vector<float>(qkv.size(), mark), std::vector<float>(c.B * c.H * c.T)};
   std::vector<float> scratch(k::attention_scratch(c.shape(), k::traits_of_cpu()));
-  k::attention_forward(cpu(), r.out.data(), r.lse.data(), qkv.data(), qkv.data() + key, qkv.data() + value, c.shape(),
+  const std::vector<std::int32_t> positions = document_positions(c.B, c.T);
+  const k::AttentionShape shape = c.shape(c.documents ? positions.data() : nullptr);
+  k::attention_forward(cpu(), r.out.data(), r.lse.data(), qkv.data(), qkv.data() + key, qkv.data() + value, shape,
                        scratch.data(), mask);
   k::attention_backward(cpu(), r.d_qkv.data(), r.d_qkv.data() + key, r.d_qkv.data() + value, d_out.data(), r.out.data(),
-                        r.lse.data(), qkv.data(), qkv.data() + key, qkv.data() + value, c.shape(), scratch.data(), mask);
+                        r.lse.data(), qkv.data(), qkv.data() + key, qkv.data() + value, shape, scratch.data(), mask);
   return r;
 }
 
@@ -131,9 +138,9 @@ void compare(const char* type, const Case& c) {
                        {"dv", d_v, 2 * rounding<E>},
                        {"lse", lse, rounding<float>}};
   bool ok = marks && repeats;
-  std::printf("%s on %s, B %zu T %zu H %zu K %zu D %zu dropout %.1f:", type,
+  std::printf("%s on %s, B %zu T %zu H %zu K %zu D %zu dropout %.1f%s:", type,
               k::tensor_attention_takes(dtype_of<E>, c.shape()) ? "tensor cores" : "CUDA cores", c.B, c.T, c.H, c.K, c.D,
-              static_cast<double>(c.dropout));
+              static_cast<double>(c.dropout), c.documents ? " documents" : "");
   for (const auto& [name, error, allowed] : results) {
     const double part = error.apart / error.largest / allowed;
     std::printf(" %s %.2f", name, part);
@@ -155,6 +162,7 @@ void compare_all(const char* type) {
     compare<E>(type, {1, 65, 4, 2, D, 0.1f, 0});
     compare<E>(type, {2, 129, 2, 1, D});
     compare<E>(type, {1, 200, 1, 1, D, 0.2f, 40});
+    compare<E>(type, {2, 200, 2, 1, D, 0.2f, 8, true});
   }
   for (const std::size_t D : {8, 48, 112}) compare<E>(type, {2, 70, 4, 2, D, 0.3f});  // not the width of any kernel
   compare<E>(type, {2, 70, 4, 2, 33, 0.3f, 0});
@@ -175,7 +183,10 @@ int main() {
   compare_all<bf16>("bf16");
   compare_all<f16>("fp16");
   for (const float dropout : {0.0f, 0.2f})
-    for (const std::size_t D : {12, 64}) compare<float>("fp32", {2, 65, 4, 2, D, dropout});
+    for (const std::size_t D : {12, 64}) {
+      compare<float>("fp32", {2, 65, 4, 2, D, dropout});
+      compare<float>("fp32", {2, 200, 4, 2, D, dropout, 8, true});
+    }
   compare<bf16>("bf16", {1, 65, 4, 2, 64, 0.2f, 4});  // heads that do not begin on multiples of 16 bytes
   return failures > 0;
 }

@@ -44,7 +44,9 @@ struct ModelRun {
       gradient_pointers.push_back(with_gradients && !frozen(p) ? gradients[p].data() : nullptr);
     }
     scratch.assign(std::max(model.scratch_numel(shape), model.decoding_scratch_numel({1, 1})), std::nanf(""));
-    return {*stream, weight_pointers, gradient_pointers, scratch.data(), tables.data(), shape, dropout};
+    return {*stream,        weight_pointers, gradient_pointers,
+            scratch.data(), tables.data(),   shape,
+            dropout,        DType::f32,      positions.empty() ? nullptr : positions.data()};
   }
 
   /// Runs embedding and blocks; x[L] is the last block's output.
@@ -97,6 +99,7 @@ struct ModelRun {
 
   Transformer model;
   Dropout dropout;
+  std::vector<std::int32_t> positions;  // of a batch with documents; else empty
   std::shared_ptr<Stream> stream;
   std::vector<std::vector<float>> weights, gradients;
   std::vector<bool> trainable;  // empty: all

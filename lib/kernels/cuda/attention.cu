@@ -3,11 +3,14 @@
 // (Dao 2023, Algorithm 2), once for the gradients of keys and values and once for those of queries, so that no sum is shared
 // among blocks and the order of all sums is fixed.
 //
+// Of a sequence of several documents, tiles of which nothing is seen are left out (kernels.hpp: AttentionShape::positions).
+//
 // A block has eight warps, and a warp four rows of the tile; lane l has element l of a row of scores, and the numbers l, l + 32
 // and so on of a row of D. All arithmetic is fp32.
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
 #include "kernels/cuda/attention.hpp"
+#include "kernels/cuda/documents.hpp"
 #include "kernels/cuda/tensor_attention.hpp"
 #include "kernels/math.hpp"
 #include "kernels/rows/dropout.hpp"
@@ -141,7 +144,7 @@ struct Forward {
     float top[rows_of_warp], total[rows_of_warp] = {};
     RowSums<chunks> sums;
     for (float& value : top) value = -__builtin_huge_valf();
-    for (std::size_t key = 0; key < at.first + tile && key < s.T; key += tile) {
+    for (std::size_t key = first_seen(s, at.b, at.first) / tile * tile; key < at.first + tile && key < s.T; key += tile) {
       __syncthreads();
       keys.load(k + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
       values.load(v + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
@@ -149,11 +152,12 @@ struct Forward {
       FSDP_UNROLL
       for (unsigned r = 0; r < rows_of_warp; ++r) {
         const std::size_t row = first_row + r, query = at.first + row;
-        const bool seen = key + lane <= query && key + lane < s.T;
+        const bool seen = key + lane <= query && key + lane < s.T && key + lane >= first_seen(s, at.b, query);
         const float score = seen ? keys.dot(lane, queries.row(row), s.D) : -__builtin_huge_valf();
         const float largest = warp_max(score), before = top[r];
         if (largest > top[r]) top[r] = largest;
-        const float e = seen ? exp(score - top[r]) : 0.0f, shrink = key == 0 ? 0.0f : exp(before - top[r]);
+        const float e = seen ? exp(score - top[r]) : 0.0f,
+                    shrink = before > -__builtin_huge_valf() ? exp(before - top[r]) : 0.0f;
         total[r] = total[r] * shrink + warp_sum(e);
         p.row(row)[lane] = seen ? e * dropout_factor(mask, key + lane, query, at.head, at.b) : 0.0f;
         for (float& value : sums.value[r]) value *= shrink;
@@ -216,8 +220,9 @@ struct KeyBackward {
     keys.load(k + at.b * s.T * s.kv_stride + at.head * s.D, s.kv_stride, at.first, s.T, s.D);
     values.load(v + at.b * s.T * s.kv_stride + at.head * s.D, s.kv_stride, at.first, s.T, s.D);
     RowSums<chunks> d_keys, d_values;
+    const std::size_t end = end_of_seers(s, at.b, at.first + tile - 1);
     for (std::size_t head = at.head * group; head < (at.head + 1) * group; ++head)
-      for (std::size_t query = at.first; query < s.T; query += tile) {
+      for (std::size_t query = at.first; query < end; query += tile) {
         __syncthreads();
         queries.load(q + at.b * s.T * s.q_stride + head * s.D, s.q_stride, query, s.T, s.D);
         d_outs.load(d_out + (at.b * s.T * s.H + head) * s.D, s.H * s.D, query, s.T, s.D);
@@ -226,7 +231,7 @@ struct KeyBackward {
         for (unsigned r = 0; r < rows_of_warp; ++r) {
           const std::size_t row = first_row + r, key = at.first + row;
           Pair pair{0, 0};
-          if (key <= i && i < s.T) {
+          if (key <= i && i < s.T && key >= first_seen(s, at.b, i)) {
             const float factor = dropout_factor(mask, key, i, head, at.b);
             const float probability = exp(queries.dot(lane, keys.row(row), s.D) * scale - lse[of_query]);
             pair.weight = probability * factor;
@@ -270,7 +275,7 @@ struct QueryBackward {
     queries.load(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, s.T, s.D);
     d_outs.load(d_out + (at.b * s.T * s.H + at.head) * s.D, s.H * s.D, at.first, s.T, s.D);
     RowSums<chunks> d_queries;
-    for (std::size_t key = 0; key < at.first + tile && key < s.T; key += tile) {
+    for (std::size_t key = first_seen(s, at.b, at.first) / tile * tile; key < at.first + tile && key < s.T; key += tile) {
       __syncthreads();
       keys.load(k + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
       values.load(v + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
@@ -278,7 +283,7 @@ struct QueryBackward {
       for (unsigned r = 0; r < rows_of_warp; ++r) {
         const std::size_t row = first_row + r, query = at.first + row, j = key + lane;
         float slope = 0;
-        if (j <= query && query < s.T) {
+        if (j <= query && query < s.T && j >= first_seen(s, at.b, query)) {
           const std::size_t of_query = (at.b * s.H + at.head) * s.T + query;
           const float factor = dropout_factor(mask, j, query, at.head, at.b);
           const float probability = exp(keys.dot(lane, queries.row(row), s.D) * scale - lse[of_query]);

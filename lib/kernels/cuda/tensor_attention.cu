@@ -17,6 +17,7 @@
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
 #include "kernels/cuda/attention.hpp"
+#include "kernels/cuda/documents.hpp"
 #include "kernels/cuda/tensor_attention.hpp"
 #include "kernels/cuda/tensor_core.hpp"
 #include "kernels/rows/dropout.hpp"
@@ -239,6 +240,13 @@ struct Place {
   }
 };
 
+/// Whether one of the `queries` queries from `query` on does not see key `key`, as its document begins behind it.
+__device__ __forceinline__ bool some_begin_behind(const AttentionShape& s, std::size_t b, unsigned query, unsigned queries,
+                                                  unsigned key) {
+  const std::size_t last = query + queries < s.T ? query + queries - 1 : s.T - 1;
+  return s.positions && first_seen(s, b, last) > key;
+}
+
 /// use(i, buffer) for i in [0, steps), while what begin(i + 1, other buffer) has begun to copy comes. What was begun before
 /// this is there at the first step.
 template <class Begin, class Use>
@@ -292,14 +300,15 @@ struct TensorForward {
     for (auto& of_strip : top) of_strip[0] = of_strip[1] = -__builtin_huge_valf();
 
     const unsigned end = at.first + rows < T ? at.first + rows : T;
-    each_step((end + step - 1) / step,
+    const unsigned begin = static_cast<unsigned>(first_seen(s, at.b, at.first)) / step * step;
+    each_step((end - begin + step - 1) / step,
               [&](unsigned i, unsigned buffer) {
-                shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, i * step, T, D);
-                shared.second(buffer).template begin_copy<step>(v + kv, s.kv_stride, i * step, T, D);
+                shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, begin + i * step, T, D);
+                shared.second(buffer).template begin_copy<step>(v + kv, s.kv_stride, begin + i * step, T, D);
               },
               [&](unsigned i, unsigned buffer) {
-                const unsigned key = i * step;
-                if (query >= T || key >= query + strips * strip) return;
+                const unsigned key = begin + i * step;
+                if (query >= T || key >= query + strips * strip || key + step <= first_seen(s, at.b, query)) return;
                 Strip<n> scores[strips];
                 add_scores(scores, shared.own, row_of_warp, shared.first(buffer));
                 FSDP_UNROLL
@@ -324,19 +333,22 @@ struct TensorForward {
   /// Scores of a strip -> exp(score - the largest seen so far), after dropout; what was summed up before shrinks with it.
   __device__ __forceinline__ void soften(Strip<n>& scores, Strip<W / 8>& sums, float (&top)[2], float (&total)[2], unsigned key,
                                          unsigned query, float scale2, const Place& at) const {
-    const bool diagonal = key + step > query + 1;
+    const bool diagonal = key + step > query + 1, cut = some_begin_behind(s, at.b, query, strip, key);
     FSDP_UNROLL
     for (unsigned half = 0; half < 2; ++half) {
       const unsigned last = query + row_of_lane() + 8 * half;
+      const unsigned begin = cut ? static_cast<unsigned>(first_seen(s, at.b, last)) : 0;
       float largest = top[half];
       FSDP_UNROLL
       for (unsigned c = 0; c < 2 * n; ++c) {
         float& score = scores.of[c / 2].part[2 * half + c % 2];
-        if (diagonal && key + 8 * (c / 2) + column_of_lane() + c % 2 > last) score = -__builtin_huge_valf();
+        const unsigned column = key + 8 * (c / 2) + column_of_lane() + c % 2;
+        if ((diagonal && column > last) || (cut && column < begin)) score = -__builtin_huge_valf();
         largest = score > largest ? score : largest;
       }
       largest = max_of_row(largest);
-      const float shrink = exp2_approximate((top[half] - largest) * scale2), down = -largest * scale2;
+      const float seen = cut && largest == -__builtin_huge_valf() ? 0.0f : largest;  // it may see none of these keys
+      const float shrink = exp2_approximate((top[half] - seen) * scale2), down = -seen * scale2;
       top[half] = largest;
       total[half] *= shrink;
       FSDP_UNROLL
@@ -385,7 +397,8 @@ struct TensorKeyBackward {
     values.template begin_copy<rows>(v + kv, s.kv_stride, at.first, T, D);
 
     const unsigned row_of_warp = warp_of_block() * strip, key = at.first + row_of_warp;
-    const unsigned steps_of_head = (T - at.first + step - 1) / step;
+    const unsigned end = static_cast<unsigned>(end_of_seers(s, at.b, at.first + rows - 1));
+    const unsigned steps_of_head = (end - at.first + step - 1) / step;
     const float scale2 = scale * log2_of_e;
     Strip<W / 8> d_keys[1], d_values[1];
     each_step(
@@ -405,11 +418,11 @@ struct TensorKeyBackward {
         [&](unsigned i, unsigned buffer) {
           const std::size_t head = at.head * group + i / steps_of_head;
           const unsigned query = at.first + i % steps_of_head * step;
-          if (key >= T || query + step <= key) return;
+          if (key >= T || query + step <= key || first_seen(s, at.b, query) >= key + strip) return;
           Strip<n> weights[1], slopes[1];
           add_scores(weights, keys, row_of_warp, shared.first(buffer));
           add_scores(slopes, values, row_of_warp, shared.second(buffer));
-          const bool diagonal = query + 1 < key + strip;
+          const bool diagonal = query + 1 < key + strip, cut = some_begin_behind(s, at.b, query, step, key);
           const float *const lses = statistics + 2 * step * buffer, *const deltas = lses + step;
           FSDP_UNROLL
           for (unsigned j = 0; j < n; ++j) {  // rows of queries beyond T are zeros, and add nothing
@@ -420,7 +433,8 @@ struct TensorKeyBackward {
             for (unsigned c = 0; c < 4; ++c) {
               const unsigned column = 8 * j + column_of_lane() + c % 2;
               float probability = exp2_approximate(multiply_add(weight.part[c], scale2, -lses[column] * log2_of_e));
-              if (diagonal && key + row_of_lane() + c / 2 * 8 > query + column) probability = 0;
+              const unsigned row = key + row_of_lane() + c / 2 * 8;
+              if ((diagonal && row > query + column) || (cut && row < first_seen(s, at.b, query + column))) probability = 0;
               weight.part[c] = probability;
               if (mask.dropped) weight.part[c] *= factor.part[c], slope.part[c] *= factor.part[c];
               slope.part[c] = probability * (slope.part[c] - deltas[column]);
@@ -470,18 +484,19 @@ struct TensorQueryBackward {
       }
     Strip<W / 8> d_queries[1];
     const unsigned end = at.first + rows < T ? at.first + rows : T;
-    each_step((end + step - 1) / step,
+    const unsigned begin = static_cast<unsigned>(first_seen(s, at.b, at.first)) / step * step;
+    each_step((end - begin + step - 1) / step,
               [&](unsigned i, unsigned buffer) {
-                shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, i * step, T, D);
-                shared.second(buffer).template begin_copy<step>(v + kv, s.kv_stride, i * step, T, D);
+                shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, begin + i * step, T, D);
+                shared.second(buffer).template begin_copy<step>(v + kv, s.kv_stride, begin + i * step, T, D);
               },
               [&](unsigned i, unsigned buffer) {
-                const unsigned key = i * step;
-                if (query >= T || key >= query + strip) return;
+                const unsigned key = begin + i * step;
+                if (query >= T || key >= query + strip || key + step <= first_seen(s, at.b, query)) return;
                 Strip<n> scores[1], slopes[1];
                 add_scores(scores, queries, row_of_warp, shared.first(buffer));
                 add_scores(slopes, d_outs, row_of_warp, shared.second(buffer));
-                const bool diagonal = key + step > query + 1;
+                const bool diagonal = key + step > query + 1, cut = some_begin_behind(s, at.b, query, strip, key);
                 FSDP_UNROLL
                 for (unsigned j = 0; j < n; j += 4) {
                   SumFragment factors[4];
@@ -492,7 +507,8 @@ struct TensorQueryBackward {
                     float& slope = slopes[0].of[j + c / 4].part[c % 4];
                     const float score = scores[0].of[j + c / 4].part[c % 4];
                     float probability = exp2_approximate(multiply_add(score, scale2, down[half]));
-                    if (diagonal && key + column > query + row_of_lane() + 8 * half) probability = 0;
+                    const unsigned row = query + row_of_lane() + 8 * half;
+                    if ((diagonal && key + column > row) || (cut && key + column < first_seen(s, at.b, row))) probability = 0;
                     if (mask.dropped) slope *= factors[c / 4].part[c % 4];
                     slope = probability * (slope - delta_of[half]);
                   }

@@ -1,6 +1,7 @@
 // Causal attention on the CPU, one sequence and head (or key head) per "row". Queries are taken in blocks of 48 and their
 // scores are held transposed, [key][query]: the softmax then runs along registers without sums across them, and only the
-// block's queries have to be transposed, not the keys. No product touches keys after the block's last query. The backward pass
+// block's queries have to be transposed, not the keys. No product touches keys after the block's last query. A sequence of
+// several documents is taken document by document, each as a sequence of its own would be. The backward pass
 // makes the probabilities anew from the forward pass's lse (Dao, "FlashAttention-2", 2023, section 3.1), with delta_i =
 // sum(dO_i O_i), which dropout of the probabilities does not change.
 #pragma once
@@ -99,7 +100,7 @@ struct TileForwardScratch : TileSizes {
     probabilities = take.halves(side * R);
     scores = take.floats(side * R);
     sums = take.floats(side * W);
-    factors = take.floats(R);
+    factors = take.floats(R + 8);
     end = take.end();
   }
 };
@@ -122,7 +123,7 @@ struct TileBackwardScratch : TileSizes {
     d_queries = take.floats(side * W);
     d_keys = take.floats(R * W);
     d_values = take.floats(R * W);
-    factors = take.floats(R);
+    factors = take.floats(R + 8);
     end = take.end();
   }
 };
@@ -298,17 +299,20 @@ FSDP_INLINE void softmax_backward(float* scores, float* gradients, std::size_t q
   }
 }
 
-/// Dropout's factors[key][16] for 16 queries from `query` on and keys [from, from + count); `from` is a multiple of 8, and
-/// count is rounded up to one.
+/// Dropout's factors[key][16] for 16 queries from `query` on and up to 48 keys [from, from + count): where they are in
+/// `memory`, which holds as many for 8 keys more, as they are made in eights.
 template <class Lanes>
-FSDP_INLINE void dropout_factors(Lanes lanes, float* factors, DropoutMask mask, std::size_t b, std::size_t h, std::size_t query,
-                                 std::size_t from, std::size_t count) {
-  for (std::size_t key = 0; key < count; key += 8)
+FSDP_INLINE const float* dropout_factors(Lanes lanes, float (&memory)[(block + 8) * 16], DropoutMask mask, std::size_t b,
+                                         std::size_t h, std::size_t query, std::size_t from, std::size_t count) {
+  const std::size_t before = from % 8;
+  float* const factors = memory;
+  for (std::size_t key = 0; key < before + count; key += 8)
     lanes.each(16, [=](std::size_t j) FSDP_LANE {
       const DropoutFactors eight(mask, (from + key) / 8, query + j, h, b);
       FSDP_UNROLL
       for (std::size_t k = 0; k < 8; ++k) factors[(key + k) * 16 + j] = eight[k];
     });
+  return memory + before * 16;
 }
 
 /// x[key][query] *= factors[key][16] for `count` keys.
@@ -316,6 +320,17 @@ FSDP_INLINE void multiply(float* x, const float* factors, std::size_t count) {
   for (std::size_t key = 0; key < count; ++key) {
 #pragma omp simd
     for (std::size_t j = 0; j < 16; ++j) x[key * block + j] *= factors[key * 16 + j];
+  }
+}
+
+/// Calls each(begin, n) for the documents of sequence b, [begin, begin + n), in order.
+template <class Each>
+FSDP_INLINE void each_document(const AttentionShape& s, std::size_t b, Each each) {
+  for (std::size_t begin = 0, end = 0; begin < s.T; begin = end) {
+    end = s.T;
+    if (s.positions)
+      for (end = begin + 1; end < s.T && s.positions[b * s.T + end] != 0;) ++end;
+    each(begin, end - begin);
   }
 }
 
@@ -334,9 +349,21 @@ struct AttentionForward {
   FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
     using namespace attention_parts;
     const AttentionShape s = shape;
-    const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T, all = s.past + T;
+    const std::size_t b = row / s.H, h = row % s.H;
+    each_document(s, b, [=, this](std::size_t begin, std::size_t n) FSDP_LANE { document(lanes, b, h, begin, n, scratch); });
+  }
+
+ private:
+  /// `begin`: its first token in the sequence, T: how many it has.
+  template <int level>
+  FSDP_INLINE void document(CpuLanes<level> lanes, std::size_t b, std::size_t h, std::size_t begin, std::size_t T,
+                            float* scratch) const {
+    using namespace attention_parts;
+    const AttentionShape s = shape;
+    const std::size_t D = s.D, all = s.past + T, token = b * s.T + begin;
     const AttentionSizes size{all, D};
-    const std::size_t width = size.width(), kv_offset = b * all * s.kv_stride + h / (s.H / s.K) * D;
+    const std::size_t width = size.width(),
+                      kv_offset = b * (s.past + s.T) * s.kv_stride + begin * s.kv_stride + h / (s.H / s.K) * D;
     const ForwardScratch at(size);
     float* keys = scratch + at.keys;
     float* values = scratch + at.values;
@@ -349,27 +376,27 @@ struct AttentionForward {
     for (std::size_t first = 0; first < T; first += block) {
       const std::size_t rows = T - first < block ? T - first : block, query = s.past + first, end = query + rows,
                         columns = AttentionSizes::aligned(rows);
-      pack_block(queries, transposed, width, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, columns, T - first, D,
+      pack_block(queries, transposed, width, q + (token + first) * s.q_stride + h * D, s.q_stride, rows, columns, T - first, D,
                  1.0f / square_root(static_cast<float>(D)));
       scores<level>(probabilities, keys, width, transposed, D, 0, end, query, columns);
 
-      float top[block], total[block], factors[block * 16];
+      float top[block], total[block], factors[(block + 8) * 16];
       for (std::size_t j = 0; j < columns; j += 16) {
         softmax(probabilities + j, query + j, end, top + j, total + j);
         if (mask.dropped)
           for (std::size_t from = 0; from < end; from += block) {
             const std::size_t count = end - from < block ? end - from : block;
-            dropout_factors(lanes, factors, mask, b, h, query + j, from, count);
-            multiply(probabilities + from * block + j, factors, count);
+            multiply(probabilities + from * block + j,
+                     dropout_factors(lanes, factors, mask, b, h, begin + query + j, begin + from, count), count);
           }
       }
       small_gemm<level>(rows, D, end, {probabilities, 1, block}, values, width, queries, width, false);
       for (std::size_t j = 0; j < rows; ++j) {
-        E* to = out + ((b * T + first + j) * s.H + h) * D;
+        E* to = out + ((token + first + j) * s.H + h) * D;
         foresee<1>(to - j * s.H * D, s.H * D, j, T - first, D);
         const float* from = queries + j * width;
         copy_row(to, from, D, 1.0f / total[j]);
-        lse[row * T + first + j] = top[j] + log(total[j]);
+        lse[(b * s.H + h) * s.T + begin + first + j] = top[j] + log(total[j]);
       }
     }
   }
@@ -389,9 +416,19 @@ struct AttentionBackward {
   FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
     using namespace attention_parts;
     const AttentionShape s = shape;
-    const std::size_t b = row / s.K, kv = row % s.K, D = s.D, T = s.T, group = s.H / s.K;
+    const std::size_t b = row / s.K, kv = row % s.K;
+    each_document(s, b, [=, this](std::size_t begin, std::size_t n) FSDP_LANE { document(lanes, b, kv, begin, n, scratch); });
+  }
+
+ private:
+  template <int level>
+  FSDP_INLINE void document(CpuLanes<level> lanes, std::size_t b, std::size_t kv, std::size_t begin, std::size_t T,
+                            float* scratch) const {
+    using namespace attention_parts;
+    const AttentionShape s = shape;
+    const std::size_t D = s.D, group = s.H / s.K, token = b * s.T + begin;
     const AttentionSizes size{T, D};
-    const std::size_t width = size.width(), kv_offset = b * T * s.kv_stride + kv * D;
+    const std::size_t width = size.width(), kv_offset = token * s.kv_stride + kv * D;
     const float scale = 1.0f / square_root(static_cast<float>(D));
     const BackwardScratch at(size);
     float* keys = scratch + at.keys;
@@ -413,28 +450,27 @@ struct AttentionBackward {
       for (std::size_t first = 0; first < T; first += block) {
         const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
                           columns = AttentionSizes::aligned(rows);
-        const std::size_t q_offset = (b * T + first) * s.q_stride + h * D, out_offset = ((b * T + first) * s.H + h) * D;
+        const std::size_t q_offset = (token + first) * s.q_stride + h * D, out_offset = ((token + first) * s.H + h) * D;
         pack_block(queries, queries_transposed, width, q + q_offset, s.q_stride, rows, columns, T - first, D, scale);
         pack_block(d_outs, d_outs_transposed, width, d_out + out_offset, s.H * D, rows, columns, T - first, D, 1.0f);
-        float delta[block] = {}, shift[block] = {}, factors[block * 16];
+        float delta[block] = {}, shift[block] = {}, factors[(block + 8) * 16];
         for (std::size_t j = 0; j < rows; ++j) {
           const float* x = d_outs + j * width;
           const E* y = out + out_offset + j * s.H * D;
           foresee<0>(out + out_offset, s.H * D, j, T - first, D);
           delta[j] = lanes.sum(D, [=](std::size_t d) FSDP_LANE { return x[d] * y[d]; });
-          shift[j] = lse[(b * s.H + h) * T + first + j];
+          shift[j] = lse[(b * s.H + h) * s.T + begin + first + j];
         }
         for (std::size_t from = 0; from < end; from += block) {
           const std::size_t count = end - from < block ? end - from : block;
           scores<level>(probabilities, keys, width, queries_transposed, D, from, from + count, first, columns);
           scores<level>(d_scores, values, width, d_outs_transposed, D, from, from + count, first, columns);
           for (std::size_t j = 0; j < columns; j += 16) {
-            if (mask.dropped) {
-              dropout_factors(lanes, factors, mask, b, h, first + j, from, count);
-              multiply(d_scores + j, factors, count);
-            }
+            const float* const kept =
+                mask.dropped ? dropout_factors(lanes, factors, mask, b, h, begin + first + j, begin + from, count) : nullptr;
+            if (kept) multiply(d_scores + j, kept, count);
             softmax_backward(probabilities + j, d_scores + j, first + j, from, from + count, shift + j, delta + j, scale);
-            if (mask.dropped) multiply(probabilities + j, factors, count);
+            if (kept) multiply(probabilities + j, kept, count);
           }
           small_gemm<level>(count, D, rows, {probabilities, block, 1}, d_outs, width, d_values + from * width, width, true);
           small_gemm<level>(count, D, rows, {d_scores, block, 1}, queries, width, d_keys + from * width, width, true);

@@ -60,15 +60,18 @@ FSDP_INLINE float dot(const bf16* x, const bf16* y, std::size_t n) {
   return _mm512_reduce_add_ps(total);
 }
 
-/// Dropout's factors for one query and keys [0, keys), a multiple of 32.
+/// Dropout's factors for one query and keys [from, from + keys), a multiple of 32: where they are in `memory`, which holds as
+/// many and 8 more.
 template <class Lanes>
-FSDP_INLINE void dropout_factors(Lanes lanes, float* factors, DropoutMask mask, std::size_t b, std::size_t h, std::size_t query,
-                                 std::size_t keys) {
-  lanes.each(keys / 8, [=](std::size_t group) FSDP_LANE {
-    const DropoutFactors eight(mask, group, query, h, b);
+FSDP_INLINE const float* dropout_factors(Lanes lanes, float* memory, DropoutMask mask, std::size_t b, std::size_t h,
+                                         std::size_t query, std::size_t from, std::size_t keys) {
+  const std::size_t first = from / 8, before = from % 8;
+  lanes.each((before + keys + 7) / 8, [=](std::size_t group) FSDP_LANE {
+    const DropoutFactors eight(mask, first + group, query, h, b);
     FSDP_UNROLL
-    for (std::size_t k = 0; k < 8; ++k) factors[group * 8 + k] = eight[k];
+    for (std::size_t k = 0; k < 8; ++k) memory[group * 8 + k] = eight[k];
   });
+  return memory + before;
 }
 
 /// to[lanes, depth] = the transpose of from[depth, lanes], rounded; from's rows are `from_stride` floats apart, and there is
@@ -97,11 +100,21 @@ struct TileAttentionForward {
 
   template <int level>
   FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
+    const AttentionShape s = call.shape;
+    const std::size_t b = row / s.H, h = row % s.H;
+    attention_parts::each_document(
+        s, b, [=, this](std::size_t begin, std::size_t n) FSDP_LANE { document(lanes, b, h, begin, n, scratch); });
+  }
+
+ private:
+  template <int level>
+  FSDP_INLINE void document(CpuLanes<level> lanes, std::size_t b, std::size_t h, std::size_t begin, std::size_t T,
+                            float* scratch) const {
     using namespace tile_parts;
     const auto& [out, lse, q, k, v, s, mask] = call;
-    const TileForwardScratch at(s.T, s.D);
-    const std::size_t b = row / s.H, h = row % s.H, D = s.D, T = s.T, R = at.R, W = at.W;
-    const std::size_t kv_offset = b * T * s.kv_stride + h / (s.H / s.K) * D;
+    const TileForwardScratch at(T, s.D);
+    const std::size_t D = s.D, R = at.R, W = at.W, token = b * s.T + begin;
+    const std::size_t kv_offset = token * s.kv_stride + h / (s.H / s.K) * D;
     const float scale = 1.0f / square_root(static_cast<float>(D));
     bf16 *const keys = halves_at(scratch, at.keys), *const values = halves_at(scratch, at.values),
                 *const queries = halves_at(scratch, at.queries), *const probabilities = halves_at(scratch, at.probabilities);
@@ -112,7 +125,7 @@ struct TileAttentionForward {
 
     for (std::size_t first = 0; first < T; first += side) {
       const std::size_t rows = T - first < side ? T - first : side, end = first + side;
-      pack<Operand::left, Trans::no>(queries, q + (b * T + first) * s.q_stride + h * D, s.q_stride, rows, D);
+      pack<Operand::left, Trans::no>(queries, q + (token + first) * s.q_stride + h * D, s.q_stride, rows, D);
       multiply_row(W / side, queries, keys, W / side, scores, R, end);
       hide_later_keys(scores + first, R);
       float shift[side], total[side];
@@ -123,19 +136,19 @@ struct TileAttentionForward {
         shift[j] = top;
         total[j] = sum(p, end);
         if (mask.dropped) {
-          dropout_factors(lanes, factors, mask, b, h, first + j, end);
-          lanes.each(end, [=](std::size_t i) FSDP_LANE { p[i] *= factors[i]; });
+          const float* const kept = dropout_factors(lanes, factors, mask, b, h, begin + first + j, begin, end);
+          lanes.each(end, [=](std::size_t i) FSDP_LANE { p[i] *= kept[i]; });
         }
       }
       lanes.each(side, [&](std::size_t j) FSDP_LANE { shift[j] += log(total[j]); });
-      for (std::size_t j = 0; j < rows; ++j) lse[row * T + first + j] = shift[j];
+      for (std::size_t j = 0; j < rows; ++j) lse[(b * s.H + h) * s.T + begin + first + j] = shift[j];
       round_left(probabilities, scores, R, end);
       multiply_row(end / side, probabilities, values, R / side, sums, W, W);
       for (std::size_t j = 0; j < rows; ++j) {
         const __m512 factor = _mm512_set1_ps(1.0f / total[j]);
         for (std::size_t d = 0; d < D; d += side) {
           const float* x = sums + j * W + d;
-          store_rounded(out + ((b * T + first + j) * s.H + h) * D + d, _mm512_mul_ps(_mm512_loadu_ps(x), factor),
+          store_rounded(out + ((token + first + j) * s.H + h) * D + d, _mm512_mul_ps(_mm512_loadu_ps(x), factor),
                         _mm512_mul_ps(_mm512_loadu_ps(x + 16), factor), D - d);
         }
       }
@@ -149,11 +162,21 @@ struct TileAttentionBackward {
 
   template <int level>
   FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
+    const AttentionShape s = call.shape;
+    const std::size_t b = row / s.K, kv = row % s.K;
+    attention_parts::each_document(
+        s, b, [=, this](std::size_t begin, std::size_t n) FSDP_LANE { document(lanes, b, kv, begin, n, scratch); });
+  }
+
+ private:
+  template <int level>
+  FSDP_INLINE void document(CpuLanes<level> lanes, std::size_t b, std::size_t kv, std::size_t begin, std::size_t T,
+                            float* scratch) const {
     using namespace tile_parts;
     const auto& [dq, dk, dv, d_out, out, lse, q, k, v, s, mask] = call;
-    const TileBackwardScratch at(s.T, s.D);
-    const std::size_t b = row / s.K, kv = row % s.K, D = s.D, T = s.T, group = s.H / s.K, R = at.R, W = at.W;
-    const std::size_t kv_offset = b * T * s.kv_stride + kv * D;
+    const TileBackwardScratch at(T, s.D);
+    const std::size_t D = s.D, group = s.H / s.K, R = at.R, W = at.W, token = b * s.T + begin;
+    const std::size_t kv_offset = token * s.kv_stride + kv * D;
     const float scale = 1.0f / square_root(static_cast<float>(D));
     bf16 *const keys = halves_at(scratch, at.keys), *const keys_transposed = halves_at(scratch, at.keys_transposed),
                 *const values_transposed = halves_at(scratch, at.values_transposed),
@@ -174,9 +197,9 @@ struct TileAttentionBackward {
     for (std::size_t h = kv * group; h < (kv + 1) * group; ++h)
       for (std::size_t first = 0; first < T; first += side) {
         const std::size_t rows = T - first < side ? T - first : side, end = first + side;
-        const bf16* const q_rows = q + (b * T + first) * s.q_stride + h * D;
-        const bf16* const d_out_rows = d_out + ((b * T + first) * s.H + h) * D;
-        const bf16* const out_rows = out + ((b * T + first) * s.H + h) * D;
+        const bf16* const q_rows = q + (token + first) * s.q_stride + h * D;
+        const bf16* const d_out_rows = d_out + ((token + first) * s.H + h) * D;
+        const bf16* const out_rows = out + ((token + first) * s.H + h) * D;
         pack<Operand::left, Trans::no>(queries, q_rows, s.q_stride, rows, D);
         pack_all<Operand::left, Trans::yes>(queries_transposed, q_rows, s.q_stride, 1, D, rows);
         pack<Operand::left, Trans::no>(d_outs, d_out_rows, s.H * D, rows, D);
@@ -191,13 +214,13 @@ struct TileAttentionBackward {
             continue;
           }
           const float delta = dot(d_out_rows + j * s.H * D, out_rows + j * s.H * D, D);
-          const float shift = lse[(b * s.H + h) * T + first + j];
+          const float shift = lse[(b * s.H + h) * s.T + begin + first + j];
           if (mask.dropped) {
-            dropout_factors(lanes, factors, mask, b, h, first + j, end);
+            const float* const kept = dropout_factors(lanes, factors, mask, b, h, begin + first + j, begin, end);
             lanes.each(end, [=](std::size_t i) FSDP_LANE {
               const float e = exp(multiply_add(p[i], scale, -shift));
-              p[i] = e * factors[i];
-              d[i] = e * (d[i] * factors[i] - delta) * scale;
+              p[i] = e * kept[i];
+              d[i] = e * (d[i] * kept[i] - delta) * scale;
             });
           } else {
             lanes.each(end, [=](std::size_t i) FSDP_LANE {
@@ -212,7 +235,7 @@ struct TileAttentionBackward {
         for (std::size_t j = 0; j < rows; ++j)
           for (std::size_t d = 0; d < D; d += side) {
             const float* x = d_queries + j * W + d;
-            store_rounded(dq + (b * T + first + j) * s.q_stride + h * D + d, _mm512_loadu_ps(x), _mm512_loadu_ps(x + 16),
+            store_rounded(dq + (token + first + j) * s.q_stride + h * D + d, _mm512_loadu_ps(x), _mm512_loadu_ps(x + 16),
                           D - d);
           }
         round_right(rounded, d_scores, R, end);
@@ -224,7 +247,6 @@ struct TileAttentionBackward {
     store_transposed(dv + kv_offset, s.kv_stride, d_values, R, T, D);
   }
 
- private:
   /// sums[W, keys) += left[W, 32] right[32, keys], rows of `stride`.
   FSDP_INLINE static void add_products(float* sums, const bf16* left, const bf16* right, std::size_t stride, std::size_t W,
                                        std::size_t keys) {

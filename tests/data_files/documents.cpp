@@ -1,0 +1,165 @@
+// What sequences say of documents, and which of their targets count.
+#define BOOST_TEST_MODULE data.documents
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "data/batch.hpp"
+#include "data/open_data.hpp"
+#include "data/token_writer.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+/// 300 tokens from 1 to 99 in documents, each of which ends with a 0; the first and the last begin and end in their midst. Once
+/// as llm.c's file, once with an index. Its mask lets whole stretches count or not.
+struct Corpus {
+  Corpus() {
+    std::mt19937 generator(3);
+    const auto indexed = make_indexed_writer(folder / "indexed", 100);
+    for (std::size_t i = 0, left = 5; i < 300; ++i) {
+      const bool ends = left-- == 0;
+      tokens.push_back(ends ? 0 : static_cast<std::uint16_t>(1 + generator() % 99));
+      mask.push_back(i / 23 % 3 == 1 ? 1 : 0);
+      const TokenId token = tokens.back();
+      indexed->add(std::span(&token, 1));
+      if (!ends) continue;
+      indexed->end_document();
+      left = generator() % 3 == 0 ? 0 : generator() % 40;
+    }
+    indexed->end_document();
+    indexed->finish();
+    write_token_file(folder / "t.bin", tokens);
+    write_token_file(folder / "t.mask.bin", mask);
+  }
+  std::string path(const std::string& name) const { return (folder / name).string(); }
+  std::unique_ptr<Tokens> open(const std::string& name) const { return open_tokens(path(name)); }
+
+  TemporaryFolder folder;
+  std::vector<std::uint16_t> tokens, mask;
+};
+
+struct Sequence {
+  explicit Sequence(const Samples& samples, std::uint64_t k)
+      : inputs(samples.T()), targets(samples.T()), positions(samples.T(), 77) {
+    samples.read(k, 100, inputs.data(), targets.data(), positions.data());
+  }
+  std::vector<std::int32_t> inputs, targets, positions;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(positions_begin_anew_with_each_document) {
+  const Corpus corpus;
+  for (const BreakMode mode : {BreakMode::none, BreakMode::complete, BreakMode::eos})
+    for (const std::size_t T : {1, 7, 64, 400}) {
+      const Samples by_token(corpus.open("t.bin"), {T, mode, 0, true}), by_index(corpus.open("indexed"), {T, mode, {}, true});
+      BOOST_TEST_REQUIRE(by_token.count() == by_index.count());
+      for (std::uint64_t k = 0; k < by_token.count(); ++k) {
+        const Sequence one(by_token, k);
+        BOOST_TEST((Sequence(by_index, k).positions == one.positions));
+        for (std::size_t t = 0; t < T; ++t) {
+          const bool begins = t == 0 || t >= by_token.targets_of(k) || one.inputs[t - 1] == 0;
+          BOOST_TEST_REQUIRE(one.positions[t] == (begins ? 0 : one.positions[t - 1] + 1));
+        }
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(documents_must_be_known) {
+  const Corpus corpus;
+  CHECK_CONTAINS(message_of([&] {
+                   Samples(corpus.open("t.bin"), {7, BreakMode::none, {}, true});
+                 }),
+                 "or leave out `attention within documents`");
+}
+
+BOOST_AUTO_TEST_CASE(targets_count_by_the_mask) {
+  const Corpus corpus;
+  for (const BreakMode mode : {BreakMode::none, BreakMode::complete, BreakMode::eos})
+    for (const std::size_t T : {1, 7, 64, 400}) {
+      const Cut cut = {T, mode, 0};
+      const Samples all(corpus.open("t.bin"), cut), some(corpus.open("t.bin"), cut, corpus.open("t.mask.bin"));
+      std::uint64_t left = 0, counted = 0;
+      std::size_t from = 0;  // where the sequence begins
+      for (std::uint64_t k = 0; k < all.count(); ++k) {
+        Sequence expected(all, k);
+        while (!std::equal(expected.inputs.begin(), expected.inputs.begin() + static_cast<std::ptrdiff_t>(all.targets_of(k)),
+                           corpus.tokens.begin() + static_cast<std::ptrdiff_t>(from)))
+          ++from;
+        std::size_t count = 0;
+        for (std::size_t t = 0; t < all.targets_of(k); ++t)
+          if (corpus.mask[from + t + 1])
+            ++count;
+          else
+            expected.targets[t] = -1;
+        from += all.targets_of(k);
+        if (count == 0) continue;
+        BOOST_TEST_REQUIRE(left < some.count());
+        BOOST_TEST((Sequence(some, left).inputs == expected.inputs));
+        BOOST_TEST((Sequence(some, left).targets == expected.targets));
+        BOOST_TEST(some.targets_of(left++) == count);
+        counted += count;
+      }
+      BOOST_TEST(some.count() == left);
+      BOOST_TEST(some.targets() == counted);
+      BOOST_TEST(counted < all.targets());
+    }
+}
+
+BOOST_AUTO_TEST_CASE(masks_that_do_not_belong_to_the_tokens) {
+  const Corpus corpus;
+  const auto complaint = [&](const std::vector<std::uint16_t>& mask) {
+    write_token_file(corpus.folder / "other.bin", mask);
+    return message_of([&] { Samples(corpus.open("t.bin"), {7}, corpus.open("other.bin")); });
+  };
+  CHECK_CONTAINS(complaint(std::vector<std::uint16_t>(299, 1)), "has 299 numbers, and '" + corpus.path("t.bin") + "' has 300");
+  std::vector<std::uint16_t> mask(300, 1);
+  mask[17] = 2;
+  CHECK_CONTAINS(complaint(mask), "position 17 of '" + corpus.path("other.bin") + "' is 2");
+  mask.assign(300, 0);
+  mask[0] = 1;  // is no target
+  CHECK_CONTAINS(complaint(mask), "lets no token count in the loss");
+}
+
+// Each of ten sequences of one data set counts in part, and no update is without anything that counts.
+BOOST_AUTO_TEST_CASE(a_mixture_has_a_mask_for_each_data_set) {
+  const Corpus corpus;
+  const std::string names = corpus.path("t.bin") + ":0.5," + corpus.path("indexed") + ":0.5", mask = corpus.path("t.mask.bin");
+  const Mixture data = open_mixture(names, {7}, mask + "," + mask);
+  BOOST_TEST(data.samples(0).targets() == data.samples(1).targets());
+  CHECK_CONTAINS(data.order(), "targets count");
+  const TrainBatches batches(data, {1, 7, 1, 0, 1}, 100, {.passes = 1});
+  for (std::uint64_t at = 0; !batches.at_end(at); at = batches.after(at)) {
+    std::vector<std::int32_t> inputs(7), targets(7);
+    batches.read(at, 0, inputs.data(), targets.data());
+    const auto counted = std::count_if(targets.begin(), targets.end(), [](std::int32_t target) { return target >= 0; });
+    BOOST_TEST(batches.targets(at) == static_cast<std::uint64_t>(counted));
+    BOOST_TEST(counted > 0);
+  }
+  CHECK_CONTAINS(message_of([&] { open_mixture(names, {7}, mask); }), "has 2 data sets, and their masks");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_left_of_a_batch_has_positions) {
+  const Corpus corpus;
+  const Samples samples(corpus.open("t.bin"), {64, BreakMode::none, 0, true});
+  const ValidBatches batches(samples, {3, 64, 1, 1, 2}, 100);
+  std::vector<std::int32_t> inputs(3 * 64), numbers(2 * 3 * 64, 77);
+  batches.read(0, inputs.data(), numbers.data());  // sequences 3 and 4, and none
+  BOOST_TEST(std::equal(numbers.begin() + 3 * 64, numbers.begin() + 4 * 64, Sequence(samples, 3).positions.begin()));
+  BOOST_TEST(std::all_of(numbers.begin() + 5 * 64, numbers.end(), [](std::int32_t position) { return position == 0; }));
+}
+
+BOOST_AUTO_TEST_CASE(a_mask_in_a_folder_is_no_data) {
+  const Corpus corpus;
+  BOOST_TEST(open_tokens(corpus.path("*.bin"))->size() == 600u);  // t.bin and indexed.bin
+  BOOST_TEST(open_tokens(corpus.folder.path().string())->size() == 600u);
+  BOOST_TEST(open_tokens(corpus.path("*.mask.bin"))->size() == 300u);
+}

@@ -1,0 +1,132 @@
+// Conversations from lines of JSON to a model that has learned its answers: tokenized by the chat template with their mask,
+// packed into sequences without seeing each other, trained on, gone on with, evaluated.
+#define BOOST_TEST_MODULE jobs.chat
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include <boost/test/unit_test.hpp>
+
+#include "data/token_writer.hpp"
+#include "jobs/job.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+#include "support/tokens.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+Outcome tokenize(const fs::path& folder, const std::string& words) {
+  return run(folder, split(std::string(FSDP_BIN) + "/fsdp-tokenize " + words));
+}
+
+/// A tokenizer's folder with a chat template, and conversations of which nobody can know the questions, but all the answers.
+fs::path prepare() {
+  const fs::path folder = fresh_folder();
+  fs::create_directory(folder / "model");
+  fs::copy_file(FSDP_TEST_DATA "/tokenizers/chat-tokenizer.json", folder / "model" / "tokenizer.json");
+  const std::string chatml =
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% "
+      "endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  write_file(folder / "model" / "tokenizer_config.json", json{{"chat_template", chatml}, {"eos_token", "<|im_end|>"}}.dump());
+  std::mt19937 random(5);
+  std::ofstream lines(folder / "chat.jsonl");
+  for (int i = 0; i < 150; ++i) {
+    std::string question;
+    for (std::size_t n = 1 + random() % 12; n > 0; --n) question += static_cast<char>('a' + random() % 26);
+    const auto message = [](const char* role, const std::string& text) { return json{{"role", role}, {"content", text}}; };
+    json messages = json::array({message("user", question), message("assistant", "God knows.")});
+    if (i % 4 == 0) messages.insert(messages.begin(), message("system", "Be short."));
+    lines << json{{"messages", messages}}.dump() << "\n";
+  }
+  return folder;
+}
+
+void must(const Outcome& outcome) { BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output); }
+
+std::vector<std::string> options(const std::string& name, const std::string& more,
+                                 const std::string& data = "train --mask train.mask") {
+  return split(
+      data +
+      " --valid valid --valid-mask valid.mask --document-attention --break-mode complete --arch gpt2 "
+      "--vocab-size 501 --decoder-layers 2 --decoder-embed-dim 32 --decoder-attention-heads 2 --tokens-per-sample 70 "
+      "--total-batch-size 12 --lr 2e-2 --lr-scheduler fixed --clip-norm 1 --dropout 0.1 --attention-dropout 0.1 --log-file " +
+      name + ".jsonl --save-dir " + name + " " + more);
+}
+
+double evaluate(const fs::path& folder, int np, const std::string& words) {
+  const Outcome outcome = run(folder, mpirun(np, "fsdp-evaluate", split("one valid --tokens-per-sample 70 --json " + words)));
+  must(outcome);
+  return json::parse(outcome.output)["loss"];
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
+  const fs::path folder = prepare();
+  const Outcome tokenized = tokenize(
+      folder, "chat.jsonl --chat --tokenizer model --format megatron --out train --valid-out valid --valid-fraction 0.2");
+  must(tokenized);
+  CHECK_CONTAINS(tokenized.output, "train.mask.bin: which of them are of answers");
+  const auto mask = tokens_of(folder / "train.mask.bin");
+  const auto counted = static_cast<std::uint64_t>(std::count(mask.begin(), mask.end(), 1u));
+  BOOST_TEST_REQUIRE(counted > 0u);
+  BOOST_TEST(mask.size() == tokens_of(folder / "train.bin").size());
+
+  must(run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 12 --max-epoch 8"))));
+  const auto one = metrics(folder / "one.jsonl", "train");
+  BOOST_TEST(one.back()["tokens"] == 8 * counted);
+  BOOST_TEST(one.back()["loss"].get<double>() < 0.5);
+
+  // Two ranks, and then three with other micro-batches, which go on half-way.
+  const auto half = std::to_string(one.size() / 2), all = std::to_string(one.size());
+  must(run(folder, mpirun(2, "fsdp-train", options("many", "--batch-size 3 --max-epoch 8 --max-update " + half))));
+  must(run(folder, mpirun(3, "fsdp-train", options("many", "--batch-size 2 --max-epoch 8 --max-update " + all))));
+  const auto many = metrics(folder / "many.jsonl", "train");
+  BOOST_TEST_REQUIRE(many.size() == one.size());
+  for (std::size_t u = 0; u < one.size(); ++u) {
+    BOOST_TEST(many[u]["tokens"] == one[u]["tokens"]);
+    BOOST_TEST(std::abs(many[u]["loss"].get<double>() - one[u]["loss"].get<double>()) < (u < 5 ? 1e-5 : 0.05));
+  }
+
+  // What is said of validation is what fsdp-evaluate says; and the questions have not been learned.
+  const double answers = evaluate(folder, 2, "--mask valid.mask --document-attention");
+  BOOST_TEST(std::abs(metrics(folder / "one.jsonl", "valid").back()["loss"].get<double>() - answers) < 1e-5);
+  BOOST_TEST(answers < 0.5);
+  std::vector<std::uint16_t> others;
+  for (const std::uint32_t counts : tokens_of(folder / "valid.mask.bin")) others.push_back(counts == 1 ? 0 : 1);
+  fsdp::write_token_file(folder / "others.bin", others);
+  BOOST_TEST(evaluate(folder, 1, "--mask others.bin --document-attention") > 3);
+  BOOST_TEST(std::abs(evaluate(folder, 1, "--mask valid.mask") - answers) > 1e-4);  // other documents seen
+}
+
+BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
+  const fs::path folder = prepare();
+  must(tokenize(folder, "chat.jsonl --chat --tokenizer model --format megatron --out train --valid-out valid"));
+  must(tokenize(folder, "chat.jsonl --chat --tokenizer model --out t.bin"));
+  const auto refused = [&](const Outcome& outcome, const std::string& text) {
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    CHECK_CONTAINS(outcome.output, text);
+  };
+  const auto train_on = [&](const std::string& data) {
+    return run(folder, mpirun(2, "fsdp-train", options("bad", "--max-update 1", data)));
+  };
+  refused(train_on("train --mask valid.mask"), "a mask has one for each token");
+  refused(train_on("train --mask train"), "a mask has 1 where a token counts");
+  refused(train_on("t.bin --mask t.mask.bin"), "name the token that ends them by --eos-token-id");
+  write_file(folder / "bad.jsonl", R"({"messages":[{"role":"user","content":"a"}]})"
+                                   "\n"
+                                   R"({"text":"b"})"
+                                   "\n");
+  refused(tokenize(folder, "bad.jsonl --chat --tokenizer model --out b.bin"),
+          "it has neither \"messages\" nor \"prompt\" and \"completion\"");
+  BOOST_TEST((!fs::exists(folder / "b.bin") && !fs::exists(folder / "b.mask.bin")));
+  write_file(folder / "model" / "tokenizer_config.json", R"({"chat_template":"{{ messages[0]['content'] }}"})");
+  refused(tokenize(folder, "chat.jsonl --chat --tokenizer model --out b.bin"), "chat template is not known");
+  write_file(folder / "plain.jsonl", R"({"prompt":"a b","completion":" c"})"
+                                     "\n");
+  must(tokenize(folder, "plain.jsonl --chat --append-eos --eos-token <|im_end|> --tokenizer model --out p.bin"));
+  const auto mask = tokens_of(folder / "p.mask.bin");
+  BOOST_TEST((mask.size() > 2 && mask.front() == 0u && mask.back() == 1u));  // the end belongs to the completion
+}
