@@ -10,16 +10,29 @@ constexpr double tera = 1e12, giga = 1e9;
 
 // Links, and PCIe 4.0 or 5.0 x16 to the host: half of what datasheets give for both directions together. Networks: one ConnectX
 // adapter for each GPU of a DGX, 200 Gbit/s in a DGX A100, 400 Gbit/s in DGX H100, H200 and B200 (their datasheets). B200: an
-// eighth of an HGX B200.
+// eighth of an HGX B200. Cards of the A100 and the H100 have NVLink to one other card alone, those of the H200 NVL to three at
+// most: as a node may have more of them, and without such bridges, their links are PCIe.
 constexpr std::array gpus = {
     GpuFigures{"a100", "NVIDIA A100-SXM4-80GB", 312 * tera, 19.5 * tera, 80 * giga, 2039 * giga, 300 * giga, 32 * giga,
                25 * giga, "NVIDIA A100 Tensor Core GPU datasheet, A100 80GB SXM; NVIDIA DGX A100 datasheet"},
+    GpuFigures{"a100-40gb", "NVIDIA A100-SXM4-40GB", 312 * tera, 19.5 * tera, 40 * giga, 1555 * giga, 300 * giga, 32 * giga,
+               25 * giga, "NVIDIA A100 Tensor Core GPU Architecture white paper, A100 40GB SXM; NVIDIA DGX A100 datasheet"},
+    GpuFigures{"a100-pcie", "NVIDIA A100 80GB PCIe", 312 * tera, 19.5 * tera, 80 * giga, 1935 * giga, 32 * giga, 32 * giga, 0,
+               "NVIDIA A100 Tensor Core GPU datasheet, A100 80GB PCIe; PCIe 4.0 x16"},
+    GpuFigures{"a100-pcie-40gb", "NVIDIA A100-PCIE-40GB", 312 * tera, 19.5 * tera, 40 * giga, 1555 * giga, 32 * giga, 32 * giga,
+               0, "NVIDIA A100 40GB PCIe product brief; PCIe 4.0 x16"},
     GpuFigures{"h100", "NVIDIA H100 80GB HBM3", 989.5 * tera, 67 * tera, 80 * giga, 3350 * giga, 450 * giga, 64 * giga,
                50 * giga, "NVIDIA H100 Tensor Core GPU datasheet, H100 SXM; NVIDIA DGX H100 datasheet"},
+    GpuFigures{"h100-pcie", "NVIDIA H100 PCIe", 756.5 * tera, 51 * tera, 80 * giga, 2000 * giga, 64 * giga, 64 * giga, 0,
+               "NVIDIA H100 Tensor Core GPU datasheet, H100 PCIe; PCIe 5.0 x16"},
+    GpuFigures{"h100-nvl", "NVIDIA H100 NVL", 835.5 * tera, 60 * tera, 94 * giga, 3900 * giga, 64 * giga, 64 * giga, 0,
+               "NVIDIA H100 Tensor Core GPU datasheet, H100 NVL; PCIe 5.0 x16"},
     GpuFigures{"h200", "NVIDIA H200", 989.5 * tera, 67 * tera, 141 * giga, 4800 * giga, 450 * giga, 64 * giga, 50 * giga,
                "NVIDIA H200 Tensor Core GPU datasheet, H200 SXM; NVIDIA DGX H200 datasheet"},
-    GpuFigures{"b200", "NVIDIA B200", 2250 * tera, 75 * tera, 180 * giga, 8000 * giga, 900 * giga, 64 * giga, 50 * giga,
-               "NVIDIA HGX B200 specifications; NVIDIA DGX B200 datasheet"},
+    GpuFigures{"h200-nvl", "NVIDIA H200 NVL", 835.5 * tera, 60 * tera, 141 * giga, 4800 * giga, 64 * giga, 64 * giga, 0,
+               "NVIDIA H200 Tensor Core GPU datasheet, H200 NVL; PCIe 5.0 x16"},
+    GpuFigures{"b200", "NVIDIA B200", 2250 * tera, 75 * tera, 180 * giga, 7700 * giga, 900 * giga, 64 * giga, 50 * giga,
+               "NVIDIA Blackwell datasheet, HGX B200; NVIDIA DGX B200 datasheet"},
     GpuFigures{"l40s", "NVIDIA L40S", 362.05 * tera, 91.6 * tera, 48 * giga, 864 * giga, 32 * giga, 32 * giga, 0,
                "NVIDIA L40S datasheet; PCIe 4.0 x16"},
     GpuFigures{"rtx4090", "NVIDIA GeForce RTX 4090", 165.2 * tera, 82.6 * tera, 24 * giga, 1008 * giga, 32 * giga, 32 * giga, 0,

@@ -184,8 +184,8 @@ void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads,
 /// with the elements from one token to the next (q_stride, kv_stride), so that they may be parts of a fused matrix. lse[B,H,T]
 /// receives the log of each row's sum of exponents. Works in blocks of query rows: no T x T matrix is held. scratch:
 /// attention_scratch(). `mask` drops probabilities after the softmax, by (sequence, head, query, key); backward takes the same.
-/// `past`: that many keys and values more stand before those of the queries' own tokens; k and v are [B,past+T,K,D] then. Only
-/// attention_forward() on the CPU takes it.
+/// `past`: that many keys and values more stand before those of the queries' own tokens; k and v are [B,past+T,K,D] then.
+/// Only attention_forward() takes it.
 /// `positions`: [B,T], unless null; a sequence is made of documents, and this is the position of each token in its own: 0 where
 /// one begins, else one more than before it. A token sees those of its document alone, and what another document has, is not
 /// touched for it; `past` is 0 then.

@@ -153,7 +153,7 @@ void attend_to_cache(const Stage<E>& stage, const SavedTensors<E>& at, const Dec
     const auto past = static_cast<std::size_t>(rows.positions[r]), sequence = static_cast<std::size_t>(rows.sequences[r]);
     const E* const q = at.qkv + r * width;
     E* const out = at.attention + r * attention_width(c);
-    if (!run.single && (past == 0 || stage.device.kind == DeviceKind::cpu)) {
+    if (!run.single) {
       const E* const keys = cache + sequence * shape.positions * kept;
       const kernels::AttentionShape tokens = {1, run.end - run.begin, c.heads, c.kv_heads, c.head_size, width, kept, past};
       kernels::attention_forward(stream, out, at.lse + r * c.heads, q, keys, keys + half, tokens,

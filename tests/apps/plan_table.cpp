@@ -309,8 +309,16 @@ BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
   for (const GpuFigures& gpu : known_gpus()) {
     BOOST_TEST(figures_of(std::string(gpu.product) + " (compute capability 9.0, 80 GiB), cuBLASLt 13.1.0") == &gpu);
     BOOST_TEST(gpu.flops_fp32 < gpu.flops_16bit);
+    // Links are NVLink, or the same PCIe that goes to the host. Only GPUs with NVLink have systems with a network.
+    const bool has_nvlink = gpu.link_bandwidth > gpu.host_bandwidth;
+    BOOST_TEST((has_nvlink || gpu.link_bandwidth == gpu.host_bandwidth), gpu.name);
+    BOOST_TEST((gpu.network_bandwidth > 0) == has_nvlink, gpu.name);
+    BOOST_TEST((gpu.source.find("PCIe") == std::string_view::npos) == has_nvlink, gpu.name);
   }
-  BOOST_TEST(figures_of("NVIDIA H200 NVL (compute capability 9.0, 141 GiB)") == nullptr);
+  // Names that begin alike are other GPUs.
+  BOOST_TEST(figures_of("NVIDIA H200 NVL (compute capability 9.0, 141 GiB)")->name == "h200-nvl");
+  BOOST_TEST(figures_of("NVIDIA H200 (compute capability 9.0, 141 GiB)")->name == "h200");
+  BOOST_TEST(figures_of("NVIDIA H200 MIG 1g.18gb (compute capability 9.0, 18 GiB)") == nullptr);
 }
 
 namespace {

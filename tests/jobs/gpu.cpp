@@ -50,14 +50,16 @@ std::vector<double> losses(const fs::path& folder) {
 
 }  // namespace
 
-// Prompts go through the attention of whole sequences, and what comes behind through that of single tokens.
+// Prompts go through the attention of whole sequences, in steps of 512 tokens, and what comes behind through that of single
+// tokens.
 BOOST_AUTO_TEST_CASE(texts_are_those_of_the_cpu) {
   const auto folder = fresh_folder();
   for (const char* const family : {"opt", "qwen3"}) {
     json one = family_case(family);
     one["config"]["vocab_size"] = 256;
+    one["config"]["max_position_embeddings"] = 700;
     write_formula_model(folder / family, one["config"]);
-    std::ofstream(folder / "prompts.txt") << "ab\nsomething\nlonger prompt\n";
+    std::ofstream(folder / "prompts.txt") << "ab\nsomething\nlonger prompt\n" << std::string(600, 'c') << "\n";
     const std::string ask = std::string(family) + " --prompts prompts.txt --json --temperature 0 --max-new-tokens 20 --device ";
     const Outcome cpu = run(folder, mpirun(1, "fsdp-generate", split(ask + "cpu"))),
                   gpu = run(folder, mpirun(1, "fsdp-generate", split(ask + "cuda"))),

@@ -138,21 +138,22 @@ struct Forward {
   __device__ void operator()() const {
     const Place at((s.T + tile - 1) / tile, s.H);
     const std::size_t kv_head = at.head / (s.H / s.K), lane = threadIdx.x % warp, first_row = first_row_of_warp();
+    const std::size_t all = s.past + s.T, kv = at.b * all * s.kv_stride + kv_head * s.D;
     SharedTiles shared;
     const Tile queries = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D), p = shared.take(tile);
     queries.load(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, s.T, s.D, scale);
     float top[rows_of_warp], total[rows_of_warp] = {};
     RowSums<chunks> sums;
     for (float& value : top) value = -__builtin_huge_valf();
-    for (std::size_t key = first_seen(s, at.b, at.first) / tile * tile; key < at.first + tile && key < s.T; key += tile) {
+    for (std::size_t key = first_seen(s, at.b, at.first) / tile * tile; key < s.past + at.first + tile && key < all; key += tile) {
       __syncthreads();
-      keys.load(k + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
-      values.load(v + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
+      keys.load(k + kv, s.kv_stride, key, all, s.D);
+      values.load(v + kv, s.kv_stride, key, all, s.D);
       __syncthreads();
       FSDP_UNROLL
       for (unsigned r = 0; r < rows_of_warp; ++r) {
-        const std::size_t row = first_row + r, query = at.first + row;
-        const bool seen = key + lane <= query && key + lane < s.T && key + lane >= first_seen(s, at.b, query);
+        const std::size_t row = first_row + r, query = s.past + at.first + row;
+        const bool seen = key + lane <= query && key + lane < all && key + lane >= first_seen(s, at.b, query);
         const float score = seen ? keys.dot(lane, queries.row(row), s.D) : -__builtin_huge_valf();
         const float largest = warp_max(score), before = top[r];
         if (largest > top[r]) top[r] = largest;

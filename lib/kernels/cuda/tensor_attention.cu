@@ -287,9 +287,9 @@ struct TensorForward {
   float scale;
 
   __device__ void operator()() const {
-    const unsigned T = static_cast<unsigned>(s.T), D = static_cast<unsigned>(s.D);
+    const unsigned T = static_cast<unsigned>(s.T), D = static_cast<unsigned>(s.D), past = static_cast<unsigned>(s.past);
     const Place at(rows, s.T, s.H, true);
-    const std::size_t kv = at.b * s.T * s.kv_stride + at.head / (s.H / s.K) * s.D;
+    const std::size_t kv = at.b * (past + T) * s.kv_stride + at.head / (s.H / s.K) * s.D;
     const Shared<E, W> shared;
     shared.own.template begin_copy<rows>(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, T, D);
 
@@ -299,21 +299,21 @@ struct TensorForward {
     float top[strips][2], total[strips][2] = {};
     for (auto& of_strip : top) of_strip[0] = of_strip[1] = -__builtin_huge_valf();
 
-    const unsigned end = at.first + rows < T ? at.first + rows : T;
+    const unsigned end = past + (at.first + rows < T ? at.first + rows : T);
     const unsigned begin = static_cast<unsigned>(first_seen(s, at.b, at.first)) / step * step;
     each_step((end - begin + step - 1) / step,
               [&](unsigned i, unsigned buffer) {
-                shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, begin + i * step, T, D);
-                shared.second(buffer).template begin_copy<step>(v + kv, s.kv_stride, begin + i * step, T, D);
+                shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, begin + i * step, past + T, D);
+                shared.second(buffer).template begin_copy<step>(v + kv, s.kv_stride, begin + i * step, past + T, D);
               },
               [&](unsigned i, unsigned buffer) {
                 const unsigned key = begin + i * step;
-                if (query >= T || key >= query + strips * strip || key + step <= first_seen(s, at.b, query)) return;
+                if (query >= T || key >= past + query + strips * strip || key + step <= first_seen(s, at.b, query)) return;
                 Strip<n> scores[strips];
                 add_scores(scores, shared.own, row_of_warp, shared.first(buffer));
                 FSDP_UNROLL
                 for (unsigned r = 0; r < strips; ++r)
-                  soften(scores[r], sums[r], top[r], total[r], key, query + strip * r, scale2, at);
+                  soften(scores[r], sums[r], top[r], total[r], key, past + query + strip * r, scale2, at);
                 add_weighted(sums, scores, shared.second(buffer));
               });
 
