@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.hpp"
+#include "device/traits.hpp"
 #include "kernels/element_update.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
@@ -50,10 +51,23 @@ void factor_squares(Stream& stream, const float* gradient, std::size_t begin, st
                     std::size_t columns, const GradientNorm& norm, const FactorWords& words) {
   expect(std::max(rows, columns) < std::size_t{1} << 21, "sums of more squares would not be exact");
   const MatrixPart part{begin, n, columns};
-  fill_zero(stream, reinterpret_cast<float*>(words.row), 2 * rows * sizeof(std::int64_t) / sizeof(float));
-  launch(stream, RowSquares{&norm, part, part.first_row(), gradient, words.row}, part.row_count());
-  launch(stream, ColumnSquares{&norm, part, part.first_row(), part.row_count(), gradient, words.column},
-         (columns + ColumnSquares::strip - 1) / ColumnSquares::strip);
+  const auto clear = [&](std::int64_t* to, std::size_t count) {
+    fill_zero(stream, reinterpret_cast<float*>(to), count * sizeof(std::int64_t) / sizeof(float));
+  };
+  const auto strips_of = [=](std::size_t strip) { return (columns + strip - 1) / strip; };
+  const std::size_t first_row = part.first_row(), row_count = part.row_count();
+  clear(words.row, 2 * rows);
+  launch(stream, RowSquares{&norm, part, first_row, gradient, words.row}, row_count);
+  if (const std::size_t least = grain_of(stream.kind()).rows; least > 1) {
+    const std::size_t strips = strips_of(ColumnSquaresOfRows::strip);
+    const std::size_t partitions =
+        std::clamp<std::size_t>((least + strips - 1) / strips, 1, std::max<std::size_t>(row_count, 1));
+    clear(words.column, 2 * columns);
+    launch(stream, ColumnSquaresOfRows{&norm, part, first_row, row_count, partitions, gradient, words.column},
+           strips * partitions);
+  } else {
+    launch(stream, ColumnSquares{&norm, part, first_row, row_count, gradient, words.column}, strips_of(ColumnSquares::strip));
+  }
 }
 
 void update_factors(Stream& stream, float* row_var, float* column_var, std::size_t rows, std::size_t columns,

@@ -143,8 +143,8 @@ int main() {
   compare("fill", n, blocks, 0, [](F x, I) { return k::Fill<float>{x, n - 3, 1.5f}; });
   compare("rope", 10 * 256 + 5 * 64, 10, rounding,
           [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });
-  compare("rope at positions", 10 * 256 + 11 * 64, 10, rounding,
-          [](F x, I t) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 256, 1.0f, t}; });
+  compare("rope at positions", 10 * 256 + 11 * 20, 10, rounding,  // halves of 10 numbers are no packs
+          [](F x, I t) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 20, 256, 1.0f, t}; });
   // Positions, and so caches, are short. No two rows have the same place.
   compare("append to cache", 11 * 11 * 24 + 10 * 40, 10, 0,
           [](F x, I t) { return k::AppendToCache<float>{x, x + 11 * 11 * 24, 11, 24, 40, t, t + 16}; });
@@ -164,22 +164,33 @@ int main() {
   compare("to bf16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<fsdp::bf16, float>{bf(x), x + n, n}; });
   compare("from bf16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<float, fsdp::bf16>{x, bf(x + n), n}; });
   compare("to fp16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<fsdp::f16, float>{half(x), x + n, n}; });
-  const auto optimizer = [&](const char* name, auto rule) {
+  const auto on_16_bytes = [](std::size_t floats) { return (floats + 3) / 4 * 4; };  // where packs begin
+  const std::size_t size = on_16_bytes(n);
+  // Arrays that are `apart` numbers apart: by packs, or one number at a time.
+  const auto optimizer = [&](const char* name, auto rule, std::size_t apart) {
     using Update = k::ElementUpdate<decltype(rule), float>;
-    compare(name, 5 * n, blocks, rounding, [=](F x, I) {
-      Update body{
-          rule,
-          {.parameter = x, .state = {}, .gradient = x + n, .n = n, .norm = nullptr, .scales = true, .noise = {}, .copy = {}}};
-      for (int s = 0; s < rule.states; ++s) body.memory.state[s] = x + (2 + s) * n;
+    compare(name, 5 * apart, blocks, rounding, [=](F x, I) {
+      Update body{rule,
+                  {.parameter = x,
+                   .state = {},
+                   .gradient = x + apart,
+                   .n = n,
+                   .norm = nullptr,
+                   .scales = true,
+                   .noise = {},
+                   .copy = {}}};
+      for (int s = 0; s < rule.states; ++s) body.memory.state[s] = x + (2 + s) * apart;
       return body;
     });
   };
+  static_assert(n % 4 != 0);
   // beta2 = 0: v becomes the gradient's square, whatever its sign was.
-  optimizer("adamw", k::AdamRule<false>{0.99f, 0, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f});
-  optimizer("adam, amsgrad", k::AdamRule<true>{1, 0.1f, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f});
-  optimizer("sgd", k::SgdRule{0.99f, 0.1f, 0.1f});
-  optimizer("momentum", k::MomentumRule{0.1f, 0.1f, 0.9f, 1, 0.9f});
-  optimizer("lion", k::LionRule{0.99f, 0.01f, 0.9f, 0.1f, 0.99f, 0.01f});
+  for (const std::size_t apart : {size, n})
+    optimizer("adamw", k::AdamRule<false>{0.99f, 0, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f}, apart);
+  optimizer("adam, amsgrad", k::AdamRule<true>{1, 0.1f, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f}, size);
+  optimizer("sgd", k::SgdRule{0.99f, 0.1f, 0.1f}, size);
+  optimizer("momentum", k::MomentumRule{0.1f, 0.1f, 0.9f, 1, 0.9f}, size);
+  optimizer("lion", k::LionRule{0.99f, 0.01f, 0.9f, 0.1f, 0.99f, 0.01f}, size);
 
   // States in bf16 and what follows them: other lanes read what some have written. The part begins inside of a block.
   const k::RoundingNoise noise = k::rounding_noise(fsdp::RandomSite::optimizer_state, 1, 2, 3, 1000);
@@ -244,20 +255,29 @@ int main() {
       sums_are_zero);
   // From inside of one row to inside of another.
   const k::MatrixPart part{100, n - 300, C};
-  const std::size_t strips = (C + k::ColumnSquares::strip - 1) / k::ColumnSquares::strip;
   const auto norm_of = [](F x) { return reinterpret_cast<k::GradientNorm*>(x); };
   const auto set_norm = [=](F x) { *norm_of(x) = {.norm = 1000, .scale = 0.5, .finite = true}; };
-  compare(
-      "column squares", 16 + 4 * C + n, strips, 0,
-      [=](F x, I) {
-        return k::ColumnSquares{norm_of(x),       part,           part.first_row(),
-                                part.row_count(), x + 16 + 4 * C, reinterpret_cast<std::int64_t*>(x + 16)};
-      },
-      set_norm);
+  const auto set_words = [=](F x) { set_norm(x), std::fill_n(x + 16, 4 * C, 0.0f); };
+  const auto words_at = [](F x) { return reinterpret_cast<std::int64_t*>(x + 16); };
+  const std::size_t strips = (C + k::ColumnSquaresOfRows::strip - 1) / k::ColumnSquaresOfRows::strip;
+  const auto by_rows = [=](F x, I) {
+    return k::ColumnSquaresOfRows{norm_of(x), part, part.first_row(), part.row_count(), 5, x + 16 + 4 * C, words_at(x)};
+  };
+  compare("column squares", 16 + 4 * C + n, 5 * strips, 0, by_rows, set_words);
+  // And by strips, as CPUs add them up.
+  std::vector<float> rows_first = numbers(16 + 4 * C + n), strips_first = rows_first;
+  set_words(rows_first.data()), set_words(strips_first.data());
+  run_on_cpu(by_rows(rows_first.data(), nullptr), 5 * strips);
+  run_on_cpu(k::ColumnSquares{norm_of(strips_first.data()), part, part.first_row(), part.row_count(),
+                              strips_first.data() + 16 + 4 * C, words_at(strips_first.data())},
+             (C + k::ColumnSquares::strip - 1) / k::ColumnSquares::strip);
+  if (std::memcmp(rows_first.data(), strips_first.data(), rows_first.size() * sizeof(float)) != 0) {
+    std::printf("column squares by rows and by strips FAILED\n");
+    count_failure();
+  }
   // Directions of 1, and steps of 0.1: row_var in x + 16, column_var behind it.
   const std::size_t factors = 16 + 2 * words;
-  const auto on_16_bytes = [](std::size_t floats) { return (floats + 3) / 4 * 4; };  // where packs begin
-  const std::size_t matrix = on_16_bytes(factors + R + C), size = on_16_bytes(n);
+  const std::size_t matrix = on_16_bytes(factors + R + C);
   const auto set_factors = [=](F x) {
     set_norm(x);
     std::fill_n(x + 16, 2 * words, 0.0f);

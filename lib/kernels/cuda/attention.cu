@@ -122,7 +122,7 @@ struct Place {
       : first(blockIdx.x % tiles * tile), head(blockIdx.x / tiles % heads), b(blockIdx.x / tiles / heads) {}
 };
 
-std::size_t tiles_of(const AttentionShape& s) { return (s.T + tile - 1) / tile; }
+static_assert(cuda_core_tiles.forward == tile && cuda_core_tiles.keys == tile && cuda_core_tiles.queries == tile);
 
 /// The probabilities of a tile of queries, and their mean of the values, with the softmax of what has been seen so far.
 template <class E, int chunks>
@@ -322,7 +322,7 @@ cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCa
   return with_chunks(s.D, [&]<int chunks>() {
     return with_element(call.type, [&]<class E>() {
       return launch_kernel(
-          stream, static_cast<unsigned>(tiles_of(s) * s.H * s.B), warp * warps, SharedTiles::bytes(3, s.D, 1),
+          stream, static_cast<unsigned>(attention_blocks(call.type, s).forward), warp * warps, SharedTiles::bytes(3, s.D, 1),
           Forward<E, chunks>{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q), static_cast<const E*>(call.k),
                              static_cast<const E*>(call.v), s, call.mask, scale_of(s)});
     });
@@ -341,11 +341,12 @@ cudaError_t attention_backward_cuda(cudaStream_t stream, const AttentionBackward
                                          Delta<E>{call.scratch, d_out, static_cast<const E*>(call.out), s.B, s.T, s.H, s.D});
       if (status != cudaSuccess) return status;
       if (tensor_attention_takes(call.type, s)) return tensor_attention_backward(stream, call);
-      status = launch_kernel(stream, static_cast<unsigned>(tiles_of(s) * s.K * s.B), threads, SharedTiles::bytes(4, s.D, 2),
+      const AttentionBlocks blocks = attention_blocks(call.type, s);
+      status = launch_kernel(stream, static_cast<unsigned>(blocks.keys), threads, SharedTiles::bytes(4, s.D, 2),
                              KeyBackward<E, chunks>{static_cast<E*>(call.dk), static_cast<E*>(call.dv), d_out, call.lse,
                                                     call.scratch, q, k, v, s, call.mask, scale_of(s)});
       if (status != cudaSuccess) return status;
-      return launch_kernel(stream, static_cast<unsigned>(tiles_of(s) * s.H * s.B), threads, SharedTiles::bytes(4, s.D, 1),
+      return launch_kernel(stream, static_cast<unsigned>(blocks.queries), threads, SharedTiles::bytes(4, s.D, 1),
                            QueryBackward<E, chunks>{static_cast<E*>(call.dq), d_out, call.lse, call.scratch, q, k, v, s,
                                                     call.mask, scale_of(s)});
     });

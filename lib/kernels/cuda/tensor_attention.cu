@@ -278,7 +278,7 @@ template <class E, unsigned W>
 struct TensorForward {
   static constexpr unsigned most_threads = threads;
   static constexpr unsigned step = step_of(W), n = step / 8, strips = 2, rows = warps * strips * strip;
-  static_assert(rows == Shared<E, W>::own_rows);
+  static_assert(rows == Shared<E, W>::own_rows && rows == tensor_tiles.forward);
   E* out;
   float* lse;
   const E *q, *k, *v;
@@ -376,7 +376,7 @@ template <class E, unsigned W>
 struct TensorKeyBackward {
   static constexpr unsigned most_threads = threads;
   static constexpr unsigned step = step_of(W), n = step / 8, rows = warps * strip;
-  static_assert(2 * rows == Shared<E, W>::own_rows);
+  static_assert(2 * rows == Shared<E, W>::own_rows && rows == tensor_tiles.keys);
   static constexpr std::size_t shared_bytes = Shared<E, W>::bytes + 4 * step * sizeof(float);
   E *dk, *dv;
   const E* d_out;
@@ -455,7 +455,7 @@ template <class E, unsigned W>
 struct TensorQueryBackward {
   static constexpr unsigned most_threads = threads;
   static constexpr unsigned step = step_of(W), n = step / 8, rows = warps * strip;
-  static_assert(2 * rows == Shared<E, W>::own_rows);
+  static_assert(2 * rows == Shared<E, W>::own_rows && rows == tensor_tiles.queries);
   E* dq;
   const E* d_out;
   const float *lse, *delta;
@@ -533,10 +533,6 @@ cudaError_t with_type_and_width(DType type, std::size_t D, F f) {
   return type == DType::bf16 ? with_width.template operator()<bf16>() : with_width.template operator()<f16>();
 }
 
-unsigned blocks_of(const AttentionShape& s, unsigned rows, std::size_t heads) {
-  return static_cast<unsigned>((s.T + rows - 1) / rows * heads * s.B);
-}
-
 template <class... Pointers>
 void expect_aligned(Pointers... pointers) {
   for (const void* pointer : {static_cast<const void*>(pointers)...})
@@ -551,7 +547,7 @@ cudaError_t tensor_attention_forward(cudaStream_t stream, const AttentionForward
   expect_aligned(call.q, call.k, call.v, call.out);
   return with_type_and_width(call.type, s.D, [&]<class E, unsigned W>() {
     using Kernel = TensorForward<E, W>;
-    return launch_kernel(stream, blocks_of(s, Kernel::rows, s.H), threads, Shared<E, W>::bytes,
+    return launch_kernel(stream, static_cast<unsigned>(attention_blocks(call.type, s).forward), threads, Shared<E, W>::bytes,
                          Kernel{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q),
                                 static_cast<const E*>(call.k), static_cast<const E*>(call.v), s, call.mask, scale_of(s)});
   });
@@ -560,17 +556,18 @@ cudaError_t tensor_attention_forward(cudaStream_t stream, const AttentionForward
 cudaError_t tensor_attention_backward(cudaStream_t stream, const AttentionBackwardCall& call) {
   const AttentionShape& s = call.shape;
   expect_aligned(call.q, call.k, call.v, call.d_out, call.dq, call.dk, call.dv);
+  const AttentionBlocks blocks = attention_blocks(call.type, s);
   return with_type_and_width(call.type, s.D, [&]<class E, unsigned W>() {
     const E *const d_out = static_cast<const E*>(call.d_out), *const q = static_cast<const E*>(call.q),
                    *const k = static_cast<const E*>(call.k), *const v = static_cast<const E*>(call.v);
     using OfKeys = TensorKeyBackward<E, W>;
-    const cudaError_t status = launch_kernel(stream, blocks_of(s, OfKeys::rows, s.K), threads, OfKeys::shared_bytes,
+    const cudaError_t status = launch_kernel(stream, static_cast<unsigned>(blocks.keys), threads, OfKeys::shared_bytes,
                                              OfKeys{static_cast<E*>(call.dk), static_cast<E*>(call.dv), d_out, call.lse,
                                                     call.scratch, q, k, v, s, call.mask, scale_of(s)});
     if (status != cudaSuccess) return status;
     using OfQueries = TensorQueryBackward<E, W>;
     return launch_kernel(
-        stream, blocks_of(s, OfQueries::rows, s.H), threads, Shared<E, W>::bytes,
+        stream, static_cast<unsigned>(blocks.queries), threads, Shared<E, W>::bytes,
         OfQueries{static_cast<E*>(call.dq), d_out, call.lse, call.scratch, q, k, v, s, call.mask, scale_of(s)});
   });
 }

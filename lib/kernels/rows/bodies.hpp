@@ -33,6 +33,9 @@
   X(LambUpdate<State>)                  \
   X(VarianceStatistics<State>)
 
+/// Those that no GPU runs.
+#define FSDP_CPU_BODIES(X) X(ColumnSquares)
+
 #define FSDP_ROW_BODIES(X)                  \
   FSDP_OPTIMIZER_BODIES(X, float)           \
   FSDP_OPTIMIZER_BODIES(X, std::uint16_t)   \
@@ -40,7 +43,7 @@
   X(RowSquares)                             \
   X(DivideByNorm)                           \
   X(SquarePolynomial)                       \
-  X(ColumnSquares)                          \
+  X(ColumnSquaresOfRows)                    \
   X(FactorUpdate)                           \
   X(FactoredSquares)                        \
   X(FactoredUpdate)                         \

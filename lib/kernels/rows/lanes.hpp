@@ -9,7 +9,8 @@
 //               instead of i, as in f(x[i], y[i]), and CUDA moves 16 bytes of an array at a time. An array is a pointer to
 //               const, which is read, a pointer, whose elements are read and written, or writes(pointer). An array that is
 //               written may be the same memory as one that is read if functions read the element before they write it;
-//   grid(rows, n, f)    calls f(r, i) for r in [0, rows) and i in [0, n), in any order;
+//   grid(rows, n, f, x, ...)  calls f(x.row(r)[i], ...) for r in [0, rows) and i in [0, n), in any order; x is RowsOf{array,
+//               stride}. CUDA moves 16 bytes of a row at a time where all rows are multiples of 16 bytes and lie on them;
 //   rows(rows, n, f, g)  calls g(r, sum) with the sum of f(r, i) over i in [0, n), for r in [0, rows), in orders as sum()'s;
 //   columns(n, rows, f, g)  calls g(c, sum) with the sum of f(r, c) over r in [0, rows), for c in [0, n): the CPU adds in the
 //               order of r, CUDA in an order that depends on n and rows alone;
@@ -69,6 +70,16 @@ concept Array = requires {
   typename ElementOf<A>::type;
 };
 
+/// Rows of an array that are `stride` elements apart.
+template <Array A>
+struct RowsOf {
+  A first;
+  std::size_t stride;
+  FSDP_INLINE A row(std::size_t r) const { return first + r * stride; }
+};
+template <class A>
+RowsOf(A, std::size_t) -> RowsOf<A>;
+
 /// What lanes call for element i: f(i), or with arrays f of their elements.
 template <class F, Array... A>
 FSDP_INLINE decltype(auto) call(F& f, std::size_t i, A... arrays) {
@@ -93,12 +104,9 @@ struct CpuLanes {
     for (std::size_t i = 0; i < n; ++i) call(f, i, arrays...);
   }
 
-  template <class F>
-  FSDP_INLINE static void grid(std::size_t rows, std::size_t n, F f) {
-    for (std::size_t r = 0; r < rows; ++r) {
-#pragma omp simd
-      for (std::size_t i = 0; i < n; ++i) f(r, i);
-    }
+  template <class F, Array... A>
+  FSDP_INLINE static void grid(std::size_t rows, std::size_t n, F f, RowsOf<A>... arrays) {
+    for (std::size_t r = 0; r < rows; ++r) each(n, f, arrays.row(r)...);
   }
 
   template <class F, class G>
@@ -257,6 +265,14 @@ class Pack {
   };
 };
 
+/// Elements of a pack: 16 bytes of the narrowest of these arrays.
+template <class... A>
+inline constexpr std::size_t pack_of = [] {
+  std::size_t least = sizeof(Bytes16);
+  ((least = sizeof(typename ElementOf<A>::type) < least ? sizeof(typename ElementOf<A>::type) : least), ...);
+  return sizeof(Bytes16) / least;
+}();
+
 /// One thread block per row; blockDim.x is a multiple of 32, at most 1024.
 struct CudaLanes {
   template <class F>
@@ -268,10 +284,18 @@ struct CudaLanes {
     walk(n, f, first, arrays...);
   }
 
-  template <class F>
-  FSDP_INLINE static void grid(std::size_t rows, std::size_t n, F f) {
-    const auto width = static_cast<std::uint32_t>(n), all = static_cast<std::uint32_t>(rows) * width;
-    for (std::uint32_t k = threadIdx.x; k < all; k += blockDim.x) f(std::size_t{k / width}, std::size_t{k % width});
+  template <class F, Array... A>
+  FSDP_INLINE static void grid(std::size_t rows, std::size_t n, F f, RowsOf<A>... arrays) {
+    constexpr std::size_t count = pack_of<A...>;
+    const bool packed = n % count == 0 && ((is_on_16(arrays.first) && is_on_16(arrays.row(1))) && ...);
+    const auto width = static_cast<std::uint32_t>(packed ? n / count : n), all = static_cast<std::uint32_t>(rows) * width;
+    for (std::uint32_t k = threadIdx.x; k < all; k += blockDim.x) {
+      const std::size_t r = k / width, i = k % width;
+      if (packed)
+        each_of_packs<count>(f, Pack<A, count>(arrays.row(r) + i * count)...);
+      else
+        call(f, i, arrays.row(r)...);
+    }
   }
 
   /// A warp takes a row.
@@ -395,7 +419,7 @@ struct CudaLanes {
   FSDP_INLINE static void walk(std::size_t n, F f, A... arrays) {
     std::size_t lead = 0, packed = 0;  // elements
     if constexpr (sizeof...(A) > 0) {
-      constexpr std::size_t count = sizeof(Bytes16) / least(sizeof(typename ElementOf<A>::type)...);
+      constexpr std::size_t count = pack_of<A...>;
       lead = before_16(arrays...);
       if (lead < n && (is_on_16(arrays + lead) && ...)) packed = (n - lead) / count * count;
       for (std::size_t i = threadIdx.x * count; i < packed; i += blockDim.x * count)
@@ -417,12 +441,6 @@ struct CudaLanes {
     FSDP_UNROLL
     for (std::size_t j = 0; j < count; ++j) f(packs[j]...);
     (packs.store(), ...);
-  }
-
-  template <class... N>
-  FSDP_INLINE static constexpr std::size_t least(std::size_t first, N... others) {
-    ((first = others < first ? others : first), ...);
-    return first;
   }
 
   template <class T, class Combine>

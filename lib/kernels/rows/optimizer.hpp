@@ -5,6 +5,8 @@
 // them.
 #pragma once
 
+#include <utility>
+
 #include "base/philox.hpp"
 #include "kernels/optimizers.hpp"
 #include "kernels/rows/lanes.hpp"
@@ -102,6 +104,9 @@ struct ElementMemory {
   RoundingNoise noise;
   Halves copy;  // of the new parameters
 
+  template <std::size_t>
+  using StateOf = State;
+
   /// Whether anything may change.
   FSDP_INLINE bool applies() const { return !norm || norm->finite; }
   FSDP_INLINE float gradient_scale() const { return norm && scales ? static_cast<float>(norm->scale) : 1.0f; }
@@ -116,43 +121,49 @@ struct ElementMemory {
     return next < n ? next : n;
   }
 
-  /// State k of element i.
-  FSDP_INLINE float load(int k, std::size_t i) const {
+  FSDP_INLINE static float value_of(State state) {
     if constexpr (sizeof(State) == 4)
-      return state[k][i];
+      return state;
     else
-      return element_parts::float_of(static_cast<std::uint32_t>(state[k][i]) << 16);
+      return element_parts::float_of(static_cast<std::uint32_t>(state) << 16);
+  }
+  /// State k of the elements of row b, to be read: value_of() each.
+  FSDP_INLINE const State* state_of_row(int k, std::size_t b) const { return state[k] + begin(b); }
+
+  /// f(s, x...) for the elements x of row b of these arrays, which are as long as the part, with their states in s[] before and
+  /// after.
+  template <class Lanes, class F, Array... A>
+  FSDP_INLINE void each(Lanes lanes, std::size_t b, F f, A... arrays) const {
+    const std::size_t first = begin(b);
+    if constexpr (sizeof(State) == 4)
+      each_exact(lanes, b, f, std::make_index_sequence<states>{}, arrays + first...);
+    else if (end(b) - first == block)
+      each_rounded<true>(lanes, b, f, arrays + first...);
+    else
+      each_rounded<false>(lanes, b, f, arrays + first...);
   }
 
-  /// f(i, s) for the elements i of row b, with their states in s[] before and after.
-  template <class Lanes, class F>
-  FSDP_INLINE void each(Lanes lanes, std::size_t b, F f) const {
-    const ElementMemory m = *this;
-    if constexpr (sizeof(State) == 4) {
-      const std::size_t first = begin(b);
-      lanes.each(end(b) - first, [=](std::size_t j) FSDP_LANE {
-        const std::size_t i = first + j;
-        float s[states > 0 ? states : 1];
-        FSDP_UNROLL
-        for (int k = 0; k < states; ++k) s[k] = m.state[k][i];
-        f(i, s);
-        FSDP_UNROLL
-        for (int k = 0; k < states; ++k) m.state[k][i] = s[k];
-      });
-    } else if (end(b) - begin(b) == block) {
-      each_rounded<true>(lanes, b, f);
-    } else {
-      each_rounded<false>(lanes, b, f);
-    }
+  template <class Lanes, class F, std::size_t... k, Array... A>
+  FSDP_INLINE void each_exact(Lanes lanes, std::size_t b, F f, std::index_sequence<k...>, A... arrays) const {
+    const std::size_t first = begin(b);
+    lanes.each(
+        end(b) - first,
+        [f](StateOf<k>&... state_k, auto&... x) FSDP_LANE {
+          float s[] = {state_k..., 0.0f};
+          f(s, x...);
+          ((state_k = s[k]), ...);
+        },
+        state[k] + first..., arrays...);
   }
 
   /// Counter j of a block of the parameter has the noise of its elements j, j + quarter, ...: a word each, half for each of two
-  /// states. Lanes beside each other touch elements beside each other.
-  template <bool whole, class Lanes, class F>
-  FSDP_INLINE void each_rounded(Lanes lanes, std::size_t b, F f) const {
+  /// states. Lanes beside each other touch elements beside each other, one number at a time: a lane with 16 bytes of an array
+  /// would have the noise of as many counters to keep.
+  template <bool whole, class Lanes, class F, Array... A>
+  FSDP_INLINE void each_rounded(Lanes lanes, std::size_t b, F f, A... arrays) const {
     constexpr std::size_t quarter = block / 4;
     const ElementMemory m = *this;
-    const std::size_t before = lead(), first_counter = (noise.first_element / block + b) * quarter;
+    const std::size_t row = begin(b), before = lead(), first_counter = (noise.first_element / block + b) * quarter;
     lanes.each(quarter, [=](std::size_t j) FSDP_LANE {
       const std::uint64_t counter = first_counter + j;
       const auto low = static_cast<std::uint32_t>(counter), high = static_cast<std::uint32_t>(counter >> 32);
@@ -166,8 +177,8 @@ struct ElementMemory {
         const std::size_t i = at - before;
         float s[states];
         FSDP_UNROLL
-        for (int k = 0; k < states; ++k) s[k] = element_parts::float_of(static_cast<std::uint32_t>(m.state[k][i]) << 16);
-        f(i, s);
+        for (int k = 0; k < states; ++k) s[k] = value_of(m.state[k][i]);
+        f(s, arrays[i - row]...);
         FSDP_UNROLL
         for (int k = 0; k < states; ++k) {
           const std::uint32_t word = k < 2 ? words[w] : more[w];
@@ -209,8 +220,8 @@ struct ElementUpdate {
     const auto rule_here = with_device_numbers(rule);
     const ElementMemory<State, Rule::states> m = memory;
     const float scale = m.gradient_scale();
-    m.each(lanes, b,
-           [=](std::size_t i, float* s) FSDP_LANE { m.parameter[i] = rule_here(m.parameter[i], m.gradient[i] * scale, s); });
+    m.each(
+        lanes, b, [=](float* s, float& p, float g) FSDP_LANE { p = rule_here(p, g * scale, s); }, m.parameter, m.gradient);
     memory.write_copy(lanes, b);
   }
 };

@@ -21,13 +21,14 @@ struct RopeBody {
     const float *cosines = cos_sin + (positions ? static_cast<std::size_t>(positions[r]) : r % T) * D, *sines = cosines + half;
     const float direction = sign;
     E* const row = x + r * stride;
-    const std::size_t size = D;
-    lanes.grid(heads, half, [=](std::size_t h, std::size_t i) FSDP_LANE {
-      E *const first = row + h * size + i, *const second = first + half;
-      const float a = *first, b = *second, c = cosines[i], s = direction * sines[i];
-      *first = E(a * c - b * s);
-      *second = E(b * c + a * s);
-    });
+    lanes.grid(
+        heads, half,
+        [=](E& first, E& second, float c, float sine) FSDP_LANE {
+          const float a = first, b = second, s = direction * sine;
+          first = E(a * c - b * s);
+          second = E(b * c + a * s);
+        },
+        RowsOf{row, D}, RowsOf{row + half, D}, RowsOf{cosines, std::size_t{0}}, RowsOf{sines, std::size_t{0}});
   }
 };
 

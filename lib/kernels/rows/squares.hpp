@@ -62,38 +62,42 @@ struct Squares {
     PendingSquares pending(sum);
     const std::size_t end = n < (r + 1) * row ? n : (r + 1) * row;
     for (std::size_t at = r * row; at < end; at += block)
-      add_block(lanes, pending, end - at < block ? end - at : block, Element{x + at});
+      add_block(lanes, pending, end - at < block ? end - at : block, Element{}, x + at);
     pending.flush(lanes);
   }
 
   /// A block alone.
-  template <class Lanes, class Value>
-  FSDP_INLINE static void add(Lanes lanes, ExactSum* to, std::size_t count, Value value_of) {
+  template <class Lanes, class Value, Array... A>
+  FSDP_INLINE static void add(Lanes lanes, ExactSum* to, std::size_t count, Value value_of, A... arrays) {
     PendingSquares pending(to);
-    add_block(lanes, pending, count, value_of);
+    add_block(lanes, pending, count, value_of, arrays...);
     pending.flush(lanes);
   }
 
   struct Element {
-    const float* x;
-    FSDP_INLINE float operator()(std::size_t i) const { return x[i]; }
+    FSDP_INLINE float operator()(float x) const { return x; }
   };
 
   /// The bits without the sign: they are in the order of |x|.
   FSDP_INLINE static std::int32_t magnitude(float value) { return __builtin_bit_cast(std::int32_t, value) & 0x7fffffff; }
 
-  /// The squares of value(0), ... value(count - 1), which gives the same number each time; at most `block` of them.
-  template <class Lanes, class Value>
-  FSDP_INLINE static void add_block(Lanes lanes, PendingSquares& pending, std::size_t count, Value value_of) {
+  /// The squares of the numbers value_of() makes of `count` elements of the arrays, or, without arrays, of 0, ... count - 1,
+  /// the same each time; at most `block` of them. Arrays are read.
+  template <class Lanes, class Value, Array... A>
+  FSDP_INLINE static void add_block(Lanes lanes, PendingSquares& pending, std::size_t count, Value value_of, A... arrays) {
     constexpr std::int32_t infinity = 0x7f800000;
-    std::int32_t top = lanes.max(count, std::int32_t{0}, [=](std::size_t i) FSDP_LANE { return magnitude(value_of(i)); });
+    std::int32_t top = lanes.max(
+        count, std::int32_t{0}, [=](auto... x) FSDP_LANE { return magnitude(value_of(x...)); }, arrays...);
     if (top >= infinity) {
-      const std::int32_t non_finite =
-          lanes.sum(count, [=](std::size_t i) FSDP_LANE { return magnitude(value_of(i)) < infinity ? 0 : 1; });
-      top = lanes.max(count, std::int32_t{0}, [=](std::size_t i) FSDP_LANE {
-        const std::int32_t bits = magnitude(value_of(i));
-        return bits < infinity ? bits : 0;
-      });
+      const std::int32_t non_finite = lanes.sum(
+          count, [=](auto... x) FSDP_LANE { return magnitude(value_of(x...)) < infinity ? 0 : 1; }, arrays...);
+      top = lanes.max(
+          count, std::int32_t{0},
+          [=](auto... x) FSDP_LANE {
+            const std::int32_t bits = magnitude(value_of(x...));
+            return bits < infinity ? bits : 0;
+          },
+          arrays...);
       pending.add_non_finite(lanes, non_finite);
     }
     if (top == 0) return;
@@ -103,17 +107,17 @@ struct Squares {
     const std::int64_t exponent = (__builtin_bit_cast(std::int64_t, largest * largest) >> 52) - 1023;
     const std::int64_t digit = (exponent + 320) / 32;
     const double scale = power_of_two(320 - 32 * digit);  // 1 / unit of that digit
-    // The first three digits of the square of value_of(i). At most 4096 digits below 2^32 are added: exact in double.
-    auto first = [=](std::size_t i) FSDP_LANE {
-      const float x_i = value_of(i);
+    // The first three digits of a square. At most 4096 digits below 2^32 are added: exact in double.
+    auto first = [=](auto... x) FSDP_LANE {
+      const float x_i = value_of(x...);
       const double value = static_cast<double>(x_i);
       return magnitude(x_i) < infinity ? value * value * scale : 0.0;
     };
     auto next = [](double s) FSDP_LANE { return (s - floor(s)) * 0x1p32; };
     const Several<double, 3> d = lanes.sums(
-        count, [=](std::size_t i) FSDP_LANE { return floor(first(i)); },
-        [=](std::size_t i) FSDP_LANE { return floor(next(first(i))); },
-        [=](std::size_t i) FSDP_LANE { return floor(next(next(first(i)))); });
+        count, [=](auto... x) FSDP_LANE { return floor(first(x...)); },
+        [=](auto... x) FSDP_LANE { return floor(next(first(x...))); },
+        [=](auto... x) FSDP_LANE { return floor(next(next(first(x...)))); }, arrays...);
     pending.add(lanes, digit, d);
   }
 };

@@ -29,16 +29,21 @@ struct LambStatistics {
     const LambDirection d = direction;
     const ElementMemory<State, 2> m = memory;
     const float scale = m.gradient_scale();
-    m.each(lanes, b, [=](std::size_t i, float* s) FSDP_LANE {
-      const float g = m.gradient[i] * scale;
-      s[0] = d.beta1 * s[0] + d.one_minus_beta1 * g;
-      s[1] = d.beta2 * s[1] + d.one_minus_beta2 * g * g;
-    });
+    m.each(
+        lanes, b,
+        [=](float* s, float g_i) FSDP_LANE {
+          const float g = g_i * scale;
+          s[0] = d.beta1 * s[0] + d.one_minus_beta1 * g;
+          s[1] = d.beta2 * s[1] + d.one_minus_beta2 * g * g;
+        },
+        m.gradient);
     const std::size_t first = m.begin(b), count = m.end(b) - first;
-    Squares::add(lanes, weights, count, Squares::Element{m.parameter + first});  // its sums bring the lanes together
-    Squares::add(lanes, directions, count, [=](std::size_t i) FSDP_LANE {
-      return d(m.parameter[first + i], m.load(0, first + i), m.load(1, first + i));
-    });
+    const float* const p = m.parameter + first;
+    const State *const momentum = m.state_of_row(0, b), *const variance = m.state_of_row(1, b);
+    // By number: packs of arrays of two kinds would spill registers.
+    Squares::add(lanes, weights, count, [=](std::size_t i) FSDP_LANE { return p[i]; });  // its sums bring the lanes together
+    Squares::add(lanes, directions, count,
+                 [=](std::size_t i) FSDP_LANE { return d(p[i], m.value_of(momentum[i]), m.value_of(variance[i])); });
   }
 };
 
@@ -59,11 +64,11 @@ struct LambUpdate {
     const double ratio = numerator > 0 && denominator > 0 ? numerator / denominator : 1;
     const auto step_size = static_cast<float>(learning_rate * ratio);
     const std::size_t first = memory.begin(b);
-    lanes.each(memory.end(b) - first, [=](std::size_t j) FSDP_LANE {
-      const std::size_t i = first + j;
-      const float p = k.memory.parameter[i];
-      k.memory.parameter[i] = p - step_size * k.direction(p, k.memory.load(0, i), k.memory.load(1, i));
-    });
+    lanes.each(
+        memory.end(b) - first,
+        [=](float& p, State m, State v)
+            FSDP_LANE { p = p - step_size * k.direction(p, k.memory.value_of(m), k.memory.value_of(v)); },
+        memory.parameter + first, memory.state_of_row(0, b), memory.state_of_row(1, b));
     memory.write_copy(lanes, b);
   }
 };
@@ -120,8 +125,8 @@ struct RowSquares {
   }
 };
 
-/// Strip s of the columns: first digits go to words[c], second ones to words[columns + c]. While rows are added the words hold
-/// the bits of doubles.
+/// Strip s of the columns, all rows: first digits go to words[c], second ones to words[columns + c]. While rows are added the
+/// words hold the bits of doubles. For CPUs, which are quickest along rows.
 struct ColumnSquares {
   static constexpr std::size_t strip = 512;
   const GradientNorm* norm;
@@ -136,7 +141,6 @@ struct ColumnSquares {
     const std::size_t C = part.columns, left = s * strip, right = left + strip < C ? left + strip : C;
     std::int64_t *high = words + left, *low = words + C + left;
     lanes.each(right - left, [=](std::size_t c) FSDP_LANE { high[c] = low[c] = __builtin_bit_cast(std::int64_t, 0.0); });
-    lanes.sync();
     const SquareDigits d(norm->norm);
     for (std::size_t r = first_row; r < first_row + rows; ++r) {
       const std::size_t row = r * C, begin = part.first(r) > row + left ? part.first(r) - row : left,
@@ -149,11 +153,44 @@ struct ColumnSquares {
         h[c] = __builtin_bit_cast(std::int64_t, __builtin_bit_cast(double, h[c]) + floor(scaled));
         l[c] = __builtin_bit_cast(std::int64_t, __builtin_bit_cast(double, l[c]) + SquareDigits::low(scaled));
       });
-      lanes.sync();
     }
     lanes.each(right - left, [=](std::size_t c) FSDP_LANE {
       high[c] = static_cast<std::int64_t>(__builtin_bit_cast(double, high[c]));
       low[c] = static_cast<std::int64_t>(__builtin_bit_cast(double, low[c]));
+    });
+  }
+};
+
+/// The same sums for a device with many blocks, added to words that are zero: block b has strip b % strips of the columns, and
+/// of the rows partition b / strips. A lane keeps a column's sums to itself until it adds them; integers may be added in any
+/// order.
+struct ColumnSquaresOfRows {
+  static constexpr std::size_t strip = 256;
+  const GradientNorm* norm;
+  MatrixPart part;
+  std::size_t first_row, rows, partitions;
+  const float* gradient;
+  std::int64_t* words;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    if (!norm->finite) return;
+    const ColumnSquaresOfRows k = *this;
+    const std::size_t C = part.columns, strips = (C + strip - 1) / strip, left = b % strips * strip, p = b / strips;
+    const std::size_t first = first_row + p * rows / partitions, last = first_row + (p + 1) * rows / partitions;
+    const SquareDigits d(norm->norm);
+    lanes.each(C - left < strip ? C - left : strip, [=](std::size_t i) FSDP_LANE {
+      const std::size_t c = left + i;
+      double high = 0, low = 0;
+      for (std::size_t r = first; r < last; ++r) {
+        const std::size_t at = r * C + c;
+        if (at < k.part.first(r) || at >= k.part.last(r)) continue;
+        const double scaled = d.scaled(k.gradient[at - k.part.begin]);
+        high += floor(scaled);
+        low += SquareDigits::low(scaled);
+      }
+      Lanes::add(k.words + c, static_cast<std::int64_t>(high));
+      Lanes::add(k.words + C + c, static_cast<std::int64_t>(low));
     });
   }
 };
@@ -312,14 +349,18 @@ struct VarianceStatistics {
     const VarianceStatistics k = *this;
     const ElementMemory<State, 1> m = memory;
     const float scale = m.gradient_scale();
-    m.each(lanes, b, [=](std::size_t i, float* s) FSDP_LANE {
-      const float g = m.gradient[i] * scale;
-      s[0] += k.weight * (g * g - s[0]);
-    });
+    m.each(
+        lanes, b,
+        [=](float* s, float g_i) FSDP_LANE {
+          const float g = g_i * scale;
+          s[0] += k.weight * (g * g - s[0]);
+        },
+        m.gradient);
     lanes.sync();
     const std::size_t first = m.begin(b);
-    Squares::add(lanes, sum, m.end(b) - first,
-                 [=](std::size_t i) FSDP_LANE { return k.direction(m.gradient[first + i] * scale, m.load(0, first + i)); });
+    Squares::add(
+        lanes, sum, m.end(b) - first, [=](float g_i, State v_i) FSDP_LANE { return k.direction(g_i * scale, m.value_of(v_i)); },
+        m.gradient + first, m.state_of_row(0, b));
   }
 };
 

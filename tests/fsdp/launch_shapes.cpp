@@ -1,0 +1,79 @@
+// How many blocks of threads the kernels of an update give a GPU, beside those of the model's stages, which nn.launch_shapes
+// looks at: casts, the norm's sums, clipping, statistics and the optimizer. They work on parameters, and have fewer blocks the
+// smaller a parameter is; so for each kernel the launch with the most blocks counts. Nothing is computed here.
+#define BOOST_TEST_MODULE fsdp.launch_shapes
+#include <set>
+
+#include <boost/test/unit_test.hpp>
+
+#include "comm/threads/threads.hpp"
+#include "fsdp/sharded_model.hpp"
+#include "optim/optimizer.hpp"
+#include "support/launch_recorder.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+/// Of one update of one rank with two micro-batches of 4,096 tokens.
+Launches launches_of(const Optimizer& optimizer, const UnitTypes& types, DType state_type) {
+  TransformerConfig config = find_family("llama").defaults;
+  config.vocab_size = 2000, config.max_positions = 4096, config.layers = 1;
+  config.width = 1024, config.ffn_width = 3072, config.heads = config.kv_heads = 16, config.head_size = 64;
+  Launches launches;
+  run_ranks(1, [&](Communicator& world) {
+    RecordingDevice device(launches);
+    ShardedModel sharded(config,
+                         {.strategy = "full",
+                          .batch = {1, 4096},
+                          .types = types,
+                          .plan = {.micro_batches = 2,
+                                   .checkpoint_activations = true,
+                                   .checkpoint_policy = CheckpointPolicy::selective,
+                                   .clip_values = true},
+                          .optimizer = {.kind = &optimizer, .state_type = state_type}},
+                         world, cuda_traits());
+    Executor& executor = sharded.allocate(device, {}, {.kind = "mpi"});
+    executor.initialize_parameters(1);
+    executor.publish_parameters();
+    const BatchReader read = [](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
+      std::fill_n(inputs, 4096, 1), std::fill_n(targets, 4096, 2);
+    };
+    const UpdateResult result = executor.run_update(read, {.update = 1,
+                                                           .learning_rate = 1e-3,
+                                                           .clip_norm = 1,
+                                                           .clip_value = 1,
+                                                           .dropout = {.residual = 0.1f, .attention = 0.1f},
+                                                           .tokens = 8192});
+    expect(result.finite(), "an update is made");
+  });
+  return launches;
+}
+
+/// Kernels that make a single number, or one for each row or column of a matrix, or that are for vectors alone.
+bool makes_few_numbers(const std::string& kernel) {
+  for (const char* name : {"AddLosses", "FactorUpdate", "FinishNorm", "InverseMean", "NormalizeSums", "VarianceStatistics",
+                           "ElementUpdate<AdafactorVectorRule"})
+    if (kernel.starts_with(name)) return true;
+  return false;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(each_multiprocessor_has_two_blocks) {
+  const UnitTypes all_bf16 = {.parameter = DType::bf16, .reduce = DType::bf16, .master = DType::bf16, .gradient = DType::bf16};
+  std::set<std::string> seen;
+  for (const Optimizer* optimizer : optimizers())
+    for (const UnitTypes& types : {UnitTypes{}, UnitTypes{.parameter = DType::bf16}, all_bf16})
+      for (const DType state_type : {DType::f32, DType::bf16})
+        for (const auto& [name, blocks] : launches_of(*optimizer, types, state_type)) {
+          if (makes_few_numbers(name)) continue;
+          BOOST_TEST(blocks.most >= enough_blocks, optimizer->name << ": " << name << " has " << blocks.most << " at most");
+          if (seen.insert(name).second) BOOST_TEST_MESSAGE(name << " " << blocks.fewest << " to " << blocks.most);
+        }
+  for (const char* kernel : {"ElementUpdate<AdamRule<false>, float>", "ElementUpdate<AdamRule<false>, unsigned short>",
+                             "Squares", "ClipValues", "DropoutBody<bf16>", "Convert<bf16, float>", "LambStatistics<float>",
+                             "ColumnSquaresOfRows", "RowSquares", "SquarePolynomial"})
+    BOOST_TEST(seen.contains(kernel), "an update launches " << kernel);
+}

@@ -1,0 +1,94 @@
+// A GPU that computes nothing and writes down how many blocks of threads it is asked for: a block for each row of a row kernel
+// (lib/kernels/rows/cuda.cu), and what attention_blocks() says. Its memory is the host's, and zero.
+#pragma once
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "device/device.hpp"
+#include "kernels/cuda/attention_blocks.hpp"
+#include "kernels/device_kernels.hpp"
+#include "kernels/rows/squares.hpp"
+
+namespace fsdp::test {
+
+/// The blocks that each multiprocessor of the largest GPU which lib/device/traits.hpp knows needs to have two.
+inline constexpr std::size_t enough_blocks = 2 * 188;
+
+/// Of all launches of a kernel.
+struct Blocks {
+  std::size_t fewest = static_cast<std::size_t>(-1), most = 0;
+  void add(std::size_t blocks) { fewest = std::min(fewest, blocks), most = std::max(most, blocks); }
+};
+/// By the kernel's name.
+using Launches = std::map<std::string, Blocks>;
+
+class LaunchRecorder final : public kernels::DeviceKernels {
+ public:
+  explicit LaunchRecorder(Launches& launches) : launches_(&launches) {}
+  void rows(Stream&, const std::type_info& type, const void* body, std::size_t rows) const override {
+    (*launches_)[name_of(type)].add(rows);
+    // Else the host would find at an update's end that it was not made.
+    if (type == typeid(kernels::FinishNorm)) (*static_cast<const kernels::FinishNorm*>(body))(kernels::CpuLanes<2>{}, 0);
+  }
+  void gemm(Stream&, const kernels::Product&) const override {}
+  void attention_forward(Stream&, const kernels::AttentionForwardCall& call) const override {
+    (*launches_)["attention"].add(kernels::attention_blocks(call.type, call.shape).forward);
+  }
+  void attention_backward(Stream&, const kernels::AttentionBackwardCall& call) const override {
+    const kernels::AttentionBlocks blocks = kernels::attention_blocks(call.type, call.shape);
+    (*launches_)["gradients of keys and values"].add(blocks.keys);
+    (*launches_)["gradients of queries"].add(blocks.queries);
+  }
+  std::string gemm_description() const override { return "none"; }
+
+ private:
+  static std::string name_of(const std::type_info& type) {
+    char* const name = abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr);
+    std::string text = name;
+    std::free(name);
+    for (const std::string scope : {"kernels::", "fsdp::"})
+      while (text.find(scope) != std::string::npos) text.erase(text.find(scope), scope.size());
+    return text;
+  }
+
+  Launches* launches_;
+};
+
+class RecordingStream final : public Stream {
+ public:
+  explicit RecordingStream(Launches& launches) : kernels_(launches) {}
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  const kernels::DeviceKernels* kernels() const override { return &kernels_; }
+  void submit(Work work) override { work.run(work.context, work.index); }
+  Event record() override { return {this, 0}; }
+  void wait(Event) override {}
+  void synchronize() override {}
+  void synchronize(std::uint64_t) override {}
+  void cancel() noexcept override {}
+  bool is_asynchronous() const override { return false; }
+
+ private:
+  LaunchRecorder kernels_;
+};
+
+class RecordingDevice final : public Device {
+ public:
+  explicit RecordingDevice(Launches& launches) : launches_(&launches) {}
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  std::string description() const override { return "a GPU that computes nothing"; }
+  Buffer allocate(std::size_t bytes) override {
+    return {static_cast<std::byte*>(std::calloc(bytes, 1)), bytes, [](std::byte* data, std::size_t) { std::free(data); }};
+  }
+  std::shared_ptr<Stream> make_stream(StreamUse) override { return std::make_shared<RecordingStream>(*launches_); }
+
+ private:
+  Launches* launches_;
+};
+
+}  // namespace fsdp::test
