@@ -45,7 +45,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 // A reader computes for less than a second, but may have to wait for a processor. HDF5 is given up by the reader itself, after
-// five seconds of computing or a minute, and each input is read twice.
+// ten seconds of computing or a minute, and each input is read twice.
 constexpr double longest_computing_s = 10, longest_s = 150;
 #if defined(__SANITIZE_ADDRESS__)  // under which a child's limit of memory is not kept, so that a gigabyte more may be taken
 constexpr std::size_t most_memory = std::size_t{4} << 30;
