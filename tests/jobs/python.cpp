@@ -1,5 +1,6 @@
 // What is written is read by others: h5py, PyTorch and transformers load it as docs/checkpoint-format.md says, transformers
-// gets our logits from it, and PyTorch's optimizer goes on from its state. Skipped where no Python has these packages:
+// gets our logits from it, and PyTorch's optimizer goes on from its state. And what others make is answered alike: texts,
+// perplexities and choices are those of transformers. Skipped where no Python has these packages:
 // FSDP_PYTHON names one, else it is python3.
 #define BOOST_TEST_MODULE jobs.python
 #include <array>
@@ -20,7 +21,7 @@ std::string python() {
   const char* named = std::getenv("FSDP_PYTHON");
   return named ? named : "python3";
 }
-const std::string script = FSDP_TEST_DATA "/../jobs/read_in_python.py";
+const std::string scripts = FSDP_TEST_DATA "/../jobs/", script = scripts + "read_in_python.py";
 
 struct SkipWithoutPython {
   SkipWithoutPython() {
@@ -114,4 +115,38 @@ BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
                            "qwen2: (", "qwen3: (", "opt: ("})
     BOOST_TEST(read.says(text), read.output);
   BOOST_TEST_MESSAGE(read.output);
+}
+
+BOOST_AUTO_TEST_CASE(answers_are_those_of_others) {
+  const auto folder = fresh_folder();
+  must(folder, {python(), scripts + "answer_in_python.py"});
+  must(folder, split(FSDP_BIN "/fsdp-tokenize text.txt --tokenizer bytes --out text.bin"));
+  const json expected = json::parse(std::ifstream(folder / "expected.json"));
+  const auto said = [&](int np, const std::string& program, const std::string& words) {
+    const Outcome outcome = run(folder, mpirun(np, program, split(words + " --json")));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return outcome.output.substr(outcome.output.find('{'));
+  };
+  const auto number = [&](const char* name) { return std::to_string(expected[name].get<int>()); };
+  for (const auto& [name, theirs] : expected["models"].items())
+    for (const int np : {1, 3}) {
+      BOOST_TEST_CONTEXT(name << " at " << np << " ranks") {
+        // Three texts at a time, so that one takes the place of another.
+        std::istringstream texts(said(np, "fsdp-generate",
+                                      name +
+                                          " --prompts prompts.txt --temperature 0 --batch-size 3 "
+                                          "--max-new-tokens " +
+                                          number("new_tokens")));
+        json answers = json::array();
+        for (std::string line; std::getline(texts, line);) answers.push_back(json::parse(line)["tokens"]);
+        BOOST_TEST((answers == theirs["answers"]), answers << " instead of " << theirs["answers"]);
+        const json loss = json::parse(said(np, "fsdp-evaluate", name + " text.bin --tokens-per-sample " + number("length")));
+        BOOST_TEST(loss["tokens"] == theirs["tokens"]);
+        BOOST_TEST(loss["loss"].get<double>() == theirs["loss"].get<double>(), boost::test_tools::tolerance(1e-6));
+        BOOST_TEST(loss["ppl"].get<double>() == theirs["ppl"].get<double>(), boost::test_tools::tolerance(1e-5));
+        const json choices = json::parse(said(np, "fsdp-evaluate", name + " --multiple-choice questions.jsonl"));
+        for (const char* const kind : {"acc", "acc_per_token", "acc_norm"})
+          BOOST_TEST(choices[kind].get<double>() == theirs[kind].get<double>(), boost::test_tools::tolerance(1e-12));
+      }
+    }
 }

@@ -1,7 +1,7 @@
-// Products with few rows on the left, as when one token for each of some sequences goes through a model. They take as long as
-// it takes to read the matrix on the right: so that is read once, as it lies, and each thread reads a part that is contiguous
-// or has long rows. oneDNN's gemm packs it first. The sum of an element has an order that depends on the sizes of the right
-// matrix alone, so that a row's result is the same however many rows there are.
+// Products with few rows on the left, as when one token for each of some sequences goes through a model. They take about as
+// long as it takes to read the matrix on the right: so that is read once, as it lies, and each thread reads a part that is
+// contiguous or has long rows. oneDNN's gemm packs it first. The sum of an element has an order that depends on the sizes of
+// the right matrix alone, so that a row's result is the same however many rows there are.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,6 @@
 #if !defined(__CUDACC__)
 
 namespace fsdp::kernels {
-
-/// Rows of the left operand that one call takes.
-inline constexpr std::size_t most_few_rows = 8;
 
 namespace few_rows_parts {
 
@@ -57,14 +54,24 @@ FSDP_INLINE float fold(V x) {
   }
 }
 
-/// Asks for what lies `bytes` behind p, which need not be there.
-FSDP_INLINE void ask_for(const void* p, std::size_t bytes) {
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(p) + bytes));
-}
-
-template <class Out>
-FSDP_INLINE void put(Out* out, float sum, bool add) {
-  *out = Out(add ? static_cast<float>(*out) + sum : sum);
+/// The sums of four registers, each as fold() makes it.
+template <int level, class V>
+FSDP_INLINE void fold(const V (&x)[4], float (&sums)[4]) {
+  if constexpr (level == 4) {  // with masks as in widen()
+    const auto quarters = []<int which>(V a, V b) FSDP_LANE { return (V)_mm512_maskz_shuffle_f32x4(0xffff, a, b, which); };
+    const auto halves = [&](V a, V b) FSDP_LANE {
+      return quarters.template operator()<0x44>(a, b) + quarters.template operator()<0xee>(a, b);
+    };
+    const V two = halves(x[0], x[1]), others = halves(x[2], x[3]);
+    V all = quarters.template operator()<0x88>(two, others) + quarters.template operator()<0xdd>(two, others);
+    all += (V)_mm512_maskz_permute_ps(0xffff, all, 0x4e);
+    all += (V)_mm512_maskz_permute_ps(0xffff, all, 0xb1);
+    float part[16];
+    Simd<4>::store(part, all);
+    for (int c = 0; c < 4; ++c) sums[c] = part[4 * c];
+  } else {
+    for (int c = 0; c < 4; ++c) sums[c] = fold<level>(x[c]);
+  }
 }
 
 }  // namespace few_rows_parts
@@ -87,9 +94,9 @@ struct FewRowsProduct {
   FSDP_INLINE void operator()(CpuLanes<level>, std::size_t i) const {
     const std::size_t begin = i * block, end = n - begin < block ? n : begin + block;
     if constexpr (transposed) {
-      std::size_t column = begin;
-      for (; column + 4 <= end; column += 4) dots<level, 4>(column);
-      for (; column < end; ++column) dots<level, 1>(column);
+      if (end - begin == most_columns) return dots<level>(begin);
+      for (std::size_t column = begin; column < end; ++column)
+        for (std::size_t row = 0; row < m; ++row) put(row, column, dot<level>(row, column));
     } else {
       std::size_t row = 0;
       for (; row + 8 <= m; row += 8) rank_updates<level, 8>(row, begin, end);
@@ -100,44 +107,114 @@ struct FewRowsProduct {
   }
 
  private:
-  template <int level, int columns>
-  FSDP_INLINE void dots(std::size_t column) const {
-    std::size_t row = 0;
-    for (; row + 4 <= m; row += 4) dot_tile<level, columns, 4>(row, column);
-    for (; row + 2 <= m; row += 2) dot_tile<level, columns, 2>(row, column);
-    for (; row < m; ++row) dot_tile<level, columns, 1>(row, column);
+  static constexpr int nearest_cache = 3, next_cache = 2;  // of __builtin_prefetch
+
+  FSDP_INLINE void put(std::size_t row, std::size_t column, float sum) const {
+    Out& to = out[row * ldo + column];
+    to = Out(add ? static_cast<float>(to) + sum : sum);
   }
 
-  template <int level, int columns, int rows>
-  FSDP_INLINE void dot_tile(std::size_t row, std::size_t column) const {
+  /// The columns of a whole block. Its part of b is read once from memory and stays in a near cache for all rows of a, which go
+  /// in tiles. Meanwhile the tiles ask for what comes later: in the order in which it lies, as memory is fastest then, and each
+  /// for a share of it, so that it comes while they compute. Three rows wait for memory alone, and want it in the nearest
+  /// cache. More would be held up by the few requests that this cache can have open, so that they ask for it to be in the next
+  /// one.
+  template <int level>
+  FSDP_INLINE void dots(std::size_t column) const {
+    constexpr std::size_t most_rows = level == 4 ? 6 : 3;  // whose sums registers hold
+    constexpr std::size_t step_bytes = most_columns * Simd<level>::width * sizeof(E);
+    const std::size_t tiles = (m + most_rows - 1) / most_rows,
+                      share = step_bytes / (tiles < 2   ? 1
+                                            : tiles < 4 ? 2
+                                                        : 4),
+                      blocks_ahead = m < 4 ? 1 : 2;
+    auto next = reinterpret_cast<std::uintptr_t>(b + (column + blocks_ahead * most_columns) * ldb);
+    const std::uintptr_t end = next + most_columns * ldb * sizeof(E);
+    for (std::size_t tile = 0, row = 0; tile < tiles; ++tile) {
+      const std::size_t rows = m * (tile + 1) / tiles - row;
+      const Ahead ahead{next, next < end ? share : 0};
+      switch (rows) {
+        case 1:
+          dot_tile<level, 1>(row, column, ahead);
+          break;
+        case 2:
+          dot_tile<level, 2>(row, column, ahead);
+          break;
+        case 3:
+          dot_tile<level, 3>(row, column, ahead);
+          break;
+        default:
+          if constexpr (level == 4) {
+            if (rows == 4)
+              dot_tile<level, 4>(row, column, ahead);
+            else if (rows == 5)
+              dot_tile<level, 5>(row, column, ahead);
+            else
+              dot_tile<level, 6>(row, column, ahead);
+          }
+      }
+      next += k / Simd<level>::width * share;
+      row += rows;
+    }
+  }
+
+  /// What a tile asks for: `share` bytes each time that it goes on by a register's numbers. They need not be there.
+  struct Ahead {
+    std::uintptr_t begin;
+    std::size_t share;
+  };
+
+  template <int level, int rows>
+  FSDP_INLINE void dot_tile(std::size_t row, std::size_t column, Ahead ahead) const {
     using namespace few_rows_parts;
     using S = Simd<level>;
     constexpr std::size_t width = S::width;
-    typename S::Vector total[columns][rows] = {};
+    constexpr int columns = most_columns;
+    typename S::Vector total[rows][columns] = {};
     const float* const left = a + row * k;
     const E* const right = b + column * ldb;
+    std::uintptr_t next = ahead.begin;
     std::size_t l = 0;
     for (; l + width <= k; l += width) {
-      typename S::Vector x[rows];
+      for (std::size_t line = 0; line < ahead.share; line += 64)
+        __builtin_prefetch(reinterpret_cast<const void*>(next + line), 0, rows < 4 ? nearest_cache : next_cache);
+      next += ahead.share;
+      typename S::Vector w[columns];
+#pragma GCC unroll 4
+      for (int c = 0; c < columns; ++c) w[c] = widen<level>(right + static_cast<std::size_t>(c) * ldb + l);
 #pragma GCC unroll 8
-      for (int r = 0; r < rows; ++r) x[r] = S::load(left + static_cast<std::size_t>(r) * k + l);
-#pragma GCC unroll 8
-      for (int c = 0; c < columns; ++c) {
-        const E* const at = right + static_cast<std::size_t>(c) * ldb + l;
-        ask_for(at, columns * ldb * sizeof(E));  // the next tile's: each row alone is too short for the hardware to foresee
-        const typename S::Vector w = widen<level>(at);
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; ++r) total[c][r] = S::multiply_add(x[r], w, total[c][r]);
+      for (int r = 0; r < rows; ++r) {
+        const typename S::Vector x = S::load(left + static_cast<std::size_t>(r) * k + l);
+#pragma GCC unroll 4
+        for (int c = 0; c < columns; ++c) total[r][c] = S::multiply_add(x, w[c], total[r][c]);
       }
     }
-    for (int c = 0; c < columns; ++c)
-      for (int r = 0; r < rows; ++r) {
-        float sum = few_rows_parts::fold<level>(total[c][r]);
-        for (std::size_t rest = l; rest < k; ++rest)
-          sum += left[static_cast<std::size_t>(r) * k + rest] *
-                 static_cast<float>(right[static_cast<std::size_t>(c) * ldb + rest]);
-        put(out + (row + static_cast<std::size_t>(r)) * ldo + column + static_cast<std::size_t>(c), sum, add);
+    float sums[rows][columns];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) fold<level>(total[r], sums[r]);
+    for (std::size_t r = 0; r < rows; ++r)
+      for (std::size_t c = 0; c < columns; ++c) {
+        if (l < k) sums[r][c] = with_rest(sums[r][c], l, row + r, column + c);
+        put(row + r, column + c, sums[r][c]);
       }
+  }
+
+  /// An element of columns that are no whole block.
+  template <int level>
+  FSDP_INLINE float dot(std::size_t row, std::size_t column) const {
+    using S = Simd<level>;
+    constexpr std::size_t width = S::width;
+    typename S::Vector total = {};
+    std::size_t l = 0;
+    for (; l + width <= k; l += width)
+      total = S::multiply_add(S::load(a + row * k + l), few_rows_parts::widen<level>(b + column * ldb + l), total);
+    return with_rest(few_rows_parts::fold<level>(total), l, row, column);
+  }
+
+  /// sum and the products from l on, which fill no register.
+  FSDP_INLINE float with_rest(float sum, std::size_t l, std::size_t row, std::size_t column) const {
+    for (; l < k; ++l) sum += a[row * k + l] * static_cast<float>(b[column * ldb + l]);
+    return sum;
   }
 
   /// Sums of whole rows of b, four at a time, in memory that stays in the nearest cache.
@@ -178,8 +255,7 @@ struct FewRowsProduct {
         for (std::size_t c = 0; c < columns; ++c) sums[r][c] += x * static_cast<float>(b[l * ldb + begin + c]);
       }
     for (int r = 0; r < rows; ++r)
-      for (std::size_t c = 0; c < columns; ++c)
-        put(out + (row + static_cast<std::size_t>(r)) * ldo + begin + c, sums[r][c], add);
+      for (std::size_t c = 0; c < columns; ++c) put(row + static_cast<std::size_t>(r), begin + c, sums[r][c]);
   }
 };
 

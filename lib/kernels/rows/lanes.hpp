@@ -116,8 +116,19 @@ struct CpuLanes {
 
   template <class F, class G>
   FSDP_INLINE static void columns(std::size_t n, std::size_t rows, F f, G g) {
+    constexpr std::size_t block = 2 * width;  // whose sums stay in registers while rows go by
+    std::size_t c = 0;
+    for (; c + block <= n; c += block) {
+      decltype(f(n, n)) total[block];
 #pragma omp simd
-    for (std::size_t c = 0; c < n; ++c) {
+      for (std::size_t j = 0; j < block; ++j) total[j] = f(0, c + j);
+      for (std::size_t r = 1; r < rows; ++r) {
+#pragma omp simd
+        for (std::size_t j = 0; j < block; ++j) total[j] += f(r, c + j);
+      }
+      for (std::size_t j = 0; j < block; ++j) g(c + j, total[j]);
+    }
+    for (; c < n; ++c) {
       auto total = f(0, c);
       for (std::size_t r = 1; r < rows; ++r) total += f(r, c);
       g(c, total);

@@ -1,0 +1,74 @@
+"""Makes small random models, and writes into expected.json what transformers and plain PyTorch make of them in fp32: greedy
+answers, the loss of a text, and which choices of questions are the likeliest. python.cpp compares.
+"""
+
+import json
+import math
+import pathlib
+import random
+
+import torch
+import transformers
+
+torch.set_num_threads(1)
+transformers.logging.set_verbosity_error()
+
+# A token is a byte. Weights are large enough for answers to differ from prompt to prompt.
+sizes = dict(vocab_size=256, bos_token_id=None, eos_token_id=None, initializer_range=0.15, attention_dropout=0.0)
+configurations = {
+    "gpt2": transformers.GPT2Config(n_embd=72, n_layer=3, n_head=4, n_positions=160, **sizes),
+    "llama": transformers.LlamaConfig(hidden_size=72, intermediate_size=136, num_hidden_layers=3, num_attention_heads=6,
+                                      num_key_value_heads=2, max_position_embeddings=160, **sizes),
+}
+new_tokens, length = 64, 48
+
+random.seed(1)
+words = ["all", "work", "and", "no", "play", "makes", "jack", "a", "dull", "boy"]
+phrase = lambda most: " ".join(random.choices(words, k=random.randint(1, most)))
+prompts = [phrase(14) for _ in range(7)]
+text = phrase(40) * 20  # no multiple of the length of a sequence
+questions = [{"context": phrase(8), "choices": [" " + phrase(5) for _ in range(3)], "answer": random.randrange(3)}
+             for _ in range(25)]
+pathlib.Path("prompts.txt").write_text("\n".join(prompts) + "\n")
+pathlib.Path("text.txt").write_text(text)
+pathlib.Path("questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
+
+
+def tokens(of):
+    return torch.tensor([list(of.encode())])
+
+
+def losses(model, ids):
+    """Of each token but the first."""
+    return torch.nn.functional.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="none").double()
+
+
+@torch.no_grad()
+def expected(model):
+    answers = []
+    for prompt in prompts:
+        ids = tokens(prompt)
+        answer = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=new_tokens,
+                                max_new_tokens=new_tokens, pad_token_id=0)
+        answers.append(answer[0, ids.shape[1]:].tolist())
+    ids = tokens(text)
+    loss = torch.cat([losses(model, ids[:, begin : begin + length + 1]) for begin in range(0, ids.shape[1] - 1, length)])
+    right = dict(acc=0, acc_per_token=0, acc_norm=0)
+    for question in questions:
+        context = len(question["context"].encode())
+        sums = [losses(model, tokens(question["context"] + choice))[context - 1 :].sum().item() for choice in question["choices"]]
+        sizes = [len(choice.encode()) for choice in question["choices"]]  # of tokens; the space in front is no character
+        for name, of in (("acc", [1] * 3), ("acc_per_token", sizes), ("acc_norm", [size - 1 for size in sizes])):
+            shares = [s / n for s, n in zip(sums, of)]
+            right[name] += shares.index(min(shares)) == question["answer"]
+    return dict(answers=answers, tokens=len(loss), loss=loss.mean().item(), ppl=math.exp(loss.mean().item()),
+                **{name: count / len(questions) for name, count in right.items()})
+
+
+found = {}
+for name, configuration in configurations.items():
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(configuration).float().eval()
+    model.save_pretrained(name)
+    found[name] = expected(model)
+pathlib.Path("expected.json").write_text(json.dumps(dict(new_tokens=new_tokens, length=length, models=found)))
