@@ -16,6 +16,8 @@ struct EvaluateOptions {
   std::string data;                       // empty: questions are asked
   std::filesystem::path multiple_choice;  // empty: the loss on data is measured
   std::string tokenizer;
+  std::string json_field;  // of texts; empty: "text" for those named *.jsonl
+  bool skip_invalid = false;
   std::size_t batch_size = 8;         // sequences per rank at a time
   std::size_t tokens_per_sample = 0;  // 0: the model's longest, at most 1024
   DeviceChoice device = DeviceChoice::automatic;

@@ -1,4 +1,4 @@
-#include "fsdp-tokenize/job.hpp"
+#include "data/tokenize_job.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +12,9 @@
 #include "base/progress.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
+#include "files/json_lines.hpp"
 #include "files/output_file.hpp"
+#include "text/utf8.hpp"
 
 namespace fsdp {
 
@@ -68,8 +70,9 @@ bool PlainPieces::next(TextPiece& piece) {
   }
 }
 
-JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field)
-    : text_(text), end_(end), reader_(field), at_(begin) {
+JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
+                       bool skip_invalid)
+    : text_(text), end_(end), reader_(field), skip_invalid_(skip_invalid), at_(begin) {
   if (text.is_of_files()) text_.seek(begin);
 }
 
@@ -106,21 +109,50 @@ bool JsonPieces::next_line() {
   }
 }
 
+/// Nothing if there is none: then `problem_` says why.
+std::optional<std::string> JsonPieces::text_of_line(std::string_view line, std::size_t& replaced) {
+  std::string_view text = reader_.read(line, problem_);
+  if (problem_.empty()) return std::string(text);
+  const std::string first_problem = problem_;
+  const std::string mended = with_replaced_surrogates(with_replacements(line, &replaced), &replaced);
+  if (replaced > 0) text = reader_.read(mended, problem_);
+  if (problem_.empty()) return std::string(text);
+  problem_ = first_problem;
+  return std::nullopt;
+}
+
 bool JsonPieces::next(TextPiece& piece) {
+  piece.skipped = 0;
   while (next_line()) {
-    const std::string_view line = std::string_view(buffer_).substr(line_begin_, line_end_ - line_begin_);
+    std::string_view line = std::string_view(buffer_).substr(line_begin_, line_end_ - line_begin_);
+    if (constexpr std::string_view byte_order_mark = "\xef\xbb\xbf"; line.starts_with(byte_order_mark))
+      line.remove_prefix(byte_order_mark.size());
     if (line.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
-    piece.text = reader_.read(line, problem_);
-    if (!problem_.empty())
+    const std::uint64_t begin = at_ + line_begin_;
+    piece.replaced = 0;
+    std::optional<std::string> text = text_of_line(line, piece.replaced);
+    if (!text && skip_invalid_) {
+      if (piece.skipped++ == 0) piece.first_skipped = begin;
+      continue;
+    }
+    if (!text)
       throw UserError(
-          format("the line at {} cannot be used ({}); correct it, or name the field that has the text by --json-field",
-                 text_.place(at_ + line_begin_), problem_));
+          format("{} cannot be used ({}); correct it, name the field that has the text by `field of JSON`, or leave "
+                 "such lines out by `skipping of lines`",
+                 text_.place_of_line(begin), problem_));
+    piece.text = std::move(*text);
     piece.cut = 0;
     piece.end = at_ + line_end_;
     piece.ends_document = true;
     return true;
   }
-  return false;
+  if (piece.skipped == 0) return false;
+  piece.text.clear();  // so that the last lines count
+  piece.cut = 0;
+  piece.replaced = 0;
+  piece.end = at_ + line_end_;
+  piece.ends_document = false;
+  return true;
 }
 
 JobNotes::JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s)
@@ -184,6 +216,8 @@ void TokenizeJob::open_writers() {
       tokens_ = found.at("tokens").get<std::uint64_t>();
       replaced_ = found.at("replaced").get<std::uint64_t>();
       first_replaced_ = found.at("first_replaced").get<std::uint64_t>();
+      skipped_ = found.at("skipped").get<std::uint64_t>();
+      first_skipped_ = found.at("first_skipped").get<std::uint64_t>();
       train_ = open(output_.out, "train");
       if (tail_) valid_ = open(output_.valid_out, "valid");
       fmt::print(stderr, "going on after {} of {}, {} tokens\n", format_bytes(static_cast<double>(at_)),
@@ -194,7 +228,7 @@ void TokenizeJob::open_writers() {
     } catch (const nlohmann::json::exception&) {
       notes_.start_anew("what is noted there is damaged");
     }
-    at_ = tokens_ = replaced_ = first_replaced_ = 0;
+    at_ = tokens_ = replaced_ = first_replaced_ = skipped_ = first_skipped_ = 0;
     train_.reset();
     valid_.reset();
   }
@@ -205,19 +239,42 @@ void TokenizeJob::open_writers() {
 }
 
 TokenizeResult TokenizeJob::run() {
+  try {
+    return run_parts();
+  } catch (const CallError& error) {
+    throw RunError(format("{} could not be written ({}); free some space or see to the disk, and give the same command again{}",
+                          output_.out.string(), error.what(),
+                          notes_.are_kept() ? ", which goes on after what is safe on the disk" : ""));
+  }
+}
+
+TokenizeResult TokenizeJob::run_parts() {
   open_writers();
-  if (!tail_ || at_ < *tail_) run_part(*train_, 0, tail_);
-  if (tail_) run_part(*valid_, *tail_, std::nullopt);
+  const auto require_tokens = [&](std::uint64_t before, const char* what) {
+    if (tokens_ == before)
+      throw UserError(format("{} has no tokens (it is empty, or has empty lines and documents alone); use more text", what));
+  };
+  if (!tail_ || at_ < *tail_) {
+    run_part(*train_, 0, tail_);
+    require_tokens(0, tail_ ? "the text without its held-out part" : "the text");
+  }
+  if (tail_) {
+    const bool is_begun = at_ > *tail_;
+    const std::uint64_t before = tokens_;
+    run_part(*valid_, *tail_, std::nullopt);
+    if (!is_begun) require_tokens(before, "the held-out part of the text");
+  }
   TokenizeResult done;
   done.train = train_->finish();
   if (valid_) done.valid = valid_->finish();
   notes_.remove();
-  warn_of_replacements();
+  warn_of_text();
   return done;
 }
 
 std::unique_ptr<Pieces> TokenizeJob::open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end) {
-  if (!output_.json_field.empty()) return std::make_unique<JsonPieces>(text_, from, end, output_.json_field);
+  if (!output_.json_field.empty())
+    return std::make_unique<JsonPieces>(text_, from, end, output_.json_field, output_.skip_invalid);
   return std::make_unique<PlainPieces>(text_, from, end, tokenizer_.cuts(), output_.end_of_text.has_value(), behind_cut);
 }
 
@@ -233,6 +290,8 @@ void TokenizeJob::run_part(TokenWriter& writer, std::uint64_t begin, std::option
   ParallelEncoder encoder(tokenizer_, output_.threads, [&](EncodedPiece piece) {
     if (piece.replaced > 0 && replaced_ == 0) first_replaced_ = at_ + piece.first_replaced;
     replaced_ += piece.replaced;
+    if (piece.skipped > 0 && skipped_ == 0) first_skipped_ = piece.first_skipped;
+    skipped_ += piece.skipped;
     if (piece.ends_document && output_.end_of_text) piece.ids.push_back(*output_.end_of_text);
     writer.add(piece.ids);
     if (piece.ends_document) writer.end_document();
@@ -245,25 +304,48 @@ void TokenizeJob::run_part(TokenWriter& writer, std::uint64_t begin, std::option
   const std::unique_ptr<Pieces> pieces = open_pieces(from, behind_cut, end);
   show(static_cast<double>(from));
   TextPiece piece;
-  while (pieces->next(piece)) encoder.add(std::move(piece));
+  while (pieces->next(piece)) {
+    if (output_.is_text)
+      if (const std::size_t zero = piece.text.find('\0', piece.cut); zero != std::string::npos && output_.json_field.empty())
+        throw UserError(
+            format("'{}' is no text (it has a byte of 0 at {}); give text in UTF-8, or a token file, as "
+                   "fsdp-tokenize makes of any bytes",
+                   text_.name_at(piece.end - 1), text_.place(piece.end - (piece.text.size() - zero))));
+    encoder.add(std::move(piece));
+    if (!output_.stop || !output_.stop()) continue;
+    encoder.finish();
+    if (notes_.are_kept()) save();
+    throw TokenizingStopped(format("stopped on request after {} of {} of text; the same command goes on from there",
+                                   format_bytes(static_cast<double>(at_)), format_bytes(static_cast<double>(text_.size()))));
+  }
   encoder.finish();
   bar.clear();
   if (!documents) writer.end_document();
 }
 
 void TokenizeJob::save() {
-  nlohmann::json progress = {{"at", at_}, {"tokens", tokens_}, {"replaced", replaced_}, {"first_replaced", first_replaced_}};
+  nlohmann::json progress = {{"at", at_},
+                             {"tokens", tokens_},
+                             {"replaced", replaced_},
+                             {"first_replaced", first_replaced_},
+                             {"skipped", skipped_},
+                             {"first_skipped", first_skipped_}};
   progress["train"] = train_->save();
   progress["valid"] = valid_ ? valid_->save() : nlohmann::json();
   notes_.write(progress);
 }
 
-void TokenizeJob::warn_of_replacements() const {
-  if (replaced_ == 0) return;
-  print_warnings(
-      {format("the text is not UTF-8 throughout ({} times it is not, first after {} bytes); tokens are made as if U+FFFD "
-              "stood there, as other programs do; look whether it is in another encoding",
-              replaced_, first_replaced_)});
+void TokenizeJob::warn_of_text() const {
+  std::vector<std::string> warnings;
+  if (replaced_ > 0)
+    warnings.push_back(
+        format("the text is not UTF-8 throughout ({} times it is not, first after {} bytes); tokens are made as if U+FFFD "
+               "stood there, as other programs do; look whether it is in another encoding",
+               replaced_, first_replaced_));
+  if (skipped_ > 0)
+    warnings.push_back(format("{} lines were left out, as they have no text that can be used; the first begins at byte {}",
+                              skipped_, first_skipped_));
+  print_warnings(warnings);
 }
 
 }  // namespace fsdp
