@@ -100,6 +100,29 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   BOOST_TEST(changed.says("read from the start"), changed.output);
 }
 
+BOOST_AUTO_TEST_CASE(a_run_that_is_stopped_while_it_tokenizes_goes_on) {
+  const auto folder = fresh_folder();
+  write_file(folder / "text.txt", sentences(50'000));  // 4 MB
+  const std::string tokenizer = " --tokenizer " + tokenizers + "smollm2.json";
+  fs::create_directory(folder / "saves");
+  write_file(folder / "saves" / "stop", "");
+  const std::string command = "text.txt --save-dir saves --max-update 1 --collective-timeout 2s --batch-size ";
+  const Outcome stopped = train(folder, 2, command + "6" + tokenizer);
+  BOOST_TEST(stopped.code == 75, stopped.output);
+  BOOST_TEST(stopped.times_said("stopped on request after ") == 1u, stopped.output);
+  BOOST_TEST(!fs::exists(folder / "saves" / "stop"));
+  const Outcome done = train(folder, 3, command + "4" + tokenizer);
+  BOOST_TEST_REQUIRE(done.code == 0, done.output);
+  BOOST_TEST(done.says("going on after "), done.output);
+  BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize text.txt --format megatron --out whole" + tokenizer).code == 0);
+  for (const auto& entry : fs::directory_iterator(folder / "saves" / "tokens")) {
+    const std::string extension = entry.path().extension();
+    if (extension == ".json") continue;
+    const bool same = read_file(entry.path()) == read_file(folder / ("whole" + extension));
+    BOOST_TEST(same, entry.path());
+  }
+}
+
 BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   const auto folder = fresh_folder();
   const auto refusal = [&](const std::string& data) {
