@@ -113,7 +113,7 @@ int run(const Command& options) {
   print_warnings(done.warnings);
   if (done.kept_bytes > 0)
     fmt::print("went on from {} that an earlier run had written\n", format_bytes(static_cast<double>(done.kept_bytes)));
-  if (!done.copied.empty()) fmt::print("copied from {}: {}\n", reader->header().model_folder, fmt::join(done.copied, ", "));
+  if (!done.copied.empty()) fmt::print("copied from {}: {}\n", done.copied_from.string(), fmt::join(done.copied, ", "));
   const std::vector<std::string> states = consolidated_states(*reader, options.how);
   if (options.verify) {
     const auto result = open_tensor_source(options.out);

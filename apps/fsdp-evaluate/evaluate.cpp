@@ -1,10 +1,14 @@
 #include "fsdp-evaluate/evaluate.hpp"
 
 #include <cmath>
+#include <filesystem>
 #include <numbers>
 #include <optional>
+#include <system_error>
 #include <tuple>
 #include <vector>
+
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -13,12 +17,12 @@
 #include "base/progress.hpp"
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "comm/agree.hpp"
 #include "data/batch.hpp"
 #include "data/open_data.hpp"
 #include "files/json.hpp"
 #include "fsdp-evaluate/multiple_choice.hpp"
 #include "fsdp/sharded_model.hpp"
-#include "kernels/threads.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
 #include "train/mean_loss.hpp"
@@ -35,7 +39,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   table
       .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional();
-  table.text("data", "DATA", options.data, "tokens, of any format that fsdp-train reads").positional();
+  table.text("data", "DATA", options.data, "tokens or text, of any format that fsdp-train reads").positional();
   table.path(
       "multiple-choice", "FILE", options.multiple_choice,
       "instead of DATA, questions to answer: a JSON object in each line with \"context\", \"choices\" and \"answer\" (the "
@@ -53,6 +57,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
       .sets("sequence length")
       .unset("the model's longest sequence, of DATA at most 1024");
   add_model_tokenizer_option(table, options.tokenizer);
+  add_text_options(table, options.json_field, options.skip_invalid);
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
@@ -96,15 +101,56 @@ std::size_t text_bytes(const Samples& samples, const Tokenizer& tokenizer) {
   return bytes + text.size();
 }
 
+/// The tokens of texts among the data: on each node its first rank makes them, in the folder for temporary files. They are
+/// there until this goes away, and for those who have opened them.
+class NodeTexts {
+ public:
+  /// Collective over world.
+  NodeTexts(const EvaluateOptions& options, const TensorSource& source, Group& world, Group& node) : node_(node) {
+    std::vector<TextSet> texts;
+    TextReading reading = {
+        .tokenizer = {}, .json_field = options.json_field, .skip_invalid = options.skip_invalid, .save_interval_s = 0};
+    agree(world, [&] {
+      texts = texts_in(options.data, Split::valid);
+      if (texts.empty()) return;
+      const std::size_t vocab_size = source.config().vocab_size;
+      reading.tokenizer = name_of_model_tokenizer(options.tokenizer, folder_beside(source, options.model), vocab_size);
+      if (reading.tokenizer.empty())
+        throw UserError(
+            format("'{}' is text, and {} has {} tokens, and no tokenizer lies with it (text needs one); give --tokenizer",
+                   texts.front().name, source.description(), vocab_size));
+    });
+    if (world.max(texts.size()) == 0) return;
+    std::int64_t process = ::getpid();
+    node.broadcast(&process, sizeof process, 0);
+    folder_ = std::filesystem::temp_directory_path() / format("fsdp-evaluate-{}", process);
+    reading.folder = folder_;
+    work_on_first_rank(node, [&](const std::function<bool()>& stop) { make_tokens_of_texts(texts, reading, stop); });
+  }
+  NodeTexts(const NodeTexts&) = delete;
+  ~NodeTexts() {
+    std::error_code ignored;
+    if (!folder_.empty() && node_.rank() == 0) std::filesystem::remove_all(folder_, ignored);
+  }
+  /// Empty if there are no texts.
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  Group& node_;
+  std::filesystem::path folder_;
+};
+
 /// The loss on data: DATA.
 class LossReport {
  public:
-  LossReport(const EvaluateOptions& options, const TensorSource& source, const Tokenizer* tokenizer, Communicator& world)
+  LossReport(const EvaluateOptions& options, const TensorSource& source, const Tokenizer* tokenizer, Communicator& world,
+             Group& node)
       : options_(options), source_(source), tokenizer_(tokenizer), world_(world) {
     const std::size_t vocab_size = source.config().vocab_size;
+    const NodeTexts texts(options, source, world, node);
     std::unique_ptr<Tokens> tokens;
     agree(world, [&] {
-      tokens = open_tokens(options.data);
+      tokens = open_tokens(options.data, Split::valid, texts.folder());
       check_vocabulary(*tokens, vocab_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
     });
     agree(world, [&] {
@@ -205,19 +251,15 @@ class ChoiceReport {
 
 /// Runs a report's model, whose batches have B sequences of its length.
 template <class Report>
-std::string run(const Report& report, const EvaluateOptions& options, const TensorSource& source, Device& device, int threads,
+std::string run(const Report& report, const EvaluateOptions& options, const TensorSource& source, const ComputingRank& rank,
                 Communicator& world) {
-  const ShardingOptions sharding = {.batch = {options.batch_size, report.tokens_per_sample()},
-                                    .plan = {.training = false, .documents = options.document_attention}};
-  agree(world, [&] { check_sharding(source.config(), sharding, world.size()); });
-  ShardedModel sharded(source.config(), sharding, world, traits_of(device.kind(), threads));
-  Executor& executor = sharded.allocate(device);
-  agree(world, [&] {
-    load_parameters(source, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());
-  });
-  executor.publish_parameters();
+  std::optional<ShardedModel> sharded;
+  load_model(sharded, source,
+             {.batch = {options.batch_size, report.tokens_per_sample()},
+              .plan = {.training = false, .documents = options.document_attention}},
+             rank, world);
   ProgressBar bar("evaluating");
-  const std::string result = report.measure(executor, [&](double done) {
+  const std::string result = report.measure(sharded->executor(), [&](double done) {
     if (world.rank() == 0 && bar.terminal()) bar.update(done, 1);
   });
   bar.clear();
@@ -227,13 +269,7 @@ std::string run(const Report& report, const EvaluateOptions& options, const Tens
 }  // namespace
 
 std::string evaluate(const EvaluateOptions& options, Communicator& world) {
-  const auto node = world.split_by_node();
-  const int threads = share_of_rank(*node, options.threads).threads;
-  kernels::set_threads(threads);
-  DeviceKind kind = DeviceKind::cpu;
-  agree(world, [&] { kind = choose_device(options.device); });
-  const auto device = make_device_of_rank(kind, {}, world, *node);
-
+  const ComputingRank rank = start_rank(options.device, options.threads, world);
   std::unique_ptr<TensorSource> source;
   std::unique_ptr<Tokenizer> tokenizer;
   agree(world, [&] {
@@ -241,11 +277,11 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
     source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
     if (world.rank() == 0) print_warnings(warnings);
     if (world.rank() == 0 || options.data.empty())  // rank 0 alone says how many bytes data have
-      tokenizer = find_model_tokenizer(options.tokenizer, options.model, source->config().vocab_size);
+      tokenizer = find_model_tokenizer(options.tokenizer, folder_beside(*source, options.model), source->config().vocab_size);
   });
-  const auto report = [&]<class Report>(const Report& made) { return run(made, options, *source, *device, threads, world); };
+  const auto report = [&]<class Report>(const Report& made) { return run(made, options, *source, rank, world); };
   return options.data.empty() ? report(ChoiceReport(options, *source, tokenizer.get(), world))
-                              : report(LossReport(options, *source, tokenizer.get(), world));
+                              : report(LossReport(options, *source, tokenizer.get(), world, *rank.node));
 }
 
 }  // namespace fsdp

@@ -17,7 +17,6 @@
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
-#include "kernels/threads.hpp"
 #include "text/chat_template.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
@@ -116,13 +115,14 @@ struct Inputs {
     std::vector<std::string> warnings;
     source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
     if (speaks) print_warnings(warnings);
-    tokenizer = find_model_tokenizer(options.tokenizer, options.model, source->config().vocab_size);
+    const std::filesystem::path folder = folder_beside(*source, options.model);
+    tokenizer = find_model_tokenizer(options.tokenizer, folder, source->config().vocab_size);
     if (!tokenizer)
       throw UserError(format("{} has {} tokens, and no tokenizer lies beside it (its text needs one); give --tokenizer",
                              source->description(), source->config().vocab_size));
-    generation.end_tokens = find_end_tokens(options.model, *tokenizer);
+    generation.end_tokens = find_end_tokens(folder, *tokenizer);
     if (options.chat) {
-      chat = read_chat_template(options.model, *tokenizer);
+      chat = read_chat_template(folder, *tokenizer);
       generation.end_tokens.push_back(*tokenizer->find(chat->end()));
       return;
     }
@@ -249,12 +249,7 @@ void converse(const GenerateOptions& options, const Inputs& inputs, Generator& g
 }  // namespace
 
 void generate(const GenerateOptions& options, Communicator& world, const std::function<void(std::string_view)>& out) {
-  const auto node = world.split_by_node();
-  const int threads = share_of_rank(*node, options.threads).threads;
-  kernels::set_threads(threads);
-  DeviceKind kind = DeviceKind::cpu;
-  agree(world, [&] { kind = choose_device(options.device); });
-  const auto device = make_device_of_rank(kind, {}, world, *node);
+  const ComputingRank rank = start_rank(options.device, options.threads, world);
 
   std::optional<Inputs> inputs;
   agree(world, [&] { inputs.emplace(options, world.rank() == 0); });
@@ -263,16 +258,10 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
                     texts = options.chat ? 1 : std::min(options.batch_size, (inputs->prompts.size() + ranks - 1) / ranks);
   const GenerationShape shape = generation_shape(config, texts, options.chat ? longest_conversation : inputs->longest_prompt(),
                                                  inputs->generation.max_new_tokens);
-  const ShardingOptions sharding = sharding_of(options, shape);
-  agree(world, [&] { check_sharding(config, sharding, world.size()); });
-  ShardedModel sharded(config, sharding, world, traits_of(kind, threads));
-  Executor& executor = sharded.allocate(*device, {.table_type = options.precision});
-  agree(world, [&] {
-    load_parameters(*inputs->source, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());
-  });
-  executor.publish_parameters();
+  std::optional<ShardedModel> sharded;
+  load_model(sharded, *inputs->source, sharding_of(options, shape), rank, world, {.table_type = options.precision});
 
-  Generator generator(executor, world, config, *inputs->tokenizer, inputs->generation);
+  Generator generator(sharded->executor(), world, config, *inputs->tokenizer, inputs->generation);
   if (options.chat) return converse(options, *inputs, generator, world, out);
   const bool one = options.prompts.empty();
   const auto on_text = [&](const GeneratedText& text) {

@@ -13,13 +13,15 @@
 #include "base/options.hpp"
 #include "base/program.hpp"
 #include "base/version.hpp"
+#include "data/indexed_format.hpp"
+#include "data/text_source.hpp"
 #include "data/token_writer.hpp"
+#include "data/tokenize_job.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
-#include "fsdp-tokenize/job.hpp"
-#include "fsdp-tokenize/text_source.hpp"
 #include "text/tokenizer.hpp"
+#include "text/tokenizer_files.hpp"
 #include "text/train_bpe.hpp"
 #include "train/common_options.hpp"
 #include "train/program.hpp"
@@ -36,6 +38,7 @@ struct TokenizeOptions {
   std::size_t train_bpe = 0;
   std::string json_field;
   bool chat = false;
+  bool skip_invalid = false;
   bool append_eos = false;
   std::string eos_token;
   OutputFormat format = OutputFormat::llmc;
@@ -62,10 +65,7 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       "Learn a tokenizer of N tokens from the texts (without the part that is held out), write it to --tokenizer NAME, a "
       "new tokenizer.json or a folder for it, and use it: byte-level byte-pair encoding over GPT-2's words, with "
       "<|endoftext|> as token 0, which Hugging Face's tokenizers read. 0: learn none.");
-  table
-      .text("json-field", "NAME", o.json_field,
-            "The texts are lines of JSON, objects whose field NAME has the text: each is a document, tokenized by itself.")
-      .unset("text for files named *.jsonl; else they are plain texts");
+  add_text_options(table, o.json_field, o.skip_invalid);
   table.flag(
       "chat", o.chat,
       "The texts are lines of JSON that have conversations, {\"messages\": [{\"role\": .., \"content\": ..}, ..]} or "
@@ -146,21 +146,12 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
 }
 
 /// The token that says that a text ends.
-std::optional<TokenId> find_end_of_text(const Tokenizer& tokenizer, const TokenizeOptions& options) {
+std::optional<TokenId> end_of_text(const Tokenizer& tokenizer, const TokenizeOptions& options) {
   std::vector<std::string> names = {options.eos_token};
-  if (options.eos_token.empty()) {
-    names = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
-    const std::filesystem::path config = find_tokenizer(options.tokenizer).parent_path() / "tokenizer_config.json";
-    if (kind_of(config) == PathKind::file) {
-      const nlohmann::json beside = read_json_file(config);
-      const nlohmann::json token = beside.is_object() ? beside.value("eos_token", nlohmann::json()) : nlohmann::json();
-      if (token.is_string()) names = {token.get<std::string>()};
-      if (token.is_object() && token.contains("content") && token["content"].is_string())
-        names = {token["content"].get<std::string>()};
-    }
-  }
-  for (const std::string& name : names)
-    if (const auto id = tokenizer.find(name)) return id;
+  const auto found = options.eos_token.empty()
+                         ? find_end_of_text(tokenizer, find_tokenizer(options.tokenizer).parent_path(), &names)
+                         : tokenizer.find(options.eos_token);
+  if (found) return found;
   throw UserError(format("the tokenizer '{}' has no token {} for the end of a text (--append-eos needs one); give --eos-token",
                          options.tokenizer, excerpt(fmt::to_string(fmt::join(names, ", ")))));
 }
@@ -181,22 +172,43 @@ std::filesystem::path new_tokenizer(const TokenizeOptions& options, const Option
 
 /// Learns a tokenizer from the first `bytes` of the text and writes it.
 void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, TextSource& text, std::uint64_t bytes,
-                     const std::string& json_field) {
+                     const std::string& json_field, bool skip_invalid) {
   BpeTrainer trainer(vocab_size, {"<|endoftext|>"});
   std::unique_ptr<Pieces> pieces;
   if (json_field.empty())
     pieces = std::make_unique<PlainPieces>(text, 0, bytes, BpeTrainer::cuts(), false);
   else
-    pieces = std::make_unique<JsonPieces>(text, 0, bytes, json_field);
+    pieces = std::make_unique<JsonPieces>(text, 0, bytes, json_field, skip_invalid);
   TextPiece piece;
   while (pieces->next(piece)) trainer.add(std::string_view(piece.text).substr(piece.cut));
   const nlohmann::ordered_json learned = trainer.train();
   std::error_code ignored;  // writing says so
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
   write_text_file_durably(path, json_text(learned, 1) + "\n");
+  const std::filesystem::path config = path.parent_path() / "tokenizer_config.json";
+  if (path.filename() == "tokenizer.json" && kind_of(config) == PathKind::missing) {
+    const nlohmann::ordered_json says = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", "<|endoftext|>"}};
+    write_text_file_durably(config, json_text(says, 1) + "\n");  // for transformers' AutoTokenizer
+  }
   const std::size_t tokens = learned["model"]["vocab"].size();
   fmt::print("{}: {} tokens{}\n", path.string(), tokens,
              tokens < vocab_size ? format(" (not {}: no other neighbours are in the text twice)", vocab_size) : "");
+}
+
+/// Of llm.c's files.
+void warn_of_earlier_files(const TokenizeOptions& options, const TokenizeResult& done) {
+  std::string others;
+  for (const auto& [path, count] :
+       {std::pair(options.out, done.train.size()), std::pair(options.valid_out, done.valid.size())}) {
+    if (path.empty()) continue;
+    for (const std::filesystem::path& other : llmc_files_of_earlier_runs(path, count))
+      others += (others.empty() ? "" : ", ") + other.string();
+  }
+  if (others.empty()) return;
+  print_warnings(
+      {format("beside what was written there is more of other runs ({}: a pattern for these files would read it, too); "
+              "remove it if it is not wanted",
+              others)});
 }
 
 int tokenize(const TokenizeOptions& options, const OptionTable& table) {
@@ -215,7 +227,9 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
     throw UserError("--eos-token without --append-eos (no such token is put anywhere); give --append-eos too");
   if (table.given("shard-size") && options.format != OutputFormat::llmc)
     throw UserError("--shard-size does not go with this --format (only llm.c's files are numbered); leave it out");
-  if (!options.valid_out.empty() && same_file(options.out, options.valid_out))
+  const bool is_megatron = options.format == OutputFormat::megatron;  // of one name in all its forms
+  const auto target = [&](const std::filesystem::path& path) { return is_megatron ? indexed::data_of(path) : path; };
+  if (!options.valid_out.empty() && same_file(target(options.out), target(options.valid_out)))
     throw UserError("--out and --valid-out are the same file (one would replace the other); give two names");
   bool stdin_used = false;
   for (const std::string& text : options.texts) {
@@ -254,6 +268,7 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
                                  {"append_eos", options.append_eos ? options.eos_token : "no"},
                                  {"json_field", json_field},
                                  {"chat", options.chat},
+                                 {"skip_invalid", options.skip_invalid},
                                  {"format", options.format},
                                  {"shard_tokens", options.shard_size},
                                  {"valid_out", holds_out ? std::filesystem::absolute(options.valid_out).string() : ""},
@@ -261,7 +276,8 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
   if (can_go_on) same["texts"] = text.identity();
   JobNotes notes(options.out.string() + ".resume", same, can_go_on ? options.save_interval_s : 0);
   if (options.train_bpe > 0 && !notes.found())
-    train_tokenizer(new_tokenizer(options, table), options.train_bpe, text, tail.value_or(text.size()), json_field);
+    train_tokenizer(new_tokenizer(options, table), options.train_bpe, text, tail.value_or(text.size()), json_field,
+                    options.skip_invalid);
   if (!tokenizer) tokenizer = open_tokenizer(options.tokenizer);
   notes.compare_tokenizer(find_tokenizer(options.tokenizer));
 
@@ -276,14 +292,15 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
                    .valid_out = options.valid_out,
                    .format = options.format,
                    .shard_tokens = options.shard_size,
-                   .end_of_text = options.append_eos ? find_end_of_text(*tokenizer, options) : std::nullopt,
+                   .end_of_text = options.append_eos ? end_of_text(*tokenizer, options) : std::nullopt,
                    .json_field = json_field,
                    .conversations = options.chat ? ConversationReader([&](std::string_view line, std::string& problem) {
                      return read_conversation(line, template_of_tokenizer, problem);
                    })
                                                  : nullptr,
                    .threads = threads,
-                   .note_at_once = options.train_bpe > 0});
+                   .note_at_once = options.train_bpe > 0,
+                   .skip_invalid = options.skip_invalid});
   const TokenizeResult done = job.run();
   for (const WrittenFile& file : done.train)
     fmt::print("{}: {} tokens (vocabulary {})\n", file.path.string(), file.tokens, tokenizer->vocab_size());
@@ -292,6 +309,7 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
                100.0 * static_cast<double>(text.size() - *tail) / static_cast<double>(text.size()));
   for (const auto* masks : {&done.train_mask, &done.valid_mask})
     for (const WrittenFile& file : *masks) fmt::print("{}: which of them are of answers\n", file.path.string());
+  if (options.format == OutputFormat::llmc) warn_of_earlier_files(options, done);
   return exit_code::done;
 }
 

@@ -10,6 +10,7 @@
 
 int main(int argc, char** argv) {
   using namespace fsdp;
+  open_standard_descriptors();
   let_waiting_threads_sleep(argv);
   hold_signals();  // before any thread is there
   const auto body = [](MpiSession& session, Communicator& world, int count, char** words) {

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/system.hpp"
 
 namespace fsdp {
 
@@ -14,6 +15,7 @@ void print_warnings(const std::vector<std::string>& warnings) {
 }
 
 int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body, const Wording& wording) {
+  open_standard_descriptors();
   const auto report = [&](const std::string& text, int code) {
     const std::string message = wording ? wording(text) : text;
     std::fflush(stdout);

@@ -122,6 +122,11 @@ void keep_freed_memory() {
 #endif
 }
 
+void open_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd)  // in the direction in which it is not used; the lowest free number is taken
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0) return;
+}
+
 void let_waiting_threads_sleep(char** argv) {
   constexpr const char* polls = "1000";  // 20 to 50 microseconds: longer than most waits of one product for its slowest thread
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;

@@ -29,6 +29,10 @@ struct ProgramAnswer {
 /// so long: then it is killed.
 std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, double timeout_s);
 
+/// Opens what is closed of the standard input, output and error, so that no file of ours gets their numbers and is then read or
+/// written as if it were the terminal. Reading and writing them fails as before. First thing in main().
+void open_standard_descriptors();
+
 /// OpenMP threads that wait for work shall sleep after some microseconds instead of spinning for milliseconds, as GCC's libgomp
 /// lets them: beside other work those that spin take the cores from those that they wait for, and a step with two threads takes
 /// several times as long as one with a single thread. libgomp reads this from the environment when it is loaded, before main()

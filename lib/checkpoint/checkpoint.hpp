@@ -25,6 +25,7 @@
 #include "h5/h5.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/spike_filter.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace fsdp {
 
@@ -51,6 +52,8 @@ struct CheckpointHeader {
   // What computed: bits of products depend on it. Of steps of a run; empty: not known.
   std::string arithmetic = {};
   std::string model_folder = {};  // the Hugging Face folder that the model came from; empty: none
+  /// What save_checkpoint() writes beside the tensors. A reader leaves it null: the files lie in its folder.
+  std::shared_ptr<const std::vector<TokenizerFile>> tokenizer_files = {};
   std::string version;
 };
 
@@ -153,7 +156,8 @@ struct ConsolidateOptions {
 std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options);
 struct Consolidated {
   std::size_t kept_bytes = 0;         // of the tensors, that an earlier call had written
-  std::vector<std::string> copied;    // files of the model's folder
+  std::vector<std::string> copied;    // the tokenizer's files
+  std::filesystem::path copied_from;  // the checkpoint's folder, or the one that the model came from
   std::vector<std::string> warnings;  // why others were not
 };
 /// Is for one process, without MPI. Streams every whole tensor from `source` into a model of this format (OUT, or OUT/), in

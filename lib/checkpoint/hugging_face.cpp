@@ -2,7 +2,6 @@
 // without its head ("transformer."); some carry buffers that are computed, not learned, and are left out. Any other tensor is
 // listed, for whoever loads to refuse.
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdio>
 #include <map>
@@ -22,6 +21,7 @@
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "nn/parameters.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace fsdp {
 
@@ -215,26 +215,28 @@ void write_file_index(const WrittenModel& model, const std::string& name) {
   write_text_file_durably(model.path / (name + ".safetensors.index.json"), json_text(index, 2) + "\n");
 }
 
-/// Files of the folder that a model came from which say how text becomes tokens, and how to generate.
-constexpr std::array<const char*, 11> kept_files = {"tokenizer.json",
-                                                    "tokenizer_config.json",
-                                                    "tokenizer.model",
-                                                    "vocab.json",
-                                                    "vocab.txt",
-                                                    "merges.txt",
-                                                    "special_tokens_map.json",
-                                                    "added_tokens.json",
-                                                    "chat_template.jinja",
-                                                    "chat_template.json",
-                                                    "generation_config.json"};
-
-constexpr std::size_t longest_kept_file = std::size_t{256} << 20;
-
-/// Adds what the folder says of special tokens to `config`, and copies its files.
-void take_from_model_folder(const CheckpointReader& source, const fs::path& model, json& config, Consolidated& done) {
+/// The tokenizer's files: those of the checkpoint, or else of the folder that the model came from, whose config.json also says
+/// which tokens are special; that goes into `config`.
+void take_tokenizer(const CheckpointReader& source, const fs::path& model, json& config, Consolidated& done) {
+  const auto copy = [&](const fs::path& folder) {
+    for (const TokenizerFile& file : read_tokenizer_files(folder)) {
+      write_text_file_durably(model / file.name, file.text);
+      done.copied.push_back(file.name);
+    }
+    if (!done.copied.empty()) done.copied_from = folder;
+  };
+  copy(source.folder());
+  if (has_tokenizer(source.folder())) {
+    try {
+      const auto tokenizer = open_tokenizer(source.folder().string());
+      if (const auto id = find_end_of_text(*tokenizer, source.folder())) config["eos_token_id"] = *id;
+    } catch (const UserError&) {  // of a kind that is not known here
+    }
+  }
   const fs::path folder = source.header().model_folder;
   if (folder.empty() || !source.model().is_transformer()) return;
   const auto copy_by_hand = [&](const std::string& why) {
+    if (!done.copied.empty()) return;
     done.warnings.push_back(
         format("no tokenizer files were copied from {}, where the model came from ({}): copy those that fit beside config.json",
                folder.string(), why));
@@ -253,11 +255,7 @@ void take_from_model_folder(const CheckpointReader& source, const fs::path& mode
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (theirs.contains(key)) config[key] = theirs[key];
-  for (const char* name : kept_files) {
-    if (kind_of(folder / name) != PathKind::file) continue;
-    write_text_file_durably(model / name, read_text_file(folder / name, longest_kept_file));
-    done.copied.push_back(name);
-  }
+  if (done.copied.empty()) copy(folder);
 }
 
 void finish(const CheckpointReader& source, const ConsolidateOptions& options, const WrittenModel& model, Consolidated& done) {
@@ -268,13 +266,13 @@ void finish(const CheckpointReader& source, const ConsolidateOptions& options, c
                                             : options.type == DType::bf16 ? "bfloat16"
                                                                           : "float16";
   config["bos_token_id"] = config["eos_token_id"] = nullptr;
-  take_from_model_folder(source, model.path, config, done);
+  take_tokenizer(source, model.path, config, done);
   write_text_file_durably(model.path / "config.json", json_text(config, 2) + "\n");
   sync_folder(model.path);
 }
 
 bool is_file(const std::string& name) {
-  if (name == "config.json" || std::find(kept_files.begin(), kept_files.end(), name) != kept_files.end()) return true;
+  if (name == "config.json" || is_tokenizer_file(name)) return true;
   for (const char* kind : {"model", "optimizer"}) {
     if (name == format("{}.safetensors", kind) || name == format("{}.safetensors.index.json", kind)) return true;
     int file = 0, files = 0, end = 0;
@@ -296,8 +294,8 @@ constexpr ModelFormat row = {
     .name = "safetensors",
     .what = "a Hugging Face folder",
     .about =
-        "a Hugging Face folder, config.json, model.safetensors, and the tokenizer's files of the folder that the model "
-        "came from",
+        "a Hugging Face folder, config.json, model.safetensors, and the tokenizer's files of the checkpoint or of the folder "
+        "that the model came from",
     .is = is_hugging_face,
     .open = open_hugging_face,
     .lay_out = lay_out,

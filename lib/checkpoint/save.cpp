@@ -292,6 +292,14 @@ struct CheckpointSave::Job {
     if (rank != 0) return;
     const fs::path index_path = names.temporary_folder / stored::index_name;
     index_sum = writing(index_path, all_bytes, [&] { return write_index(index_path, index, parameters, layout); });
+    if (!index.header.tokenizer_files) return;
+    writing(names.temporary_folder, all_bytes, [&] {
+      for (const TokenizerFile& file : *index.header.tokenizer_files) {
+        OutputFile output(names.temporary_folder / file.name);
+        output.write(0, file.text.data(), file.text.size());
+        output.finish();
+      }
+    });
   }
   /// Throws RunError if a parameter has elements that are not finite: nothing could go on from them, and earlier steps would
   /// leave for it. Once all squares are known.

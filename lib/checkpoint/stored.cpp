@@ -15,6 +15,7 @@
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "nn/parameters.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace fsdp::stored {
 
@@ -39,7 +40,8 @@ bool is_step_file(const std::string& name) {
     return std::sscanf(name.c_str(), "rank-%5d-of-%5d.h5%n", &rank, &ranks, &end) == 2 &&
            static_cast<std::size_t>(end) == name.size();
   };
-  return name == index_name || name == marker_name || name == std::string(marker_name) + ".tmp" || is_rank_file();
+  return name == index_name || name == marker_name || name == std::string(marker_name) + ".tmp" || is_tokenizer_file(name) ||
+         is_rank_file();
 }
 std::string slice_name(const std::string& state, const std::string& parameter) { return state + "/" + parameter; }
 std::string whole_name(const std::string& state, const std::string& parameter) {
@@ -147,6 +149,7 @@ void write_progress(h5::Node& node, const Progress& progress) {
   node.write_integer("shuffled", progress.data.shuffled);
   node.write_integer("seed", progress.data.seed);
   if (!progress.data.order.empty()) node.write_text("data_order", progress.data.order);
+  if (progress.data.text_sum != 0) node.write_integer("data_text_sum", progress.data.text_sum);
 }
 
 namespace {
@@ -183,7 +186,8 @@ Progress read_progress(const h5::Node& node) {
           node.read_integer("tokens"),
           {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
            node.read_integer("shuffled") != 0, node.read_integer("seed"),
-           node.has_attribute("data_order") ? node.read_text("data_order") : ""},
+           node.has_attribute("data_order") ? node.read_text("data_order") : "",
+           node.has_attribute("data_text_sum") ? node.read_integer("data_text_sum") : 0},
           node.has_attribute("optimizer_began") ? node.read_integer("optimizer_began") : 0,
           read_loss_scaler(node),
           read_spikes(node)};

@@ -1,13 +1,18 @@
 #include "comm/agree.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <new>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "base/narrow.hpp"
 #include "base/program.hpp"
+#include "base/worker.hpp"
 #include "device/device.hpp"
 
 namespace fsdp {
@@ -56,6 +61,33 @@ void agree(Group& comm, const std::function<void()>& step) {
   comm.broadcast(message.data(), message.size(), speaker);
   const bool everywhere = std::find(codes.begin(), codes.end(), 0) == codes.end();
   throw CollectiveError(message, speaker, everywhere, static_cast<int>(*first % damage), *first >= damage);
+}
+
+void work_on_first_rank(Group& comm, const std::function<void(const std::function<bool()>& stop)>& work,
+                        const std::function<bool()>& asks_to_stop) {
+  std::atomic<bool> done = comm.rank() != 0, stop = false;
+  std::optional<Worker> worker;
+  agree(comm, [&] {
+    if (comm.rank() != 0) return;
+    worker.emplace("fsdp-work");
+    worker->start([&] {
+      try {
+        work([&] { return stop.load(); });
+      } catch (...) {
+        done = true;
+        throw;
+      }
+      done = true;
+    });
+  });
+  for (auto pause = std::chrono::milliseconds(1); !comm.all(done);
+       pause = std::min(2 * pause, std::chrono::milliseconds(100))) {
+    if (comm.sum(std::int64_t{asks_to_stop && asks_to_stop()}) > 0) stop = true;
+    std::this_thread::sleep_for(pause);
+  }
+  agree(comm, [&] {
+    if (worker) worker->finish();
+  });
 }
 
 }  // namespace fsdp

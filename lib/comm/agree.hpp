@@ -25,6 +25,12 @@ struct CollectiveError : UserError {
 /// communicate over `comm`. Collective over comm.
 void agree(Group& comm, const std::function<void()>& step);
 
+/// Rank 0 runs `work` on a thread, which may take hours; the others wait, and all meet often, so that no collective waits for
+/// long. Once `asks_to_stop` says so on some rank, `stop`, which `work` may ask, does. `work` must not communicate. Agrees on
+/// its success as agree() does. Collective over comm.
+void work_on_first_rank(Group& comm, const std::function<void(const std::function<bool()>& stop)>& work,
+                        const std::function<bool()>& asks_to_stop = nullptr);
+
 struct Failure {
   std::string message;
   int exit_code;

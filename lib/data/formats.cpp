@@ -22,6 +22,13 @@ namespace {
 /// The first that recognises a file opens it.
 const TokenFormat& (*const formats[])() = {llmc_tokens, indexed_tokens, hdf5_tokens};
 
+/// A form feed divides pages, and an escape colours terminals.
+bool looks_like_text(std::string_view beginning) {
+  return std::none_of(beginning.begin(), beginning.end(), [](unsigned char c) {
+    return c < ' ' && c != '\n' && c != '\r' && c != '\t' && c != '\f' && c != '\x1b';
+  });
+}
+
 /// Files that are often taken for token files are called by their names.
 UserError of_another_kind(const fs::path& path, std::string_view beginning) {
   constexpr std::pair<std::string_view, const char*> kinds[] = {
@@ -32,6 +39,11 @@ UserError of_another_kind(const fs::path& path, std::string_view beginning) {
       {"PK\x03\x04", "a zip archive, as torch.save and numpy.savez make"},
       {"PAR1", "a Parquet file"},
       {"ARROW1", "an Arrow file"}};
+  if (beginning.starts_with("%PDF"))
+    return UserError(format("'{}' is neither tokens nor text (it is a PDF document); give its text in UTF-8", path.string()));
+  if (beginning.starts_with("\xff\xfe") || beginning.starts_with("\xfe\xff"))
+    return UserError(
+        format("'{}' is text in UTF-16 (text is read in UTF-8); convert it, as iconv -f UTF-16 -t UTF-8 does", path.string()));
   for (const auto& [signature, name] : kinds)
     if (beginning.starts_with(signature))
       return UserError(format(
@@ -40,15 +52,19 @@ UserError of_another_kind(const fs::path& path, std::string_view beginning) {
           path.string(), name));
   std::int32_t first_number = 0;
   std::memcpy(&first_number, beginning.data(), std::min(beginning.size(), sizeof first_number));
-  const bool is_text = std::none_of(beginning.begin(), beginning.end(), [](unsigned char c) {
-    return c < ' ' && c != '\n' && c != '\r' && c != '\t' && c != '\f';
-  });
   const std::string start = format("it starts with {}, a llm.c token file with 20240520", first_number);
-  if (is_text) return unusable_tokens(path, start + ": it looks like text");
+  if (looks_like_text(beginning)) return unusable_tokens(path, start + ": it looks like text");
   return UserError(
       format("'{}' is not a token file that can be used ({}; and no index of Megatron or fairseq lies beside it); make one of "
              "text with fsdp-tokenize, or of other tokens as \"Tokens\" in docs/running.md shows",
              path.string(), start));
+}
+
+std::string beginning_of(const fs::path& path) {
+  const InputFile file(path);
+  std::string beginning(std::min<std::uint64_t>(file.size(), 256), '\0');
+  file.read(0, beginning.data(), beginning.size());
+  return beginning;
 }
 
 /// The file that a name stands for: of a data set in two files the name that both have in common is enough.
@@ -72,14 +88,20 @@ fs::path file_named(const fs::path& name) {
 
 }  // namespace
 
+bool is_text_file(const fs::path& path) {
+  if (kind_of(path) != PathKind::file) return false;
+  const std::string beginning = beginning_of(path);
+  if (beginning.empty() || !looks_like_text(beginning)) return false;
+  for (const auto& row : formats)
+    if (row().recognises(path, beginning)) return false;
+  for (const std::string_view other : {"%PDF", "PAR1", "ARROW1", "TNTIDX", "\xff\xfe", "\xfe\xff"})
+    if (beginning.starts_with(other)) return false;
+  return true;
+}
+
 std::unique_ptr<Tokens> open_token_file(const fs::path& name) {
   const fs::path path = file_named(name);
-  std::string beginning;
-  {
-    const InputFile file(path);
-    beginning.resize(std::min<std::uint64_t>(file.size(), 256));
-    file.read(0, beginning.data(), beginning.size());
-  }
+  const std::string beginning = beginning_of(path);
   if (beginning.empty()) throw unusable_tokens(path, "it is empty");
   for (const auto& row : formats)
     if (const TokenFormat& format = row(); format.recognises(path, beginning)) return format.open(path);

@@ -29,6 +29,10 @@ const TokenFormat& indexed_tokens();
 /// "input_ids", or the only one. A dataset "document_lengths" says how many tokens each document has.
 const TokenFormat& hdf5_tokens();
 
+/// Whether a file is text as far as its first bytes tell: no format is recognised, and no control character is among them.
+/// Throws what InputFile throws.
+bool is_text_file(const std::filesystem::path& path);
+
 /// "'a.bin' is not a token file that can be used (`why`); make one with fsdp-tokenize".
 UserError unusable_tokens(const std::filesystem::path& path, const std::string& why);
 

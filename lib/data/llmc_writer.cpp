@@ -188,6 +188,14 @@ std::unique_ptr<TokenWriter> make_llmc_writer(const std::filesystem::path& path,
   return std::make_unique<LlmcWriter>(path, vocab_size <= std::size_t{1} << 16 ? narrow_llmc : wide_llmc, shard_tokens, state);
 }
 
+std::vector<std::filesystem::path> llmc_files_of_earlier_runs(const std::filesystem::path& path, std::size_t files) {
+  std::vector<std::filesystem::path> others;
+  if (files > 1 && kind_of(path) == PathKind::file) others.push_back(path);
+  for (std::size_t shard = files > 1 ? files + 1 : 1; kind_of(shard_path(path, shard)) == PathKind::file; ++shard)
+    others.push_back(shard_path(path, shard));
+  return others;
+}
+
 void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
   LlmcWriter writer(path, narrow_llmc, most_llmc_tokens, nullptr);
   const std::vector<TokenId> ids(tokens.begin(), tokens.end());

@@ -12,6 +12,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "data/formats.hpp"
 #include "files/input_file.hpp"
 
 namespace fsdp {
@@ -36,10 +37,10 @@ Part part_of(const std::string& text) {
   const auto [stopped, error] = std::from_chars(text.data() + colon + 1, end, weight);
   if (error != std::errc() || stopped != end) return {text, std::nullopt};
   if (!(weight > 0 && weight < 1e9))
-    throw UserError(
-        format("the weight of '{}' is not above 0 (each data set gives its share of the sequences); give a weight "
-               "above 0, or leave the data set out",
-               text));
+    throw UserError(format(
+        "the weight of '{}' is not between 0 and 1e9 (each data set gives its share of the sequences); give such a weight, "
+        "or leave the data set out",
+        text));
   return {text.substr(0, colon), weight};
 }
 
@@ -111,17 +112,19 @@ std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
 }
 
 std::vector<fs::path> files_of_folder(const fs::path& folder) {
-  std::vector<fs::path> paths;
+  std::vector<fs::path> paths, texts;
   std::error_code problem;
   for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
     const fs::path extension = entry->path().extension();
     if (extension == ".bin" || extension == ".h5" || extension == ".hdf5") paths.push_back(entry->path());
+    if (extension == ".txt" || extension == ".jsonl") texts.push_back(entry->path());
   }
   if (problem) throw CallError("read the folder " + folder.string(), problem.message());
+  if (paths.empty()) paths = std::move(texts);
   if (paths.empty())
     throw UserError(
-        format("'{}' holds no token files (it is a folder without any .bin, .h5 or .hdf5, and without dict.txt); "
-               "name a token file, as fsdp-tokenize makes",
+        format("'{}' holds no token files (it is a folder without any .bin, .h5 or .hdf5, without dict.txt, and without any "
+               ".txt or .jsonl); name a token file, as fsdp-tokenize makes, or a text",
                folder.string()));
   std::sort(paths.begin(), paths.end());
   leave_out_masks(paths);
@@ -147,23 +150,47 @@ void allow_open_files(std::size_t count) {
   ::setrlimit(RLIMIT_NOFILE, &limit);  // where that is not allowed, opening files says so
 }
 
-std::unique_ptr<Tokens> open_part(const std::string& name, Split split) {
+/// The files as a text, if they are. Throws UserError if some are and some are not.
+std::optional<TextSet> text_of(const std::string& name, const std::vector<fs::path>& paths) {
+  const auto count = std::count_if(paths.begin(), paths.end(), is_text_file);
+  if (count == 0) return std::nullopt;
+  if (count < std::ssize(paths)) {
+    const auto other = std::find_if_not(paths.begin(), paths.end(), is_text_file);
+    throw UserError(
+        format("'{}' has text and other files ('{}' is no text; a data set is the one or the other); name them apart", name,
+               other->string()));
+  }
+  TextSet text{name, {}};
+  for (const fs::path& path : paths) text.files.push_back(path.string());
+  return text;
+}
+
+std::unique_ptr<Tokens> open_part(const std::string& name, Split split, const fs::path& text_tokens) {
   const std::vector<fs::path> paths = files_of(name, split);
+  if (!text_tokens.empty())
+    if (const auto text = text_of(name, paths)) return open_tokens_of_text(*text, text_tokens);
   allow_open_files(paths.size());
   std::vector<std::unique_ptr<Tokens>> files;
   for (const fs::path& path : paths) files.push_back(open_token_file(path));
   return join(std::move(files));
 }
 
-std::unique_ptr<Tokens> open_in_a_row(const std::vector<Part>& parts, Split split) {
+std::unique_ptr<Tokens> open_in_a_row(const std::vector<Part>& parts, Split split, const fs::path& text_tokens) {
   std::vector<std::unique_ptr<Tokens>> all;
-  for (const Part& part : parts) all.push_back(open_part(part.name, split));
+  for (const Part& part : parts) all.push_back(open_part(part.name, split, text_tokens));
   return join(std::move(all));
 }
 
 }  // namespace
 
-Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks) {
+std::vector<TextSet> texts_in(const std::string& name, Split split) {
+  std::vector<TextSet> texts;
+  for (const Part& part : parts_of(name))
+    if (auto text = text_of(part.name, files_of(part.name, split))) texts.push_back(std::move(*text));
+  return texts;
+}
+
+Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks, const fs::path& text_tokens) {
   const std::vector<Part> parts = parts_of(name);
   std::vector<Ingredient> ingredients;
   if (parts.front().weight) {
@@ -172,22 +199,22 @@ Mixture open_mixture(const std::string& name, const Cut& cut, const std::string&
       throw UserError(format("'{}' has {} data sets, and their masks '{}' are {} (each has its own); give one for each", name,
                              parts.size(), masks, mask_parts.size()));
     for (std::size_t i = 0; i < parts.size(); ++i)
-      ingredients.push_back({Samples(open_part(parts[i].name, Split::train), cut,
-                                     masks.empty() ? nullptr : open_part(mask_parts[i].name, Split::train)),
+      ingredients.push_back({Samples(open_part(parts[i].name, Split::train, text_tokens), cut,
+                                     masks.empty() ? nullptr : open_part(mask_parts[i].name, Split::train, {})),
                              *parts[i].weight});
   } else {
-    ingredients.push_back(
-        {Samples(open_in_a_row(parts, Split::train), cut, masks.empty() ? nullptr : open_tokens(masks, Split::train))});
+    ingredients.push_back({Samples(open_in_a_row(parts, Split::train, text_tokens), cut,
+                                   masks.empty() ? nullptr : open_tokens(masks, Split::train))});
   }
   return Mixture(std::move(ingredients));
 }
 
-std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split) {
+std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split, const fs::path& text_tokens) {
   const std::vector<Part> parts = parts_of(name);
   if (parts.front().weight)
     throw UserError(
         format("'{}' has weights (all of such data is read once, whatever its shares would be); leave them out", name));
-  return open_in_a_row(parts, split);
+  return open_in_a_row(parts, split, text_tokens);
 }
 
 std::optional<std::string> valid_data_of(const std::string& name) {

@@ -1,28 +1,40 @@
 // What the name of data may be, wherever a program asks for data:
-//   a file                     of any format that is read (formats.hpp), or the name that NAME.bin and NAME.idx have in common
+//   a file                     tokens of any format that is read (formats.hpp), or the name that NAME.bin and NAME.idx have in
+//                              common; or plain text, or lines of JSON (text_data.hpp)
 //   a folder with dict.txt     of fairseq-preprocess ("data-bin"): its split train, or valid where data to validate on are
-//   named another folder             all files in it that end in .bin, .h5 or .hdf5, in the order of their names a pattern with
-//   * ? [ ]     all files that match, in the order of their names (bytes, whatever the locale) several of these, a,b      one
-//   behind the other several with weights, a:0.7,b:0.3   side by side
+//   named another folder             all files in it that end in .bin, .h5 or .hdf5, in the order of their names; if there are
+//   none,
+//                              those that end in .txt or .jsonl
+//   a pattern with * ? [ ]     all files that match, in the order of their names (bytes, whatever the locale)
+//   several of these, a,b      one behind the other
+//   several with weights, a:0.7,b:0.3   side by side
 // A name that is there as a whole is that file, whatever is in it.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/mixture.hpp"
+#include "data/text_data.hpp"
 
 namespace fsdp {
 
 /// Which part of a data-bin folder is meant.
 enum class Split { train, valid };
 
+/// The data sets in it that are texts, which need to become tokens before the functions below can open them. Throws UserError.
+std::vector<TextSet> texts_in(const std::string& name, Split split);
 /// Training data. `masks`: which of their tokens count (data/samples.hpp): the same names, one for each data set of a mixture,
-/// without weights; empty: what the data say themselves. Throws UserError, and what open_token_file() throws.
-Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks = "");
+/// without weights; empty: what the data say themselves. `text_tokens` is the folder where texts have become tokens. Throws
+/// UserError, and what open_token_file() throws.
+Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks = "",
+                     const std::filesystem::path& text_tokens = {});
 /// Data without weights, in one row: what is validated on or evaluated. Throws the same.
-std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split = Split::valid);
+std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split = Split::valid,
+                                    const std::filesystem::path& text_tokens = {});
 /// The folder, if it is one of fairseq-preprocess and has data to validate on.
 std::optional<std::string> valid_data_of(const std::string& name);
 

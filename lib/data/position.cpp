@@ -11,7 +11,9 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
     if (notice) *notice = text;
   };
   const std::uint64_t T = before.tokens_per_sample, U = now.tokens_per_sample;
-  const bool same_data = before.data_tokens == now.data_tokens, same_shuffle = before.shuffled == now.shuffled,
+  // A file of tokens may take the place of the text that it was made of.
+  const bool same_text = before.text_sum == now.text_sum || before.text_sum == 0 || now.text_sum == 0;
+  const bool same_data = before.data_tokens == now.data_tokens && same_text, same_shuffle = before.shuffled == now.shuffled,
              same_order = same_shuffle && before.order == now.order;
   DataPosition position = now;
   if (same_data && same_order && T == U) {
@@ -31,7 +33,8 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
   position.sequences = 0;
   say(format(
       "{}: they are read from the start",
-      !same_data ? format("the data are others ({} tokens, {} before)", now.data_tokens, before.data_tokens)
+      !same_text   ? std::string("the text, or its tokenizer, is another one than before")
+      : !same_data ? format("the data are others ({} tokens, {} before)", now.data_tokens, before.data_tokens)
       : !same_shuffle
           ? format("the data are {}shuffled now and were {}before", now.shuffled ? "" : "not ", now.shuffled ? "not " : "")
       : !same_order ? std::string("the data are mixed or cut in another way than before")

@@ -12,8 +12,9 @@ struct DataPosition {
   std::uint64_t tokens_per_sample = 0;  // T
   std::uint64_t data_tokens = 0;        // of the whole data: by this number they are recognised
   bool shuffled = false;
-  std::uint64_t seed = 0;  // of the order, if shuffled
-  std::string order = {};  // Mixture::order()
+  std::uint64_t seed = 0;      // of the order, if shuffled
+  std::string order = {};      // Mixture::order()
+  std::uint64_t text_sum = 0;  // of the tokens of texts among the data; 0: there are none
 
   bool operator==(const DataPosition&) const = default;
 };

@@ -26,6 +26,10 @@ std::vector<std::uint64_t> documents_ended_by(const Tokens& tokens, std::size_t 
     }
     at += here.size();
   }
+  if (starts.size() == 1 && !begins)
+    throw UserError(
+        format("{} has no token {} (documents are to end with it); name the token that ends them by `end of document`",
+               tokens.name(), end));
   return starts;
 }
 

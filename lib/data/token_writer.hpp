@@ -51,6 +51,10 @@ std::unique_ptr<TokenWriter> make_llmc_writer(const std::filesystem::path& path,
                                               std::uint64_t shard_tokens = most_llmc_tokens,
                                               const nlohmann::json& state = nullptr);
 
+/// Files that lie beside these, are not of them, and would be read by a pattern for them: numbered ones of an earlier run with
+/// the same path that wrote more of them, or train.bin where there are several now. Some may be another program's.
+std::vector<std::filesystem::path> llmc_files_of_earlier_runs(const std::filesystem::path& path, std::size_t files);
+
 /// A memory-mapped data set as Megatron-LM writes it, NAME.bin and NAME.idx for a path of NAME, NAME.bin or NAME.idx: 16 bits a
 /// token for vocabularies below 65,500, else 32, and a sequence per document; one of more than 2^30 tokens becomes several.
 /// fairseq reads it, too. `state` and errors as above.

@@ -14,9 +14,12 @@ std::string Tokens::place(std::uint64_t position) const { return format("positio
 void Tokens::check(std::size_t, std::size_t) const {}
 
 void refuse_token(const Tokens& tokens, std::uint64_t position, std::uint32_t token, std::size_t vocab_size) {
+  if (token == no_token)
+    throw UserError(format("what stands at {} is no token (it is negative, or has more than 32 bits); make the file again",
+                           tokens.place(position)));
   throw UserError(
       format("token {} at {} is outside the vocabulary of {} (the file was made with another tokenizer, or the model is "
-             "another one); tokenize again or set `vocabulary size`",
+             "another one); tokenize again with the model's tokenizer, or give it a model with a larger vocabulary",
              token, tokens.place(position), vocab_size));
 }
 

@@ -2,6 +2,7 @@
 // 2019), several times as fast as they can be tokenized.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,5 +25,9 @@ class JsonLineReader {
   std::string field_;
   std::unique_ptr<Parser> parser_;
 };
+
+/// JSON text in which each escape of half a surrogate pair, as "\ud83d" alone, is that of U+FFFD. Their number is added to
+/// `count`.
+std::string with_replaced_surrogates(std::string json, std::size_t* count);
 
 }  // namespace fsdp

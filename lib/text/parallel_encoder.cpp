@@ -31,11 +31,18 @@ void ParallelEncoder::take_first() {
 }
 
 EncodedPiece ParallelEncoder::encode(const TextPiece& piece) const {
-  EncodedPiece encoded{.ids = {}, .end = piece.end, .ends_document = piece.ends_document};
+  EncodedPiece encoded{.ids = {},
+                       .end = piece.end,
+                       .ends_document = piece.ends_document,
+                       .replaced = piece.replaced,
+                       .skipped = piece.skipped,
+                       .first_skipped = piece.first_skipped};
   if (tokenizer_.needs_utf8()) {
     const std::string_view own = std::string_view(piece.text).substr(piece.cut);
-    encoded.first_replaced = valid_until(own);
-    if (encoded.first_replaced < own.size()) with_replacements(own.substr(encoded.first_replaced), &encoded.replaced);
+    if (const std::size_t first = valid_until(own); first < own.size()) {
+      encoded.first_replaced = first;
+      with_replacements(own.substr(first), &encoded.replaced);
+    }
   }
   tokenizer_.encode_rest(piece.text, piece.cut, encoded.ids);
   if (piece.is_conversation) encoded.mask = mask_of(piece, encoded.ids);

@@ -22,6 +22,9 @@ struct TextPiece {
   bool is_conversation = false;              // then tokens have a mask
   std::vector<ChatText::Span> answers = {};  // of it
   bool ends_open = false;                    // ChatText::ends_open
+  std::size_t replaced = 0;         // how many times U+FFFD has been put into it already
+  std::size_t skipped = 0;          // parts that were left out before it
+  std::uint64_t first_skipped = 0;  // where the first of them begins in the caller's text
 };
 
 struct EncodedPiece {
@@ -31,6 +34,8 @@ struct EncodedPiece {
   bool ends_document = false;
   std::size_t replaced = 0;        // how many times the text is not UTF-8, for tokenizers that need it
   std::size_t first_replaced = 0;  // bytes of the piece before the first of these
+  std::size_t skipped = 0;         // as of the TextPiece
+  std::uint64_t first_skipped = 0;
 };
 
 /// Memory holds as many pieces as there are threads.

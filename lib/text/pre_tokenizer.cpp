@@ -144,14 +144,18 @@ Pieces PreTokenizer::operator()(std::string text, bool begins_text) const {
   return pieces;
 }
 
+/// As in DeepSeek's tokenizers.
+constexpr std::string_view chinese_and_kana = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
+
 void PreTokenizer::note_cuts(const nlohmann::json& pattern, bool isolates, bool keeps_matches) {
   const bool is_regex = pattern.contains("Regex");
   const std::string what = part_text(pattern, is_regex ? "Regex" : "String");
   if (is_regex && (isolates || keeps_matches) && ends_words(what)) {
     cuts_at_space_ = cuts_at_line_end_ = true;
-  } else if (is_regex) {  // digits by themselves, or by threes
+  } else if (is_regex) {  // digits by themselves, or by threes; letters of scripts without spaces
     keeps_cuts_ =
-        keeps_cuts_ && isolates && (what == R"(\p{N})" || what == R"(\p{N}{1,3})" || what == R"(\d)" || what == "[0-9]");
+        keeps_cuts_ && isolates &&
+        (what == R"(\p{N})" || what == R"(\p{N}{1,3})" || what == R"(\d)" || what == "[0-9]" || what == chinese_and_kana);
   } else {
     keeps_cuts_ = keeps_cuts_ && isolates && what.find_first_of(" \n") == std::string::npos;
   }
@@ -164,7 +168,10 @@ void PreTokenizer::add(const nlohmann::json& description) {
   if (type == "Sequence") {
     for (const auto& part : part_list(description, "pretokenizers")) add(part);
   } else if (type == "ByteLevel") {
-    if (part_flag(description, "add_prefix_space", true)) steps_.push_back(prepend_space);
+    if (part_flag(description, "add_prefix_space", true)) {
+      steps_.push_back(prepend_space);
+      prepends_ = true;
+    }
     if (part_flag(description, "use_regex", true)) {
       steps_.push_back(split(Pattern(gpt2_words), Behavior::isolated));
       cuts_at_space_ = cuts_at_line_end_ = true;

@@ -34,6 +34,8 @@ class PreTokenizer {
   /// Whether a piece ends there always: before a space, before a line feed.
   bool cuts_at_space() const { return cuts_at_space_; }
   bool cuts_at_line_end() const { return cuts_at_line_end_; }
+  /// Whether something is put before a text or its pieces.
+  bool prepends() const { return prepends_; }
   /// Pieces of UTF-8.
   Pieces operator()(std::string text, bool begins_text) const;
 
@@ -43,7 +45,7 @@ class PreTokenizer {
 
   std::vector<Step> steps_;
   bool to_bytes_ = false;
-  bool keeps_cuts_ = true, cuts_at_space_ = false, cuts_at_line_end_ = false;
+  bool keeps_cuts_ = true, cuts_at_space_ = false, cuts_at_line_end_ = false, prepends_ = false;
 };
 
 }  // namespace fsdp

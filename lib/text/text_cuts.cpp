@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <string>
 #include <utility>
 
 #include "text/utf8.hpp"
@@ -20,6 +21,22 @@ bool is_old_letter(char32_t c) {
       {0x10d0, 0x10fa}, {0x3041, 0x3096}, {0x30a1, 0x30fa}, {0x4e00, 0x9fcb}, {0xac00, 0xd7a3}};
   return std::any_of(std::begin(letters), std::end(letters),
                      [&](const auto& range) { return range.first <= c && c <= range.second; });
+}
+
+bool is_letter_at(std::string_view text, std::size_t at) {
+  if (is_ascii_word(text[at])) return std::isalpha(static_cast<unsigned char>(text[at])) != 0;
+  if (static_cast<unsigned char>(text[at]) < 0x80 || without_open_end(text.substr(at, 4)) == 0) return false;
+  return is_old_letter(next_character(text, at));
+}
+
+/// Whether text[end - 1] is a line feed that follows a character which is no space.
+bool ends_line(std::string_view text, std::size_t from, std::size_t end, const CutRules& rules) {
+  if (end < from + 3 || text[end - 1] != '\n' || rules.not_behind[static_cast<unsigned char>(text[end - 2])]) return false;
+  const std::size_t bytes = character_before(text, end - 1);
+  std::size_t begin = end - 1 - bytes;
+  if (begin < from) return false;
+  const char32_t before = next_character(text, begin);
+  return begin == end - 1 && before > ' ' && before != 0x7f && before != replacement_character && !is_space(before);
 }
 
 /// None of these matches what has a letter or number and then a space or line feed in it, and where one follows the other it
@@ -43,6 +60,9 @@ constexpr std::string_view known_alternatives[] = {
     R"(\p{N})",
     R"(\p{N}+)",
     R"(\p{N}{1,3})",
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)",
+    R"([^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)",
+    R"( ?[\p{P}\p{S}]+[\r\n]*)",
     R"( ?[^\s\p{L}\p{N}]+)",
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*)",
     R"( ?[^\s\p{L}\p{N}]+[\r\n/]*)",
@@ -62,8 +82,9 @@ std::size_t character_before(std::string_view text, std::size_t cut) {
 
 std::size_t last_cut(std::string_view text, std::size_t from, const CutRules& rules) {
   if (rules.anywhere) return text.size();
-  if (!rules.at_space && !rules.at_line_end) return 0;
+  if (!rules.at_space && !rules.at_line_end && !rules.behind_line_end) return 0;
   for (std::size_t at = text.size(); at-- > from + 1;) {
+    if (rules.behind_line_end && text[at - 1] == '\n' && is_letter_at(text, at) && ends_line(text, from, at, rules)) return at;
     if (!(rules.at_space && text[at] == ' ') && !(rules.at_line_end && text[at] == '\n')) continue;
     const char before = text[at - 1];
     if (rules.not_behind[static_cast<unsigned char>(before)]) continue;
@@ -83,7 +104,9 @@ bool reaches_across(std::string_view token, std::string_view space) {
   return false;
 }
 
-bool ends_words(std::string_view expression) {
+bool ends_words(std::string_view with_line_ends) {
+  std::string expression;  // DeepSeek's have the characters themselves
+  for (const char c : with_line_ends) expression += c == '\r' ? "\\r" : c == '\n' ? "\\n" : std::string(1, c);
   bool has_spaces = false, in_class = false;
   int depth = 0;
   for (std::size_t begin = 0, at = 0; at <= expression.size(); ++at) {
@@ -100,7 +123,7 @@ bool ends_words(std::string_view expression) {
       }
       continue;
     }
-    const std::string_view alternative = expression.substr(begin, at - begin);
+    const std::string_view alternative = std::string_view(expression).substr(begin, at - begin);
     if (std::find(std::begin(known_alternatives), std::end(known_alternatives), alternative) == std::end(known_alternatives))
       return false;
     has_spaces = has_spaces || alternative == R"(\s+)";

@@ -1,9 +1,11 @@
 // Where a long text can be cut, so that its parts have the tokens of the whole, part by part.
 //
-// All such places are alike: a letter or digit, and behind it a space or the end of a line. There words end for every
+// Nearly all such places are alike: a letter or digit, and behind it a space or the end of a line. There words end for every
 // pre-tokenizer in use, no Unicode normal form joins or reorders anything, and no token of any vocabulary in use reaches
-// across. Whether that holds for a certain tokenizer is found out from its parts. The part behind a cut may depend on that
-// there is something before it: so it is tokenized with the character before the cut, whose tokens are then left out.
+// across. Texts without spaces whose lines end with signs, as Chinese ones, have others: behind the end of a line that does not
+// follow a space, and before a letter. Whether that holds for a certain tokenizer is found out from its parts. The part behind
+// a cut may depend on that there is something before it: so it is tokenized with the character before the cut, whose tokens are
+// then left out.
 #pragma once
 
 #include <array>
@@ -17,6 +19,7 @@ struct CutRules {
   bool anywhere = false;           // between any two bytes; nothing depends on what stands before
   bool at_space = false;           // before a space
   bool at_line_end = false;        // before a line feed
+  bool behind_line_end = false;    // between a line feed, which follows no space, and a letter
   bool behind_any_letter = false;  // also behind letters beyond ASCII, of scripts whose letters every version of Unicode has
   std::array<bool, 256> not_behind{};  // characters that end with these bytes
 };
@@ -30,7 +33,8 @@ std::size_t character_before(std::string_view text, std::size_t cut);
 bool reaches_across(std::string_view token, std::string_view space);
 
 /// Whether matches of a pre-tokenizer's expression end behind every word, whatever follows the space there: if each of its
-/// alternatives is one of those that tokenizers have (GPT-2's, GPT-4's, GPT-4o's and their relatives), one of which is \s+.
+/// alternatives is one of those that tokenizers have (GPT-2's, GPT-4's, GPT-4o's, DeepSeek's and their relatives), one of which
+/// is \s+.
 bool ends_words(std::string_view expression);
 
 }  // namespace fsdp

@@ -267,6 +267,7 @@ class JsonTokenizer : public Tokenizer {
     }
     if (normalizer_.changes_line_ends()) cuts_.at_line_end = cuts_.at_line_end && cuts_.at_space;  // they become spaces
     cuts_.behind_any_letter = normalizer_.empty() && pieces_end;
+    cuts_.behind_line_end = cuts_.behind_any_letter && pre_tokenizer_.to_bytes() && !pre_tokenizer_.prepends();
   }
 
   void read_post_processor(const Json& part) {

@@ -196,6 +196,16 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
                                  more);
 }
 
+void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid) {
+  table
+      .text("json-field", "NAME", json_field,
+            "Texts are lines of JSON, objects whose field NAME has the text: each is a document, tokenized by itself.")
+      .unset("text for files named *.jsonl; others are plain texts")
+      .sets("field of JSON");
+  table.flag("skip-invalid", skip_invalid, "Leave out lines of JSON that have no text that can be used, and say how many.")
+      .sets("skipping of lines");
+}
+
 Option& add_threads_option(OptionTable& table, std::size_t& threads) {
   return table.integer(
       "threads", "N", threads, {0, 4096},

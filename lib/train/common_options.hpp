@@ -38,6 +38,8 @@ void add_comm_options(OptionTable& table, CommOptions& comm);
 void add_comm_thread_option(OptionTable& table, bool& comm_thread);
 /// --device, of every program that computes. `more`: sentences behind what it says.
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more = "");
+/// --json-field and --skip-invalid, of every program that reads text.
+void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid);
 /// --threads, of every program that computes.
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
 /// --no-verify, of every program that reads checkpoints.

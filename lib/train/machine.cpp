@@ -14,9 +14,12 @@
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "base/system.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "comm/agree.hpp"
 #include "device/gpu_figures.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
+#include "kernels/threads.hpp"
 
 namespace fsdp {
 
@@ -53,6 +56,27 @@ CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free) {
   if (const int asked = number_in("OMP_NUM_THREADS"); asked > 0) threads = asked;
   if (wanted > 0) threads = narrow<int>(wanted);
   return {threads, std::min(cores, static_cast<double>(threads))};
+}
+
+ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world) {
+  ComputingRank rank;
+  rank.node = world.split_by_node();
+  rank.threads = share_of_rank(*rank.node, threads).threads;
+  kernels::set_threads(rank.threads);
+  DeviceKind kind = DeviceKind::cpu;
+  agree(world, [&] { kind = choose_device(choice); });
+  rank.device = make_device_of_rank(kind, {}, world, *rank.node);
+  return rank;
+}
+
+void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
+                const ComputingRank& rank, Communicator& world, const ExecutorOptions& execution) {
+  agree(world, [&] { check_sharding(source.config(), sharding, world.size()); });
+  model.emplace(source.config(), sharding, world, traits_of(rank.device->kind(), rank.threads));
+  Executor& executor = model->allocate(*rank.device, execution);
+  agree(world,
+        [&] { load_parameters(source, model->model().parameters(), model->layout(), model->shard(), executor.parameters()); });
+  executor.publish_parameters();
 }
 
 namespace {

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 
+#include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
+#include "fsdp/sharded_model.hpp"
+#include "train/compute_device.hpp"
 
 namespace fsdp {
 
@@ -19,6 +23,19 @@ struct CpuShare {
 /// run on (a core that n ranks may use counts 1/n), SLURM_CPUS_PER_TASK at most, without the `kept_free` ones, at least 1.
 /// Collective over the ranks of a node.
 CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free = 0);
+
+/// What a program that runs a model without training it, on any number of ranks, computes with.
+struct ComputingRank {
+  std::unique_ptr<Communicator> node;
+  int threads = 1;
+  std::unique_ptr<Device> device;
+};
+/// Chooses device and threads of this rank, and sets the kernels' threads. Collective over world. Throws CollectiveError.
+ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world);
+/// Makes the model of `source` as `sharding` says, takes its memory on the rank's device and loads its weights into it: ready
+/// for forward passes. Collective over world. Throws CollectiveError.
+void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
+                const ComputingRank& rank, Communicator& world, const ExecutorOptions& execution = {});
 
 /// FLOP/s of one core of this host: the most that `fsdp-bench gemm` has measured and noted ($XDG_CACHE_HOME/fsdp,
 /// ~/.cache/fsdp); none until then.

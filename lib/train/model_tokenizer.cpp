@@ -2,8 +2,10 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace fsdp {
 
@@ -11,17 +13,29 @@ void add_model_tokenizer_option(OptionTable& table, std::string& name) {
   table
       .text("tokenizer", "NAME", name,
             "the model's tokenizer: tokenizer.json, tokenizer.model, a folder with one of them, or bytes")
-      .unset("the one in MODEL's folder, or bytes if the model has 256 tokens")
+      .unset("the one that lies with MODEL, or bytes if the model has 256 tokens")
       .sets("tokenizer");
+}
+
+std::filesystem::path folder_beside(const TensorSource& source, const std::filesystem::path& path) {
+  const auto* const checkpoint = dynamic_cast<const CheckpointReader*>(&source);
+  if (!checkpoint) return path;
+  const std::filesystem::path before = checkpoint->header().model_folder;
+  if (!has_tokenizer(checkpoint->folder()) && !before.empty() && has_tokenizer(before) &&
+      kind_of(before / "config.json") == PathKind::file && read_config(before).vocab_size == source.config().vocab_size)
+    return before;
+  return checkpoint->folder();
+}
+
+std::string name_of_model_tokenizer(const std::string& name, const std::filesystem::path& folder, std::size_t vocab_size) {
+  if (!name.empty()) return name;
+  if (has_tokenizer(folder)) return folder.string();
+  return vocab_size == 256 ? "bytes" : "";
 }
 
 std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const std::filesystem::path& model,
                                                 std::size_t vocab_size) {
-  std::string found = name;
-  for (const char* const file : {"tokenizer.json", "tokenizer.model"})
-    if (found.empty() && kind_of(model) == PathKind::folder && kind_of(model / file) == PathKind::file)
-      found = (model / file).string();
-  if (found.empty() && vocab_size == 256) found = "bytes";
+  const std::string found = name_of_model_tokenizer(name, model, vocab_size);
   if (found.empty()) return nullptr;
   auto tokenizer = open_tokenizer(found);
   if (tokenizer->vocab_size() > vocab_size)
@@ -44,8 +58,7 @@ std::vector<TokenId> find_end_tokens(const std::filesystem::path& model, const T
     if (!found.empty()) return found;
   }
   if (!tokenizer.behind_text().empty()) return {tokenizer.behind_text().back()};
-  for (const char* const text : {"<|endoftext|>", "</s>"})
-    if (const auto id = tokenizer.find(text)) return {*id};
+  if (const auto id = find_end_of_text(tokenizer, is_folder ? model : std::filesystem::path())) return {*id};
   return {};
 }
 

@@ -34,8 +34,10 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
   table
       .text("data", "DATA", o.data,
             "Tokens to train on: a file of llm.c's (as fsdp-tokenize writes), a memory-mapped data set of Megatron or fairseq "
-            "(.bin with .idx), an HDF5 file; a data-bin folder of fairseq-preprocess, another folder of such files, a pattern "
-            "('data/*.bin'); or several, 'a.bin,b.bin' one behind the other, or 'a.bin:0.7,b.bin:0.3' side by side with these "
+            "(.bin with .idx), an HDF5 file; or text, plain or as lines of JSON; a data-bin folder of fairseq-preprocess, "
+            "another "
+            "folder of such files, a pattern ('data/*.bin'); or several, 'a.bin,b.bin' one behind the other, or "
+            "'a.bin:0.7,b.bin:0.3' side by side with these "
             "shares of the sequences.")
       .positional()
       .required();
@@ -55,6 +57,16 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
             "sets their masks, in the same order, without weights. A sequence of which nothing counts is left out.")
       .unset("the dataset loss_mask of an HDF5 file; else all count");
   table.text("valid-mask", "FILES", o.valid_mask, "The same for --valid.").unset("likewise");
+  table
+      .text(
+          "tokenizer", "NAME", o.tokenizer,
+          "The tokenizer of texts and of the model: a tokenizer.json, a tokenizer.model, a folder with one of them, or bytes. "
+          "Texts become tokens once, in the folder 'tokens' of --save-dir. The tokenizer's files go into each checkpoint. With "
+          "--arch, the model has its vocabulary unless --vocab-size says otherwise.")
+      .alias("sample-tokenizer")
+      .unset("that of the checkpoint, of --model or of --finetune-from; bytes with --arch, or for a vocabulary of 256")
+      .sets("tokenizer");
+  add_text_options(table, o.json_field, o.skip_invalid);
   table.flag("shuffle", o.shuffle,
              "Read the sequences in an order that --seed and the pass over the data give, instead of the file's.");
 }
@@ -125,6 +137,7 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
   size("decoder-attention-heads", "H", o.sizes.heads, 1e5, "Query heads.");
   size("decoder-kv-heads", "K", o.sizes.kv_heads, 1e5, "Key/value heads.");
   size("vocab-size", "V", o.sizes.vocab_size, 1e8, "Size of the vocabulary.");
+  table.row("vocab-size").unset("that of the tokenizer for text or --tokenizer with --arch; else as the model says");
 
   table.number("dropout", "P", o.dropout, "Drop elements of the embeddings and of what attention and feed-forward layers add.",
                "from 0 to below 1", below_1);
@@ -579,13 +592,8 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   table.integer("sample-interval-updates", "N", o.sample_interval_updates, {0},
                 "Print what the model says every N updates: 64 tokens at temperature 0.8; 0: never.");
   table.text("sample-prompt", "TEXT", o.sample_prompt, "Text to go on from.").unset("a line break");
-  table
-      .text("sample-tokenizer", "NAME", o.sample_tokenizer,
-            "The model's tokenizer: tokenizer.json, tokenizer.model, a folder with one of them, or bytes.")
-      .unset("the one in the folder that the model came from, or bytes if it has 256 tokens");
   table.then([&o](const OptionTable& read) {
-    for (const char* const option : {"sample-prompt", "sample-tokenizer"})
-      require(read.given(option), option, o.sample_interval_updates > 0, "--sample-interval-updates");
+    require(read.given("sample-prompt"), "sample-prompt", o.sample_interval_updates > 0, "--sample-interval-updates");
     if (o.sample_interval_updates > 0) o.sharding.plan.cache = {1, o.sharding.batch.T};
   });
   add_trace_options(table, o.trace);
@@ -655,7 +663,8 @@ OptionTable train_option_table(TrainOptions& o, int ranks) {
 void require_complete(const TrainOptions& o) {
   if (o.data.empty() && !o.dry_run)
     throw UserError(
-        "no data (the first argument is the token file to train on); give one, as made by fsdp-tokenize TEXT... --out "
+        "no data (the first argument is what to train on); give a text, or a token file, as made by fsdp-tokenize TEXT... "
+        "--out "
         "train.bin");
   if (o.arch.empty() && o.model.empty() && o.finetune_from.empty() && o.restore == "none")
     throw UserError(

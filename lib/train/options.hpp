@@ -34,6 +34,9 @@ struct TrainOptions {
   BreakMode break_mode = BreakMode::none;
   std::optional<std::size_t> end_of_document;
   bool shuffle = false;
+  std::string tokenizer;   // of texts, samples and the model; empty: that of the model, or bytes
+  std::string json_field;  // of texts that are lines of JSON; empty: "text" for those named *.jsonl
+  bool skip_invalid = false;
   // model: one of arch and model, or neither where a checkpoint is resumed, which has its own configuration
   std::string arch;
   std::filesystem::path model;
@@ -69,7 +72,6 @@ struct TrainOptions {
   std::size_t validate_interval_updates = 0;  // 0: at the end only
   std::size_t sample_interval_updates = 0;    // 0: the model says nothing
   std::string sample_prompt = "\n";
-  std::string sample_tokenizer;  // empty: that of the model's folder, or bytes
   TraceOptions trace;
   bool dry_run = false;
   std::size_t threads = 0;  // OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores

@@ -7,7 +7,9 @@
 #include "base/format.hpp"
 #include "base/program.hpp"
 #include "comm/agree.hpp"
+#include "data/open_data.hpp"
 #include "files/json.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace fsdp {
 
@@ -83,6 +85,38 @@ std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
   return origin.checkpoint ? origin.checkpoint->header().model_folder : "";
 }
 
+/// Whether some of the data are text. What is wrong with them is said when they are opened.
+bool has_text(const TrainOptions& options) {
+  try {
+    return (!options.data.empty() && !texts_in(options.data, Split::train).empty()) ||
+           (!options.valid.empty() && !texts_in(options.valid, Split::valid).empty());
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+/// The tokenizer that is named, or that of what the run begins with, and the vocabulary of that.
+std::string tokenizer_of(const TrainOptions& options, const Origin& origin, std::size_t& vocab_size) {
+  if (!options.tokenizer.empty()) return options.tokenizer;
+  const CheckpointReader *const resumed = origin.checkpoint.get(), *const tuned = dynamic_cast<const CheckpointReader*>(
+                                                                       origin.pretrained.get());
+  for (const CheckpointReader* checkpoint : {resumed, tuned}) {
+    if (!checkpoint) continue;
+    for (const std::filesystem::path& folder :
+         {checkpoint->folder(), std::filesystem::path(checkpoint->header().model_folder)}) {
+      if (folder.empty() || !has_tokenizer(folder)) continue;
+      vocab_size = checkpoint->config().vocab_size;
+      return std::filesystem::absolute(folder).string();
+    }
+  }
+  for (const std::filesystem::path& folder : {options.model, options.finetune_from}) {
+    if (folder.empty() || !has_tokenizer(folder) || kind_of(folder / "config.json") != PathKind::file) continue;
+    vocab_size = read_config(folder).vocab_size;
+    return std::filesystem::absolute(folder).string();
+  }
+  return "";
+}
+
 /// Nothing if there is none to continue from. Reads files only; may differ by rank.
 std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.restore == "none") return nullptr;
@@ -104,9 +138,16 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model",
                            options.save.folder.string()));
   note_dropout(options, origin.warnings);
-  origin.config = named_config(options, origin.checkpoint ? &origin.checkpoint->config()
-                                        : tuned           ? &origin.pretrained->config()
-                                                          : nullptr);
+  std::size_t vocabulary = 0;  // of the model that had the tokenizer
+  const TransformerConfig* const source = origin.checkpoint ? &origin.checkpoint->config()
+                                          : tuned           ? &origin.pretrained->config()
+                                                            : nullptr;
+  origin.tokenizer = tokenizer_of(options, origin, vocabulary);
+  origin.config = named_config(options, source, origin.tokenizer);
+  if (vocabulary > origin.config.vocab_size) origin.tokenizer.clear();  // this model is another one
+  const bool is_new = !source && options.model.empty();
+  if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))
+    origin.tokenizer = "bytes";
   if (origin.checkpoint) {
     try {
       require_same_model(origin.config, *origin.checkpoint);
@@ -161,12 +202,17 @@ void require_nothing_to_lose(const TrainOptions& options, std::vector<std::strin
 
 }  // namespace
 
-TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source) {
+TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source, std::string tokenizer) {
   expect(source || !options.arch.empty() || !options.model.empty(), "something names the model");
   const TransformerConfig base = !options.arch.empty()    ? arch_config(options.arch)
                                  : !options.model.empty() ? read_config(options.model)
                                                           : *source;
-  TransformerConfig config = override_config(base, options.sizes);
+  ConfigOverrides sizes = options.sizes;
+  if (!options.arch.empty() && !sizes.vocab_size && (!options.tokenizer.empty() || has_text(options))) {
+    if (tokenizer.empty()) tokenizer = options.tokenizer.empty() ? "bytes" : options.tokenizer;
+    sizes.vocab_size = open_tokenizer(tokenizer)->vocab_size();
+  }
+  TransformerConfig config = override_config(base, sizes);
   config.validate();
   // A new model has as many learned positions as can be trained, as in fairseq.
   if (!options.arch.empty() && config.positions == Positions::learned)

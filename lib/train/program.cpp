@@ -13,6 +13,7 @@ namespace fsdp {
 int run_mpi_program(int argc, char** argv,
                     const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body,
                     const Wording& wording) {
+  open_standard_descriptors();
   let_waiting_threads_sleep(argv);
   keep_freed_memory();  // oneDNN's gemm takes and frees its panels in every call
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";

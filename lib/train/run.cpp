@@ -377,6 +377,7 @@ void Run::save(bool wait) {
                                    .options_json = json_text(setup_.options_json),
                                    .arithmetic = setup_.arithmetic(),
                                    .model_folder = setup_.origin.model_folder,
+                                   .tokenizer_files = setup_.tokenizer_files,
                                    .version = version_string()};
   saver_->save(header, states(), wait);
 }

@@ -6,11 +6,13 @@
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "base/program.hpp"
 #include "base/system.hpp"
 #include "base/version.hpp"
 #include "comm/agree.hpp"
 #include "comm/connection.hpp"
 #include "data/open_data.hpp"
+#include "data/tokenize_job.hpp"
 #include "files/json.hpp"
 #include "fsdp/timeline.hpp"
 #include "fsdp/traffic.hpp"
@@ -24,7 +26,7 @@ namespace fsdp {
 
 std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
-Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
+Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalWatch* watch)
     : options(train_options), world(all_ranks), node(world.split_by_node()), options_json(to_json(options)) {
   DeviceKind kind = kind_to_plan_for(options.device);
   if (!options.dry_run) {
@@ -61,7 +63,14 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks)
   const ShardingOptions& sharding = options.sharding;
   cut = {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
   if (options.dry_run) return;
-  if (!done()) open_data();
+  agree(world, [&] {
+    if (first && !origin.tokenizer.empty())
+      tokenizer_files = std::make_shared<const std::vector<TokenizerFile>>(read_files_of_tokenizer(origin.tokenizer));
+  });
+  if (!done()) {
+    make_tokens_of_texts(watch);
+    open_data();
+  }
   if (options.sample_interval_updates > 0) agree(world, [&] { open_tokenizer(); });
   announce();
 }
@@ -107,11 +116,11 @@ void Setup::note_arithmetic(const CheckpointHeader& before) {
 }
 
 void Setup::open_tokenizer() {
-  tokenizer = find_model_tokenizer(options.sample_tokenizer, origin.model_folder, origin.config.vocab_size);
+  tokenizer = find_model_tokenizer(origin.tokenizer, {}, origin.config.vocab_size);
   if (!tokenizer)
     throw UserError(format(
         "--sample-interval-updates has no tokenizer (the model has {} tokens, and no folder with a tokenizer that it came from "
-        "is known); give --sample-tokenizer",
+        "is known); give --tokenizer",
         origin.config.vocab_size));
   sample_prompt = tokenizer->before_text();
   tokenizer->encode(options.sample_prompt, sample_prompt);
@@ -229,6 +238,47 @@ std::optional<double> Setup::mfu(double tokens_per_second) const {
   return sharded->transformer().flops_per_token(cut.T) * tokens_per_second / *peak_flops;
 }
 
+/// By rank 0, while the others wait.
+void Setup::make_tokens_of_texts(SignalWatch* watch) {
+  std::vector<TextSet> all;
+  agree(world, [&] {
+    texts_ = texts_in(options.data, Split::train);
+    all = texts_;
+    if (!options.valid.empty())
+      for (TextSet& text : texts_in(options.valid, Split::valid)) all.push_back(std::move(text));
+    if (all.empty()) return;
+    if (origin.tokenizer.empty())
+      throw UserError(
+          format("'{}' is text, and no tokenizer is known (the model has {} tokens, and nothing that it came from has a "
+                 "tokenizer); give --tokenizer",
+                 all.front().name, origin.config.vocab_size));
+    if (world.rank() == 0) find_model_tokenizer(origin.tokenizer, {}, origin.config.vocab_size);
+  });
+  if (world.max(all.size()) == 0) return;
+  std::vector<std::string> said;
+  std::string stopped;
+  work_on_first_rank(
+      world,
+      [&](const std::function<bool()>& stop) {
+        try {
+          said = fsdp::make_tokens_of_texts(all,
+                                            {.tokenizer = origin.tokenizer,
+                                             .json_field = options.json_field,
+                                             .skip_invalid = options.skip_invalid,
+                                             .folder = text_tokens()},
+                                            stop);
+        } catch (const TokenizingStopped& request) {
+          stopped = request.what();
+        }
+      },
+      [&] { return watch && watch->poll().stop > 0; });
+  for (const std::string& line : said) metrics->say(line);
+  if (world.all(stopped.empty())) return;
+  if (watch)
+    if (const std::string problem = watch->honoured_stop(); !problem.empty()) warn(problem);
+  throw CollectiveError(stopped, 0, true, exit_code::stopped);
+}
+
 /// The ranks look at parts of the data, each at its own.
 void Setup::open_data() {
   std::uint32_t largest = 0;
@@ -244,11 +294,22 @@ std::uint32_t Setup::open_files() {
   const std::size_t vocabulary = sharded->transformer().config().vocab_size;
   const auto rank = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
   const bool documents = options.sharding.plan.documents;
-  train_data = open_mixture(options.data, {cut.T, options.break_mode, options.end_of_document, documents}, options.mask);
+  if (options.end_of_document && *options.end_of_document >= vocabulary)
+    throw UserError(
+        format("--eos-token-id {} is no token of the model (its vocabulary is {}); give the token that ends documents",
+               *options.end_of_document, vocabulary));
+  train_data = open_mixture(options.data, {cut.T, options.break_mode, options.end_of_document, documents}, options.mask,
+                            text_tokens());
   std::uint32_t largest = 0;
   for (const Ingredient& each : train_data->ingredients())
     largest = std::max(largest, check_vocabulary(each.samples.tokens(), vocabulary, rank, ranks));
-  const DataPosition start{0, cut.T, train_data->tokens(), options.shuffle, options.seed, train_data->order()};
+  const DataPosition start{0,
+                           cut.T,
+                           train_data->tokens(),
+                           options.shuffle,
+                           options.seed,
+                           train_data->order(),
+                           checksum_of_texts(texts_, text_tokens())};
   std::string notice;
   const bool goes_on = origin.checkpoint && !options.reset_dataloader;
   progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;
@@ -261,7 +322,7 @@ std::uint32_t Setup::open_files() {
   check_schedule(schedule());
   const std::string valid = !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
   if (valid.empty()) return largest;
-  std::unique_ptr<Tokens> tokens = open_tokens(valid);
+  std::unique_ptr<Tokens> tokens = open_tokens(valid, Split::valid, text_tokens());
   check_vocabulary(*tokens, vocabulary, rank, ranks);
   valid_data.emplace(std::move(tokens), Cut{cut.T, BreakMode::none, options.end_of_document, documents},
                      options.valid_mask.empty() ? nullptr : open_tokens(options.valid_mask));

@@ -11,21 +11,25 @@
 
 #include "checkpoint/save_lock.hpp"
 #include "data/batch.hpp"
+#include "data/text_data.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "text/tokenizer.hpp"
+#include "text/tokenizer_files.hpp"
 #include "train/memory.hpp"
 #include "train/metrics.hpp"
 #include "train/options.hpp"
 #include "train/origin.hpp"
+#include "train/signals.hpp"
 #include "train/trace.hpp"
 
 namespace fsdp {
 
 struct Setup {
   /// Takes the save folder, finds where to begin, computes layout and plan, opens the data and says all that; in a dry run it
-  /// touches no file of others and opens no data. Collective over world, which must outlive it, as options must. Throws
-  /// CollectiveError.
-  Setup(const TrainOptions& options, Communicator& world);
+  /// touches no file of others and opens no data. Texts among the data become tokens here, which may take long: `watch`, if not
+  /// null, can stop that. Collective over world, which must outlive it, as options must. Throws CollectiveError, with the exit
+  /// code of a stopped run if it was asked to stop.
+  Setup(const TrainOptions& options, Communicator& world, SignalWatch* watch = nullptr);
   Setup(const Setup&) = delete;
 
   /// What a dry run prints, to stdout.
@@ -63,14 +67,18 @@ struct Setup {
   std::optional<Samples> valid_data;
   std::optional<TrainBatches> train_batches;  // none where all updates are done: then nobody needs the data
   std::optional<ValidBatches> valid_batches;
+  std::shared_ptr<const std::vector<TokenizerFile>> tokenizer_files;  // rank 0's: they go into checkpoints
   std::unique_ptr<Tokenizer> tokenizer;  // for samples of what the model says; null: there are none
   std::vector<TokenId> sample_prompt;
 
  private:
+  std::vector<TextSet> texts_;  // of the training data
   void start_device(DeviceKind kind);
   void look_at_machine();
   void note_arithmetic(const CheckpointHeader& before);
   std::uint32_t open_files();
+  std::filesystem::path text_tokens() const { return options.save.folder / "tokens"; }
+  void make_tokens_of_texts(SignalWatch* watch);
   void open_data();
   void open_tokenizer();
   std::optional<NodeTraffic> traffic_of_nodes();

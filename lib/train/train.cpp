@@ -192,7 +192,7 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
 int train(const TrainOptions& options, Communicator& world) {
   require_same_options(options, world);
   SignalWatch watch(options.save.folder, world.rank() == 0);
-  Setup setup(options, world);
+  Setup setup(options, world, &watch);
   if (options.dry_run) return setup.print_plan(), exit_code::done;
   if (setup.done()) return say_nothing_to_do(setup), exit_code::done;
   return with_flight_record(setup, [&](FlightLanes& flight) { return run_updates(setup, watch, flight); });

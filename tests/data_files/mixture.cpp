@@ -176,9 +176,10 @@ BOOST_AUTO_TEST_CASE(names_that_mean_nothing) {
   const auto a = data.path("a"), b = data.path("b");
   const auto error = [](const std::string& name) { return message_of([&] { open_mixture(name, {10}); }); };
   CHECK_CONTAINS(error(a + ":0.7," + b), "has weights for some of its data sets");
-  CHECK_CONTAINS(error(a + ":0," + b + ":1"), "is not above 0");
-  CHECK_CONTAINS(error(a + ":-1," + b + ":1"), "is not above 0");
-  CHECK_CONTAINS(error(a + ":nan," + b + ":1"), "is not above 0");
+  CHECK_CONTAINS(error(a + ":0," + b + ":1"), "is not between 0 and 1e9");
+  CHECK_CONTAINS(error(a + ":-1," + b + ":1"), "is not between 0 and 1e9");
+  CHECK_CONTAINS(error(a + ":2e9," + b + ":1"), "is not between 0 and 1e9");
+  CHECK_CONTAINS(error(a + ":nan," + b + ":1"), "is not between 0 and 1e9");
   CHECK_CONTAINS(error(a + ",," + b), "has an empty part");
   CHECK_CONTAINS(error(""), "has an empty part");
   CHECK_CONTAINS(error(data.path("x*")), "no file matches '");

@@ -29,6 +29,7 @@
 #include "data/questions.hpp"
 #include "data/samples.hpp"
 #include "data/token_writer.hpp"
+#include "data/tokenize_job.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "h5/h5.hpp"
@@ -669,6 +670,32 @@ Target make_tokenizer_model(const fs::path& folder) {
   return target;
 }
 
+/// Lines of JSON, as a text: all that can be read is UTF-8, and where bad lines are left out, nothing else is refused.
+Target make_json_lines(const fs::path& folder) {
+  Target target;
+  target.is_text = true;
+  target.corpus = {
+      "{\"text\": \"a b\"}\n{\"id\": 7, \"text\": \"\\u00e9 \\ud83d\\ude00 \\n\"}\n\n{\"text\": \"\"}",
+      "\xef\xbb\xbf{\"text\": \"\\ud83d \xff \\\\ud83d \\ude00\"}\r\n {\"x\": [1, {\"text\": 2}], \"text\": \"c\"}\n"};
+  const fs::path path = folder / "lines.jsonl";
+  target.accepts = [=](std::string_view bytes) {
+    write_file(path, bytes);
+    if (bytes.empty()) return false;
+    const auto read = [&](bool skip_invalid) {
+      TextSource text({path.string()});
+      JsonPieces pieces(text, 0, std::nullopt, "text", skip_invalid);
+      std::uint64_t end = 0;
+      for (TextPiece piece; pieces.next(piece); end = piece.end) {
+        require(valid_until(piece.text) == piece.text.size(), "text that is not UTF-8");
+        require(piece.end > end && piece.end <= bytes.size(), "a line that ends where it cannot");
+      }
+    };
+    read(true);
+    return !is_refused([&] { read(false); });
+  };
+  return target;
+}
+
 // --- what a killed run left ---
 
 using Files = std::map<std::string, std::string>;
@@ -836,6 +863,7 @@ constexpr NamedTarget named[] = {{"marker", make_marker},
                                  {"questions", make_questions},
                                  {"tokenizer_json", make_tokenizer_json},
                                  {"tokenizer_model", make_tokenizer_model},
+                                 {"json_lines", make_json_lines},
                                  {"journal", make_journal},
                                  {"journal_of_folder", make_journal_of_folder},
                                  {"lock", make_lock},

@@ -12,6 +12,8 @@
 #include "golden.hpp"
 #include "jobs/job.hpp"
 #include "nn/model_run.hpp"
+#include "support/files.hpp"
+#include "text/tokenizer.hpp"
 
 using namespace fsdp::test;
 
@@ -108,11 +110,22 @@ BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
   consolidate(folder, "checkpoints model.h5 --with-optimizer");
   write_logits(folder / "model", tokens_of("gpt2-tied"));
   train(folder, 2, "gpt2-tied", more + "104");
+  // From text, with a tokenizer of our own.
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "In the beginning, " + std::to_string(i) + " times, God cr\u00e9ated the heaven\n";
+  write_file(folder / "text.txt", text);
+  must(folder, split(FSDP_BIN "/fsdp-tokenize text.txt --train-bpe 300 --tokenizer own --out own.bin"));
+  must(folder, mpirun(2, "fsdp-train",
+                      split("text.txt --tokenizer own --arch llama-7b --decoder-layers 1 --decoder-embed-dim 32 "
+                            "--decoder-ffn-embed-dim 64 --decoder-attention-heads 4 --tokens-per-sample 32 --batch-size 2 "
+                            "--max-update 2 --save-dir saves-own")));
+  consolidate(folder, "saves-own spoken --format safetensors");
+  write_values(folder / "spoken" / "ids.bin", fsdp::open_tokenizer((folder / "own").string())->encode(text));
   const Outcome read =
       run(folder, {python(), script, FSDP_TEST_DATA "/../../docs/checkpoint-format.md", golden_folder("gpt2-tied").string()});
   BOOST_TEST(read.code == 0, read.output);
   for (const char* text : {"model: (23, 211) logits", "llama3-tied-cut: (23, 223) logits", "update 104: loss", "mistral: (",
-                           "qwen2: (", "qwen3: (", "opt: ("})
+                           "qwen2: (", "qwen3: (", "opt: (", "spoken: "})
     BOOST_TEST(read.says(text), read.output);
   BOOST_TEST_MESSAGE(read.output);
 }

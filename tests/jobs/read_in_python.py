@@ -53,6 +53,14 @@ for folder in sorted(path.parent for path in pathlib.Path().glob("*/logits.bin")
     print(f"{folder}: {tuple(ours.shape)} logits of at most {ours.abs().max():.3g}, apart at most {apart:.2g}")
     assert apart < 1e-4
 
+# A tokenizer of ours, in a consolidated folder: transformers finds it, and gives our ids.
+for folder in sorted(path.parent for path in pathlib.Path().glob("*/ids.bin")):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = numpy.fromfile(folder / "ids.bin", dtype=numpy.int32).tolist()
+    assert tokenizer(open("text.txt").read())["input_ids"] == ids
+    assert tokenizer.eos_token_id == transformers.AutoConfig.from_pretrained(folder).eos_token_id == 0
+    print(f"{folder}: {len(ids)} ids")
+
 # The snippets of the document, one after another.
 snippets = re.findall(r"^```python\n(.*?)^```$", pathlib.Path(sys.argv[1]).read_text(), re.DOTALL | re.MULTILINE)
 names = {}

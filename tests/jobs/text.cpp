@@ -21,7 +21,149 @@ Outcome tool(const fs::path& folder, const std::string& line) {
   return run(folder, words);
 }
 
+Outcome train(const fs::path& folder, int ranks, const std::string& data_and_more) {
+  return run(folder,
+             mpirun(ranks, "fsdp-train",
+                    split(data_and_more + " --arch llama-7b --decoder-layers 1 --decoder-embed-dim 32 "
+                                          "--decoder-ffn-embed-dim 64 --decoder-attention-heads 4 --tokens-per-sample 32 "
+                                          "--total-batch-size 12 --lr 3e-3 --threads 1")));
+}
+
+std::string sentences(int n) {
+  std::string text;
+  for (int i = 0; i < n; ++i)
+    text += "In the beginning, for the " + std::to_string(i) + "th time, God cr\u00e9ated the heaven and the earth.\n";
+  return text;
+}
+
 }  // namespace
+
+BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
+  const auto folder = fresh_folder();
+  write_file(folder / "text.txt", sentences(300));
+  write_file(folder / "valid.jsonl", "{\"text\": \"In the beginning\"}\n{\"text\": \"the heaven and the earth\"}\n");
+  fs::create_directory(folder / "own");
+  fs::copy(tokenizers + "smollm2.json", folder / "own" / "tokenizer.json");
+  write_file(folder / "own" / "tokenizer_config.json", R"({"eos_token": "<|im_start|>"})");
+  const std::string command = "text.txt --valid valid.jsonl --tokenizer own --save-dir saves --log-file m.jsonl --max-update ";
+  const Outcome first = train(folder, 2, command + "6 --batch-size 6");
+  BOOST_TEST_REQUIRE(first.code == 0, first.output);
+  BOOST_TEST(first.says("text: tokenizing "), first.output);
+  BOOST_TEST(first.times_said("text: 'text.txt' has ") == 1u, first.output);
+
+  // The tokens are those of fsdp-tokenize, made once; 3 ranks go on where 2 have stopped, as 2 would have.
+  BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize text.txt --tokenizer own --out tokens.bin").code == 0);
+  fs::copy(folder / "saves", folder / "saves-2", fs::copy_options::recursive);
+  const Outcome second = train(folder, 3, command + "12 --batch-size 4");
+  BOOST_TEST_REQUIRE(second.code == 0, second.output);
+  BOOST_TEST(second.says("made before"), second.output);
+  BOOST_TEST(!second.says("text: tokenizing "), second.output);
+  BOOST_TEST(!second.says("read from the start"), second.output);
+  const Outcome by_tokens =
+      train(folder, 2, "tokens.bin --tokenizer own --save-dir saves-2 --log-file t.jsonl --max-update 12 --batch-size 6");
+  BOOST_TEST_REQUIRE(by_tokens.code == 0, by_tokens.output);
+  BOOST_TEST(!by_tokens.says("read from the start"), by_tokens.output);
+  const auto of_text = metrics(folder / "m.jsonl", "train"), of_tokens = metrics(folder / "t.jsonl", "train");
+  BOOST_TEST_REQUIRE(!of_text.empty());
+  BOOST_TEST_REQUIRE(!of_tokens.empty());
+  BOOST_TEST(of_text.back()["loss"].get<double>() == of_tokens.back()["loss"].get<double>(),
+             boost::test_tools::tolerance(1e-5));
+  const auto valid = metrics(folder / "m.jsonl", "valid");
+  const auto own = fsdp::open_tokenizer((folder / "own").string());
+  const std::size_t documents = own->encode("In the beginning").size() + own->encode("the heaven and the earth").size();
+  BOOST_TEST(valid.back()["tokens"].get<std::size_t>() == documents + 2 - 1);  // an end behind each
+
+  // Its tokenizer lies in each step, goes into a consolidated folder, and is found there.
+  const fs::path step = folder / "saves" / "step-00000012";
+  BOOST_TEST(read_file(step / "tokenizer.json") == read_file(folder / "own" / "tokenizer.json"));
+  fs::remove_all(folder / "own");
+  BOOST_TEST_REQUIRE(tool(folder, "fsdp-consolidate saves out --format safetensors").code == 0);
+  BOOST_TEST(json::parse(read_file(folder / "out" / "config.json"))["eos_token_id"] == own->find("<|im_start|>").value());
+  const Outcome spoken = tool(folder, "fsdp-generate out --prompt In --temperature 0 --max-new-tokens 20");
+  BOOST_TEST_REQUIRE(spoken.code == 0, spoken.output);
+  BOOST_TEST(spoken.output.starts_with("In"), spoken.output);
+  BOOST_TEST(tool(folder, "fsdp-generate saves --prompt In --temperature 0 --max-new-tokens 20").output == spoken.output);
+  const auto loss_on = [&](int ranks, const std::string& what) {
+    const Outcome outcome = run(folder, mpirun(ranks, "fsdp-evaluate", split(what + " --json --tokens-per-sample 32")));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return json::parse(outcome.output.substr(outcome.output.find('{')))["loss"].get<double>();
+  };
+  BOOST_TEST(loss_on(2, "saves text.txt") == loss_on(2, "out tokens.bin"));
+
+  // A run that goes on needs no --tokenizer: the checkpoint has it. Another text is noticed, also of the same length.
+  std::string other = sentences(300);
+  other[other.size() - 3] = 'z';
+  write_file(folder / "text.txt", other);
+  const Outcome changed = train(folder, 2, "text.txt --save-dir saves --max-update 13 --batch-size 6");
+  BOOST_TEST_REQUIRE(changed.code == 0, changed.output);
+  BOOST_TEST(changed.says("anew, as the text, its tokenizer or what is read of it has changed"), changed.output);
+  BOOST_TEST(changed.says("read from the start"), changed.output);
+}
+
+BOOST_AUTO_TEST_CASE(a_run_that_is_stopped_while_it_tokenizes_goes_on) {
+  const auto folder = fresh_folder();
+  write_file(folder / "text.txt", sentences(50'000));  // 4 MB
+  const std::string tokenizer = " --tokenizer " + tokenizers + "smollm2.json";
+  fs::create_directory(folder / "saves");
+  write_file(folder / "saves" / "stop", "");
+  const std::string command = "text.txt --save-dir saves --max-update 1 --collective-timeout 2s --batch-size ";
+  const Outcome stopped = train(folder, 2, command + "6" + tokenizer);
+  BOOST_TEST(stopped.code == 75, stopped.output);
+  BOOST_TEST(stopped.times_said("stopped on request after ") == 1u, stopped.output);
+  BOOST_TEST(!fs::exists(folder / "saves" / "stop"));
+  const Outcome done = train(folder, 3, command + "4" + tokenizer);
+  BOOST_TEST_REQUIRE(done.code == 0, done.output);
+  BOOST_TEST(done.says("going on after "), done.output);
+  BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize text.txt --format megatron --out whole" + tokenizer).code == 0);
+  for (const auto& entry : fs::directory_iterator(folder / "saves" / "tokens")) {
+    const std::string extension = entry.path().extension();
+    if (extension == ".json") continue;
+    const bool same = read_file(entry.path()) == read_file(folder / ("whole" + extension));
+    BOOST_TEST(same, entry.path());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
+  const auto folder = fresh_folder();
+  const auto refusal = [&](const std::string& data) {
+    const Outcome outcome = train(folder, 2, data + " --max-update 1 --batch-size 6");
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    BOOST_TEST(!fs::exists(folder / "checkpoints" / "step-00000001"));
+    return outcome.output;
+  };
+  const auto check = [&](const std::string& data, const std::string& says) {
+    const std::string output = refusal(data);
+    BOOST_TEST(output.find(says) != std::string::npos, output);
+  };
+  write_file(folder / "text.txt", sentences(50));
+  write_file(folder / "binary", std::string("\x01\x02\0\xff", 4) + sentences(3));
+  check("binary", "'binary' is not a token file that can be used");
+  write_file(folder / "late", sentences(20) + std::string(1, '\0') + sentences(20));
+  check("late", "'late' is no text (it has a byte of 0 at byte ");
+  write_file(folder / "utf16", std::string("\xff\xfe"
+                                           "a\0b\0",
+                                           6));
+  check("utf16", "'utf16' is text in UTF-16");
+  write_file(folder / "empty.txt", "");
+  check("empty.txt", "it is empty");
+  check("text.txt --tokenizer nowhere", "there is no tokenizer 'nowhere'");
+  check("text.txt --tokenizer " + tokenizers + "smollm2.json --vocab-size 300", "it is that of another model");
+  write_file(folder / "bad.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n");
+  check("bad.jsonl", "line 2 of 'bad.jsonl' cannot be used (it has no \"text\")");
+  write_file(folder / "blank.jsonl", "\n\n");
+  check("blank.jsonl", "has no tokens");
+  fs::create_directory(folder / "both");
+  write_file(folder / "both" / "a.jsonl", "{\"text\": \"a\"}\n");
+  write_file(folder / "both" / "b.txt", "b");
+  check("both", "some files of 'both' are named *.jsonl and some are not");
+  // Side by side with tokens, in a mixture: the default are bytes, and so is the vocabulary.
+  BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize text.txt --out tokens.bin").code == 0);
+  const Outcome mixed = train(folder, 2, "text.txt:0.5,tokens.bin:0.5 --max-update 2 --batch-size 6");
+  BOOST_TEST(mixed.code == 0, mixed.output);
+  const Outcome planned = train(folder, 1, "text.txt --dry-run --batch-size 12 --save-dir planned");
+  BOOST_TEST(planned.code == 0, planned.output);
+  BOOST_TEST(!fs::exists(folder / "planned"));
+}
 
 BOOST_AUTO_TEST_CASE(a_model_learns_the_tokens_of_a_tokenizer_and_speaks_with_it) {
   const auto folder = fresh_folder();

@@ -141,7 +141,7 @@ BOOST_AUTO_TEST_CASE(a_killed_run_goes_on) {
     BOOST_TEST_REQUIRE(once.code == 0, once.output);
     std::size_t killed = 0, gone_on = 0;
     Outcome last;
-    for (int delay_ms = 40; killed < 40; delay_ms += 20) {
+    for (int delay_ms = 40; killed < 40; delay_ms += 20 + delay_ms / 10) {
       last = tokenize(folder, command + " --out t.bin --valid-out tv.bin", [&](pid_t pid) {
         std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
         kill(pid, SIGKILL);

@@ -92,6 +92,21 @@ void check_parts(const Tokenizer& tokenizer, const std::string& text, std::size_
   BOOST_TEST(ids.size() == whole.size());
 }
 
+/// DeepSeek's pre-tokenizer: digits and letters of scripts without spaces first.
+nlohmann::json deepseek(const char* letters) {
+  nlohmann::json steps = nlohmann::json::array();
+  for (const char* expression :
+       {R"(\p{N}{1,3})", letters,
+        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+        "?[\\p{P}\\p{S}]+[\r\n]*|"
+        "\\s*[\r\n]+|\\s+(?!\\S)|\\s+"})
+    steps.push_back({{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", "Isolated"}, {"invert", false}});
+  steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
+  return {{"type", "Sequence"}, {"pretokenizers", steps}};
+}
+
+constexpr const char* chinese_and_kana = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(parts_have_the_tokens_of_the_whole) {
@@ -99,6 +114,11 @@ BOOST_AUTO_TEST_CASE(parts_have_the_tokens_of_the_whole) {
   const nlohmann::json expected = read_json_file(data / "expected.json");
   for (const auto& [name, of_it] : expected["tokenizers"].items()) names.push_back((data / (name + ".json")).string());
   BOOST_TEST(names.size() == 16u);
+  const TemporaryFolder folder;
+  nlohmann::json as_deepseek = read_json_file(data / "llama3.json");
+  as_deepseek["pre_tokenizer"] = deepseek(chinese_and_kana);
+  write_file(folder / "deepseek.json", as_deepseek.dump());
+  names.push_back((folder / "deepseek.json").string());
   const std::string sample = read_file(data / "sample.txt");
   for (const std::string& name : names) {
     BOOST_TEST_CONTEXT(name) {
@@ -109,6 +129,14 @@ BOOST_AUTO_TEST_CASE(parts_have_the_tokens_of_the_whole) {
         check_parts(*tokenizer, random_text(random, sample), 1 + random() % 200, random, parts);
       check_parts(*tokenizer, sample, 30, random, parts);
       BOOST_TEST(parts.count > 1500u);  // it does cut
+      // Without spaces: where lines end with signs.
+      std::string chinese;
+      constexpr std::string_view lines[] = {"\u5929\u5730\u7384\u9ec4\u3002\n", "\u5b87\u5b99\uff01\n\n", "\u6d2a\u8352a!\n",
+                                            "\u201c\u65e5\u6708\u201d\uff1f\n", "\u76c8\u66437\u3002\r\n"};
+      for (int i = 0; i < 3000; ++i) chinese += lines[random() % std::size(lines)];
+      const std::size_t before = parts.count;
+      if (tokenizer->cuts().behind_line_end) check_parts(*tokenizer, chinese, 30, random, parts);
+      if (tokenizer->cuts().behind_line_end) BOOST_TEST(parts.count > before + 400);
       // SentencePiece adds up scores in single precision from the beginning of the text on: which of two ways to write a word
       // that are equally good wins depends on where it stands.
       BOOST_TEST(parts.texts_with_other_tokens <= (name.ends_with("unigram.model") ? 10u : 0u));
@@ -135,6 +163,8 @@ BOOST_AUTO_TEST_CASE(where_nothing_is_known_nothing_is_cut) {
   BOOST_TEST(!with("pre_tokenizer", split(R"( ?\p{L}+|\s+)", "MergedWithPrevious")).at_space);
   BOOST_TEST(!with("normalizer", {{"type", "Replace"}, {"pattern", {{"String", "a "}}}, {"content", "b"}}).at_space);
   BOOST_TEST(!with("added_tokens", {{{"id", 0}, {"content", "in the"}, {"special", true}}}).at_space);
+  BOOST_TEST(with("pre_tokenizer", deepseek(chinese_and_kana)).behind_line_end);
+  BOOST_TEST(!with("pre_tokenizer", deepseek(R"([a-z ]+)")).at_space);
   const CutRules none;
   BOOST_TEST(last_cut("a b", 0, none) == 0u);
   BOOST_TEST(last_cut("a b c", 0, with("normalizer", nullptr)) == 3u);
@@ -142,4 +172,10 @@ BOOST_AUTO_TEST_CASE(where_nothing_is_known_nothing_is_cut) {
   BOOST_TEST(last_cut("a b c", 3, with("normalizer", nullptr)) == 0u);
   BOOST_TEST(last_cut("\u4e2d\n", 0, with("normalizer", nullptr)) == 3u);
   BOOST_TEST(last_cut("\u3002\n", 0, with("normalizer", nullptr)) == 0u);
+  // A line of Chinese ends with a sign; behind it another one may begin.
+  BOOST_TEST(last_cut("\u3002\n\u4e2d", 0, with("normalizer", nullptr)) == 4u);
+  for (const char* text :
+       {"\u3002\n\n\u4e2d", "\u3002 \n\u4e2d", "\u3002\n\u3002", "\u3002\n 4", "\u3002\n\xe4\xb8", "\n\u4e2d"})
+    BOOST_TEST(last_cut(text, 0, with("normalizer", nullptr)) == 0u, text);
+  BOOST_TEST(last_cut("\u3002\n\u4e2d", 0, with("normalizer", {{"type", "NFC"}})) == 0u);
 }

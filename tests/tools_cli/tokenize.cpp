@@ -165,14 +165,57 @@ BOOST_AUTO_TEST_CASE(lines_that_are_no_json) {
     write_file(folder / "a.jsonl", good + bad + "\n");
     return error(at + "/a.jsonl");
   };
-  CHECK_CONTAINS(line("nonsense"), "the line at byte 14 of '" + at + "/a.jsonl' cannot be used (it is not JSON: ");
+  CHECK_CONTAINS(line("nonsense"), "line 2 of '" + at + "/a.jsonl' cannot be used (it is not JSON: ");
   CHECK_CONTAINS(line(R"({"text": "a"} x)"), "(it is not JSON: ");
   CHECK_CONTAINS(line(R"(["a"])"), "(it is no object)");
-  CHECK_CONTAINS(line(R"({"txet": "a"})"),
-                 "(it has no \"text\"); correct it, or name the field that has the text by --json-field");
+  CHECK_CONTAINS(
+      line(R"({"txet": "a"})"),
+      "(it has no \"text\"); correct it, name the field that has the text by --json-field, or leave such lines out by "
+      "--skip-invalid");
   CHECK_CONTAINS(line(R"({"text": 7})"), "(its \"text\" is no text)");
-  CHECK_CONTAINS(line("{\"text\": \"\xff\"}"), "(it is not JSON: ");
+  write_file(folder / "a.jsonl", "\n \r\n");
+  CHECK_CONTAINS(error(at + "/a.jsonl"), "the text has no tokens");
   write_file(folder / "b.txt", "plain");
   CHECK_CONTAINS(error(at + "/a.jsonl " + at + "/b.txt"), "some of the texts are named *.jsonl and some are not");
   CHECK_CONTAINS(error(at + "/b.txt --format hdf5 --shard-size 5"), "--shard-size does not go with this --format");
+}
+
+BOOST_AUTO_TEST_CASE(lines_that_are_nearly_json) {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string(), said = at + "/said";
+  const auto make = [&](const std::string& text, const std::string& more) {
+    write_file(folder / "a.jsonl", text);
+    BOOST_TEST_REQUIRE(
+        std::system((FSDP_TOKENIZE " " + at + "/a.jsonl --out " + at + "/t.bin " + more + " > " + said + " 2>&1").c_str()) ==
+        0);
+    return text_of(folder / "t.bin");
+  };
+  // A byte order mark, what is no UTF-8, and halves of surrogate pairs beside a whole one.
+  BOOST_TEST(make("\xef\xbb\xbf{\"text\": \"a\"}\n{\"text\": \"b\xff\"}\n", "") == "ab\ufffd");
+  CHECK_CONTAINS(read_file(folder / "said"), "not UTF-8 throughout (1 times");
+  BOOST_TEST(make(R"({"text": "\ud83dx\ude00 \ud83d\ude00 \\ud83d"})", "") == "\ufffdx\ufffd \U0001f600 \\ud83d");
+  BOOST_TEST(make("{\"text\": \"a\"}\nno\n{\"text\": \"b\"}\n[]\n", "--skip-invalid") == "ab");
+  CHECK_CONTAINS(read_file(folder / "said"), "2 lines were left out");
+}
+
+BOOST_AUTO_TEST_CASE(a_closed_standard_input_is_no_file_of_ours) {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string();
+  BOOST_TEST(std::system((FSDP_TOKENIZE " - --out " + at + "/t.bin <&- > " + at + "/said 2>&1").c_str()) == 2 << 8);
+  CHECK_CONTAINS(read_file(folder / "said"), "cannot read '-'");
+  BOOST_TEST(!std::filesystem::exists(folder / "t.bin"));
+}
+
+BOOST_AUTO_TEST_CASE(names_that_clash_and_files_of_earlier_runs) {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string(), said = at + "/said";
+  write_file(folder / "a", std::string(100, 'x'));
+  const auto code = [&](const std::string& more) {
+    return std::system((FSDP_TOKENIZE " " + at + "/a " + more + " > " + said + " 2>&1").c_str()) >> 8;
+  };
+  BOOST_TEST(code("--format megatron --out " + at + "/o.bin --valid-out " + at + "/o.idx") == 2);
+  CHECK_CONTAINS(read_file(said), "--out and --valid-out are the same file");
+  BOOST_TEST(code("--shard-size 30 --out " + at + "/t.bin") == 0);
+  BOOST_TEST(code("--shard-size 60 --out " + at + "/t.bin") == 0);
+  CHECK_CONTAINS(read_file(said), "t_000003.bin, " + at + "/t_000004.bin: a pattern for these files would read it, too");
 }

@@ -12,10 +12,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.hpp"
 #include "base/timer.hpp"
+#include "data/text_source.hpp"
 #include "data/token_writer.hpp"
 #include "files/json_lines.hpp"
-#include "fsdp-tokenize/text_source.hpp"
 #include "text/chat_template.hpp"
 #include "text/parallel_encoder.hpp"
 #include "text/text_cuts.hpp"
@@ -55,22 +56,26 @@ class PlainPieces : public Pieces {
 /// Reads the conversation in a line of JSON, or says why there is none.
 using ConversationReader = std::function<ChatText(std::string_view line, std::string& problem)>;
 
-/// Lines of JSON: the text of a field in each is a document, and a piece. Empty lines are left out.
+/// Lines of JSON: the text of a field in each is a document, and a piece. Empty lines are left out. What is no UTF-8, or half
+/// of a surrogate pair, counts as U+FFFD.
 class JsonPieces : public Pieces {
  public:
   /// Of the part [begin, end), which begins and ends between lines. With `conversations` each line is one of these instead.
+  /// `skip_invalid`: lines without a text are left out, too.
   JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
-             ConversationReader conversations = nullptr);
-  /// Throws UserError for a line without a text.
+             ConversationReader conversations = nullptr, bool skip_invalid = false);
+  /// Throws UserError for a line without a text, unless those are left out.
   bool next(TextPiece& piece) override;
 
  private:
   bool next_line();
+  std::optional<std::string> text_of_line(std::string_view line, std::size_t& replaced);
 
   TextSource& text_;
   std::optional<std::uint64_t> end_;
   JsonLineReader reader_;
   ConversationReader conversations_;
+  bool skip_invalid_;
   std::string buffer_, problem_;
   std::size_t line_begin_ = 0, line_end_ = 0, searched_ = 0;  // in the buffer
   std::uint64_t at_;                                          // where the buffer begins in the text
@@ -90,6 +95,8 @@ class JobNotes {
   void compare_tokenizer(const std::filesystem::path& file);
   /// Another reason for that. Says it.
   void start_anew(const std::string& why);
+  /// Whether a killed job can be gone on with.
+  bool are_kept() const { return interval_s_ > 0; }
   bool due() const { return interval_s_ > 0 && timer_.seconds() >= interval_s_; }
   void write(const nlohmann::json& progress);
   void remove();
@@ -115,7 +122,15 @@ struct JobOutput {
   std::string json_field = {};                    // of texts that are lines of JSON; else empty
   ConversationReader conversations = nullptr;     // lines of JSON are conversations: then masks are written, too
   std::size_t threads = 1;
-  bool note_at_once = false;  // before anything is tokenized: going on needs it from then on
+  bool note_at_once = false;        // before anything is tokenized: going on needs it from then on
+  bool skip_invalid = false;        // leave out lines of JSON without a text
+  bool is_text = false;             // bytes of 0 are refused: a file that has them was taken for text and is none
+  std::function<bool()> stop = {};  // asked between pieces
+};
+
+/// Somebody has asked the job to stop, and what is done is noted.
+struct TokenizingStopped : RunError {
+  using RunError::RunError;
 };
 
 struct TokenizeResult {
@@ -130,14 +145,16 @@ class TokenizeJob {
   /// From `tail` on the text is held out. The references must outlive this.
   TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,
               const JobOutput& output);
+  /// Throws UserError for texts without a token, RunError if the disk fails or is full, and TokenizingStopped.
   TokenizeResult run();
 
  private:
+  TokenizeResult run_parts();
   void open_writers();
   std::unique_ptr<Pieces> open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end);
   void run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t begin, std::optional<std::uint64_t> end);
   void save();
-  void warn_of_replacements() const;
+  void warn_of_text() const;
 
   const Tokenizer& tokenizer_;
   TextSource& text_;
@@ -148,6 +165,7 @@ class TokenizeJob {
   std::uint64_t at_ = 0;                                                  // all before it is tokenized and with the writers
   std::uint64_t tokens_ = 0;
   std::uint64_t replaced_ = 0, first_replaced_ = 0;
+  std::uint64_t skipped_ = 0, first_skipped_ = 0;  // lines of JSON
 };
 
 }  // namespace fsdp

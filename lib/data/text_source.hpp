@@ -37,6 +37,9 @@ class TextSource {
   bool begins_at(std::uint64_t offset) const;
   /// "byte 17 of 'a.txt'"; of streams the first name's.
   std::string place(std::uint64_t offset) const;
+  /// "line 3 of 'a.txt'", which it counts; of streams "the line at byte 17 of '-'".
+  std::string place_of_line(std::uint64_t offset) const;
+  std::string name_at(std::uint64_t offset) const;
   /// Names, sizes and times of last writing: what tells whether these are the same texts as another time.
   nlohmann::ordered_json identity() const;
 
@@ -47,6 +50,7 @@ class TextSource {
 
  private:
   struct Text;
+  const Text& text_at(std::uint64_t& offset) const;
   std::vector<Text> texts_;
   std::size_t present_ = 0;
   std::uint64_t at_ = 0;  // in the present text

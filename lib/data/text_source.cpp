@@ -1,4 +1,4 @@
-#include "fsdp-tokenize/text_source.hpp"
+#include "data/text_source.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/checksum.hpp"
 #include "files/output_file.hpp"
 
 namespace fsdp {
@@ -128,14 +129,31 @@ bool TextSource::begins_at(std::uint64_t offset) const {
   return false;
 }
 
-std::string TextSource::place(std::uint64_t offset) const {
+/// `offset` becomes one in it.
+const TextSource::Text& TextSource::text_at(std::uint64_t& offset) const {
   const Text* found = &texts_.front();
   for (const Text& text : texts_) {
     found = &text;
     if (!text.file || offset < text.size()) break;
     offset -= text.size();
   }
-  return format("byte {} of '{}'", offset, found->name);
+  return *found;
+}
+
+std::string TextSource::name_at(std::uint64_t offset) const { return text_at(offset).name; }
+
+std::string TextSource::place(std::uint64_t offset) const {
+  const Text& text = text_at(offset);
+  return format("byte {} of '{}'", offset, text.name);
+}
+
+std::string TextSource::place_of_line(std::uint64_t offset) const {
+  const Text& text = text_at(offset);
+  if (!text.file) return format("the line at byte {} of '{}'", offset, text.name);
+  std::uint64_t line = 1;
+  each_piece(*text.file, 0, offset,
+             [&](const char* piece, std::size_t bytes) { line += std::count(piece, piece + bytes, '\n'); });
+  return format("line {} of '{}'", line, text.name);
 }
 
 nlohmann::ordered_json TextSource::identity() const {

@@ -1,4 +1,4 @@
-#include "fsdp-tokenize/job.hpp"
+#include "data/tokenize_job.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +12,9 @@
 #include "base/progress.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
+#include "files/json_lines.hpp"
 #include "files/output_file.hpp"
+#include "text/utf8.hpp"
 
 namespace fsdp {
 
@@ -69,8 +71,13 @@ bool PlainPieces::next(TextPiece& piece) {
 }
 
 JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
-                       ConversationReader conversations)
-    : text_(text), end_(end), reader_(field), conversations_(std::move(conversations)), at_(begin) {
+                       ConversationReader conversations, bool skip_invalid)
+    : text_(text),
+      end_(end),
+      reader_(field),
+      conversations_(std::move(conversations)),
+      skip_invalid_(skip_invalid),
+      at_(begin) {
   if (text.is_of_files()) text_.seek(begin);
 }
 
@@ -107,32 +114,63 @@ bool JsonPieces::next_line() {
   }
 }
 
+/// Nothing if there is none: then `problem_` says why.
+std::optional<std::string> JsonPieces::text_of_line(std::string_view line, std::size_t& replaced) {
+  std::string_view text = reader_.read(line, problem_);
+  if (problem_.empty()) return std::string(text);
+  const std::string first_problem = problem_;
+  const std::string mended = with_replaced_surrogates(with_replacements(line, &replaced), &replaced);
+  if (replaced > 0) text = reader_.read(mended, problem_);
+  if (problem_.empty()) return std::string(text);
+  problem_ = first_problem;
+  return std::nullopt;
+}
+
 bool JsonPieces::next(TextPiece& piece) {
+  piece.skipped = 0;
   while (next_line()) {
-    const std::string_view line = std::string_view(buffer_).substr(line_begin_, line_end_ - line_begin_);
+    std::string_view line = std::string_view(buffer_).substr(line_begin_, line_end_ - line_begin_);
+    if (constexpr std::string_view byte_order_mark = "\xef\xbb\xbf"; line.starts_with(byte_order_mark))
+      line.remove_prefix(byte_order_mark.size());
     if (line.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
+    const std::uint64_t begin = at_ + line_begin_;
+    piece.replaced = 0;
+    std::optional<std::string> text;
     if (conversations_) {
+      problem_.clear();
       ChatText chat = conversations_(line, problem_);
-      piece.text = std::move(chat.text);
+      if (problem_.empty()) text = std::move(chat.text);
       piece.is_conversation = true;
       piece.answers = std::move(chat.answers);
       piece.ends_open = chat.ends_open;
-      if (!problem_.empty())
-        throw UserError(format("the line at {} is no conversation ({}); correct it, or leave it out",
-                               text_.place(at_ + line_begin_), problem_));
     } else {
-      piece.text = reader_.read(line, problem_);
+      text = text_of_line(line, piece.replaced);
     }
-    if (!problem_.empty())
+    if (!text && skip_invalid_) {
+      if (piece.skipped++ == 0) piece.first_skipped = begin;
+      continue;
+    }
+    if (!text && conversations_)
+      throw UserError(format("{} is no conversation ({}); correct it, or leave such lines out by `skipping of lines`",
+                             text_.place_of_line(begin), problem_));
+    if (!text)
       throw UserError(
-          format("the line at {} cannot be used ({}); correct it, or name the field that has the text by --json-field",
-                 text_.place(at_ + line_begin_), problem_));
+          format("{} cannot be used ({}); correct it, name the field that has the text by `field of JSON`, or leave "
+                 "such lines out by `skipping of lines`",
+                 text_.place_of_line(begin), problem_));
+    piece.text = std::move(*text);
     piece.cut = 0;
     piece.end = at_ + line_end_;
     piece.ends_document = true;
     return true;
   }
-  return false;
+  if (piece.skipped == 0) return false;
+  piece.text.clear();  // so that the last lines count
+  piece.cut = 0;
+  piece.replaced = 0;
+  piece.end = at_ + line_end_;
+  piece.ends_document = false;
+  return true;
 }
 
 JobNotes::JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s)
@@ -200,6 +238,8 @@ void TokenizeJob::open_writers() {
       tokens_ = found.at("tokens").get<std::uint64_t>();
       replaced_ = found.at("replaced").get<std::uint64_t>();
       first_replaced_ = found.at("first_replaced").get<std::uint64_t>();
+      skipped_ = found.at("skipped").get<std::uint64_t>();
+      first_skipped_ = found.at("first_skipped").get<std::uint64_t>();
       train_ = open(output_.out, "train");
       if (tail_) valid_ = open(output_.valid_out, "valid");
       fmt::print(stderr, "going on after {} of {}, {} tokens\n", format_bytes(static_cast<double>(at_)),
@@ -210,7 +250,7 @@ void TokenizeJob::open_writers() {
     } catch (const nlohmann::json::exception&) {
       notes_.start_anew("what is noted there is damaged");
     }
-    at_ = tokens_ = replaced_ = first_replaced_ = 0;
+    at_ = tokens_ = replaced_ = first_replaced_ = skipped_ = first_skipped_ = 0;
     for (auto* const writer : {&train_, &valid_, &train_mask_, &valid_mask_}) writer->reset();
   }
   train_ = open(output_.out, "train");
@@ -220,22 +260,44 @@ void TokenizeJob::open_writers() {
 }
 
 TokenizeResult TokenizeJob::run() {
+  try {
+    return run_parts();
+  } catch (const CallError& error) {
+    throw RunError(format("{} could not be written ({}); free some space or see to the disk, and give the same command again{}",
+                          output_.out.string(), error.what(),
+                          notes_.are_kept() ? ", which goes on after what is safe on the disk" : ""));
+  }
+}
+
+TokenizeResult TokenizeJob::run_parts() {
   open_writers();
-  if (!tail_ || at_ < *tail_) run_part(*train_, train_mask_.get(), 0, tail_);
-  if (tail_) run_part(*valid_, valid_mask_.get(), *tail_, std::nullopt);
+  const auto require_tokens = [&](std::uint64_t before, const char* what) {
+    if (tokens_ == before)
+      throw UserError(format("{} has no tokens (it is empty, or has empty lines and documents alone); use more text", what));
+  };
+  if (!tail_ || at_ < *tail_) {
+    run_part(*train_, train_mask_.get(), 0, tail_);
+    require_tokens(0, tail_ ? "the text without its held-out part" : "the text");
+  }
+  if (tail_) {
+    const bool is_begun = at_ > *tail_;
+    const std::uint64_t before = tokens_;
+    run_part(*valid_, valid_mask_.get(), *tail_, std::nullopt);
+    if (!is_begun) require_tokens(before, "the held-out part of the text");
+  }
   TokenizeResult done;
   if (train_mask_) done.train_mask = train_mask_->finish();
   if (valid_mask_) done.valid_mask = valid_mask_->finish();
   done.train = train_->finish();
   if (valid_) done.valid = valid_->finish();
   notes_.remove();
-  warn_of_replacements();
+  warn_of_text();
   return done;
 }
 
 std::unique_ptr<Pieces> TokenizeJob::open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end) {
   if (!output_.json_field.empty() || output_.conversations)
-    return std::make_unique<JsonPieces>(text_, from, end, output_.json_field, output_.conversations);
+    return std::make_unique<JsonPieces>(text_, from, end, output_.json_field, output_.conversations, output_.skip_invalid);
   return std::make_unique<PlainPieces>(text_, from, end, tokenizer_.cuts(), output_.end_of_text.has_value(), behind_cut);
 }
 
@@ -255,6 +317,8 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t
   ParallelEncoder encoder(tokenizer_, output_.threads, [&](EncodedPiece piece) {
     if (piece.replaced > 0 && replaced_ == 0) first_replaced_ = at_ + piece.first_replaced;
     replaced_ += piece.replaced;
+    if (piece.skipped > 0 && skipped_ == 0) first_skipped_ = piece.first_skipped;
+    skipped_ += piece.skipped;
     if (piece.ends_document && output_.end_of_text) {
       piece.ids.push_back(*output_.end_of_text);
       piece.mask.push_back(piece.ends_open ? 1 : 0);
@@ -272,14 +336,32 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t
   const std::unique_ptr<Pieces> pieces = open_pieces(from, behind_cut, end);
   show(static_cast<double>(from));
   TextPiece piece;
-  while (pieces->next(piece)) encoder.add(std::move(piece));
+  while (pieces->next(piece)) {
+    if (output_.is_text)
+      if (const std::size_t zero = piece.text.find('\0', piece.cut); zero != std::string::npos && output_.json_field.empty())
+        throw UserError(
+            format("'{}' is no text (it has a byte of 0 at {}); give text in UTF-8, or a token file, as "
+                   "fsdp-tokenize makes of any bytes",
+                   text_.name_at(piece.end - 1), text_.place(piece.end - (piece.text.size() - zero))));
+    encoder.add(std::move(piece));
+    if (!output_.stop || !output_.stop()) continue;
+    encoder.finish();
+    if (notes_.are_kept()) save();
+    throw TokenizingStopped(format("stopped on request after {} of {} of text; the same command goes on from there",
+                                   format_bytes(static_cast<double>(at_)), format_bytes(static_cast<double>(text_.size()))));
+  }
   encoder.finish();
   bar.clear();
   if (!documents) writer.end_document();
 }
 
 void TokenizeJob::save() {
-  nlohmann::json progress = {{"at", at_}, {"tokens", tokens_}, {"replaced", replaced_}, {"first_replaced", first_replaced_}};
+  nlohmann::json progress = {{"at", at_},
+                             {"tokens", tokens_},
+                             {"replaced", replaced_},
+                             {"first_replaced", first_replaced_},
+                             {"skipped", skipped_},
+                             {"first_skipped", first_skipped_}};
   progress["train"] = train_->save();
   progress["valid"] = valid_ ? valid_->save() : nlohmann::json();
   progress["train_mask"] = train_mask_ ? train_mask_->save() : nlohmann::json();
@@ -287,12 +369,17 @@ void TokenizeJob::save() {
   notes_.write(progress);
 }
 
-void TokenizeJob::warn_of_replacements() const {
-  if (replaced_ == 0) return;
-  print_warnings(
-      {format("the text is not UTF-8 throughout ({} times it is not, first after {} bytes); tokens are made as if U+FFFD "
-              "stood there, as other programs do; look whether it is in another encoding",
-              replaced_, first_replaced_)});
+void TokenizeJob::warn_of_text() const {
+  std::vector<std::string> warnings;
+  if (replaced_ > 0)
+    warnings.push_back(
+        format("the text is not UTF-8 throughout ({} times it is not, first after {} bytes); tokens are made as if U+FFFD "
+               "stood there, as other programs do; look whether it is in another encoding",
+               replaced_, first_replaced_));
+  if (skipped_ > 0)
+    warnings.push_back(format("{} lines were left out, as they have no text that can be used; the first begins at byte {}",
+                              skipped_, first_skipped_));
+  print_warnings(warnings);
 }
 
 }  // namespace fsdp

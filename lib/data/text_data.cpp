@@ -1,0 +1,163 @@
+#include "data/text_data.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/version.hpp"
+#include "data/text_source.hpp"
+#include "data/token_writer.hpp"
+#include "data/tokenize_job.hpp"
+#include "files/checksum.hpp"
+#include "files/json.hpp"
+#include "files/output_file.hpp"
+#include "text/tokenizer_files.hpp"
+
+namespace fsdp {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// checkpoints/tokens/corpus-0123abcd, to which .bin, .idx and .json are appended: the name follows from that of the data
+/// alone.
+fs::path stem_of(const TextSet& text, const fs::path& folder) {
+  const std::string whole = fs::absolute(text.name).lexically_normal().string();
+  std::string shown = fs::path(text.files.front()).stem().string();
+  return folder / format("{}-{}", shown, checksum_text(checksum(whole.data(), whole.size())).substr(0, 8));
+}
+
+fs::path with(const fs::path& stem, const char* extension) { return stem.string() + extension; }
+
+/// The note beside a token file that is whole: what it was made of, and which tokens it has. Null if there is none.
+nlohmann::json read_note(const fs::path& stem) {
+  const fs::path path = with(stem, ".json");
+  if (kind_of(path) != PathKind::file) return nullptr;
+  const std::string text = read_text_file(path);
+  const nlohmann::json note = check_seal(text) == Seal::right ? parse_json(text) : nlohmann::json();
+  const auto has = [&](const char* key) { return note.is_object() && note.contains(key) && note[key].is_number_unsigned(); };
+  return has("tokens") && has("bytes") && has("checksum") && note.contains("made_of") ? note : nlohmann::json();
+}
+
+bool is_whole(const fs::path& stem, const nlohmann::json& note) {
+  return size_of_file(with(stem, ".bin")) == note["bytes"].get<std::uint64_t>() && size_of_file(with(stem, ".idx")).has_value();
+}
+
+std::string json_field_of(const TextSet& text, const std::string& named) {
+  if (!named.empty()) return named;
+  const auto count =
+      std::count_if(text.files.begin(), text.files.end(), [](const auto& file) { return file.ends_with(".jsonl"); });
+  if (count > 0 && count < std::ssize(text.files))
+    throw UserError(format(
+        "some files of '{}' are named *.jsonl and some are not (all are lines of JSON, or all are plain texts); name them "
+        "as two data sets, or name the field of JSON that has the text by `field of JSON` if all are JSON",
+        text.name));
+  return count > 0 ? "text" : "";
+}
+
+/// One tokenizer for all texts, opened once it is needed.
+class TokenMaker {
+ public:
+  TokenMaker(const TextReading& reading, const std::function<bool()>& stop)
+      : reading_(reading), stop_(stop), tokenizer_file_(find_tokenizer(reading.tokenizer)) {
+    tokenizer_sum_ = tokenizer_file_.empty() ? "bytes" : checksum_text(sum_file(tokenizer_file_).checksum);
+  }
+
+  std::string make(const TextSet& text) {
+    const fs::path stem = stem_of(text, reading_.folder);
+    TextSource source(text.files);
+    if (!source.is_of_files())
+      throw UserError(
+          format("'{}' is a pipe or a device (text is read again at the next start); copy it into a file", text.name));
+    const std::string field = json_field_of(text, reading_.json_field);
+    nlohmann::ordered_json made_of = {{"texts", source.identity()},
+                                      {"tokenizer", tokenizer_sum_},
+                                      {"json_field", field},
+                                      {"skip_invalid", reading_.skip_invalid}};
+    const std::string size = format_bytes(static_cast<double>(source.size()));
+    std::string why;
+    if (const nlohmann::json note = read_note(stem); note.is_object()) {
+      if (note["made_of"] == nlohmann::json(made_of) && is_whole(stem, note))
+        return format("text: {} of '{}' are {} tokens of {} in {}.bin, made before", size, text.name,
+                      note["tokens"].get<std::uint64_t>(), name_of_tokenizer(), stem.string());
+      why = " anew, as the text, its tokenizer or what is read of it has changed";
+      check_errno(::unlink(with(stem, ".json").c_str()) == 0, "remove " + with(stem, ".json").string());
+    }
+    open();
+    JobOutput output = {.out = with(stem, ".bin"), .valid_out = {}, .format = OutputFormat::megatron};
+    if (!field.empty()) output.end_of_text = find_end_of_text(*tokenizer_, tokenizer_file_.parent_path());
+    output.json_field = field;
+    output.threads = reading_.threads > 0 ? reading_.threads : std::max(1u, std::thread::hardware_concurrency());
+    output.skip_invalid = reading_.skip_invalid;
+    output.is_text = true;
+    output.stop = stop_;
+    nlohmann::ordered_json same = made_of;
+    same["version"] = version_string();
+    JobNotes notes(with(stem, ".bin.resume"), same, reading_.save_interval_s);
+    notes.compare_tokenizer(tokenizer_file_);
+    print_line(
+        format("text: tokenizing {} of '{}' with {} into {}.bin{}", size, text.name, name_of_tokenizer(), stem.string(), why));
+    const std::uint64_t tokens = TokenizeJob(*tokenizer_, source, std::nullopt, notes, output).run().train.front().tokens;
+    const FileSum sum = sum_file(with(stem, ".bin"));
+    write_text_file_durably(with(stem, ".json"), seal_json({{"made_of", made_of},
+                                                            {"tokenizer", reading_.tokenizer},
+                                                            {"tokens", tokens},
+                                                            {"bytes", sum.bytes},
+                                                            {"checksum", sum.checksum}}));
+    return format("text: '{}' has {} tokens", text.name, tokens);
+  }
+
+ private:
+  void open() {
+    if (!tokenizer_) tokenizer_ = open_tokenizer(reading_.tokenizer);
+  }
+  std::string name_of_tokenizer() const { return tokenizer_file_.empty() ? "bytes" : format("'{}'", reading_.tokenizer); }
+  void print_line(const std::string& line) const { fmt::print(stderr, "{}\n", printable(line)); }
+
+  const TextReading& reading_;
+  const std::function<bool()>& stop_;
+  fs::path tokenizer_file_;
+  std::string tokenizer_sum_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+}  // namespace
+
+std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts, const TextReading& reading,
+                                              const std::function<bool()>& stop) {
+  std::vector<std::string> said;
+  if (texts.empty()) return said;
+  std::error_code problem;
+  fs::create_directories(reading.folder, problem);
+  if (problem)
+    throw UserError(format("the folder {} for the tokens of text cannot be made ({}); choose another `save folder`",
+                           reading.folder.string(), problem.message()));
+  TokenMaker maker(reading, stop);
+  for (const TextSet& text : texts) said.push_back(maker.make(text));
+  return said;
+}
+
+std::unique_ptr<Tokens> open_tokens_of_text(const TextSet& text, const fs::path& folder) {
+  return open_token_file(with(stem_of(text, folder), ".bin"));
+}
+
+std::uint64_t checksum_of_texts(const std::vector<TextSet>& texts, const fs::path& folder) {
+  RunningSum sum;
+  for (const TextSet& text : texts) {
+    const nlohmann::json note = read_note(stem_of(text, folder));
+    const std::uint64_t one = note.is_object() ? note["checksum"].get<std::uint64_t>() : 0;
+    sum.add(&one, sizeof one);
+  }
+  return texts.empty() ? 0 : sum.value() | 1;
+}
+
+}  // namespace fsdp
