@@ -253,3 +253,16 @@ BOOST_AUTO_TEST_CASE(initial_numbers_have_the_same_bits) {
     });
   });
 }
+
+BOOST_AUTO_TEST_CASE(a_stream_that_goes_has_done_its_work) {
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  Device& device = *gpu().device;
+  const Buffer zeros = device.allocate(bytes), there = device.allocate(bytes), here = device.allocate_staging(bytes);
+  std::memset(here.data(), 1, bytes);
+  {
+    const std::shared_ptr<Stream> stream = device.make_stream(StreamUse::communication);  // of no memory of its own
+    for (int i = 0; i < 200; ++i) stream->copy(there.data(), zeros.data(), bytes);
+    stream->copy(here.data(), there.data(), bytes);
+  }
+  BOOST_TEST((here.data()[0] == std::byte{0} && here.data()[bytes - 1] == std::byte{0}));
+}

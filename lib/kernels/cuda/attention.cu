@@ -134,11 +134,11 @@ struct Forward {
   AttentionShape s;
   DropoutMask mask;
   float scale;
+  std::size_t all;  // keys of a sequence
 
   __device__ void operator()() const {
     const Place at((s.T + tile - 1) / tile, s.H);
     const std::size_t kv_head = at.head / (s.H / s.K), lane = threadIdx.x % warp, first_row = first_row_of_warp();
-    const std::size_t all = s.past + s.T, kv = at.b * all * s.kv_stride + kv_head * s.D;
     SharedTiles shared;
     const Tile queries = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D), p = shared.take(tile);
     queries.load(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, s.T, s.D, scale);
@@ -147,8 +147,8 @@ struct Forward {
     for (float& value : top) value = -__builtin_huge_valf();
     for (std::size_t key = first_seen(s, at.b, at.first) / tile * tile; key < s.past + at.first + tile && key < all; key += tile) {
       __syncthreads();
-      keys.load(k + kv, s.kv_stride, key, all, s.D);
-      values.load(v + kv, s.kv_stride, key, all, s.D);
+      keys.load(k + at.b * all * s.kv_stride + kv_head * s.D, s.kv_stride, key, all, s.D);
+      values.load(v + at.b * all * s.kv_stride + kv_head * s.D, s.kv_stride, key, all, s.D);
       __syncthreads();
       FSDP_UNROLL
       for (unsigned r = 0; r < rows_of_warp; ++r) {
@@ -324,7 +324,7 @@ cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCa
       return launch_kernel(
           stream, static_cast<unsigned>(attention_blocks(call.type, s).forward), warp * warps, SharedTiles::bytes(3, s.D, 1),
           Forward<E, chunks>{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q), static_cast<const E*>(call.k),
-                             static_cast<const E*>(call.v), s, call.mask, scale_of(s)});
+                             static_cast<const E*>(call.v), s, call.mask, scale_of(s), s.past + s.T});
     });
   });
 }
