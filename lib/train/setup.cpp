@@ -252,7 +252,12 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
           format("'{}' is text, and no tokenizer is known (the model has {} tokens, and nothing that it came from has a "
                  "tokenizer); give --tokenizer",
                  all.front().name, origin.config.vocab_size));
-    if (world.rank() == 0) find_model_tokenizer(origin.tokenizer, {}, origin.config.vocab_size);
+    if (world.rank() != 0) return;
+    if (const std::size_t size = fsdp::open_tokenizer(origin.tokenizer)->vocab_size(); size > origin.config.vocab_size)
+      throw UserError(
+          format("'{}' is text, and its tokenizer '{}' has {} tokens, the model {} (it is that of another model); give the "
+                 "model's own by --tokenizer, or another --vocab-size",
+                 all.front().name, origin.tokenizer, size, origin.config.vocab_size));
   });
   if (world.max(all.size()) == 0) return;
   std::vector<std::string> said;

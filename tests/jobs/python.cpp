@@ -111,16 +111,16 @@ BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
   write_logits(folder / "model", tokens_of("gpt2-tied"));
   train(folder, 2, "gpt2-tied", more + "104");
   // From text, with a tokenizer of our own.
-  std::string text;
-  for (int i = 0; i < 200; ++i) text += "In the beginning, " + std::to_string(i) + " times, God cr\u00e9ated the heaven\n";
-  write_file(folder / "text.txt", text);
+  std::string sentences;
+  for (int i = 0; i < 200; ++i) sentences += "In the beginning, " + std::to_string(i) + " times, God cr\u00e9ated the heaven\n";
+  write_file(folder / "text.txt", sentences);
   must(folder, split(FSDP_BIN "/fsdp-tokenize text.txt --train-bpe 300 --tokenizer own --out own.bin"));
   must(folder, mpirun(2, "fsdp-train",
                       split("text.txt --tokenizer own --arch llama-7b --decoder-layers 1 --decoder-embed-dim 32 "
                             "--decoder-ffn-embed-dim 64 --decoder-attention-heads 4 --tokens-per-sample 32 --batch-size 2 "
                             "--max-update 2 --save-dir saves-own")));
   consolidate(folder, "saves-own spoken --format safetensors");
-  write_values(folder / "spoken" / "ids.bin", fsdp::open_tokenizer((folder / "own").string())->encode(text));
+  write_values(folder / "spoken" / "ids.bin", fsdp::open_tokenizer((folder / "own").string())->encode(sentences));
   const Outcome read =
       run(folder, {python(), script, FSDP_TEST_DATA "/../../docs/checkpoint-format.md", golden_folder("gpt2-tied").string()});
   BOOST_TEST(read.code == 0, read.output);
