@@ -248,7 +248,7 @@ ChatTemplate::ChatTemplate(const std::string& jinja, Tokens tokens) : tokens_(st
     throw UserError(
         format("the model's chat template is not known ({}; known are ChatML, as of Qwen2 and SmolLM2, that of Llama 3, and "
                "{}); write "
-               "conversations yourself, with their marks, as --prompt, or as texts to tokenize",
+               "conversations yourself, with their marks, as texts",
                what, known_families()));
   };
   if (has("<|im_start|>")) {
@@ -389,15 +389,15 @@ ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokeni
         if (one.is_object() && one.value("name", "") == "default") jinja = one.value("template", "");
   }
   if (jinja.empty())
-    throw UserError(
-        format("{} has no chat template (no chat_template.jinja, and no \"chat_template\" in tokenizer_config.json: it was not "
-               "trained on conversations, or its folder does not say how they are written); use --prompt",
-               model.string()));
+    throw UserError(format(
+        "{} has no chat template (no chat_template.jinja, and no \"chat_template\" in tokenizer_config.json: it was not "
+        "trained on conversations, or its folder does not say how they are written); write conversations yourself, as texts",
+        model.string()));
   ChatTemplate chat(jinja, {token_of(config, "bos_token"), token_of(config, "eos_token")});
   if (!tokenizer.find(chat.end()))
     throw UserError(
         format("the tokenizer has no token '{}' (the model's chat template ends messages with it); give the "
-               "model's own --tokenizer",
+               "model's own tokenizer",
                chat.end()));
   return chat;
 }

@@ -15,6 +15,8 @@
 #include "kernels/math.hpp"
 #include "kernels/rows/dropout.hpp"
 
+#include <type_traits>
+
 namespace fsdp::kernels {
 
 namespace {
@@ -125,7 +127,7 @@ struct Place {
 static_assert(cuda_core_tiles.forward == tile && cuda_core_tiles.keys == tile && cuda_core_tiles.queries == tile);
 
 /// The probabilities of a tile of queries, and their mean of the values, with the softmax of what has been seen so far.
-template <class E, int chunks>
+template <class E, int chunks, class Documents>
 struct Forward {
   static constexpr unsigned most_threads = warp * warps;
   E* out;
@@ -145,7 +147,8 @@ struct Forward {
     float top[rows_of_warp], total[rows_of_warp] = {};
     RowSums<chunks> sums;
     for (float& value : top) value = -__builtin_huge_valf();
-    for (std::size_t key = first_seen(s, at.b, at.first) / tile * tile; key < s.past + at.first + tile && key < all; key += tile) {
+    for (std::size_t key = Documents::first_seen(s, at.b, at.first) / tile * tile; key < s.past + at.first + tile && key < all;
+         key += tile) {
       __syncthreads();
       keys.load(k + at.b * all * s.kv_stride + kv_head * s.D, s.kv_stride, key, all, s.D);
       values.load(v + at.b * all * s.kv_stride + kv_head * s.D, s.kv_stride, key, all, s.D);
@@ -153,12 +156,13 @@ struct Forward {
       FSDP_UNROLL
       for (unsigned r = 0; r < rows_of_warp; ++r) {
         const std::size_t row = first_row + r, query = s.past + at.first + row;
-        const bool seen = key + lane <= query && key + lane < all && key + lane >= first_seen(s, at.b, query);
+        const bool seen = key + lane <= query && key + lane < all && key + lane >= Documents::first_seen(s, at.b, query);
         const float score = seen ? keys.dot(lane, queries.row(row), s.D) : -__builtin_huge_valf();
         const float largest = warp_max(score), before = top[r];
+        // Of the first keys that are looked at, a query may see none, if its document begins behind them.
+        const bool began = std::is_same_v<Documents, OneDocument> ? key > 0 : before > -__builtin_huge_valf();
         if (largest > top[r]) top[r] = largest;
-        const float e = seen ? exp(score - top[r]) : 0.0f,
-                    shrink = before > -__builtin_huge_valf() ? exp(before - top[r]) : 0.0f;
+        const float e = seen ? exp(score - top[r]) : 0.0f, shrink = began ? exp(before - top[r]) : 0.0f;
         total[r] = total[r] * shrink + warp_sum(e);
         p.row(row)[lane] = seen ? e * dropout_factor(mask, key + lane, query, at.head, at.b) : 0.0f;
         for (float& value : sums.value[r]) value *= shrink;
@@ -201,7 +205,7 @@ struct Pair {
 };
 
 /// The gradients of a tile of keys and values: sums over the queries from theirs on, of all heads that share them.
-template <class E, int chunks>
+template <class E, int chunks, class Documents>
 struct KeyBackward {
   static constexpr unsigned most_threads = warp * warps;
   E *dk, *dv;
@@ -221,7 +225,7 @@ struct KeyBackward {
     keys.load(k + at.b * s.T * s.kv_stride + at.head * s.D, s.kv_stride, at.first, s.T, s.D);
     values.load(v + at.b * s.T * s.kv_stride + at.head * s.D, s.kv_stride, at.first, s.T, s.D);
     RowSums<chunks> d_keys, d_values;
-    const std::size_t end = end_of_seers(s, at.b, at.first + tile - 1);
+    const std::size_t end = Documents::end_of_seers(s, at.b, at.first + tile - 1);
     for (std::size_t head = at.head * group; head < (at.head + 1) * group; ++head)
       for (std::size_t query = at.first; query < end; query += tile) {
         __syncthreads();
@@ -232,7 +236,7 @@ struct KeyBackward {
         for (unsigned r = 0; r < rows_of_warp; ++r) {
           const std::size_t row = first_row + r, key = at.first + row;
           Pair pair{0, 0};
-          if (key <= i && i < s.T && key >= first_seen(s, at.b, i)) {
+          if (key <= i && i < s.T && key >= Documents::first_seen(s, at.b, i)) {
             const float factor = dropout_factor(mask, key, i, head, at.b);
             const float probability = exp(queries.dot(lane, keys.row(row), s.D) * scale - lse[of_query]);
             pair.weight = probability * factor;
@@ -256,7 +260,7 @@ struct KeyBackward {
 };
 
 /// The gradients of a tile of queries: sums over the keys up to theirs.
-template <class E, int chunks>
+template <class E, int chunks, class Documents>
 struct QueryBackward {
   static constexpr unsigned most_threads = warp * warps;
   E* dq;
@@ -276,7 +280,8 @@ struct QueryBackward {
     queries.load(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, s.T, s.D);
     d_outs.load(d_out + (at.b * s.T * s.H + at.head) * s.D, s.H * s.D, at.first, s.T, s.D);
     RowSums<chunks> d_queries;
-    for (std::size_t key = first_seen(s, at.b, at.first) / tile * tile; key < at.first + tile && key < s.T; key += tile) {
+    for (std::size_t key = Documents::first_seen(s, at.b, at.first) / tile * tile; key < at.first + tile && key < s.T;
+         key += tile) {
       __syncthreads();
       keys.load(k + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
       values.load(v + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
@@ -284,7 +289,7 @@ struct QueryBackward {
       for (unsigned r = 0; r < rows_of_warp; ++r) {
         const std::size_t row = first_row + r, query = at.first + row, j = key + lane;
         float slope = 0;
-        if (j <= query && query < s.T && j >= first_seen(s, at.b, query)) {
+        if (j <= query && query < s.T && j >= Documents::first_seen(s, at.b, query)) {
           const std::size_t of_query = (at.b * s.H + at.head) * s.T + query;
           const float factor = dropout_factor(mask, j, query, at.head, at.b);
           const float probability = exp(keys.dot(lane, queries.row(row), s.D) * scale - lse[of_query]);
@@ -304,13 +309,15 @@ struct QueryBackward {
   }
 };
 
-/// Calls f<chunks>() for heads of D.
+/// Calls f<chunks, Documents>() for heads of D.
 template <class F>
-cudaError_t with_chunks(std::size_t D, F f) {
-  expect(D <= most_head_size_on_cuda, "heads are not too large");
-  if (D <= 2 * warp) return f.template operator()<2>();
-  if (D <= 4 * warp) return f.template operator()<4>();
-  return f.template operator()<8>();
+cudaError_t with_chunks(const AttentionShape& s, F f) {
+  expect(s.D <= most_head_size_on_cuda, "heads are not too large");
+  return with_documents(s, [&]<class Documents>() {
+    if (s.D <= 2 * warp) return f.template operator()<2, Documents>();
+    if (s.D <= 4 * warp) return f.template operator()<4, Documents>();
+    return f.template operator()<8, Documents>();
+  });
 }
 
 }  // namespace
@@ -319,12 +326,13 @@ cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCa
   const AttentionShape& s = call.shape;
   if (s.B * s.T == 0) return cudaSuccess;
   if (tensor_attention_takes(call.type, s)) return tensor_attention_forward(stream, call);
-  return with_chunks(s.D, [&]<int chunks>() {
+  return with_chunks(s, [&]<int chunks, class Documents>() {
     return with_element(call.type, [&]<class E>() {
       return launch_kernel(
           stream, static_cast<unsigned>(attention_blocks(call.type, s).forward), warp * warps, SharedTiles::bytes(3, s.D, 1),
-          Forward<E, chunks>{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q), static_cast<const E*>(call.k),
-                             static_cast<const E*>(call.v), s, call.mask, scale_of(s), s.past + s.T});
+          Forward<E, chunks, Documents>{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q),
+                                        static_cast<const E*>(call.k), static_cast<const E*>(call.v), s, call.mask, scale_of(s),
+                                        s.past + s.T});
     });
   });
 }
@@ -332,7 +340,7 @@ cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCa
 cudaError_t attention_backward_cuda(cudaStream_t stream, const AttentionBackwardCall& call) {
   const AttentionShape& s = call.shape;
   if (s.B * s.T == 0) return cudaSuccess;
-  return with_chunks(s.D, [&]<int chunks>() {
+  return with_chunks(s, [&]<int chunks, class Documents>() {
     return with_element(call.type, [&]<class E>() {
       const E *const d_out = static_cast<const E*>(call.d_out), *const q = static_cast<const E*>(call.q),
                      *const k = static_cast<const E*>(call.k), *const v = static_cast<const E*>(call.v);
@@ -343,12 +351,12 @@ cudaError_t attention_backward_cuda(cudaStream_t stream, const AttentionBackward
       if (tensor_attention_takes(call.type, s)) return tensor_attention_backward(stream, call);
       const AttentionBlocks blocks = attention_blocks(call.type, s);
       status = launch_kernel(stream, static_cast<unsigned>(blocks.keys), threads, SharedTiles::bytes(4, s.D, 2),
-                             KeyBackward<E, chunks>{static_cast<E*>(call.dk), static_cast<E*>(call.dv), d_out, call.lse,
-                                                    call.scratch, q, k, v, s, call.mask, scale_of(s)});
+                             KeyBackward<E, chunks, Documents>{static_cast<E*>(call.dk), static_cast<E*>(call.dv), d_out,
+                                                               call.lse, call.scratch, q, k, v, s, call.mask, scale_of(s)});
       if (status != cudaSuccess) return status;
       return launch_kernel(stream, static_cast<unsigned>(blocks.queries), threads, SharedTiles::bytes(4, s.D, 1),
-                           QueryBackward<E, chunks>{static_cast<E*>(call.dq), d_out, call.lse, call.scratch, q, k, v, s,
-                                                    call.mask, scale_of(s)});
+                           QueryBackward<E, chunks, Documents>{static_cast<E*>(call.dq), d_out, call.lse, call.scratch, q, k, v,
+                                                               s, call.mask, scale_of(s)});
     });
   });
 }

@@ -240,13 +240,6 @@ struct Place {
   }
 };
 
-/// Whether one of the `queries` queries from `query` on does not see key `key`, as its document begins behind it.
-__device__ __forceinline__ bool some_begin_behind(const AttentionShape& s, std::size_t b, unsigned query, unsigned queries,
-                                                  unsigned key) {
-  const std::size_t last = query + queries < s.T ? query + queries - 1 : s.T - 1;
-  return s.positions && first_seen(s, b, last) > key;
-}
-
 /// use(i, buffer) for i in [0, steps), while what begin(i + 1, other buffer) has begun to copy comes. What was begun before
 /// this is there at the first step.
 template <class Begin, class Use>
@@ -274,7 +267,7 @@ struct Shared {
   __device__ SharedRows<E, W> second(unsigned buffer) const { return first(buffer).after(step); }
 };
 
-template <class E, unsigned W>
+template <class E, unsigned W, class Documents>
 struct TensorForward {
   static constexpr unsigned most_threads = threads;
   static constexpr unsigned step = step_of(W), n = step / 8, strips = 2, rows = warps * strips * strip;
@@ -300,7 +293,7 @@ struct TensorForward {
     for (auto& of_strip : top) of_strip[0] = of_strip[1] = -__builtin_huge_valf();
 
     const unsigned end = past + (at.first + rows < T ? at.first + rows : T);
-    const unsigned begin = static_cast<unsigned>(first_seen(s, at.b, at.first)) / step * step;
+    const unsigned begin = static_cast<unsigned>(Documents::first_seen(s, at.b, at.first)) / step * step;
     each_step((end - begin + step - 1) / step,
               [&](unsigned i, unsigned buffer) {
                 shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, begin + i * step, past + T, D);
@@ -308,7 +301,8 @@ struct TensorForward {
               },
               [&](unsigned i, unsigned buffer) {
                 const unsigned key = begin + i * step;
-                if (query >= T || key >= past + query + strips * strip || key + step <= first_seen(s, at.b, query)) return;
+                if (query >= T || key >= past + query + strips * strip || key + step <= Documents::first_seen(s, at.b, query))
+                  return;
                 Strip<n> scores[strips];
                 add_scores(scores, shared.own, row_of_warp, shared.first(buffer));
                 FSDP_UNROLL
@@ -333,11 +327,11 @@ struct TensorForward {
   /// Scores of a strip -> exp(score - the largest seen so far), after dropout; what was summed up before shrinks with it.
   __device__ __forceinline__ void soften(Strip<n>& scores, Strip<W / 8>& sums, float (&top)[2], float (&total)[2], unsigned key,
                                          unsigned query, float scale2, const Place& at) const {
-    const bool diagonal = key + step > query + 1, cut = some_begin_behind(s, at.b, query, strip, key);
+    const bool diagonal = key + step > query + 1, cut = Documents::some_begin_behind(s, at.b, query, strip, key);
     FSDP_UNROLL
     for (unsigned half = 0; half < 2; ++half) {
       const unsigned last = query + row_of_lane() + 8 * half;
-      const unsigned begin = cut ? static_cast<unsigned>(first_seen(s, at.b, last)) : 0;
+      const unsigned begin = cut ? static_cast<unsigned>(Documents::first_seen(s, at.b, last)) : 0;
       float largest = top[half];
       FSDP_UNROLL
       for (unsigned c = 0; c < 2 * n; ++c) {
@@ -372,7 +366,7 @@ struct TensorForward {
 };
 
 /// The gradients of 64 keys and values: sums over the queries from theirs on, of all heads that share them.
-template <class E, unsigned W>
+template <class E, unsigned W, class Documents>
 struct TensorKeyBackward {
   static constexpr unsigned most_threads = threads;
   static constexpr unsigned step = step_of(W), n = step / 8, rows = warps * strip;
@@ -397,7 +391,7 @@ struct TensorKeyBackward {
     values.template begin_copy<rows>(v + kv, s.kv_stride, at.first, T, D);
 
     const unsigned row_of_warp = warp_of_block() * strip, key = at.first + row_of_warp;
-    const unsigned end = static_cast<unsigned>(end_of_seers(s, at.b, at.first + rows - 1));
+    const unsigned end = static_cast<unsigned>(Documents::end_of_seers(s, at.b, at.first + rows - 1));
     const unsigned steps_of_head = (end - at.first + step - 1) / step;
     const float scale2 = scale * log2_of_e;
     Strip<W / 8> d_keys[1], d_values[1];
@@ -418,11 +412,11 @@ struct TensorKeyBackward {
         [&](unsigned i, unsigned buffer) {
           const std::size_t head = at.head * group + i / steps_of_head;
           const unsigned query = at.first + i % steps_of_head * step;
-          if (key >= T || query + step <= key || first_seen(s, at.b, query) >= key + strip) return;
+          if (key >= T || query + step <= key || Documents::first_seen(s, at.b, query) >= key + strip) return;
           Strip<n> weights[1], slopes[1];
           add_scores(weights, keys, row_of_warp, shared.first(buffer));
           add_scores(slopes, values, row_of_warp, shared.second(buffer));
-          const bool diagonal = query + 1 < key + strip, cut = some_begin_behind(s, at.b, query, step, key);
+          const bool diagonal = query + 1 < key + strip, cut = Documents::some_begin_behind(s, at.b, query, step, key);
           const float *const lses = statistics + 2 * step * buffer, *const deltas = lses + step;
           FSDP_UNROLL
           for (unsigned j = 0; j < n; ++j) {  // rows of queries beyond T are zeros, and add nothing
@@ -434,7 +428,8 @@ struct TensorKeyBackward {
               const unsigned column = 8 * j + column_of_lane() + c % 2;
               float probability = exp2_approximate(multiply_add(weight.part[c], scale2, -lses[column] * log2_of_e));
               const unsigned row = key + row_of_lane() + c / 2 * 8;
-              if ((diagonal && row > query + column) || (cut && row < first_seen(s, at.b, query + column))) probability = 0;
+              if ((diagonal && row > query + column) || (cut && row < Documents::first_seen(s, at.b, query + column)))
+                probability = 0;
               weight.part[c] = probability;
               if (mask.dropped) weight.part[c] *= factor.part[c], slope.part[c] *= factor.part[c];
               slope.part[c] = probability * (slope.part[c] - deltas[column]);
@@ -451,7 +446,7 @@ struct TensorKeyBackward {
 };
 
 /// The gradients of 64 queries: sums over the keys up to theirs.
-template <class E, unsigned W>
+template <class E, unsigned W, class Documents>
 struct TensorQueryBackward {
   static constexpr unsigned most_threads = threads;
   static constexpr unsigned step = step_of(W), n = step / 8, rows = warps * strip;
@@ -484,7 +479,7 @@ struct TensorQueryBackward {
       }
     Strip<W / 8> d_queries[1];
     const unsigned end = at.first + rows < T ? at.first + rows : T;
-    const unsigned begin = static_cast<unsigned>(first_seen(s, at.b, at.first)) / step * step;
+    const unsigned begin = static_cast<unsigned>(Documents::first_seen(s, at.b, at.first)) / step * step;
     each_step((end - begin + step - 1) / step,
               [&](unsigned i, unsigned buffer) {
                 shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, begin + i * step, T, D);
@@ -492,11 +487,11 @@ struct TensorQueryBackward {
               },
               [&](unsigned i, unsigned buffer) {
                 const unsigned key = begin + i * step;
-                if (query >= T || key >= query + strip || key + step <= first_seen(s, at.b, query)) return;
+                if (query >= T || key >= query + strip || key + step <= Documents::first_seen(s, at.b, query)) return;
                 Strip<n> scores[1], slopes[1];
                 add_scores(scores, queries, row_of_warp, shared.first(buffer));
                 add_scores(slopes, d_outs, row_of_warp, shared.second(buffer));
-                const bool diagonal = key + step > query + 1, cut = some_begin_behind(s, at.b, query, strip, key);
+                const bool diagonal = key + step > query + 1, cut = Documents::some_begin_behind(s, at.b, query, strip, key);
                 FSDP_UNROLL
                 for (unsigned j = 0; j < n; j += 4) {
                   SumFragment factors[4];
@@ -508,7 +503,8 @@ struct TensorQueryBackward {
                     const float score = scores[0].of[j + c / 4].part[c % 4];
                     float probability = exp2_approximate(multiply_add(score, scale2, down[half]));
                     const unsigned row = query + row_of_lane() + 8 * half;
-                    if ((diagonal && key + column > row) || (cut && key + column < first_seen(s, at.b, row))) probability = 0;
+                    if ((diagonal && key + column > row) || (cut && key + column < Documents::first_seen(s, at.b, row)))
+                      probability = 0;
                     if (mask.dropped) slope *= factors[c / 4].part[c % 4];
                     slope = probability * (slope - delta_of[half]);
                   }
@@ -520,17 +516,21 @@ struct TensorQueryBackward {
   }
 };
 
-/// f.operator()<E, W>() with the type, and with the smallest width of rows that heads of D fit; what is beyond D is zero.
+/// f.operator()<E, W, Documents>() with the type, and with the smallest width of rows that heads of D fit; what is beyond D is
+/// zero.
 template <class F>
-cudaError_t with_type_and_width(DType type, std::size_t D, F f) {
-  const auto with_width = [&]<class E>() {
-    if (D <= 32) return f.template operator()<E, 32>();
-    if (D <= 64) return f.template operator()<E, 64>();
-    if (D <= 80) return f.template operator()<E, 80>();
-    if (D <= 96) return f.template operator()<E, 96>();
-    return f.template operator()<E, 128>();
+cudaError_t with_type_and_width(DType type, const AttentionShape& s, F f) {
+  const auto with_width = [&]<class E, class Documents>() {
+    if (s.D <= 32) return f.template operator()<E, 32, Documents>();
+    if (s.D <= 64) return f.template operator()<E, 64, Documents>();
+    if (s.D <= 80) return f.template operator()<E, 80, Documents>();
+    if (s.D <= 96) return f.template operator()<E, 96, Documents>();
+    return f.template operator()<E, 128, Documents>();
   };
-  return type == DType::bf16 ? with_width.template operator()<bf16>() : with_width.template operator()<f16>();
+  return with_documents(s, [&]<class Documents>() {
+    return type == DType::bf16 ? with_width.template operator()<bf16, Documents>()
+                               : with_width.template operator()<f16, Documents>();
+  });
 }
 
 template <class... Pointers>
@@ -545,8 +545,8 @@ void expect_aligned(Pointers... pointers) {
 cudaError_t tensor_attention_forward(cudaStream_t stream, const AttentionForwardCall& call) {
   const AttentionShape& s = call.shape;
   expect_aligned(call.q, call.k, call.v, call.out);
-  return with_type_and_width(call.type, s.D, [&]<class E, unsigned W>() {
-    using Kernel = TensorForward<E, W>;
+  return with_type_and_width(call.type, s, [&]<class E, unsigned W, class Documents>() {
+    using Kernel = TensorForward<E, W, Documents>;
     return launch_kernel(stream, static_cast<unsigned>(attention_blocks(call.type, s).forward), threads, Shared<E, W>::bytes,
                          Kernel{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q),
                                 static_cast<const E*>(call.k), static_cast<const E*>(call.v), s, call.mask, scale_of(s)});
@@ -557,15 +557,15 @@ cudaError_t tensor_attention_backward(cudaStream_t stream, const AttentionBackwa
   const AttentionShape& s = call.shape;
   expect_aligned(call.q, call.k, call.v, call.d_out, call.dq, call.dk, call.dv);
   const AttentionBlocks blocks = attention_blocks(call.type, s);
-  return with_type_and_width(call.type, s.D, [&]<class E, unsigned W>() {
+  return with_type_and_width(call.type, s, [&]<class E, unsigned W, class Documents>() {
     const E *const d_out = static_cast<const E*>(call.d_out), *const q = static_cast<const E*>(call.q),
                    *const k = static_cast<const E*>(call.k), *const v = static_cast<const E*>(call.v);
-    using OfKeys = TensorKeyBackward<E, W>;
+    using OfKeys = TensorKeyBackward<E, W, Documents>;
     const cudaError_t status = launch_kernel(stream, static_cast<unsigned>(blocks.keys), threads, OfKeys::shared_bytes,
                                              OfKeys{static_cast<E*>(call.dk), static_cast<E*>(call.dv), d_out, call.lse,
                                                     call.scratch, q, k, v, s, call.mask, scale_of(s)});
     if (status != cudaSuccess) return status;
-    using OfQueries = TensorQueryBackward<E, W>;
+    using OfQueries = TensorQueryBackward<E, W, Documents>;
     return launch_kernel(
         stream, static_cast<unsigned>(blocks.queries), threads, Shared<E, W>::bytes,
         OfQueries{static_cast<E*>(call.dq), d_out, call.lse, call.scratch, q, k, v, s, call.mask, scale_of(s)});
