@@ -178,7 +178,7 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
   if (json_field.empty())
     pieces = std::make_unique<PlainPieces>(text, 0, bytes, BpeTrainer::cuts(), false);
   else
-    pieces = std::make_unique<JsonPieces>(text, 0, bytes, json_field, skip_invalid);
+    pieces = std::make_unique<JsonPieces>(text, 0, bytes, json_field, nullptr, skip_invalid);
   TextPiece piece;
   while (pieces->next(piece)) trainer.add(std::string_view(piece.text).substr(piece.cut));
   const nlohmann::ordered_json learned = trainer.train();

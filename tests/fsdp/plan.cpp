@@ -12,6 +12,7 @@
 #include "base/format.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/plan_check.hpp"
+#include "nn/transformer.hpp"
 
 using namespace fsdp;
 

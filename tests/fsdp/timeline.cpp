@@ -8,6 +8,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "fsdp/timeline.hpp"
+#include "nn/transformer.hpp"
 
 using namespace fsdp;
 

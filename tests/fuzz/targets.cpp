@@ -683,7 +683,7 @@ Target make_json_lines(const fs::path& folder) {
     if (bytes.empty()) return false;
     const auto read = [&](bool skip_invalid) {
       TextSource text({path.string()});
-      JsonPieces pieces(text, 0, std::nullopt, "text", skip_invalid);
+      JsonPieces pieces(text, 0, std::nullopt, "text", nullptr, skip_invalid);
       std::uint64_t end = 0;
       for (TextPiece piece; pieces.next(piece); end = piece.end) {
         require(valid_until(piece.text) == piece.text.size(), "text that is not UTF-8");
