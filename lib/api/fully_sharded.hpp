@@ -43,7 +43,7 @@ class Sequential final : public ModelDescription {
   LossPtr loss_;
 };
 
-/// A transformer of tokens by its name, as in `fsdp-train --list-archs`: "gpt2", "llama-3.2-1b". Sizes that are 0 stay.
+/// A transformer of tokens by its name, as fsdp-train lists them: "gpt2", "llama-3.2-1b". Sizes that are 0 stay.
 class TransformerDescription final : public ModelDescription {
  public:
   explicit TransformerDescription(std::string arch);
@@ -78,7 +78,7 @@ struct FsdpOptions {
   bool activation_checkpointing = false;
   bool offload_parameters = false, offload_optimizer = false;  // to the host's memory, on GPUs
 
-  std::string optimizer = "adamw";                                         // a name of `fsdp-train --optimizer`
+  std::string optimizer = "adamw";                                         // a name that fsdp-train knows
   double beta1 = 0, beta2 = 0, eps = 0, weight_decay = -1, momentum = -1;  // 0, or below 0: the optimizer's own
   double clip_norm = 0;                                                    // 0: no clipping
   std::vector<std::string> freeze = {};                                    // shell globs over parameter names: not trained
@@ -161,7 +161,8 @@ class FullyShardedDataParallel {
   MemoryUse memory() const;
   /// Most that was in use at a time, measured.
   std::size_t peak_bytes() const;
-  /// The operations of an update, as `fsdp-train --dry-run` prints them: what is gathered, computed, reduced and released when.
+  /// The operations of an update, as a dry run of fsdp-train prints them: what is gathered, computed, reduced and released
+  /// when.
   std::string plan() const;
 
  private:

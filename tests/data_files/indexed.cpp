@@ -148,7 +148,7 @@ BOOST_AUTO_TEST_CASE(what_is_negative_or_too_large_is_no_token) {
   BOOST_TEST(tokens_of(pair.folder / "d") == (std::vector<std::uint32_t>{5, no_token, no_token}),
              boost::test_tools::per_element());
   CHECK_CONTAINS(message_of([&] { check_vocabulary(*open_token_file(pair.folder / "d"), 100, 0, 1); }),
-                 "token 4294967295 at position 1 of '");
+                 "what stands at position 1 of '");
 }
 
 BOOST_AUTO_TEST_CASE(an_index_that_lies) {
