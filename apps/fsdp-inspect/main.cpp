@@ -177,7 +177,7 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
 }
 
 int show_all(const TensorSource& source, const CheckpointReader* reader, const Command& command) {
-  nlohmann::json json = {{"description", source.description()}, {"config", config_to_json(source.config())}};
+  nlohmann::json json = {{"description", source.description()}, {"config", source.model().to_json()}};
   std::vector<Cells> rows = {{"tensor", "shape", "mean", "norm", "min", "max", "", reader ? "ranks" : ""}};
   std::size_t elements = 0, non_finite = 0, wrong = 0;
   double squares = 0;

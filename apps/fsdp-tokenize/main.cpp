@@ -174,7 +174,7 @@ std::filesystem::path new_tokenizer(const TokenizeOptions& options, const Option
 void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, TextSource& text, std::uint64_t bytes,
                      const std::string& json_field, bool skip_invalid) {
   BpeTrainer trainer(vocab_size, {"<|endoftext|>"});
-  std::unique_ptr<Pieces> pieces;
+  std::unique_ptr<TextPieces> pieces;
   if (json_field.empty())
     pieces = std::make_unique<PlainPieces>(text, 0, bytes, BpeTrainer::cuts(), false);
   else

@@ -353,7 +353,14 @@ Option& OptionTable::row(std::string_view name) {
   return *option;
 }
 
+void OptionTable::elsewhere(std::string name, std::string answer) {
+  expect(find(name) == nullptr, "an option is here or elsewhere");
+  elsewhere_.emplace_back(std::move(name), std::move(answer));
+}
+
 std::string OptionTable::unknown(std::string_view name) const {
+  for (const auto& [option, answer] : elsewhere_)
+    if (option == name) return answer;
   std::vector<std::string> names;
   for (const auto* rows : {&rows_, &help_rows_})
     for (const Option& row : *rows) {

@@ -131,6 +131,10 @@ class OptionTable {
   template <class T>
   Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
 
+  /// An option that users know from another program, and that this one does not have. Whoever gives it is told `answer`,
+  /// "(<why>); <what to do>", instead of a guess at what was meant.
+  void elsewhere(std::string name, std::string answer);
+
   /// The row of this main name, which is there: for a program that shares another one's rows and says more of one.
   Option& row(std::string_view name);
 
@@ -174,9 +178,10 @@ class OptionTable {
   void apply(const std::vector<Given>& all);
 
   std::string program_, usage_, summary_, group_;
-  std::deque<Option> rows_;                                   // rows keep their address
-  std::deque<Option> help_rows_;                              // --config, --help, ...: in every table
-  std::vector<std::pair<const Option*, std::string>> given_;  // with the name that was typed
+  std::deque<Option> rows_;                                     // rows keep their address
+  std::vector<std::pair<std::string, std::string>> elsewhere_;  // options of other programs, and what is said of each
+  std::deque<Option> help_rows_;                                // --config, --help, ...: in every table
+  std::vector<std::pair<const Option*, std::string>> given_;    // with the name that was typed
   std::vector<std::function<void(const OptionTable&)>> steps_;
 };
 

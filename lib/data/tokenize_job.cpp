@@ -295,7 +295,7 @@ TokenizeResult TokenizeJob::run_parts() {
   return done;
 }
 
-std::unique_ptr<Pieces> TokenizeJob::open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end) {
+std::unique_ptr<TextPieces> TokenizeJob::open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end) {
   if (!output_.json_field.empty() || output_.conversations)
     return std::make_unique<JsonPieces>(text_, from, end, output_.json_field, output_.conversations, output_.skip_invalid);
   return std::make_unique<PlainPieces>(text_, from, end, tokenizer_.cuts(), output_.end_of_text.has_value(), behind_cut);
@@ -333,7 +333,7 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t
     if (notes_.due()) save();
   });
   const bool behind_cut = from > begin && !(documents && text_.begins_at(from));
-  const std::unique_ptr<Pieces> pieces = open_pieces(from, behind_cut, end);
+  const std::unique_ptr<TextPieces> pieces = open_pieces(from, behind_cut, end);
   show(static_cast<double>(from));
   TextPiece piece;
   while (pieces->next(piece)) {

@@ -25,15 +25,15 @@
 namespace fsdp {
 
 /// A text in pieces.
-class Pieces {
+class TextPieces {
  public:
-  virtual ~Pieces() = default;
+  virtual ~TextPieces() = default;
   /// False at the end. `piece` is then what it was.
   virtual bool next(TextPiece& piece) = 0;
 };
 
 /// Pieces of about a megabyte, each cut where the rules allow it; longer where there is no such place.
-class PlainPieces : public Pieces {
+class PlainPieces : public TextPieces {
  public:
   /// The part [begin, end) of the text, which was cut at `begin` by the rules if `behind_cut`; `end` is empty for all that
   /// follows. With `documents` a piece ends with each text.
@@ -58,7 +58,7 @@ using ConversationReader = std::function<ChatText(std::string_view line, std::st
 
 /// Lines of JSON: the text of a field in each is a document, and a piece. Empty lines are left out. What is no UTF-8, or half
 /// of a surrogate pair, counts as U+FFFD.
-class JsonPieces : public Pieces {
+class JsonPieces : public TextPieces {
  public:
   /// Of the part [begin, end), which begins and ends between lines. With `conversations` each line is one of these instead.
   /// `skip_invalid`: lines without a text are left out, too.
@@ -151,7 +151,7 @@ class TokenizeJob {
  private:
   TokenizeResult run_parts();
   void open_writers();
-  std::unique_ptr<Pieces> open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end);
+  std::unique_ptr<TextPieces> open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end);
   void run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t begin, std::optional<std::uint64_t> end);
   void save();
   void warn_of_text() const;

@@ -36,8 +36,12 @@ std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_
   return line;
 }
 
-Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out)
-    : active_(active), log_interval_(log_interval), bar_("train", ProgressBar::Unit::count, out), age_s_(process_age_s()) {
+Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out, LogFormat format)
+    : active_(active),
+      log_interval_(log_interval),
+      format_(format),
+      bar_("train", ProgressBar::Unit::count, out),
+      age_s_(process_age_s()) {
   if (active_ && !file.empty()) file_ = MetricsFile(file);
 }
 
@@ -46,6 +50,12 @@ void Metrics::write(nlohmann::json line) {
   line["time"] = wall_s();
   if (!file_.append(json_text(line) + "\n"))  // training is worth more than its log
     bar_.line(format("warning: cannot write to {} any more; going on without it", file_.path().string()));
+}
+
+/// A line of the metrics for people, in the format that they want.
+void Metrics::print(const nlohmann::json& line, const std::string& text) {
+  if (format_ == LogFormat::none) return;
+  bar_.line(format_ == LogFormat::json ? json_text(line) : text);
 }
 
 /// Of all starts.
@@ -121,15 +131,14 @@ void Metrics::train(const TrainMetrics& m) {
                          {"host", m.straggler->host},
                          {"ms", m.straggler->ms},
                          {"median_ms", m.straggler->median_ms}};
-  write(std::move(line));
   count_update(here_.useful_s, m.ms);
-
   spent_ms_ += m.ms;
   const double mean_s = 1e-3 * spent_ms_ / static_cast<double>(std::max<std::uint64_t>(m.step - first_step_, 1));
   const double eta_s = mean_s * static_cast<double>(max_step_ > m.step ? max_step_ - m.step : 0);
-  const std::string text = step_line(m, max_step_, eta_s);
-  if (m.step % log_interval_ == 0 || m.step == first_step_ + 1 || m.step == max_step_) bar_.line(text);
-  if (bar_.terminal())
+  if (m.step % log_interval_ == 0 || m.step == first_step_ + 1 || m.step == max_step_)
+    print(line, step_line(m, max_step_, eta_s));
+  write(std::move(line));
+  if (shows_bar())
     bar_.update(static_cast<double>(m.step), static_cast<double>(max_step_),
                 format("step {}/{}  loss {:.4f}  {} left", m.step, max_step_, m.loss, format_duration(eta_s)));
 }
@@ -161,7 +170,7 @@ void Metrics::skip(const SkipMetrics& m) {
 }
 
 void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batches) {
-  if (active_ && bar_.terminal())
+  if (shows_bar())
     bar_.update(static_cast<double>(done), static_cast<double>(batches),
                 format("validating after step {}, batch {} of {}", step, done, batches));
 }
@@ -169,9 +178,11 @@ void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batch
 void Metrics::valid(const ValidMetrics& m) {
   if (!active_) return;
   here_.validation_s += 1e-3 * m.ms;
-  write({{"type", "valid"}, {"step", m.step}, {"loss", m.loss}, {"ppl", std::exp(m.loss)}, {"tokens", m.tokens}, {"ms", m.ms}});
-  bar_.line(format("valid {}  loss {:.4f}  ppl {:.2f}  {} tokens  {:.0f} ms", m.step, m.loss, std::exp(m.loss),
-                   format_count(static_cast<double>(m.tokens)), m.ms));
+  const nlohmann::json line = {{"type", "valid"},         {"step", m.step},     {"loss", m.loss},
+                               {"ppl", std::exp(m.loss)}, {"tokens", m.tokens}, {"ms", m.ms}};
+  write(line);
+  print(line, format("valid {}  loss {:.4f}  ppl {:.2f}  {} tokens  {:.0f} ms", m.step, m.loss, std::exp(m.loss),
+                     format_count(static_cast<double>(m.tokens)), m.ms));
 }
 
 void Metrics::save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms) {

@@ -90,13 +90,18 @@ struct EndMetrics {
   Energy energy = {};             // likewise
 };
 
+/// What people see of updates and validations: a bar on a terminal and lines (automatic), lines, the metrics' own lines of
+/// JSON, or nothing. Whatever else is said, is said in each.
+enum class LogFormat { automatic, simple, json, none };
+
 /// Numbers are written with enough digits to read back exactly; numbers that are not finite as null.
 class Metrics {
  public:
   /// Appends to `file`, flushed line by line; an empty path writes none. `log_interval`: every how many updates a line is
   /// printed (the file has them all). Throws UserError if the file cannot be opened. An inactive writer (ranks other than 0)
   /// does nothing.
-  Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr);
+  Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr,
+          LogFormat format = LogFormat::automatic);
 
   /// Lines of updates that are done again from here on become lines of type lost: take_up_metrics(). Throws CallError.
   void start(const StartMetrics& m);
@@ -121,9 +126,12 @@ class Metrics {
   void write(nlohmann::json line);
   TimeSpent spent() const;
   void count_update(double& seconds, double ms);
+  void print(const nlohmann::json& line, const std::string& text);
+  bool shows_bar() const { return active_ && bar_.terminal() && format_ == LogFormat::automatic; }
 
   bool active_;
   std::size_t log_interval_;
+  LogFormat format_;
   MetricsFile file_;
   ProgressBar bar_;
   TimeSpent before_, here_{.starts = 1};  // of earlier starts; of this one

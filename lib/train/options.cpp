@@ -14,6 +14,7 @@
 #include "files/json.hpp"
 #include "fsdp/placement.hpp"
 #include "train/common_options.hpp"
+#include "train/other_programs.hpp"
 
 namespace fsdp {
 
@@ -522,6 +523,7 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   table.group("Checkpoint");
   table.path("save-dir", "DIR", o.save.folder,
              "Folder of checkpoints. A file 'save' in it asks for one, a file 'stop' for one and the end.");
+  table.flag("no-save", o.save.none, "Write no checkpoints: the run cannot be gone on with.");
   table.integer("save-interval-updates", "N", o.save.interval_updates, {0},
                 "Save every N updates; 0: at the end and on request only.");
   table.duration("save-interval", "TIME", o.save.interval_s, "Save when this long has passed since the last save; 0: do not.");
@@ -575,6 +577,10 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
 
 void add_run_options(OptionTable& table, TrainOptions& o) {
   table.group("Run");
+  table.choice<std::string>(
+      "task", o.task, {{"language_modeling", "language_modeling"}},
+      "fairseq's word for what is trained: language_modeling, the prediction of the next token, is all that "
+      "there is.");
   add_device_option(
       table, o.device,
       " With --dry-run and in fsdp-plan, auto is the CPU, and cuda says what a rank would hold on a GPU, which need "
@@ -584,6 +590,14 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   table.integer("seed", "N", o.seed, {0, 4294967295.0},
                 "Seed of the random initial weights, of --shuffle, of dropout, and of what is rounded at random.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
+  table.choice<LogFormat>("log-format", o.log_format,
+                          {{"auto", LogFormat::automatic},
+                           {"tqdm", LogFormat::automatic},
+                           {"simple", LogFormat::simple},
+                           {"json", LogFormat::json},
+                           {"none", LogFormat::none}},
+                          "What is printed of updates and validations, on the standard error output: a bar on a terminal, and "
+                          "lines (auto); lines (simple); the metrics' lines of JSON, as in --log-file (json); nothing (none).");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
   table.flag("log-group-norms", o.log_group_norms,
              "Also write the gradient's norm by group of parameters that the optimizer treats alike.");
@@ -622,6 +636,7 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
   add_memory_options(table, options.sharding);
   add_checkpoint_options(table, options);
   add_run_options(table, options);
+  add_options_of_other_programs(table);
   // What the library calls the quantities that these options set, beside those of common_options.cpp.
   const std::pair<const char*, const char*> quantities[] = {{"arch", "architecture"},
                                                             {"list-archs", "list of architectures"},
@@ -671,6 +686,8 @@ void require_complete(const TrainOptions& o) {
         "no model (--restore none leaves nothing to take it from); give --arch NAME, see --list-archs, or --model DIR");
   if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)
     throw UserError("no end (nothing says how many updates to do); give --max-update N or --max-epoch N");
+  if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_s > 0 || o.save.keep_last > 0 || o.save.keep_every > 0))
+    throw UserError("--no-save contradicts what is said of saves (it writes none); leave the one or the other out");
   if (o.log_group_norms && o.log_file.empty())
     throw UserError("--log-group-norms has nowhere to go (there is no --log-file); give --log-file FILE or leave it out");
   if (o.end_of_document && o.break_mode == BreakMode::none && !o.sharding.plan.documents)

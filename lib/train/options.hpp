@@ -20,6 +20,7 @@
 #include "optim/loss_scaler.hpp"
 #include "optim/schedule.hpp"
 #include "train/compute_device.hpp"
+#include "train/metrics.hpp"
 #include "train/saver.hpp"
 #include "train/trace.hpp"
 
@@ -61,12 +62,14 @@ struct TrainOptions {
   bool reset_optimizer = false, reset_dataloader = false;
   bool no_verify = false;
   // run
+  std::string task = "language_modeling";  // there is no other
   DeviceChoice device = DeviceChoice::automatic;
   CommOptions comm = {.kind = "auto"};
   CpuDeviceOptions cpu;
   ExecutorOptions execution;
   std::size_t seed = 1;
   std::size_t log_interval = 10;
+  LogFormat log_format = LogFormat::automatic;
   std::filesystem::path log_file;  // empty: no metrics file
   bool log_group_norms = false;
   std::size_t validate_interval_updates = 0;  // 0: at the end only

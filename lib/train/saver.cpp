@@ -14,6 +14,7 @@ Saver::Saver(const SaveOptions& options, Buffer snapshot, const Layout& layout, 
       last_(saved_update) {}
 
 void Saver::save(const CheckpointHeader& header, std::span<const ShardState> states, bool wait) {
+  if (options_.none) return;
   if (last_ != header.progress.update) {
     if (save_) finish();
     since_began_.restart();

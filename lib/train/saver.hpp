@@ -18,6 +18,7 @@ namespace fsdp {
 
 struct SaveOptions {
   std::filesystem::path folder = "checkpoints";
+  bool none = false;                 // nothing is ever saved
   std::size_t interval_updates = 0;  // 0: at the end and on request only
   double interval_s = 0;             // likewise
   bool training_waits = false;

@@ -38,7 +38,7 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalW
   look_at_machine();
   const bool first = world.rank() == 0;
   agree(world, [&] {
-    metrics.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, first);
+    metrics.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, first, stderr, options.log_format);
     if (first && !options.dry_run) save_lock.emplace(options.save.folder);
     if (first && !options.dry_run && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });

@@ -166,15 +166,18 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
     if (due || (done && every(options.save.interval_updates, run.update())) || wait) run.save(wait);
     if (blind) run.refuse_data();
     std::string problem;
+    if (asked && options.save.none) run.warn("a save is asked for, and --no-save lets nothing be saved");
     if (asked) problem = watch.honoured_save();
     saves_honoured = requests.save;
     if (stop) problem = watch.honoured_stop();
     if (!problem.empty()) run.warn(problem);
     if (stop && !run.done()) {
       run.say_stopping(ends ? job_end->reason() : watch.stop_reason());
-      run.finish("stopped on request; " + how_to_continue(options));
+      run.finish("stopped on request; " + (options.save.none
+                                               ? "nothing is saved (--no-save), so that the same command begins anew"
+                                               : how_to_continue(options)));
       world.barrier();
-      return exit_code::stopped;
+      return options.save.none ? exit_code::failed : exit_code::stopped;
     }
     if (done && every(options.validate_interval_updates, run.update()) && !run.done())
       run.validate([&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); });
@@ -182,7 +185,8 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
   }
   run.save(true);
   run.validate();
-  run.finish("done; fsdp-evaluate, fsdp-inspect and fsdp-consolidate read " + options.save.folder.string());
+  run.finish(options.save.none ? "done; nothing is saved (--no-save)"
+                               : "done; fsdp-evaluate, fsdp-inspect and fsdp-consolidate read " + options.save.folder.string());
   world.barrier();
   return exit_code::done;
 }

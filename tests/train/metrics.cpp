@@ -100,6 +100,36 @@ BOOST_AUTO_TEST_CASE(numbers_that_are_not_finite_stay_valid_json) {
   BOOST_TEST(line.at("gnorm").is_null());
 }
 
+BOOST_AUTO_TEST_CASE(people_see_what_they_have_chosen) {
+  const auto printed = [](LogFormat format) {
+    const TemporaryFolder folder;
+    {
+      const Printed out(folder / "err");
+      Metrics metrics(folder / "m.jsonl", 2, true, out.file, format);
+      StartMetrics start;
+      start.max_step = 3;
+      metrics.start(start);
+      TrainMetrics update;
+      update.loss = 0.5;
+      for (update.step = 1; update.step <= 3; ++update.step) metrics.train(update);
+      metrics.valid({.step = 3, .loss = 0.25, .tokens = 7});
+      metrics.say("said");
+    }
+    BOOST_TEST(lines_of(folder / "m.jsonl").size() == 5u);  // whatever is printed
+    return read_file(folder / "err");
+  };
+  BOOST_TEST(printed(LogFormat::none) == "said\n");
+  BOOST_TEST(printed(LogFormat::simple) == printed(LogFormat::automatic));
+  std::istringstream json(printed(LogFormat::json));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(json, line);) lines.push_back(line);
+  BOOST_REQUIRE(lines.size() == 5u);  // the first, the second, and the last step
+  BOOST_TEST(nlohmann::json::parse(lines[1]).at("step") == 2);
+  BOOST_TEST(nlohmann::json::parse(lines[2]).at("loss") == 0.5);
+  BOOST_TEST(nlohmann::json::parse(lines[3]).at("type") == "valid");
+  BOOST_TEST(lines[4] == "said");
+}
+
 BOOST_AUTO_TEST_CASE(a_run_that_did_nothing_has_no_rate) {
   const TemporaryFolder folder;
   {
