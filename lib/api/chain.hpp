@@ -46,6 +46,7 @@ class Chain final : public Model {
   /// Numbers of a row that the first stage is given, and whether they are tokens.
   std::size_t input_width() const { return input_width_; }
   bool takes_tokens() const { return first_.layer != nullptr; }
+  std::size_t vocabulary() const { return first_.layer ? first_.layer->vocabulary() : 0; }
   const Loss& loss() const { return *loss_; }
 
  private:

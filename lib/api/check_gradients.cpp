@@ -54,16 +54,21 @@ class Trial {
   }
 
   GradientCheck check() {
-    forward();
-    kernels::LossSum sum;
     std::size_t widest = 0;
     for (const auto& x : x_) widest = std::max(widest, x.size());
     std::vector<float> dx(widest);
-    chain_.head_forward_backward(context(), x_.back().data(), targets(std::true_type()), 1, sum, dx.data(),
-                                 kernels::Write::overwrite);
-    for (std::size_t b = chain_.blocks(); b-- > 0;)
-      chain_.block_backward(context(), b, x_[b].data(), saved_[b].data(), dx.data(), kernels::Write::overwrite, nullptr);
-    chain_.embedding_backward(context(), tokens(), dx.data(), kernels::Write::overwrite);
+    backward(dx, kernels::Write::overwrite);
+    const std::vector<std::vector<float>> once = gradients_;
+    backward(dx, kernels::Write::add);
+    for (std::size_t p = 0; p < once.size(); ++p)
+      for (std::size_t i = 0; i < once[p].size() && result_.passed; ++i)
+        if (std::abs(gradients_[p][i] - 2 * once[p][i]) > 1e-3f * std::abs(once[p][i]) + 1e-6f) {
+          result_ = {false, 1,
+                     format("{}: backward adds {:.6g} to its gradient once, and makes {:.6g} of it twice; it is to add",
+                            chain_.parameters()[p].name, once[p][i], gradients_[p][i])};
+          return result_;
+        }
+    for (std::size_t p = 0; p < once.size(); ++p) std::copy(once[p].begin(), once[p].end(), gradients_[p].begin());
     if (!chain_.takes_tokens())
       compare("x", inputs_, {dx.begin(), dx.begin() + static_cast<std::ptrdiff_t>(inputs_.size())},
               inputs_.size() / shape_.rows());
@@ -83,6 +88,15 @@ class Trial {
   }
   const std::int32_t* tokens() const { return reinterpret_cast<const std::int32_t*>(inputs_.data()); }
   const std::int32_t* targets(std::true_type) const { return reinterpret_cast<const std::int32_t*>(targets_.data()); }
+
+  void backward(std::vector<float>& dx, kernels::Write write) {
+    forward();
+    kernels::LossSum sum;
+    chain_.head_forward_backward(context(), x_.back().data(), targets(std::true_type()), 1, sum, dx.data(), write);
+    for (std::size_t b = chain_.blocks(); b-- > 0;)
+      chain_.block_backward(context(), b, x_[b].data(), saved_[b].data(), dx.data(), write, nullptr);
+    chain_.embedding_backward(context(), tokens(), dx.data(), write);
+  }
 
   void forward() {
     chain_.embedding_forward(context(), tokens(), x_[0].data());

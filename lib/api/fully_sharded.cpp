@@ -84,11 +84,15 @@ MemoryUse memory_of(const Plan& plan) {
 struct RowSizes {
   std::size_t inputs = 1, targets = 1;
   bool tokens = true, labels = true;
+  std::size_t vocabulary = 0, classes = 0;  // 0: unknown
 };
 RowSizes row_sizes(const Model& model) {
   const auto* const chain = dynamic_cast<const Chain*>(&model);
-  if (!chain) return {};
-  return {chain->input_width(), chain->loss().targets(), chain->takes_tokens(), chain->loss().takes_labels()};
+  if (const auto* const transformer = dynamic_cast<const Transformer*>(&model))
+    return {.vocabulary = transformer->config().vocab_size, .classes = transformer->config().vocab_size};
+  expect(chain != nullptr, "a model is a chain or a transformer");
+  return {chain->input_width(),         chain->loss().targets(), chain->takes_tokens(),
+          chain->loss().takes_labels(), chain->vocabulary(),     chain->loss().classes()};
 }
 
 }  // namespace
@@ -169,6 +173,7 @@ struct FullyShardedDataParallel::Parts {
     std::shared_ptr<const Model> model;
     agree(world, [&] { model = description.build(traits_of(job.kind, job.threads)); });
     rows = row_sizes(*model);
+    require_same_everywhere(*model);
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
     sharded.emplace(model, sharding, world);
     sharded->allocate(*job.device, {.table_type = sharding.types.parameter}, job.comm);
@@ -176,6 +181,31 @@ struct FullyShardedDataParallel::Parts {
     executor().initialize_parameters(options.seed);
     executor().publish_parameters();
     if (sharding.types.parameter == DType::f16) scaler.emplace(LossScalerOptions{});
+  }
+
+  /// The ranks make one model together, which each was told about by itself.
+  void require_same_everywhere(const Model& model) {
+    const FsdpOptions& o = options;
+    std::string told =
+        format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", o.sequence_length,
+               o.gradient_accumulation_steps, o.sharding_strategy, o.shard_group_size, o.auto_wrap_policy, o.min_num_params,
+               o.backward_prefetch, o.forward_prefetch, o.limit_all_gathers, o.param_dtype, o.reduce_dtype,
+               o.activation_checkpointing, o.offload_parameters, o.offload_optimizer, o.optimizer, o.beta1, o.beta2, o.eps,
+               o.weight_decay, o.momentum, o.clip_norm, fmt::join(o.freeze, ","), o.seed, o.batch_size);
+    for (const Parameter& parameter : model.parameters())
+      told += format(" {} {} {} {}", parameter.name, to_string(parameter.shape), parameter.init.kind == Init::Kind::normal,
+                     parameter.init.value);
+    std::uint64_t length = told.size();
+    std::string first = told;
+    world.broadcast(&length, sizeof length, 0);
+    first.resize(length);
+    world.broadcast(first.data(), length, 0);
+    agree(world, [&] {
+      if (first != told)
+        throw UserError(
+            "the options or the model are others here than on rank 0 (all ranks train one model); give all of them "
+            "the same");
+    });
   }
 
   Executor& executor() { return sharded->executor(); }
@@ -192,9 +222,9 @@ struct FullyShardedDataParallel::Parts {
         const std::span inputs(numbers, inputs_of_batch()),
             targets(numbers + inputs.size(), numbers_of_batch() - inputs.size());
         fill(Batch(k, inputs, targets, rows.tokens, rows.labels));
-        counted += rows.labels ? static_cast<std::size_t>(std::count_if(targets.begin(), targets.end(),
-                                                                        [](std::int32_t label) { return label >= 0; }))
-                               : sharding.batch.rows();
+        counted += rows.labels ? rows_that_count(targets) : sharding.batch.rows();
+        if (rows.tokens) require_below(inputs, rows.vocabulary, 0, "token");
+        if (rows.labels) require_below(targets, rows.classes, -1, "label");
       }
     });
     const std::int64_t all = world.sum(narrow<std::int64_t>(counted));
@@ -203,6 +233,21 @@ struct FullyShardedDataParallel::Parts {
         throw UserError("no row of this batch counts (all its labels are negative, on all ranks); give it some that do");
     });
     return static_cast<double>(all);
+  }
+
+  std::size_t rows_that_count(std::span<const std::int32_t> labels) const {
+    std::size_t count = 0;
+    for (std::size_t r = 0; r < labels.size(); r += rows.targets) count += labels[r] >= 0;
+    return count;
+  }
+
+  /// `least`: a number below it is none, unless it is -1, which stands for all that do not count. `limit` 0: unknown.
+  static void require_below(std::span<const std::int32_t> numbers, std::size_t limit, std::int32_t least, const char* what) {
+    if (limit == 0) return;
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      if ((least == 0 && numbers[i] < 0) || (numbers[i] >= 0 && static_cast<std::size_t>(numbers[i]) >= limit))
+        throw UserError(format("{} {} of a batch, its number {}, is none of the model's (there are {}); correct the data", what,
+                               numbers[i], i, limit));
   }
 
   void copy_batch(std::size_t k, std::int32_t* inputs, std::int32_t* targets) const {
@@ -324,15 +369,27 @@ bool FullyShardedDataParallel::can_load(const std::filesystem::path& folder) { r
 
 void FullyShardedDataParallel::save_full(const std::filesystem::path& path) {
   Parts& p = *parts_;
+  const bool is_hdf5 = path.extension() == ".h5" || path.extension() == ".hdf5";
   // The shards first, in a folder beside it, which one process then joins as fsdp-consolidate does.
   const std::filesystem::path folder = path.string() + ".shards";
+  agree(p.world, [&] {
+    if (!is_hdf5 && !(path.extension().empty() && StoredModel(p.sharded->model()).is_transformer()))
+      throw UserError(
+          format("'{}' names no format of whole models (NAME.h5 is an HDF5 file; a transformer may be a folder, "
+                 "without an ending); choose another name",
+                 path.string()));
+    if (p.world.rank() != 0) return;
+    if (std::filesystem::exists(path))
+      throw UserError(format("'{}' is there already; remove it, or choose another name", path.string()));
+    std::filesystem::remove_all(folder);  // of a call that was killed
+  });
   const std::vector<ShardState> parameters = {p.executor().parameters()};
   const std::filesystem::path step = save_checkpoint(folder, p.header(), p.sharded->layout(), parameters, p.world);
   agree(p.world, [&] {
     if (p.world.rank() != 0) return;
     const auto reader = CheckpointReader::open(step);
     ConsolidateOptions options;
-    if (path.extension() != ".h5" && path.extension() != ".hdf5") options.format = &safetensors_format();
+    if (!is_hdf5) options.format = &safetensors_format();
     consolidate(*reader, path, options);
     std::filesystem::remove_all(folder);
   });

@@ -14,12 +14,13 @@ struct JobOptions {
   double timeout_s = 600;       // a rank that does not come to a collective for so long ends the job
 };
 
-/// All processes of MPI_COMM_WORLD; their number and this one's are the world size and the rank. Its constructor and destructor
-/// are collective: all processes make one, and let it go before MPI_Finalize().
+/// All processes of MPI_COMM_WORLD; their number and this one's are the world size and the rank. Its constructor is collective.
+/// It outlives what is made with it.
 class Job {
  public:
-  /// If the program has initialised MPI, it finalises it, too; else this object does both. Throws UserError (no such device,
-  /// another MPI's launcher). libfsdp calls MPI from the thread that calls libfsdp, and from no other.
+  /// If the program has called MPI_Init, the program calls MPI_Finalize, too, before or after this object goes; else this
+  /// object does both, and MPI cannot begin again behind it. Throws UserError (no such device, another MPI's launcher). libfsdp
+  /// calls MPI from the thread that calls libfsdp, and from no other.
   explicit Job(const JobOptions& options = {});
   Job(const Job&) = delete;
   ~Job();

@@ -79,6 +79,8 @@ class Layer {
   /// Whether it takes the batch's tokens instead of numbers; inputs() is 1 then. Only the first layer of a model
   /// may, and it saves nothing.
   virtual bool takes_tokens() const { return false; }
+  /// Of such a layer: tokens are below it, and batches with others are refused. 0: any may come.
+  virtual std::size_t vocabulary() const { return 0; }
   /// Numbers that forward keeps of a row for backward, beside x: of the pass's type, and in fp32.
   virtual std::size_t saved() const { return 0; }
   virtual std::size_t saved_floats() const { return 0; }
@@ -114,6 +116,8 @@ class Loss {
   virtual std::size_t inputs() const = 0;
   /// Integers of a row that it is given, or numbers.
   virtual bool takes_labels() const = 0;
+  /// Labels are below it, and batches with others are refused. 0: any may come.
+  virtual std::size_t classes() const { return 0; }
   virtual std::size_t targets() const { return 1; }
   virtual std::size_t scratch() const { return 0; }
   virtual bool works_in(DType type) const { return type == DType::f32; }

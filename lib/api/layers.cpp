@@ -110,6 +110,7 @@ class EmbeddingLayer final : public BuiltLayer {
   std::size_t inputs() const override { return 1; }
   std::size_t outputs() const override { return width_; }
   bool takes_tokens() const override { return true; }
+  std::size_t vocabulary() const override { return vocabulary_; }
   void forward(const ForwardPass& pass) const override {
     with_element(pass.type, [&]<class E>() {
       kernels::embedding_forward(*pass.stream, static_cast<E*>(pass.y.data), pass.tokens,
@@ -134,6 +135,7 @@ class CrossEntropy final : public Loss {
   explicit CrossEntropy(std::size_t classes) : classes_(classes) {}
   std::size_t inputs() const override { return classes_; }
   bool takes_labels() const override { return true; }
+  std::size_t classes() const override { return classes_; }
   std::size_t scratch() const override { return classes_ + 8; }  // the logits' gradients, and three floats of statistics
   bool works_in(DType) const override { return true; }
   bool works_on_gpu() const override { return true; }

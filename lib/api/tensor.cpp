@@ -17,7 +17,7 @@ float* Tensor::floats() const {
 }
 
 float* Tensor::row(std::size_t r) const {
-  expect(type == DType::f32 && r < rows, "a tensor in fp32 has this row");
+  expect(data != nullptr && type == DType::f32 && r < rows, "a tensor in fp32 has this row");
   return static_cast<float*>(data) + r * stride;
 }
 

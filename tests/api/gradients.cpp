@@ -68,6 +68,14 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_found_and_named) {
   const GradientCheck filter = check_with([](const BackwardPass& pass) { pass.gradient(1).row(2)[4] += 1; });
   BOOST_TEST(!filter.passed);
   BOOST_TEST(filter.where.starts_with("layer.filter[2, 4]: "), filter.where);
+  const GradientCheck overwritten = check_with([](const BackwardPass& pass) {
+    static float once = 0;  // what the first of two passes has made
+    float& gradient = pass.gradient(1).row(0)[0];
+    if (once == 0) once = gradient;
+    gradient = once;
+  });
+  BOOST_TEST(!overwritten.passed);
+  BOOST_TEST(overwritten.where.find("it is to add") != std::string::npos, overwritten.where);
   const GradientCheck nan = check_with([](const BackwardPass& pass) { pass.gradient(0).row(0)[0] = std::nanf(""); });
   BOOST_TEST(!nan.passed);
   BOOST_TEST(nan.where.starts_with("layer.gate[0, 0]: backward says nan"), nan.where);
