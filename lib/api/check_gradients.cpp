@@ -49,7 +49,7 @@ class Trial {
   double value() {
     forward();
     kernels::LossSum sum;
-    chain_.head_loss(context(), x_.back().data(), targets(std::true_type()), sum, nullptr);
+    chain_.head_loss(context(), x_.back().data(), labels(), sum, nullptr);
     return sum.value();
   }
 
@@ -68,12 +68,11 @@ class Trial {
                             chain_.parameters()[p].name, once[p][i], gradients_[p][i])};
           return result_;
         }
-    for (std::size_t p = 0; p < once.size(); ++p) std::copy(once[p].begin(), once[p].end(), gradients_[p].begin());
     if (!chain_.takes_tokens())
       compare("x", inputs_, {dx.begin(), dx.begin() + static_cast<std::ptrdiff_t>(inputs_.size())},
               inputs_.size() / shape_.rows());
     for (std::size_t p = 0; p < parameters_.size(); ++p)
-      compare(chain_.parameters()[p].name, parameters_[p], gradients_[p], chain_.parameters()[p].shape.back());
+      compare(chain_.parameters()[p].name, parameters_[p], once[p], chain_.parameters()[p].shape.back());
     return result_;
   }
 
@@ -87,12 +86,12 @@ class Trial {
             .shape = shape_};
   }
   const std::int32_t* tokens() const { return reinterpret_cast<const std::int32_t*>(inputs_.data()); }
-  const std::int32_t* targets(std::true_type) const { return reinterpret_cast<const std::int32_t*>(targets_.data()); }
+  const std::int32_t* labels() const { return reinterpret_cast<const std::int32_t*>(targets_.data()); }
 
   void backward(std::vector<float>& dx, kernels::Write write) {
     forward();
     kernels::LossSum sum;
-    chain_.head_forward_backward(context(), x_.back().data(), targets(std::true_type()), 1, sum, dx.data(), write);
+    chain_.head_forward_backward(context(), x_.back().data(), labels(), 1, sum, dx.data(), write);
     for (std::size_t b = chain_.blocks(); b-- > 0;)
       chain_.block_backward(context(), b, x_[b].data(), saved_[b].data(), dx.data(), write, nullptr);
     chain_.embedding_backward(context(), tokens(), dx.data(), write);
