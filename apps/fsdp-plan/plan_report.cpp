@@ -179,9 +179,9 @@ std::string headline(const PlanTable& table) {
       "per rank\n",
       train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
       table.model.blocks(), table.model.config().width, name_of(train.sharding.types.parameter),
-      train.sharding.optimizer.kind->name, plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
-      plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.sharding.batch.B,
-      train.sharding.batch.T, plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
+      train.sharding.optimizer.kind->name, plural(cluster.nodes, "node", "nodes"),
+      plural(cluster.ranks_per_node, "rank", "ranks"), train.sharding.batch.B, train.sharding.batch.T,
+      plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
       table.model.device().kind == DeviceKind::cuda ? "a GPU" : plural(train.threads, "thread", "threads"));
 }
 
