@@ -18,8 +18,8 @@ Transformer::Transformer(TransformerConfig config, const DeviceTraits& device) :
 
 ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::CacheShape& cache) const {
   const std::size_t batch = shape.rows() * sizeof(std::int32_t),
-                    scratch = std::max(scratch_numel(shape, type),
-                                       cache.positions > 0 ? decoding_scratch_numel(cache, type) : 0);
+                    scratch =
+                        std::max(scratch_numel(shape, type), cache.positions > 0 ? decoding_scratch_numel(cache, type) : 0);
   return {.activations = std::vector(blocks() + 1, shape.rows() * config_.width * size_of(type)),
           .saved = std::vector(blocks(), saved_numel(shape, type) * sizeof(float)),
           .kept = std::vector(blocks(), kept_numel(shape, type) * sizeof(float)),
@@ -29,6 +29,13 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
           .tables = table_numel(std::max(shape.T, cache.positions)) * sizeof(float),
           .cache = cache_numel(cache) * size_of(type),
           .stages = parameters_by_stage()};
+}
+
+std::size_t Transformer::block_numel() const {
+  std::size_t count = 0;
+  for (const Parameter& parameter : parameters())
+    if (parameter.block == 0) count += numel(parameter.shape);
+  return count;
 }
 
 void Transformer::check_batch(BatchShape shape, DType /*type*/, const kernels::CacheShape& cache) const {

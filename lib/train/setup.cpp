@@ -138,13 +138,10 @@ void Setup::print_plan() const {
                 unit.numel, unit.padded_numel,
                 format_bytes(static_cast<double>(unit.padded_numel * size_of(unit.types.parameter))).c_str());
   const Transformer& model = sharded->transformer();
-  const auto stages = model.parameters_by_stage();
-  std::size_t block_numel = 0;
-  for (const std::size_t p : stages[1]) block_numel += numel(model.parameters()[p].shape);
   std::printf("memory plan per rank:\n%s%soperations of one update:\n%s\n%s", describe_memory(sharded->plan()).c_str(),
               describe_beside_plan(memory).c_str(),
               describe_operations(sharded->plan(), sharded->plan().update, layout).c_str(),
-              draw_timeline(sharded->plan().update, layout, block_numel).c_str());
+              draw_timeline(sharded->plan().update, layout, model.block_numel()).c_str());
 }
 
 /// Collective.
