@@ -25,6 +25,7 @@ function legend(x, y, entries,   parts, n, i, texts) {
     texts = parts[i]
     if (texts in PATTERN) box(x, y - 10, 13, 13, PATTERN[texts], "", "stroke=\"#777\" stroke-width=\"0.5\"")
     else box(x, y - 10, 13, 13, COLOUR[texts], "", edge)
+    if (figure == "timeline" && !letters) sub(/ \(.*/, "", texts)
     small(x + 18, y + 1, texts)
     x += 18 + 5.9 * length(texts) + 14
   }
@@ -79,8 +80,9 @@ function need_plan(f) { if (!((f ":plan.strategy") in J)) fail("'" FILE[f] "' ha
 function strip(x, y, w, h, f, shards, shard, colour, light, hint,   u, at, units, total, wu) {
   units = N[f ":plan.units"]; total = 0; at = x
   for (u = 0; u < units; u++) total += J[f ":plan.units." u ".padded"]
+  if (units > 12) units = 1  # there is no room for them
   for (u = 0; u < units; u++) {
-    wu = w * J[f ":plan.units." u ".padded"] / total
+    wu = units == 1 ? w : w * J[f ":plan.units." u ".padded"] / total
     box(at, y, wu, h, light == "" ? "#fff" : light, hint, "stroke=\"#999\" stroke-width=\"0.6\"")
     box(at + wu * shard / shards, y, wu / shards, h, colour, hint, edge)
     at += wu
@@ -90,16 +92,20 @@ function row_of(f, strategy,   s) {
   for (s = 0; s < N[f ":strategies"]; s++) if (J[f ":strategies." s ".strategy"] == strategy) return f ":strategies." s "."
   fail("no strategy " strategy)
 }
-function parts_of(mem, mem_whole) { return mem > 0 && mem < mem_whole ? int(mem_whole / mem + 0.5) : 1 }
+# Into how many parts a state is cut, of which a rank has one. (Under optim parameters are whole, but for their fp32 copy.)
+function parts_of(of_a_rank, whole, shards) { return of_a_rank * shards < 1.5 * whole ? shards : 1 }
 
-function draw_strategies(f,   order, n, i, row, whole, y, r, k, shard, shards, keys, names, parts, m, x, light, all_ranks, w, gathered, unreduced, theirs) {
+function draw_strategies(f,   order, n, i, row, whole, y, r, k, shard, shards, keys, names, parts, m, x, light, all_ranks, w, gathered, unreduced, theirs, model) {
   need_plan(f)
   n = split("none optim grad-op full hybrid", order, " ")
   split("DDP, NO_SHARD|ZeRO-1|ZeRO-2, SHARD_GRAD_OP|ZeRO-3, FULL_SHARD|HYBRID_SHARD", theirs, "|")
   split("parameters gradients optimizer_state", keys, " ")
   split("parameters|gradients|optimizer state", names, "|")
   all_ranks = J[f ":nodes"] * J[f ":ranks_per_node"]
+  if (all_ranks > 8) { quiet(14, 24, "8 of " all_ranks " ranks"); all_ranks = 8 }
   whole = row_of(f, "none") "keeping.memory."
+  for (i = 0; i < N[f ":plan.units"]; i++)  # in the type that is gathered
+    model += J[f ":plan.units." i ".padded"] * J[f ":plan.units." i ".parameter_bytes"] / J[f ":plan.units." i ".of_a_rank"]
   x = 174; w = (W - x - 120) / all_ranks
   for (r = 0; r < all_ranks; r++) bold(x + w * (r + 0.5) - 4, 24, "rank " r, "middle")
   bold(W - 14, 24, "bytes of a rank", "end")
@@ -109,11 +115,11 @@ function draw_strategies(f,   order, n, i, row, whole, y, r, k, shard, shards, k
     line_to(14, y, W - 14, y)
     bold(14, y + 24, order[i]); quiet(14, y + 42, theirs[i])
     if (J[row "shard"] > 1 && J[row "replicate"] > 1) quiet(14, y + 58, "groups of " J[row "shard"])
-    gathered = J[m "gathered_parameters"] >= J[whole "parameters"]; unreduced = J[m "unreduced_gradients"] >= J[whole "gradients"]
+    gathered = J[m "gathered_parameters"] >= 0.99 * model; unreduced = J[m "unreduced_gradients"] >= J[whole "gradients"]
     for (r = 0; r < all_ranks; r++) {
       shard = r % shards
       for (k = 1; k <= 3; k++) {
-        parts = parts_of(J[m keys[k]], J[whole keys[k]])
+        parts = parts_of(J[m keys[k]], J[whole keys[k]], shards)
         light = k == 1 && gathered ? "#ddf3ff" : k == 2 && unreduced ? "#ffe0e6" : ""
         strip(x + w * r, y + 10 + 14 * (k - 1), w - 14, 10, f, parts, parts == 1 ? 0 : shard, COLOUR[names[k]], light, order[i] ", rank " r ": " names[k])
       }
@@ -130,33 +136,47 @@ function draw_strategies(f,   order, n, i, row, whole, y, r, k, shard, shards, k
   finish(y + 36)
 }
 
-function draw_units(f,   units, u, y, x, w, scale, most, shards, r, p, tensors, t, a, b, lx, tx, name, shape, d, n, i, end, width, id, most_slices, labels, label_x, label_name, label_shape) {
+# What is left of a tensor's name without the block that it is of.
+function short_of(name) { sub(/^.*\.(h|layers)\.[0-9]+\./, "", name); return name }
+
+function draw_units(f,   units, u, y, x, w, scale, most, shards, r, p, tensors, t, a, b, lx, tx, name, shape, d, n, i, end, width, id, most_slices, labels, label_x, label_name, label_shape, sum_elements, sum_padded, sum_rank, same, longest) {
   need_plan(f)
   units = N[f ":plan.units"]; id = f ":plan.units." unit "."
   if (unit >= units) fail("there is no unit " unit)
   for (u = 0; u < units; u++) if (J[f ":plan.units." u ".padded"] > most) most = J[f ":plan.units." u ".padded"]
-  x = 130; scale = 470 / most; y = 20
-  bold(14, y, "unit"); bold(x, y, "cut into shards, one for each rank"); bold(680, y, "elements", "end"); bold(782, y, "with padding", "end"); bold(W - 14, y, "of a rank", "end")
+  x = 130; scale = 430 / most; y = 20
+  bold(14, y, "unit"); bold(x, y, "cut into shards, one for each rank"); bold(670, y, "elements", "end"); bold(769, y, "with padding", "end"); bold(W - 14, y, "of a rank", "end")
   y += 12
   for (u = 0; u < units; u++) {
     p = f ":plan.units." u "."; shards = J[p "shards"]; w = J[p "padded"] * scale
+    sum_elements += J[p "elements"]; sum_padded += J[p "padded"]; sum_rank += J[p "of_a_rank"]
+    # Of many units that are alike the first ones stand for all.
+    same = u > 0 && J[p "elements"] == J[f ":plan.units." u - 1 ".elements"] ? same + 1 : 0
+    if (units > 8 && same > 1 && u != unit) {
+      if (same == 2) { say(14, y + 10, "..."); y += 20 }
+      continue
+    }
     say(14, y + 17, J[p "name"])
     for (r = 0; r < shards; r++) {
       box(x + w * r / shards, y + 2, w / shards, 20, rank_colour(r), J[p "name"] ", rank " r, edge)
-      small(x + w * (r + 0.5) / shards, y + 16, (w / shards > 45 ? "rank " : "") r, "middle")
+      if (w / shards > 14) small(x + w * (r + 0.5) / shards, y + 16, (w / shards > 45 ? "rank " : "") r, "middle")
     }
-    say(680, y + 17, grouped(J[p "elements"]), "end"); say(782, y + 17, grouped(J[p "padded"]), "end"); say(W - 14, y + 17, grouped(J[p "of_a_rank"]), "end")
+    say(670, y + 17, grouped(J[p "elements"]), "end"); say(769, y + 17, grouped(J[p "padded"]), "end"); say(W - 14, y + 17, grouped(J[p "of_a_rank"]), "end")
     y += 30
   }
+  line_to(600, y, W - 14, y)
+  say(670, y + 17, grouped(sum_elements), "end"); say(769, y + 17, grouped(sum_padded), "end"); say(W - 14, y + 17, grouped(sum_rank), "end")
+  y += 16
   # The chosen unit once more, larger.
   y += 18
   bold(14, y + 4, "the flat buffer of " J[id "name"] ", tensor by tensor")
-  y += 126; shards = J[id "shards"]; x = 50; w = W - x - 14; scale = w / J[id "padded"]; end = 0; lx = 0
   tensors = N[id "tensors"]
+  for (t = 0; t < tensors; t++) if (length(short_of(J[id "tensors." t ".name"])) > longest) longest = length(short_of(J[id "tensors." t ".name"]))
+  y += 30 + 5.7 * longest; shards = J[id "shards"]; x = 72; w = W - x - 14; scale = w / J[id "padded"]; end = 0; lx = 0
   for (t = 0; t < tensors; t++) {
     p = id "tensors." t "."; b = J[p "offset"]; n = J[p "elements"]
     if (b > end) box(x + end * scale, y, (b - end) * scale, 34, PATTERN["padding"], "padding: " b - end " elements")
-    name = J[p "name"]; sub(/^.*\.h\.[0-9]+\./, "", name); sub(/^.*layers\.[0-9]+\./, "", name)
+    name = short_of(J[p "name"])
     shape = ""
     for (d = 0; d < N[p "shape"]; d++) shape = shape (d ? " x " : "") J[p "shape." d]
     width = n * scale
@@ -174,13 +194,13 @@ function draw_units(f,   units, u, y, x, w, scale, most, shards, r, p, tensors, 
   for (r = 0; r < shards; r++) {
     a = r * J[id "of_a_rank"]; b = a + J[id "of_a_rank"]
     box(x + a * scale, y + 42, (b - a) * scale, 22, rank_colour(r), "", edge)
-    small(x + (a + b) / 2 * scale, y + 57, "rank " r ": elements " a " to " b - 1, "middle")
+    width = (b - a) * scale
+    if (width > 14) small(x + (a + b) / 2 * scale, y + 57, width > wide("rank 0: elements " a " to " b, 11) ? "rank " r ": elements " a " to " b - 1 : r, "middle")
     if (r) line_to(x + a * scale, y - 8, x + a * scale, y + 42, "#222\" stroke-width=\"1.4\" stroke-dasharray=\"3 2")
-    n = N[id "shard_slices." r]
+    n = width > 150 ? N[id "shard_slices." r] : 0  # else there is no room for their names
     for (i = 0; i < n; i++) {
       p = id "shard_slices." r "." i "."
-      name = J[p "tensor"]; sub(/^.*\.h\.[0-9]+\./, "", name); sub(/^.*layers\.[0-9]+\./, "", name)
-      quiet(x + (a + b) / 2 * scale, y + 80 + 14 * i, name " [" J[p "begin"] ", " J[p "end"] ")", "middle")
+      quiet(x + (a + b) / 2 * scale, y + 80 + 14 * i, short_of(J[p "tensor"]) " [" J[p "begin"] ", " J[p "end"] ")", "middle")
     }
     if (n > most_slices) most_slices = n
   }
@@ -193,9 +213,15 @@ function draw_units(f,   units, u, y, x, w, scale, most, shards, r, p, tensors, 
   finish(y + 16)
 }
 
-function draw_step(f,   id, shards, x, w, y, r, q, part, size, rows, tints, i, j, size_x, mine, fill, label) {
+function draw_step(f,   id, shards, x, w, y, r, q, part, size, rows, tints, i, j, size_x, mine, fill, label, gathered, reduced) {
   need_plan(f)
   id = f ":plan.units." unit "."; shards = J[id "shards"]; part = J[id "of_a_rank"]; size = J[id "parameter_bytes"]
+  for (i = 0; i < N[f ":plan.operations"]; i++) if (J[f ":plan.operations." i ".unit"] == unit) {
+    if (J[f ":plan.operations." i ".kind"] == "all-gather") gathered = J[f ":plan.operations." i ".moved_bytes"]
+    if (J[f ":plan.operations." i ".kind"] == "reduce-scatter") reduced = J[f ":plan.operations." i ".moved_bytes"]
+  }
+  if (!gathered || !reduced) fail("unit " unit " is not gathered and reduced under this strategy")
+  if (shards > 16) fail("there is room for 16 ranks, and this plan has " shards)
   split("#fbd5c8 #f6b49e #ee8866 #cf6644", tints, " ")
   x = 236; w = (W - x - 14) / shards
   for (r = 0; r < shards; r++) bold(x + w * (r + 0.5) - 6, 24, "rank " r, "middle")
@@ -204,11 +230,11 @@ function draw_step(f,   id, shards, x, w, y, r, q, part, size, rows, tints, i, j
   for (i = 1; i <= 5; i++) {
     line_to(14, y, W - 14, y)
     bold(14, y + 22, rows[i])
-    if (i == 1) { quiet(14, y + 38, "a rank has its shard of " J[id "name"] ":"); quiet(14, y + 52, part " parameters, " grouped(size) " B") }
-    if (i == 2) { quiet(14, y + 38, "a rank sends its shard to each other:"); quiet(14, y + 52, shards - 1 " x " grouped(size) " B; all are the same then") }
-    if (i == 3) { quiet(14, y + 38, "each with tokens of its own: gradients"); quiet(14, y + 52, "differ, whole, " grouped(size * shards) " B on each rank") }
-    if (i == 4) { quiet(14, y + 38, "each shard is added up where it stays:"); quiet(14, y + 52, "a rank sends " shards - 1 " x " grouped(size) " B") }
-    if (i == 5) { quiet(14, y + 38, "a rank updates its shard alone, with"); quiet(14, y + 52, "the " grouped(J[id "optimizer_state_bytes"]) " B of its moments") }
+    if (i == 1) { quiet(14, y + 38, "a rank has its shard of " J[id "name"] ":"); quiet(14, y + 52, grouped(part) " parameters, " bytes(size)) }
+    if (i == 2) { quiet(14, y + 38, "a rank sends its shard to each other:"); quiet(14, y + 52, shards - 1 " x " bytes(gathered) "; all are the same then") }
+    if (i == 3) { quiet(14, y + 38, "each with tokens of its own: gradients"); quiet(14, y + 52, "differ; a rank has all " grouped(J[id "padded"])) }
+    if (i == 4) { quiet(14, y + 38, "each shard is added up where it stays:"); quiet(14, y + 52, "a rank sends " shards - 1 " x " bytes(reduced)) }
+    if (i == 5) { quiet(14, y + 38, "a rank updates its shard alone, with"); quiet(14, y + 52, "the " bytes(J[id "optimizer_state_bytes"]) " of its moments") }
     for (r = 0; r < shards; r++)
       for (q = 0; q < shards; q++) {
         size_x = x + w * r + (w - 16) * q / shards
@@ -222,16 +248,16 @@ function draw_step(f,   id, shards, x, w, y, r, q, part, size, rows, tints, i, j
         if (i == 4 && mine) label = "sum"
         if (i == 5 && mine) {
           box(size_x, y + 14, (w - 16) / shards, 18, COLOUR["parameters"], "", edge); box(size_x, y + 32, (w - 16) / shards, 18, COLOUR["optimizer state"], "", edge)
-          small(size_x + (w - 16) / shards / 2, y + 27, "w" q "'", "middle"); small(size_x + (w - 16) / shards / 2, y + 45, "m, v", "middle")
+          if ((w - 16) / shards > 24) small(size_x + (w - 16) / shards / 2, y + 27, "w" q "'", "middle"); if ((w - 16) / shards > 24) small(size_x + (w - 16) / shards / 2, y + 45, "m, v", "middle")
         }
-        small(size_x + (w - 16) / shards / 2, y + 36, label, "middle")
+        if ((w - 16) / shards > 8 * length(label)) small(size_x + (w - 16) / shards / 2, y + 36, label, "middle")
       }
     y += 66
   }
   line_to(14, y, W - 14, y)
   legend(14, y + 20, "parameters|gathered parameters|optimizer state")
   for (j = 1; j <= 4; j++) box(400 + 14 * j, y + 10, 13, 13, tints[j], "", edge)
-  small(476, y + 21, "gradients, of the tokens of rank 0, 1, 2, 3")
+  small(476, y + 21, "gradients, of the tokens of rank 0, 1, 2, 3" (shards > 4 ? ", ..." : ""))
   finish(y + 34)
 }
 
@@ -240,7 +266,8 @@ function draw_nodes(   f, y, x, w, r, row, shards, nodes, per, node, t, most, v,
     need_plan(f); t = row_of(f, J[f ":plan.strategy"]) "keeping.traffic."
     v = J[t "within_node"] + J[t "between_nodes"]; if (v > most) most = v
   }
-  nodes = J["1:nodes"]; per = J["1:ranks_per_node"]; w = 116; y = 22
+  nodes = J["1:nodes"]; per = J["1:ranks_per_node"]; w = 464 / (nodes * per); y = 22
+  if (nodes * per > 8) fail("there is room for 8 ranks, and this plan has " nodes * per)
   for (node = 0; node < nodes; node++) bold(130 + (per * w + 16) * node + per * w / 2 - 6, y, "node " node, "middle")
   x = 130 + (per * w + 16) * nodes + 16
   bold(x, y, "a rank sends per update"); y += 12
@@ -307,12 +334,12 @@ function draw_memory(   f, i, n, b, x, y, w, h, most, id, roles, k, at, py, v, b
   while (most / step > 10) step *= step ~ /^2/ ? 2.5 : 2
   most = step * int(most / step + 0.999)
   for (v = 0; v <= most; v += step) {
-    line_to(x - 4, y + h - h * v / most, W - 10, y + h - h * v / most, "#e4e4e4"); small(x - 8, y + h - h * v / most + 4, sprintf("%.0f", v / 1000), "end")
+    line_to(x - 4, y + h - h * v / most, W - 10, y + h - h * v / most, "#e4e4e4"); small(x - 8, y + h - h * v / most + 4, sprintf("%.3g", v / (most < 1e6 ? 1e3 : most < 1e9 ? 1e6 : 1e9)), "end")
   }
-  small(x - 8, y - 12, "kB", "end")
+  small(x - 8, y - 12, most < 1e6 ? "kB" : most < 1e9 ? "MB" : "GB", "end")
   for (f = 1; f <= files; f++) {
     at = x + (w + 14) * (f - 1); base = 0; n = N[f ":plan.operations"]
-    bold(at + w / 2, 18, TITLE[f], "middle"); small(at + w / 2, 36, "at most " grouped(TOP[f]) " B", "middle")
+    bold(at + w / 2, 18, TITLE[f], "middle"); small(at + w / 2, 36, "at most " (TOP[f] < 1e6 ? grouped(TOP[f]) " B" : bytes(TOP[f])), "middle")
     for (k = 1; k <= 5; k++) {
       v = HELD[f, roles[k]]; if (v == 0) continue
       box(at, y + h - h * (base + v) / most, w, h * v / most, COLOUR[roles[k]], roles[k] ": " grouped(v) " B"); base += v
@@ -399,12 +426,12 @@ function draw_timeline(   f, y, i, any, loads) {
     if ((f, "load") in STREAMS) loads = 1
     for (i = 1; i <= boxes; i++) if (B_label[i] ~ /^f/) any = 1
   }
-  panels = files
+  panels = files; letters = 1
   y = draw_rows()
   legend(14, y + 10, "all-gather (G)|forward (E, F, H)" (any ? "|forward again (f)" : "") "|backward (B, E)|reduce (R, A)|norm, optimizer (N, O)" (loads ? "|load, unload (L, U)" : "") "|waits")
   finish(y + 26)
 }
-function draw_trace(   i, id, n, first, r, label, y) {
+function draw_trace(   i, id, n, first, r, label, y, again) {
   n = N["1:traceEvents"]; first = -1
   for (i = 0; i < n; i++) {
     id = "1:traceEvents." i "."
@@ -417,13 +444,14 @@ function draw_trace(   i, id, n, first, r, label, y) {
     id = "1:traceEvents." i "."
     if (J[id "ph"] != "X" || J[id "pid"] >= ranks + 0 || J[id "args.update"] != update) continue
     r = J[id "pid"] + 1; if (r > panels) panels = r
+    if (J[id "name"] ~ /^re(compute|fill)/) again = "|forward again (f)"
     label = J[id "name"]; sub(/^(all-gather|forward|backward|recompute|refill|reduce-scatter|all-reduce|optimizer) /, "", label); sub(/block /, "", label); sub(/, add$/, "", label)
     new_box(r, J[id "cat"], (J[id "ts"] - first) / 1000, (J[id "ts"] + J[id "dur"] - first) / 1000, label, J[id "name"], stage_colour(kind_of(J[id "name"])))
     STREAMS[r, J[id "cat"]] = 1
   }
   for (r = 1; r <= panels; r++) TITLE[r] = "rank " r - 1
   y = draw_rows(1)
-  legend(14, y + 10, "all-gather (G)|forward (E, F, H)|forward again (f)|backward (B, E)|reduce (R, A)|norm, optimizer (N, O)")
+  legend(14, y + 10, "all-gather (G)|forward (E, F, H)" again "|backward (B, E)|reduce (R, A)|norm, optimizer (N, O)")
   say(14, y + 34, sprintf("update %d, %.1f ms from left to right, measured", update, last_end))
   finish(y + 46)
 }

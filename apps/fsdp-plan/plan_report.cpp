@@ -503,6 +503,8 @@ nlohmann::json plan_json(const PlanTable& table) {
                                   {"writes", ids(op.writes)},
                                   {"waits", op.waits},
                                   {"activations", activations}});
+    if (is_collective(op.kind))
+      json["operations"].back()["moved_bytes"] = op.count * size_of(op.kind == OperationKind::all_gather ? op.type : op.travel);
     for (const BufferId id : op.frees) activations -= plan.buffers[static_cast<std::size_t>(id)].bytes;
   }
   return json;

@@ -597,7 +597,15 @@ BOOST_AUTO_TEST_CASE(json_explains_the_chosen_strategy) {
     // Operations account for the same peak as the memory plan.
     const MemoryAccount& memory = table.chosen().variant(recompute).memory;
     std::size_t most = 0, held = 0;
-    for (const nlohmann::json& op : plan["operations"]) most = std::max(most, op["activations"].get<std::size_t>());
+    for (const nlohmann::json& op : plan["operations"]) {
+      most = std::max(most, op["activations"].get<std::size_t>());
+      BOOST_TEST(op.contains("moved_bytes") ==
+                 (op["kind"] == "all-gather" || op["kind"] == "reduce-scatter" || op["kind"] == "all-reduce"));
+      if (op["kind"] == "all-gather")
+        BOOST_TEST(op["moved_bytes"] == 2 * plan["units"][op["unit"].get<std::size_t>()]["of_a_rank"].get<int>());
+      if (op["kind"] == "reduce-scatter")
+        BOOST_TEST(op["moved_bytes"] == 4 * plan["units"][op["unit"].get<std::size_t>()]["of_a_rank"].get<int>());
+    }
     for (const nlohmann::json& buffer : plan["buffers"])
       if (buffer["whole_run"]) held += buffer["bytes"].get<std::size_t>();
     BOOST_TEST(most == memory.of(BufferRole::activations));

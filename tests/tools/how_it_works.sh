@@ -25,8 +25,16 @@ shown=$(grep -oE '\]\(figures/[^)]*' "$page" | sed 's/.*figures\///' | sort)
 there=$(cd "$work/docs/figures" && printf '%s\n' *.svg)
 [ "$shown" = "$there" ] || fail "shown and drawn figures differ: $(diff <(echo "$shown") <(echo "$there"))"
 
-# The commands, one a line, with lines that go on joined.
+# Numbers in the text, such as 6,592, are numbers of a figure or a plan.
 cd "$repository"
+for strategy in full none; do "$bin/fsdp-plan" --config inputs/lesson.cfg --ranks-per-node 4 --sharding-strategy $strategy --json --explain; done >"$work/plans"
+numbers=$(sed '/^<!-- made/,/^<!-- end/d' "$page" | grep -oE '[0-9]{1,3}(,[0-9]{3})+' | sort -u)
+(($(wc -l <<<"$numbers") >= 8)) || fail "the page's numbers were not found"
+for number in $numbers; do
+  grep -qwF -- "$number" "$work"/docs/figures/*.svg || grep -qwF -- "${number//,/}" "$work/plans" || fail "no figure or plan has the number $number"
+done
+
+# The commands, one a line, with lines that go on joined.
 commands=$(sed -e ':join' -e '/\\$/{N;s/\\\n *//;b join' -e '}' "$page" | sed -n 's/^  *fsdp-plan /fsdp-plan /p')
 (($(wc -l <<<"$commands") >= 8)) || fail "the page's commands were not found"
 while read -r -a words; do
