@@ -316,8 +316,8 @@ void Executor::wait_for_streams() {
   cause.rethrow();
 }
 
-/// The host waits once: where streams go on by themselves, the compute stream waits for what is still gathered or unloaded, and
-/// brings the sums. What is reduced, its operations have waited for.
+/// The host waits once: the compute stream waits for what is still gathered or unloaded, and brings the sums. What is reduced,
+/// its operations have waited for.
 void Executor::finish() {
   Stream& last = stream(StreamId::compute);
   const auto bring = [](void* executor, std::size_t) {
@@ -326,12 +326,8 @@ void Executor::finish() {
   };
   FirstCause cause;
   cause.attempt([&] {
-    if (last.is_asynchronous()) {
-      last.wait(stream(StreamId::gather).record());
-      if (plan_.host_bytes > 0) last.wait(stream(StreamId::unload).record());
-    } else {
-      wait_for_streams();
-    }
+    last.wait(stream(StreamId::gather).record());
+    if (plan_.host_bytes > 0) last.wait(stream(StreamId::unload).record());
     last.submit({bring, this});
   });
   for (const auto& s : streams()) cause.attempt([&] { s->synchronize(); });

@@ -5,6 +5,7 @@
 #include <boost/mpl/list.hpp>
 
 #include "base/format.hpp"
+#include "base/timer.hpp"
 #include "device/memory_view.hpp"
 #include "support.hpp"
 #include "support/threaded_device.hpp"
@@ -252,6 +253,46 @@ BOOST_AUTO_TEST_CASE(initial_numbers_have_the_same_bits) {
       kernels::fill_constant(s, x + R * C - 1, 1, 3);
     });
   });
+}
+
+// Also of pinned memory, from which and to which streams copy while the host goes on.
+BOOST_AUTO_TEST_CASE(a_view_has_copied_when_it_returns) {
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  Device& device = *gpu().device;
+  const std::shared_ptr<Stream> stream = device.make_stream();
+  const Buffer from = device.allocate(bytes), to = device.allocate(bytes), there = device.allocate(bytes),
+               here = device.allocate_staging(bytes);
+  const auto keep_busy = [&] {
+    for (int i = 0; i < 30; ++i) stream->copy(to.data(), from.data(), bytes);
+  };
+  const MemoryView view(std::span(there.data(), bytes), *stream);
+  std::memset(here.data(), 1, bytes);
+  keep_busy();
+  view.write(0, std::span(here.data(), bytes));
+  std::memset(here.data(), 2, bytes);
+  keep_busy();
+  view.read(0, std::span(here.data(), bytes));
+  BOOST_TEST((here.data()[0] == std::byte{1} && here.data()[bytes - 1] == std::byte{1}));
+}
+
+// Of what lies between two marks.
+BOOST_AUTO_TEST_CASE(work_is_timed) {
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  Device& device = *gpu().device;
+  const std::shared_ptr<Stream> stream = device.make_stream();
+  const Buffer from = device.allocate(bytes), to = device.allocate(bytes);
+  const std::int64_t before_ns = now_ns();
+  stream->begin_marks(true);
+  std::int64_t begin = 0, end = 0;
+  on_stream(*stream, [&] {
+    begin = stream->mark();
+    for (int i = 0; i < 20; ++i) stream->copy(to.data(), from.data(), bytes);
+    end = stream->mark();
+  });
+  BOOST_TEST(stream->marks_later());
+  BOOST_TEST(stream->time_of(begin) >= before_ns);
+  BOOST_TEST(stream->time_of(end) > stream->time_of(begin));
+  stream->begin_marks(false);
 }
 
 BOOST_AUTO_TEST_CASE(a_stream_that_goes_has_done_its_work) {
