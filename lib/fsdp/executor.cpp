@@ -111,6 +111,12 @@ std::vector<ShardState> Executor::optimizer_states() {
   return all;
 }
 
+std::vector<ShardState> Executor::states() {
+  std::vector<ShardState> all = {parameters()};
+  for (ShardState& state : optimizer_states()) all.push_back(std::move(state));
+  return all;
+}
+
 void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>& which) {
   Stream& s = stream(StreamId::compute);
   on_stream(s, [&] {

@@ -137,6 +137,14 @@ template <class E>
 void bias_relu_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
 template <class E>
 void relu_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n);
+/// The same with sigmoid(x) = 1 / (1 + e^-x).
+template <class E>
+void bias_sigmoid_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
+template <class E>
+void sigmoid_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n);
+/// out = (+=) a * b, element by element. out may be a or b.
+template <class E>
+void multiply(Stream& stream, E* out, const E* a, const E* b, std::size_t n, Write write);
 /// SwiGLU (Shazeer 2020): out = silu(gate) * up; each [R,F].
 template <class E>
 void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::size_t n);

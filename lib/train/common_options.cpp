@@ -189,11 +189,13 @@ void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
 }
 
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more) {
-  table.choice<DeviceChoice>("device", device,
-                             {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
-                             "Device to compute on; auto is a GPU where the process sees one, else the CPU, and it is an "
-                             "error if the job was given GPUs that cannot be used." +
-                                 more);
+  table
+      .choice<DeviceChoice>("device", device,
+                            {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
+                            "Device to compute on; auto is a GPU where the process sees one, else the CPU, and it is an "
+                            "error if the job was given GPUs that cannot be used." +
+                                more)
+      .sets("device");
 }
 
 void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid) {

@@ -95,19 +95,12 @@ void Run::require_memory() {
   });
 }
 
-std::vector<ShardState> Run::states() {
-  Executor& executor = sharded_.executor();
-  std::vector<ShardState> all = {executor.parameters()};
-  for (ShardState& state : executor.optimizer_states()) all.push_back(std::move(state));
-  return all;
-}
-
 /// May fail on this rank alone.
 void Run::fill_weights() {
   Executor& executor = sharded_.executor();
   const auto& parameters = sharded_.model().parameters();
   if (setup_.origin.checkpoint) {
-    std::vector<ShardState> wanted = states();
+    std::vector<ShardState> wanted = executor.states();
     if (setup_.options.reset_optimizer) wanted.erase(wanted.begin() + 1, wanted.end());
     load_states(*setup_.origin.checkpoint, parameters, sharded_.layout(), sharded_.shard(), wanted);
     std::size_t fresh = 0;
@@ -362,7 +355,7 @@ void Run::save(bool wait) {
                                    .model_folder = setup_.origin.model_folder,
                                    .tokenizer_files = setup_.tokenizer_files,
                                    .version = version_string()};
-  saver_->save(header, states(), wait);
+  saver_->save(header, sharded_.executor().states(), wait);
 }
 
 void Run::finish(const std::string& next) {

@@ -78,7 +78,6 @@ class Run {
   void copy_batch(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
   [[noreturn]] void refuse(const UpdateResult& result);
   void fill_weights();
-  std::vector<ShardState> states();
   void require_memory();
   void write_trace();
   std::optional<Straggler> find_straggler(std::span<const std::int64_t> computing_ns) const;

@@ -136,6 +136,14 @@ int main() {
   compare("relu backward", 3 * n, blocks, 0, [](F x, I) {
     return k::ActivationBackward<k::ReluActivation, float>{x, x + n, x + 2 * n, n};
   });
+  compare("sigmoid", 2 * n + C, R, rounding,
+          [](F x, I) { return k::BiasActivation<k::SigmoidActivation, float>{x, x + n, x + 2 * n, C}; });
+  compare("sigmoid backward", 3 * n, blocks, rounding, [](F x, I) {
+    return k::ActivationBackward<k::SigmoidActivation, float>{x, x + n, x + 2 * n, n};
+  });
+  for (const bool adds : {false, true})
+    compare(adds ? "multiply and add" : "multiply", 3 * n, blocks, rounding,
+            [=](F x, I) { return k::Multiply<float>{x, x + n, x + 2 * n, n, adds}; });
   compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward<float>{x, x + n, x + 2 * n, n}; });
   compare("swiglu backward", 5 * n, blocks, rounding,
           [](F x, I) { return k::SwigluBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });

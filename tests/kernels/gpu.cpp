@@ -197,6 +197,13 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(pointwise, E, Types) {
       kernels::bias_relu_forward<E>(s, x, x + R * F, x + 4 * R * F, R, F);
       kernels::relu_backward(s, x + 2 * R * F, x + 3 * R * F, x + R * F, R * F);
     });
+    compare<E>("sigmoid, multiply", 8 * R * F + F, 0, 2, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
+      const std::size_t n = R * F;
+      kernels::bias_sigmoid_forward<E>(s, x, x + n, x + 8 * n, R, F);
+      kernels::sigmoid_backward(s, x + 2 * n, x + 3 * n, x + n, n);
+      kernels::multiply(s, x + 4 * n, x + 5 * n, x + 6 * n, n, Write::overwrite);
+      kernels::multiply(s, x + 7 * n, x + 5 * n, x + 6 * n, n, Write::add);
+    });
     compare<E>("swiglu", 6 * R * F, 0, 2, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
       const std::size_t n = R * F;
       kernels::swiglu_forward(s, x, x + n, x + 2 * n, n);

@@ -102,6 +102,14 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
     out.resize(R * C);
     return k::ActivationBackward<k::GeluActivation<k::Gelu::erf>, float>{out.data(), b.data(), a.data(), R * C};
   });
+  compare("sigmoid backward", 1, tolerance, [](Floats& out) {
+    out.resize(R * C);
+    return k::ActivationBackward<k::SigmoidActivation, float>{out.data(), b.data(), a.data(), R * C};
+  });
+  compare("multiply", 1, tolerance, [](Floats& out) {
+    out = b;
+    return k::Multiply{out.data(), b.data(), a.data(), R * C, true};
+  });
   compare("swiglu", 1, tolerance, [](Floats& out) {
     out.resize(2 * R * C);
     return k::SwigluBackward{out.data(), out.data() + R * C, b.data(), a.data(), b.data(), R * C};
