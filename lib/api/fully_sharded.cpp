@@ -193,7 +193,7 @@ struct FullyShardedDataParallel::Parts {
                o.activation_checkpointing, o.offload_parameters, o.offload_optimizer, o.optimizer, o.beta1, o.beta2, o.eps,
                o.weight_decay, o.momentum, o.clip_norm, fmt::join(o.freeze, ","), o.seed, o.batch_size);
     for (const Parameter& parameter : model.parameters())
-      told += format(" {} {} {} {}", parameter.name, to_string(parameter.shape), parameter.init.kind == Init::Kind::normal,
+      told += format(" {} {} {} {}", parameter.name, to_string(parameter.shape), static_cast<int>(parameter.init.kind),
                      parameter.init.value);
     std::uint64_t length = told.size();
     std::string first = told;

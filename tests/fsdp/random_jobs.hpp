@@ -145,12 +145,13 @@ class Dice {
 };
 
 inline TransformerConfig random_config(Dice& dice) {
-  TransformerConfig c = find_family(dice.one_of({"gpt2", "llama", "qwen2", "qwen3", "opt"})).defaults;
+  TransformerConfig c = find_family(dice.one_of({"gpt2", "llama", "qwen2", "qwen3", "opt", "biogpt", "xglm"})).defaults;
   const bool llama = c.positions == Positions::rotary;
   c.layers = 1 + dice.below(5);
   c.kv_heads = 1 + dice.below(2);
   c.heads = llama ? c.kv_heads * (1 + dice.below(3)) : c.kv_heads;
   c.head_size = 2 * (1 + dice.below(5));
+  if (c.positions == Positions::sinusoidal) c.head_size += 2;  // for two frequencies
   c.width = c.heads * c.head_size;
   c.ffn_width = 5 + dice.below(40);
   c.vocab_size = 3 + dice.below(60);
