@@ -107,6 +107,10 @@ BOOST_DATA_TEST_CASE(sharded_is_the_same_as_ddp, boost::unit_test::data::make({1
   if (ranks % 2 == 0) ways.emplace_back("hybrid", "--sharding-strategy hybrid --shard-group-size " + std::to_string(ranks / 2));
   const std::vector<json> ddp = train("ddp", "--ddp-backend pytorch_ddp");
   BOOST_TEST_REQUIRE(ddp.size() == 10u);
+  // As fairseq counts them: 33 words and 4 more, 16 positions and 2 more, blocks, the last norm; the output is the embedding.
+  const std::size_t C = 24, F = 4 * C, block = 4 * (C * C + C) + (C * F + F) + (F * C + C) + 4 * C;
+  BOOST_TEST(metrics(folder / "ddp.jsonl", "start").at(0)["parameters"].get<std::size_t>() ==
+             (33 + 4) * C + (16 + 2) * C + 2 * block + 2 * C);
   for (const auto& [name, sharding] : ways) {
     const std::vector<json> sharded = train(name, sharding);
     BOOST_TEST_REQUIRE(sharded.size() == ddp.size());
