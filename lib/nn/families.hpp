@@ -46,7 +46,7 @@ struct Arch {
 
 /// One that users ask for by name, and that is none of ours.
 struct OtherArch {
-  std::string name, why, instead;  // "--arch <name> is not here (<why>); <instead>"
+  std::string name, why, instead;  // "<name> is not supported (<why>); <instead>"
 };
 
 /// `config` with these sizes, and heads of width / heads elements.
