@@ -164,7 +164,6 @@ std::string script_for(const std::vector<Parameter>& parameters, const fs::path&
                 shapes.dump(), torch_checkpoint_py);
 }
 
-std::string plural(int n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 double smallest(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 double largest(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
 

@@ -31,6 +31,13 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
           .stages = parameters_by_stage()};
 }
 
+std::size_t Transformer::block_numel() const {
+  std::size_t count = 0;
+  for (const Parameter& parameter : parameters())
+    if (parameter.block == 0) count += numel(parameter.shape);
+  return count;
+}
+
 void Transformer::check_batch(BatchShape shape, DType /*type*/, const kernels::CacheShape& cache) const {
   if (cache.positions > config_.longest_sequence())
     throw UserError(format("a cache of {} positions is longer than the model's longest sequence of {}; ask for fewer",

@@ -244,7 +244,7 @@ std::string gpus_of_this_machine() {
   std::string why;
   const CudaLibrary* const library = find_cuda_library(&why);
   const int count = library ? library->device_count(&why) : 0;
-  if (count > 0) return format("{} GPU{}", count, count == 1 ? "" : "s");
+  if (count > 0) return plural(count, "GPU");
   return format("no GPU here ({})", why.empty() ? "there is none" : why);
 }
 

@@ -247,9 +247,8 @@ Origin find_origin(const TrainOptions& options, Group& world) {
     }
     agree(world, [&] { complete_origin(options, origin); });
     // A shared file system may show one rank a checkpoint that another one does not see yet.
-    std::vector<std::int64_t> updates(static_cast<std::size_t>(world.size()));
-    updates[static_cast<std::size_t>(world.rank())] = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
-    world.sum(updates);
+    const std::int64_t update = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
+    const std::vector<std::int64_t> updates = world.gather(std::span(&update, 1));
     if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
       throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step); start again", 0, true,
                             exit_code::failed);
