@@ -222,7 +222,7 @@ struct FullyShardedDataParallel::Parts {
                sharding.optimizer.beta2, sharding.optimizer.eps, sharding.optimizer.weight_decay, sharding.optimizer.momentum,
                o.clip_norm, fmt::join(o.freeze, ","), o.seed, o.batch_size);
     for (const Parameter& parameter : model.parameters())
-      told += format(" {} {} {} {}", parameter.name, to_string(parameter.shape), parameter.init.kind == Init::Kind::normal,
+      told += format(" {} {} {} {}", parameter.name, to_string(parameter.shape), static_cast<int>(parameter.init.kind),
                      parameter.init.value);
     std::uint64_t length = told.size();
     std::string first = told;

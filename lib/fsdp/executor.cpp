@@ -130,6 +130,9 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
         float* out = at<float>(plan_.at_work(plan_.wide_master[u])) + slice.shard_offset;
         if (init.kind == Init::Kind::constant)
           kernels::fill_constant(s, out, slice.range.size(), init.value);
+        else if (init.kind == Init::Kind::uniform)
+          kernels::fill_uniform(s, out, slice.range.size(), slice.range.begin, static_cast<std::uint32_t>(seed),
+                                static_cast<std::uint32_t>(slice.parameter), init.value);
         else
           kernels::fill_normal(s, out, slice.range.size(), slice.range.begin, static_cast<std::uint32_t>(seed),
                                static_cast<std::uint32_t>(slice.parameter), 0.0f, init.value);

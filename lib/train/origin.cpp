@@ -69,7 +69,8 @@ void note_dropout(const TrainOptions& options, std::vector<std::string>& warning
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
   const nlohmann::json config = read_json_file(options.model / "config.json");
   std::vector<std::string> rates;
-  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout", "dropout"})
+  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout", "dropout", "hidden_dropout_prob",
+                          "attention_probs_dropout_prob", "activation_dropout"})
     if (config.is_object() && config.contains(key) && config[key].is_number() && config[key] > 0)
       rates.push_back(format("{} {}", key, json_excerpt(config[key])));
   if (!rates.empty())
@@ -211,11 +212,13 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
   if (!options.arch.empty() && !sizes.vocab_size && (!options.tokenizer.empty() || has_text(options))) {
     if (tokenizer.empty()) tokenizer = options.tokenizer.empty() ? "bytes" : options.tokenizer;
     sizes.vocab_size = open_tokenizer(tokenizer)->vocab_size();
+  } else if (!options.arch.empty() && !sizes.vocab_size && !options.data.empty()) {
+    sizes.vocab_size = vocabulary_of(options.data);
   }
   TransformerConfig config = override_config(base, sizes);
   config.validate();
-  // A new model has as many learned positions as can be trained, as in fairseq.
-  if (!options.arch.empty() && config.positions == Positions::learned)
+  // A new model has as many positions as can be trained, as in fairseq.
+  if (!options.arch.empty() && config.positions != Positions::rotary)
     config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
   return config;
 }

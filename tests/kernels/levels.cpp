@@ -160,6 +160,10 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
     out.resize(1999);
     return k::NormalFill{out.data(), 1999, 5, 1, 2, 0.0f, 0.02f};
   });
+  compare("uniform numbers", 2, 0, [](Floats& out) {
+    out.resize(1999);
+    return k::UniformFill{out.data(), 1999, 5, 1, 2, 0.0f, 0.02f};
+  });
   const k::DropoutMask mask = k::dropout_mask(0.2f, 1, 2, 3, 4, 4);
   compare("dropout", R, 0, [&](Floats& out) {
     out.resize(R * C);

@@ -52,6 +52,7 @@
   X(ClipValues)                             \
   X(CopyPieces)                             \
   X(NormalFill)                             \
+  X(UniformFill)                            \
   X(Squares)                                \
   X(NormalizeSums)                          \
   X(FinishNorm)                             \
