@@ -131,7 +131,8 @@ def legal(options):
         for line in lines:
             text = json.loads(line)
             moves = text["prompt"].split()
-            move = (text["text"].split() or [""])[0] if text["text"].startswith(" ") else ""  # else it changes the last move, or ends the game
+            # What begins without a space changes the last move, or ends the game.
+            move = (text["text"].split() or [""])[0] if text["text"].startswith(" ") else ""
             all_of[len(moves)] += 1
             right[len(moves)] += move in engine.legal_moves(moves)
     if not all_of:
