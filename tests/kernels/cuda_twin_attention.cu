@@ -185,12 +185,24 @@ void compare(const char* type, const Case& c) {
   if (!ok) count_failure();
 }
 
+/// Under ThreadSanitizer each case takes a hundred times as long, so that those are left out whose barriers others have, too.
+#ifdef __SANITIZE_THREAD__
+constexpr bool few = true;
+#else
+constexpr bool few = false;
+#endif
+
 /// Numbers of tokens around the sizes of tiles.
 template <class E>
 void compare_all(const char* type) {
   for (const std::size_t D : {32, 64, 80, 96, 128}) {
-    compare<E>(type, {2, 1, 2, 2, D});
+    if (few && D != 64 && D != 128) continue;
     compare<E>(type, {1, 17, 2, 1, D, 0.2f});
+    if (few) {
+      compare<E>(type, {1, 130, 1, 1, D, 0.2f, 8, true});
+      continue;
+    }
+    compare<E>(type, {2, 1, 2, 2, D});
     compare<E>(type, {2, 63, 2, 2, D, 0.5f});
     compare<E>(type, {1, 64, 3, 1, D});
     compare<E>(type, {1, 65, 4, 2, D, 0.1f, 0});
@@ -198,6 +210,7 @@ void compare_all(const char* type) {
     compare<E>(type, {1, 200, 1, 1, D, 0.2f, 40});
     compare<E>(type, {2, 200, 2, 1, D, 0.2f, 8, true});
   }
+  if (few) return;
   for (const std::size_t D : {8, 48, 112}) compare<E>(type, {2, 70, 4, 2, D, 0.3f});  // not the width of any kernel
   compare<E>(type, {2, 70, 4, 2, 33, 0.3f, 0});
   compare<E>(type, {1, 70, 2, 1, 136});
@@ -215,11 +228,12 @@ static_assert(!k::tensor_attention_takes(DType::f32, Case{1, 1, 2, 1, 64}.shape(
 int main() {
   skip_without_device();
   compare_all<bf16>("bf16");
-  compare_all<f16>("fp16");
+  if (!few) compare_all<f16>("fp16");
   for (const float dropout : {0.0f, 0.2f})
     for (const std::size_t D : {12, 64}) {
+      if (few && dropout == 0) continue;
       compare<float>("fp32", {2, 65, 4, 2, D, dropout});
-      compare<float>("fp32", {2, 200, 4, 2, D, dropout, 8, true});
+      if (!few) compare<float>("fp32", {2, 200, 4, 2, D, dropout, 8, true});
     }
   compare<bf16>("bf16", {1, 65, 4, 2, 64, 0.2f, 4});  // heads that do not begin on multiples of 16 bytes
   return failures > 0;
