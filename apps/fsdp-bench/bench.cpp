@@ -10,7 +10,6 @@
 
 #include "base/format.hpp"
 #include "base/program.hpp"
-#include "base/timer.hpp"
 #include "comm/silent.hpp"
 #include "fsdp-bench/attention.hpp"
 #include "fsdp-bench/checkpoint.hpp"
@@ -19,6 +18,7 @@
 #include "fsdp-bench/optimizer.hpp"
 #include "fsdp-bench/support.hpp"
 #include "fsdp-bench/tokenize.hpp"
+#include "fsdp-bench/tuning.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
@@ -106,19 +106,14 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   executor.publish_parameters();
   const std::optional<double> peak = gemm_peak(options.sharding.types.parameter, device, stream, world);
 
-  const std::size_t V = sharded.transformer().config().vocab_size, tokens = B * T * K * static_cast<std::size_t>(world.size());
+  const std::size_t V = sharded.transformer().config().vocab_size;
+  const double tokens = tokens_of_update(sharding, sharding.batch, world);
   const BatchReader random_tokens = random_batches({B, T}, V, world.rank());
   std::uint64_t updates = 0;
   const SilentMesh silent(sharded.mesh());
   const auto update = [&](bool fake) {
     executor.communicate_along(fake ? silent.mesh : sharded.mesh());
-    executor.reset_times();
-    world.barrier();
-    const Timer timer;
-    executor.run_update(random_tokens,
-                        {.update = ++updates, .learning_rate = 1e-4, .clip_norm = 1.0, .tokens = static_cast<double>(tokens)});
-    world.barrier();
-    return timer.seconds();
+    return time_update(executor, random_tokens, ++updates, tokens, world);
   };
   std::optional<Recorder> recorder;
   if (!options.trace.file.empty()) recorder.emplace(sharded.plan(), options.trace.updates);
@@ -141,7 +136,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
       if (!problem.empty()) throw RunError(problem);
     });
   }
-  const double step_s = median(seconds), rate = static_cast<double>(tokens) / step_s;
+  const double step_s = median(seconds), rate = tokens / step_s;
   const double flops = sharded.transformer().flops_per_token(T) * rate;
   const char* exposed = options.comm_thread || on_gpu ? "waiting" : "collectives";
   std::vector<std::pair<const char*, double>> parts;  // of a GPU, whose kernels are not told apart, only while it is recorded
@@ -207,31 +202,33 @@ namespace {
 
 /// Throws UserError for options that the measurement does not read.
 void require_read(const OptionTable& table, std::string_view what) {
-  const std::pair<const char*, std::string_view> uses[] = {{"batch-size", "gemm attention step checkpoint generate"},
-                                                           {"tokens-per-sample", "gemm attention step checkpoint generate"},
-                                                           {"update-freq", "step checkpoint"},
-                                                           {"sharding-strategy", "step checkpoint generate"},
-                                                           {"checkpoint-activations", "step checkpoint"},
-                                                           {"precision", "gemm attention step checkpoint generate"},
-                                                           {"fake-collectives", "step"},
-                                                           {"exposed", "step"},
-                                                           {"trace", "step"},
-                                                           {"comm-thread", "step checkpoint"},
-                                                           {"sum-order", "step collectives checkpoint"},
-                                                           {"max-new-tokens", "generate"},
-                                                           {"max-size", "collectives"},
-                                                           {"optimizer", "optimizer"},
-                                                           {"optimizer-state-dtype", "optimizer step"},
-                                                           {"master-dtype", "step"},
-                                                           {"grad-dtype", "step"},
-                                                           {"invariant", "step"},
-                                                           {"cpu-offload", "step"},
-                                                           {"offload-optimizer", "step"},
-                                                           {"offload-params", "step"},
-                                                           {"python", "optimizer checkpoint generate tokenize"},
-                                                           {"tokenizer", "tokenize"},
-                                                           {"text", "tokenize"},
-                                                           {"save-dir", "checkpoint"}};
+  const std::pair<const char*, std::string_view> uses[] = {
+      {"batch-size", "gemm attention step tuning checkpoint generate"},
+      {"tokens-per-sample", "gemm attention step tuning checkpoint generate"},
+      {"update-freq", "step tuning checkpoint"},
+      {"sharding-strategy", "step tuning checkpoint generate"},
+      {"checkpoint-activations", "step tuning checkpoint"},
+      {"precision", "gemm attention step tuning checkpoint generate"},
+      {"fake-collectives", "step"},
+      {"exposed", "step"},
+      {"trace", "step"},
+      {"comm-thread", "step tuning checkpoint"},
+      {"sum-order", "step tuning collectives checkpoint"},
+      {"max-new-tokens", "generate"},
+      {"max-size", "collectives"},
+      {"optimizer", "optimizer"},
+      {"optimizer-state-dtype", "optimizer step tuning"},
+      {"master-dtype", "step tuning"},
+      {"grad-dtype", "step tuning"},
+      {"invariant", "step tuning"},
+      {"cpu-offload", "step tuning"},
+      {"offload-optimizer", "step tuning"},
+      {"offload-params", "step tuning"},
+      {"python", "optimizer checkpoint generate tokenize"},
+      {"tokenizer", "tokenize"},
+      {"text", "tokenize"},
+      {"memory-limit", "tuning"},
+      {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)
     if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
       throw UserError(
@@ -240,7 +237,7 @@ void require_read(const OptionTable& table, std::string_view what) {
 
 /// Throws UserError.
 void check(const OptionTable& table, const BenchOptions& o) {
-  constexpr std::array<std::string_view, 8> all = {"gemm",      "attention",  "step",     "collectives",
+  constexpr std::array<std::string_view, 9> all = {"gemm",      "attention",  "step",     "tuning",  "collectives",
                                                    "optimizer", "checkpoint", "generate", "tokenize"};
   if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
   require_read(table, o.what);
@@ -257,13 +254,15 @@ void check(const OptionTable& table, const BenchOptions& o) {
 }  // namespace
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|attention|step|collectives|optimizer|checkpoint|generate|tokenize [options]",
+  OptionTable table("fsdp-bench", "gemm|attention|step|tuning|collectives|optimizer|checkpoint|generate|tokenize [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.group("What");
   table
-      .text("what", "gemm|attention|step|collectives|optimizer|checkpoint|generate|tokenize", options.what,
+      .text("what", "gemm|attention|step|tuning|collectives|optimizer|checkpoint|generate|tokenize", options.what,
             "gemm: the products of a model's layers; attention: that of a block, both ways; step: whole updates on random "
-            "tokens; collectives: ours and MPI's own, of GPUs ours alone; optimizer, on CPUs: updates of a model's parameters "
+            "tokens; tuning: updates with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, under every "
+            "strategy, with and without recomputation; collectives: ours and MPI's own, of GPUs ours alone; optimizer, on "
+            "CPUs: updates of a model's parameters "
             "alone; checkpoint: saves, reads and consolidation against plain files; generate: prompts and answers; tokenize: "
             "texts to tokens")
       .positional();
@@ -282,10 +281,16 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.flag("exposed", options.exposed,
              "step: run updates with and without transfers in turn; the difference is the communication that nothing hides.");
   add_trace_options(table, options.trace);
+  table
+      .size("memory-limit", "SIZE", options.memory_limit,
+            "tuning: memory that a rank may use. Batches double while plans of fsdp-train fit it; they are measured while a "
+            "doubling brings 5 % more tokens/s.")
+      .unset("a rank's part of what its node has available, or the memory of its GPU");
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");
-  table.integer("steps", "N", options.steps, {1, 1e6},
-                "updates that count, after two that do not; checkpoint, generate: rounds in which all is measured once");
+  table.integer(
+      "steps", "N", options.steps, {1, 1e6},
+      "updates that count, after two that do not (tuning: one); checkpoint, generate: rounds in which all is measured once");
   table.integer("max-new-tokens", "N", options.new_tokens, {2, 1e6},
                 "generate: tokens of each answer; --batch-size is the number of texts, --tokens-per-sample that of a prompt's "
                 "tokens");
@@ -311,7 +316,11 @@ OptionTable bench_option_table(BenchOptions& options) {
              "tokenize: tokenizer.json, tokenizer.model, a folder with one of them, or bytes");
   table.list("text", "TEXT", options.texts, "tokenize: texts, of up to 64 MiB each").positional();
   table.flag("json", options.json, "print one JSON object");
-  table.then([&options](const OptionTable& read) { check(read, options); });
+  table.then([&options](const OptionTable& read) {
+    options.every_strategy = !read.changed("sharding-strategy");
+    if (options.what == "tuning" && !read.changed("batch-size")) options.sharding.batch.B = 1;
+    check(read, options);
+  });
   return table;
 }
 
@@ -326,6 +335,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
   if (options.what == "attention") return bench_attention(options, world, *device, *stream);
   if (options.what == "step") return bench_step(options, world, *device, *stream);
+  if (options.what == "tuning") return bench_tuning(options, world, *device);
   if (options.what == "optimizer") return bench_optimizer(options, world, *device, *stream);
   if (options.what == "checkpoint") return bench_checkpoint(options, world, *device);
   if (options.what == "generate") return bench_generate(options, world, *device);
@@ -337,7 +347,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "collectives")
     return kind == DeviceKind::cuda ? bench_collectives_of_gpus(options, world, *device)
                                     : bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
-  throw CollectiveError(format("'{}' is not a measurement (gemm, attention, step, collectives, optimizer, checkpoint, "
+  throw CollectiveError(format("'{}' is not a measurement (gemm, attention, step, tuning, collectives, optimizer, checkpoint, "
                                "generate and tokenize are); see fsdp-bench --help",
                                options.what),
                         0, true, exit_code::wrong_use);

@@ -16,11 +16,14 @@
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;  // "gemm", "attention", "step", "collectives", "optimizer", "checkpoint", "generate" or "tokenize"
+  std::string
+      what;  // "gemm", "attention", "step", "tuning", "collectives", "optimizer", "checkpoint", "generate" or "tokenize"
   std::string arch = "gpt2";
   ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the updates that are measured
   std::size_t steps = 5;                                     // counted, after two that are not
   bool fake_collectives = false, exposed = false;
+  std::size_t memory_limit = 0;  // of a rank; 0: what there is
+  bool every_strategy = true;    // none was asked for
   TraceOptions trace;
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;

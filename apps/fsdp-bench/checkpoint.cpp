@@ -164,7 +164,6 @@ std::string script_for(const std::vector<Parameter>& parameters, const fs::path&
                 shapes.dump(), torch_checkpoint_py);
 }
 
-std::string plural(int n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 double smallest(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 double largest(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
 
@@ -179,8 +178,7 @@ class CheckpointBench {
         world_(world),
         program_(fs::read_symlink("/proc/self/exe").parent_path() / "fsdp-consolidate") {
     const Layout& layout = sharded.layout();
-    states_ = {sharded.executor().parameters()};
-    for (ShardState& state : sharded.executor().optimizer_states()) states_.push_back(std::move(state));
+    states_ = sharded.executor().states();
     for (const Parameter& parameter : parameters()) numel_ += fsdp::numel(parameter.shape);
     for (const int ranks : {world.size() - 1, world.size(), world.size() + 1})
       if (ranks > 0) readers_.emplace(ranks, Layout(parameters(), {layout.units().begin(), layout.units().end()}, ranks));

@@ -20,6 +20,12 @@ std::string format_rate(double flops, DeviceKind kind);
 /// "71 %"; "-" where the peak is not known.
 std::string format_share(double flops, std::optional<double> peak);
 
+/// Tokens of an update with micro-batches of this shape, of all ranks together.
+double tokens_of_update(const ShardingOptions& sharding, BatchShape batch, const Group& world);
+/// Seconds of one update, by the clock of this rank, from when all ranks are there until all are done; the executor's own times
+/// are of this update alone afterwards. Collective over world.
+double time_update(Executor& executor, const BatchReader& batches, std::uint64_t update, double tokens, Communicator& world);
+
 /// The scripts beside this file, which are compiled into the program: it needs no other file, wherever it lies.
 extern const char torch_checkpoint_py[];
 extern const char torch_generate_py[];

@@ -91,7 +91,7 @@ Finding judge_gpus(const std::vector<std::string>& nodes, const std::vector<int>
   finding.text = by_value(nodes, descriptions) + driver;
   if (!without.empty()) {
     finding.status = Status::failed;
-    finding.text = format("no GPU on {}, and {} elsewhere", list_of(without), counted(of_nodes[0].visible, "GPU"));
+    finding.text = format("no GPU on {}, and {} elsewhere", list_of(without), plural(of_nodes[0].visible, "GPU"));
     finding.advice = "start the job on nodes that are alike, or compute with --device cpu";
   } else if (!shared.empty()) {
     finding.status = Status::warning;
@@ -147,9 +147,9 @@ std::optional<Finding> check_gpus(Job& job) {
     mine.description = gpu->description();
     mine.place = gpu->place();
   }
-  const std::vector<double> counts = gather(*job.world, static_cast<double>(mine.count));
-  const std::vector<std::string> reasons = gather(*job.world, mine.why_none),
-                                 descriptions = gather(*job.world, mine.description), places = gather(*job.world, mine.place);
+  const std::vector<double> counts = job.world->gather(static_cast<double>(mine.count));
+  const std::vector<std::string> reasons = job.world->gather(mine.why_none), descriptions = job.world->gather(mine.description),
+                                 places = job.world->gather(mine.place);
   std::vector<RankGpus> all;
   for (std::size_t rank = 0; rank < counts.size(); ++rank)
     all.push_back({static_cast<std::size_t>(counts[rank]), reasons[rank], descriptions[rank], places[rank]});
@@ -161,8 +161,8 @@ std::optional<Finding> check_nccl(Job& job) {
   if (job.device->kind() != DeviceKind::cuda) return std::nullopt;
   std::string why;
   const NcclLibrary* const nccl = find_nccl(&why);
-  const std::vector<std::string> versions = of_leaders(job, gather(*job.world, nccl ? nccl->version() : std::string())),
-                                 problems = of_leaders(job, gather(*job.world, nccl ? std::string() : why));
+  const std::vector<std::string> versions = of_leaders(job, job.world->gather(nccl ? nccl->version() : std::string())),
+                                 problems = of_leaders(job, job.world->gather(nccl ? std::string() : why));
   return judge_nccl(job.nodes, versions, problems);
 }
 

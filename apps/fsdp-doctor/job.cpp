@@ -16,8 +16,8 @@ Job::Job(const DoctorOptions& wanted, const Start& started, Connect connect_rank
   node = world->split_by_node();
   int leader = world->rank();
   node->broadcast(&leader, sizeof leader, 0);
-  const std::vector<std::string> hosts = gather(*world, host_name());
-  for (const double of_rank : gather(*world, leader)) {
+  const std::vector<std::string> hosts = world->gather(host_name());
+  for (const double of_rank : world->gather(leader)) {
     const int its_leader = static_cast<int>(of_rank);
     const auto known = std::find(leaders.begin(), leaders.end(), its_leader);
     node_of.push_back(static_cast<int>(known - leaders.begin()));
@@ -41,23 +41,6 @@ void Job::compute_on(std::unique_ptr<Device> new_device) {
 }
 
 void meet(Group& group) { group.sum(std::int64_t{0}); }
-
-std::vector<double> gather(Group& group, double mine) {
-  std::vector<double> all(static_cast<std::size_t>(group.size()));
-  all[static_cast<std::size_t>(group.rank())] = mine;
-  group.sum(std::span(all));  // with zeros
-  return all;
-}
-
-std::vector<std::string> gather(Group& group, const std::string& mine) {
-  const std::size_t words = group.max(mine.size()) / sizeof(std::int64_t) + 1;  // a NUL at the end of each
-  std::vector<std::int64_t> all(words * static_cast<std::size_t>(group.size()));
-  std::memcpy(&all[words * static_cast<std::size_t>(group.rank())], mine.data(), mine.size());
-  group.sum(std::span(all));  // with zeros
-  std::vector<std::string> texts;
-  for (std::size_t at = 0; at < all.size(); at += words) texts.emplace_back(reinterpret_cast<const char*>(&all[at]));
-  return texts;
-}
 
 std::vector<double> sums_of_nodes(const Job& job, const std::vector<double>& by_rank) {
   std::vector<double> sums(job.nodes.size());

@@ -62,9 +62,6 @@ struct Job {
 
 /// A barrier which, unlike that of MPI, names a rank that does not come. Collective.
 void meet(Group& group);
-/// What each rank has, by rank, on all of them. Collective.
-std::vector<double> gather(Group& group, double mine);
-std::vector<std::string> gather(Group& group, const std::string& mine);
 
 /// Of values by rank, those of the nodes' lowest ranks, by node.
 template <class T>

@@ -94,8 +94,8 @@ Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
   }
   const auto describe = [](const Problem& problem, std::size_t processors) {
     const NodeThreads& node = *problem.first;
-    return format("{} of {} on {} of {}", counted(node.threads, "thread"), counted(node.ranks, "rank"),
-                  counted(processors, "processor"), list_of(problem.nodes));
+    return format("{} of {} on {} of {}", plural(node.threads, "thread"), plural(node.ranks, "rank"),
+                  plural(processors, "processor"), list_of(problem.nodes));
   };
   if (squeezed.first) {
     finding.status = Status::warning;
@@ -109,11 +109,11 @@ Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
     const std::size_t processors = std::min(node.bound, node.processors), each = processors / node.ranks;
     finding.status = Status::warning;
     finding.text = format("oversubscribed: {}", describe(crowded, processors));
-    finding.advice = each == 0 ? format("start at most {} there, with one thread each", counted(processors, "rank"))
+    finding.advice = each == 0 ? format("start at most {} there, with one thread each", plural(processors, "rank"))
                                : format(
                                      "give each rank {} (--threads {}, or OMP_NUM_THREADS={}), or ask for more processors "
                                      "(sbatch --cpus-per-task)",
-                                     counted(each, "thread"), each, each);
+                                     plural(each, "thread"), each, each);
   } else if (idle.first) {
     finding.status = Status::warning;
     finding.text = format("{}: most have nothing to do", describe(idle, idle.first->processors));
@@ -123,8 +123,8 @@ Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
         idle.first->processors / idle.first->ranks);
   } else {
     const NodeThreads& node = nodes[0];
-    finding.text = format("{} of {} on {}{}", counted(node.threads, "thread"), counted(node.ranks, "rank"),
-                          counted(std::min(node.bound, node.processors), "processor"), on_each(nodes.size()));
+    finding.text = format("{} of {} on {}{}", plural(node.threads, "thread"), plural(node.ranks, "rank"),
+                          plural(std::min(node.bound, node.processors), "processor"), on_each(nodes.size()));
   }
   return finding;
 }
@@ -217,8 +217,8 @@ std::optional<Finding> check_processors(Job& job) {
   const std::size_t begin = std::min(all.find(", "), all.size() - 2) + 2;
   const std::string mine = format("{}, {}", all.substr(begin, all.find(" (", begin) - begin),
                                   kernels::multiplies(DType::bf16) ? "multiplies bf16" : "multiplies bf16 as fp32");
-  return judge_processors(job.nodes, of_leaders(job, gather(*job.world, mine)),
-                          of_leaders(job, gather(*job.world, processor_model())));
+  return judge_processors(job.nodes, of_leaders(job, job.world->gather(mine)),
+                          of_leaders(job, job.world->gather(processor_model())));
 }
 
 std::optional<Finding> check_threads(Job& job) {
@@ -232,9 +232,9 @@ std::optional<Finding> check_threads(Job& job) {
   for (std::size_t cpu = 0; cpu < users.size(); ++cpu) users[cpu] = CPU_ISSET(cpu, &mask) ? 1 : 0;
   job.node->sum(users);
   const auto bound = static_cast<double>(std::count_if(users.begin(), users.end(), [](auto n) { return n > 0; }));
-  const std::vector<double> threads = sums_of_nodes(job, gather(*job.world, on_gpu ? 1 : share.threads));
-  const std::vector<double> bounds = of_leaders(job, gather(*job.world, bound));
-  const std::vector<double> processors = of_leaders(job, gather(*job.world, static_cast<double>(processors_of_job())));
+  const std::vector<double> threads = sums_of_nodes(job, job.world->gather(on_gpu ? 1 : share.threads));
+  const std::vector<double> bounds = of_leaders(job, job.world->gather(bound));
+  const std::vector<double> processors = of_leaders(job, job.world->gather(static_cast<double>(processors_of_job())));
   std::vector<NodeThreads> nodes;
   for (std::size_t i = 0; i < job.nodes.size(); ++i)
     nodes.push_back({job.nodes[i], job.ranks_of(i), static_cast<std::size_t>(threads[i]), static_cast<std::size_t>(bounds[i]),
@@ -246,8 +246,8 @@ std::optional<Finding> check_locked_memory(Job& job) {
   rlimit limit{};
   const bool known = getrlimit(RLIMIT_MEMLOCK, &limit) == 0;
   const double mine = !known || limit.rlim_cur == RLIM_INFINITY ? unlimited : static_cast<double>(limit.rlim_cur);
-  const std::vector<double> rdma = of_leaders(job, gather(*job.world, node_has_rdma() ? 1 : 0));
-  return judge_locked_memory(job.nodes, of_leaders(job, gather(*job.world, mine)), {rdma.begin(), rdma.end()});
+  const std::vector<double> rdma = of_leaders(job, job.world->gather(node_has_rdma() ? 1 : 0));
+  return judge_locked_memory(job.nodes, of_leaders(job, job.world->gather(mine)), {rdma.begin(), rdma.end()});
 }
 
 std::optional<Finding> check_shared_memory(Job& job) {
@@ -256,7 +256,7 @@ std::optional<Finding> check_shared_memory(Job& job) {
       statvfs("/dev/shm", &info) == 0 ? static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize) : -1;
   std::vector<std::size_t> ranks;
   for (std::size_t i = 0; i < job.nodes.size(); ++i) ranks.push_back(job.ranks_of(i));
-  return judge_shared_memory(job.nodes, of_leaders(job, gather(*job.world, mine)), ranks,
+  return judge_shared_memory(job.nodes, of_leaders(job, job.world->gather(mine)), ranks,
                              job.device->kind() == DeviceKind::cuda);
 }
 
@@ -271,7 +271,7 @@ std::optional<Finding> check_clocks(Job& job) {
     meet(*job.world);
     const double waited_s = timer.seconds();
     const double now_s = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    const std::vector<double> waits = gather(*job.world, waited_s), all = gather(*job.world, now_s);
+    const std::vector<double> waits = job.world->gather(waited_s), all = job.world->gather(now_s);
     const double longest = *std::max_element(waits.begin(), waits.end());
     if (round > 0 && longest >= apart_s) continue;
     apart_s = longest;

@@ -62,8 +62,8 @@ std::string text_of(const Report& report) {
   text += '\n' + (report.last.empty() ? std::string() : wrap(report.last, 0) + '\n');
   const std::size_t warnings = report.count(Status::warning), failed = report.count(Status::failed);
   text += failed + warnings == 0
-              ? format("all {} are ok", counted(report.lines.size(), "check"))
-              : format("{} failed, {}, {} ok", failed, counted(warnings, "warning"), report.lines.size() - failed - warnings);
+              ? format("all {} are ok", plural(report.lines.size(), "check"))
+              : format("{} failed, {}, {} ok", failed, plural(warnings, "warning"), report.lines.size() - failed - warnings);
   return text + format("; {:.1f} s\n", report.seconds);
 }
 
@@ -99,7 +99,5 @@ std::string list_of(const std::vector<std::string>& names) {
   for (std::size_t i = 1; i < shown; ++i) list += ", " + names[i];
   return shown + 1 == names.size() ? list + " and " + names.back() : format("{} and {} more", list, names.size() - shown);
 }
-
-std::string counted(std::size_t n, std::string_view what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
 }  // namespace fsdp

@@ -44,7 +44,5 @@ std::string json_of(const Report& report);
 
 /// "node1", "node1 and node2", "node1, node2 and node3", "node1, node2, node3 and 5 more".
 std::string list_of(const std::vector<std::string>& names);
-/// "1 rank", "2 ranks".
-std::string counted(std::size_t n, std::string_view what);
 
 }  // namespace fsdp

@@ -181,8 +181,8 @@ Finding judge_training(const TrainingFigures& training) {
   Finding finding;
   finding.figures = {{"losses", training.losses}, {"update_s", training.update_s}, {"how", training.how}};
   const double first = training.losses.front(), last = training.losses.back();
-  finding.text = format("{} of {} on {}: loss {:.3f} to {:.3f}, {:.1f} ms each{}", counted(training.losses.size(), "update"),
-                        training.model, counted(training.ranks, "rank"), first, last, 1e3 * training.update_s,
+  finding.text = format("{} of {} on {}: loss {:.3f} to {:.3f}, {:.1f} ms each{}", plural(training.losses.size(), "update"),
+                        training.model, plural(training.ranks, "rank"), first, last, 1e3 * training.update_s,
                         training.how.empty() ? "" : "; " + training.how);
   const bool finite = std::all_of(training.losses.begin(), training.losses.end(), [](double x) { return std::isfinite(x); });
   if (finite && training.agreed && last < first) return finding;
@@ -221,7 +221,7 @@ struct NodeRates {
 
 /// From what each rank has measured of itself. Collective over job.world.
 NodeRates rates_of_nodes(Job& job, double mine) {
-  NodeRates nodes = {sums_of_nodes(job, gather(*job.world, mine)), {}};
+  NodeRates nodes = {sums_of_nodes(job, job.world->gather(mine)), {}};
   for (std::size_t i = 0; i < nodes.of_a_rank.size(); ++i) {
     nodes.ranks.push_back(job.ranks_of(i));
     nodes.of_a_rank[i] /= static_cast<double>(nodes.ranks[i]);
@@ -241,7 +241,7 @@ std::optional<Finding> check_products(Job& job) {
   // As large as it takes to last some milliseconds on the slowest rank.
   std::size_t n = 256;
   for (; n < 8192; n *= 2) {
-    const std::vector<double> rates = gather(*job.world, rate_of(n, 0));
+    const std::vector<double> rates = job.world->gather(rate_of(n, 0));
     const double slowest_s = 2 * std::pow(static_cast<double>(n), 3) / *std::min_element(rates.begin(), rates.end());
     if (slowest_s > 2e-3) break;
   }
@@ -300,7 +300,7 @@ std::optional<Finding> check_links(Job& job) {
   double near_rate = 0;
   if (near->size() > 1)
     near_rate = gather_rate(*near, *cpu, std::max<std::size_t>((std::size_t{16} << 20) / job.ranks_of(job.my_node()), 65536));
-  links.near = of_leaders(job, gather(*job.world, near_rate / 1e9));
+  links.near = of_leaders(job, job.world->gather(near_rate / 1e9));
 
   const std::size_t nodes = job.nodes.size(), all_rounds = nodes == 1 ? 0 : nodes - 1 + nodes % 2;
   double best = 0;
@@ -313,7 +313,7 @@ std::optional<Finding> check_links(Job& job) {
     if (pair->size() == 2) best = std::max(best, gather_rate(*pair, *cpu, std::size_t{1} << 20));
     meet(*job.world);
   }
-  if (nodes > 1) links.between = of_leaders(job, gather(*job.world, best / 1e9));
+  if (nodes > 1) links.between = of_leaders(job, job.world->gather(best / 1e9));
   links.has_rdma = job.world->sum(std::int64_t{node_has_rdma()}) > 0;
   return judge_links(job.nodes, links);
 }
@@ -342,7 +342,7 @@ std::optional<Finding> check_training(Job& job) {
     const double seconds = timer.seconds();
     training.update_s = update == 1 ? seconds : std::min(training.update_s, seconds);
     training.losses.push_back(result.loss);
-    for (const double loss : gather(*job.world, result.loss))
+    for (const double loss : job.world->gather(result.loss))
       training.agreed = training.agreed && (loss == result.loss || !std::isfinite(loss));
   }
   return judge_training(training);

@@ -86,8 +86,8 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
   const std::size_t all = std::accumulate(ranks.begin(), ranks.end(), std::size_t{0});
   finding.figures = {{"library", start.library}, {"launcher", start.launcher}, {"ranks", all}, {"nodes", nodes.size()}};
   if (!start.launcher.empty()) {
-    finding.text = format("{} connects {} on {}; started by {}", start.library, counted(all, "rank"),
-                          counted(nodes.size(), "node"), start.launcher);
+    finding.text = format("{} connects {} on {}; started by {}", start.library, plural(all, "rank"),
+                          plural(nodes.size(), "node"), start.launcher);
     const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end());
     if (*least == *most) return finding;
     finding.status = Status::warning;
@@ -128,8 +128,7 @@ Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ran
     finding.text = slurm.plugins ? format("this is no job of Slurm's; {}", pmix) : "this is no job of Slurm's";
     return finding;
   }
-  finding.text =
-      format("job {} with {} and {}; {}", slurm.job, counted(slurm.nodes, "node"), counted(slurm.tasks, "task"), pmix);
+  finding.text = format("job {} with {} and {}; {}", slurm.job, plural(slurm.nodes, "node"), plural(slurm.tasks, "task"), pmix);
   const bool is_alone = ranks == 1 && start.launcher.empty();
   if (is_alone && (slurm.tasks > 1 || slurm.nodes > 1)) {
     finding.status = Status::warning;
@@ -137,7 +136,7 @@ Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ran
     finding.advice = slurm.plugins && has_pmix(*slurm.plugins) ? "start it with srun --mpi=pmix" : "start it with mpirun";
   } else if (nodes < slurm.nodes) {
     finding.status = Status::warning;
-    finding.text += format("; but there are ranks on {} only", counted(nodes, "node"));
+    finding.text += format("; but there are ranks on {} only", plural(nodes, "node"));
     finding.advice =
         format("start ranks on all of them (srun --nodes={0}, or mpirun with a multiple of {0} ranks), or ask for fewer nodes",
                slurm.nodes);
@@ -176,7 +175,7 @@ std::optional<Finding> check_software(Job& job) {
   const std::string gemm = kernels::gemm_description();
   const std::string mine = format("fsdp {}, {}, HDF5 {}, {}", version_string(), job.start.library, h5::library_version(),
                                   gemm.substr(0, gemm.find(',')));
-  const std::vector<std::string> all = of_leaders(job, gather(*job.world, mine));
+  const std::vector<std::string> all = of_leaders(job, job.world->gather(mine));
   Finding finding{.text = by_value(job.nodes, all)};
   if (!all_equal(all)) {
     finding.status = Status::failed;

@@ -259,8 +259,8 @@ std::optional<Finding> check_save_folder(Job& job) {
     } catch (const UserError& error) {
       problem = error.what();
     }
-  name = gather(*job.world, name)[0];
-  problem = gather(*job.world, problem)[0];
+  name = job.world->gather(name)[0];
+  problem = job.world->gather(problem)[0];
   if (!problem.empty())
     return Finding{.status = Status::failed,
                    .text = problem,
@@ -274,8 +274,8 @@ std::optional<Finding> check_save_folder(Job& job) {
     read_problem = why_not_read(probe->path() / name_of_node(0), mark);
     if (read_problem.empty()) write_problem = why_not_written(probe->path() / name_of_node(job.my_node()), mark);
   }
-  const std::vector<std::string> reads = of_leaders(job, gather(*job.world, read_problem));
-  const std::vector<std::string> writes = of_leaders(job, gather(*job.world, write_problem));
+  const std::vector<std::string> reads = of_leaders(job, job.world->gather(read_problem));
+  const std::vector<std::string> writes = of_leaders(job, job.world->gather(write_problem));
   std::vector<FolderUse> uses;
   bool usable = true;
   for (std::size_t i = 0; i < job.nodes.size(); ++i) {
@@ -310,8 +310,8 @@ std::optional<Finding> check_locks(Job& job) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     mine = try_lock(path, "");
   }
-  const std::vector<double> respected = of_leaders(job, gather(*job.world, mine.is_respected ? 1 : 0));
-  const std::vector<std::string> problems = of_leaders(job, gather(*job.world, mine.problem));
+  const std::vector<double> respected = of_leaders(job, job.world->gather(mine.is_respected ? 1 : 0));
+  const std::vector<std::string> problems = of_leaders(job, job.world->gather(mine.problem));
   std::vector<LockUse> uses;
   for (std::size_t i = 0; i < job.nodes.size(); ++i) uses.push_back({job.nodes[i], respected[i] != 0, problems[i]});
   return judge_locks(uses);
@@ -345,7 +345,7 @@ std::optional<Finding> check_hdf5(Job& job) {
       problem = error.what();
     }
   }
-  return judge_hdf5(headers, library, job.nodes, of_leaders(job, gather(*job.world, problem)));
+  return judge_hdf5(headers, library, job.nodes, of_leaders(job, job.world->gather(problem)));
 }
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "fsdp-plan/plan_table.hpp"
+#include "fsdp/timeline.hpp"
 
 namespace fsdp {
 
@@ -179,9 +180,9 @@ std::string headline(const PlanTable& table) {
       "per rank\n",
       train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
       table.model.blocks(), table.model.config().width, name_of(train.sharding.types.parameter),
-      train.sharding.optimizer.kind->name, plural(static_cast<std::uint64_t>(cluster.nodes), "node", "nodes"),
-      plural(static_cast<std::uint64_t>(cluster.ranks_per_node), "rank", "ranks"), train.sharding.batch.B,
-      train.sharding.batch.T, plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
+      train.sharding.optimizer.kind->name, plural(cluster.nodes, "node", "nodes"),
+      plural(cluster.ranks_per_node, "rank", "ranks"), train.sharding.batch.B, train.sharding.batch.T,
+      plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
       table.model.device().kind == DeviceKind::cuda ? "a GPU" : plural(train.threads, "thread", "threads"));
 }
 
@@ -203,10 +204,6 @@ std::string rules_table(const PlanTable& table) {
     rows.push_back({"  " + rule.name, bytes(rule.parameters), bytes(rule.gradients), bytes(rule.optimizer_state),
                     bytes(rule.gathered), bytes(rule.total())});
   return lay_out(rows, 2);
-}
-
-const PlanRow& chosen_row(const PlanTable& table) {
-  return *std::find_if(table.rows.begin(), table.rows.end(), [](const PlanRow& row) { return row.chosen; });
 }
 
 /// Units of equal size together: "47 x block 0 ...: 30,740,800 elements".
@@ -429,6 +426,90 @@ nlohmann::json prediction_json(const PlanTable& table, const StepPrediction& ste
           {"exposed_ms", 1e3 * step.exposed}};
 }
 
+nlohmann::json unit_json(const PlanTable& table, const ShardedPlan& planned, std::size_t u) {
+  const Layout& layout = planned.layout;
+  const Plan& plan = planned.plan;
+  const Unit& unit = layout.units()[u];
+  const auto bytes_of = [&](BufferId id) { return id < 0 ? 0 : plan.buffers[static_cast<std::size_t>(id)].bytes; };
+  std::size_t states = 0;
+  for (const BufferId id : plan.optimizer_state[u]) states += bytes_of(id);
+  // Where both are one buffer, it is the parameters'.
+  const bool copy = plan.master[u].buffer != plan.parameters[u].buffer;
+  nlohmann::json json = {{"name", unit.name},
+                         {"trained", unit.trainable},
+                         {"shards", unit.shards},
+                         {"elements", unit.numel},
+                         {"padded", unit.padded_numel},
+                         {"of_a_rank", layout.shard_numel(u)},
+                         {"parameter_bytes", bytes_of(plan.parameters[u].buffer)},
+                         {"fp32_copy_bytes", copy ? bytes_of(plan.master[u].buffer) : 0},
+                         {"gradient_bytes", bytes_of(plan.gradients[u].buffer)},
+                         {"optimizer_state_bytes", states},
+                         {"tensors", nlohmann::json::array()},
+                         {"shard_slices", nlohmann::json::array()}};
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const Parameter& parameter = table.model.parameters()[unit.parameters[i]];
+    json["tensors"].push_back({{"name", parameter.name},
+                               {"shape", std::vector<std::size_t>(parameter.shape.begin(), parameter.shape.end())},
+                               {"offset", unit.offsets[i]},
+                               {"elements", numel(parameter.shape)}});
+  }
+  for (int shard = 0; shard < unit.shards; ++shard) {
+    nlohmann::json slices = nlohmann::json::array();
+    for (const Slice& slice : layout.slices(u, shard))
+      slices.push_back({{"tensor", table.model.parameters()[slice.parameter].name},
+                        {"begin", slice.range.begin},
+                        {"end", slice.range.end},
+                        {"at", slice.shard_offset}});
+    json["shard_slices"].push_back(std::move(slices));
+  }
+  return json;
+}
+
+/// What explain() says in words, for programs: see docs/sharding.md, "The plan as JSON".
+nlohmann::json plan_json(const PlanTable& table) {
+  const PlanRow& row = table.chosen();
+  const bool recompute = table.options.train.sharding.plan.checkpoint_activations;
+  const ShardedPlan planned = plan_of_chosen(table, recompute);
+  const Plan& plan = planned.plan;
+  nlohmann::json json = {{"strategy", row.placement->name},      {"shard", row.mesh.shard},
+                         {"replicate", row.mesh.replicate},      {"recomputing", recompute},
+                         {"units", nlohmann::json::array()},     {"buffers", nlohmann::json::array()},
+                         {"operations", nlohmann::json::array()}};
+  for (std::size_t u = 0; u < planned.layout.units().size(); ++u) json["units"].push_back(unit_json(table, planned, u));
+  for (const PlanBuffer& buffer : plan.buffers)
+    json["buffers"].push_back({{"name", buffer.name},
+                               {"role", name_of(buffer.role)},
+                               {"bytes", buffer.bytes},
+                               {"on_host", buffer.on_host()},
+                               {"whole_run", !buffer.transient}});
+  const auto ids = [](const std::vector<Location>& places) {
+    std::vector<BufferId> buffers;
+    for (const Location& place : places) buffers.push_back(place.buffer);
+    return buffers;
+  };
+  std::size_t activations = 0;
+  for (const Operation& op : plan.update) {
+    for (const BufferId id : op.acquires) activations += plan.buffers[static_cast<std::size_t>(id)].bytes;
+    json["operations"].push_back({{"title", title_of(op, planned.layout)},
+                                  {"kind", info_of(op.kind).name},
+                                  {"label", drawn_label(op, planned.layout)},
+                                  {"stream", name_of(op.stream)},
+                                  {"micro_batch", op.micro_batch},
+                                  {"unit", op.unit},
+                                  {"block", op.block},
+                                  {"drawn_time", drawn_time(op, planned.layout, table.model.block_numel())},
+                                  {"reads", ids(op.reads)},
+                                  {"writes", ids(op.writes)},
+                                  {"waits", op.waits},
+                                  {"activations", activations}});
+    if (is_collective(op.kind))
+      json["operations"].back()["moved_bytes"] = op.count * size_of(op.kind == OperationKind::all_gather ? op.type : op.travel);
+    for (const BufferId id : op.frees) activations -= plan.buffers[static_cast<std::size_t>(id)].bytes;
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string describe(const PlanTable& table) {
@@ -439,11 +520,8 @@ std::string describe(const PlanTable& table) {
 }
 
 std::string explain(const PlanTable& table) {
-  const PlanRow& row = chosen_row(table);
-  ShardingOptions options = table.options.train.sharding;
-  options.strategy = row.placement->name;
-  options.plan.checkpoint_activations = false;
-  const ShardedPlan planned = plan_two_micro_batches(table.model, options, row.mesh);
+  const PlanRow& row = table.chosen();
+  const ShardedPlan planned = plan_of_chosen(table, false);
   return format("where the numbers of --sharding-strategy {} come from: shard axis {}, replicate axis {}\n\n",
                 row.placement->name, row.mesh.shard, row.mesh.replicate) +
          explain_units(planned.layout) + explain_exceptions(table, planned.layout) + "\n" +
@@ -485,6 +563,7 @@ nlohmann::json to_json(const PlanTable& table) {
                                      {"optimizer_state", rule.optimizer_state},
                                      {"gathered", rule.gathered},
                                      {"total", rule.total()}});
+  if (o.explain) out["plan"] = plan_json(table);
   return out;
 }
 

@@ -79,8 +79,6 @@ void settle(PlanTableOptions& o) {
   if (ranks > most_ranks)
     throw UserError(format("{} nodes of {} ranks are too many (at most {} ranks are planned for); lower one of them",
                            o.cluster.nodes, o.cluster.ranks_per_node, most_ranks));
-  if (o.explain && o.json)
-    throw UserError("--explain does not go with --json (the one is text, the other for programs); leave one out");
   if (o.train.arch.empty() && o.train.model.empty())
     throw UserError("no model (there is nothing to plan for); give --arch NAME, see --list-archs, or --model DIR");
   o.cluster.between = find_connection(o.train.comm.kind).between;
@@ -129,7 +127,9 @@ OptionTable plan_option_table(PlanTableOptions& o) {
                                  "the figures of its datasheet. Nothing is measured for that.")
       .unset("no prediction");
   table.group("Output");
-  table.flag("explain", o.explain, "Say where each number of --sharding-strategy comes from, and compare with rules of thumb.");
+  table.flag("explain", o.explain,
+             "Say where each number of --sharding-strategy comes from, and compare with rules of thumb. With --json: add its "
+             "units, tensor by tensor, buffers and operations.");
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.");
   table.then([&o](const OptionTable&) { settle(o); });
   add_train_options(table, o.train, [&o] { return o.cluster.ranks(); });
@@ -137,6 +137,15 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   table.row("arch").unset("as --model");
   table.row("threads").follows("1 here; scratch grows with it");
   return table;
+}
+
+const PlanRow& PlanTable::chosen() const {
+  return *std::find_if(rows.begin(), rows.end(), [](const PlanRow& row) { return row.chosen; });
+}
+
+ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute) {
+  const PlanRow& row = table.chosen();
+  return plan_two_micro_batches(table.model, options_of_row(table.options, *row.placement, recompute), row.mesh);
 }
 
 std::optional<PlanChoice> PlanTable::least_communicating() const {

@@ -55,6 +55,7 @@ struct PlanTable {
   std::vector<PlanRow> rows;  // in order of placements()
   std::vector<std::string> warnings;
 
+  const PlanRow& chosen() const;
   bool fits(const PlanVariant& variant) const {
     return options.memory_limit == 0 || variant.memory.total() <= options.memory_limit;
   }
@@ -69,6 +70,9 @@ PlanTable make_plan_table(const PlanTableOptions& options);
 /// The plan of an update of at most two micro-batches: more of them take no more memory, and all but the last are alike.
 ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
                                    std::vector<std::string>* warnings = nullptr);
+
+/// The plan of the chosen strategy: how it is explained. `recompute`: as --checkpoint-activations.
+ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute);
 
 /// What the model's states take by a rule of thumb that others use, in bytes. Activations are left out.
 struct RuleOfThumb {
@@ -87,6 +91,7 @@ RuleOfThumb slides_breakdown(double parameters, MeshShape mesh, const Placement&
 std::string describe(const PlanTable& table);
 /// Where each number of the chosen strategy comes from, and how the rules of thumb differ.
 std::string explain(const PlanTable& table);
+/// All numbers; with `explain` also units, buffers and operations of the chosen strategy, recomputing if the options say so.
 nlohmann::json to_json(const PlanTable& table);
 
 }  // namespace fsdp

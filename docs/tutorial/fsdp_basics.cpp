@@ -5,7 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
-/// Points of three spirals, 16 features each; every rank and every step has others.
+/// Points of three spirals: each is described by 16 numbers, its features, and labelled with its spiral, 0, 1 or 2. Every rank
+/// and every step has others.
 void spirals(const fsdp::Batch& batch, int rank, std::uint64_t step) {
   constexpr std::size_t features = 16;
   for (std::size_t i = 0; i < batch.labels().size(); ++i) {

@@ -1,10 +1,11 @@
-// Checkpoints: sharded ones for going on, at any number of ranks, and whole ones for everything else.
+// Checkpoints: sharded state for going on, at any number of ranks, and full state, of rank 0, for everything else.
 //   mpirun -np 4 fsdp_checkpoint FOLDER      trains 20 steps and saves
 //   mpirun -np 2 fsdp_checkpoint FOLDER      goes on from there with 2 ranks, and so on
 #include <fsdp/fsdp.hpp>
 
 #include <cmath>
 #include <cstdio>
+#include <span>
 #include <string>
 
 fsdp::Sequential model_of_waves() {
@@ -59,6 +60,13 @@ int main(int argc, char** argv) {
     if (job.rank() == 0)
       std::printf("update %llu  loss %.6f  saved %s and %s\n", static_cast<unsigned long long>(sharded.updates()), loss,
                   step.c_str(), whole.c_str());
+
+    // The same in memory, a parameter at a time: rank 0 may write it in any format, and the other ranks only help.
+    double squares = 0;
+    sharded.for_each_parameter([&](const std::string&, const fsdp::Shape&, std::span<const float> values) {
+      for (const float value : values) squares += static_cast<double>(value) * static_cast<double>(value);
+    });
+    if (job.rank() == 0) std::printf("norm of the parameters %.6f\n", std::sqrt(squares));
 
     // Both hold the same numbers: a fresh model that reads the whole one has the loss of this one.
     fsdp::FullyShardedDataParallel reader(job, model_of_waves(), options);

@@ -22,8 +22,8 @@ int main(int argc, char** argv) {
     plain.sequence_length = 128;
 
     // 1. By the plan, for any number of ranks and any device: no memory is taken for that.
-    const auto line = [&](const char* what, const fsdp::FsdpOptions& options, int ranks) {
-      const fsdp::MemoryUse use = fsdp::estimate_memory(gpt, options, ranks);
+    const auto line = [&](const char* what, const fsdp::FsdpOptions& options, int ranks, const char* device = "cpu") {
+      const fsdp::MemoryUse use = fsdp::estimate_memory(gpt, options, ranks, device);
       if (job.rank() != 0) return;
       std::printf("%-34s %2d ranks  parameters %6.2f  gradients %6.2f  optimizer %6.2f  activations %6.2f  all %6.2f MB\n",
                   what, ranks, MB(bytes_of(use, "parameters")), MB(bytes_of(use, "gradients")),
@@ -43,6 +43,11 @@ int main(int argc, char** argv) {
     line("FULL_SHARD, recomputation, bf16", less, 4);
     less.limit_all_gathers = 1;  // one unit is whole at a time: less memory, and nothing is gathered ahead
     line("the same, one unit at a time", less, 4);
+
+    fsdp::FsdpOptions offloaded = less;  // parameters and optimizer state wait in the host's memory, where there are GPUs
+    offloaded.offload_parameters = true;
+    line("the same on GPUs", less, 4, "cuda");
+    line("the same on GPUs, offloaded", offloaded, 4, "cuda");
 
     // 2. Measured: what was in use at most is what was planned, to the byte.
     fsdp::FullyShardedDataParallel sharded(job, gpt, less);

@@ -3,6 +3,7 @@
 // It learns a text, byte by byte: this program's own description, unless another file is named.
 #include <fsdp/fsdp.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -10,10 +11,9 @@
 
 const char* const description =
     "Fully sharded data parallelism gives each of N processes an N-th of the parameters, of the gradients and of the "
-    "optimizer's "
-    "state. Before a layer is used its parameters are gathered, and after that they are released. Behind its backward pass the "
-    "gradients are summed over the processes, and each keeps its part of the sum. So the memory of many nodes holds one "
-    "model. ";
+    "optimizer's state. Before a layer is used its parameters are gathered, and after that they are released. Behind its "
+    "backward pass the gradients are summed over the processes, and each keeps its part of the sum. So the memory of many "
+    "nodes holds one model. ";
 
 int main(int argc, char** argv) {
   return fsdp::run(argc, argv, [&](fsdp::Job& job) {

@@ -21,6 +21,18 @@ Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
   return {columns > 0 ? data : nullptr, rows, columns, columns, type};
 }
 
+/// What is wrong with a layer's tensors is said with the layer's name.
+template <class Work>
+void naming(const char* what, const std::string& name, Work&& work) {
+  try {
+    work();
+  } catch (const RunError&) {
+    throw;
+  } catch (const UserError& error) {
+    throw UserError(format("{} '{}': {}", what, name, error.what()));
+  }
+}
+
 }  // namespace
 
 /// Where things lie in scratch, in floats: partial sums, gradients that nobody wants, losses, the stage's own, and an
@@ -79,7 +91,7 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
 }
 
 Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block) {
-  Stage stage{std::move(layer), std::move(parameters), parameters_.size()};
+  Stage stage{name, std::move(layer), std::move(parameters), parameters_.size()};
   for (const LayerParameter& parameter : stage.parameters) {
     if (parameter.shape.empty() || numel(parameter.shape) == 0)
       throw UserError(format("parameter '{}' of layer '{}' has the shape {} (it holds no numbers); correct parameters()",
@@ -122,21 +134,25 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
 void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const {
   if (shape.rows() == 0) throw UserError("a batch has no rows; raise `micro-batch`");
   if (cache.positions > 0) throw UserError("layers of one's own do not generate text (they have no key-value cache)");
-  const auto require = [&](const std::string& what, bool works_in_type, bool works_on_gpu) {
+  const auto require = [&](const char* what, const std::string& name, bool works_in_type, bool works_on_gpu) {
     if (!works_in_type)
-      throw UserError(format("{} does not work in {} (its works_in() says so); choose another precision, or make it work", what,
-                             name_of(type)));
+      throw UserError(format("{} '{}' does not work in {} (its works_in() says so); choose another precision, or make it work",
+                             what, name, name_of(type)));
     if (device_.kind == DeviceKind::cuda && !works_on_gpu)
-      throw UserError(format("{} does not work on a GPU (its works_on_gpu() says so); choose the CPU, or make it work", what));
+      throw UserError(
+          format("{} '{}' does not work on a GPU (its works_on_gpu() says so); choose the CPU, or make it work", what, name));
   };
   const auto check = [&](const Stage& stage) {
-    const std::string name =
-        stage.parameters.empty() ? "a layer" : format("the layer with '{}'", stage.parameters.front().name);
-    require(name, stage.layer->works_in(type), stage.layer->works_on_gpu());
+    require("layer", stage.name, stage.layer->works_in(type), stage.layer->works_on_gpu());
   };
   if (first_.layer) check(first_);
   for (const Stage& block : blocks_) check(block);
-  require("the loss", loss_->works_in(type), loss_->works_on_gpu());
+  require("loss", head_.name, loss_->works_in(type), loss_->works_on_gpu());
+}
+
+bool Chain::works_in(DType type) const {
+  const auto works = [&](const Stage& stage) { return stage.layer->works_in(type); };
+  return (!first_.layer || works(first_)) && std::all_of(blocks_.begin(), blocks_.end(), works) && loss_->works_in(type);
 }
 
 Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scratch& scratch) const {
@@ -149,7 +165,7 @@ Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scrat
   pass.stream = &context.stream;
   pass.sums = context.scratch + scratch.sums, pass.unwanted = context.scratch + scratch.unwanted;
   pass.weights = context.weights.data() + stage.begin;
-  pass.parameters = stage.parameters.data();
+  pass.parameters = stage.parameters;
   for (std::size_t i = 0; i < stage.parameters.size(); ++i)
     expect(pass.weights[i] != nullptr, "a stage runs with its parameters gathered");
   return pass;
@@ -171,7 +187,7 @@ void Chain::forward(const StageContext& context, const Stage& stage, const Pass&
   forward_pass.y = dense(y, R, layer.outputs(), context.type);
   forward_pass.saved = dense(saved, R, layer.saved(), context.type);
   forward_pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
-  layer.forward(forward_pass);
+  naming("layer", stage.name, [&] { layer.forward(forward_pass); });
 }
 
 void Chain::backward(const StageContext& context, const Stage& stage, const Pass& pass, const void* dy, void* dx, float* saved,
@@ -186,7 +202,7 @@ void Chain::backward(const StageContext& context, const Stage& stage, const Pass
   backward_pass.saved = dense(saved, R, layer.saved(), context.type);
   backward_pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
   backward_pass.gradients = context.gradients.data() + stage.begin;
-  layer.backward(backward_pass);
+  naming("layer", stage.name, [&] { layer.backward(backward_pass); });
 }
 
 void Chain::embedding_forward(const StageContext& context, const std::int32_t* inputs, void* x) const {
@@ -251,7 +267,7 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
   pass.scale = scale;
   pass.gradients = context.gradients.empty() ? nullptr : context.gradients.data() + head_.begin;
   if (dx) clear_gradients(context, head_, write);
-  loss_->evaluate(pass);
+  naming("loss", head_.name, [&] { loss_->evaluate(pass); });
   kernels::add_losses(context.stream, total, pass.losses, R);
   if (losses) context.stream.copy(losses, pass.losses, R * sizeof(float));
 }

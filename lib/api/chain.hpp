@@ -48,10 +48,13 @@ class Chain final : public Model {
   bool takes_tokens() const { return first_.layer != nullptr; }
   std::size_t vocabulary() const { return first_.layer ? first_.layer->vocabulary() : 0; }
   const Loss& loss() const { return *loss_; }
+  /// All layers and the loss.
+  bool works_in(DType type) const;
 
  private:
   /// A layer, or the loss, with its parameters: those of the model from `begin` on.
   struct Stage {
+    std::string name;
     LayerPtr layer;
     std::vector<LayerParameter> parameters;
     std::size_t begin = 0;

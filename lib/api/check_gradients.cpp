@@ -4,9 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "api/chain.hpp"
+#include "base/element.hpp"
+#include "base/error.hpp"
 #include "base/format.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
@@ -15,66 +20,129 @@ namespace fsdp {
 
 namespace {
 
-/// A layer of a user's whose result is weighted by a loss of ours, or a loss of a user's behind nothing, as a model.
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+/// So that what is not written shows.
+void poison(const Tensor& tensor) {
+  if (!tensor) return;
+  with_element(tensor.type, [&]<class E>() { std::fill_n(static_cast<E*>(tensor.data), tensor.numel(), E(nan)); });
+}
+
+/// A user's layer in memory that holds NaN wherever the layer is to write.
+class PoisonedLayer final : public Layer {
+ public:
+  explicit PoisonedLayer(const Layer& layer) : layer_(layer) {}
+  std::vector<LayerParameter> parameters() const override { return layer_.parameters(); }
+  std::size_t inputs() const override { return layer_.inputs(); }
+  std::size_t outputs() const override { return layer_.outputs(); }
+  bool takes_tokens() const override { return layer_.takes_tokens(); }
+  std::size_t vocabulary() const override { return layer_.vocabulary(); }
+  std::size_t saved() const override { return layer_.saved(); }
+  std::size_t saved_floats() const override { return layer_.saved_floats(); }
+  std::size_t scratch() const override { return layer_.scratch(); }
+  bool works_in(DType type) const override { return layer_.works_in(type); }
+  void forward(const ForwardPass& pass) const override {
+    for (const Tensor& tensor : {pass.y, pass.saved, pass.stats, pass.scratch}) poison(tensor);
+    layer_.forward(pass);
+  }
+  void backward(const BackwardPass& pass) const override {
+    for (const Tensor& tensor : {pass.dx, pass.scratch}) poison(tensor);
+    layer_.backward(pass);
+  }
+
+ private:
+  const Layer& layer_;
+};
+
+class PoisonedLoss final : public Loss {
+ public:
+  explicit PoisonedLoss(const Loss& loss) : loss_(loss) {}
+  std::vector<LayerParameter> parameters() const override { return loss_.parameters(); }
+  std::size_t inputs() const override { return loss_.inputs(); }
+  bool takes_labels() const override { return loss_.takes_labels(); }
+  std::size_t classes() const override { return loss_.classes(); }
+  std::size_t targets() const override { return loss_.targets(); }
+  std::size_t scratch() const override { return loss_.scratch(); }
+  bool works_in(DType type) const override { return loss_.works_in(type); }
+  void evaluate(const LossPass& pass) const override {
+    for (const Tensor& tensor : {pass.dx, pass.scratch}) poison(tensor);
+    std::fill_n(pass.losses, pass.rows(), nan);
+    loss_.evaluate(pass);
+  }
+
+ private:
+  const Loss& loss_;
+};
+
+/// What the passes gave, in fp32. Of a loss `y` are the losses of the rows.
+struct Results {
+  std::vector<float> y, dx;
+  std::vector<std::vector<float>> gradients;  // of each parameter
+};
+
+/// A layer of a user's whose result is weighted by a loss of ours, or a loss of a user's behind nothing, as a model with its
+/// memory. Inputs and parameters are fp32 numbers, which are rounded to `type` for the passes.
 class Trial {
  public:
-  Trial(const Chain& chain, const GradientCheckOptions& options)
-      : chain_(chain), options_(options), shape_{options.B, options.T} {
-    const ModelSizes sizes = chain.sizes(shape_, DType::f32, {});
+  Trial(const Chain& chain, const GradientCheckOptions& options, DType type)
+      : chain_(chain), shape_{options.B, options.T}, type_(type), seed_(static_cast<std::uint32_t>(options.seed)) {
+    const ModelSizes sizes = chain.sizes(shape_, type, {});
     scratch_.resize(sizes.scratch / sizeof(float) + 1);
-    inputs_.resize(sizes.inputs / sizeof(float));
-    targets_.resize(sizes.targets / sizeof(float));
-    for (const std::size_t bytes : sizes.activations) x_.emplace_back(bytes / sizeof(float));
+    inputs.resize(sizes.inputs / sizeof(float));
+    targets.resize(sizes.targets / sizeof(float));
+    losses_.resize(shape_.rows());
+    for (const std::size_t bytes : sizes.activations) x_.emplace_back(bytes);
     for (const std::size_t bytes : sizes.saved) saved_.emplace_back(bytes / sizeof(float) + 1);
     for (const Parameter& parameter : chain.parameters()) {
       const std::size_t n = numel(parameter.shape);
-      parameters_.emplace_back(n), gradients_.emplace_back(n);
       // A constant would hide what is multiplied by it: around it, then.
-      const float mean = parameter.init.kind == Init::Kind::constant ? parameter.init.value : 0;
-      const float deviation = parameter.init.kind == Init::Kind::constant ? 0.3f : std::max(parameter.init.value, 0.3f);
-      fill(parameters_.back(), static_cast<std::uint32_t>(parameters_.size()), mean, deviation);
+      const bool is_constant = parameter.init.kind == Init::Kind::constant;
+      parameters.push_back(normal_numbers(n, static_cast<std::uint32_t>(parameters.size()) + 1,
+                                          is_constant ? parameter.init.value : 0,
+                                          is_constant ? 0.3f : std::max(parameter.init.value, 0.3f)));
+      rounded_.emplace_back(n * size_of(type)), gradients_.emplace_back(n);
     }
-    for (std::size_t p = 0; p < parameters_.size(); ++p)
-      weights_.push_back(parameters_[p].data()), d_weights_.push_back(gradients_[p].data());
+    std::size_t widest = 0;
+    for (const auto& x : x_) widest = std::max(widest, x.size());
+    dx_.resize(widest);
   }
 
-  std::vector<float>& inputs() { return inputs_; }
-  std::vector<float>& targets() { return targets_; }
-
-  void fill(std::vector<float>& values, std::uint32_t tensor, float mean = 0, float deviation = 1) {
-    kernels::fill_normal(*stream_, values.data(), values.size(), 0, static_cast<std::uint32_t>(options_.seed), tensor, mean,
-                         deviation);
+  std::vector<float> normal_numbers(std::size_t n, std::uint32_t tensor, float mean = 0, float deviation = 1) {
+    std::vector<float> values(n);
+    kernels::fill_normal(*stream_, values.data(), n, 0, seed_, tensor, mean, deviation);
+    return values;
   }
 
+  /// The sum over the rows.
   double value() {
     forward();
     kernels::LossSum sum;
-    chain_.head_loss(context(), x_.back().data(), labels(), sum, nullptr);
+    chain_.head_loss(context(), x_.back().data(), labels(), sum, losses_.data());
     return sum.value();
   }
 
-  GradientCheck check() {
-    std::size_t widest = 0;
-    for (const auto& x : x_) widest = std::max(widest, x.size());
-    std::vector<float> dx(widest);
-    backward(dx, kernels::Write::overwrite);
-    const std::vector<std::vector<float>> once = gradients_;
-    backward(dx, kernels::Write::add);
-    for (std::size_t p = 0; p < once.size(); ++p)
-      for (std::size_t i = 0; i < once[p].size() && result_.passed; ++i)
-        if (std::abs(gradients_[p][i] - 2 * once[p][i]) > 1e-3f * std::abs(once[p][i]) + 1e-6f) {
-          result_ = {false, 1,
-                     format("{}: backward adds {:.6g} to its gradient once, and makes {:.6g} of it twice; it is to add",
-                            chain_.parameters()[p].name, once[p][i], gradients_[p][i])};
-          return result_;
-        }
-    if (!chain_.takes_tokens())
-      compare("x", inputs_, {dx.begin(), dx.begin() + static_cast<std::ptrdiff_t>(inputs_.size())},
-              inputs_.size() / shape_.rows());
-    for (std::size_t p = 0; p < parameters_.size(); ++p)
-      compare(chain_.parameters()[p].name, parameters_[p], once[p], chain_.parameters()[p].shape.back());
-    return result_;
+  /// `times` passes, of which all but the first add to the gradients; those of frozen parameters are not asked for.
+  Results run(const std::vector<bool>& frozen = {}, int times = 1) {
+    d_weights_.clear();
+    for (std::size_t p = 0; p < gradients_.size(); ++p)
+      d_weights_.push_back(!frozen.empty() && frozen[p] ? nullptr : gradients_[p].data());
+    for (int time = 0; time < times; ++time) {
+      value();
+      const kernels::Write write = time == 0 ? kernels::Write::overwrite : kernels::Write::add;
+      kernels::LossSum sum;
+      chain_.head_forward_backward(context(), x_.back().data(), labels(), 1, sum, dx_.data(), write);
+      for (std::size_t b = chain_.blocks(); b-- > 0;)
+        chain_.block_backward(context(), b, x_[b].data(), saved_[b].data(), dx_.data(), write, nullptr);
+      chain_.embedding_backward(context(), tokens(), dx_.data(), write);
+    }
+    const bool is_layer = chain_.blocks() > 0 || chain_.takes_tokens();
+    Results results{is_layer ? widened(x_.back(), x_.back().size() / size_of(type_)) : losses_, {}, gradients_};
+    if (!chain_.takes_tokens()) results.dx = widened(dx_, inputs.size());
+    return results;
   }
+
+  std::vector<float> inputs, targets;  // or integers in the same memory
+  std::vector<std::vector<float>> parameters;
 
  private:
   StageContext context() {
@@ -83,28 +151,147 @@ class Trial {
             .gradients = d_weights_,
             .scratch = scratch_.data(),
             .tables = nullptr,
-            .shape = shape_};
+            .shape = shape_,
+            .type = type_};
   }
-  const std::int32_t* tokens() const { return reinterpret_cast<const std::int32_t*>(inputs_.data()); }
-  const std::int32_t* labels() const { return reinterpret_cast<const std::int32_t*>(targets_.data()); }
+  const std::int32_t* tokens() const { return reinterpret_cast<const std::int32_t*>(inputs.data()); }
+  const std::int32_t* labels() const { return reinterpret_cast<const std::int32_t*>(targets.data()); }
 
-  void backward(std::vector<float>& dx, kernels::Write write) {
-    forward();
-    kernels::LossSum sum;
-    chain_.head_forward_backward(context(), x_.back().data(), labels(), 1, sum, dx.data(), write);
-    for (std::size_t b = chain_.blocks(); b-- > 0;)
-      chain_.block_backward(context(), b, x_[b].data(), saved_[b].data(), dx.data(), write, nullptr);
-    chain_.embedding_backward(context(), tokens(), dx.data(), write);
+  std::vector<float> widened(const std::vector<std::byte>& memory, std::size_t n) const {
+    return with_element(type_, [&]<class E>() {
+      const auto* const numbers = reinterpret_cast<const E*>(memory.data());
+      return std::vector<float>(numbers, numbers + n);
+    });
   }
 
   void forward() {
+    weights_.clear();
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      with_element(type_, [&]<class E>() {
+        auto* const to = reinterpret_cast<E*>(rounded_[p].data());
+        for (std::size_t i = 0; i < parameters[p].size(); ++i) to[i] = E(parameters[p][i]);
+      });
+      weights_.push_back(rounded_[p].data());
+    }
     chain_.embedding_forward(context(), tokens(), x_[0].data());
     for (std::size_t b = 0; b < chain_.blocks(); ++b)
       chain_.block_forward(context(), b, x_[b].data(), x_[b + 1].data(), saved_[b].data(), nullptr);
   }
 
-  void compare(const std::string& name, std::vector<float>& values, const std::vector<float>& derivatives,
-               std::size_t columns) {
+  const Chain& chain_;
+  const BatchShape shape_;
+  const DType type_;
+  const std::uint32_t seed_;
+  const std::shared_ptr<Stream> stream_ = make_host_stream();
+  std::vector<std::vector<std::byte>> x_, rounded_;
+  std::vector<std::byte> dx_;
+  std::vector<float> scratch_, losses_;
+  std::vector<std::vector<float>> saved_, gradients_;
+  std::vector<const void*> weights_;
+  std::vector<float*> d_weights_;
+};
+
+/// "x[1, 2]"
+std::string place(const std::string& name, std::size_t at, std::size_t columns) {
+  return format("{}[{}, {}]", name, at / columns, at % columns);
+}
+
+/// The steps of check_gradients(): each returns what is wrong.
+class Check {
+ public:
+  /// `fill` writes inputs and targets.
+  Check(const Chain& chain, const GradientCheckOptions& options, const std::function<void(Trial&)>& fill)
+      : chain_(chain), options_(options), fill_(fill), trial_(chain, options, DType::f32) {
+    fill_(trial_);
+    y_columns_ = chain_.blocks() > 0 || chain_.takes_tokens() ? chain_.loss().inputs() : 1;
+  }
+
+  GradientCheck run() {
+    try {
+      first_ = trial_.run();
+      for (const auto& step : {&Check::unwritten, &Check::depends_on_more, &Check::does_not_add})
+        if (const std::string problem = (this->*step)(); !problem.empty()) return {false, 1, problem};
+      differences();
+      if (!result_.passed) return result_;
+      if (const std::string problem = frozen(); !problem.empty()) return {false, 1, problem};
+      for (const DType type : {DType::bf16, DType::f16})
+        if (result_.passed) in_16_bits(type);
+      return result_;
+    } catch (const UserError& error) {
+      return {false, 1, error.what()};
+    }
+  }
+
+ private:
+  std::string unwritten() {
+    for (const auto& [name, values, columns] :
+         {std::tuple{"y", &first_.y, y_columns_}, std::tuple{"dx", &first_.dx, dx_columns()}})
+      for (std::size_t i = 0; i < values->size(); ++i)
+        if (std::isnan((*values)[i]))
+          return format("{} is not a number, or was not written; all of it is to be", place(name, i, columns));
+    return "";
+  }
+
+  std::string depends_on_more() {
+    const Results again = trial_.run();
+    for (std::size_t i = 0; i < again.y.size(); ++i)
+      if (again.y[i] != first_.y[i])
+        return format("{}: forward gives {:.6g}, and {:.6g} with the same inputs; it is to depend on the pass alone",
+                      place("y", i, y_columns_), first_.y[i], again.y[i]);
+    return "";
+  }
+
+  std::string does_not_add() {
+    const Results twice = trial_.run({}, 2);
+    for (std::size_t p = 0; p < twice.gradients.size(); ++p)
+      for (std::size_t i = 0; i < twice.gradients[p].size(); ++i) {
+        const float once = first_.gradients[p][i], both = twice.gradients[p][i];
+        if (std::abs(both - 2 * once) > 1e-3f * std::abs(once) + 1e-6f)
+          return format("{}: backward adds {:.6g} to its gradient once, and makes {:.6g} of it twice; it is to add",
+                        parameter(p).name, once, both);
+      }
+    return "";
+  }
+
+  std::string frozen() {
+    const std::size_t count = trial_.parameters.size();
+    for (std::size_t one = 0; one <= count && count > 0; ++one) {
+      std::vector<bool> frozen(count, one == count);  // at last all
+      if (one < count) frozen[one] = true;
+      const std::string where = one < count ? parameter(one).name + " is" : "all parameters are";
+      Results results;
+      try {
+        results = trial_.run(frozen);
+      } catch (const UserError& error) {
+        return format("where {} frozen: {}", where, error.what());
+      }
+      std::string problem = first_difference(results.dx, first_.dx, "dx", dx_columns());
+      for (std::size_t p = 0; p < count && problem.empty(); ++p)
+        if (!frozen[p])
+          problem = first_difference(results.gradients[p], first_.gradients[p], parameter(p).name, parameter(p).shape.back());
+      if (!problem.empty()) return format("where {} frozen, {}", where, problem);
+    }
+    return "";
+  }
+
+  static std::string first_difference(const std::vector<float>& a, const std::vector<float>& b, const std::string& name,
+                                      std::size_t columns) {
+    float largest = 0;
+    for (const float x : b) largest = std::max(largest, std::abs(x));
+    for (std::size_t i = 0; i < a.size(); ++i)
+      if (!(std::abs(a[i] - b[i]) <= 1e-5f * largest) && !(std::isnan(a[i]) && std::isnan(b[i])))
+        return format("backward says {} is {:.6g}, else {:.6g}; it is to be the same", place(name, i, columns), a[i], b[i]);
+    return "";
+  }
+
+  void differences() {
+    if (!chain_.takes_tokens()) differences_of("x", trial_.inputs, first_.dx, dx_columns());
+    for (std::size_t p = 0; p < trial_.parameters.size(); ++p)
+      differences_of(parameter(p).name, trial_.parameters[p], first_.gradients[p], parameter(p).shape.back());
+  }
+
+  void differences_of(const std::string& name, std::vector<float>& values, const std::vector<float>& derivatives,
+                      std::size_t columns) {
     double largest = 0;
     for (const float d : derivatives) largest = std::max(largest, std::abs(static_cast<double>(d)));
     const std::size_t tried = std::min(values.size(), options_.most_elements);
@@ -114,31 +301,64 @@ class Trial {
       const float before = values[at];
       const float above = before + static_cast<float>(options_.step), below = before - static_cast<float>(options_.step);
       values[at] = above;
-      const double high = value();
+      const double high = trial_.value();
       values[at] = below;
-      const double low = value();
+      const double low = trial_.value();
       values[at] = before;
       differences.emplace_back(at, (high - low) / (static_cast<double>(above) - static_cast<double>(below)));
       largest = std::max(largest, std::abs(differences.back().second));
     }
-    for (const auto& [at, difference] : differences) {
-      const double error = std::abs(derivatives[at] - difference) / std::max(largest, 1e-6);
-      if (error <= result_.worst || std::isnan(result_.worst)) continue;
-      result_.worst = error;
-      result_.where = format("{}[{}, {}]: backward says {:.6g}, differences say {:.6g}", name, at / columns, at % columns,
-                             derivatives[at], difference);
-      if (!(error <= options_.tolerance)) result_.passed = false;
+    for (const auto& [at, difference] : differences)
+      note(std::abs(derivatives[at] - difference) / std::max(largest, 1e-6), options_.tolerance, [&, at = at, d = difference] {
+        return format("{}: backward says {:.6g}, differences say {:.6g}", place(name, at, columns), derivatives[at], d);
+      });
+  }
+
+  /// From the same numbers, which are rounded for both.
+  void in_16_bits(DType type) {
+    if (!chain_.works_in(type)) return;
+    const auto rounded = [&](DType computed) {
+      Trial trial(chain_, options_, computed);
+      fill_(trial);
+      for (std::vector<float>& values : trial.parameters) round_values(type, values);
+      if (!chain_.takes_tokens()) round_values(type, trial.inputs);
+      return trial.run();
+    };
+    const Results wide = rounded(DType::f32), narrow = rounded(type);
+    compare(type, "y", narrow.y, wide.y, y_columns_);
+    compare(type, "dx", narrow.dx, wide.dx, dx_columns());
+    for (std::size_t p = 0; p < wide.gradients.size(); ++p)
+      compare(type, parameter(p).name, narrow.gradients[p], wide.gradients[p], parameter(p).shape.back());
+  }
+
+  void compare(DType type, const std::string& name, const std::vector<float>& narrow, const std::vector<float>& wide,
+               std::size_t columns) {
+    double largest = 1e-6;
+    for (const float x : wide) largest = std::max(largest, std::abs(static_cast<double>(x)));
+    for (std::size_t i = 0; i < wide.size(); ++i) {
+      const double error = std::abs(static_cast<double>(narrow[i]) - static_cast<double>(wide[i])) / largest;
+      if (error <= options_.tolerance_16_bits) continue;  // rounding, which is no measure of the layer
+      note(error, options_.tolerance_16_bits, [&] {
+        return format("{}: {:.6g} in {}, {:.6g} in fp32", place(name, i, columns), narrow[i], name_of(type), wide[i]);
+      });
     }
   }
 
+  template <class Text>
+  void note(double error, double tolerance, Text&& text) {
+    if (error <= result_.worst || std::isnan(result_.worst)) return;
+    result_ = {result_.passed && error <= tolerance, error, text()};
+  }
+
+  const Parameter& parameter(std::size_t p) const { return chain_.parameters()[p]; }
+  std::size_t dx_columns() const { return chain_.input_width(); }
+
   const Chain& chain_;
   const GradientCheckOptions options_;
-  const BatchShape shape_;
-  const std::shared_ptr<Stream> stream_ = make_host_stream();
-  std::vector<float> scratch_, inputs_, targets_;
-  std::vector<std::vector<float>> x_, saved_, parameters_, gradients_;
-  std::vector<const void*> weights_;
-  std::vector<float*> d_weights_;
+  const std::function<void(Trial&)> fill_;
+  Trial trial_;
+  std::size_t y_columns_ = 1;
+  Results first_;
   GradientCheck result_;
 };
 
@@ -149,13 +369,14 @@ class WeightedSum final : public Loss {
   std::size_t inputs() const override { return width_; }
   std::size_t targets() const override { return width_; }
   bool takes_labels() const override { return false; }
+  bool works_in(DType) const override { return true; }
   void evaluate(const LossPass& pass) const override {
     for (std::size_t r = 0; r < pass.rows(); ++r) {
       double sum = 0;
       for (std::size_t i = 0; i < width_; ++i) {
         const float weight = pass.targets.row(r)[i];
-        sum += static_cast<double>(weight) * static_cast<double>(pass.x.row(r)[i]);
-        if (pass.dx) pass.dx.row(r)[i] = pass.scale * weight;
+        sum += static_cast<double>(weight) * static_cast<double>(pass.x.get(r, i));
+        if (pass.dx) pass.dx.set(r, i, pass.scale * weight);
       }
       pass.losses[r] = static_cast<float>(sum);
     }
@@ -165,42 +386,32 @@ class WeightedSum final : public Loss {
   std::size_t width_;
 };
 
-/// The user's object, which lives longer than what points to it here.
-template <class T>
-std::shared_ptr<const T> borrowed(const T& object) {
-  return {&object, [](const T*) {}};
-}
-
 }  // namespace
 
 GradientCheck check_gradients(const Layer& layer, const GradientCheckOptions& options) {
-  const Chain chain({{"layer", borrowed(layer)}}, "sum", std::make_shared<WeightedSum>(layer.outputs()),
+  const Chain chain({{"layer", std::make_shared<PoisonedLayer>(layer)}}, "sum", std::make_shared<WeightedSum>(layer.outputs()),
                     kernels::traits_of_cpu());
-  Trial trial(chain, options);
-  if (layer.takes_tokens()) {
-    auto* const tokens = reinterpret_cast<std::int32_t*>(trial.inputs().data());
-    for (std::size_t i = 0; i < trial.inputs().size(); ++i)
+  const auto fill = [&](Trial& trial) {
+    trial.inputs = trial.normal_numbers(trial.inputs.size(), 1001);
+    auto* const tokens = reinterpret_cast<std::int32_t*>(trial.inputs.data());
+    for (std::size_t i = 0; i < trial.inputs.size() && layer.takes_tokens(); ++i)
       tokens[i] = static_cast<std::int32_t>(i % 3);  // any vocabulary has these
-  } else {
-    trial.fill(trial.inputs(), 1001);
-  }
-  trial.fill(trial.targets(), 1002);
-  return trial.check();
+    trial.targets = trial.normal_numbers(trial.targets.size(), 1002);
+  };
+  return Check(chain, options, fill).run();
 }
 
 GradientCheck check_gradients(const Loss& loss, const GradientCheckOptions& options) {
-  const Chain chain({}, "loss", borrowed(loss), kernels::traits_of_cpu());
-  Trial trial(chain, options);
-  trial.fill(trial.inputs(), 1001);
-  if (loss.takes_labels()) {
-    auto* const labels = reinterpret_cast<std::int32_t*>(trial.targets().data());
-    for (std::size_t i = 0; i < trial.targets().size(); ++i)
-      labels[i] = static_cast<std::int32_t>(i % loss.inputs()) -
-                  (i == 1 ? static_cast<std::int32_t>(loss.inputs()) : 0);  // one does not count
-  } else {
-    trial.fill(trial.targets(), 1002);
-  }
-  return trial.check();
+  const Chain chain({}, "loss", std::make_shared<PoisonedLoss>(loss), kernels::traits_of_cpu());
+  const auto classes = static_cast<std::int32_t>(loss.inputs());
+  const auto fill = [&](Trial& trial) {
+    trial.inputs = trial.normal_numbers(trial.inputs.size(), 1001);
+    trial.targets = trial.normal_numbers(trial.targets.size(), 1002);
+    auto* const labels = reinterpret_cast<std::int32_t*>(trial.targets.data());
+    for (std::size_t i = 0; i < trial.targets.size() && loss.takes_labels(); ++i)
+      labels[i] = static_cast<std::int32_t>(i) % classes - (i == 1 ? classes : 0);  // one does not count
+  };
+  return Check(chain, options, fill).run();
 }
 
 }  // namespace fsdp

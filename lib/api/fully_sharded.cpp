@@ -1,12 +1,14 @@
 #include "api/fully_sharded.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <optional>
 #include <utility>
 
 #include "api/chain.hpp"
 #include "api/job_parts.hpp"
+#include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
@@ -35,6 +37,14 @@ DType dtype_of_name(const char* what, const std::string& name) {
   return find_choice<DType>(what, name, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}});
 }
 
+void require_number(const char* option, double number, bool is_right, const char* wanted) {
+  if (!is_right || !std::isfinite(number)) throw UserError(format("{} is {} (it is {}); correct it", option, number, wanted));
+}
+
+void require_user(bool ok, const char* problem) {
+  if (!ok) throw UserError(problem);
+}
+
 ShardingOptions sharding_of(const FsdpOptions& o, DeviceKind kind) {
   using Kind = WrapPolicy::Kind;
   ShardingOptions sharding;
@@ -59,14 +69,26 @@ ShardingOptions sharding_of(const FsdpOptions& o, DeviceKind kind) {
   sharding.plan.forward_prefetch = o.forward_prefetch;
   sharding.plan.offload_parameters = o.offload_parameters;
   sharding.plan.offload_optimizer = o.offload_parameters || o.offload_optimizer;
+  require_number("clip_norm", o.clip_norm, o.clip_norm >= 0, "0, which is no clipping, or more");
   OptimizerOptions& optimizer = sharding.optimizer;
   const Optimizer& row = find_optimizer(o.optimizer);
   optimizer.kind = &row;
-  optimizer.beta1 = o.beta1 > 0 ? o.beta1 : row.beta1;
-  optimizer.beta2 = o.beta2 > 0 ? o.beta2 : row.beta2;
-  optimizer.eps = o.eps > 0 ? o.eps : row.eps;
-  optimizer.weight_decay = o.weight_decay >= 0 ? o.weight_decay : row.weight_decay;
-  optimizer.momentum = o.momentum >= 0 ? o.momentum : row.momentum;
+  const auto choose = [&](const char* option, const std::optional<double>& given, double own, bool is_read,
+                          bool (*is_right)(double), const char* wanted) {
+    if (given && !is_read)
+      throw UserError(
+          format("{} changes nothing ({} does not read it); leave it out, or choose another optimizer", option, row.name));
+    if (given) require_number(option, *given, is_right(*given), wanted);
+    return given.value_or(own);
+  };
+  const auto below_1 = [](double x) { return x >= 0 && x < 1; };
+  optimizer.beta1 = choose("beta1", o.beta1, row.beta1, row.reads.betas, below_1, "from 0 to below 1");
+  optimizer.beta2 = choose("beta2", o.beta2, row.beta2, row.reads.betas, below_1, "from 0 to below 1");
+  optimizer.eps = choose(
+      "eps", o.eps, row.eps, row.reads.eps, [](double x) { return x > 0; }, "above 0");
+  optimizer.weight_decay = choose(
+      "weight_decay", o.weight_decay, row.weight_decay, true, [](double x) { return x >= 0; }, "0 or more");
+  optimizer.momentum = choose("momentum", o.momentum, row.momentum, row.reads.momentum, below_1, "from 0 to below 1");
   optimizer.seed = static_cast<std::uint32_t>(o.seed);
   return options_for(kind, std::move(sharding));
 }
@@ -98,7 +120,7 @@ RowSizes row_sizes(const Model& model) {
 }  // namespace
 
 Sequential& Sequential::add(std::string name, LayerPtr layer) {
-  expect(layer != nullptr, "a layer is added that is there");
+  if (!layer) throw UserError(format("layer '{}' is a null pointer (there is no layer); give one", name));
   layers_.emplace_back(std::move(name), std::move(layer));
   return *this;
 }
@@ -133,50 +155,56 @@ std::shared_ptr<const Model> TransformerDescription::build(const DeviceTraits& d
 }
 
 std::span<std::int32_t> Batch::tokens() const {
-  expect(tokens_, "this model is given numbers: write Batch::inputs()");
+  require_user(tokens_, "tokens() is asked of a batch that has none (the model is given numbers); write inputs()");
   return inputs_;
 }
 std::span<float> Batch::inputs() const {
-  expect(!tokens_, "this model is given tokens: write Batch::tokens()");
+  require_user(!tokens_, "inputs() is asked of a batch that has none (the model is given tokens); write tokens()");
   return {reinterpret_cast<float*>(inputs_.data()), inputs_.size()};
 }
 std::span<std::int32_t> Batch::labels() const {
-  expect(labels_, "this loss is given numbers: write Batch::targets()");
+  require_user(labels_, "labels() is asked of a batch that has none (the loss is given numbers); write targets()");
   return targets_;
 }
 std::span<float> Batch::targets() const {
-  expect(!labels_, "this loss is given labels: write Batch::labels()");
+  require_user(!labels_, "targets() is asked of a batch that has none (the loss is given labels); write labels()");
   return {reinterpret_cast<float*>(targets_.data()), targets_.size()};
 }
 
 MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& options, int ranks, const std::string& device) {
-  const auto kind = find_choice<DeviceKind>("device", device, {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}});
-  const ShardingOptions sharding = sharding_of(options, kind);
-  const auto built = model.build(traits_of(kind, 1));
-  check_sharding(*built, sharding, ranks);
-  const int group = options.shard_group_size > 0 ? options.shard_group_size : ranks;
-  return memory_of(plan_sharding(*built, sharding, mesh_shape(find_placement(sharding.strategy), ranks, group)).plan);
+  try {
+    const auto kind = find_choice<DeviceKind>("device", device, {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}});
+    const ShardingOptions sharding = sharding_of(options, kind);
+    const auto built = model.build(traits_of(kind, 1));
+    if (ranks < 1) throw UserError(format("{} ranks hold no model; ask for 1 or more", ranks));
+    check_sharding(*built, sharding, ranks);
+    const int group = options.shard_group_size > 0 ? options.shard_group_size : ranks;
+    return memory_of(plan_sharding(*built, sharding, mesh_shape(find_placement(sharding.strategy), ranks, group)).plan);
+  } catch (const UserError& error) {
+    throw UserError(in_words_of_api(error.what()));
+  }
 }
 
 namespace {
-/// All ranks were told the same, or find out here.
+
 ShardingOptions agreed_sharding(const FsdpOptions& options, Job::Parts& job) {
   ShardingOptions sharding;
   agree(*job.world, [&] { sharding = sharding_of(options, job.kind); });
   return sharding;
 }
+
 }  // namespace
 
 struct FullyShardedDataParallel::Parts {
-  Parts(Job::Parts& of_job, const ModelDescription& description, const FsdpOptions& user_options)
-      : job(of_job), world(*job.world), options(user_options), sharding(agreed_sharding(options, job)) {
+  Parts(std::shared_ptr<Job::Parts> of_job, const ModelDescription& description, const FsdpOptions& user_options)
+      : job(std::move(of_job)), world(*job->world), options(user_options), sharding(agreed_sharding(options, *job)) {
     std::shared_ptr<const Model> model;
-    agree(world, [&] { model = description.build(traits_of(job.kind, job.threads)); });
+    agree(world, [&] { model = description.build(traits_of(job->kind, job->threads)); });
     rows = row_sizes(*model);
     require_same_everywhere(*model);
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
     sharded.emplace(model, sharding, world);
-    sharded->allocate(*job.device, {.table_type = sharding.types.parameter}, job.comm);
+    sharded->allocate(*job->device, {.table_type = sharding.types.parameter}, job->comm);
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
     executor().initialize_parameters(options.seed);
     executor().publish_parameters();
@@ -190,10 +218,11 @@ struct FullyShardedDataParallel::Parts {
         format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", o.sequence_length,
                o.gradient_accumulation_steps, o.sharding_strategy, o.shard_group_size, o.auto_wrap_policy, o.min_num_params,
                o.backward_prefetch, o.forward_prefetch, o.limit_all_gathers, o.param_dtype, o.reduce_dtype,
-               o.activation_checkpointing, o.offload_parameters, o.offload_optimizer, o.optimizer, o.beta1, o.beta2, o.eps,
-               o.weight_decay, o.momentum, o.clip_norm, fmt::join(o.freeze, ","), o.seed, o.batch_size);
+               o.activation_checkpointing, o.offload_parameters, o.offload_optimizer, o.optimizer, sharding.optimizer.beta1,
+               sharding.optimizer.beta2, sharding.optimizer.eps, sharding.optimizer.weight_decay, sharding.optimizer.momentum,
+               o.clip_norm, fmt::join(o.freeze, ","), o.seed, o.batch_size);
     for (const Parameter& parameter : model.parameters())
-      told += format(" {} {} {} {}", parameter.name, to_string(parameter.shape), parameter.init.kind == Init::Kind::normal,
+      told += format(" {} {} {} {}", parameter.name, to_string(parameter.shape), static_cast<int>(parameter.init.kind),
                      parameter.init.value);
     std::uint64_t length = told.size();
     std::string first = told;
@@ -208,31 +237,48 @@ struct FullyShardedDataParallel::Parts {
     });
   }
 
+  StepResult step(double learning_rate, const FillBatch& fill);
+  double evaluate(const FillBatch& fill);
+  void load(const std::filesystem::path& folder);
+  void save_full(const std::filesystem::path& path);
+  void for_each_parameter(const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take);
+
   Executor& executor() { return sharded->executor(); }
   const std::vector<Parameter>& parameters() const { return sharded->model().parameters(); }
   std::size_t inputs_of_batch() const { return sharding.batch.rows() * rows.inputs; }
   std::size_t numbers_of_batch() const { return inputs_of_batch() + sharding.batch.rows() * rows.targets; }
 
-  /// Lets the user write `count` batches, and returns how many rows of them count, on all ranks together. Collective.
-  double fill_batches(std::size_t count, const FillBatch& fill) {
-    std::size_t counted = 0;
+  /// Lets the user write `count` batches, and returns how many rows of them count, on all ranks together. `learning_rate` is to
+  /// be the same on all ranks. Collective.
+  double fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0) {
+    std::int64_t counted = 0;
     agree(world, [&] {
+      require_number("the learning rate", learning_rate, learning_rate >= 0, "0 or more");
       for (std::size_t k = 0; k < count; ++k) {
         std::int32_t* const numbers = batch.data() + k * numbers_of_batch();
         const std::span inputs(numbers, inputs_of_batch()),
             targets(numbers + inputs.size(), numbers_of_batch() - inputs.size());
         fill(Batch(k, inputs, targets, rows.tokens, rows.labels));
-        counted += rows.labels ? rows_that_count(targets) : sharding.batch.rows();
+        counted += narrow<std::int64_t>(rows.labels ? rows_that_count(targets) : sharding.batch.rows());
         if (rows.tokens) require_below(inputs, rows.vocabulary, 0, "token");
         if (rows.labels) require_below(targets, rows.classes, -1, "label");
       }
     });
-    const std::int64_t all = world.sum(narrow<std::int64_t>(counted));
+    // Halves of a number can be added up; where a rank's is not the mean of all, the ranks do not have the same.
+    const auto bits = std::bit_cast<std::uint64_t>(learning_rate);
+    const std::array mine = {narrow<std::int64_t>(bits >> 32), narrow<std::int64_t>(bits & 0xffffffff)};
+    std::array sums = {counted, mine[0], mine[1]};
+    world.sum(sums);
     agree(world, [&] {
-      if (all == 0)
+      if (sums[1] != mine[0] * world.size() || sums[2] != mine[1] * world.size())
+        throw UserError(
+            format("the learning rate is {} on rank {}, and another one elsewhere (the ranks do one update together); "
+                   "give all of them the same",
+                   learning_rate, world.rank()));
+      if (sums[0] == 0)
         throw UserError("no row of this batch counts (all its labels are negative, on all ranks); give it some that do");
     });
-    return static_cast<double>(all);
+    return static_cast<double>(sums[0]);
   }
 
   std::size_t rows_that_count(std::span<const std::int32_t> labels) const {
@@ -256,12 +302,6 @@ struct FullyShardedDataParallel::Parts {
     std::copy_n(numbers + inputs_of_batch(), numbers_of_batch() - inputs_of_batch(), targets);
   }
 
-  std::vector<ShardState> states() {
-    std::vector<ShardState> all = {executor().parameters()};
-    for (ShardState& state : executor().optimizer_states()) all.push_back(std::move(state));
-    return all;
-  }
-
   CheckpointHeader header() const {
     return {.model = StoredModel(sharded->model()),
             .progress = progress,
@@ -274,8 +314,7 @@ struct FullyShardedDataParallel::Parts {
             .version = version_string()};
   }
 
-  std::unique_ptr<Job> own_job;  // outlives the others
-  Job::Parts& job;
+  const std::shared_ptr<Job::Parts> job;  // outlives the others
   Communicator& world;
   const FsdpOptions options;
   const ShardingOptions sharding;
@@ -289,142 +328,164 @@ struct FullyShardedDataParallel::Parts {
   std::optional<ShardedModel> sharded;
 };
 
-FullyShardedDataParallel::FullyShardedDataParallel(Job& job, const ModelDescription& model, const FsdpOptions& options)
-    : parts_(std::make_unique<Parts>(job.parts(), model, options)) {}
-FullyShardedDataParallel::FullyShardedDataParallel(const ModelDescription& model, const FsdpOptions& options) {
-  auto job = std::make_unique<Job>();
-  parts_ = std::make_unique<Parts>(job->parts(), model, options);
-  parts_->own_job = std::move(job);
-}
-FullyShardedDataParallel::~FullyShardedDataParallel() = default;
-
-StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch& fill) {
-  Parts& p = *parts_;
-  const double counted = p.fill_batches(p.sharding.plan.micro_batches, fill);
-  const std::size_t sequences = p.sharding.batch.B;
-  const UpdateScalars scalars = {.update = p.progress.update + 1,
+StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const FillBatch& fill) {
+  const double counted = fill_batches(sharding.plan.micro_batches, fill, learning_rate);
+  const std::size_t sequences = sharding.batch.B;
+  const UpdateScalars scalars = {.update = progress.update + 1,
                                  .learning_rate = learning_rate,
-                                 .clip_norm = p.options.clip_norm,
-                                 .state_began = p.progress.optimizer_began,
-                                 .dropout = {.seed = static_cast<std::uint32_t>(p.options.seed),
-                                             .update = p.progress.update + 1,
-                                             .first_sequence = static_cast<std::uint64_t>(p.world.rank()) * sequences},
+                                 .clip_norm = options.clip_norm,
+                                 .state_began = progress.optimizer_began,
+                                 .dropout = {.seed = static_cast<std::uint32_t>(options.seed),
+                                             .update = progress.update + 1,
+                                             .first_sequence = static_cast<std::uint64_t>(world.rank()) * sequences},
                                  .tokens = counted,
-                                 .loss_scale = p.scaler ? p.scaler->scale() : 1};
-  const UpdateResult result = p.executor().run_update(p.reader, scalars);
-  const bool goes_on = !p.scaler || p.scaler->update(result.finite());
-  if (!result.finite() && (!p.scaler || !goes_on))
-    agree(p.world, [&] {
+                                 .loss_scale = scaler ? scaler->scale() : 1};
+  const UpdateResult result = executor().run_update(reader, scalars);
+  const bool goes_on = !scaler || scaler->update(result.finite());
+  if (!result.finite() && (!scaler || !goes_on))
+    agree(world, [&] {
       throw RunError(
           format("update {} has loss {} and gradient norm {} (nothing was changed by it); lower the learning rate, or "
                  "look for numbers in the data that are not finite",
                  scalars.update, result.loss, result.gradient_norm));
     });
-  if (p.scaler) p.progress.loss_scaler = p.scaler->state();
+  if (scaler) progress.loss_scaler = scaler->state();
   if (!result.finite()) return {.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = true};
-  ++p.progress.update;
-  p.progress.tokens += static_cast<std::uint64_t>(counted);
+  ++progress.update;
+  progress.tokens += static_cast<std::uint64_t>(counted);
   return {.loss = result.loss, .gradient_norm = result.gradient_norm};
 }
 
-double FullyShardedDataParallel::evaluate(const FillBatch& fill) {
-  Parts& p = *parts_;
-  const double counted = p.fill_batches(1, fill);
-  kernels::LossSum sum = p.executor().evaluate(p.reader);
+double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill) {
+  const double counted = fill_batches(1, fill);
+  kernels::LossSum sum = executor().evaluate(reader);
   std::array words = {sum.units, sum.fractions, sum.non_finite};
-  p.world.sum(words);
+  world.sum(words);
   sum = {words[0], words[1], words[2]};
   return sum.value() / counted;
+}
+
+void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) {
+  std::unique_ptr<CheckpointReader> checkpoint;
+  agree(world, [&] {
+    checkpoint = open_checkpoint(folder);
+    const std::string& there = checkpoint->header().optimizer;
+    const Optimizer &mine = *sharding.optimizer.kind, &theirs = find_optimizer(there);
+    const auto algorithm = [](const Optimizer& o) { return o.same_as.empty() ? o.name : o.same_as; };
+    if (algorithm(mine) != algorithm(theirs))
+      throw UserError(
+          format("{} holds the state of {} (this model has {}); choose that optimizer, or take the parameters alone "
+                 "by load_full()",
+                 checkpoint->description(), there, mine.name));
+    load_states(*checkpoint, parameters(), sharded->layout(), sharded->shard(), executor().states());
+  });
+  progress = checkpoint->header().progress;
+  if (scaler && progress.loss_scaler) scaler->restore(*progress.loss_scaler);
+  executor().publish_parameters();
+}
+
+void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& path) {
+  const bool is_hdf5 = path.extension() == ".h5" || path.extension() == ".hdf5";
+  // The shards first, in a folder beside it, which one process then joins as fsdp-consolidate does.
+  const std::filesystem::path folder = path.string() + ".shards";
+  agree(world, [&] {
+    if (!is_hdf5 && !(path.extension().empty() && StoredModel(sharded->model()).is_transformer()))
+      throw UserError(
+          format("'{}' names no format of whole models (NAME.h5 is an HDF5 file; a transformer may be a folder, "
+                 "without an ending); choose another name",
+                 path.string()));
+    if (world.rank() != 0) return;
+    if (std::filesystem::exists(path))
+      throw UserError(format("'{}' is there already; remove it, or choose another name", path.string()));
+    std::filesystem::remove_all(folder);  // of a call that was killed
+  });
+  const std::vector<ShardState> parameters = {executor().parameters()};
+  const std::filesystem::path step = save_checkpoint(folder, header(), sharded->layout(), parameters, world);
+  agree(world, [&] {
+    if (world.rank() != 0) return;
+    const auto shards = CheckpointReader::open(step);
+    ConsolidateOptions to;
+    if (!is_hdf5) to.format = &safetensors_format();
+    consolidate(*shards, path, to);
+    std::filesystem::remove_all(folder);
+  });
+}
+
+void FullyShardedDataParallel::Parts::for_each_parameter(
+    const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take) {
+  const Layout& layout = sharded->layout();
+  const ShardState mine = executor().parameters();
+  const bool is_first_copy = sharded->mesh().replicate->rank() == 0;
+  const auto stream = make_host_stream();
+  for (std::size_t parameter = 0; parameter < parameters().size(); ++parameter) {
+    // Zeros but for what this rank alone gives, so that the sum over the ranks is the whole.
+    std::vector<float> whole(numel(parameters()[parameter].shape));
+    for (std::size_t u = 0; u < layout.units().size() && is_first_copy; ++u) {
+      if (!layout.units()[u].sharded && sharded->shard() != 0) continue;
+      for (const Slice& slice : layout.slices(u, sharded->shard()))
+        if (slice.parameter == parameter)
+          mine.read(u, slice.shard_offset, std::span(whole).subspan(slice.range.begin, slice.range.size()));
+    }
+    world.all_reduce(*stream, whole.data(), whole.size(), DType::f32);
+    agree(world, [&] {
+      if (world.rank() == 0) take(parameters()[parameter].name, parameters()[parameter].shape, whole);
+    });
+  }
+}
+
+FullyShardedDataParallel::FullyShardedDataParallel(Job& job, const ModelDescription& model, const FsdpOptions& options) {
+  const std::shared_ptr<Job::Parts> parts = job.parts();
+  parts->together([&] { parts_ = std::make_unique<Parts>(parts, model, options); });
+}
+FullyShardedDataParallel::FullyShardedDataParallel(const ModelDescription& model, const FsdpOptions& options)
+    : FullyShardedDataParallel(*std::make_unique<Job>(), model, options) {}
+FullyShardedDataParallel::~FullyShardedDataParallel() = default;
+
+StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch& fill) {
+  StepResult result;
+  parts_->job->together([&] { result = parts_->step(learning_rate, fill); });
+  return result;
+}
+
+double FullyShardedDataParallel::evaluate(const FillBatch& fill) {
+  double loss = 0;
+  parts_->job->together([&] { loss = parts_->evaluate(fill); });
+  return loss;
 }
 
 std::uint64_t FullyShardedDataParallel::updates() const { return parts_->progress.update; }
 
 std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path& folder) {
   Parts& p = *parts_;
-  const std::vector<ShardState> states = p.states();
-  return save_checkpoint(folder, p.header(), p.sharded->layout(), states, p.world);
+  std::filesystem::path step;
+  p.job->together([&] { step = save_checkpoint(folder, p.header(), p.sharded->layout(), p.executor().states(), p.world); });
+  return step;
 }
 
 void FullyShardedDataParallel::load(const std::filesystem::path& folder) {
-  Parts& p = *parts_;
-  std::unique_ptr<CheckpointReader> reader;
-  agree(p.world, [&] {
-    reader = open_checkpoint(folder);
-    const std::string& there = reader->header().optimizer;
-    const Optimizer &mine = *p.sharding.optimizer.kind, &theirs = find_optimizer(there);
-    const auto algorithm = [](const Optimizer& o) { return o.same_as.empty() ? o.name : o.same_as; };
-    if (algorithm(mine) != algorithm(theirs))
-      throw UserError(
-          format("{} holds the state of {} (this model has {}); choose that optimizer, or take the parameters alone "
-                 "by load_full()",
-                 reader->description(), there, mine.name));
-    load_states(*reader, p.parameters(), p.sharded->layout(), p.sharded->shard(), p.states());
-  });
-  p.progress = reader->header().progress;
-  if (p.scaler && p.progress.loss_scaler) p.scaler->restore(*p.progress.loss_scaler);
-  p.executor().publish_parameters();
+  parts_->job->together([&] { parts_->load(folder); });
 }
 
 bool FullyShardedDataParallel::can_load(const std::filesystem::path& folder) { return latest_checkpoint(folder).has_value(); }
 
 void FullyShardedDataParallel::save_full(const std::filesystem::path& path) {
-  Parts& p = *parts_;
-  const bool is_hdf5 = path.extension() == ".h5" || path.extension() == ".hdf5";
-  // The shards first, in a folder beside it, which one process then joins as fsdp-consolidate does.
-  const std::filesystem::path folder = path.string() + ".shards";
-  agree(p.world, [&] {
-    if (!is_hdf5 && !(path.extension().empty() && StoredModel(p.sharded->model()).is_transformer()))
-      throw UserError(
-          format("'{}' names no format of whole models (NAME.h5 is an HDF5 file; a transformer may be a folder, "
-                 "without an ending); choose another name",
-                 path.string()));
-    if (p.world.rank() != 0) return;
-    if (std::filesystem::exists(path))
-      throw UserError(format("'{}' is there already; remove it, or choose another name", path.string()));
-    std::filesystem::remove_all(folder);  // of a call that was killed
-  });
-  const std::vector<ShardState> parameters = {p.executor().parameters()};
-  const std::filesystem::path step = save_checkpoint(folder, p.header(), p.sharded->layout(), parameters, p.world);
-  agree(p.world, [&] {
-    if (p.world.rank() != 0) return;
-    const auto reader = CheckpointReader::open(step);
-    ConsolidateOptions options;
-    if (!is_hdf5) options.format = &safetensors_format();
-    consolidate(*reader, path, options);
-    std::filesystem::remove_all(folder);
-  });
+  parts_->job->together([&] { parts_->save_full(path); });
 }
 
 void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
   Parts& p = *parts_;
-  agree(p.world, [&] {
-    const auto source = open_tensor_source(path);
-    load_parameters(*source, p.parameters(), p.sharded->layout(), p.sharded->shard(), p.executor().parameters());
+  p.job->together([&] {
+    agree(p.world, [&] {
+      const auto source = open_tensor_source(path);
+      load_parameters(*source, p.parameters(), p.sharded->layout(), p.sharded->shard(), p.executor().parameters());
+    });
+    p.executor().publish_parameters();
   });
-  p.executor().publish_parameters();
 }
 
 void FullyShardedDataParallel::for_each_parameter(
     const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take) {
-  Parts& p = *parts_;
-  const Layout& layout = p.sharded->layout();
-  const ShardState mine = p.executor().parameters();
-  const bool is_first_copy = p.sharded->mesh().replicate->rank() == 0;
-  const auto stream = make_host_stream();
-  for (std::size_t parameter = 0; parameter < p.parameters().size(); ++parameter) {
-    // Zeros but for what this rank alone gives, so that the sum over the ranks is the whole.
-    std::vector<float> whole(numel(p.parameters()[parameter].shape));
-    for (std::size_t u = 0; u < layout.units().size() && is_first_copy; ++u) {
-      if (!layout.units()[u].sharded && p.sharded->shard() != 0) continue;
-      for (const Slice& slice : layout.slices(u, p.sharded->shard()))
-        if (slice.parameter == parameter)
-          mine.read(u, slice.shard_offset, std::span(whole).subspan(slice.range.begin, slice.range.size()));
-    }
-    p.world.all_reduce(*stream, whole.data(), whole.size(), DType::f32);
-    agree(p.world, [&] {
-      if (p.world.rank() == 0) take(p.parameters()[parameter].name, p.parameters()[parameter].shape, whole);
-    });
-  }
+  parts_->job->together([&] { parts_->for_each_parameter(take); });
 }
 
 MemoryUse FullyShardedDataParallel::memory() const { return memory_of(parts_->sharded->plan()); }

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -78,15 +79,16 @@ struct FsdpOptions {
   bool activation_checkpointing = false;
   bool offload_parameters = false, offload_optimizer = false;  // to the host's memory, on GPUs
 
-  std::string optimizer = "adamw";                                         // a name that fsdp-train knows
-  double beta1 = 0, beta2 = 0, eps = 0, weight_decay = -1, momentum = -1;  // 0, or below 0: the optimizer's own
-  double clip_norm = 0;                                                    // 0: no clipping
-  std::vector<std::string> freeze = {};                                    // shell globs over parameter names: not trained
-  std::uint64_t seed = 1;                                                  // of initial weights
+  std::string optimizer = "adamw";  // a name that fsdp-train knows
+  /// None: the optimizer's own. One that the optimizer does not read is refused.
+  std::optional<double> beta1 = {}, beta2 = {}, eps = {}, weight_decay = {}, momentum = {};
+  double clip_norm = 0;                  // 0: no clipping
+  std::vector<std::string> freeze = {};  // shell globs over parameter names: not trained
+  std::uint64_t seed = 1;                // of initial weights
 };
 
 /// Where a micro-batch is to be written: a row for each position of each sequence, one behind the other. Asking for what the
-/// model is not given is an InternalError.
+/// model is not given is a UserError.
 class Batch {
  public:
   Batch(std::size_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets, bool tokens, bool labels)
@@ -123,10 +125,11 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
                           const std::string& device = "cpu");
 
 /// All functions but those that say so are collective over the job. What fails on one rank or on all, a wrong option as a full
-/// disk, all ranks throw as the same CollectiveError, which is a UserError.
+/// disk, all ranks throw as the same CollectiveError, which is a UserError. What a layer throws on one of several ranks ends
+/// the job with that message at once, as run() does: the others are inside a collective then, and cannot be told.
 class FullyShardedDataParallel {
  public:
-  /// Takes all memory, and fills the parameters from options.seed: the same at any number of ranks. `job` must outlive this.
+  /// Takes all memory, and fills the parameters from options.seed: the same at any number of ranks.
   FullyShardedDataParallel(Job& job, const ModelDescription& model, const FsdpOptions& options = {});
   /// With a job of its own: all processes of MPI_COMM_WORLD, on the device that Job's default is.
   explicit FullyShardedDataParallel(const ModelDescription& model, const FsdpOptions& options = {});
@@ -134,7 +137,8 @@ class FullyShardedDataParallel {
   ~FullyShardedDataParallel();
 
   /// One update: forward and backward of all micro-batches, which `fill` writes, each rank its own; the sum of the gradients
-  /// over ranks; and the optimizer. Throws CollectiveError if loss or gradient are not finite; nothing has changed then.
+  /// over ranks; and the optimizer. `learning_rate` is 0 or more, and the same on all ranks. Throws CollectiveError for another
+  /// one, and if loss or gradient are not finite; nothing has changed then.
   StepResult step(double learning_rate, const FillBatch& fill);
   /// The mean loss of a batch of each rank.
   double evaluate(const FillBatch& fill);

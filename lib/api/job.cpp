@@ -1,6 +1,9 @@
 #include "api/job.hpp"
 
+#include <cerrno>
+
 #include "api/job_parts.hpp"
+#include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "comm/agree.hpp"
@@ -21,33 +24,65 @@ DeviceChoice choice_of(const std::string& device) {
 
 }  // namespace
 
-Job::Parts::Parts(const JobOptions& options, MpiSession* there) {
-  if (options.threads < 0) throw UserError("a rank has at least one thread; 0 gives it its share of the node's cores");
+Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there ? *there : own_session.emplace()) {
+  if (!(options.timeout_s >= 0))
+    throw UserError(format("timeout_s is {} (it is 0, which is no limit, or more); correct it", options.timeout_s));
   comm.kind = options.comm, comm.timeout_s = options.timeout_s;
-  world = (there ? *there : session.emplace()).world(comm);
+  world = session.world(comm);
   node = world->split_by_node();
-  threads = share_of_rank(*node, static_cast<std::size_t>(options.threads)).threads;
-  kernels::set_threads(threads);
-  fsdp::agree(*world, [&] { kind = choose_device(choice_of(options.device)); });
-  device = make_device_of_rank(kind, {}, *world, *node);
+  together([&] {
+    fsdp::agree(*world, [&] {
+      if (options.threads < 0) throw UserError("a rank has at least one thread; 0 gives it its share of the node's cores");
+      kind = choose_device(choice_of(options.device));
+    });
+    threads = share_of_rank(*node, static_cast<std::size_t>(options.threads)).threads;
+    kernels::set_threads(threads);
+    device = make_device_of_rank(kind, {}, *world, *node);
+  });
 }
 
-Job::Job(const JobOptions& options) : parts_(std::make_unique<Parts>(options, nullptr)) {}
-Job::Job(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+void Job::Parts::together(const std::function<void()>& work) {
+  if (MpiSession::is_over())
+    throw UserError(
+        "MPI has ended, and the ranks cannot work together any more; call MPI_Finalize() behind the last use of fsdp");
+  try {
+    try {
+      work();
+    } catch (const CollectiveError&) {
+      throw;
+    } catch (...) {
+      if (world->size() > 1) end_job(session, program_invocation_short_name, in_words_of_api);
+      fsdp::agree(*world, [] { throw; });
+    }
+  } catch (const CollectiveError& error) {
+    throw CollectiveError(in_words_of_api(error.what()), error.speaker, error.all, error.exit_code, error.damage);
+  }
+}
+
+Job::Job(const JobOptions& options) : parts_(std::make_shared<Parts>(options, nullptr)) {}
+Job::Job(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Job::~Job() = default;
 
 int Job::rank() const { return parts_->world->rank(); }
 int Job::size() const { return parts_->world->size(); }
 std::string Job::device() const { return parts_->device->description(); }
-void Job::barrier() { parts_->world->barrier(); }
-double Job::sum(double mine) { return parts_->world->sum(mine); }
-void Job::agree(const std::function<void()>& step) { fsdp::agree(*parts_->world, step); }
+void Job::barrier() {
+  parts_->together([&] { parts_->world->barrier(); });
+}
+double Job::sum(double mine) {
+  parts_->together([&] { mine = parts_->world->sum(mine); });
+  return mine;
+}
+void Job::agree(const std::function<void()>& step) {
+  parts_->together([&] { fsdp::agree(*parts_->world, step); });
+}
 
 int run(int argc, char** argv, const std::function<int(Job& job)>& body, const JobOptions& options) {
-  return run_mpi_program(argc, argv, [&](MpiSession& session, Communicator&, int, char**) {
-    Job job(std::make_unique<Job::Parts>(options, &session));
+  const auto work = [&](MpiSession& session, Communicator&, int, char**) {
+    Job job(std::make_shared<Job::Parts>(options, &session));
     return body(job);
-  });
+  };
+  return run_mpi_program(argc, argv, work, in_words_of_api);
 }
 
 }  // namespace fsdp

@@ -15,12 +15,12 @@ struct JobOptions {
 };
 
 /// All processes of MPI_COMM_WORLD; their number and this one's are the world size and the rank. Its constructor is collective.
-/// It outlives what is made with it.
 class Job {
  public:
-  /// If the program has called MPI_Init, the program calls MPI_Finalize, too, before or after this object goes; else this
-  /// object does both, and MPI cannot begin again behind it. Throws UserError (no such device, another MPI's launcher). libfsdp
-  /// calls MPI from the thread that calls libfsdp, and from no other.
+  /// If the program has called MPI_Init, the program calls MPI_Finalize, too, before or after this object goes; else MPI ends
+  /// with this object and all that was made with it, and cannot begin again. Throws UserError (no such device, another MPI's
+  /// launcher), as collective functions do behind MPI_Finalize. libfsdp calls MPI from the thread that calls libfsdp, and from
+  /// no other.
   explicit Job(const JobOptions& options = {});
   Job(const Job&) = delete;
   ~Job();
@@ -41,11 +41,11 @@ class Job {
 
   // For the library:
   struct Parts;
-  explicit Job(std::unique_ptr<Parts> parts);
-  Parts& parts() { return *parts_; }
+  explicit Job(std::shared_ptr<Parts> parts);
+  std::shared_ptr<Parts> parts() const { return parts_; }
 
  private:
-  std::unique_ptr<Parts> parts_;
+  std::shared_ptr<Parts> parts_;
 };
 
 /// A whole main(): makes a Job, calls `body` with it, and returns what that returns. A CollectiveError, which all ranks throw,

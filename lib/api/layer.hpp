@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,14 +40,14 @@ struct Pass {
   std::uint64_t seed = 0;            // FsdpOptions::seed
 
   std::size_t rows() const { return B * T; }
-  /// Parameter i of Layer::parameters(), whole.
+  /// Parameter i of Layer::parameters(), whole. Throws UserError if there is none.
   Tensor parameter(std::size_t i) const;
 
   // For the operations of ops.hpp: the stream that they run on, memory for partial sums, and for gradients that nobody wants.
   Stream* stream = nullptr;
   float *sums = nullptr, *unwanted = nullptr;
   const void* const* weights = nullptr;
-  const LayerParameter* parameters = nullptr;
+  std::span<const LayerParameter> parameters;
 };
 
 /// Forward writes all of y and saved.
@@ -59,7 +60,7 @@ struct ForwardPass : Pass {
 /// Backward writes all of dx, and adds to the gradients.
 struct BackwardPass : Pass {
   Tensor dy;     // [R, outputs()]
-  Tensor dx;     // [R, inputs()]; none for a layer that takes tokens, or features
+  Tensor dx;     // [R, inputs()]; none for a layer that takes tokens
   Tensor saved;  // as forward wrote it; may be overwritten
   Tensor stats;
   /// Of parameter i, in fp32: add to it. None where the parameter is not trained.
@@ -87,11 +88,12 @@ class Layer {
   /// Numbers of a row that a pass needs meanwhile.
   virtual std::size_t scratch() const { return 0; }
   /// Whether its passes work with numbers of this type, and on a GPU. Passes that are made of the operations of ops.hpp can do
-  /// both; loops over Tensor::floats() can do neither.
+  /// both. Loops over Tensor::get() and set() work in all types on CPUs, those over row() and floats() in fp32 alone.
   virtual bool works_in(DType type) const { return type == DType::f32; }
   virtual bool works_on_gpu() const { return false; }
 
-  /// Both may be called by several ranks at a time, and by recomputation again with the same x: they depend on the pass alone.
+  /// What they throw ends the job: see FullyShardedDataParallel. Both may be called by several ranks at a time, and by
+  /// recomputation again with the same x: they depend on the pass alone.
   virtual void forward(const ForwardPass& pass) const = 0;
   virtual void backward(const BackwardPass& pass) const = 0;
 };

@@ -1,7 +1,12 @@
 #include "api/ops.hpp"
 
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+
 #include "base/element.hpp"
 #include "base/error.hpp"
+#include "base/format.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fsdp {
@@ -13,13 +18,24 @@ Tensor matrix_of(const LayerParameter& parameter, void* data, DType type) {
   return {data, rows, columns, columns, type};
 }
 
+const LayerParameter& parameter_of(const Pass& pass, std::size_t i) {
+  if (i >= pass.parameters.size())
+    throw UserError(format("parameter {} is asked for (there are {}, counted from 0); correct the number, or parameters()", i,
+                           pass.parameters.size()));
+  return pass.parameters[i];
+}
+
 Tensor gradient_of(const Pass& pass, float* const* gradients, std::size_t i) {
-  return matrix_of(pass.parameters[i], gradients[i], DType::f32);
+  const LayerParameter& parameter = parameter_of(pass, i);
+  return matrix_of(parameter, gradients ? gradients[i] : nullptr, DType::f32);
 }
 
 }  // namespace
 
-Tensor Pass::parameter(std::size_t i) const { return matrix_of(parameters[i], const_cast<void*>(weights[i]), type); }
+Tensor Pass::parameter(std::size_t i) const {
+  const LayerParameter& parameter = parameter_of(*this, i);
+  return matrix_of(parameter, const_cast<void*>(weights[i]), type);
+}
 Tensor BackwardPass::gradient(std::size_t i) const { return gradient_of(*this, gradients, i); }
 Tensor LossPass::gradient(std::size_t i) const { return gradient_of(*this, gradients, i); }
 
@@ -37,17 +53,42 @@ E* in(const Tensor& tensor) {
 
 bool same_size(const Tensor& a, const Tensor& b) { return a.rows == b.rows && a.columns == b.columns; }
 
+/// A tensor by its name in ops.hpp.
+struct Operand {
+  const char* name;
+  const Tensor& tensor;
+};
+
+/// `wanted`: what `operation` takes.
+void require(bool ok, const char* operation, const char* wanted, std::initializer_list<Operand> given) {
+  if (ok) return;
+  std::string all;
+  for (const Operand& operand : given)
+    all += format("{}{} {}", all.empty() ? "" : "; ", operand.name, to_string(operand.tensor));
+  throw UserError(format("{} is given {} (it takes {}); correct the layer", operation, all, wanted));
+}
+
 /// Dense tensors of one size and type.
-template <class... Others>
-void require_alike(const char* what, const Tensor& first, const Others&... others) {
-  expect(first && first.is_dense() &&
-             ((others && others.is_dense() && same_size(first, others) && others.type == first.type) && ...),
-         what);
+void require_alike(const char* operation, std::initializer_list<Operand> given) {
+  const Tensor& first = given.begin()->tensor;
+  const auto is_like_first = [&](const Operand& operand) {
+    const Tensor& tensor = operand.tensor;
+    return tensor && tensor.is_dense() && same_size(tensor, first) && tensor.type == first.type;
+  };
+  require(std::all_of(given.begin(), given.end(), is_like_first), operation, "dense tensors of one size and type", given);
 }
 
 /// A vector for the columns of x.
-void require_vector(const char* what, const Tensor& vector, const Tensor& x, DType type) {
-  expect(vector && vector.numel() == x.columns && vector.type == type, what);
+bool is_vector(const Tensor& vector, const Tensor& x, DType type) {
+  return vector && vector.numel() == x.columns && vector.type == type;
+}
+
+/// A vector, or none.
+bool is_gradient(const Tensor& gradient, const Tensor& x) { return !gradient || is_vector(gradient, x, DType::f32); }
+
+/// What a norm keeps of each row.
+bool is_stats(const Tensor& stats, const Tensor& x, std::size_t of_row) {
+  return stats && stats.is_dense() && stats.type == DType::f32 && stats.numel() == of_row * x.rows;
 }
 
 }  // namespace
@@ -56,10 +97,11 @@ void matmul(const Pass& pass, const Tensor& a, Transpose transpose_a, const Tens
             Out write) {
   const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
   const std::size_t k = ta ? a.rows : a.columns;
-  expect(a && b && out && a.type == b.type && (out.type == a.type || out.type == DType::f32) &&
-             (ta ? a.columns : a.rows) == out.rows && (tb ? b.rows : b.columns) == out.columns &&
-             (tb ? b.columns : b.rows) == k,
-         "matmul: [m,k] and [k,n] give [m,n], of one type");
+  require(a && b && out && a.type == b.type && (out.type == a.type || out.type == DType::f32) &&
+              (ta ? a.columns : a.rows) == out.rows && (tb ? b.rows : b.columns) == out.columns &&
+              (tb ? b.columns : b.rows) == k,
+          "matmul", "op(a) [m, k] and op(b) [k, n] of one type, and out [m, n] of it or in fp32",
+          {{ta ? "a to be transposed" : "a", a}, {tb ? "b to be transposed" : "b", b}, {"out", out}});
   with_element(a.type, [&]<class E>() {
     const auto multiply = [&]<class Out>(Out* to) {
       kernels::gemm(*pass.stream, trans_of(transpose_a), trans_of(transpose_b), out.rows, out.columns, k, in<const E>(a),
@@ -75,8 +117,8 @@ void matmul(const Pass& pass, const Tensor& a, Transpose transpose_a, const Tens
 void linear(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
   matmul(pass, x, Transpose::no, weight, Transpose::yes, y);
   if (!bias) return;
-  require_vector("linear: bias[out]", bias, y, y.type);
-  expect(y.is_dense(), "linear: a bias is added to dense rows");
+  require(is_vector(bias, y, y.type) && y.is_dense(), "linear", "a bias [1, out] of y's type, and a dense y",
+          {{"bias", bias}, {"y", y}});
   with_element(y.type, [&]<class E>() { kernels::add_bias(*pass.stream, in<E>(y), in<const E>(bias), y.rows, y.columns); });
 }
 
@@ -84,7 +126,7 @@ void linear_backward(const Pass& pass, const Tensor& x, const Tensor& weight, co
                      const Tensor& d_weight, const Tensor& d_bias, Out write_dx) {
   if (d_weight) matmul(pass, dy, Transpose::yes, x, Transpose::no, d_weight, Out::add);
   if (d_bias) {
-    require_vector("linear: d_bias[out] in fp32", d_bias, dy, DType::f32);
+    require(is_gradient(d_bias, dy), "linear_backward", "d_bias [1, out] in fp32", {{"d_bias", d_bias}, {"dy", dy}});
     with_element(dy.type, [&]<class E>() {
       kernels::bias_backward(*pass.stream, in<float>(d_bias), in<const E>(dy), dy.rows, dy.columns, dy.stride,
                              kernels::Write::add, pass.sums);
@@ -94,46 +136,77 @@ void linear_backward(const Pass& pass, const Tensor& x, const Tensor& weight, co
 }
 
 void copy(const Pass& pass, const Tensor& to, const Tensor& from) {
-  require_alike("copy: dense, of one size and type", to, from);
+  require_alike("copy", {{"to", to}, {"from", from}});
   pass.stream->copy(to.data, from.data, to.numel() * size_of(to.type));
 }
 
+void convert(const Pass& pass, const Tensor& to, const Tensor& from) {
+  if (to.type == from.type) return copy(pass, to, from);
+  require(to && from && to.is_dense() && from.is_dense() && same_size(to, from) &&
+              (to.type == DType::f32 || from.type == DType::f32),
+          "convert", "dense tensors of one size, one of them in fp32", {{"to", to}, {"from", from}});
+  if (from.type == DType::f32)
+    with_element(to.type, [&]<class E>() { kernels::convert(*pass.stream, in<E>(to), in<const float>(from), to.numel()); });
+  else
+    with_element(from.type, [&]<class E>() { kernels::convert(*pass.stream, in<float>(to), in<const E>(from), to.numel()); });
+}
+
 void add(const Pass& pass, const Tensor& y, const Tensor& a, const Tensor& b) {
-  require_alike("add: dense, of one size and type", y, a, b);
+  require_alike("add", {{"y", y}, {"a", a}, {"b", b}});
   with_element(y.type, [&]<class E>() {
     kernels::add_residual(*pass.stream, in<E>(y), in<const E>(a), in<const E>(b), nullptr, y.rows, y.columns);
   });
 }
 
+void multiply(const Pass& pass, const Tensor& y, const Tensor& a, const Tensor& b, Out write) {
+  require_alike("multiply", {{"y", y}, {"a", a}, {"b", b}});
+  with_element(y.type, [&]<class E>() {
+    kernels::multiply(*pass.stream, in<E>(y), in<const E>(a), in<const E>(b), y.numel(), write_of(write));
+  });
+}
+
 void relu(const Pass& pass, const Tensor& x, const Tensor& y) {
-  require_alike("relu: dense, of one size and type", y, x);
+  require_alike("relu", {{"y", y}, {"x", x}});
   with_element(x.type, [&]<class E>() {  // without a bias, what is given stays as it is
     kernels::bias_relu_forward(*pass.stream, in<E>(y), in<E>(x), nullptr, x.rows, x.columns);
   });
 }
 
 void relu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  require_alike("relu_backward: dense, of one size and type", dx, x, dy);
+  require_alike("relu_backward", {{"dx", dx}, {"x", x}, {"dy", dy}});
   with_element(x.type,
                [&]<class E>() { kernels::relu_backward(*pass.stream, in<E>(dx), in<const E>(dy), in<const E>(x), x.numel()); });
 }
 
 void gelu(const Pass& pass, const Tensor& x, const Tensor& y) {
-  require_alike("gelu: dense, of one size and type", y, x);
+  require_alike("gelu", {{"y", y}, {"x", x}});
   with_element(x.type, [&]<class E>() {
     kernels::bias_gelu_forward(*pass.stream, kernels::Gelu::tanh, in<E>(y), in<E>(x), nullptr, x.rows, x.columns);
   });
 }
 
 void gelu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  require_alike("gelu_backward: dense, of one size and type", dx, x, dy);
+  require_alike("gelu_backward", {{"dx", dx}, {"x", x}, {"dy", dy}});
   with_element(x.type, [&]<class E>() {
     kernels::gelu_backward(*pass.stream, kernels::Gelu::tanh, in<E>(dx), in<const E>(dy), in<const E>(x), x.numel());
   });
 }
 
+void sigmoid(const Pass& pass, const Tensor& x, const Tensor& y) {
+  require_alike("sigmoid", {{"y", y}, {"x", x}});
+  with_element(x.type,
+               [&]<class E>() { kernels::bias_sigmoid_forward(*pass.stream, in<E>(y), in<E>(x), nullptr, x.rows, x.columns); });
+}
+
+void sigmoid_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  require_alike("sigmoid_backward", {{"dx", dx}, {"x", x}, {"dy", dy}});
+  with_element(x.type, [&]<class E>() {
+    kernels::sigmoid_backward(*pass.stream, in<E>(dx), in<const E>(dy), in<const E>(x), x.numel());
+  });
+}
+
 void swiglu(const Pass& pass, const Tensor& gate, const Tensor& up, const Tensor& y) {
-  require_alike("swiglu: dense, of one size and type", y, gate, up);
+  require_alike("swiglu", {{"y", y}, {"gate", gate}, {"up", up}});
   with_element(y.type, [&]<class E>() {
     kernels::swiglu_forward(*pass.stream, in<E>(y), in<const E>(gate), in<const E>(up), y.numel());
   });
@@ -141,7 +214,7 @@ void swiglu(const Pass& pass, const Tensor& gate, const Tensor& up, const Tensor
 
 void swiglu_backward(const Pass& pass, const Tensor& gate, const Tensor& up, const Tensor& dy, const Tensor& d_gate,
                      const Tensor& d_up) {
-  require_alike("swiglu_backward: dense, of one size and type", dy, gate, up, d_gate, d_up);
+  require_alike("swiglu_backward", {{"dy", dy}, {"gate", gate}, {"up", up}, {"d_gate", d_gate}, {"d_up", d_up}});
   with_element(dy.type, [&]<class E>() {
     kernels::swiglu_backward(*pass.stream, in<E>(d_gate), in<E>(d_up), in<const E>(dy), in<const E>(gate), in<const E>(up),
                              dy.numel());
@@ -150,10 +223,10 @@ void swiglu_backward(const Pass& pass, const Tensor& gate, const Tensor& up, con
 
 void layer_norm(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y,
                 const Tensor& stats) {
-  require_alike("layer_norm: dense, of one size and type", y, x);
-  require_vector("layer_norm: weight[columns]", weight, x, x.type);
-  require_vector("layer_norm: bias[columns]", bias, x, x.type);
-  expect(stats.numel() == 2 * x.rows, "layer_norm: stats[R,2]");
+  require_alike("layer_norm", {{"y", y}, {"x", x}});
+  require(is_vector(weight, x, x.type) && is_vector(bias, x, x.type) && is_stats(stats, x, 2), "layer_norm",
+          "weight and bias [1, columns] of x's type, and stats [R, 2] in fp32",
+          {{"x", x}, {"weight", weight}, {"bias", bias}, {"stats", stats}});
   with_element(x.type, [&]<class E>() {
     kernels::layer_norm_forward(*pass.stream, in<E>(y), stats.floats(), in<const E>(x), in<const E>(weight), in<const E>(bias),
                                 x.rows, x.columns, eps);
@@ -162,8 +235,10 @@ void layer_norm(const Pass& pass, const Tensor& x, const Tensor& weight, const T
 
 void layer_norm_backward(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& dy,
                          const Tensor& dx, const Tensor& d_weight, const Tensor& d_bias, Out write_dx) {
-  require_alike("layer_norm_backward: dense, of one size and type", dx, x, dy);
-  expect(stats.numel() == 2 * x.rows, "layer_norm_backward: stats[R,2]");
+  require_alike("layer_norm_backward", {{"dx", dx}, {"x", x}, {"dy", dy}});
+  require(is_vector(weight, x, x.type) && is_stats(stats, x, 2) && is_gradient(d_weight, x) && is_gradient(d_bias, x),
+          "layer_norm_backward", "weight [1, columns] of x's type, stats [R, 2], d_weight and d_bias [1, columns] in fp32",
+          {{"x", x}, {"weight", weight}, {"stats", stats}, {"d_weight", d_weight}, {"d_bias", d_bias}});
   with_element(x.type, [&]<class E>() {
     kernels::layer_norm_backward(*pass.stream, in<E>(dx), write_of(write_dx), d_weight ? d_weight.floats() : pass.unwanted,
                                  d_bias ? d_bias.floats() : pass.unwanted + x.columns, kernels::Write::add, in<const E>(dy),
@@ -172,9 +247,9 @@ void layer_norm_backward(const Pass& pass, const Tensor& x, const Tensor& weight
 }
 
 void rms_norm(const Pass& pass, const Tensor& x, const Tensor& weight, float eps, const Tensor& y, const Tensor& stats) {
-  require_alike("rms_norm: dense, of one size and type", y, x);
-  require_vector("rms_norm: weight[columns]", weight, x, x.type);
-  expect(stats.numel() == x.rows, "rms_norm: stats[R,1]");
+  require_alike("rms_norm", {{"y", y}, {"x", x}});
+  require(is_vector(weight, x, x.type) && is_stats(stats, x, 1), "rms_norm",
+          "weight [1, columns] of x's type, and stats [R, 1] in fp32", {{"x", x}, {"weight", weight}, {"stats", stats}});
   with_element(x.type, [&]<class E>() {
     kernels::rms_norm_forward(*pass.stream, in<E>(y), stats.floats(), in<const E>(x), in<const E>(weight), x.rows, x.columns,
                               eps);
@@ -183,8 +258,10 @@ void rms_norm(const Pass& pass, const Tensor& x, const Tensor& weight, float eps
 
 void rms_norm_backward(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& dy,
                        const Tensor& dx, const Tensor& d_weight, Out write_dx) {
-  require_alike("rms_norm_backward: dense, of one size and type", dx, x, dy);
-  expect(stats.numel() == x.rows, "rms_norm_backward: stats[R,1]");
+  require_alike("rms_norm_backward", {{"dx", dx}, {"x", x}, {"dy", dy}});
+  require(is_vector(weight, x, x.type) && is_stats(stats, x, 1) && is_gradient(d_weight, x), "rms_norm_backward",
+          "weight [1, columns] of x's type, stats [R, 1] and d_weight [1, columns] in fp32",
+          {{"x", x}, {"weight", weight}, {"stats", stats}, {"d_weight", d_weight}});
   with_element(x.type, [&]<class E>() {
     kernels::rms_norm_backward(*pass.stream, in<E>(dx), write_of(write_dx), d_weight ? d_weight.floats() : pass.unwanted,
                                kernels::Write::add, in<const E>(dy), in<const E>(x), stats.floats(), in<const E>(weight),

@@ -1,6 +1,6 @@
 // Operations over tensors for passes of a user's layers: on whichever device, in whichever type, in an order of sums that
-// depends on the sizes alone. Each is done, or queued on the pass's stream, behind those before it. Shapes are checked; a wrong
-// one is an InternalError that names the operation.
+// depends on the sizes alone. Each is done, or queued on the pass's stream, behind those before it. Shapes and types are
+// checked; a wrong one is a UserError that names the operation and says what it was given.
 #pragma once
 
 #include "api/layer.hpp"
@@ -19,16 +19,22 @@ void linear(const Pass& pass, const Tensor& x, const Tensor& weight, const Tenso
 /// From dy: dx (written, or added to), and what is added to the gradients of weight and bias. What is none is left out.
 void linear_backward(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                      const Tensor& d_weight, const Tensor& d_bias, Out write_dx = Out::overwrite);
-/// to = from.
+/// to = from, dense and of one size. copy() is for tensors of one type; of convert()'s, one may be in fp32, and 16-bit numbers
+/// are rounded to nearest.
 void copy(const Pass& pass, const Tensor& to, const Tensor& from);
-/// y = a + b; y may be either.
+void convert(const Pass& pass, const Tensor& to, const Tensor& from);
+/// y = a + b, and y (=, +=) a b, element by element, all dense and of one type; y may be either.
 void add(const Pass& pass, const Tensor& y, const Tensor& a, const Tensor& b);
+void multiply(const Pass& pass, const Tensor& y, const Tensor& a, const Tensor& b, Out write = Out::overwrite);
 
 /// y = f(x), and dx = dy f'(x); dense, y and dx may be x and dy.
 void relu(const Pass& pass, const Tensor& x, const Tensor& y);
 void relu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx);
 void gelu(const Pass& pass, const Tensor& x, const Tensor& y);
 void gelu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx);
+/// sigmoid(x) = 1 / (1 + e^-x)
+void sigmoid(const Pass& pass, const Tensor& x, const Tensor& y);
+void sigmoid_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx);
 /// SwiGLU (Shazeer 2020): y = gate sigmoid(gate) up. d_gate or d_up may be dy.
 void swiglu(const Pass& pass, const Tensor& gate, const Tensor& up, const Tensor& y);
 void swiglu_backward(const Pass& pass, const Tensor& gate, const Tensor& up, const Tensor& dy, const Tensor& d_gate,

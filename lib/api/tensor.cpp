@@ -1,35 +1,65 @@
 #include "api/tensor.hpp"
 
+#include "base/element.hpp"
 #include "base/error.hpp"
+#include "base/format.hpp"
 
 namespace fsdp {
 
 namespace {
+
 Tensor moved_by(Tensor tensor, std::size_t elements) {
   if (tensor.data) tensor.data = static_cast<std::byte*>(tensor.data) + elements * size_of(tensor.type);
   return tensor;
 }
+
+[[noreturn]] void refuse(const Tensor& tensor, const std::string& what) {
+  throw UserError(format("{} of a tensor {} (it has none); correct what the layer asks for", what, to_string(tensor)));
+}
+
+std::size_t place_of(const Tensor& tensor, std::size_t r, std::size_t c) {
+  if (!tensor || r >= tensor.rows || c >= tensor.columns) refuse(tensor, format("the number in row {}, column {}", r, c));
+  return r * tensor.stride + c;
+}
+
 }  // namespace
 
+std::string to_string(const Tensor& tensor) {
+  if (!tensor) return "none";
+  return format("[{}, {}] in {}{}", tensor.rows, tensor.columns, name_of(tensor.type),
+                tensor.is_dense() ? "" : format(", rows {} apart", tensor.stride));
+}
+
 float* Tensor::floats() const {
-  expect(type == DType::f32 && is_dense(), "a dense tensor in fp32 is read as floats");
+  if (!data || type != DType::f32 || !is_dense()) refuse(*this, "dense numbers in fp32");
   return static_cast<float*>(data);
 }
 
 float* Tensor::row(std::size_t r) const {
-  expect(data != nullptr && type == DType::f32 && r < rows, "a tensor in fp32 has this row");
+  if (!data || type != DType::f32 || r >= rows) refuse(*this, format("row {} in fp32", r));
   return static_cast<float*>(data) + r * stride;
 }
 
+float Tensor::get(std::size_t r, std::size_t c) const {
+  const std::size_t place = place_of(*this, r, c);
+  return with_element(type, [&]<class E>() { return static_cast<float>(static_cast<const E*>(data)[place]); });
+}
+
+void Tensor::set(std::size_t r, std::size_t c, float number) const {
+  const std::size_t place = place_of(*this, r, c);
+  with_element(type, [&]<class E>() { static_cast<E*>(data)[place] = E(number); });
+}
+
 Tensor Tensor::columns_from(std::size_t begin, std::size_t count) const {
-  expect(begin + count <= columns, "a tensor has these columns");
+  if (begin + count > columns) refuse(*this, format("columns {} to {}", begin, begin + count));
   Tensor view = moved_by(*this, begin);
   view.columns = count;
   return view;
 }
 
 Tensor Tensor::part(std::size_t begin, std::size_t count) const {
-  expect(is_dense() && begin + count <= columns, "dense memory has this part");
+  if (!is_dense() || begin + count > columns)
+    refuse(*this, format("the part of numbers {} to {} of a row", begin, begin + count));
   Tensor view = moved_by(*this, rows * begin);
   view.columns = view.stride = count;
   return view;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "base/dtype.hpp"
 
@@ -18,15 +19,24 @@ struct Tensor {
   std::size_t numel() const { return rows * columns; }
   bool is_dense() const { return stride == columns || rows <= 1; }
 
-  /// The numbers, of a dense tensor in fp32; throws InternalError for any other.
+  // What asks for more than there is throws UserError, which says what the tensor is; the model adds the layer's name.
+
+  /// The numbers, of a dense tensor in fp32.
   float* floats() const;
   /// Row r of a tensor in fp32.
   float* row(std::size_t r) const;
+  /// The number in row r and column c of a tensor of any type, and a number for that place, rounded to the type: for layers
+  /// that work in 16 bits by loops of their own.
+  float get(std::size_t r, std::size_t c) const;
+  void set(std::size_t r, std::size_t c, float number) const;
   /// Columns [begin, begin + count) of all rows: the same memory.
   Tensor columns_from(std::size_t begin, std::size_t count) const;
   /// Of dense memory for [rows, columns] numbers, such as scratch, a dense matrix [rows, count]: what `begin` columns would
   /// take lies before it. So a layer with saved() = 3 F has three matrices [R, F] in part(0, F), part(F, F) and part(2 * F, F).
   Tensor part(std::size_t begin, std::size_t count) const;
 };
+
+/// "[6, 10] in bf16", "[6, 10] in fp32, rows 12 apart", "none".
+std::string to_string(const Tensor& tensor);
 
 }  // namespace fsdp

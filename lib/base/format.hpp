@@ -1,6 +1,7 @@
 // Numbers with units, read and written: "64M", "2GiB", "90s", "30min", "1.5 GiB".
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -16,6 +17,11 @@ using fmt::format;
 std::string format_bytes(double bytes);
 /// "3.32 M", "124 M", "7.00 B": decimal units, three digits.
 std::string format_count(double count);
+/// "1 rank", "3 ranks".
+template <std::integral Count>
+std::string plural(Count n, std::string_view what) {
+  return format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
 /// "850 ms", "12.3 s", "4:05 min", "2:07:30 h".
 std::string format_duration(double seconds);
 

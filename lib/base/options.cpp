@@ -549,14 +549,16 @@ bool OptionTable::changed(std::string_view name) const {
   return option->print_() != option->default_;
 }
 
+void name_quantity(std::string& message, std::string_view quantity, std::string_view words) {
+  const std::string quoted = format("`{}`", quantity);
+  for (auto at = message.find(quoted); at != std::string::npos; at = message.find(quoted, at + words.size()))
+    message.replace(at, quoted.size(), words);
+}
+
 std::string OptionTable::name_options(std::string_view message) const {
   std::string out(message);
   for (const Option& row : rows_)
-    for (const auto& [quantity, words] : row.quantities_) {
-      const std::string quoted = "`" + quantity + "`";
-      for (auto at = out.find(quoted); at != std::string::npos; at = out.find(quoted, at + words.size()))
-        out.replace(at, quoted.size(), words);
-    }
+    for (const auto& [quantity, words] : row.quantities_) name_quantity(out, quantity, words);
   return out;
 }
 

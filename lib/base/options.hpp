@@ -92,6 +92,10 @@ class Option {
 /// What the command line asks for instead of a run.
 enum class Request { run, help, version, markdown, print_config };
 
+/// Messages of the library name quantities between backquotes, as in "use a smaller `micro-batch`": puts the words there that
+/// whoever reads the message knows a quantity by, such as the option that sets it.
+void name_quantity(std::string& message, std::string_view quantity, std::string_view words);
+
 class OptionTable {
  public:
   /// `usage` is what follows the program's name: "[DATA] [options]".

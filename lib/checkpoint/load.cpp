@@ -51,7 +51,7 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
   if (!bad.empty()) {
     const std::size_t all = bad.size();
     if (all > most_named) bad.resize(most_named), bad.push_back(format("and {} more", all - most_named));
-    throw UserError(format("{} does not fit the model in {} tensor{} ({}); {}", source.description(), all, all == 1 ? "" : "s",
+    throw UserError(format("{} does not fit the model in {} ({}); {}", source.description(), plural(all, "tensor"),
                            fmt::join(bad, "; "), remedy.empty() ? other_source : remedy));
   }
   for (std::size_t i = 0; i < patterns.size(); ++i)

@@ -66,7 +66,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override {
     const int ranks = index_.header.world_size;
-    return format("checkpoint {} ({} rank{})", folder_.string(), ranks, ranks == 1 ? "" : "s");
+    return format("checkpoint {} ({})", folder_.string(), plural(ranks, "rank"));
   }
 
   bool was_trained(const std::string& name) const override { return find(name).unit.trainable; }

@@ -409,22 +409,19 @@ bool CheckpointSave::written() const { return !writer_ || job_->written; }
 
 std::filesystem::path CheckpointSave::finish() {
   Communicator& world = job_->world;
-  const auto rank = static_cast<std::size_t>(world.rank());
   try {
-    std::vector<std::int64_t> sums(2 * static_cast<std::size_t>(world.size()));  // bytes and checksum of each rank's file
     agree(world, [&] {
       if (writer_)
         writer_->finish();
       else
         job_->write();
-      const std::uint64_t mine[2] = {job_->sum.bytes, job_->sum.checksum};
-      std::memcpy(sums.data() + 2 * rank, mine, sizeof mine);
     });
-    world.sum(sums);
+    const std::vector<std::int64_t> sums =
+        world.gather(std::array{static_cast<std::int64_t>(job_->sum.bytes), static_cast<std::int64_t>(job_->sum.checksum)});
     auto& squares = job_->squares;
     world.sum(std::span(reinterpret_cast<std::int64_t*>(squares.data()), squares.size() * kernels::ExactSum::words));
     agree(world, [&] {
-      if (rank != 0) return;
+      if (world.rank() != 0) return;
       job_->require_finite();
       std::vector<FileSum> all(static_cast<std::size_t>(world.size()));
       for (std::size_t r = 0; r < all.size(); ++r)

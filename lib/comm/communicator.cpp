@@ -1,6 +1,7 @@
 #include "comm/communicator.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "base/narrow.hpp"
@@ -23,14 +24,40 @@ void Collectives::all_reduce(Stream& stream, void* data, std::size_t count, DTyp
 }
 
 void Group::max(std::span<std::size_t> values) {
-  const auto mine = static_cast<std::size_t>(rank()) * values.size();
-  std::vector<std::int64_t> all(static_cast<std::size_t>(size()) * values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) all[mine + i] = narrow<std::int64_t>(values[i]);
-  sum(all);
+  std::vector<std::int64_t> mine(values.size());
+  std::transform(values.begin(), values.end(), mine.begin(), narrow<std::int64_t, std::size_t>);
+  const std::vector<std::int64_t> all = gather(mine);
   for (std::size_t k = 0; k < all.size(); ++k) {
     std::size_t& most = values[k % values.size()];
     most = std::max(most, static_cast<std::size_t>(all[k]));
   }
+}
+
+// Sums with zeros: those of integers are what every group has.
+
+std::vector<std::int64_t> Group::gather(std::span<const std::int64_t> mine) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(size()) * mine.size());
+  std::copy(mine.begin(), mine.end(),
+            all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank()) * mine.size()));
+  sum(std::span(all));
+  return all;
+}
+
+std::vector<double> Group::gather(double mine) {
+  std::vector<double> all(static_cast<std::size_t>(size()));
+  all[static_cast<std::size_t>(rank())] = mine;
+  sum(std::span(all));
+  return all;
+}
+
+std::vector<std::string> Group::gather(const std::string& mine) {
+  const std::size_t words = max(mine.size()) / sizeof(std::int64_t) + 1;  // a NUL at the end of each
+  std::vector<std::int64_t> text(words);
+  std::memcpy(text.data(), mine.data(), mine.size());
+  const std::vector<std::int64_t> all = gather(text);
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; at < all.size(); at += words) texts.emplace_back(reinterpret_cast<const char*>(&all[at]));
+  return texts;
 }
 
 }  // namespace fsdp

@@ -21,6 +21,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/dtype.hpp"
 #include "base/error.hpp"
@@ -78,6 +79,10 @@ class Group {
   /// The largest that any rank has, below 2^63; each for itself.
   void max(std::span<std::size_t> values);
   std::size_t max(std::size_t mine) { return max(std::span(&mine, 1)), mine; }
+  /// What each rank has, by rank: of rank r the numbers from [r * mine.size()]. All ranks give equally many numbers.
+  std::vector<std::int64_t> gather(std::span<const std::int64_t> mine);
+  std::vector<double> gather(double mine);
+  std::vector<std::string> gather(const std::string& mine);
   /// True if it is true on all ranks: agree before anyone acts on what may differ.
   bool all(bool mine) { return sum(std::int64_t{mine ? 0 : 1}) == 0; }
   /// What `root` has, on every rank.

@@ -30,6 +30,8 @@ class MpiSession {
   std::string host() const;
   /// Ends all processes of the job with `code`; used once an error has been printed.
   [[noreturn]] void abort_job(int code) noexcept;
+  /// Whether MPI has ended in this process: nothing may be sent any more.
+  static bool is_over();
   /// "Open MPI v4.1.4, ..."
   static std::string library_version();
 

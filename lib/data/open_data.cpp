@@ -226,4 +226,16 @@ std::optional<std::string> valid_data_of(const std::string& name) {
   return std::nullopt;
 }
 
+std::optional<std::size_t> vocabulary_of(const std::string& name) {
+  std::optional<std::size_t> most;
+  for (const Part& part : parts_of(name)) {
+    if (!is_data_bin(part.name)) continue;
+    const std::string dictionary = read_text_file(fs::path(part.name) / "dict.txt");
+    const auto lines = static_cast<std::size_t>(std::count(dictionary.begin(), dictionary.end(), '\n')) +
+                       (!dictionary.empty() && dictionary.back() != '\n' ? 1 : 0);
+    most = std::max(most.value_or(0), lines + 4);
+  }
+  return most;
+}
+
 }  // namespace fsdp

@@ -37,5 +37,9 @@ std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split = Split
                                     const std::filesystem::path& text_tokens = {});
 /// The folder, if it is one of fairseq-preprocess and has data to validate on.
 std::optional<std::string> valid_data_of(const std::string& name);
+/// The size of the vocabulary of folders of fairseq-preprocess, the largest of those that `name` has: the lines of dict.txt,
+/// and the four tokens that fairseq puts before them (<s>, <pad>, </s>, <unk>). Nothing if there is no such folder. Throws
+/// UserError.
+std::optional<std::size_t> vocabulary_of(const std::string& name);
 
 }  // namespace fsdp

@@ -111,6 +111,12 @@ std::vector<ShardState> Executor::optimizer_states() {
   return all;
 }
 
+std::vector<ShardState> Executor::states() {
+  std::vector<ShardState> all = {parameters()};
+  for (ShardState& state : optimizer_states()) all.push_back(std::move(state));
+  return all;
+}
+
 void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>& which) {
   Stream& s = stream(StreamId::compute);
   on_stream(s, [&] {
@@ -124,6 +130,9 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
         float* out = at<float>(plan_.at_work(plan_.wide_master[u])) + slice.shard_offset;
         if (init.kind == Init::Kind::constant)
           kernels::fill_constant(s, out, slice.range.size(), init.value);
+        else if (init.kind == Init::Kind::uniform)
+          kernels::fill_uniform(s, out, slice.range.size(), slice.range.begin, static_cast<std::uint32_t>(seed),
+                                static_cast<std::uint32_t>(slice.parameter), init.value);
         else
           kernels::fill_normal(s, out, slice.range.size(), slice.range.begin, static_cast<std::uint32_t>(seed),
                                static_cast<std::uint32_t>(slice.parameter), 0.0f, init.value);
@@ -316,8 +325,8 @@ void Executor::wait_for_streams() {
   cause.rethrow();
 }
 
-/// The host waits once: where streams go on by themselves, the compute stream waits for what is still gathered or unloaded, and
-/// brings the sums. What is reduced, its operations have waited for.
+/// The host waits once: the compute stream waits for what is still gathered or unloaded, and brings the sums. What is reduced,
+/// its operations have waited for.
 void Executor::finish() {
   Stream& last = stream(StreamId::compute);
   const auto bring = [](void* executor, std::size_t) {
@@ -326,12 +335,8 @@ void Executor::finish() {
   };
   FirstCause cause;
   cause.attempt([&] {
-    if (last.is_asynchronous()) {
-      last.wait(stream(StreamId::gather).record());
-      if (plan_.host_bytes > 0) last.wait(stream(StreamId::unload).record());
-    } else {
-      wait_for_streams();
-    }
+    last.wait(stream(StreamId::gather).record());
+    if (plan_.host_bytes > 0) last.wait(stream(StreamId::unload).record());
     last.submit({bring, this});
   });
   for (const auto& s : streams()) cause.attempt([&] { s->synchronize(); });

@@ -106,6 +106,8 @@ class Executor {
   ShardState gradients();
   /// The optimizer's states, each once, those of all units together.
   std::vector<ShardState> optimizer_states();
+  /// What a checkpoint holds: the parameters, then the optimizer's states.
+  std::vector<ShardState> states();
   /// Initial weights of what this rank owns, each from (seed, parameter, element): of all parameters, or of those that `which`
   /// says. Not collective.
   void initialize_parameters(std::uint64_t seed, const std::vector<bool>& which = {});

@@ -125,6 +125,26 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
   return text;
 }
 
+std::uint64_t collective_fingerprint(const Plan& plan) {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a, 64 bits
+  const auto mix = [&](std::uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (value >> (8 * byte) & 0xff)) * 1099511628211u;
+  };
+  for (const auto* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish}) {
+    for (const Operation& op : *list)
+      if (is_collective(op.kind)) {
+        mix(static_cast<std::uint64_t>(op.kind));
+        mix(static_cast<std::uint64_t>(op.unit));
+        mix(static_cast<std::uint64_t>(op.group));
+        mix(static_cast<std::uint64_t>(op.type));
+        mix(static_cast<std::uint64_t>(op.travel));
+        mix(op.count);
+      }
+    mix(list->size());
+  }
+  return hash;
+}
+
 std::array<std::size_t, role_count> memory_by_role(const Plan& plan) {
   std::array<std::size_t, role_count> bytes{};
   std::size_t fixed = 0;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -245,6 +246,10 @@ struct Plan {
 
 /// Pure function; throws InternalError if the options contradict each other.
 Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options);
+
+/// A number that two plans share only if they issue the same collectives in the same order: ranks compare it before the first
+/// step.
+std::uint64_t collective_fingerprint(const Plan& plan);
 
 /// "forward block 3", "all-gather root", "reduce-scatter root, add".
 std::string title_of(const Operation& op, const Layout& layout);

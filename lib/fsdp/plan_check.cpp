@@ -8,94 +8,60 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "fsdp/checked_list.hpp"
+#include "fsdp/plan_check_gradients.hpp"
 
 namespace fsdp {
 
 namespace {
 
 using enum OperationKind;
-using List = std::vector<Operation>;
 
-class Checker {
+/// All rules but those of gradients.
+class ListChecker : private CheckedList {
  public:
-  Checker(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
-          std::size_t micro_batches)
-      : plan_(plan), layout_(layout), placement_(placement), micro_batches_(micro_batches) {
-    std::map<std::size_t, std::size_t> unit_of;
-    for (std::size_t u = 0; u < layout.units().size(); ++u)
-      for (const std::size_t p : layout.units()[u].parameters) unit_of[p] = u;
-    for (const auto& stage : sizes.stages) {
-      std::set<std::size_t>& units = stage_units_.emplace_back();
-      for (const std::size_t p : stage) units.insert(unit_of.at(p));
-    }
+  ListChecker(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
+              std::size_t micro_batches, const std::vector<Operation>& list)
+      : CheckedList(plan, layout, placement, sizes, micro_batches, list) {
     for (std::size_t id = 0; id < plan.buffers.size(); ++id)
       if (plan.buffers[id].role == BufferRole::loaded) in_slots_[static_cast<BufferId>(id)];
     for (std::size_t id = 0; id < plan.buffers.size(); ++id)
       if (plan.buffers[id].on_host()) in_slots_[plan.buffers[id].slot.buffer].push_back(static_cast<BufferId>(id));
-    const auto at_work = [&](std::vector<Location> places) {
-      for (Location& place : places) place = plan.at_work(place);
-      return places;
-    };
-    master_ = at_work(plan.master), parameters_ = at_work(plan.parameters), gradients_ = at_work(plan.gradients);
-    wide_master_ = at_work(plan.wide_master), wide_gradients_ = at_work(plan.wide_gradients);
-    whole_parameters_ = at_work(plan.whole_parameters), whole_gradients_ = at_work(plan.whole_gradients);
   }
 
-  void check() {
+  void check() const {
     check_tables();
-    for (const List* list : {&plan_.update, &plan_.evaluation, &plan_.decoding, &plan_.publish}) {
-      if (list->empty()) continue;
-      list_ = list;
-      check_operands();
-      check_order();
-      check_gathers();
-      check_turns();
-      check_loads();
-      check_memory();
-    }
-    if (!plan_.update.empty()) list_ = &plan_.update, check_gradients();
+    check_operands();
+    check_order();
+    check_gathers();
+    check_turns();
+    check_loads();
+    check_memory();
   }
 
  private:
-  [[noreturn]] void fail(std::size_t i, const std::string& why) const {
-    const Operation& op = (*list_)[i];
-    throw InternalError(format("the plan is not sound: operation {} ({}{}{}) {}", i, info_of(op.kind).name,
-                               op.unit >= 0 ? " " + layout_.units()[static_cast<std::size_t>(op.unit)].name : "",
-                               op.block >= 0 ? format(" block {}", op.block) : "", why));
-  }
-  const PlanBuffer& buffer(BufferId id) const { return plan_.buffers[static_cast<std::size_t>(id)]; }
-
-  /// The stage whose parameters an operation reads or whose gradients it writes; none: -1.
-  int stage_of(const Operation& op) const {
-    switch (op.kind) {
-      case embedding_forward:
-      case embedding_decode:
-      case embedding_backward:
-        return 0;
-      case block_forward:
-      case block_decode:
-      case recompute:
-      case refill:
-      case block_backward:
-        return op.block + 1;
-      case head:
-      case head_loss:
-      case head_logits:
-        return static_cast<int>(stage_units_.size()) - 1;
-      default:
-        return -1;
+  /// What stages reach through the model's tables lies in its buffers.
+  void check_tables() const {
+    const auto check = [&](const Location& place, std::size_t u, DType type, const char* what) {
+      if (place.buffer >= 0 && place.offset + whole_numel(u) * size_of(type) > buffer(place.buffer).bytes)
+        throw InternalError(format("the plan is not sound: {} of {}, {} elements from byte {}, goes beyond {}", what,
+                                   layout_.units()[u].name, whole_numel(u), place.offset, name(place)));
+    };
+    for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+      check(whole_parameters_[u], u, layout_.units()[u].types.parameter, "the parameters");
+      if (!whole_gradients_.empty()) check(whole_gradients_[u], u, DType::f32, "the gradient");
     }
   }
 
   void check_order() const {
     // known[i][s]: the last operation of stream s that happens before operation i, or i itself.
-    std::vector<std::array<int, stream_count>> known(list_->size());
+    std::vector<std::array<int, stream_count>> known(list_.size());
     std::array<int, stream_count> last;
     last.fill(-1);
     std::vector<int> writer(plan_.buffers.size(), -1);
     std::vector<std::vector<int>> readers(plan_.buffers.size());
-    for (std::size_t i = 0; i < list_->size(); ++i) {
-      const Operation& op = (*list_)[i];
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      const Operation& op = list_[i];
       const auto stream = static_cast<std::size_t>(op.stream);
       known[i].fill(-1);
       const auto learn = [&](int earlier) {
@@ -108,7 +74,7 @@ class Checker {
       for (const int wait : op.waits) learn(wait);
       known[i][stream] = static_cast<int>(i);
       const auto is_after = [&](int earlier) {
-        return known[i][static_cast<std::size_t>((*list_)[static_cast<std::size_t>(earlier)].stream)] >= earlier;
+        return known[i][static_cast<std::size_t>(list_[static_cast<std::size_t>(earlier)].stream)] >= earlier;
       };
       for (const Location& place : op.reads) {
         const int from = at(writer, place);
@@ -148,44 +114,12 @@ class Checker {
   static T& at(std::vector<T>& of_buffers, const Location& place) {
     return of_buffers[static_cast<std::size_t>(place.buffer)];
   }
-  const std::string& name(const Location& place) const { return buffer(place.buffer).name; }
-
-  /// All elements of a unit, padding included.
-  std::size_t whole_numel(std::size_t u) const { return layout_.units()[u].padded_numel; }
-
-  /// Whether two units' elements of `type` meet, which begin at `x` and `y`.
-  bool overlap(std::size_t a, const Location& x, std::size_t b, const Location& y, DType type) const {
-    return x.buffer == y.buffer && x.offset < y.offset + whole_numel(b) * size_of(type) &&
-           y.offset < x.offset + whole_numel(a) * size_of(type);
-  }
 
   /// `n` elements from `place` lie in its buffer, on every rank.
   void check_extent(std::size_t i, const Location& place, std::size_t n, DType type) const {
     const std::size_t begin = place.offset + (static_cast<std::size_t>(layout_.shards()) - 1) * place.per_shard;
     if (begin + n * size_of(type) > buffer(place.buffer).bytes)
       fail(i, format("goes beyond {}: {} elements from byte {}", name(place), n, begin));
-  }
-
-  /// What stages reach through the model's tables lies in its buffers.
-  void check_tables() const {
-    const auto check = [&](const Location& place, std::size_t u, DType type, const char* what) {
-      if (place.buffer >= 0 && place.offset + whole_numel(u) * size_of(type) > buffer(place.buffer).bytes)
-        throw InternalError(format("the plan is not sound: {} of {}, {} elements from byte {}, goes beyond {}", what,
-                                   layout_.units()[u].name, whole_numel(u), place.offset, name(place)));
-    };
-    for (std::size_t u = 0; u < layout_.units().size(); ++u) {
-      check(whole_parameters_[u], u, layout_.units()[u].types.parameter, "the parameters");
-      if (!whole_gradients_.empty()) check(whole_gradients_[u], u, DType::f32, "the gradient");
-    }
-  }
-
-  /// Which of the places of a unit's sums of gradients this is, where they go in a tree; none: -1.
-  int sum_at(std::size_t u, const Location& place) const {
-    if (place == gradients_[u]) return 0;
-    const std::vector<Location>& others = plan_.waiting_sums[u];
-    for (std::size_t s = 0; s < others.size(); ++s)
-      if (place == plan_.at_work(others[s])) return static_cast<int>(s) + 1;
-    return -1;
   }
 
   /// Where sums go in a tree, gradients of a micro-batch come from where they are whole.
@@ -214,8 +148,8 @@ class Checker {
   /// Operations work where their operands say. What a stage, the norm or a save finds through the tables of the plan must be
   /// there, and all of it.
   void check_operands() const {
-    for (std::size_t i = 0; i < list_->size(); ++i) {
-      const Operation& op = (*list_)[i];
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      const Operation& op = list_[i];
       for (const auto* places : {&op.reads, &op.writes})
         for (const Location& place : *places)
           if (place.buffer < 0 || static_cast<std::size_t>(place.buffer) >= plan_.buffers.size())
@@ -352,8 +286,8 @@ class Checker {
       return (place == wide_master_[u] && place != master_[u]) ||
              (!wide_gradients_.empty() && place == wide_gradients_[u] && place != gradients_[u]);
     };
-    for (std::size_t i = 0; i < list_->size(); ++i) {
-      const Operation& op = (*list_)[i];
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      const Operation& op = list_[i];
       if (op.kind == head || op.kind == block_backward || op.kind == embedding_backward)
         for (const std::size_t u : stage_units_[static_cast<std::size_t>(stage_of(op))])
           if (layout_.units()[u].trainable && takes_turns(u, whole_gradients_[u])) fill(u, whole_gradients_[u]);
@@ -398,8 +332,8 @@ class Checker {
     LoadedBuffers loaded;
     for (std::size_t id = 0; id < plan_.buffers.size(); ++id)
       if (plan_.buffers[id].on_host()) loaded[static_cast<BufferId>(id)] = {};
-    for (std::size_t i = 0; i < list_->size(); ++i) {
-      const Operation& op = (*list_)[i];
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      const Operation& op = list_[i];
       if (op.kind == load || op.kind == unload)
         check_transfer(i, op, loaded);
       else if (!loaded.empty())
@@ -407,7 +341,7 @@ class Checker {
     }
     for (const auto& [id, state] : loaded)
       if (state.changed && !may_be_lost(id))
-        fail(list_->size() - 1, format("is the last, and {} is not unloaded", buffer(id).name));
+        fail(list_.size() - 1, format("is the last, and {} is not unloaded", buffer(id).name));
   }
 
   bool may_be_lost(BufferId id) const { return buffer(id).role == BufferRole::unreduced_gradients; }
@@ -478,8 +412,8 @@ class Checker {
 
   void check_gathers() const {
     std::set<std::size_t> gathered;
-    for (std::size_t i = 0; i < list_->size(); ++i) {
-      const Operation& op = (*list_)[i];
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      const Operation& op = list_[i];
       const auto u = static_cast<std::size_t>(op.unit);
       if (op.kind == all_gather && op.quantity == Quantity::parameters && !plan_.whole_at_rest(u)) {
         for (const std::size_t other : gathered)
@@ -495,346 +429,7 @@ class Checker {
             fail(i, format("needs {}, which is not gathered", layout_.units()[needed].name));
     }
     if (!gathered.empty())
-      fail(list_->size() - 1, format("is the last, and {} is still gathered", layout_.units()[*gathered.begin()].name));
-  }
-
-  using Contribution = std::pair<int, int>;  // micro-batch, stage
-
-  /// A sum over micro-batches, [begin, end); `reduced`: over all ranks that have a part in it.
-  struct Sum {
-    int begin, end;
-    bool reduced;
-  };
-
-  /// The whole gradient, which is that of this one micro-batch.
-  template <class State>
-  Sum take_micro_batch(std::size_t i, const Operation& op, State& state, bool is_reduced) const {
-    if (state.whole.empty()) fail(i, "reduces nothing");
-    require_whole_micro_batches(i, static_cast<std::size_t>(op.unit), state.whole);
-    for (const auto& [m, stage] : state.whole)
-      if (m != op.micro_batch) fail(i, format("takes micro-batch {} for its own", m));
-    state.whole.clear();
-    return {op.micro_batch, op.micro_batch + 1, is_reduced};
-  }
-
-  /// In canonical order: 2^n micro-batches, of which the first is a multiple of 2^n, are summed before anything else joins
-  /// them; then as many others as they are, or the last ones.
-  template <class State>
-  void add_to_tree(std::size_t i, const Operation& op, const Sum& sum, State& state) const {
-    const int to = sum_at(static_cast<std::size_t>(op.unit), op.writes[0]);
-    const auto before = state.sums.find(to);
-    if (!op.accumulate) {
-      if (before != state.sums.end()) fail(i, "overwrites a sum that waits");
-      state.sums[to] = sum;
-      return;
-    }
-    if (before == state.sums.end()) fail(i, "adds to a gradient that is not there");
-    Sum& left = before->second;
-    const int size = left.end - left.begin, more = sum.end - sum.begin;
-    if (!left.reduced || !sum.reduced) fail(i, "adds what is not summed over all ranks");
-    const bool is_subtree = (size & (size - 1)) == 0 && left.begin % size == 0 && left.end == sum.begin;
-    if (!is_subtree || (more != size && (more > size || sum.end != static_cast<int>(micro_batches_))))
-      fail(i, "adds in another order than the canonical one");
-    left.end = sum.end;
-  }
-
-  void check_gradients() const {
-    struct State {
-      std::set<Contribution> whole, shard;  // what the buffers hold
-      // Where gradients are kept in 16 bits, `whole` and `shard` are the fp32 sums, and these what is kept of them.
-      std::set<Contribution> kept_whole, kept_shard;
-      bool whole_is_kept = false, kept_is_reduced = false, master_is_kept = false;
-      int cleared_for = -1;  // micro-batch
-      bool reduced = false;  // over the ranks that have the same part
-      std::map<int, Sum>
-          sums;  // where sums go in a tree: those that wait, by sum_at(); `reduced` is of the whole gradient then
-      bool in_norm = false, clipped = false, used = false, updated = false;
-      int counted = 0;                                                           // rounds of statistics
-      enum { none, parts, gathered, worked, returned, summed } matrices = none;  // how far directions are
-      Location part, all;                                                        // where they are
-    };
-    int reduced_rounds = 0;
-    bool norm_is_known = false, squares_are_summed = false, loss_is_summed = false;
-    std::vector<State> states(layout_.units().size());
-    for (std::size_t i = 0; i < list_->size(); ++i) {
-      const Operation& op = (*list_)[i];
-      const auto u = static_cast<std::size_t>(op.unit);
-      switch (op.kind) {
-        case clear:
-          if (!states[u].whole.empty()) fail(i, "clears gradients that are not reduced");
-          states[u].cleared_for = op.micro_batch;
-          break;
-        case head:
-        case block_backward:
-        case embedding_backward: {
-          const int stage = stage_of(op);
-          for (const std::size_t unit : stage_units_[static_cast<std::size_t>(stage)])
-            if (layout_.units()[unit].trainable) contribute(i, op, stage, unit, states);
-          break;
-        }
-        case all_gather:
-          if (op.quantity == Quantity::directions) gather_directions(i, op, states);
-          break;
-        case reduce_scatter: {
-          State& state = states[u];
-          if (op.quantity == Quantity::directions) {
-            if (state.matrices != State::worked || op.reads[0] != state.all || op.writes[0] != state.part)
-              fail(i, "gives back matrices that are not worked on");
-            state.matrices = State::returned;
-            break;
-          }
-          if (plan_.sums_in_a_tree) {
-            add_to_tree(i, op, take_micro_batch(i, op, state, !is_replicated(u)), state);
-            break;
-          }
-          if (state.whole.empty()) fail(i, "reduces nothing");
-          if (is_narrow(u)) state.shard.clear();  // fp32 sums of the micro-batches before are kept
-          if (op.accumulate == state.shard.empty())
-            fail(i, op.accumulate ? "adds to a gradient that is not there" : "overwrites a gradient that is reduced already");
-          for (const Contribution& one : state.whole)
-            if (!state.shard.insert(one).second) fail(i, "counts a micro-batch twice");
-          require_whole_micro_batches(i, u, state.shard);
-          state.whole.clear();
-          state.whole_is_kept = false;
-          break;
-        }
-        case all_reduce:
-          switch (op.quantity) {
-            case Quantity::gradients:
-              if (plan_.sums_in_a_tree && is_scattered(u)) {
-                const auto sum = states[u].sums.find(sum_at(u, op.writes[0]));
-                if (sum == states[u].sums.end()) fail(i, "sums what is not there over the ranks");
-                if (sum->second.end - sum->second.begin > 1 || std::exchange(sum->second.reduced, true))
-                  fail(i, "sums over the ranks twice, or late");
-                break;
-              }
-              if (plan_.sums_in_a_tree) {
-                require_whole_micro_batches(i, u, states[u].whole);
-                if (states[u].whole.empty() || std::exchange(states[u].reduced, true)) fail(i, "sums over the ranks twice");
-                break;
-              }
-              if (states[u].reduced) fail(i, "sums over the ranks twice");
-              require_all(i, u, held(u, states[u].whole, states[u].shard));
-              states[u].reduced = true;
-              break;
-            case Quantity::directions:
-              if (states[u].matrices != (is_scattered(u) ? State::returned : State::worked) || op.writes[0] != states[u].part)
-                fail(i, "sums directions that are not there");
-              states[u].matrices = State::summed;
-              break;
-            case Quantity::statistics:
-              for (std::size_t unit = 0; unit < states.size(); ++unit)
-                if (layout_.units()[unit].trainable && op.round < rounds_of(unit) && states[unit].counted <= op.round)
-                  fail(i, format("misses the statistics of {}", layout_.units()[unit].name));
-              if (reduced_rounds++ != op.round) fail(i, "sums a round over the ranks twice, or not in order");
-              if (op.count != layout_.statistics_words(op.round)) fail(i, "sums a part");
-              break;
-            case Quantity::squares:
-              for (std::size_t unit = 0; unit < states.size(); ++unit)
-                if (layout_.units()[unit].trainable && !states[unit].in_norm)
-                  fail(i, format("misses the gradient of {}", layout_.units()[unit].name));
-              if (std::exchange(squares_are_summed, true)) fail(i, "sums over the ranks twice");
-              break;
-            case Quantity::loss:
-              if (std::exchange(loss_is_summed, true)) fail(i, "sums over the ranks twice");
-              break;
-            case Quantity::parameters:
-              fail(i, "sums parameters");
-          }
-          break;
-        case round_at_random:
-          if (op.quantity == Quantity::gradients) {
-            keep_gradient(i, op, states[u]);
-          } else {
-            if (!states[u].updated) fail(i, "comes before the parameters are updated");
-            if (std::exchange(states[u].master_is_kept, true)) fail(i, "rounds parameters twice");
-          }
-          break;
-        case widen:
-          if (op.quantity == Quantity::gradients) {  // once more what the norm has seen
-            if (!states[u].in_norm) fail(i, "comes before the gradient is in the norm");
-            states[u].clipped = states[u].used = false;
-          } else if (states[u].updated) {
-            fail(i, "comes after the parameters are updated");
-          }
-          break;
-        case sum_gradients: {
-          State& state = states[u];
-          if (const int from = sum_at(u, op.reads[0]); from >= 0) {
-            const auto sum = state.sums.find(from);
-            if (sum == state.sums.end()) fail(i, "adds a sum that is not there");
-            const Sum taken = sum->second;
-            state.sums.erase(sum);
-            add_to_tree(i, op, taken, state);
-          } else {
-            const bool is_reduced = std::exchange(state.reduced, false);
-            add_to_tree(i, op, take_micro_batch(i, op, state, is_reduced), state);
-          }
-          break;
-        }
-        case add_squares:
-          if (plan_.sums_in_a_tree) {
-            const auto sum = states[u].sums.find(0);
-            if (sum == states[u].sums.end() || states[u].sums.size() != 1 || !sum->second.reduced || sum->second.begin != 0 ||
-                sum->second.end != static_cast<int>(micro_batches_))
-              fail(i, format("misses a micro-batch in the gradient of {}", layout_.units()[u].name));
-            if (std::exchange(states[u].in_norm, true)) fail(i, "counts a gradient twice");
-            break;
-          }
-          require_all(i, u, held(u, states[u].whole, states[u].shard));
-          if (is_narrow(u)) {
-            require_all(i, u, held(u, states[u].kept_whole, states[u].kept_shard));
-            if (states[u].kept_is_reduced != states[u].reduced) fail(i, "finds a gradient that is kept otherwise");
-          }
-          if (states[u].reduced != is_replicated(u))
-            fail(i, states[u].reduced ? "finds a gradient summed over ranks that have other parts"
-                                      : "finds a gradient that is not summed over all ranks");
-          if (std::exchange(states[u].in_norm, true)) fail(i, "counts a gradient twice");
-          break;
-        case gradient_norm:
-          if (!squares_are_summed || !loss_is_summed) fail(i, "comes before its sums are over all ranks");
-          norm_is_known = true;
-          break;
-        case clip_values:
-          if (!norm_is_known) fail(i, "comes before the gradient norm");
-          if (states[u].used) fail(i, "changes a gradient that the optimizer has read");
-          if (std::exchange(states[u].clipped, true)) fail(i, "clips a gradient twice");
-          break;
-        case statistics:
-          if (!norm_is_known) fail(i, "comes before the gradient norm");
-          states[u].used = true;
-          if (op.round > reduced_rounds) fail(i, format("comes before round {} is summed over the ranks", op.round - 1));
-          if (states[u].counted++ != op.round) fail(i, "counts a round twice, or not in order");
-          break;
-        case directions:
-          if (!norm_is_known) fail(i, "comes before the gradient norm");
-          states[u].used = true;
-          if (std::exchange(states[u].matrices, State::parts) != State::none) fail(i, "makes directions twice");
-          states[u].part = op.writes[0];
-          break;
-        case whole_matrices:
-          if (states[u].matrices != (is_scattered(u) ? State::gathered : State::parts) ||
-              op.writes[0] != (is_scattered(u) ? states[u].all : states[u].part))
-            fail(i, "works on matrices that are not whole");
-          states[u].matrices = State::worked;
-          break;
-        case optimizer:
-          if (!norm_is_known) fail(i, "comes before the gradient norm");
-          states[u].used = true;
-          if (layout_.units()[u].rule->whole.work &&
-              (states[u].matrices != (is_replicated(u) ? State::summed : State::returned) || op.reads[1] != states[u].part))
-            fail(i, "comes before its directions are there from all ranks");
-          if (reduced_rounds < rounds_of(u)) fail(i, "comes before its statistics are summed over the ranks");
-          if (!layout_.units()[u].trainable) fail(i, "changes what is frozen");
-          if (std::exchange(states[u].updated, true)) fail(i, "takes a step twice");
-          break;
-        default:
-          break;
-      }
-    }
-    const bool clips = std::any_of(states.begin(), states.end(), [](const State& state) { return state.clipped; });
-    for (std::size_t unit = 0; unit < states.size(); ++unit) {
-      if (!layout_.units()[unit].trainable) continue;
-      if (!states[unit].updated)
-        fail(list_->size() - 1, format("is the last, and {} is not updated", layout_.units()[unit].name));
-      if (layout_.units()[unit].types.master != DType::f32 && !states[unit].master_is_kept)
-        fail(list_->size() - 1, format("is the last, and the new {} is not kept", layout_.units()[unit].name));
-      if (clips && !states[unit].clipped)
-        fail(list_->size() - 1, format("is the last, and {} is not clipped, as others are", layout_.units()[unit].name));
-    }
-  }
-
-  bool is_narrow(std::size_t u) const { return layout_.units()[u].types.gradient != DType::f32; }
-
-  /// fp32 sums go into what is kept of a gradient, and become it.
-  template <class State>
-  void keep_gradient(std::size_t i, const Operation& op, State& state) const {
-    const auto u = static_cast<std::size_t>(op.unit);
-    const bool is_whole = op.reads[0] == whole_gradients_[u];
-    std::set<Contribution>&wide = is_whole ? state.whole : state.shard, &kept = is_whole ? state.kept_whole : state.kept_shard;
-    if (wide.empty()) fail(i, "keeps nothing");
-    require_whole_micro_batches(i, u, wide);
-    if (op.accumulate) {
-      if (kept.empty()) fail(i, "adds to a gradient that is not there");
-      for (const Contribution& one : wide)
-        if (!kept.insert(one).second) fail(i, "counts a micro-batch twice");
-      wide = kept;
-    } else {
-      if (!std::includes(wide.begin(), wide.end(), kept.begin(), kept.end())) fail(i, "overwrites a gradient that is kept");
-      kept = wide;
-    }
-    if (is_whole) state.whole_is_kept = true;
-    state.kept_is_reduced = state.reduced;
-  }
-
-  template <class States>
-  void gather_directions(std::size_t i, const Operation& op, States& states) const {
-    const auto u = static_cast<std::size_t>(op.unit);
-    using State = typename States::value_type;
-    if (states[u].matrices != State::parts || op.reads[0] != states[u].part) fail(i, "gathers directions that are not made");
-    for (std::size_t other = 0; other < states.size(); ++other)
-      if (other != u && (states[other].matrices == State::gathered || states[other].matrices == State::worked) &&
-          overlap(u, op.writes[0], other, states[other].all, DType::f32))
-        fail(i, format("overwrites the matrices of {}, which are not given back", layout_.units()[other].name));
-    states[u].matrices = State::gathered;
-    states[u].all = op.writes[0];
-  }
-
-  int rounds_of(std::size_t u) const { return layout_.units()[u].rule->statistics.rounds; }
-  bool is_scattered(std::size_t u) const {
-    const Unit& unit = layout_.units()[u];
-    return unit.sharded && unit.shards > 1 && placement_.optimizer_state == Place::sharded;
-  }
-  bool is_replicated(std::size_t u) const { return placement_.axis != ShardAxis::world || !is_scattered(u); }
-  const std::set<Contribution>& held(std::size_t u, const std::set<Contribution>& whole,
-                                     const std::set<Contribution>& shard) const {
-    return is_scattered(u) ? shard : whole;
-  }
-
-  template <class States>
-  void contribute(std::size_t i, const Operation& op, int stage, std::size_t u, States& states) const {
-    auto& state = states[u];
-    const auto forget_what_is_kept = [](auto& of) {
-      if (std::exchange(of.whole_is_kept, false)) of.whole.clear();
-    };
-    forget_what_is_kept(state);
-    const bool in_this_batch = std::any_of(state.whole.begin(), state.whole.end(),
-                                           [&](const Contribution& one) { return one.first == op.micro_batch; });
-    if (!in_this_batch && op.accumulate && state.whole.empty() && state.cleared_for != op.micro_batch)
-      fail(i, format("adds to the gradient of {}, where another unit's may lie", layout_.units()[u].name));
-    if (!in_this_batch && !op.accumulate && !state.whole.empty())
-      fail(i, format("overwrites the gradient of {}, which is not reduced", layout_.units()[u].name));
-    if (!state.whole.insert({op.micro_batch, stage}).second)
-      fail(i, format("counts a micro-batch twice in the gradient of {}", layout_.units()[u].name));
-    for (std::size_t other = 0; other < states.size(); ++other) {
-      if (other == u || !layout_.units()[other].trainable ||
-          !overlap(u, plan_.whole_gradients[u], other, plan_.whole_gradients[other], DType::f32))
-        continue;
-      forget_what_is_kept(states[other]);
-      if (!states[other].whole.empty())
-        fail(i, format("overwrites the gradient of {}, which is not reduced", layout_.units()[other].name));
-    }
-  }
-
-  std::set<int> stages_of(std::size_t u) const {
-    std::set<int> stages;
-    for (std::size_t s = 0; s < stage_units_.size(); ++s)
-      if (stage_units_[s].contains(u)) stages.insert(static_cast<int>(s));
-    return stages;
-  }
-
-  void require_whole_micro_batches(std::size_t i, std::size_t u, const std::set<Contribution>& have) const {
-    std::map<int, std::size_t> counts;
-    for (const auto& [m, stage] : have) ++counts[m];
-    for (const auto& [m, n] : counts)
-      if (n != stages_of(u).size()) fail(i, format("comes before all of micro-batch {} is in it", m));
-  }
-
-  void require_all(std::size_t i, std::size_t u, const std::set<Contribution>& have) const {
-    for (std::size_t m = 0; m < micro_batches_; ++m)
-      for (const int stage : stages_of(u))
-        if (!have.contains({static_cast<int>(m), stage}))
-          fail(i, format("misses micro-batch {} of stage {} in the gradient of {}", m, stage, layout_.units()[u].name));
+      fail(list_.size() - 1, format("is the last, and {} is still gathered", layout_.units()[*gathered.begin()].name));
   }
 
   enum class ArenaOf { others, slots, host };
@@ -848,7 +443,8 @@ class Checker {
     std::size_t bytes = 0, peak = 0;
     const auto overlaps = [&](BufferId a, BufferId b) {
       const PlanBuffer &x = buffer(a), &y = buffer(b);
-      return x.bytes > 0 && y.bytes > 0 && arena_of(x) == arena_of(y) && x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
+      return x.bytes > 0 && y.bytes > 0 && arena_of(x) == arena_of(y) && x.offset < y.offset + y.bytes &&
+             y.offset < x.offset + x.bytes;
     };
     const auto enter = [&](std::size_t i, BufferId id) {
       const PlanBuffer& one = buffer(id);
@@ -863,8 +459,8 @@ class Checker {
     for (std::size_t id = 0; id < plan_.buffers.size(); ++id)
       if (!plan_.buffers[id].transient) enter(0, static_cast<BufferId>(id));
     peak = bytes;
-    for (std::size_t i = 0; i < list_->size() && (*list_)[i].micro_batch == 0; ++i) {
-      const Operation& op = (*list_)[i];
+    for (std::size_t i = 0; i < list_.size() && list_[i].micro_batch == 0; ++i) {
+      const Operation& op = list_[i];
       for (const BufferId id : op.acquires) enter(i, id);
       peak = std::max(peak, bytes);
       for (const auto* places : {&op.reads, &op.writes})
@@ -872,47 +468,21 @@ class Checker {
           if (!live.contains(place.buffer)) fail(i, format("uses {}, which is not alive", name(place)));
       for (const BufferId id : op.frees) live.erase(id), bytes -= buffer(id).bytes;
     }
-    const bool is_main = list_ == (plan_.update.empty() ? &plan_.evaluation : &plan_.update);
+    const bool is_main = &list_ == (plan_.update.empty() ? &plan_.evaluation : &plan_.update);
     if (is_main ? peak != plan_.peak_bytes : peak > plan_.peak_bytes)
       fail(0, format("starts a list whose peak is {} bytes where {} are planned", peak, plan_.peak_bytes));
   }
 
-  const Plan& plan_;
-  const Layout& layout_;
-  const Placement& placement_;
-  const std::size_t micro_batches_;
-  std::vector<std::set<std::size_t>> stage_units_;
-  // The tables of the plan, as operations see them: of what is kept on the host, where it is loaded.
-  std::vector<Location> master_, parameters_, gradients_, wide_master_, wide_gradients_, whole_parameters_, whole_gradients_;
   std::map<BufferId, std::vector<BufferId>> in_slots_;  // what is loaded into each buffer of slots
-  const List* list_ = nullptr;
 };
 
 }  // namespace
 
 void check_plan(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
                 std::size_t micro_batches) {
-  Checker(plan, layout, placement, sizes, micro_batches).check();
-}
-
-std::uint64_t collective_fingerprint(const Plan& plan) {
-  std::uint64_t hash = 14695981039346656037u;  // FNV-1a, 64 bits
-  const auto mix = [&](std::uint64_t value) {
-    for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (value >> (8 * byte) & 0xff)) * 1099511628211u;
-  };
-  for (const List* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish}) {
-    for (const Operation& op : *list)
-      if (is_collective(op.kind)) {
-        mix(static_cast<std::uint64_t>(op.kind));
-        mix(static_cast<std::uint64_t>(op.unit));
-        mix(static_cast<std::uint64_t>(op.group));
-        mix(static_cast<std::uint64_t>(op.type));
-        mix(static_cast<std::uint64_t>(op.travel));
-        mix(op.count);
-      }
-    mix(list->size());
-  }
-  return hash;
+  for (const auto* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish})
+    if (!list->empty()) ListChecker(plan, layout, placement, sizes, micro_batches, *list).check();
+  if (!plan.update.empty()) check_gradient_sums(plan, layout, placement, sizes, micro_batches);
 }
 
 }  // namespace fsdp

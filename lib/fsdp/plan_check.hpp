@@ -1,8 +1,6 @@
 // Proves a plan sound before it runs, by rules of its own: nothing here is shared with the builder.
 #pragma once
 
-#include <cstdint>
-
 #include "fsdp/layout.hpp"
 #include "fsdp/placement.hpp"
 #include "fsdp/plan.hpp"
@@ -32,9 +30,5 @@ namespace fsdp {
 /// Takes milliseconds for a hundred layers.
 void check_plan(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
                 std::size_t micro_batches);
-
-/// A number that two plans share only if they issue the same collectives in the same order: ranks compare it before the first
-/// step.
-std::uint64_t collective_fingerprint(const Plan& plan);
 
 }  // namespace fsdp

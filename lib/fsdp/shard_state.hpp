@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -46,18 +47,15 @@ struct ShardState {
     if (type == DType::f32)
       return units[unit].visit<float>(begin * sizeof(float), count,
                                       [&](const float* values, std::size_t n) { f(std::span(values, n)); });
-    std::vector<float> piece(std::min(count, most_at_once));
-    for (std::size_t at = 0; at < count; at += piece.size()) {
-      piece.resize(std::min(piece.size(), count - at));
+    std::array<float, 4096> wide;  // on the stack: updates do not allocate
+    for (std::size_t at = 0; at < count; at += wide.size()) {
+      const std::span piece(wide.data(), std::min(wide.size(), count - at));
       read(unit, begin + at, piece);
       f(std::span<const float>(piece));
     }
   }
   /// All of a unit in fp32.
   std::vector<float> values(std::size_t unit) const;
-
- private:
-  static constexpr std::size_t most_at_once = std::size_t{1} << 16;
 };
 
 }  // namespace fsdp

@@ -19,10 +19,12 @@ int ranks_of_a_node(Communicator& world) {
   const auto node = world.split_by_node();
   const std::int64_t size = node->size(), first = world.rank() - node->rank();
   const std::int64_t sizes = world.sum(size);
-  if (!world.all(size * world.size() == sizes && first % size == 0))
-    throw UserError(
-        "the ranks of a node are no shard group (nodes have unequal numbers of ranks, or ranks are dealt out in turn); give "
-        "`shard group size`, or start the same number of consecutive ranks on every node");
+  agree(world, [&] {
+    if (size * world.size() != sizes || first % size != 0)
+      throw UserError(
+          "the ranks of a node are no shard group (nodes have unequal numbers of ranks, or ranks are dealt out in turn); give "
+          "`shard group size`, or start the same number of consecutive ranks on every node");
+  });
   return static_cast<int>(size);
 }
 
@@ -104,9 +106,12 @@ ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOpt
   const std::uint64_t mine = collective_fingerprint(plan());
   std::uint64_t of_rank_0 = mine;
   world.broadcast(&of_rank_0, sizeof of_rank_0, 0);
-  if (!world.all(mine == of_rank_0))
-    throw UserError(
-        "the ranks have different plans (they were given different options or files); start all of them with the same");
+  agree(world, [&] {
+    if (mine != of_rank_0)
+      throw UserError(
+          "the plan of this rank is not that of rank 0 (they were given different options or files); start all ranks with the "
+          "same");
+  });
 }
 
 const Transformer& ShardedModel::transformer() const {

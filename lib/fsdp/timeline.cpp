@@ -13,50 +13,43 @@ namespace {
 
 using enum OperationKind;
 
-struct Box {
-  std::string label;
-  std::size_t columns = 0;  // none: it is not drawn and takes no time
-};
-
 /// What tells a unit from its neighbours: "3" of "transformer.h.3", "root".
 std::string short_name(const Unit& unit) {
   const std::size_t digit = unit.name.find_first_of("0123456789");
   return digit == std::string::npos ? unit.name : unit.name.substr(digit);
 }
 
-/// The rule. `forward` columns are one unit of time.
-Box box_of(const Operation& op, const Layout& layout, std::size_t block_numel, std::size_t forward) {
-  const OperationInfo& info = info_of(op.kind);
-  const std::string what = op.block >= 0  ? format("{}", op.block)
-                           : op.unit >= 0 ? short_name(layout.units()[static_cast<std::size_t>(op.unit)])
-                                          : "";
-  const auto box = [&](std::size_t columns) -> Box { return {info.letter + what, columns}; };
-  switch (info.drawing) {
+}  // namespace
+
+std::string drawn_label(const Operation& op, const Layout& layout) {
+  return info_of(op.kind).letter + (op.block >= 0  ? format("{}", op.block)
+                                    : op.unit >= 0 ? short_name(layout.units()[static_cast<std::size_t>(op.unit)])
+                                                   : "");
+}
+
+double drawn_time(const Operation& op, const Layout& layout, std::size_t block_numel) {
+  constexpr double brief = 0.5;  // three columns of text, which is the least that a label needs
+  switch (info_of(op.kind).drawing) {
     case Drawing::not_at_all:
-      return {};
+      return 0;
     case Drawing::briefly:
-      return box(3);
+      return brief;
     case Drawing::as_forward:
-      return box(forward);
+      return 1;
     case Drawing::as_backward:
-      return box(2 * forward);
+      return 2;
     case Drawing::as_transfer:
       break;
   }
-  if (op.unit < 0) return {};  // a few numbers
+  if (op.unit < 0) return 0;  // a few numbers
   // What a group moves: shards to everyone, each rank's summands to their owners, or both. A rank alone loads and unloads.
-  const std::size_t ranks =
-                        op.unit < 0 ? 1 : static_cast<std::size_t>(layout.units()[static_cast<std::size_t>(op.unit)].shards),
-                    bytes = op.kind == all_reduce     ? op.count * (size_of(op.travel) + size_of(op.type))
+  const auto ranks = static_cast<std::size_t>(layout.units()[static_cast<std::size_t>(op.unit)].shards);
+  const std::size_t bytes = op.kind == all_reduce     ? op.count * (size_of(op.travel) + size_of(op.type))
                             : op.kind == all_gather   ? ranks * op.count * size_of(op.type)
                             : !is_collective(op.kind) ? op.count * size_of(op.type)
                                                       : ranks * op.count * size_of(op.travel);
-  const auto columns = static_cast<std::size_t>(std::lround(static_cast<double>(forward) * static_cast<double>(bytes) /
-                                                            static_cast<double>(block_numel * size_of(DType::f32))));
-  return box(std::max<std::size_t>(columns, 3));
+  return std::max(brief, static_cast<double>(bytes) / static_cast<double>(block_numel * size_of(DType::f32)));
 }
-
-}  // namespace
 
 std::string draw_timeline(const std::vector<Operation>& operations, const Layout& layout, std::size_t block_numel,
                           std::size_t columns) {
@@ -76,13 +69,14 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
     std::string& row = rows[static_cast<std::size_t>(op.stream)];
     std::size_t begin = row.size();
     for (const int w : op.waits) begin = std::max(begin, ends[static_cast<std::size_t>(w)]);
-    const auto [label, width] = box_of(op, layout, block_numel, forward);
+    const double time = drawn_time(op, layout, block_numel);
+    const auto width = static_cast<std::size_t>(time > 0 ? std::max(3L, std::lround(static_cast<double>(forward) * time)) : 0);
     ends.push_back(begin + width);
     if (op.kind == read_batch && op.micro_batch == 2) left_out[0] = begin;
     if (op.kind == read_batch && op.micro_batch + 1 == micro_batches) left_out[1] = begin;
     if (op.stream == StreamId::compute) cuts.push_back(begin);
     row.resize(begin, ' ');
-    if (width > 0) row += format("[{:<{}}]", label.substr(0, width - 2), width - 2);
+    if (width > 0) row += format("[{:<{}}]", drawn_label(op, layout).substr(0, width - 2), width - 2);
   }
   std::size_t total = 0;
   for (const std::string& row : rows) total = std::max(total, row.size());

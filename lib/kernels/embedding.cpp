@@ -7,18 +7,19 @@ namespace fsdp::kernels {
 
 template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
-                       std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions) {
-  launch(stream, EmbeddingForward<E>{x, tokens, token_table, position_table, T, C, positions}, B * T);
+                       std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions, float scale,
+                       const float* sinusoids) {
+  launch(stream, EmbeddingForward<E>{x, tokens, token_table, position_table, T, C, positions, scale, sinusoids}, B * T);
 }
 
 template <class E>
 void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
-                        std::size_t C, std::size_t V, Write write) {
+                        std::size_t C, std::size_t V, Write write, float scale) {
   if (write == Write::overwrite) fill_zero(stream, d_token_table, V * C);
   if (grain_of(stream.kind()).row_for_each_token)
-    launch(stream, EmbeddingBackwardByToken<E>{d_token_table, dx, tokens, R, C}, R);
+    launch(stream, EmbeddingBackwardByToken<E>{d_token_table, dx, tokens, R, C, scale}, R);
   else
-    launch(stream, EmbeddingBackward<E>{d_token_table, dx, tokens, R, C},
+    launch(stream, EmbeddingBackward<E>{d_token_table, dx, tokens, R, C, scale},
            (C + EmbeddingBackward<E>::block - 1) / EmbeddingBackward<E>::block);
 }
 
@@ -31,9 +32,9 @@ void position_backward(Stream& stream, float* d_position_table, const E* dx, std
 
 #define FSDP_INSTANTIATE(E)                                                                                               \
   template void embedding_forward(Stream&, E*, const std::int32_t*, const E*, Nullable<E>, std::size_t, std::size_t,      \
-                                  std::size_t, const std::int32_t*);                                                      \
+                                  std::size_t, const std::int32_t*, float, const float*);                                 \
   template void embedding_backward(Stream&, float*, const E*, const std::int32_t*, std::size_t, std::size_t, std::size_t, \
-                                   Write);                                                                                \
+                                   Write, float);                                                                         \
   template void position_backward(Stream&, float*, const E*, std::size_t, std::size_t, std::size_t, std::size_t, Write);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 

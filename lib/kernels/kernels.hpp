@@ -53,15 +53,17 @@ std::string gemm_description();
 bool multiplies(DType type);
 
 // --- embedding.cpp -----------------------------------------------------------------------------------------------------
-/// x[r,:] = token_table[tokens[r],:] (+ position_table[r mod T,:] unless that is null). With `positions`, row r's position is
-/// positions[r].
+/// x[r,:] = scale * token_table[tokens[r],:] (+ position_table[r mod T,:], or sinusoids[r mod T,:], unless that is null; at
+/// most one of them is there). With `positions`, row r's position is positions[r].
 template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
-                       std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions = nullptr);
-/// d_token_table[V,C] += or = scatter of dx by token; rows are added in order of r. `write` overwrite zeroes the table first.
+                       std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions = nullptr, float scale = 1,
+                       const float* sinusoids = nullptr);
+/// d_token_table[V,C] += or = scatter of scale * dx by token; rows are added in order of r. `write` overwrite zeroes the table
+/// first.
 template <class E>
 void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
-                        std::size_t C, std::size_t V, Write write);
+                        std::size_t C, std::size_t V, Write write, float scale = 1);
 /// d_position_table[0..T,C] (=, +=) sum over B of dx. Rows T.. up to P, the table's rows, are zeroed when overwriting.
 template <class E>
 void position_backward(Stream& stream, float* d_position_table, const E* dx, std::size_t B, std::size_t T, std::size_t C,
@@ -137,6 +139,14 @@ template <class E>
 void bias_relu_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
 template <class E>
 void relu_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n);
+/// The same with sigmoid(x) = 1 / (1 + e^-x).
+template <class E>
+void bias_sigmoid_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
+template <class E>
+void sigmoid_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n);
+/// out = (+=) a * b, element by element. out may be a or b.
+template <class E>
+void multiply(Stream& stream, E* out, const E* a, const E* b, std::size_t n, Write write);
 /// SwiGLU (Shazeer 2020): out = silu(gate) * up; each [R,F].
 template <class E>
 void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::size_t n);
@@ -252,6 +262,9 @@ void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, 
 /// tensor)): any part of a tensor can be made alone.
 void fill_normal(Stream& stream, float* x, std::size_t n, std::size_t global_begin, std::uint32_t seed, std::uint32_t tensor,
                  float mean, float stddev);
+/// The same from -bound to bound, uniform: one word of philox for each element.
+void fill_uniform(Stream& stream, float* x, std::size_t n, std::size_t global_begin, std::uint32_t seed, std::uint32_t tensor,
+                  float bound);
 void fill_constant(Stream& stream, float* x, std::size_t n, float value);
 
 }  // namespace fsdp::kernels

@@ -42,6 +42,21 @@ void relu_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::
 }
 
 template <class E>
+void bias_sigmoid_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F) {
+  launch(stream, BiasActivation<SigmoidActivation, E>{out, pre, bias, F}, R);
+}
+
+template <class E>
+void sigmoid_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n) {
+  launch(stream, ActivationBackward<SigmoidActivation, E>{d_pre, d_out, pre, n}, flat_blocks(n));
+}
+
+template <class E>
+void multiply(Stream& stream, E* out, const E* a, const E* b, std::size_t n, Write write) {
+  launch(stream, Multiply<E>{out, a, b, n, write == Write::add}, flat_blocks(n));
+}
+
+template <class E>
 void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::size_t n) {
   launch(stream, SwigluForward<E>{out, gate, up, n}, flat_blocks(n));
 }
@@ -91,6 +106,9 @@ template void convert(Stream&, float*, const f16*, std::size_t);
   template void gelu_backward(Stream&, Gelu, E*, const E*, const E*, std::size_t);                                        \
   template void bias_relu_forward(Stream&, E*, E*, Nullable<E>, std::size_t, std::size_t);                                \
   template void relu_backward(Stream&, E*, const E*, const E*, std::size_t);                                              \
+  template void bias_sigmoid_forward(Stream&, E*, E*, Nullable<E>, std::size_t, std::size_t);                             \
+  template void sigmoid_backward(Stream&, E*, const E*, const E*, std::size_t);                                           \
+  template void multiply(Stream&, E*, const E*, const E*, std::size_t, Write);                                            \
   template void swiglu_forward(Stream&, E*, const E*, const E*, std::size_t);                                             \
   template void swiglu_backward(Stream&, E*, E*, const E*, const E*, const E*, std::size_t);                              \
   template void fill_zero(Stream&, E*, std::size_t);

@@ -14,6 +14,10 @@ TransformerConfig arch_config(const std::string& name) {
       if (name == arch.name) return arch.config;
       names.push_back(arch.name);
     }
+  for (const Family* family : families())
+    for (const OtherArch& arch : family->other_archs)
+      if (name == arch.name)
+        throw UserError(format("`architecture` {} is not supported ({}); {}", name, arch.why, arch.instead));
   const std::string meant = nearest(name, names);
   throw UserError(format("`architecture` {} is not known ({}); see `list of architectures`", name,
                          meant.empty() ? "no name is near it" : "did you mean " + meant + "?"));

@@ -81,6 +81,11 @@ void TransformerConfig::validate() const {
           "{} key/value heads for {} heads ({} has no grouped queries); leave out `number of key/value heads` or use another "
           "architecture",
           kv_heads, heads, family));
+  require(
+      positions != Positions::sinusoidal || width >= 4,
+      format("the width is {} (sinusoidal positions need two frequencies, in a sine and a cosine each); set `width` to 4 or "
+             "more",
+             width));
   if (positions == Positions::rotary) {
     require(head_size % 2 == 0, format("the head size {} is odd (rotary positions turn pairs); change `number of heads` or "
                                        "`width` (config.json: head_dim)",

@@ -13,8 +13,9 @@
 
 namespace fsdp {
 
-enum class NormKind { layer, rms };        // LayerNorm with a bias, or RMSNorm
-enum class Positions { learned, rotary };  // a table added to the embedding, or rotations of queries and keys
+enum class NormKind { layer, rms };  // LayerNorm with a bias, or RMSNorm
+/// A table that is added to the embedding, learned or of sines and cosines; or rotations of queries and keys.
+enum class Positions { learned, sinusoidal, rotary };
 enum class Activation { gelu_tanh, gelu_erf, relu, swiglu };
 
 /// Frequencies of rotary positions: "default", or "llama3" (Llama 3.1 release notes; transformers' _compute_llama3_parameters).
@@ -42,7 +43,9 @@ struct TransformerConfig {
   NormKind norm = NormKind::layer;
   float norm_eps = 1e-5f;
   Positions positions = Positions::learned;
-  std::size_t position_offset = 0;  // learned: the table's row of the first token; it has this many rows more
+  std::size_t position_offset = 0;  // of tables: the row of the first token; a learned one has this many rows more
+  /// The embedding of a token is multiplied by sqrt(C) before positions are added (Vaswani et al. 2017, section 3.4).
+  bool scaled_embedding = false;
   Rope rope;
   bool qk_norm = false;  // RMSNorm of each query's and each key's head, before it is rotated
   /// A token sees itself and the window - 1 tokens before it; 0: all of them. Longer sequences are refused, so that no window

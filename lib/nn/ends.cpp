@@ -1,10 +1,34 @@
 // The two ends of the chain: the embedding, and the head, which is final norm, projection to the vocabulary and cross-entropy
 // in one stage, because all logits at once would be the largest tensor of the run.
+#include <cmath>
+
 #include "nn/stages.hpp"
 
 namespace fsdp {
 
 using namespace stages;
+
+namespace {
+
+/// What the embedding of a token is multiplied by.
+float embedding_scale(const TransformerConfig& config) {
+  return config.scaled_embedding ? std::sqrt(static_cast<float>(config.width)) : 1;
+}
+
+/// The first row that is read of the table of learned positions, if the model has one.
+template <class E>
+const E* learned_positions(const Stage<E>& stage, const ModelParameters& model) {
+  const E* const table = stage.weight(model.position_table);
+  return table ? table + stage.config.position_offset * stage.config.width : nullptr;
+}
+
+const float* sinusoids(const TransformerConfig& config, const StageContext& context) {
+  if (config.positions != Positions::sinusoidal) return nullptr;
+  expect(context.tables != nullptr, "sinusoidal positions have their table");
+  return context.tables;
+}
+
+}  // namespace
 
 void Transformer::embedding_forward(const StageContext& context, const std::int32_t* tokens, void* x_out) const {
   const auto [B, T] = context.shape;
@@ -12,10 +36,8 @@ void Transformer::embedding_forward(const StageContext& context, const std::int3
   with_element(context.type, [&, B = B, T = T]<class E>() {
     const Stage<E> stage(config_, device_, context);
     auto* const x = static_cast<E*>(x_out);
-    const E* positions = stage.weight(model_.position_table);
-    if (positions) positions += config_.position_offset * config_.width;
-    kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), positions, B, T, config_.width,
-                               context.positions);
+    kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), learned_positions(stage, model_), B,
+                               T, config_.width, context.positions, embedding_scale(config_), sinusoids(config_, context));
     const kernels::DropoutMask mask = stage.dropout_mask(DropoutSite::embedding, 0);
     if (mask.dropped) kernels::dropout(context.stream, x, x, stage.R(), config_.width, mask);
   });
@@ -28,7 +50,7 @@ void Transformer::embedding_backward(const StageContext& context, const std::int
     const E* const dx = stage.branch_gradient(DropoutSite::embedding, 0, static_cast<const E*>(dx_out));
     if (float* d_table = stage.gradient(model_.token_table))
       kernels::embedding_backward(context.stream, d_table, dx, tokens, stage.R(), config_.width, config_.vocab_size,
-                                  config_.tied_embeddings ? Write::add : write);
+                                  config_.tied_embeddings ? Write::add : write, embedding_scale(config_));
     if (float* d_table = stage.gradient(model_.position_table)) {
       const std::size_t unused = config_.position_offset * config_.width;
       if (write == Write::overwrite) kernels::fill_zero(context.stream, d_table, unused);
@@ -120,10 +142,9 @@ void Transformer::embedding_decode(const StageContext& context, const std::int32
                                    void* x) const {
   with_element(context.type, [&]<class E>() {
     const Stage<E> stage(config_, device_, context);
-    const E* positions = stage.weight(model_.position_table);
-    if (positions) positions += config_.position_offset * config_.width;
-    kernels::embedding_forward(context.stream, static_cast<E*>(x), tokens, stage.weight(model_.token_table), positions, 1,
-                               stage.R(), config_.width, rows.positions_there);
+    kernels::embedding_forward(context.stream, static_cast<E*>(x), tokens, stage.weight(model_.token_table),
+                               learned_positions(stage, model_), 1, stage.R(), config_.width, rows.positions_there,
+                               embedding_scale(config_), sinusoids(config_, context));
   });
 }
 

@@ -31,10 +31,22 @@ struct ParameterNames {
   std::string final_norm, head;  // these stand behind the blocks
 };
 
+/// What new weights are (nn/parameters.cpp has the formulas); biases are 0 and gains 1 unless it says otherwise.
+enum class InitialWeights {
+  normal,           // normal(initializer_range)
+  residual_scaled,  // the same, divided by sqrt(2 L) in projections into the residual stream
+  fairseq           // those of its TransformerDecoder, which knows no initializer_range
+};
+
 /// A model that is known by name.
 struct Arch {
   std::string name;
   TransformerConfig config;
+};
+
+/// One that users ask for by name, and that is none of ours.
+struct OtherArch {
+  std::string name, why, instead;  // "<name> is not supported (<why>); <instead>"
 };
 
 /// `config` with these sizes, and heads of width / heads elements.
@@ -46,8 +58,7 @@ struct Family {
   std::string architecture;  // likewise: "LlamaForCausalLM"
   ParameterNames names;
   WeightLayout weights = WeightLayout::out_in;
-  /// The initial weights of projections into the residual stream are divided by sqrt(2 L).
-  bool residual_init_scaled = false;
+  InitialWeights initial = InitialWeights::normal;
   /// Several query heads may share a key and a value.
   bool grouped_queries = true;
   /// Each head may have any size; else heads must divide the width.
@@ -62,6 +73,7 @@ struct Family {
   TransformerConfig (*read)(const nlohmann::json& object, TransformerConfig defaults) = nullptr;
   nlohmann::json (*write)(const TransformerConfig& config) = nullptr;
   std::vector<Arch> archs = {};
+  std::vector<OtherArch> other_archs = {};
 };
 
 /// All rows, those of the library first.
@@ -79,5 +91,7 @@ const Family& mistral_family();
 const Family& qwen2_family();
 const Family& qwen3_family();
 const Family& opt_family();
+const Family& biogpt_family();
+const Family& xglm_family();
 
 }  // namespace fsdp

@@ -3,13 +3,14 @@
 
 namespace fsdp {
 
-/// normal(mean 0, standard deviation `value`), or the constant `value`.
+/// normal(mean 0, standard deviation `value`), uniform from -`value` to `value`, or the constant `value`.
 struct Init {
-  enum class Kind { normal, constant } kind = Kind::normal;
+  enum class Kind { normal, uniform, constant } kind = Kind::normal;
   float value = 0;
 };
 
 constexpr Init normal(float standard_deviation) { return {Init::Kind::normal, standard_deviation}; }
+constexpr Init uniform(float bound) { return {Init::Kind::uniform, bound}; }
 constexpr Init constant(float value) { return {Init::Kind::constant, value}; }
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // What the library trains: a model as a chain of stages. The first stage makes activations of a batch's inputs, each block
 // makes activations of the one before, and the head makes the loss. A stage is arithmetic on memory that the caller provides:
 // it owns none, knows nothing of ranks, units or shards, and does not allocate. Transformer (transformer.hpp) is such a model,
-// and so is a chain of layers that a user has written (chain.hpp). Letters as in docs/glossary.md.
+// and so is a chain of layers that a user has written (in api/). Letters as in docs/glossary.md.
 #pragma once
 
 #include <cstdint>

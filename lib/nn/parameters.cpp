@@ -1,6 +1,12 @@
-// Names, order, shapes and initial values. The order is the same in all families. Initial values: weights and embeddings
-// normal(initializer_range), norm gains 1, biases 0; where the family wants it, projections into the residual stream are
-// divided by sqrt(2 L) (Radford et al. 2019, section 2.3; GPT2PreTrainedModel._init_weights).
+// Names, order, shapes and initial values. The order is the same in all families. Norm gains start at 1; the rest depends on
+// the family's InitialWeights:
+//   normal           weights and embeddings normal(initializer_range), biases 0
+//   residual_scaled  the same, but projections into the residual stream are divided by sqrt(2 L) (Radford et al. 2019, section
+//                    2.3; GPT2PreTrainedModel._init_weights)
+//   fairseq          embeddings, positions and head normal(1 / sqrt(C)) (fairseq/models/transformer: Embedding,
+//                    PositionalEmbedding, build_output_projection); attention uniform to sqrt(6 / (in + out)) (Glorot and
+//                    Bengio 2010), 1 / sqrt(2) of it for q, k and v (MultiheadAttention.reset_parameters); MLPs uniform to 1 /
+//                    sqrt(in), and so the biases, of q, k and v, too, which torch.nn.Linear has made
 #include "nn/parameters.hpp"
 
 #include <cmath>
@@ -22,16 +28,16 @@ class Builder {
 
   ModelParameters build() {
     const std::size_t C = config_.width, V = config_.vocab_size;
-    out_.token_table = matrix(names_.token_table, {V, C});
+    out_.token_table = table(names_.token_table, {V, C});
     if (config_.positions == Positions::learned)
-      out_.position_table = matrix(names_.position_table, {config_.position_offset + config_.max_positions, C});
+      out_.position_table = table(names_.position_table, {config_.position_offset + config_.max_positions, C});
     for (std::size_t n = 0; n < config_.layers; ++n) {
       block_ = narrow<int>(n);
       out_.blocks.push_back(block(fmt::format(fmt::runtime(names_.block), n)));
     }
     block_ = -1;
     out_.final_norm = norm(names_.final_norm);
-    out_.head = config_.tied_embeddings ? out_.token_table : matrix(names_.head, {V, C});
+    out_.head = config_.tied_embeddings ? out_.token_table : table(names_.head, {V, C});
     return std::move(out_);
   }
 
@@ -41,50 +47,72 @@ class Builder {
     out_.parameters.push_back({std::move(name), std::move(shape), init, decayed, block_});
     return narrow<int>(out_.parameters.size()) - 1;
   }
-  int matrix(std::string name, Shape shape, float scale = 1) {
-    return add(std::move(name), std::move(shape), {Init::Kind::normal, config_.initializer_range * scale});
+  int table(std::string name, Shape shape) {
+    const bool by_width = family_.initial == InitialWeights::fairseq;
+    return add(std::move(name), std::move(shape),
+               normal(by_width ? 1 / std::sqrt(static_cast<float>(config_.width)) : config_.initializer_range));
   }
-  int vector(std::string name, std::size_t n, float value) { return add(std::move(name), {n}, {Init::Kind::constant, value}); }
+  int vector(std::string name, std::size_t n, Init init) { return add(std::move(name), {n}, init); }
+
+  enum class Projection { qkv, attention_out, ffn_in, ffn_out };
+  Init initial_weight(Projection kind, std::size_t in, std::size_t out) const {
+    const auto fan_in = static_cast<float>(in);
+    const bool residual = kind == Projection::attention_out || kind == Projection::ffn_out;
+    switch (family_.initial) {
+      case InitialWeights::normal:
+        return normal(config_.initializer_range);
+      case InitialWeights::residual_scaled:
+        return normal(config_.initializer_range * (residual ? 1 / std::sqrt(2 * static_cast<float>(config_.layers)) : 1));
+      case InitialWeights::fairseq:
+        break;
+    }
+    if (kind == Projection::ffn_in || kind == Projection::ffn_out) return uniform(1 / std::sqrt(fan_in));
+    return uniform(std::sqrt((kind == Projection::qkv ? 3 : 6) / (fan_in + static_cast<float>(out))));
+  }
+  Init initial_bias(Projection kind, std::size_t in) const {
+    if (family_.initial != InitialWeights::fairseq || kind == Projection::attention_out) return constant(0);
+    return uniform(1 / std::sqrt(static_cast<float>(in)));
+  }
 
   Norm norm(const std::string& name) {
     Norm norm;
-    norm.gain = vector(name + ".weight", config_.width, 1);
-    if (config_.norm == NormKind::layer) norm.bias = vector(name + ".bias", config_.width, 0);
+    norm.gain = vector(name + ".weight", config_.width, constant(1));
+    if (config_.norm == NormKind::layer) norm.bias = vector(name + ".bias", config_.width, constant(0));
     return norm;
   }
-  Linear linear(const std::string& name, std::size_t in, std::size_t out, bool bias, float scale = 1) {
+  Linear linear(const std::string& name, Projection kind, std::size_t in, std::size_t out, bool bias) {
     Linear linear{.in = in, .out = out, .layout = family_.weights};
-    linear.weight = matrix(name + ".weight", linear.layout == WeightLayout::in_out ? Shape{in, out} : Shape{out, in}, scale);
-    if (bias) linear.bias = vector(name + ".bias", out, 0);
+    linear.weight = add(name + ".weight", linear.layout == WeightLayout::in_out ? Shape{in, out} : Shape{out, in},
+                        initial_weight(kind, in, out));
+    if (bias) linear.bias = vector(name + ".bias", out, initial_bias(kind, in));
     return linear;
   }
   /// Projections of one input to outputs of these widths, which one projection may make side by side.
-  LinearGroup group(const std::string& block, const std::vector<std::string>& names, std::vector<std::size_t> widths,
-                    bool bias) {
+  LinearGroup group(const std::string& block, const std::vector<std::string>& names, Projection kind,
+                    std::vector<std::size_t> widths, bool bias) {
     if (names.size() == 1) widths = {std::accumulate(widths.begin(), widths.end(), std::size_t{0})};
     expect(names.size() == widths.size(), "a family has names for all its projections");
     LinearGroup group;
     for (; group.size < names.size(); ++group.size)
-      group.part[group.size] = linear(block + names[group.size], config_.width, widths[group.size], bias);
+      group.part[group.size] = linear(block + names[group.size], kind, config_.width, widths[group.size], bias);
     return group;
   }
 
   BlockParameters block(const std::string& name) {
     const std::size_t C = config_.width, F = config_.ffn_width, q = config_.heads * config_.head_size,
                       kv = config_.kv_heads * config_.head_size;
-    const float residual = family_.residual_init_scaled ? 1 / std::sqrt(2 * static_cast<float>(config_.layers)) : 1;
     BlockParameters block;
     block.norm1 = norm(name + names_.norm1);
-    block.qkv = group(name, names_.qkv, {q, kv, kv}, config_.qkv_bias);
+    block.qkv = group(name, names_.qkv, Projection::qkv, {q, kv, kv}, config_.qkv_bias);
     if (config_.qk_norm) {
-      block.q_norm.gain = vector(name + names_.q_norm + ".weight", config_.head_size, 1);
-      block.k_norm.gain = vector(name + names_.k_norm + ".weight", config_.head_size, 1);
+      block.q_norm.gain = vector(name + names_.q_norm + ".weight", config_.head_size, constant(1));
+      block.k_norm.gain = vector(name + names_.k_norm + ".weight", config_.head_size, constant(1));
     }
-    block.attention_out = linear(name + names_.attention_out, q, C, config_.attention_out_bias, residual);
+    block.attention_out = linear(name + names_.attention_out, Projection::attention_out, q, C, config_.attention_out_bias);
     block.norm2 = norm(name + names_.norm2);
     const bool gated = config_.activation == Activation::swiglu;
-    block.ffn_in = group(name, names_.ffn_in, gated ? std::vector{F, F} : std::vector{F}, config_.mlp_bias);
-    block.ffn_out = linear(name + names_.ffn_out, F, C, config_.mlp_bias, residual);
+    block.ffn_in = group(name, names_.ffn_in, Projection::ffn_in, gated ? std::vector{F, F} : std::vector{F}, config_.mlp_bias);
+    block.ffn_out = linear(name + names_.ffn_out, Projection::ffn_out, F, C, config_.mlp_bias);
     return block;
   }
 

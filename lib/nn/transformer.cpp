@@ -18,8 +18,8 @@ Transformer::Transformer(TransformerConfig config, const DeviceTraits& device) :
 
 ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::CacheShape& cache) const {
   const std::size_t batch = shape.rows() * sizeof(std::int32_t),
-                    scratch = std::max(scratch_numel(shape, type),
-                                       cache.positions > 0 ? decoding_scratch_numel(cache, type) : 0);
+                    scratch =
+                        std::max(scratch_numel(shape, type), cache.positions > 0 ? decoding_scratch_numel(cache, type) : 0);
   return {.activations = std::vector(blocks() + 1, shape.rows() * config_.width * size_of(type)),
           .saved = std::vector(blocks(), saved_numel(shape, type) * sizeof(float)),
           .kept = std::vector(blocks(), kept_numel(shape, type) * sizeof(float)),
@@ -29,6 +29,13 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
           .tables = table_numel(std::max(shape.T, cache.positions)) * sizeof(float),
           .cache = cache_numel(cache) * size_of(type),
           .stages = parameters_by_stage()};
+}
+
+std::size_t Transformer::block_numel() const {
+  std::size_t count = 0;
+  for (const Parameter& parameter : parameters())
+    if (parameter.block == 0) count += numel(parameter.shape);
+  return count;
 }
 
 void Transformer::check_batch(BatchShape shape, DType /*type*/, const kernels::CacheShape& cache) const {
@@ -55,14 +62,38 @@ double Transformer::flops_per_token(std::size_t T) const {
 }
 
 std::size_t Transformer::table_numel(std::size_t T) const {
-  return config_.positions == Positions::rotary ? T * config_.head_size : 0;
+  switch (config_.positions) {
+    case Positions::learned:
+      return 0;
+    case Positions::sinusoidal:
+      return T * config_.width;
+    case Positions::rotary:
+      return T * config_.head_size;
+  }
+  return 0;
 }
 
-void Transformer::fill_tables(std::span<float> tables, std::size_t T, DType type) const {
-  expect(tables.size() == table_numel(T), "the size of the tables");
-  if (tables.empty()) return;
-  const std::size_t D = config_.head_size;
-  const Rope& rope = config_.rope;
+namespace {
+
+/// [T,C]: sines, then cosines, whose frequencies fall from 1 to 1/10000 geometrically; the last column of an odd width is 0
+/// (tensor2tensor's form of Vaswani et al. 2017, section 3.5, as fairseq has it: SinusoidalPositionalEmbedding). Computed in
+/// fp32 as there: pretrained weights have seen these roundings.
+void fill_sinusoids(std::span<float> table, std::size_t T, std::size_t C, std::size_t offset) {
+  const std::size_t half = C / 2;
+  const auto step = static_cast<float>(-std::log(10000.0) / static_cast<double>(half - 1));
+  for (std::size_t t = 0; t < T; ++t) {
+    float* const row = &table[t * C];
+    for (std::size_t i = 0; i < half; ++i) {
+      const float frequency = std::exp(static_cast<float>(i) * step), angle = static_cast<float>(offset + t) * frequency;
+      row[i] = static_cast<float>(std::sin(double{angle}));
+      row[half + i] = static_cast<float>(std::cos(double{angle}));
+    }
+    if (C % 2 == 1) row[C - 1] = 0;
+  }
+}
+
+/// [T,D]: cosines, then sines.
+void fill_rotations(std::span<float> tables, std::size_t T, std::size_t D, const Rope& rope) {
   for (std::size_t i = 0; i < D / 2; ++i) {
     // Frequencies and angles are computed in fp32, as in transformers: pretrained weights have seen these roundings.
     float frequency = 1 / static_cast<float>(std::pow(rope.theta, static_cast<float>(2 * i) / static_cast<float>(D)));
@@ -84,6 +115,14 @@ void Transformer::fill_tables(std::span<float> tables, std::size_t T, DType type
       tables[t * D + D / 2 + i] = static_cast<float>(std::sin(angle));
     }
   }
+}
+
+}  // namespace
+
+void Transformer::fill_tables(std::span<float> tables, std::size_t T, DType type) const {
+  expect(tables.size() == table_numel(T), "the size of the tables");
+  if (config_.positions == Positions::sinusoidal) fill_sinusoids(tables, T, config_.width, config_.position_offset);
+  if (config_.positions == Positions::rotary) fill_rotations(tables, T, config_.head_size, config_.rope);
   round_values(type, tables);
 }
 

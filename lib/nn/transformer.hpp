@@ -26,6 +26,8 @@ class Transformer final : public Model {
   const std::vector<Parameter>& parameters() const override { return model_.parameters; }
   /// Which of them each stage reads; see nn/parameters.hpp.
   std::vector<std::vector<std::size_t>> parameters_by_stage() const { return fsdp::parameters_by_stage(model_); }
+  /// Elements of the parameters of one block.
+  std::size_t block_numel() const;
   /// Blocks are numbered 0 .. blocks()-1.
   std::size_t blocks() const override { return config_.layers; }
   ModelSizes sizes(BatchShape shape, DType type = DType::f32, const kernels::CacheShape& cache = {}) const override;

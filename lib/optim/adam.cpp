@@ -62,9 +62,9 @@ const Optimizer& adamw_optimizer() {
 
 const Optimizer& cpu_adam_optimizer() {
   static const Optimizer cpu_adam = [] {
-    Optimizer same = row("cpu_adam", 0.01);
+    Optimizer same = row("cpu_adam", 0);
     same.same_as = "adamw";
-    same.about = "cpu_adam is adamw, fairseq's name for the one on the host.";
+    same.about = "cpu_adam is adamw, fairseq's name for the one on the host, and decays weights only if asked, as there.";
     return same;
   }();
   return cpu_adam;

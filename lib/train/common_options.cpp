@@ -198,11 +198,13 @@ void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
 }
 
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more) {
-  table.choice<DeviceChoice>("device", device,
-                             {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
-                             "Device to compute on; auto is a GPU where the process sees one, else the CPU, and it is an "
-                             "error if the job was given GPUs that cannot be used." +
-                                 more);
+  table
+      .choice<DeviceChoice>("device", device,
+                            {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
+                            "Device to compute on; auto is a GPU where the process sees one, else the CPU, and it is an "
+                            "error if the job was given GPUs that cannot be used." +
+                                more)
+      .sets("device");
 }
 
 void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid) {
@@ -253,7 +255,7 @@ std::string gpus_of_this_machine() {
   std::string why;
   const CudaLibrary* const library = find_cuda_library(&why);
   const int count = library ? library->device_count(&why) : 0;
-  if (count > 0) return format("{} GPU{}", count, count == 1 ? "" : "s");
+  if (count > 0) return plural(count, "GPU");
   return format("no GPU here ({})", why.empty() ? "there is none" : why);
 }
 

@@ -39,10 +39,10 @@ DeviceKind choose_device(DeviceChoice choice) {
   if (why.empty()) why = "there is none";
   if (choice == DeviceChoice::cuda)
     throw UserError(format(
-        "--device cuda finds no GPU ({}); start the job where there is one, with a driver, or compute with --device cpu", why));
+        "`device` cuda finds no GPU ({}); start the job where there is one, with a driver, or compute with `device` cpu", why));
   if (const std::string given = given_gpus(); !given.empty())
     throw UserError(format(
-        "the job was given GPUs ({}), and none can be used ({}); mend that, or say that you mean the CPU with --device cpu",
+        "the job was given GPUs ({}), and none can be used ({}); mend that, or say that you mean the CPU with `device` cpu",
         given, why));
   return DeviceKind::cpu;
 }
@@ -66,7 +66,7 @@ std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOpti
     if (with_gpu != 0 && with_gpu != world.size())
       throw UserError(format(
           "{} of {} ranks have a GPU, and the others none (all must compute on the same kind of device); start the job on "
-          "nodes that are alike, or give --device cpu",
+          "nodes that are alike, or give `device` cpu",
           with_gpu, world.size()));
     if (!on_gpu) return static_cast<void>(device = make_cpu_device(cpu));
     check_cpu_options(kind, cpu);

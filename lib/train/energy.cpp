@@ -87,12 +87,8 @@ EnergyMeter::EnergyMeter(const Device& device, Group& node, const fs::path& powe
   }
   if (node.all(!has_gpu_)) return;
   // Ranks of one GPU have the same place: the first of them reads.
-  std::vector<std::int64_t> places(static_cast<std::size_t>(node.size()), 0);
-  const auto me = static_cast<std::size_t>(node.rank());
-  places[me] = static_cast<std::int64_t>(std::hash<std::string>()(device.place()));
-  node.sum(places);
-  reads_gpu_ =
-      has_gpu_ && std::find(places.begin(), places.end(), places[me]) == places.begin() + static_cast<std::ptrdiff_t>(me);
+  const std::vector<std::string> places = node.gather(device.place());
+  reads_gpu_ = has_gpu_ && std::find(places.begin(), places.end(), device.place()) == places.begin() + node.rank();
   if (reads_gpu_) nvml_ = Nvml::open(device.place());
 }
 

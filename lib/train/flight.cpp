@@ -209,7 +209,7 @@ int with_flight_record(Setup& setup, const std::function<int(FlightLanes&)>& wor
   world.barrier();
   FlightFile record(flight_folder(saves), world.rank(), world.size(), setup.device->kind());
   if (const std::int64_t without = world.sum(std::int64_t{!record.problem().empty()}); without > 0)
-    setup.warn(format("{} without a flight record (could not {})", plural(static_cast<std::size_t>(without), "rank"),
+    setup.warn(format("{} without a flight record (could not {})", plural(without, "rank"),
                       record.problem().empty() ? "make a file on another rank" : record.problem()));
   const auto remove = [&] {
     record.remove();

@@ -109,8 +109,8 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
   table.group("Model");
   table
       .text("arch", "NAME", o.arch,
-            "Model by name; --list-archs shows them. Learned positions are as many as --tokens-per-sample, where the model has "
-            "more.")
+            "Model by name; --list-archs shows them. A new model has positions for --tokens-per-sample tokens, where it could "
+            "have more.")
       .unset("as --model, or as the checkpoint that is resumed");
   table.flag("list-archs", o.list_archs, "Print the names that --arch knows and exit.").command_line_only();
   table
@@ -131,7 +131,10 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
   size("decoder-attention-heads", "H", o.sizes.heads, 1e5, "Query heads.");
   size("decoder-kv-heads", "K", o.sizes.kv_heads, 1e5, "Key/value heads.");
   size("vocab-size", "V", o.sizes.vocab_size, 1e8, "Size of the vocabulary.");
-  table.row("vocab-size").unset("that of the tokenizer for text or --tokenizer with --arch; else as the model says");
+  table.row("vocab-size")
+      .unset(
+          "with --arch, that of the tokenizer for text or --tokenizer, or of a data-bin folder's dict.txt; else as the model "
+          "says");
 
   table.number("dropout", "P", o.dropout, "Drop elements of the embeddings and of what attention and feed-forward layers add.",
                "from 0 to below 1", below_1);
@@ -257,6 +260,7 @@ void settle_optimizer(const OptionTable& table, TrainOptions& o) {
 void settle_schedule(const OptionTable& table, TrainOptions& o) {
   Schedule& s = o.schedule;
   if (!table.given("total-num-update")) s.total = o.max_update;
+  if (o.max_update == 0 && o.max_epoch == 0) o.max_update = s.total;
   const bool wsd = s.decay == Decay::wsd;
   require(table.given("decay-updates"), "decay-updates", wsd, "--lr-scheduler wsd");
   if (wsd && s.decay_updates == 0)
@@ -341,7 +345,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
                not_negative);
   table.number("power", "P", o.schedule.power, "Power of polynomial_decay.", "above 0", above_0);
   table.integer("max-update", "N", o.max_update, {1}, "Updates in all, those of a resumed run included.")
-      .unset("as --max-epoch; one of the two is needed");
+      .unset("as --max-epoch, else as --total-num-update; one of the three is needed");
   table
       .integer("max-epoch", "N", o.max_epoch, {1},
                "Passes over the data in all; what is left for the last update is a smaller batch.")

@@ -69,7 +69,8 @@ void note_dropout(const TrainOptions& options, std::vector<std::string>& warning
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
   const nlohmann::json config = read_json_file(options.model / "config.json");
   std::vector<std::string> rates;
-  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout", "dropout"})
+  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout", "dropout", "hidden_dropout_prob",
+                          "attention_probs_dropout_prob", "activation_dropout"})
     if (config.is_object() && config.contains(key) && config[key].is_number() && config[key] > 0)
       rates.push_back(format("{} {}", key, json_excerpt(config[key])));
   if (!rates.empty())
@@ -211,11 +212,13 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
   if (!options.arch.empty() && !sizes.vocab_size && (!options.tokenizer.empty() || has_text(options))) {
     if (tokenizer.empty()) tokenizer = options.tokenizer.empty() ? "bytes" : options.tokenizer;
     sizes.vocab_size = open_tokenizer(tokenizer)->vocab_size();
+  } else if (!options.arch.empty() && !sizes.vocab_size && !options.data.empty()) {
+    sizes.vocab_size = vocabulary_of(options.data);
   }
   TransformerConfig config = override_config(base, sizes);
   config.validate();
-  // A new model has as many learned positions as can be trained, as in fairseq.
-  if (!options.arch.empty() && config.positions == Positions::learned)
+  // A new model has as many positions as can be trained, as in fairseq.
+  if (!options.arch.empty() && config.positions != Positions::rotary)
     config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
   return config;
 }
@@ -244,9 +247,8 @@ Origin find_origin(const TrainOptions& options, Group& world) {
     }
     agree(world, [&] { complete_origin(options, origin); });
     // A shared file system may show one rank a checkpoint that another one does not see yet.
-    std::vector<std::int64_t> updates(static_cast<std::size_t>(world.size()));
-    updates[static_cast<std::size_t>(world.rank())] = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
-    world.sum(updates);
+    const std::int64_t update = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
+    const std::vector<std::int64_t> updates = world.gather(std::span(&update, 1));
     if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
       throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step); start again", 0, true,
                             exit_code::failed);

@@ -10,6 +10,28 @@
 
 namespace fsdp {
 
+namespace {
+
+/// One write per message, so that the lines of several ranks do not mix.
+void print_problem(const std::string& program, const std::string& where, const std::string& message, const Wording& wording) {
+  std::fflush(stdout);
+  const std::string text = format("{}: {}{}\n", program, where, printable(wording ? wording(message) : message));
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+std::string place_of(const MpiSession& session) {
+  return session.size() > 1 ? format("rank {} on {}: ", session.rank(), session.host()) : "";
+}
+
+}  // namespace
+
+void end_job(MpiSession& session, const std::string& program, const Wording& wording) {
+  const Failure failure = describe_current_exception();
+  print_problem(program, place_of(session), failure.message, wording);
+  session.abort_job(failure.exit_code);
+}
+
 int run_mpi_program(int argc, char** argv,
                     const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body,
                     const Wording& wording) {
@@ -17,16 +39,12 @@ int run_mpi_program(int argc, char** argv,
   let_waiting_threads_sleep(argv);
   keep_freed_memory();  // oneDNN's gemm takes and frees its panels in every call
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";
-  // One write per message, so that the lines of several ranks do not mix.
   const auto print = [&](const std::string& where, const std::string& message) {
-    std::fflush(stdout);
-    const std::string text = format("{}: {}{}\n", program, where, printable(wording ? wording(message) : message));
-    std::fwrite(text.data(), 1, text.size(), stderr);
-    std::fflush(stderr);
+    print_problem(program, where, message, wording);
   };
   try {
     MpiSession session(argc, argv);
-    const std::string where = session.size() > 1 ? format("rank {} on {}: ", session.rank(), session.host()) : "";
+    const std::string where = place_of(session);
     try {
       const auto world = session.world();
       int code;
@@ -45,9 +63,7 @@ int run_mpi_program(int argc, char** argv,
       world->barrier();
       return code;
     } catch (...) {
-      const auto [message, code, damage] = describe_current_exception();
-      print(where, message);
-      session.abort_job(code);
+      end_job(session, program, wording);
     }
   } catch (...) {  // MPI itself did not start or end
     const auto [message, code, damage] = describe_current_exception();

@@ -13,6 +13,10 @@
 
 namespace fsdp {
 
+/// Prints the exception that is being handled as "PROGRAM: rank 2 on node7: MESSAGE" and ends all processes of the job: with 2
+/// for a UserError, else with 1.
+[[noreturn]] void end_job(MpiSession& session, const std::string& program, const Wording& wording = nullptr);
+
 /// Starts MPI, runs `body` on every rank and returns its value. On an exception:
 ///   CollectiveError  one rank prints "fsdp-x: [rank 2 on node7: ]<message>"; after a barrier all return the same code.
 ///   any other        the rank that has it prints the same with rank and host and ends the job: 2 for a UserError, else 1.

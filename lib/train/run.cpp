@@ -1,6 +1,7 @@
 #include "train/run.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -36,7 +37,7 @@ Run::Run(Setup& setup, FlightLanes& flight)
     if (setup_.progress.spikes && !options.reset_optimizer) spikes_->restore(*setup_.progress.spikes);
   }
   setup_.progress.spikes = spikes_ ? std::optional(spikes_->state()) : std::nullopt;
-  gather_hosts();
+  hosts_ = setup_.world.gather(host_name());
   require_memory();
   sharded_.allocate(*setup_.device, options.execution, options.comm);
   if (const std::string& data = sharded_.mesh().data_description; !data.empty())
@@ -76,22 +77,6 @@ Run::Run(Setup& setup, FlightLanes& flight)
   since_start_.restart();
 }
 
-namespace {
-
-constexpr std::size_t host_length = 64;
-
-}  // namespace
-
-/// Sums of integers are the collective that every group has.
-void Run::gather_hosts() {
-  const auto ranks = static_cast<std::size_t>(setup_.world.size()), me = static_cast<std::size_t>(setup_.world.rank());
-  std::vector<std::int64_t> words(ranks * host_length / sizeof(std::int64_t), 0);
-  const std::string mine = host_name().substr(0, host_length - 1);
-  std::memcpy(words.data() + me * host_length / sizeof(std::int64_t), mine.data(), mine.size());
-  setup_.world.sum(words);
-  hosts_.assign(reinterpret_cast<const char*>(words.data()), ranks * host_length);
-}
-
 /// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
 void Run::require_memory() {
   const bool on_cpu = setup_.memory.device == DeviceKind::cpu;  // a GPU says itself what it has not
@@ -103,19 +88,11 @@ void Run::require_memory() {
       throw UserError(format(
           "there is too little memory ({} of {} on this node need {} each by the plan above, {} are available); use more "
           "nodes{}",
-          plural(static_cast<std::size_t>(setup_.node->size()), "rank"),
-          plural(static_cast<std::size_t>(setup_.world.size()), "rank"), format_bytes(static_cast<double>(mine)),
+          plural(setup_.node->size(), "rank"), plural(setup_.world.size(), "rank"), format_bytes(static_cast<double>(mine)),
           format_bytes(static_cast<double>(available)),
           on_cpu ? ", a smaller --batch-size, --checkpoint-activations or --sharding-strategy full"
                  : ", or offload less of the model, or nothing"));
   });
-}
-
-std::vector<ShardState> Run::states() {
-  Executor& executor = sharded_.executor();
-  std::vector<ShardState> all = {executor.parameters()};
-  for (ShardState& state : executor.optimizer_states()) all.push_back(std::move(state));
-  return all;
 }
 
 /// May fail on this rank alone.
@@ -123,7 +100,7 @@ void Run::fill_weights() {
   Executor& executor = sharded_.executor();
   const auto& parameters = sharded_.model().parameters();
   if (setup_.origin.checkpoint) {
-    std::vector<ShardState> wanted = states();
+    std::vector<ShardState> wanted = executor.states();
     if (setup_.options.reset_optimizer) wanted.erase(wanted.begin() + 1, wanted.end());
     load_states(*setup_.origin.checkpoint, parameters, sharded_.layout(), sharded_.shard(), wanted);
     std::size_t fresh = 0;
@@ -277,7 +254,7 @@ std::optional<Straggler> Run::find_straggler(std::span<const std::int64_t> compu
   const std::size_t n = sorted.size();
   const double median = 0.5 * static_cast<double>(sorted[(n - 1) / 2] + sorted[n / 2]);
   const auto rank = static_cast<std::size_t>(slowest - computing_ns.begin());
-  return Straggler{narrow<int>(rank), hosts_.c_str() + rank * host_length, 1e-6 * static_cast<double>(*slowest), 1e-6 * median};
+  return Straggler{narrow<int>(rank), hosts_[rank], 1e-6 * static_cast<double>(*slowest), 1e-6 * median};
 }
 
 void Run::report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns) {
@@ -290,13 +267,12 @@ void Run::report(std::span<const std::int64_t> computing_ns, std::int64_t data_w
 /// the plan to have something that is not finite, of its own.
 void Run::refuse(const UpdateResult& result) {
   const std::optional<NonFinite> mine = sharded_.executor().find_non_finite(read_, scalars_);
-  const auto ranks = static_cast<std::size_t>(setup_.world.size()), me = static_cast<std::size_t>(setup_.world.rank());
-  std::vector<std::int64_t> all(3 * ranks);  // of each rank: 1 + operation, or 0; unit; parameter
-  if (mine) {
-    all[3 * me] = narrow<std::int64_t>(mine->operation + 1);
-    all[3 * me + 1] = narrow<std::int64_t>(mine->unit), all[3 * me + 2] = narrow<std::int64_t>(mine->parameter);
-  }
-  setup_.world.sum(all);
+  const auto ranks = static_cast<std::size_t>(setup_.world.size());
+  std::array<std::int64_t, 3> words = {};  // 1 + operation, or 0; unit; parameter
+  if (mine)
+    words = {narrow<std::int64_t>(mine->operation + 1), narrow<std::int64_t>(mine->unit),
+             narrow<std::int64_t>(mine->parameter)};
+  const std::vector<std::int64_t> all = setup_.world.gather(words);
   std::size_t first = ranks;
   for (std::size_t r = 0; r < ranks; ++r)
     if (all[3 * r] > 0 && (first == ranks || all[3 * r] < all[3 * first])) first = r;
@@ -380,7 +356,7 @@ void Run::save(bool wait) {
                                    .model_folder = setup_.origin.model_folder,
                                    .tokenizer_files = setup_.tokenizer_files,
                                    .version = version_string()};
-  saver_->save(header, states(), wait);
+  saver_->save(header, sharded_.executor().states(), wait);
 }
 
 void Run::finish(const std::string& next) {

@@ -78,10 +78,8 @@ class Run {
   void copy_batch(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
   [[noreturn]] void refuse(const UpdateResult& result);
   void fill_weights();
-  std::vector<ShardState> states();
   void require_memory();
   void write_trace();
-  void gather_hosts();
   std::optional<Straggler> find_straggler(std::span<const std::int64_t> computing_ns) const;
 
   Setup& setup_;
@@ -91,8 +89,8 @@ class Run {
   std::optional<LossScaler> scaler_;  // fp16
   std::optional<SpikeFilter> spikes_;
   std::optional<EnergyMeter> energy_;
-  std::string hosts_;  // of all ranks, host_length characters each
-  TrainMetrics last_;  // the last update
+  std::vector<std::string> hosts_;  // of all ranks
+  TrainMetrics last_;               // the last update
   std::optional<GroupNorms> group_norms_;
   std::optional<Generator> generator_;  // of samples
   std::optional<Saver> saver_;

@@ -24,8 +24,6 @@
 
 namespace fsdp {
 
-std::string plural(std::size_t n, const char* what) { return format("{} {}{}", n, what, n == 1 ? "" : "s"); }
-
 Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalWatch* watch)
     : options(train_options), world(all_ranks), node(world.split_by_node()), options_json(to_json(options)) {
   DeviceKind kind = kind_to_plan_for(options.device);
@@ -98,7 +96,7 @@ void Setup::look_at_machine() {
 
 std::string Setup::arithmetic() const {
   if (device->kind() != DeviceKind::cpu) return device->description();
-  return format("{}, {} per rank", kernels::gemm_description(), plural(static_cast<std::size_t>(threads), "thread"));
+  return format("{}, {} per rank", kernels::gemm_description(), plural(threads, "thread"));
 }
 
 /// An invariant run has the same bits as before if products have, and its micro-batches are the same.
@@ -140,13 +138,10 @@ void Setup::print_plan() const {
                 unit.numel, unit.padded_numel,
                 format_bytes(static_cast<double>(unit.padded_numel * size_of(unit.types.parameter))).c_str());
   const Transformer& model = sharded->transformer();
-  const auto stages = model.parameters_by_stage();
-  std::size_t block_numel = 0;
-  for (const std::size_t p : stages[1]) block_numel += numel(model.parameters()[p].shape);
   std::printf("memory plan per rank:\n%s%soperations of one update:\n%s\n%s", describe_memory(sharded->plan()).c_str(),
               describe_beside_plan(memory).c_str(),
               describe_operations(sharded->plan(), sharded->plan().update, layout).c_str(),
-              draw_timeline(sharded->plan().update, layout, block_numel).c_str());
+              draw_timeline(sharded->plan().update, layout, model.block_numel()).c_str());
 }
 
 /// Collective.
@@ -177,13 +172,13 @@ void Setup::announce() {
   const Plan& plan = sharded->plan();
   const Transformer& model = sharded->transformer();
   const bool on_cpu = device->kind() == DeviceKind::cpu;
-  metrics->say(format("fsdp {}: {}, {}{}", version_string(), device->description(),
-                      on_cpu ? format("{} per rank, {}, ",
-                                      plural(static_cast<std::size_t>(threads), "thread") +
-                                          (options.cpu.communication_thread ? " and one for communication" : ""),
-                                      kernels::gemm_description())
-                             : std::string(),
-                      world.description()));
+  metrics->say(
+      format("fsdp {}: {}, {}{}", version_string(), device->description(),
+             on_cpu ? format("{} per rank, {}, ",
+                             plural(threads, "thread") + (options.cpu.communication_thread ? " and one for communication" : ""),
+                             kernels::gemm_description())
+                    : std::string(),
+             world.description()));
   if (const DType type = options.sharding.types.parameter; on_cpu && !kernels::multiplies(type))
     metrics->say(format(
         "warning: {} products convert their operands to fp32 here (this machine has no instructions for them): memory and "
@@ -197,8 +192,7 @@ void Setup::announce() {
                           ? ""
                           : format(" ({} trained, the others frozen)", format_count(static_cast<double>(trained))),
                       plural(model.blocks(), "block"), model.config().width, sharded->placement().name,
-                      plural(static_cast<std::size_t>(world.size()), "rank"), plural(cut.sequences_per_update(), "sequence"),
-                      cut.T));
+                      plural(world.size(), "rank"), plural(cut.sequences_per_update(), "sequence"), cut.T));
   const int shard_ranks = sharded->mesh().shard->size();
   const std::optional<NodeTraffic> traffic = traffic_of_nodes();
   if (traffic && world.size() > 1) metrics->say(describe_traffic(shard_ranks, node->size(), *traffic));

@@ -85,7 +85,4 @@ struct Setup {
   void announce();
 };
 
-/// "1 rank", "3 ranks".
-std::string plural(std::size_t n, const char* what);
-
 }  // namespace fsdp

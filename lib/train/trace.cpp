@@ -1,6 +1,7 @@
 #include "train/trace.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -199,15 +200,13 @@ void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, c
 
 std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, Communicator& world, TraceFile* file) {
   const std::vector<Operation>& operations = sharded.plan().update;
-  const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
+  const auto ranks = static_cast<std::size_t>(world.size());
   const ClockOffset offset = clock_offset(world, now_ns);
 
   // The table has three numbers of each rank: its offset, the error of that, and when its first operation began, by rank 0's
   // clock.
-  std::vector<std::int64_t> table(3 * ranks, 0);
-  table[3 * me] = offset.ns, table[3 * me + 1] = offset.error_ns;
-  if (!recorder.times().empty()) table[3 * me + 2] = recorder.times().front().begin_ns + offset.ns;
-  world.sum(table);
+  const std::int64_t begin = recorder.times().empty() ? 0 : recorder.times().front().begin_ns + offset.ns;
+  const std::vector<std::int64_t> table = world.gather(std::array{offset.ns, offset.error_ns, begin});
   std::int64_t start = table[2], error = 0;
   for (std::size_t r = 0; r < ranks; ++r) start = std::min(start, table[3 * r + 2]), error = std::max(error, table[3 * r + 1]);
 

@@ -2,11 +2,13 @@
 #define BOOST_TEST_MODULE api.gradients
 #include <boost/test/unit_test.hpp>
 
+#include <cmath>
 #include <functional>
 
 #include <fsdp/fsdp.hpp>
 
 #include "gated_convolution.hpp"
+#include "swiglu_layer.hpp"
 
 using namespace fsdp;
 
@@ -17,25 +19,38 @@ void require_right(const char* name, const GradientCheck& check) {
   BOOST_TEST(check.worst > 0, name << ": differences were computed");  // in fp32 they are never the same
 }
 
-/// GatedConvolution, whose backward pass somebody has changed.
+/// GatedConvolution, whose passes somebody has changed.
 class Changed final : public Layer {
  public:
-  explicit Changed(std::function<void(const BackwardPass&)> after) : after_(std::move(after)) {}
+  explicit Changed(std::function<void(const BackwardPass&)> after, std::function<void(const ForwardPass&)> after_forward = {},
+                   bool in_16_bits = false)
+      : after_(std::move(after)), after_forward_(std::move(after_forward)), in_16_bits_(in_16_bits) {}
   std::vector<LayerParameter> parameters() const override { return layer_.parameters(); }
   std::size_t inputs() const override { return layer_.inputs(); }
   std::size_t outputs() const override { return layer_.outputs(); }
   std::size_t saved() const override { return layer_.saved(); }
   std::size_t scratch() const override { return layer_.scratch(); }
-  void forward(const ForwardPass& pass) const override { layer_.forward(pass); }
+  bool works_in(DType type) const override { return in_16_bits_ || type == DType::f32; }
+  void forward(const ForwardPass& pass) const override {
+    layer_.forward(pass);
+    if (after_forward_) after_forward_(pass);
+  }
   void backward(const BackwardPass& pass) const override {
     layer_.backward(pass);
-    after_(pass);
+    if (after_) after_(pass);
   }
 
  private:
   GatedConvolution layer_{6, 3};
   std::function<void(const BackwardPass&)> after_;
+  std::function<void(const ForwardPass&)> after_forward_;
+  bool in_16_bits_;
 };
+
+void require_found(const GradientCheck& check, const std::string& said) {
+  BOOST_TEST(!check.passed);
+  BOOST_TEST(check.where.find(said) != std::string::npos, "'" << check.where << "' does not say '" << said << "'");
+}
 
 }  // namespace
 
@@ -46,7 +61,8 @@ BOOST_AUTO_TEST_CASE(of_all_layers) {
   require_right("layer_norm", check_gradients(*layer_norm(13)));
   require_right("rms_norm", check_gradients(*rms_norm(13)));
   require_right("embedding", check_gradients(*embedding(5, 7)));
-  require_right("a layer of a user's", check_gradients(GatedConvolution(10, 4)));
+  require_right("sigmoid and product", check_gradients(GatedConvolution(10, 4)));
+  require_right("swiglu", check_gradients(SwigluLayer(6, 11)));
   require_right("a layer that is longer than its sequences", check_gradients(GatedConvolution(3, 9), {.B = 3, .T = 2}));
   // An input may lie where relu has no derivative, with another seed.
   require_right("relu", check_gradients(*relu(4), {.B = 1, .T = 3, .step = 1e-3}));
@@ -79,4 +95,57 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_found_and_named) {
   const GradientCheck nan = check_with([](const BackwardPass& pass) { pass.gradient(0).row(0)[0] = std::nanf(""); });
   BOOST_TEST(!nan.passed);
   BOOST_TEST(nan.where.starts_with("layer.gate[0, 0]: backward says nan"), nan.where);
+}
+
+BOOST_AUTO_TEST_CASE(memory_that_is_not_written_is_found) {
+  require_found(check_gradients(Changed({}, [](const ForwardPass& pass) { pass.y.row(1)[2] = std::nanf(""); })),
+                "y[1, 2] is not a number, or was not written");
+  class ForgetsDx final : public Layer {
+   public:
+    std::size_t inputs() const override { return 3; }
+    std::size_t outputs() const override { return 3; }
+    void forward(const ForwardPass& pass) const override { ops::copy(pass, pass.y, pass.x); }
+    void backward(const BackwardPass&) const override {}  // right by chance, where dx lies on dy
+  };
+  require_found(check_gradients(ForgetsDx()), "dx[0, 0] is not a number, or was not written");
+  class ReadsScratch final : public Layer {
+   public:
+    std::size_t inputs() const override { return 3; }
+    std::size_t outputs() const override { return 3; }
+    std::size_t scratch() const override { return 3; }
+    void forward(const ForwardPass& pass) const override { ops::add(pass, pass.y, pass.x, pass.scratch); }
+    void backward(const BackwardPass& pass) const override { ops::copy(pass, pass.dx, pass.dy); }
+  };
+  require_found(check_gradients(ReadsScratch()), "y[0, 0] is not a number");
+}
+
+BOOST_AUTO_TEST_CASE(what_depends_on_more_than_its_inputs_is_found) {
+  int calls = 0;
+  require_found(check_gradients(Changed({}, [&](const ForwardPass& pass) { pass.y.row(0)[1] += static_cast<float>(++calls); })),
+                "y[0, 1]: forward gives ");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_wrong_where_parameters_are_frozen_is_found) {
+  require_found(check_gradients(Changed([](const BackwardPass& pass) {
+                  if (!pass.gradient(1)) pass.dx.row(0)[0] += 1;
+                })),
+                "where layer.filter is frozen, backward says dx[0, 0] is ");
+  require_found(check_gradients(Changed([](const BackwardPass& pass) { pass.gradient(0).row(0)[0] += 0; })),
+                "where layer.gate is frozen: layer 'layer': row 0 in fp32 of a tensor none");
+  require_found(check_gradients(Changed([](const BackwardPass& pass) {
+                  if (!pass.gradient(0) && !pass.gradient(1)) pass.dx.row(2)[0] *= 2;
+                })),
+                "where all parameters are frozen, backward says dx[2, 0] is ");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_wrong_in_16_bits_is_found) {
+  BOOST_TEST(check_gradients(Changed({}, {}, true)).passed);
+  require_found(check_gradients(Changed(
+                    [](const BackwardPass& pass) {
+                      if (pass.type == DType::bf16) pass.dx.set(3, 1, -pass.dx.get(3, 1));
+                    },
+                    {}, true)),
+                "dx[3, 1]: ");
+  require_found(check_gradients(Changed([](const BackwardPass& pass) { pass.dx.row(0); }, {}, true)),
+                "layer 'layer': row 0 in fp32 of a tensor [10, 6] in bf16");
 }

@@ -215,7 +215,22 @@ BOOST_AUTO_TEST_CASE(ranks_are_told_the_same_and_batches_have_what_there_is) {
   BOOST_CHECK_THROW(sharded.step(1e-3, with(13, 1)), CollectiveError);
   BOOST_CHECK_THROW(sharded.step(1e-3, with(-1, 1)), CollectiveError);
   BOOST_CHECK_THROW(sharded.step(1e-3, with(1, 13)), CollectiveError);
+  for (const double wrong : {-1e-3, std::nan(""), HUGE_VAL})
+    BOOST_CHECK_THROW(sharded.step(wrong, with(1, 1)), CollectiveError);
+  const Parameters before = parameters_of(sharded);
   if (job.size() == 1) return;
+  BOOST_CHECK_EXCEPTION(
+      sharded.step(job.rank() == 1 ? 1e-3 : 2e-3, with(1, 1)), CollectiveError, [](const CollectiveError& error) {
+        return std::string(error.what()).starts_with("the learning rate is 0.002 on rank 0, and another one elsewhere");
+      });
+  BOOST_CHECK_THROW(sharded.step(job.rank() == 1 ? 1e-3 : std::nextafter(1e-3, 1.0), with(1, 1)), CollectiveError);
+  BOOST_TEST((parameters_of(sharded) == before));
+  BOOST_TEST(sharded.updates() == 1u);
+  options.beta2 = job.rank() == 1 ? 0.99 : 0.999;
+  BOOST_CHECK_THROW(FullyShardedDataParallel(job, small_model(), options), CollectiveError);
+  options.beta2 = job.rank() == 1 ? 1.5 : 0.999;  // one rank alone is told what cannot be
+  BOOST_CHECK_THROW(FullyShardedDataParallel(job, small_model(), options), CollectiveError);
+  options.beta2 = {};
   options.seed += job.rank() == 1 ? 1 : 0;
   BOOST_CHECK_THROW(FullyShardedDataParallel(job, small_model(), options), CollectiveError);
 }
@@ -257,4 +272,35 @@ BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_changes_nothing) {
   BOOST_CHECK_THROW(sharded.step(1e-3, bad), UserError);
   BOOST_TEST((parameters_of(sharded) == before));
   BOOST_TEST(sharded.updates() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_of_layers_are_told_by_name) {
+  if (world().size() > 1) return;  // else they end the job: see api.jobs
+  class Wrong final : public Layer {
+   public:
+    std::vector<LayerParameter> parameters() const override { return {{"weight", {3, 2}, normal(1)}}; }
+    std::size_t inputs() const override { return 2; }
+    std::size_t outputs() const override { return 2; }
+    void forward(const ForwardPass& pass) const override { ops::linear(pass, pass.x, pass.parameter(0), {}, pass.y); }
+    void backward(const BackwardPass& pass) const override { pass.parameter(1); }
+  };
+  Job job;
+  FullyShardedDataParallel sharded(job, Sequential().add("second", std::make_shared<Wrong>()).loss(mean_squared_error(2)));
+  const auto fill_batch = [](const Batch& batch) { batch.inputs()[0] = batch.targets()[0] = 1; };
+  BOOST_CHECK_EXCEPTION(sharded.step(1e-3, fill_batch), CollectiveError, [](const CollectiveError& error) {
+    return std::string(error.what()) ==
+               "layer 'second': matmul is given a [1, 2] in fp32; b to be transposed [3, 2] in fp32; out [1, 2] in fp32 (it "
+               "takes "
+               "op(a) [m, k] and op(b) [k, n] of one type, and out [m, n] of it or in fp32); correct the layer" &&
+           error.exit_code == 2;
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_job_lives_as_long_as_what_is_made_with_it) {
+  auto job = std::make_unique<Job>();
+  FullyShardedDataParallel sharded(*job, small_model(), options_of("FULL_SHARD"));
+  const int rank = job->rank();
+  job.reset();
+  sharded.step(1e-3, [&](const Batch& batch) { fill(batch, 0, rank); });
+  BOOST_TEST(sharded.updates() == 1u);
 }

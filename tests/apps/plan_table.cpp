@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <sstream>
 
@@ -555,12 +556,76 @@ BOOST_AUTO_TEST_CASE(json_has_the_numbers) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(json_explains_the_chosen_strategy) {
+  for (const bool recompute : {false, true}) {
+    std::vector<const char*> more = {"--explain", "--json", "--vocab-size", "31", "--bf16", "--freeze", "h.1.*"};
+    if (recompute) more.push_back("--checkpoint-activations");
+    const PlanTable table = make_plan_table(parse([&] {
+      more.insert(more.end(), {"--arch", "gpt2", "--decoder-layers", "3", "--decoder-embed-dim", "16",
+                               "--decoder-attention-heads", "2", "--tokens-per-sample", "8", "--ranks-per-node", "3"});
+      return more;
+    }()));
+    const nlohmann::json plan = to_json(table)["plan"];
+    BOOST_TEST(plan["strategy"] == "full");
+    BOOST_TEST(plan["recomputing"] == recompute);
+    BOOST_TEST(plan["shard"] == 3);
+
+    // A unit's tensors and the ranks' slices of them are the same elements.
+    BOOST_TEST(plan["units"].size() == 4u);
+    std::size_t elements = 0, bytes = 0;
+    for (const nlohmann::json& unit : plan["units"]) {
+      std::map<std::string, std::size_t> left;
+      for (const nlohmann::json& tensor : unit["tensors"]) left[tensor["name"]] = tensor["elements"];
+      for (const nlohmann::json& slices : unit["shard_slices"])
+        for (const nlohmann::json& slice : slices)
+          left.at(slice["tensor"]) -= slice["end"].get<std::size_t>() - slice["begin"].get<std::size_t>();
+      for (const auto& [name, count] : left) BOOST_TEST(count == 0u, name);
+      elements += unit["elements"].get<std::size_t>();
+      const std::size_t part = unit["of_a_rank"];
+      const bool trained = unit["name"] != "block 1, frozen";
+      BOOST_TEST(unit["trained"] == trained);
+      BOOST_TEST(unit["padded"] == 3 * part);
+      const std::size_t in_16_bits = (2 * part + 63) / 64 * 64;  // buffers are whole cache lines
+      BOOST_TEST(unit["parameter_bytes"] == in_16_bits);
+      BOOST_TEST(unit["fp32_copy_bytes"] == 4 * part);
+      BOOST_TEST(unit["gradient_bytes"] == (trained ? 4 * part : 0));
+      BOOST_TEST(unit["optimizer_state_bytes"] == (trained ? 8 * part : 0));
+      bytes += in_16_bits + 4 * part;
+    }
+    BOOST_TEST(elements == table.model.parameter_count());
+
+    // Operations account for the same peak as the memory plan.
+    const MemoryAccount& memory = table.chosen().variant(recompute).memory;
+    std::size_t most = 0, held = 0;
+    for (const nlohmann::json& op : plan["operations"]) {
+      most = std::max(most, op["activations"].get<std::size_t>());
+      BOOST_TEST(op.contains("moved_bytes") ==
+                 (op["kind"] == "all-gather" || op["kind"] == "reduce-scatter" || op["kind"] == "all-reduce"));
+      if (op["kind"] == "all-gather")
+        BOOST_TEST(op["moved_bytes"] == 2 * plan["units"][op["unit"].get<std::size_t>()]["of_a_rank"].get<int>());
+      if (op["kind"] == "reduce-scatter")
+        BOOST_TEST(op["moved_bytes"] == 4 * plan["units"][op["unit"].get<std::size_t>()]["of_a_rank"].get<int>());
+    }
+    for (const nlohmann::json& buffer : plan["buffers"])
+      if (buffer["whole_run"]) held += buffer["bytes"].get<std::size_t>();
+    BOOST_TEST(most == memory.of(BufferRole::activations));
+    BOOST_TEST(held + most == memory.plan);
+    BOOST_TEST(bytes == memory.of(BufferRole::parameters));
+    const auto count = [&](const char* kind) {
+      return std::count_if(plan["operations"].begin(), plan["operations"].end(),
+                           [&](const nlohmann::json& op) { return op["kind"] == kind; });
+    };
+    BOOST_TEST(count("recompute") == (recompute ? 2 : 0));
+    BOOST_TEST(count("reduce-scatter") == 3);
+  }
+  BOOST_TEST(!to_json(make_plan_table(small("1", "2"))).contains("plan"));
+}
+
 BOOST_AUTO_TEST_CASE(mistakes) {
   const auto error = [](std::vector<const char*> arguments) {
     return message_of([&] { make_plan_table(parse(std::move(arguments))); });
   };
   CHECK_CONTAINS(error({}), "no model");
-  CHECK_CONTAINS(error({"--arch", "gpt2", "--explain", "--json"}), "leave one out");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--nodes", "2", "--ranks-per-node", "4", "--shard-group-size", "3"}),
                  "groups of 3 do not divide 8 ranks");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--nodes", "1000000", "--ranks-per-node", "1000000"}), "too many");

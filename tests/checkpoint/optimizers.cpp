@@ -82,8 +82,7 @@ Result run_stage(const Choice& choice, const Stage& stage) {
                           .optimizer = choice.options},
                          world);
     Executor& executor = sharded.allocate(*device);
-    std::vector<ShardState> states = {executor.parameters()};
-    for (ShardState& state : executor.optimizer_states()) states.push_back(std::move(state));
+    const std::vector<ShardState> states = executor.states();
     Progress progress;
     if (stage.from.empty()) {
       executor.initialize_parameters(3);

@@ -273,6 +273,15 @@ inline void check_host_values(Group& comm) {
   const int n = comm.size(), r = comm.rank();
   require(comm.sum(std::int64_t{r + 1}) == n * (n + 1) / 2, "a sum of integers");
   require(comm.sum(0.5 * (r + 1)) == 0.25 * n * (n + 1), "a sum of doubles");
+  const std::vector<std::int64_t> pairs = comm.gather(std::array<std::int64_t, 2>{r, -r});
+  const std::vector<double> halves = comm.gather(0.5 * r);
+  const std::vector<std::string> texts = comm.gather(std::string(static_cast<std::size_t>(3 * r), 'x'));  // of 0, 3, 6 bytes
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(n); ++rank) {
+    const auto number = static_cast<std::int64_t>(rank);
+    require(pairs[2 * rank] == number && pairs[2 * rank + 1] == -number, "every rank's numbers");
+    require(halves[rank] == 0.5 * static_cast<double>(rank), "every rank's number");
+    require(texts[rank] == std::string(3 * rank, 'x'), "every rank's text");
+  }
   std::vector<std::int64_t> row = {r, -1};
   comm.sum(row);
   require(row[0] == n * (n - 1) / 2 && row[1] == -n, "a sum of a row");

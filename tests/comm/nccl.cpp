@@ -4,7 +4,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
@@ -15,33 +17,13 @@
 #include "kernels/kernels.hpp"
 #include "kernels/loss_sum.hpp"
 #include "support/gpu.hpp"
+#include "support/on_device.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
 
 namespace {
-
-/// Numbers in memory of a device.
-template <class T>
-class OnDevice {
- public:
-  OnDevice(Device& device, Stream& stream, std::vector<T> values)
-      : values_(std::move(values)), buffer_(device.allocate(values_.size() * sizeof(T))), stream_(stream) {
-    if (!values_.empty()) view().write(0, std::as_bytes(std::span(values_)));
-  }
-  T* data() const { return reinterpret_cast<T*>(buffer_.data()); }
-  const std::vector<T>& fetch() {
-    if (!values_.empty()) view().read(0, std::as_writable_bytes(std::span(values_)));
-    return values_;
-  }
-
- private:
-  MemoryView view() const { return MemoryView(std::span(buffer_.data(), buffer_.bytes()), stream_); }
-  std::vector<T> values_;
-  Buffer buffer_;
-  Stream& stream_;
-};
 
 /// What a rank of a test has.
 struct Rank {
@@ -265,4 +247,20 @@ BOOST_AUTO_TEST_CASE(a_mesh_chooses) {
   };
   BOOST_CHECK_EXCEPTION(describe(Threads::of_gpu, "nccl"), UserError, says("ranks 0 and 1 share a GPU"));
   BOOST_CHECK_EXCEPTION(describe(Threads::one, "nccl"), UserError, says("it moves the memory of GPUs"));
+}
+
+// Rank 0 gives the collective up, and rank 1 does then, as nobody is there any more. Neither is behind the other.
+BOOST_AUTO_TEST_CASE(a_rank_that_comes_too_late_is_not_waited_for) {
+  std::atomic<int> given_up = 0;
+  on_gpus(2, {.timeout_s = 0.3}, [&](Rank& rank) {
+    OnDevice<float> x(rank.device, rank.stream, std::vector<float>(2, 1.0f));
+    if (rank.me() == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+    try {
+      on_stream(rank.stream, [&] { rank.nccl.all_gather(rank.stream, x.data() + rank.me(), x.data(), 1, DType::f32); });
+    } catch (const CollectiveTimeout& timeout) {
+      ++given_up;
+      require(timeout.rank == -1, "nobody is named");
+    }
+  });
+  BOOST_TEST(given_up == 2);
 }

@@ -77,8 +77,7 @@ Outcome run(const Job& job) {
                          {.strategy = job.strategy, .shard_group_size = 2, .batch = {per_rank, T}, .optimizer = job.optimizer},
                          world);
     Executor& executor = sharded.allocate(*device);
-    std::vector<ShardState> states = {executor.parameters()};
-    for (ShardState& state : executor.optimizer_states()) states.push_back(std::move(state));
+    const std::vector<ShardState> states = executor.states();
     Progress progress;
     if (job.from.empty()) {
       executor.initialize_parameters(3);

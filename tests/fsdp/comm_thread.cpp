@@ -15,6 +15,7 @@
 
 #include "base/error.hpp"
 #include "comm/threads/threads.hpp"
+#include "device/cpu/queue_stream.hpp"
 #include "device/memory_view.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
@@ -241,30 +242,59 @@ BOOST_AUTO_TEST_CASE(sections_come_in_their_order) {
     });
 }
 
+// Also where the host looks at an update before it is over: at its sums, for a spike, or behind each operation.
 BOOST_AUTO_TEST_CASE(an_error_on_either_thread_ends_all_ranks) {
-  for (const StreamId where : {StreamId::compute, StreamId::gather, StreamId::reduce})
-    for (const MakeDevice& make_device : {MakeDevice(with_comm_thread), MakeDevice(with_three_threads)}) {
-      const int failing = where == StreamId::gather ? 0 : 2;
-      std::atomic<int> ended = 0;
-      const auto job = [&] {
-        run_ranks(3, [&](Communicator& world) {
-          kernels::set_threads(1);
-          const auto device = make_device(world.rank());
-          ShardedModel sharded(small_model(), options_of("full", 2), world);
-          int left = 20;  // of one thread: the one that fails
-          const Hook fail = [&](const Operation& op) {
-            if (world.rank() == failing && op.stream == where && left-- == 0) throw RunError("the disk is full");
-          };
-          Executor& executor = sharded.allocate(*device, {fail});
-          try {
-            train(executor, 2, 3);
-          } catch (...) {
-            ++ended;
-            throw;
-          }
-        });
-      };
-      BOOST_CHECK_EXCEPTION(job(), RunError, [](const RunError& e) { return e.what() == std::string("the disk is full"); });
-      BOOST_TEST(ended == 3);
-    }
+  enum class Looks { never, at_the_sums, at_each_operation };
+  for (const Looks looks : {Looks::never, Looks::at_the_sums, Looks::at_each_operation})
+    for (const StreamId where : {StreamId::compute, StreamId::gather, StreamId::reduce})
+      for (const MakeDevice& make_device : {MakeDevice(with_comm_thread), MakeDevice(with_three_threads)}) {
+        const int failing = where == StreamId::gather ? 0 : 2;
+        std::atomic<int> ended = 0;
+        const auto job = [&] {
+          run_ranks(3, [&](Communicator& world) {
+            kernels::set_threads(1);
+            const auto device = make_device(world.rank());
+            ShardedModel sharded(small_model(), options_of("full", 2), world);
+            int left = 20;  // of one thread: the one that fails
+            const Hook fail = [&](const Operation& op) {
+              if (world.rank() == failing && op.stream == where && left-- == 0) throw RunError("the disk is full");
+            };
+            Executor& executor = sharded.allocate(*device, {fail});
+            UpdateScalars scalars = {.learning_rate = 1e-2, .tokens = B * T * 6.0};
+            if (looks == Looks::at_the_sums) scalars.most_loss = 1e9;
+            try {
+              executor.initialize_parameters(3);
+              executor.publish_parameters();
+              for (; scalars.update <= 3; ++scalars.update)
+                if (looks == Looks::at_each_operation)
+                  executor.find_non_finite(read_tokens, scalars);
+                else
+                  executor.run_update(read_tokens, scalars);
+            } catch (...) {
+              ++ended;
+              throw;
+            }
+          });
+        };
+        BOOST_CHECK_EXCEPTION(job(), RunError, [](const RunError& e) { return e.what() == std::string("the disk is full"); });
+        BOOST_TEST(ended == 3);
+      }
+}
+
+// A stream that is given more than it keeps lets its giver wait.
+BOOST_AUTO_TEST_CASE(a_long_queue_is_done_in_its_order) {
+  const auto device = with_three_threads(0);
+  const auto stream = device->make_stream();
+  std::vector<std::size_t> done;
+  constexpr std::size_t entries = 3 * QueueStream::capacity;
+  done.reserve(entries);
+  for (std::size_t i = 0; i < entries; ++i)
+    stream->submit({[](void* context, std::size_t index) {
+                      if (index == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                      static_cast<std::vector<std::size_t>*>(context)->push_back(index);
+                    },
+                    &done, i});
+  stream->synchronize();
+  BOOST_TEST_REQUIRE(done.size() == entries);
+  for (std::size_t i = 0; i < entries; ++i) BOOST_TEST_REQUIRE(done[i] == i);
 }

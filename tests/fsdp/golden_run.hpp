@@ -70,7 +70,8 @@ inline History train_golden(const std::string& name, const Case& c) {
   const json run = c.run.is_null() ? read_json(folder / "run.json") : c.run;
   const auto initial = read_tensors(folder / "model.safetensors");
   const auto tokens = read_tokens(folder / "train.bin");
-  const std::size_t T = run["tokens_per_sample"], G = run["global_batch"], updates = run["updates"],
+  const std::size_t T = run["tokens_per_sample"], G = run["global_batch"],
+                    updates = under_thread_sanitizer ? 1 : run["updates"].get<std::size_t>(),
                     N = static_cast<std::size_t>(c.ranks);
   const std::size_t B = G / N / c.micro_batches;
   BOOST_TEST_REQUIRE(B * N * c.micro_batches == G);
@@ -163,7 +164,7 @@ inline void compare_with_pytorch(const std::string& name, const History& mine) {
   BOOST_TEST(loss < 5e-6);
   BOOST_TEST(norm < 1e-5);
   BOOST_TEST(gradient < 0.05);
-  BOOST_TEST(weight < 1e-3);
+  BOOST_TEST((weight < 1e-3 || mine.losses.size() < run["updates"]));
 }
 
 inline const std::string strategies[] = {"full", "grad-op", "optim", "none", "hybrid", "hybrid-grad-op"};

@@ -1,4 +1,5 @@
-// Where an update that was not finite went wrong: the GPU, whose streams go on by themselves, says what the CPU says.
+// Updates that are not made: where one that was not finite went wrong, and which are spikes. The GPU, whose streams go on by
+// themselves, says what the CPU says.
 #define BOOST_TEST_MODULE fsdp.non_finite_on_gpu
 #include <limits>
 
@@ -15,6 +16,64 @@ using namespace fsdp::test;
 
 namespace {
 
+TransformerConfig small_model() {
+  TransformerConfig config;
+  config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
+  config.head_size = 4, config.ffn_width = 16;
+  return config;
+}
+
+/// What the ranks of a run with --skip-spikes do in 6 updates. From the third on there are limits; that and the fifth read
+/// other data.
+struct Updates {
+  std::vector<double> losses, norms;                 // of rank 0
+  std::vector<std::vector<bool>> spikes, unchanged;  // by rank and update: whether it is one, and whether nothing has changed
+};
+
+Updates with_limits(Threads threads, double most_loss, double most_norm, bool offloads) {
+  Updates all;
+  all.spikes.resize(2), all.unchanged.resize(2);
+  run_ranks(2, [&](Communicator& world) {
+    kernels::set_threads(1);
+    const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
+    ShardedModel sharded(
+        small_model(),
+        {.batch = {2, 8}, .plan = {.micro_batches = 2, .offload_optimizer = offloads, .offload_parameters = offloads}}, world,
+        device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());
+    Executor& executor = sharded.allocate(*device, {}, {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
+    executor.initialize_parameters(1);
+    executor.publish_parameters();
+    const auto state = [&] {
+      std::vector<std::vector<float>> units;
+      const ShardState parameters = executor.parameters();
+      for (std::size_t u = 0; u < parameters.units.size(); ++u) units.push_back(parameters.values(u));
+      for (const ShardState& moments : executor.optimizer_states())
+        for (std::size_t u = 0; u < moments.units.size(); ++u) units.push_back(moments.values(u));
+      return units;
+    };
+    const auto me = static_cast<std::size_t>(world.rank());
+    for (std::uint64_t u = 1; u <= 6; ++u) {
+      const bool odd = u == 3 || u == 5;
+      const BatchReader read = [&](std::size_t micro_batch, std::int32_t* inputs, std::int32_t* targets) {
+        for (std::int32_t i = 0; i < 16; ++i) {
+          inputs[i] = (static_cast<std::int32_t>(micro_batch) * 5 + i * 7 + world.rank()) % 24;
+          targets[i] = odd ? (inputs[i] * inputs[i] + 5) % 24 : (inputs[i] + 1) % 24;
+        }
+      };
+      const auto before = state();
+      UpdateScalars scalars = {.update = u, .learning_rate = 0.02, .clip_norm = 1, .tokens = 64};
+      if (u > 2) scalars.most_loss = most_loss, scalars.most_norm = most_norm;
+      const UpdateResult result = executor.run_update(read, scalars);
+      all.spikes[me].push_back(result.is_spike);
+      all.unchanged[me].push_back(state() == before);
+      if (me > 0) continue;
+      all.losses.push_back(result.loss);
+      all.norms.push_back(result.gradient_norm);
+    }
+  });
+  return all;
+}
+
 /// By rank: the operation and the parameter that find_non_finite() names, or "nothing". The first element of parameter
 /// `infinite` is so, if there is one of this number.
 std::vector<std::string> found(Threads threads, std::size_t infinite, double loss_scale, bool offloads = false) {
@@ -22,10 +81,7 @@ std::vector<std::string> found(Threads threads, std::size_t infinite, double los
   run_ranks(2, [&](Communicator& world) {
     kernels::set_threads(1);
     const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
-    TransformerConfig config;
-    config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
-    config.head_size = 4, config.ffn_width = 16;
-    ShardedModel sharded(config, {.batch = {2, 8}, .plan = {.micro_batches = 2, .offload_parameters = offloads}}, world,
+    ShardedModel sharded(small_model(), {.batch = {2, 8}, .plan = {.micro_batches = 2, .offload_parameters = offloads}}, world,
                          device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());
     Executor& executor = sharded.allocate(*device);
     executor.initialize_parameters(1);
@@ -70,4 +126,26 @@ BOOST_AUTO_TEST_CASE(a_gpu_names_what_a_cpu_names) {
   check(none, 1, "nothing");
   for (const std::size_t parameter : {2, 9, 20}) check(parameter, 1, "forward");
   check(none, 2e40, "reduce-scatter");  // the loss's gradient is finite, and what follows from it is not
+}
+
+// The host looks at the sums of an update that may be a spike; on the device they say then that nothing is to change.
+BOOST_AUTO_TEST_CASE(a_gpu_leaves_out_the_spikes_that_a_cpu_leaves_out) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const Updates all = with_limits(Threads::one, infinity, infinity, false);
+  const auto between = [](const std::vector<double>& values) { return (values[1] + values[2]) / 2; };
+  for (const auto& [most_loss, most_norm] : {std::pair(between(all.losses), infinity), std::pair(1e9, between(all.norms))}) {
+    const Updates cpu = with_limits(Threads::one, most_loss, most_norm, false);
+    BOOST_TEST_REQUIRE(cpu.spikes[0][2], "limits of " << most_loss << " and " << most_norm << " find a spike");
+    BOOST_TEST(!cpu.spikes[0][3]);
+    BOOST_CHECK(cpu.unchanged == cpu.spikes);
+    for (const bool offloads : {false, true}) {
+      const Updates gpu = with_limits(offloads ? Threads::of_own_gpu : Threads::of_gpu, most_loss, most_norm, offloads);
+      BOOST_CHECK(gpu.spikes == cpu.spikes);
+      BOOST_CHECK(gpu.unchanged == cpu.spikes);
+      for (std::size_t u = 0; u < cpu.losses.size(); ++u) {
+        BOOST_TEST(std::abs(gpu.losses[u] - cpu.losses[u]) < 1e-4);
+        BOOST_TEST(std::abs(gpu.norms[u] - cpu.norms[u]) < 1e-4 * (1 + cpu.norms[u]));
+      }
+    }
+  }
 }

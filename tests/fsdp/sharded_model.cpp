@@ -2,6 +2,9 @@
 #define BOOST_TEST_MODULE fsdp.sharded_model
 #include <boost/test/unit_test.hpp>
 
+#include <array>
+
+#include "comm/agree.hpp"
 #include "comm/threads/threads.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
@@ -41,5 +44,26 @@ BOOST_AUTO_TEST_CASE(more_threads_than_scratch_are_refused_early) {
     CHECK_CONTAINS(complaint(rank, 1, 2), "the model is to run with 2 threads and was made for 1 (each thread has scratch");
     BOOST_TEST(complaint(rank, 1, 1) == "");
     BOOST_TEST(complaint(rank, 3, 2) == "");
+  }
+}
+
+// A rank that was told something else is found by all, who leave by the same error.
+BOOST_AUTO_TEST_CASE(different_plans_are_refused_by_all_ranks) {
+  std::array<std::string, 3> said;
+  std::array<int, 3> speakers = {-1, -1, -1};
+  run_ranks(3, [&](Communicator& world) {
+    kernels::set_threads(1);
+    const auto me = static_cast<std::size_t>(world.rank());
+    try {
+      ShardedModel sharded(arch_config("gpt2"), {.batch = {1, 8}, .plan = {.micro_batches = me == 1 ? 2u : 1u}}, world);
+    } catch (const CollectiveError& error) {
+      said[me] = error.what(), speakers[me] = error.speaker;
+    }
+    world.barrier();
+  });
+  CHECK_CONTAINS(said[0], "the plan of this rank is not that of rank 0");
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    BOOST_TEST(said[rank] == said[0]);
+    BOOST_TEST(speakers[rank] == 1);
   }
 }

@@ -15,7 +15,7 @@ using namespace fsdp::test;
 
 namespace {
 
-const char* const kFamilies[] = {"mistral", "qwen2", "qwen3", "opt"};
+const char* const kFamilies[] = {"mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"};
 
 Outcome tool(const fs::path& folder, const std::string& words) { return run(folder, split(FSDP_BIN "/" + words)); }
 

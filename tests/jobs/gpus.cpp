@@ -80,6 +80,11 @@ BOOST_AUTO_TEST_CASE(what_nccl_cannot_connect_is_refused_by_name) {
   const Outcome mixed = train(folder, 2, 2, "mixed", "--max-update 1 --comm nccl", {}, "FSDP_CUDA_DOUBLE_NCCL_VERSION=22703");
   BOOST_TEST(mixed.code == 2);
   BOOST_TEST(mixed.times_said("rank 0 has NCCL 2.28.9 and rank 1 has 2.27.3, which cannot be mixed") == 1u, mixed.output);
+  const Outcome some = train(folder, 2, 2, "some", "--max-update 1 --device auto", {}, "FSDP_CUDA_DOUBLE_DEVICES=0");
+  BOOST_TEST(some.code == 2);
+  BOOST_TEST(
+      some.times_said("1 of 2 ranks have a GPU, and the others none (all must compute on the same kind of device)") == 1u,
+      some.output);
   const Outcome on_cpu = train(folder, 2, 2, "cpu", "--max-update 1 --comm nccl --device cpu");
   BOOST_TEST(on_cpu.code == 2);
   BOOST_TEST(on_cpu.times_said("they compute on CPUs, and it moves the memory of GPUs") == 1u, on_cpu.output);

@@ -98,24 +98,6 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs) {
   expect_said("--no-save --save-interval-updates 1", "--no-save contradicts what is said of saves");
 }
 
-/// fairseq's command, with sizes of a small model.
-BOOST_AUTO_TEST_CASE(a_command_of_fairseq_runs) {
-  const auto folder = fresh_folder();
-  const std::vector<std::string> command = split(
-      "--ddp-backend fully_sharded --fp16 --fp16-init-scale 4 --cpu-offload --checkpoint-activations --task language_modeling "
-      "--tokens-per-sample 16 --batch-size 2 --arch transformer_lm_gpt3_13 --decoder-layers 2 --decoder-embed-dim 24 "
-      "--decoder-attention-heads 3 --vocab-size 211 --optimizer cpu_adam --adam-betas (0.9,0.98) --lr 0.0001 --lr-scheduler "
-      "polynomial_decay --warmup-updates 5 --total-num-update 10 --max-update 10 --no-save --log-format json --log-interval 1");
-  const Outcome outcome = run(folder, mpirun(2, "fsdp-train", plus({tokens}, command)));
-  BOOST_TEST_CONTEXT(outcome.output) {
-    BOOST_TEST(outcome.code == 0);
-    BOOST_TEST(outcome.times_said("\"type\":\"train\"") == 10u);
-    BOOST_TEST(outcome.says("done; nothing is saved (--no-save)"));
-  }
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
-    BOOST_TEST(!entry.path().filename().string().starts_with("step-"), entry.path());
-}
-
 BOOST_AUTO_TEST_CASE(data_that_is_not) {
   const auto folder = fresh_folder();
   std::ofstream(folder / "empty.bin") << "";

@@ -96,7 +96,7 @@ void write_family(const fs::path& folder, const std::string& family) {
 
 BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
   const auto folder = fresh_folder();
-  for (const char* family : {"mistral", "qwen2", "qwen3", "opt"}) write_family(folder, family);
+  for (const char* family : {"mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"}) write_family(folder, family);
   for (const std::string name : {"llama-gqa", "llama3-tied"}) {
     train(folder, 2, name, "--model " + golden_folder(name).string() + " --lr 1e-2 --max-update 3 --save-dir saves-" + name);
     consolidate(folder, "saves-" + name + " " + name + " --format safetensors");
@@ -125,9 +125,26 @@ BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
       run(folder, {python(), script, FSDP_TEST_DATA "/../../docs/checkpoint-format.md", golden_folder("gpt2-tied").string()});
   BOOST_TEST(read.code == 0, read.output);
   for (const char* text : {"model: (23, 211) logits", "llama3-tied-cut: (23, 223) logits", "update 104: loss", "mistral: (",
-                           "qwen2: (", "qwen3: (", "opt: (", "spoken: "})
+                           "qwen2: (", "qwen3: (", "opt: (", "biogpt: (", "xglm: (", "spoken: "})
     BOOST_TEST(read.says(text), read.output);
   BOOST_TEST_MESSAGE(read.output);
+}
+
+// The folders of tests/data/fairseq, which other tests read, are what the tool makes of fairseq's format.
+BOOST_AUTO_TEST_CASE(checkpoints_of_fairseq_are_converted) {
+  const auto folder = fresh_folder();
+  const fs::path data = fs::path(FSDP_TEST_DATA) / "fairseq", tool = fs::path(FSDP_TEST_DATA) / "../../tools/fairseq-to-hf";
+  must(folder, {python(), (data / "make.py").string(), "."});
+  for (const std::string name : {"learned", "sinusoidal"}) {
+    must(folder, {python(), tool.string(), name + ".pt", name});
+    for (const char* file : {"config.json", "model.safetensors"})
+      BOOST_TEST((read_file(folder / name / file) == read_file(data / name / file)), name << "/" << file);
+  }
+  const Outcome refused = run(folder, {python(), tool.string(), "refused.pt", "refused"});
+  BOOST_TEST(refused.code == 1);
+  BOOST_TEST(refused.says("the model is none that fsdp has (it has no norm behind the last block); see docs/from-fairseq.md"),
+             refused.output);
+  BOOST_TEST(!fs::exists(folder / "refused"));
 }
 
 BOOST_AUTO_TEST_CASE(answers_are_those_of_others) {

@@ -60,17 +60,17 @@ BOOST_AUTO_TEST_CASE(a_job_is_traced) {
       BOOST_TEST(updates.contains(3));
       BOOST_TEST(updates == counts.at({0, track.second}));  // every rank does the same
     }
-    const std::string draw = std::string(FSDP_TEST_DATA) + "/../../tools/trace-svg";
-    const Outcome drawn = run(folder, {draw, "trace.json", "--update", "3", "--ranks", "9"});
+    const std::string draw = std::string(FSDP_TEST_DATA) + "/../../tools/draw";
+    const Outcome drawn = run(folder, {draw, "timeline", "trace.json", "--update", "3", "--ranks", "9"});
     BOOST_TEST_CONTEXT(drawn.output) {
       BOOST_TEST(drawn.code == 0);
       BOOST_TEST(drawn.output.starts_with("<svg"));
       BOOST_TEST(drawn.output.ends_with("</svg>\n"));
       BOOST_TEST(drawn.says("update 3, "));
-      BOOST_TEST(drawn.times_said(" gather</text>") == static_cast<std::size_t>(np));
+      BOOST_TEST(drawn.times_said(">gather</text>") == static_cast<std::size_t>(np));
       BOOST_TEST(drawn.says("<title>backward block 1, "));
     }
-    BOOST_TEST(run(folder, {draw, "trace.json", "--update", "4"}).code == 2);
+    BOOST_TEST(run(folder, {draw, "timeline", "trace.json", "--update", "4"}).code == 2);
     BOOST_TEST(counts.at({0, 2}).at(2) == 2 * (1 + 2 + 1));  // gathers: the root, both blocks, and one of them again
     BOOST_TEST(counts.at({0, 3}).at(2) ==
                2 * 3 + 3 + 3);  // reductions of three units, their squares; two sums over the ranks, the norm

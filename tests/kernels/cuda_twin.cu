@@ -109,6 +109,8 @@ int main() {
           [](F x, I t) { return k::EmbeddingForward<float>{x, t, x + n, x + n + 11 * C, 5, C}; });
   compare("embedding at positions", n + 16 * C, 30, 0,
           [](F x, I t) { return k::EmbeddingForward<float>{x, t, x + n, x + n + 4 * C, 5, C, t + 3}; });
+  compare("scaled embedding with sinusoids", n + 16 * C, 30, 0,
+          [](F x, I t) { return k::EmbeddingForward<float>{x, t, x + n, nullptr, 5, C, nullptr, 1.7f, x + n + 11 * C}; });
   compare("embedding backward", 11 * C + n, 3, 0, [](F x, I t) { return k::EmbeddingBackward<float>{x, x + 11 * C, t, R, C}; });
   compare("embedding backward by token", 11 * C + n, R, 0, [](F x, I t) {
     return k::EmbeddingBackwardByToken<float>{x, x + 11 * C, t, R, C};
@@ -136,6 +138,14 @@ int main() {
   compare("relu backward", 3 * n, blocks, 0, [](F x, I) {
     return k::ActivationBackward<k::ReluActivation, float>{x, x + n, x + 2 * n, n};
   });
+  compare("sigmoid", 2 * n + C, R, rounding,
+          [](F x, I) { return k::BiasActivation<k::SigmoidActivation, float>{x, x + n, x + 2 * n, C}; });
+  compare("sigmoid backward", 3 * n, blocks, rounding, [](F x, I) {
+    return k::ActivationBackward<k::SigmoidActivation, float>{x, x + n, x + 2 * n, n};
+  });
+  for (const bool adds : {false, true})
+    compare(adds ? "multiply and add" : "multiply", 3 * n, blocks, rounding,
+            [=](F x, I) { return k::Multiply<float>{x, x + n, x + 2 * n, n, adds}; });
   compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward<float>{x, x + n, x + 2 * n, n}; });
   compare("swiglu backward", 5 * n, blocks, rounding,
           [](F x, I) { return k::SwigluBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });
@@ -309,6 +319,7 @@ int main() {
 
   const std::size_t counters = (6 + n + 3) / 4 - 6 / 4;
   compare("normal numbers", n, (counters + 255) / 256, 0, [](F x, I) { return k::NormalFill{x, n, 6, 3, 4, 0.5f, 0.02f}; });
+  compare("uniform numbers", n, (counters + 255) / 256, 0, [](F x, I) { return k::UniformFill{x, n, 6, 3, 4, 0, 0.02f}; });
 
   // Exact sums: all integers must agree.
   std::vector<float> x = numbers(n);

@@ -34,5 +34,21 @@ BOOST_AUTO_TEST_CASE(forward_and_backward) {
     kernels::position_backward(stream, got_positions.data(), dx.data(), B, T, C, P, Write::add);
     BOOST_TEST(relative_error(got, added(widen(d_table), d_table)) < 5e-7);
     BOOST_TEST(relative_error(got_positions, added(widen(d_positions), d_positions)) < 1e-7);
+
+    // Scaled, and with a table of fp32 numbers.
+    const float scale = 1.7f;
+    Floats scaled(R * C), alone(R * C), d_scaled(V * C), got_scaled(V * C, 99.0f);
+    kernels::embedding_forward(stream, scaled.data(), tokens.data(), table.data(), nullptr, B, T, C, nullptr, scale,
+                               positions.data());
+    kernels::embedding_forward(stream, alone.data(), tokens.data(), table.data(), nullptr, B, T, C, nullptr, scale);
+    for (std::size_t r = 0; r < R; ++r)
+      for (std::size_t c = 0; c < C; ++c) {
+        const std::size_t token = static_cast<std::size_t>(tokens[r]);
+        BOOST_REQUIRE_EQUAL(alone[r * C + c], scale * table[token * C + c]);
+        BOOST_REQUIRE_EQUAL(scaled[r * C + c], scale * table[token * C + c] + positions[r % T * C + c]);
+        d_scaled[token * C + c] += scale * dx[r * C + c];
+      }
+    kernels::embedding_backward(stream, got_scaled.data(), dx.data(), tokens.data(), R, C, V, Write::overwrite, scale);
+    BOOST_TEST((got_scaled == d_scaled));
   }
 }

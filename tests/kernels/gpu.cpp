@@ -5,6 +5,7 @@
 #include <boost/mpl/list.hpp>
 
 #include "base/format.hpp"
+#include "base/timer.hpp"
 #include "device/memory_view.hpp"
 #include "support.hpp"
 #include "support/threaded_device.hpp"
@@ -196,6 +197,13 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(pointwise, E, Types) {
       kernels::bias_relu_forward<E>(s, x, x + R * F, x + 4 * R * F, R, F);
       kernels::relu_backward(s, x + 2 * R * F, x + 3 * R * F, x + R * F, R * F);
     });
+    compare<E>("sigmoid, multiply", 8 * R * F + F, 0, 2, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
+      const std::size_t n = R * F;
+      kernels::bias_sigmoid_forward<E>(s, x, x + n, x + 8 * n, R, F);
+      kernels::sigmoid_backward(s, x + 2 * n, x + 3 * n, x + n, n);
+      kernels::multiply(s, x + 4 * n, x + 5 * n, x + 6 * n, n, Write::overwrite);
+      kernels::multiply(s, x + 7 * n, x + 5 * n, x + 6 * n, n, Write::add);
+    });
     compare<E>("swiglu", 6 * R * F, 0, 2, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
       const std::size_t n = R * F;
       kernels::swiglu_forward(s, x, x + n, x + 2 * n, n);
@@ -252,6 +260,46 @@ BOOST_AUTO_TEST_CASE(initial_numbers_have_the_same_bits) {
       kernels::fill_constant(s, x + R * C - 1, 1, 3);
     });
   });
+}
+
+// Also of pinned memory, from which and to which streams copy while the host goes on.
+BOOST_AUTO_TEST_CASE(a_view_has_copied_when_it_returns) {
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  Device& device = *gpu().device;
+  const std::shared_ptr<Stream> stream = device.make_stream();
+  const Buffer from = device.allocate(bytes), to = device.allocate(bytes), there = device.allocate(bytes),
+               here = device.allocate_staging(bytes);
+  const auto keep_busy = [&] {
+    for (int i = 0; i < 30; ++i) stream->copy(to.data(), from.data(), bytes);
+  };
+  const MemoryView view(std::span(there.data(), bytes), *stream);
+  std::memset(here.data(), 1, bytes);
+  keep_busy();
+  view.write(0, std::span(here.data(), bytes));
+  std::memset(here.data(), 2, bytes);
+  keep_busy();
+  view.read(0, std::span(here.data(), bytes));
+  BOOST_TEST((here.data()[0] == std::byte{1} && here.data()[bytes - 1] == std::byte{1}));
+}
+
+// Of what lies between two marks.
+BOOST_AUTO_TEST_CASE(work_is_timed) {
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  Device& device = *gpu().device;
+  const std::shared_ptr<Stream> stream = device.make_stream();
+  const Buffer from = device.allocate(bytes), to = device.allocate(bytes);
+  const std::int64_t before_ns = now_ns();
+  stream->begin_marks(true);
+  std::int64_t begin = 0, end = 0;
+  on_stream(*stream, [&] {
+    begin = stream->mark();
+    for (int i = 0; i < 20; ++i) stream->copy(to.data(), from.data(), bytes);
+    end = stream->mark();
+  });
+  BOOST_TEST(stream->marks_later());
+  BOOST_TEST(stream->time_of(begin) >= before_ns);
+  BOOST_TEST(stream->time_of(end) > stream->time_of(begin));
+  stream->begin_marks(false);
 }
 
 BOOST_AUTO_TEST_CASE(a_stream_that_goes_has_done_its_work) {

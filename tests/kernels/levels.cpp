@@ -102,6 +102,14 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
     out.resize(R * C);
     return k::ActivationBackward<k::GeluActivation<k::Gelu::erf>, float>{out.data(), b.data(), a.data(), R * C};
   });
+  compare("sigmoid backward", 1, tolerance, [](Floats& out) {
+    out.resize(R * C);
+    return k::ActivationBackward<k::SigmoidActivation, float>{out.data(), b.data(), a.data(), R * C};
+  });
+  compare("multiply", 1, tolerance, [](Floats& out) {
+    out = b;
+    return k::Multiply{out.data(), b.data(), a.data(), R * C, true};
+  });
   compare("swiglu", 1, tolerance, [](Floats& out) {
     out.resize(2 * R * C);
     return k::SwigluBackward{out.data(), out.data() + R * C, b.data(), a.data(), b.data(), R * C};
@@ -151,6 +159,10 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
   compare("normal numbers", 2, 0, [](Floats& out) {
     out.resize(1999);
     return k::NormalFill{out.data(), 1999, 5, 1, 2, 0.0f, 0.02f};
+  });
+  compare("uniform numbers", 2, 0, [](Floats& out) {
+    out.resize(1999);
+    return k::UniformFill{out.data(), 1999, 5, 1, 2, 0.0f, 0.02f};
   });
   const k::DropoutMask mask = k::dropout_mask(0.2f, 1, 2, 3, 4, 4);
   compare("dropout", R, 0, [&](Floats& out) {

@@ -74,6 +74,24 @@ BOOST_AUTO_TEST_CASE(normal_numbers_are_box_and_muller_on_philox) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(uniform_numbers_are_words_of_philox) {
+  CpuStream stream;
+  const std::size_t n = 4001, begin = (std::size_t{1} << 34) + 3;
+  Floats z(n), part(7);
+  kernels::fill_uniform(stream, z.data(), n, begin, 11, 5, 0.5f);
+  double mean = 0, square = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint64_t counter = (begin + i) / 4;
+    const auto words = philox({static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0}, {11, 5});
+    BOOST_REQUIRE_EQUAL(z[i], 0.5f * (static_cast<float>(static_cast<std::int32_t>(words[(begin + i) % 4])) * 0x1p-31f));
+    mean += z[i] / n, square += z[i] * z[i] / n;
+  }
+  BOOST_TEST(std::abs(mean) < 5 * 0.5 / std::sqrt(3.0 * n));
+  BOOST_TEST(square == 0.25 / 3, boost::test_tools::tolerance(0.08));  // five deviations, sqrt(4 / 5 n)
+  kernels::fill_uniform(stream, part.data(), part.size(), begin + 1021, 11, 5, 0.5f);
+  for (std::size_t i = 0; i < part.size(); ++i) BOOST_TEST(part[i] == z[1021 + i]);
+}
+
 BOOST_AUTO_TEST_CASE(moments) {
   CpuStream stream;
   const std::size_t n = 1 << 20;

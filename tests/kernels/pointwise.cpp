@@ -89,6 +89,30 @@ BOOST_AUTO_TEST_CASE(relu_forward_and_backward) {
   BOOST_TEST((again == pre && out2 == out));
 }
 
+BOOST_AUTO_TEST_CASE(sigmoid_and_products) {
+  CpuStream stream;
+  const std::size_t R = 61, F = 211, n = R * F;
+  Floats pre = wide_floats(n, 1), out(n);
+  const Floats bias = random_floats(F, 2), d_out = random_floats(n, 3), before = pre;
+  kernels::bias_sigmoid_forward(stream, out.data(), pre.data(), bias.data(), R, F);
+  Floats d_pre = d_out;
+  kernels::sigmoid_backward(stream, d_pre.data(), d_pre.data(), pre.data(), n);
+  for (std::size_t i = 0; i < n; ++i) {
+    BOOST_REQUIRE_EQUAL(pre[i], before[i] + bias[i % F]);
+    const double s = 1 / (1 + std::exp(-static_cast<double>(pre[i])));
+    BOOST_REQUIRE_SMALL(out[i] - s, 1e-6);
+    BOOST_REQUIRE_SMALL(d_pre[i] - d_out[i] * s * (1 - s), 1e-6);
+  }
+  Floats sum = out, in_place = out;
+  kernels::multiply(stream, sum.data(), pre.data(), d_out.data(), n, kernels::Write::add);
+  kernels::multiply(stream, in_place.data(), in_place.data(), d_out.data(), n, kernels::Write::overwrite);
+  for (std::size_t i = 0; i < n; ++i) {
+    BOOST_REQUIRE_EQUAL(in_place[i], out[i] * d_out[i]);
+    BOOST_REQUIRE_SMALL(sum[i] - (out[i] + static_cast<double>(pre[i]) * d_out[i]),
+                        1e-6 * (1 + std::abs(static_cast<double>(pre[i]))));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(swiglu_forward_and_backward) {
   CpuStream stream;
   const std::size_t n = 9001;

@@ -13,7 +13,7 @@ using nlohmann::json;
 
 namespace {
 
-const char* const kFamilies[] = {"mistral", "qwen2", "qwen3", "opt"};
+const char* const kFamilies[] = {"mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"};
 
 auto names(const std::string& word) {
   return [word](const UserError& error) { return std::string(error.what()).find(word) != std::string::npos; };
@@ -52,10 +52,12 @@ BOOST_AUTO_TEST_CASE(configurations_survive_being_written) {
 BOOST_DATA_TEST_CASE(missing_keys_take_the_defaults, boost::unit_test::data::make(kFamilies), family) {
   const TransformerConfig config = config_from_json({{"model_type", family}});
   BOOST_TEST(config.family == family);
-  BOOST_TEST(config.head_size == (config.family == "opt" ? 64u : 128u));
-  BOOST_TEST(config.kv_heads == (config.family == "opt" ? 12u : config.family == "mistral" ? 8u : 32u));
-  BOOST_TEST(config.qkv_bias == (config.family == "qwen2" || config.family == "opt"));
+  const bool of_fairseq = config.family == "biogpt" || config.family == "xglm";
+  BOOST_TEST(config.head_size == (config.family == "opt" || of_fairseq ? 64u : 128u));
+  BOOST_TEST(config.kv_heads == (config.family == "opt" ? 12u : config.family == "mistral" ? 8u : of_fairseq ? 16u : 32u));
+  BOOST_TEST(config.qkv_bias == (config.family == "qwen2" || config.family == "opt" || of_fairseq));
   BOOST_TEST(config.qk_norm == (config.family == "qwen3"));
+  BOOST_TEST(config.scaled_embedding == of_fairseq);
 }
 
 BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {
@@ -72,6 +74,12 @@ BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {
   refused("opt", "layer_norm_elementwise_affine", false);
   refused("opt", "word_embed_proj_dim", 512);
   refused("opt", "activation_function", "tanh");
+  refused("biogpt", "hidden_act", "tanh");
+  refused("biogpt", "sliding_window", 128);
+  refused("xglm", "activation_function", "silu");
+  refused("xglm", "add_cross_attention", true);
+  BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", "xglm"}, {"d_model", 2}, {"attention_heads", 1}}), UserError,
+                        names("two frequencies"));
   for (const char* family : {"mistral", "qwen2", "qwen3"}) {
     refused(family, "hidden_act", "gelu");
     refused(family, "quantization_config", {{"bits", 4}});
@@ -81,7 +89,7 @@ BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {
   for (const char* key : {"sliding_window", "use_sliding_window"})
     BOOST_CHECK_NO_THROW(config_from_json(with({{"model_type", "qwen2"}}, key, key[0] == 'u' ? json(false) : json(131072))));
   // The families that are not there, and those that are.
-  for (const char* word : {"gpt_neox", "gpt2", "llama", "mistral", "qwen2", "qwen3", "opt"})
+  for (const char* word : {"gpt_neox", "gpt2", "llama", "mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"})
     BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", "gpt_neox"}}), UserError, names(word));
 }
 

@@ -54,7 +54,7 @@ inline int compare_with_transformers(const std::string& family) {
       seen.insert("grouped");
   }
   BOOST_TEST_MESSAGE(family << ": apart at most " << worst);
-  BOOST_TEST(seen.size() == (family == "opt" ? 2u : 3u));
+  BOOST_TEST(seen.size() == (find_family(family).grouped_queries ? 3u : 2u));
   return cases;
 }
 

@@ -40,6 +40,12 @@ TransformerConfig tiny_opt() {
   c.family = "opt", c.position_offset = 2;  // with GELU: finite differences do not suit ReLU, whose slope jumps
   return c;
 }
+TransformerConfig tiny_xglm() {
+  TransformerConfig c = tiny_gpt2();
+  c.family = "xglm", c.positions = Positions::sinusoidal, c.position_offset = 2, c.scaled_embedding = true;
+  c.activation = Activation::gelu_erf;
+  return c;
+}
 template <class Change>
 TransformerConfig changed(TransformerConfig config, Change change) {
   change(config);
@@ -69,6 +75,9 @@ const Case kCases[] = {
                                       c.qkv_bias = c.attention_out_bias = true;
                                     })},
     {"opt", tiny_opt()},
+    {"xglm", tiny_xglm()},
+    {"xglm, untied", changed(tiny_xglm(), [](auto& c) { c.tied_embeddings = false; })},
+    {"biogpt", changed(tiny_xglm(), [](auto& c) { c.family = "biogpt", c.positions = Positions::learned; })},
     {"opt, no biases, untied",
      changed(tiny_opt(), [](auto& c) { c.qkv_bias = c.attention_out_bias = c.mlp_bias = c.tied_embeddings = false; })},
 };

@@ -48,12 +48,15 @@ step "fine-tuning of that model"
 sed 's/--device cuda --bf16 --checkpoint-activations --tokens-per-sample 1024/--device cpu --tokens-per-sample 64/' finetune.sbatch >finetune-cpu.sbatch
 grep -q -- "--device cpu" finetune-cpu.sbatch || fail "finetune.sbatch has other options than this test thinks"
 finetune() { # finetune NAME TOTAL_BATCH_SIZE
-  submit "$1" finetune-cpu.sbatch TOTAL_BATCH_SIZE="$2" BATCH_SIZE_PER_DEVICE=2 RANKS_PER_NODE=2 MODEL=model DATA=train.bin SAVE_DIR="$1" \
-    "${two_ranks[@]}" --gpus-per-node=2 -- --max-update 25 >/dev/null
+  # Two tasks, for two GPUs of one node, are what the script asks for.
+  submit "$1" finetune-cpu.sbatch TOTAL_BATCH_SIZE="$2" BATCH_SIZE_PER_DEVICE=2 MODEL=model DATA=train.bin SAVE_DIR="$1" \
+    --error="$1.out" --cpus-per-task=1 --time=10 -- --max-update 25 >/dev/null
 }
 finetune tuned 12
 finetune untuned 10
 for name in tuned untuned; do wait_for 40 "$name is over" is_over $name; done
+says tuned "^Using 2 GPUs on each of 1 nodes"
+says tuned "^Gradient accumulation steps: 3"
 says tuned "^done; fsdp-evaluate"
 grep -q '"update-freq":3' home/tuned.jsonl || fail "12 sequences on 2 ranks, 2 at once, are not 3 micro-batches"
 says untuned "total-batch-size 10 is not a multiple of --batch-size 2 x 2 ranks = 4"

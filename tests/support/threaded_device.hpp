@@ -32,6 +32,13 @@ enum class Threads { one, communication, each_stream, of_gpu, of_own_gpu };
 /// no GPU.
 std::unique_ptr<Device> make_device(Threads threads, std::uint64_t seed);
 
+/// Under ThreadSanitizer, where lanes of a block take some twenty times as long, tests do less of the same.
+#ifdef __SANITIZE_THREAD__
+inline constexpr bool under_thread_sanitizer = true;
+#else
+inline constexpr bool under_thread_sanitizer = false;
+#endif
+
 /// Whether memory is guarded, here and in this build.
 bool guards_memory();
 

@@ -2,7 +2,8 @@
 # Usage: other_programs.sh ROOT
 # Holds docs/from-fairseq.md, from-pytorch.md and from-deepspeed.md to the options. Every option of ours that they name is in docs/options.md,
 # which is made from the programs; every option in a table of those that are not here is a row of lib/train/other_programs.cpp, and each row is
-# in one of the pages; and every option of fsdp-train that fairseq or Hugging Face has under that name is named.
+# in one of the pages; every option of fsdp-train that fairseq or Hugging Face has under that name is named; and so is all that
+# the lists in other_programs/ say that those programs have.
 set -euo pipefail
 
 cd "$1"
@@ -11,7 +12,7 @@ status=0
 complain() { echo "$*" && status=1; }
 
 known=$(grep -o -- '`--[a-z0-9-]*' docs/options.md | tr -d '`' | sort -u)
-rows=$(grep -o 'Row{[a-z_]*, "[a-z0-9-]*"' lib/train/other_programs.cpp | sed 's/.*"\(.*\)"/--\1/' | sort)
+rows=$(grep -o 'Row{[a-z_]*, "[a-z0-9.-]*"' lib/train/other_programs.cpp | sed 's/.*"\(.*\)"/--\1/' | sort)
 [[ -n $known && -n $rows ]] || complain "no options were found"
 twice=$(uniq -d <<<"$rows")
 [[ -z $twice ]] || complain "two rows for: $twice"
@@ -19,13 +20,14 @@ twice=$(uniq -d <<<"$rows")
 for page in "${pages[@]}"; do
   # The tables of what is not here come last, and their first column names options of others.
   # shellcheck disable=SC2016
-  not_here=$(sed -n '/^| option | why it is not here/,$p' "$page" | sed -n 's/^| `\(--[a-z0-9-]*\)` .*/\1/p')
+  not_here=$(sed -n '/^| option | why it is not here/,$p' "$page" | sed -n 's/^| `\(--[a-z0-9.-]*\)` .*/\1/p')
   while read -r option; do
     [[ -z $option ]] || grep -qx -- "$option" <<<"$rows" || complain "$page: $option is no row of lib/train/other_programs.cpp"
   done <<<"$not_here"
   while read -r option; do
-    grep -qx -- "$option" <<<"$known" || grep -qx -- "$option" <<<"$not_here" || complain "$page: $option is no option of a program"
-  done < <(sed 's/torchrun --[a-z-]*=[0-9]*//' "$page" | grep -o -- '--[a-z][a-z0-9-]*' | sort -u)
+    grep -qx -- "$option" <<<"$known" || grep -qx -- "$option" <<<"$rows" || complain "$page: $option is no option of a program"
+  done < <(sed -E 's/(torchrun|srun|--ntasks) --?[a-z-]+[= ][0-9]+//' "$page" |
+    grep -o -- '--[a-z][a-z0-9.-]*' | sort -u)
 done
 while read -r option; do
   grep -q -- "^| \`$option\` " "${pages[@]}" || complain "$option is a row of lib/train/other_programs.cpp, and on no page"
@@ -35,4 +37,15 @@ done <<<"$rows"
 while read -r option; do
   grep -q -- "\`$option\`" "${pages[@]}" || complain "$option has a twin of the same name, and is on no page"
 done < <(sed -n '/^## fsdp-train/,/^## fsdp-evaluate/p' docs/options.md | grep -o -- '`--\(fp16\|min-loss\|threshold\|decoder-[a-z-]*embed\|adam\|lr\|warmup\|total-num\|clip-norm\|max-\|save-interval-up\|validate\|reset\|gradient\)[a-z0-9-]*' | tr -d '`' | sort -u)
+
+# What they have.
+here=$(dirname "${BASH_SOURCE[0]}")/other_programs
+for program in fairseq pytorch deepspeed; do
+  names=$(grep -v '^#' "$here/$program.txt" | tr ' ' '\n')
+  [[ -n $names ]] || complain "$here/$program.txt has no names"
+  while read -r name; do
+    grep -qE -- "(^|[^a-zA-Z0-9_-])(--)?${name//./[.]}([^a-zA-Z0-9_-]|$)" "docs/from-$program.md" ||
+      complain "docs/from-$program.md: $name of $program is not there"
+  done <<<"$names"
+done
 exit $status

@@ -47,7 +47,7 @@ stub scontrol 'case "$*" in
   *"show job"*) echo "JobId=17 JobName=x ${SHOWN:-}" ;;
 esac'
 stub salloc ''
-unset SLURM_JOB_ID SLURM_CPUS_PER_TASK SLURM_RESTART_COUNT SLURM_NTASKS REQUEUE MAX_RESTARTS CONFIG
+unset CUDA_VISIBLE_DEVICES SLURM_JOB_ID SLURM_CPUS_PER_TASK SLURM_RESTART_COUNT SLURM_NTASKS REQUEUE MAX_RESTARTS CONFIG
 
 for script in slurm/*.sbatch; do
   bash -n "$script"
@@ -79,7 +79,14 @@ says "slurm/job.sh is not there (this is $work)"
 (cd "$work" && FSDP_JOB=job.sh CONFIG=$OLDPWD/inputs/quickstart.cfg run 0 bash ./train.sbatch --print-config)
 says "save-dir = quickstart/checkpoints"
 
-# Fine-tuning: the batch is what its two settings say, in as many micro-batches as it takes, or refused.
+# Fine-tuning asks for what the workshop's script does, in its words. Its batch is what its two settings say, in as many micro-batches as
+# it takes with the GPUs that the job has, or refused.
+for line in partition=gpu nodes=1 ntasks=2 cpus-per-task=10 gres=gpu:2 time=02:00:00; do
+  grep -q "^#SBATCH --$line " slurm/finetune.sbatch || grep -qx "#SBATCH --$line" slurm/finetune.sbatch || fail "finetune.sbatch does not ask for $line"
+done
+run 2 bash slurm/finetune.sbatch
+says "the job has no GPU"
+export CUDA_VISIBLE_DEVICES=0,1,2,3
 MODEL=none run 2 bash slurm/finetune.sbatch
 says "there is no none/config.json"
 mkdir "$work/model" && echo '{}' >"$work/model/config.json"
@@ -89,14 +96,21 @@ says "or give DATA with a whole path"
 touch "$work/train.bin"
 export DATA=$work/train.bin
 TOTAL_BATCH_SIZE=32 BATCH_SIZE_PER_DEVICE=8 run 0 bash slurm/finetune.sbatch --max-update 30 --print-config
-says "update-freq = 4"
+says "update-freq = 4"   # the stand-in for srun starts one rank
+says "Gradient accumulation steps: 1"
 says "max-update = 30"
 called "--ntasks-per-node=4"
+CUDA_VISIBLE_DEVICES=4,7 TOTAL_BATCH_SIZE=16 run 0 bash slurm/finetune.sbatch --print-config
+says "Using 2 GPUs on each of 1 nodes"
+says "Gradient accumulation steps: 2"
+called "--ntasks-per-node=2"
+BATCH_SIZE_PER_DEVICE=four run 2 bash slurm/finetune.sbatch
+says "BATCH_SIZE_PER_DEVICE is four, and must be a whole number"
 SAVE_DIR=tuned/ run 0 bash slurm/finetune.sbatch --print-config
 says "log-file = tuned.jsonl"
 TOTAL_BATCH_SIZE=12 BATCH_SIZE_PER_DEVICE=8 run 2 bash slurm/finetune.sbatch --print-config
 says "--total-batch-size 12 is not a multiple of --batch-size 8 x 1 ranks = 8"
-unset MODEL DATA
+unset MODEL DATA CUDA_VISIBLE_DEVICES
 
 # A job of an array has its own value, and checkpoints and metrics that are named so; it is never taken for the whole array.
 cd "$work"

@@ -4,8 +4,11 @@
 //   g[t] = sigmoid(gate x[t])                        [C]
 //   c[t] = sum over k < K of filter[k] x[t - k]      [C], element by element; what is before the sequence counts as 0
 //   y[t] = x[t] + g[t] c[t]                          [C]
+//
+// The convolution is a loop of its own, for CPUs; all else is made of operations of the library.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include <fsdp/fsdp.hpp>
@@ -20,43 +23,44 @@ class GatedConvolution final : public fsdp::Layer {
   }
   std::size_t inputs() const override { return C; }
   std::size_t outputs() const override { return C; }
-  std::size_t saved() const override { return 2 * C; }    // g and c
-  std::size_t scratch() const override { return 2 * C; }  // the gradients of what the sigmoid is given, and of c
+  std::size_t saved() const override { return 2 * C; }    // what the sigmoid is given, and c
+  std::size_t scratch() const override { return 2 * C; }  // g, or the gradient of c; and that of what the sigmoid is given
+  bool works_in(fsdp::DType) const override { return true; }
 
   void forward(const fsdp::ForwardPass& pass) const override {
-    const fsdp::Tensor g = pass.saved.part(0, C), c = pass.saved.part(C, C), filter = pass.parameter(1);
-    fsdp::ops::matmul(pass, pass.x, fsdp::ops::Transpose::no, pass.parameter(0), fsdp::ops::Transpose::yes, g);
+    const fsdp::Tensor before = pass.saved.part(0, C), c = pass.saved.part(C, C), g = pass.scratch.part(0, C);
+    const fsdp::Tensor filter = pass.parameter(1);
     for (std::size_t r = 0; r < pass.rows(); ++r)
       for (std::size_t i = 0; i < C; ++i) {
-        g.row(r)[i] = 1 / (1 + std::exp(-g.row(r)[i]));
-        c.row(r)[i] = 0;
-        for (std::size_t k = 0; k < reach(pass, r); ++k) c.row(r)[i] += filter.row(k)[i] * pass.x.row(r - k)[i];
-        pass.y.row(r)[i] = pass.x.row(r)[i] + g.row(r)[i] * c.row(r)[i];
+        float sum = 0;
+        for (std::size_t k = 0; k < K && k <= r % pass.T; ++k) sum += filter.get(k, i) * pass.x.get(r - k, i);
+        c.set(r, i, sum);
       }
+    fsdp::ops::linear(pass, pass.x, pass.parameter(0), {}, before);
+    fsdp::ops::sigmoid(pass, before, g);
+    fsdp::ops::copy(pass, pass.y, pass.x);
+    fsdp::ops::multiply(pass, pass.y, g, c, fsdp::ops::Out::add);
   }
 
   void backward(const fsdp::BackwardPass& pass) const override {
-    const fsdp::Tensor g = pass.saved.part(0, C), c = pass.saved.part(C, C), filter = pass.parameter(1);
-    const fsdp::Tensor d_gate = pass.scratch.part(0, C), dc = pass.scratch.part(C, C), d_filter = pass.gradient(1);
+    const fsdp::Tensor before = pass.saved.part(0, C), c = pass.saved.part(C, C);
+    const fsdp::Tensor dc = pass.scratch.part(0, C), d_before = pass.scratch.part(C, C);
+    const fsdp::Tensor filter = pass.parameter(1), d_filter = pass.gradient(1);
+    fsdp::ops::sigmoid(pass, before, dc);
+    fsdp::ops::multiply(pass, dc, dc, pass.dy);
+    fsdp::ops::multiply(pass, d_before, c, pass.dy);
+    fsdp::ops::sigmoid_backward(pass, before, d_before, d_before);
     for (std::size_t r = 0; r < pass.rows(); ++r)
       for (std::size_t i = 0; i < C; ++i) {
-        const float dy = pass.dy.row(r)[i], gate = g.row(r)[i];
-        dc.row(r)[i] = dy * gate;
-        d_gate.row(r)[i] = dy * c.row(r)[i] * gate * (1 - gate);
-        pass.dx.row(r)[i] = dy;
+        float sum = pass.dy.get(r, i);
+        for (std::size_t k = 0; k < K && r % pass.T + k < pass.T; ++k) sum += filter.get(k, i) * dc.get(r + k, i);
+        pass.dx.set(r, i, sum);
+        for (std::size_t k = 0; k < K && k <= r % pass.T && d_filter; ++k)
+          d_filter.row(k)[i] += dc.get(r, i) * pass.x.get(r - k, i);
       }
-    for (std::size_t r = 0; r < pass.rows(); ++r)
-      for (std::size_t k = 0; k < reach(pass, r); ++k)
-        for (std::size_t i = 0; i < C; ++i) {
-          pass.dx.row(r - k)[i] += filter.row(k)[i] * dc.row(r)[i];
-          if (d_filter) d_filter.row(k)[i] += dc.row(r)[i] * pass.x.row(r - k)[i];
-        }
-    fsdp::ops::linear_backward(pass, pass.x, pass.parameter(0), d_gate, pass.dx, pass.gradient(0), {}, fsdp::ops::Out::add);
+    fsdp::ops::linear_backward(pass, pass.x, pass.parameter(0), d_before, pass.dx, pass.gradient(0), {}, fsdp::ops::Out::add);
   }
 
  private:
-  /// How many positions row r sees: itself and those before it in its sequence.
-  std::size_t reach(const fsdp::Pass& pass, std::size_t r) const { return std::min(K, r % pass.T + 1); }
-
   const std::size_t C, K;
 };

@@ -91,7 +91,7 @@ MpiCommunicator::~MpiCommunicator() {
 
 std::string MpiCommunicator::description() const {
   const bool alone = std::all_of(nodes_.begin(), nodes_.end(), [&](int node) { return node == nodes_[0]; });
-  return format("MPI, {} rank{}{}", size(), size() == 1 ? "" : "s",
+  return format("MPI, {}{}", plural(size(), "rank"),
                 find_connection(job_->options.kind).between == Between::ranks || alone ? "" : ", shared memory within a node");
 }
 

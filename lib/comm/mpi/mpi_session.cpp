@@ -24,9 +24,7 @@ void MpiSession::start(int& argc, char**& argv) {
   const LaunchedRanks launched = launched_ranks([](const char* name) { return std::getenv(name); });
   int level = MPI_THREAD_SINGLE, is_there = 0;
   FSDP_CHECK_MPI(MPI_Initialized(&is_there));
-  int is_over = 0;
-  FSDP_CHECK_MPI(MPI_Finalized(&is_over));
-  if (is_over)
+  if (is_over())
     throw UserError(
         "MPI has ended in this process, and cannot begin again; keep one job for as long as the program lives, or "
         "start MPI in the program itself");
@@ -45,6 +43,12 @@ void MpiSession::start(int& argc, char**& argv) {
     if (began_here_) MPI_Finalize();  // this rank is alone, so that nobody is waited for
     throw;
   }
+}
+
+bool MpiSession::is_over() {
+  int is_over = 0;
+  FSDP_CHECK_MPI(MPI_Finalized(&is_over));
+  return is_over != 0;
 }
 
 MpiSession::~MpiSession() {

@@ -92,7 +92,7 @@ void release(std::byte* data, std::size_t) {
 struct Started {
   Call call = Call::all_reduce;
   const char* subject = nullptr;  // the stream's
-  std::uint64_t number = 0;       // of the group's
+  std::uint64_t number = 0;       // of this rank's, which gives the same ones in the same order as all others
   double seen_s = -1;             // when it was first seen at work
   cudaEvent_t begin = nullptr, end = nullptr;
 };
@@ -170,7 +170,7 @@ class Groups final : public NcclGroups {
 
   /// Queues a collective of a group: `body` gives its work to `stream`.
   template <class Body>
-  void run(Stream& stream, Call call, std::uint64_t number, const Body& body) {
+  void run(Stream& stream, Call call, const Body& body) {
     if (failed_) throw GroupAborted();
     close_done();
     if (spare_.empty()) {
@@ -180,7 +180,7 @@ class Groups final : public NcclGroups {
     }
     open_.splice(open_.end(), spare_, spare_.begin());
     Started& started = open_.back();
-    started = {call, stream.subject, number, -1, started.begin, started.end};
+    started = {call, stream.subject, ++begun_, -1, started.begin, started.end};
     cudaStream_t const handle = cuda_stream(stream).handle();
     check_cuda(cudaEventRecord(started.begin, handle), "cudaEventRecord");
     body();
@@ -271,12 +271,15 @@ class Groups final : public NcclGroups {
     } catch (const CollectiveTimeout& absent) {
       throw not_arrived(absent.who, absent.rank, what, options_.timeout_s);
     }
-    const auto last = static_cast<int>(std::min_element(places.begin(), places.end()) - places.begin());
+    const auto [least, most] = std::minmax_element(places.begin(), places.end());
+    const bool one_is_behind = *least < *most;
+    const int last = one_is_behind ? static_cast<int>(least - places.begin()) : -1;
     throw CollectiveTimeout(
-        format("NCCL has not done {} within {} (all hosts are there, and rank {} is the furthest behind{}{}); see what "
-               "NCCL_DEBUG=INFO says, or give `communication by messages`",
-               what, format_duration(options_.timeout_s), last, said.empty() ? "" : "; ", said),
-        format("rank {}", last), last, options_.timeout_s);
+        format("NCCL has not done {} within {} (all hosts are there{}{}{}); see what NCCL_DEBUG=INFO says, or give "
+               "`communication by messages`",
+               what, format_duration(options_.timeout_s),
+               one_is_behind ? format(", and rank {} is the furthest behind", last) : "", said.empty() ? "" : "; ", said),
+        one_is_behind ? format("rank {}", last) : "another rank", last, options_.timeout_s);
   }
 
   const NcclOptions options_;
@@ -287,6 +290,7 @@ class Groups final : public NcclGroups {
   std::vector<ncclComm_t> parts_;
   std::vector<std::weak_ptr<Registered>> registered_;
   std::list<Started> open_, spare_;  // in the order in which they were given
+  std::uint64_t begun_ = 0;
   const Timer clock_;
   double next_look_s_ = 0;
   bool failed_ = false;
@@ -367,7 +371,7 @@ class NcclCollectives final : public Collectives {
 
   template <class Body>
   void run(Stream& stream, Call call, const Body& body) {
-    groups_.run(stream, call, ++begun_, body);
+    groups_.run(stream, call, body);
   }
   void finish(ncclResult_t status, std::string_view call) { groups_.finish(status, comm_, call); }
 
@@ -460,7 +464,6 @@ class NcclCollectives final : public Collectives {
   const std::size_t ranks_, me_;
   Buffer staging_;
   Traffic traffic_;
-  std::uint64_t begun_ = 0;
   std::size_t sent_ = 0;
 };
 

@@ -52,7 +52,7 @@ class ShmCommunicator final : public GroupMember {
   ShmCommunicator(std::shared_ptr<MeetingPlace> place, std::shared_ptr<MeetingPlace> job, int rank, int size)
       : GroupMember(rank, size), place_(std::move(place)), job_(std::move(job)), seen_(ranks()), inputs_(ranks()) {}
 
-  std::string description() const override { return format("shared memory, {} rank{}", size(), size() == 1 ? "" : "s"); }
+  std::string description() const override { return "shared memory, " + plural(size(), "rank"); }
   std::size_t staging_bytes() const override { return place_->bytes_per_rank(); }
   std::size_t borrowed_bytes() const override;
 

@@ -73,7 +73,7 @@ class ThreadCommunicator final : public GroupMember {
   ThreadCommunicator(std::shared_ptr<SharedGroup> group, int rank)
       : GroupMember(rank, static_cast<int>(group->slots.size())), group_(std::move(group)), inputs_(ranks()) {}
 
-  std::string description() const override { return format("threads, {} rank{}", size(), size() == 1 ? "" : "s"); }
+  std::string description() const override { return "threads, " + plural(size(), "rank"); }
   std::size_t staging_bytes() const override { return 0; }
 
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override {

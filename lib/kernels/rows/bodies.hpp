@@ -52,6 +52,7 @@
   X(ClipValues)                             \
   X(CopyPieces)                             \
   X(NormalFill)                             \
+  X(UniformFill)                            \
   X(Squares)                                \
   X(NormalizeSums)                          \
   X(FinishNorm)                             \
@@ -79,12 +80,14 @@
   X(ActivationBackward<GeluActivation<Gelu::erf>, E>)  \
   X(ActivationBackward<GeluActivation<Gelu::tanh>, E>) \
   X(ActivationBackward<ReluActivation, E>)             \
+  X(ActivationBackward<SigmoidActivation, E>)          \
   X(AddBias<E>)                                        \
   X(AddResidual<E>)                                    \
   X(AppendToCache<E>)                                  \
   X(BiasActivation<GeluActivation<Gelu::erf>, E>)      \
   X(BiasActivation<GeluActivation<Gelu::tanh>, E>)     \
   X(BiasActivation<ReluActivation, E>)                 \
+  X(BiasActivation<SigmoidActivation, E>)              \
   X(CachedAttention<E>)                                \
   X(ColumnSum<E>)                                      \
   X(CrossEntropy<E>)                                   \
@@ -98,6 +101,7 @@
   X(LayerNormBackward<E>)                              \
   X(LayerNormForward<E>)                               \
   X(LogitGradient<E>)                                  \
+  X(Multiply<E>)                                       \
   X(PositionBackward<E>)                               \
   X(RmsNormBackward<E>)                                \
   X(RmsNormForward<E>)                                 \

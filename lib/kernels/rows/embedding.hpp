@@ -7,7 +7,8 @@
 
 namespace fsdp::kernels {
 
-/// Row r of R, whose token stands at positions[r], or, without them, at r mod T.
+/// Row r of R, whose token stands at positions[r], or, without them, at r mod T. At most one of position_table and sinusoids
+/// is there.
 template <class E>
 struct EmbeddingForward {
   E* x;
@@ -15,24 +16,28 @@ struct EmbeddingForward {
   const E *token_table, *position_table;
   std::size_t T, C;
   const std::int32_t* positions = nullptr;
+  float scale = 1;
+  const float* sinusoids = nullptr;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     E* out = x + r * C;
     const E* token = token_table + static_cast<std::size_t>(tokens[r]) * C;
-    if (position_table) {
-      const E* position = position_table + (positions ? static_cast<std::size_t>(positions[r]) : r % T) * C;
+    const std::size_t at = (positions ? static_cast<std::size_t>(positions[r]) : r % T) * C;
+    const float by = scale;
+    const auto add = [=](E& x_c, float t, float p) FSDP_LANE { x_c = E(by * t + p); };
+    if (position_table)
+      lanes.each(C, add, writes(out), token, position_table + at);
+    else if (sinusoids)
+      lanes.each(C, add, writes(out), token, sinusoids + at);
+    else
       lanes.each(
-          C, [](E& x_c, float t, float p) FSDP_LANE { x_c = E(t + p); }, writes(out), token, position);
-    } else {
-      lanes.each(
-          C, [](E& x_c, E t) FSDP_LANE { x_c = t; }, writes(out), token);
-    }
+          C, [=](E& x_c, float t) FSDP_LANE { x_c = E(by * t); }, writes(out), token);
   }
 };
 
-/// "Row" = one block of columns, which walks all R rows in order: no two blocks write the same element, and the sum's order is
-/// r's.
+/// d_table += scale dx. "Row" = one block of columns, which walks all R rows in order: no two blocks write the same element,
+/// and the sum's order is r's.
 template <class E>
 struct EmbeddingBackward {
   static constexpr std::size_t block = 256;
@@ -40,16 +45,18 @@ struct EmbeddingBackward {
   const E* dx;
   const std::int32_t* tokens;
   std::size_t R, C;
+  float scale = 1;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
     const std::size_t begin = b * block;
+    const float by = scale;
     const std::size_t n = C - begin < block ? C - begin : block;
     for (std::size_t r = 0; r < R; ++r) {
       float* out = d_table + static_cast<std::size_t>(tokens[r]) * C + begin;
       const E* in = dx + r * C + begin;
       lanes.each(
-          n, [](float& sum, float d) FSDP_LANE { sum += d; }, out, in);
+          n, [=](float& sum, float d) FSDP_LANE { sum += by * d; }, out, in);
       lanes.sync();
     }
   }
@@ -63,16 +70,18 @@ struct EmbeddingBackwardByToken {
   const E* dx;
   const std::int32_t* tokens;
   std::size_t R, C;
+  float scale = 1;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    const float by = scale;
     const std::int32_t *const all = tokens, token = all[r];
     const auto is_same = [=](std::size_t i) FSDP_LANE { return all[i] == token; };
     if (lanes.find(0, r, is_same) < r) return;
     float* out = d_table + static_cast<std::size_t>(token) * C;
     for (std::size_t row = r; row < R; row = lanes.find(row + 1, R, is_same))
       lanes.each(
-          C, [](float& sum, float d) FSDP_LANE { sum += d; }, out, dx + row * C);
+          C, [=](float& sum, float d) FSDP_LANE { sum += by * d; }, out, dx + row * C);
   }
 };
 

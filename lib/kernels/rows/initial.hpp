@@ -1,5 +1,5 @@
-// Body of the initial weights: Box and Muller (1958) on Philox words. Plain products and sums only: the same bits on every
-// instruction set, so that a model does not depend on the machine that made it.
+// Body of the initial weights: numbers made of Philox words, normal ones by Box and Muller (1958). Plain products and sums
+// only: the same bits on every instruction set, so that a model does not depend on the machine that made it.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,8 @@
 
 namespace fsdp::kernels {
 
-/// "Row" b = counters first_counter + [b * block, ...); counter c makes elements 4c .. 4c + 3 of the tensor.
-struct NormalFill {
-  static constexpr std::size_t block = 256;
-  float* x;
-  std::size_t n, global_begin;
-  std::uint32_t seed, tensor;
-  float mean, stddev;
-
+/// Independent standard normal numbers.
+struct NormalNumbers {
   FSDP_INLINE static void pair(std::uint32_t radius_word, std::uint32_t angle_word, float& first, float& second) {
     // Uniform in (0, 1]: the word's conversion rounds, 0 becomes 2^-33.
     const float uniform = (static_cast<float>(static_cast<std::int32_t>(radius_word >> 1)) + 0.25f) * 0x1p-31f;
@@ -25,13 +19,35 @@ struct NormalFill {
     first = radius * angle.cos;
     second = radius * angle.sin;
   }
-
-  /// The four normal numbers of a counter.
-  FSDP_INLINE void quadruple(std::uint64_t counter, float (&z)[4]) const {
-    const std::array<std::uint32_t, 4> words =
-        philox({static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0}, {seed, tensor});
+  FSDP_INLINE static void from(const std::array<std::uint32_t, 4>& words, float (&z)[4]) {
     pair(words[0], words[1], z[0], z[1]);
     pair(words[2], words[3], z[2], z[3]);
+  }
+};
+
+/// Uniform in [-1, 1], the nearest floats of multiples of 2^-31.
+struct UniformNumbers {
+  FSDP_INLINE static void from(const std::array<std::uint32_t, 4>& words, float (&z)[4]) {
+    FSDP_UNROLL
+    for (int j = 0; j < 4; ++j)
+      z[j] = static_cast<float>(static_cast<std::int32_t>(words[static_cast<std::size_t>(j)])) * 0x1p-31f;
+  }
+};
+
+/// x = mean + spread z. "Row" b = counters first_counter + [b * block, ...); counter c makes elements 4c .. 4c + 3 of the
+/// tensor.
+template <class Numbers>
+struct RandomFill {
+  static constexpr std::size_t block = 256;
+  float* x;
+  std::size_t n, global_begin;
+  std::uint32_t seed, tensor;
+  float mean, spread;
+
+  /// The four numbers of a counter.
+  FSDP_INLINE void quadruple(std::uint64_t counter, float (&z)[4]) const {
+    Numbers::from(
+        philox({static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0}, {seed, tensor}), z);
   }
 
   /// The elements of a counter that are wanted.
@@ -40,7 +56,7 @@ struct NormalFill {
     quadruple(counter, z);
     for (std::size_t j = 0; j < 4; ++j) {
       const std::size_t at = 4 * counter + j;
-      if (at >= global_begin && at < global_begin + n) x[at - global_begin] = mean + stddev * z[j];
+      if (at >= global_begin && at < global_begin + n) x[at - global_begin] = mean + spread * z[j];
     }
   }
 
@@ -48,7 +64,7 @@ struct NormalFill {
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
     const std::size_t global_end = global_begin + n, last = (global_end + 3) / 4;
     const std::size_t begin = global_begin / 4 + b * block, end = last - begin < block ? last : begin + block;
-    const NormalFill k = *this;
+    const RandomFill k = *this;
     // Counters all of whose elements are wanted; at most the first and the last of the tensor's part are not.
     const std::size_t whole_begin = 4 * begin < global_begin ? begin + 1 : begin;
     const std::size_t whole_end = 4 * end > global_end ? end - 1 : end;
@@ -57,10 +73,10 @@ struct NormalFill {
       lanes.each(whole_end - whole_begin, [=](std::size_t i) FSDP_LANE {
         float z[4];
         k.quadruple(whole_begin + i, z);
-        out[4 * i] = k.mean + k.stddev * z[0];
-        out[4 * i + 1] = k.mean + k.stddev * z[1];
-        out[4 * i + 2] = k.mean + k.stddev * z[2];
-        out[4 * i + 3] = k.mean + k.stddev * z[3];
+        out[4 * i] = k.mean + k.spread * z[0];
+        out[4 * i + 1] = k.mean + k.spread * z[1];
+        out[4 * i + 2] = k.mean + k.spread * z[2];
+        out[4 * i + 3] = k.mean + k.spread * z[3];
       });
     }
     lanes.once([=]() FSDP_LANE {
@@ -69,5 +85,8 @@ struct NormalFill {
     });
   }
 };
+
+using NormalFill = RandomFill<NormalNumbers>;
+using UniformFill = RandomFill<UniformNumbers>;
 
 }  // namespace fsdp::kernels

@@ -114,6 +114,13 @@ struct ReluActivation {
   FSDP_INLINE static float value(float x) { return x > 0.0f ? x : 0.0f; }
   FSDP_INLINE static float backward(float d, float x) { return x > 0.0f ? d : 0.0f; }
 };
+struct SigmoidActivation {
+  FSDP_INLINE static float value(float x) { return sigmoid(x); }
+  FSDP_INLINE static float backward(float d, float x) {
+    const float s = sigmoid(x);
+    return d * s * (1.0f - s);
+  }
+};
 
 template <class Activation, class E>
 struct BiasActivation {
@@ -185,6 +192,25 @@ struct SwigluBackward {
           d_up_i = E(d_i * silu);
         },
         writes(d_gate), writes(d_up), d_out, gate, up);
+  }
+};
+
+/// out = (+=) a b.
+template <class E>
+struct Multiply {
+  E* out;
+  const E *a, *b;
+  std::size_t n;
+  bool adds;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t block) const {
+    if (adds)
+      each_of_block(
+          lanes, block, n, [](E& out_i, float a_i, float b_i) FSDP_LANE { out_i = E(out_i + a_i * b_i); }, out, a, b);
+    else
+      each_of_block(
+          lanes, block, n, [](E& out_i, float a_i, float b_i) FSDP_LANE { out_i = E(a_i * b_i); }, writes(out), a, b);
   }
 };
 

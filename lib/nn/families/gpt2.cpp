@@ -1,11 +1,7 @@
 // GPT-2: LayerNorm, learned positions, GELU, biases, q, k and v in one projection, weights stored as Conv1D (Radford et al.
 // 2019). Keys and defaults are those of transformers' GPT2Config.
 //
-// Sizes. gpt2*: config.json of openai-community/gpt2 and its larger siblings. transformer_lm_*:
-// fairseq/models/transformer_lm.py (facebookresearch/fairseq): sizes, GELU in its erf form, and whether the output projection
-// shares the embedding (only gpt3 does unless asked). fairseq takes the vocabulary from the data, 50,257 here (GPT-2's), and
-// the longest sequence from what it trains on. Its gpt and gpt2 models have sinusoidal positions unless told otherwise; here
-// positions are always learned, as in its gpt3 models.
+// Sizes: config.json of openai-community/gpt2 and its larger siblings.
 #include <nlohmann/json.hpp>
 
 #include "nn/families.hpp"
@@ -63,42 +59,16 @@ json write(const TransformerConfig& config) {
 
 struct Size {
   const char* name;
-  std::size_t width, layers, heads, ffn_width, positions;
-  Activation activation;
-  bool tied;
+  std::size_t width, layers, heads;
 };
 
 constexpr Size kSizes[] = {
-    {"gpt2", 768, 12, 12, 3072, 1024, Activation::gelu_tanh, true},
-    {"gpt2-medium", 1024, 24, 16, 4096, 1024, Activation::gelu_tanh, true},
-    {"gpt2-large", 1280, 36, 20, 5120, 1024, Activation::gelu_tanh, true},
-    {"gpt2-xl", 1600, 48, 25, 6400, 1024, Activation::gelu_tanh, true},
-    {"transformer_lm_gpt", 768, 12, 12, 3072, 1024, Activation::gelu_erf, false},
-    {"transformer_lm_gpt2_tiny", 64, 2, 1, 64, 1024, Activation::gelu_erf, false},
-    {"transformer_lm_gpt2_small", 1024, 24, 16, 4096, 1024, Activation::gelu_erf, false},
-    {"transformer_lm_gpt2_medium", 1280, 36, 20, 5120, 1024, Activation::gelu_erf, false},
-    {"transformer_lm_gpt2_big", 1600, 48, 25, 6400, 1024, Activation::gelu_erf, false},
-    {"transformer_lm_gpt2_big_wide", 2048, 24, 32, 8192, 1024, Activation::gelu_erf, false},
-    {"transformer_lm_gpt2_bigger", 2048, 48, 32, 8192, 1024, Activation::gelu_erf, false},
-    {"transformer_lm_gpt3_small", 768, 12, 12, 3072, 2048, Activation::gelu_erf, true},
-    {"transformer_lm_gpt3_medium", 1024, 24, 16, 4096, 2048, Activation::gelu_erf, true},
-    {"transformer_lm_gpt3_large", 1536, 24, 16, 6144, 2048, Activation::gelu_erf, true},
-    {"transformer_lm_gpt3_xl", 2048, 24, 32, 8192, 2048, Activation::gelu_erf, true},
-    {"transformer_lm_gpt3_2_7", 2560, 32, 32, 10240, 2048, Activation::gelu_erf, true},
-    {"transformer_lm_gpt3_6_7", 4096, 32, 32, 16384, 2048, Activation::gelu_erf, true},
-    {"transformer_lm_gpt3_13", 5120, 40, 40, 20480, 2048, Activation::gelu_erf, true},
-    {"transformer_lm_gpt3_175", 12288, 96, 96, 49152, 2048, Activation::gelu_erf, true},
-};
+    {"gpt2", 768, 12, 12}, {"gpt2-medium", 1024, 24, 16}, {"gpt2-large", 1280, 36, 20}, {"gpt2-xl", 1600, 48, 25}};
 
 std::vector<Arch> archs() {
   std::vector<Arch> all;
-  for (const Size& size : kSizes) {
-    TransformerConfig config = with_sizes(defaults(), size.width, size.layers, size.heads, size.heads, size.ffn_width);
-    config.max_positions = size.positions;
-    config.activation = size.activation;
-    config.tied_embeddings = size.tied;
-    all.push_back({size.name, config});
-  }
+  for (const Size& size : kSizes)
+    all.push_back({size.name, with_sizes(defaults(), size.width, size.layers, size.heads, size.heads, 4 * size.width)});
   return all;
 }
 
@@ -120,7 +90,7 @@ const Family& gpt2_family() {
                                           .final_norm = "transformer.ln_f",
                                           .head = "lm_head.weight"},
                                 .weights = WeightLayout::in_out,
-                                .residual_init_scaled = true,
+                                .initial = InitialWeights::residual_scaled,
                                 .grouped_queries = false,
                                 .defaults = defaults(),
                                 .read = read,

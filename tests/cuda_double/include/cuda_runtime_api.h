@@ -42,6 +42,8 @@
 //              FSDP_CUDA_DOUBLE_DEVICES number of devices, 0 to 8, default 1; read once
 //              FSDP_CUDA_DOUBLE_CAPABILITIES compute capabilities of the devices, the last one of all further ones too, as 75,80;
 //              default 80
+//              FSDP_CUDA_DOUBLE_LANES_IN_ORDER 1: to ThreadSanitizer the lanes of a block are one thread, which makes it many times
+//              faster; then it finds what nothing keeps in order between streams and the host, and no missing barrier; read once
 //              FSDP_CUDA_DOUBLE_NAME   what devices are called, for what depends on that; default "GPU made of threads"
 #pragma once
 

@@ -61,6 +61,13 @@ namespace {
 constexpr unsigned most_lanes = 1024, warp_lanes = 32;
 constexpr std::size_t stack_bytes = std::size_t{64} * 1024;
 
+/// Whether ThreadSanitizer is to miss barriers between lanes. That makes it slow: its clocks have a number for each lane of
+/// each stream. To find what nothing keeps in order between streams and the host, the lanes of a block may be one thread to it.
+bool watches_lanes() {
+  static const bool watches = __tsan_create_fiber && environment_number("FSDP_CUDA_DOUBLE_LANES_IN_ORDER", 0) == 0;
+  return watches;
+}
+
 /// What sanitizers are told of a stack.
 struct Stack {
   const void* bottom = nullptr;
@@ -205,7 +212,7 @@ Fiber* Runner::take_fiber() {
   for (int i = 0; i < 6; ++i) *--top = nullptr;
   fiber->left_at = top;
   fiber->stack = {.bottom = fiber->pages.begin, .bytes = stack_bytes};
-  if (__tsan_create_fiber) fiber->stack.tsan = __tsan_create_fiber(0);
+  if (watches_lanes()) fiber->stack.tsan = __tsan_create_fiber(0);
   fibers_[fiber_count_++] = fiber;
   return fiber;
 }
@@ -216,7 +223,7 @@ void Runner::run(const Launch& launch, std::minstd_rand& dice) {
     if (!shared_pages_.mapping) shared_pages_ = map_guarded(shared_bytes_at_most);
     shared_ = shared_pages_.end - (launch.shared + 127) / 128 * 128;
   }
-  if (__tsan_get_current_fiber) thread_.tsan = __tsan_get_current_fiber();
+  if (watches_lanes()) thread_.tsan = __tsan_get_current_fiber();
   random_ = dice();
   gridDim = {launch.blocks, 1, 1};
   blockDim = {launch.threads, 1, 1};
@@ -246,14 +253,14 @@ void Runner::run_block() {
   std::fill_n(lanes_, launch_->threads, Lane{});
   make_all_ready(0, launch_->threads, ~0u);
   in_turn_ = random() % 2 == 0;
-  if (__tsan_release)
+  if (watches_lanes())
     __tsan_release(&launch_);  // what lanes acquire when they begin; they release another, that of their return
   from_thread_ = true;
   go_on(thread_left_at_, thread_);
   if (returned_ != launch_->threads) stuck();
-  if (__tsan_create_fiber)  // to ThreadSanitizer, what the same fiber does is in order: each lane of a block has its own
+  if (watches_lanes())  // to ThreadSanitizer, what the same fiber does is in order: each lane of a block has its own
     for (unsigned lane = 0; lane < launch_->threads; ++lane) free_[free_count_++] = lanes_[lane].fiber;
-  if (__tsan_acquire) __tsan_acquire(&returned_);
+  if (watches_lanes()) __tsan_acquire(&returned_);
 }
 
 void Runner::go_on(void*& left_at, Stack& from, Fiber* spare) {
@@ -282,7 +289,7 @@ void Runner::go_on(void*& left_at, Stack& from, Fiber* spare) {
 inline void Runner::enter(void*& left_at, Stack& from, void* at, Stack& to) {
   constexpr unsigned no_order =
       1;  // the switch itself orders nothing: what one lane did is not done before what the next one does
-  if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(to.tsan, no_order);
+  if (watches_lanes()) __tsan_switch_to_fiber(to.tsan, no_order);
   if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(&from.fake_stack, to.bottom, to.bytes);
   fsdp_cuda_double_switch(&left_at, at);
   arrive(from);
@@ -301,12 +308,12 @@ void Runner::fiber_main() {
   Fiber& own = *r.lanes_[r.current_].fiber;
   r.arrive(Stack{});
   for (;;) {
-    if (__tsan_acquire) __tsan_acquire(&r.launch_);
+    if (watches_lanes()) __tsan_acquire(&r.launch_);
     r.launch_->lane();
-    if (__tsan_release) __tsan_release(&r.returned_);
+    if (watches_lanes()) __tsan_release(&r.returned_);
     r.lanes_[r.current_].state = State::returned;
     ++r.returned_;
-    r.go_on(own.left_at, own.stack, __tsan_create_fiber ? nullptr : &own);
+    r.go_on(own.left_at, own.stack, watches_lanes() ? nullptr : &own);
   }
 }
 
@@ -315,7 +322,7 @@ void Runner::block_barrier(Where where) {
   lane.state = State::at_block_barrier;
   lane.name = "__syncthreads";
   lane.where = where;
-  if (__tsan_release) __tsan_release(&at_block_barrier_);
+  if (watches_lanes()) __tsan_release(&at_block_barrier_);
   if (++at_block_barrier_ == launch_->threads) {
     for (unsigned other = 0; other < launch_->threads; ++other)
       if (!same(lanes_[other].where, where)) stuck();
@@ -323,7 +330,7 @@ void Runner::block_barrier(Where where) {
     make_all_ready(0, launch_->threads, ~0u);
   }
   go_on(lane.left_at, lane.fiber->stack);
-  if (__tsan_acquire) __tsan_acquire(&at_block_barrier_);
+  if (watches_lanes()) __tsan_acquire(&at_block_barrier_);
 }
 
 const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where,
@@ -339,7 +346,7 @@ const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t 
   if ((mask >> (current_ - first) & 1u) == 0) fault(current_, "its mask does not name the lane itself");
   if ((mask >> source & 1u) == 0)
     fault(current_, "it asks for the value of lane " + std::to_string(first + source) + ", which its mask does not name");
-  if (__tsan_release) __tsan_release(&waiting_[warp]);
+  if (watches_lanes()) __tsan_release(&waiting_[warp]);
   waiting_[warp] |= 1u << (current_ - first);
 
   bool all = (waiting_[warp] & mask) == mask;
@@ -349,7 +356,7 @@ const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t 
   }
   if (all) pass_on(first, mask, together);
   go_on(lane.left_at, lane.fiber->stack);
-  if (__tsan_acquire) __tsan_acquire(&waiting_[warp]);
+  if (watches_lanes()) __tsan_acquire(&waiting_[warp]);
   return lane;
 }
 

@@ -9,8 +9,9 @@ descent. Weights and tokens follow from formulas (README.md), so that only numbe
 """
 import json, os
 import numpy as np, torch
-from transformers import (MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
+from transformers import (BioGptConfig, BioGptForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Starcoder2Config,
+                          Starcoder2ForCausalLM, XGLMConfig, XGLMForCausalLM)
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
@@ -101,6 +102,23 @@ def starcoder2(g, T):
                                                   residual_dropout=0.0, embedding_dropout=0.0))
 
 
+def biogpt(g, T):
+    heads = between(g, 1, 5)
+    return BioGptForCausalLM(BioGptConfig(**sizes(g), num_attention_heads=heads, hidden_size=heads * between(g, 3, 11),
+                                          intermediate_size=between(g, 7, 90), max_position_embeddings=T + between(g, 0, 9),
+                                          hidden_act=one_of(g, ["gelu", "gelu", "relu"]), scale_embedding=g.random() < 0.75,
+                                          hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+
+
+def xglm(g, T):
+    shape, heads = sizes(g), between(g, 1, 5)
+    shape["num_layers"] = shape.pop("num_hidden_layers")
+    return XGLMForCausalLM(XGLMConfig(**shape, attention_heads=heads, d_model=heads * between(g, 4, 11),
+                                      ffn_dim=between(g, 7, 90), max_position_embeddings=T + between(g, 0, 9),
+                                      activation_function=one_of(g, ["gelu", "gelu", "relu"]),
+                                      scale_embedding=g.random() < 0.75, dropout=0.0, attention_dropout=0.0))
+
+
 def run(model, B, T):
     seen = set()
     with torch.no_grad():
@@ -126,7 +144,7 @@ def run(model, B, T):
 
 def main():
     cases = []
-    for number, build in enumerate([mistral, qwen2, qwen3, opt, starcoder2]):
+    for number, build in enumerate([mistral, qwen2, qwen3, opt, starcoder2, biogpt, xglm]):
         for shape in range(SHAPES):
             g = np.random.default_rng([number, shape])
             B, T = between(g, 1, 4), between(g, 5, 23)

@@ -1,0 +1,204 @@
+#include "fsdp-bench/tuning.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.hpp"
+#include "base/system.hpp"
+#include "comm/agree.hpp"
+#include "device/gpu_figures.hpp"
+#include "fsdp-bench/support.hpp"
+#include "fsdp/placement.hpp"
+#include "kernels/threads.hpp"
+#include "train/memory.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr double worth = 1.05;              // a doubled batch is measured while the last one brought so much in tokens/s
+constexpr std::size_t most_rows = 1 << 22;  // tokens of a micro-batch; larger ones are not looked at
+
+struct Setting {
+  std::string strategy;
+  bool recompute = false;
+  std::size_t B = 0;
+  std::size_t memory_bytes = 0;  // of a rank, by the plan of a training run
+  bool fits = false;
+  double seconds = 0, tokens_per_second = 0;  // of an update; 0: not measured
+
+  std::string options() const {
+    return format("--sharding-strategy {} --batch-size {}{}", strategy, B, recompute ? " --checkpoint-activations" : "");
+  }
+};
+
+/// The strategies that do different things with these ranks: on a single node, hybrid is full.
+std::vector<std::string> strategies_to_try(const BenchOptions& options, Communicator& world, int ranks_of_node) {
+  if (!options.every_strategy) return {options.sharding.strategy};
+  std::vector<std::string> names;
+  std::set<std::tuple<int, Place, Place, Place, Place>> seen;
+  for (const Placement& p : placements()) {
+    if (p.axis == ShardAxis::group && world.size() % ranks_of_node != 0) continue;
+    const int shard = mesh_shape(p, world.size(), ranks_of_node).shard;
+    const bool is_new = shard > 1
+                            ? seen.emplace(shard, p.parameters_at_rest, p.parameters_forward_to_backward,
+                                           p.gradients_between_micro_batches, p.optimizer_state)
+                                  .second
+                            : seen.emplace(1, Place::whole, Place::whole, Place::whole, Place::whole).second;  // nothing is cut
+    if (is_new) names.emplace_back(p.name);
+  }
+  return names;
+}
+
+/// What a rank may use: --memory-limit, or its part of what there is.
+std::size_t memory_limit(const BenchOptions& options, Communicator& world, Group& node, const Device& device) {
+  std::size_t limit = options.memory_limit;
+  if (limit == 0 && device.kind() == DeviceKind::cpu) limit = available_memory_bytes() / static_cast<std::size_t>(node.size());
+  agree(world, [&] {
+    if (limit > 0) return;
+    const GpuFigures* const figures = figures_of(device.description());
+    if (!figures)
+      throw UserError(format("the memory of this GPU is not known ({} is not in the table of GPUs); give --memory-limit SIZE",
+                             device.description()));
+    limit = static_cast<std::size_t>(figures->memory_bytes);
+  });
+  constexpr std::size_t most = std::size_t{1} << 62;
+  return most - world.max(most - limit);  // the least of all ranks
+}
+
+/// Of a training run with these options, which saves while it goes on.
+std::size_t memory_of(const BenchOptions& options, const ShardingOptions& sharding, const ShardedModel& sharded,
+                      Communicator& world, Communicator& node) {
+  TrainOptions train;
+  train.sharding = sharding;
+  train.comm = options.comm;
+  train.save.interval_updates = 1;
+  const Mesh& mesh = sharded.mesh();
+  const bool on_gpu = sharded.transformer().device().kind == DeviceKind::cuda;
+  const std::size_t staging =
+      on_gpu ? staging_on_gpu(options.comm, {mesh.shard->size(), mesh.replicate->size()})
+             : world.staging_bytes() + node.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+  return memory_account(train, sharded.transformer(), sharded.layout(), sharded.plan(), world.rank(), world.size(), staging)
+      .total();
+}
+
+/// The median of options.steps updates, after one that does not count.
+double measure(const BenchOptions& options, ShardedModel& sharded, BatchShape batch, Communicator& world, Device& device) {
+  Executor& executor = sharded.allocate(device, {}, options.comm);
+  executor.initialize_parameters(1);
+  executor.publish_parameters();
+  const BatchReader random_tokens = random_batches(batch, sharded.transformer().config().vocab_size, world.rank());
+  std::vector<double> seconds;
+  for (std::size_t update = 1; update <= options.steps + 1; ++update)
+    seconds.push_back(time_update(executor, random_tokens, update, tokens_of_update(options.sharding, batch, world), world));
+  seconds.erase(seconds.begin());
+  double result = median(seconds);
+  world.broadcast(&result, sizeof result, 0);  // clocks differ, and what comes next depends on it
+  return result;
+}
+
+nlohmann::json to_json(const Setting& s) {
+  const auto number = [&](double x) { return s.seconds > 0 ? nlohmann::json(x) : nlohmann::json(); };
+  return {{"strategy", s.strategy},
+          {"checkpoint_activations", s.recompute},
+          {"batch_size", s.B},
+          {"tokens_per_second", number(s.tokens_per_second)},
+          {"ms", number(1e3 * s.seconds)},
+          {"memory_bytes", s.memory_bytes},
+          {"fits", s.fits}};
+}
+
+/// What recomputing has cost and saved, at the largest batch that was measured both ways; empty if none was.
+std::string describe_recomputation(const std::vector<Setting>& settings) {
+  const Setting *with = nullptr, *without = nullptr;
+  for (const Setting& a : settings)
+    for (const Setting& b : settings)
+      if (a.recompute && !b.recompute && a.strategy == b.strategy && a.B == b.B && a.seconds > 0 && b.seconds > 0 &&
+          (!with || a.B > with->B))
+        with = &a, without = &b;
+  if (!with) return {};
+  return format(
+      "recomputing blocks: under {}, with batch size {}, an update takes {:.2f} times as long, and a rank needs {} instead of "
+      "{}\n",
+      with->strategy, with->B, with->seconds / without->seconds, format_bytes(static_cast<double>(with->memory_bytes)),
+      format_bytes(static_cast<double>(without->memory_bytes)));
+}
+
+}  // namespace
+
+std::string bench_tuning(const BenchOptions& options, Communicator& world, Device& device) {
+  const auto node = world.split_by_node();
+  const std::size_t limit = memory_limit(options, world, *node, device);
+  TransformerConfig config;
+  agree(world, [&] {
+    config = arch_config(options.arch);
+    if (device.kind() == DeviceKind::cpu && options.sharding.plan.offload_optimizer)
+      throw UserError("nothing can be offloaded: on CPUs all memory is the host's; leave out --offload-params and the like");
+  });
+  const bool only_recompute = options.sharding.plan.checkpoint_activations;
+  std::vector<Setting> settings;
+  for (const std::string& strategy :
+       strategies_to_try(options, world, static_cast<int>(world.max(static_cast<std::size_t>(node->size())))))
+    for (const bool recompute : {false, true}) {
+      if (only_recompute && !recompute) continue;
+      double last_rate = 0;
+      bool pays = true, fits = true;
+      // Once doubling does not pay, plans alone say what fits.
+      for (std::size_t B = options.sharding.batch.B; fits && B * options.sharding.batch.T <= most_rows; B *= 2) {
+        ShardingOptions sharding = options.sharding;
+        sharding.strategy = strategy;
+        sharding.batch.B = B;
+        sharding.plan.checkpoint_activations = recompute;
+        agree(world, [&] { check_sharding(config, sharding, world.size()); });
+        ShardedModel sharded(config, sharding, world, traits_of(device.kind(), kernels::threads()));
+        Setting setting{.strategy = strategy, .recompute = recompute, .B = B};
+        setting.memory_bytes = world.max(memory_of(options, sharding, sharded, world, *node));
+        setting.fits = fits = setting.memory_bytes <= limit;
+        if (fits && pays) {
+          setting.seconds = measure(options, sharded, sharding.batch, world, device);
+          setting.tokens_per_second = tokens_of_update(sharding, sharding.batch, world) / setting.seconds;
+          pays = setting.tokens_per_second > worth * last_rate;
+          last_rate = setting.tokens_per_second;
+        }
+        if (setting.seconds > 0 || !fits) settings.push_back(setting);
+      }
+    }
+  const auto fastest = std::max_element(settings.begin(), settings.end(), [](const Setting& a, const Setting& b) {
+    return a.tokens_per_second < b.tokens_per_second;
+  });
+  const bool any = fastest != settings.end() && fastest->seconds > 0;
+  const std::size_t T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
+  if (options.json) {
+    nlohmann::json json = {{"arch", options.arch},        {"device", device.description()},
+                           {"ranks", world.size()},       {"precision", name_of(options.sharding.types.parameter)},
+                           {"tokens_per_sample", T},      {"update_freq", K},
+                           {"memory_limit_bytes", limit}, {"fastest", any ? to_json(*fastest) : nlohmann::json()}};
+    for (const Setting& s : settings) json["settings"].push_back(to_json(s));
+    return json.dump() + "\n";
+  }
+  std::string text = format(
+      "# {}, {} ranks, {}, sequences of {} tokens, {} micro-batches per update; a rank may use {}\n{:<15} {:>9} {:>10} {:>10} "
+      "{:>10} {:>10}\n",
+      options.arch, world.size(), name_of(options.sharding.types.parameter), T, K, format_bytes(static_cast<double>(limit)),
+      "# strategy", "recompute", "batch-size", "tokens/s", "ms", "MiB");
+  for (const Setting& s : settings) {
+    const double mib = static_cast<double>(s.memory_bytes) / (1 << 20);
+    const std::string row = format("{:<15} {:>9} {:>10}", s.strategy, s.recompute ? "yes" : "no", s.B);
+    text += s.seconds > 0 ? format("{} {:>10.0f} {:>10.1f} {:>10.0f}\n", row, s.tokens_per_second, 1e3 * s.seconds, mib)
+                          : format("{} {:>10} {:>10} {:>10.0f}  does not fit\n", row, "-", "-", mib);
+  }
+  text += describe_recomputation(settings);
+  text += any ? format("the fastest that fits: {}\n", fastest->options())
+              : format(
+                    "nothing fits {} (the least that was tried needs more); use more ranks, or a smaller --batch-size or "
+                    "--tokens-per-sample\n",
+                    format_bytes(static_cast<double>(limit)));
+  return text;
+}
+
+}  // namespace fsdp

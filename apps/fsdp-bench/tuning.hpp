@@ -1,0 +1,14 @@
+// fsdp-bench tuning: which batch size, with or without recomputation, under which strategy? Batches double until the memory
+// of a rank does not hold them.
+#pragma once
+
+#include <string>
+
+#include "fsdp-bench/bench.hpp"
+
+namespace fsdp {
+
+/// The report, as text whose table a plotting program reads, or as one JSON object. Collective over world.
+std::string bench_tuning(const BenchOptions& options, Communicator& world, Device& device);
+
+}  // namespace fsdp

@@ -1,0 +1,198 @@
+// fairseq's language models (facebookresearch/fairseq, models/transformer_lm.py): GPT-2's block with q, k and v apart, token
+// embeddings that are multiplied by sqrt(C), and positions that begin behind the row of its padding token, the second one.
+// transformers calls them biogpt where positions are learned (Luo et al. 2022) and xglm where they are sinusoidal (Lin et al.
+// 2022); keys and defaults are those of its BioGptConfig and XGLMConfig. Epsilon is LayerNorm's 1e-5 in both: BioGptConfig has
+// a layer_norm_eps, which its model does not read.
+//
+// transformer_lm_*: the functions of those names there. fairseq takes the vocabulary from the data; 50,264 here, that of its
+// dictionary of GPT-2's tokens, where no data say so. Its longest sequence is the one that is trained on; the most here are
+// GPT-3's 2,048 learned positions, and the 100,000 that fairseq's sinusoids end at.
+#include <nlohmann/json.hpp>
+
+#include "nn/families.hpp"
+#include "nn/families/config_keys.hpp"
+
+namespace fsdp {
+
+using nlohmann::json;
+
+namespace {
+
+/// What both have: a model of the published size, XGLM 564M and BioGPT.
+TransformerConfig defaults(const char* family, Positions positions) {
+  TransformerConfig config = with_sizes({}, 1024, 24, 16, 16, 4096);
+  config.family = family;
+  config.positions = positions;
+  config.position_offset = 2;
+  config.scaled_embedding = true;
+  config.activation = Activation::gelu_erf;
+  return config;
+}
+
+TransformerConfig biogpt_defaults() {
+  TransformerConfig config = defaults("biogpt", Positions::learned);
+  config.vocab_size = 42384;
+  config.max_positions = 1024;
+  return config;
+}
+
+TransformerConfig xglm_defaults() {
+  TransformerConfig config = defaults("xglm", Positions::sinusoidal);
+  config.vocab_size = 256008;
+  config.max_positions = 2048;
+  return config;
+}
+
+/// The keys of the two that mean the same.
+struct Keys {
+  const char *width, *layers, *heads, *ffn_width, *activation, *deviation;
+};
+constexpr Keys biogpt_keys = {"hidden_size",       "num_hidden_layers", "num_attention_heads",
+                              "intermediate_size", "hidden_act",        "initializer_range"};
+constexpr Keys xglm_keys = {"d_model", "num_layers", "attention_heads", "ffn_dim", "activation_function", "init_std"};
+
+TransformerConfig read(const json& object, TransformerConfig config, const Keys& keys) {
+  config.max_positions = keys::read_count(object, {"max_position_embeddings"}, config.max_positions);
+  config.width = keys::read_count(object, {keys.width}, config.width);
+  config.layers = keys::read_count(object, {keys.layers}, config.layers);
+  config.heads = config.kv_heads = keys::read_count(object, {keys.heads}, config.heads);
+  config.head_size = config.heads == 0 ? 0 : config.width / config.heads;
+  config.ffn_width = keys::read_count(object, {keys.ffn_width}, config.ffn_width);
+  config.activation =
+      keys::read_activation(object, keys.activation, "gelu", {Activation::gelu_erf, Activation::gelu_tanh, Activation::relu});
+  config.initializer_range = keys::read_float(object, keys.deviation, double{config.initializer_range});
+  config.scaled_embedding = keys::read_bool(object, "scale_embedding", true);
+  return config;
+}
+
+json write(const TransformerConfig& config, const Keys& keys) {
+  return {{"activation_dropout", 0.0},
+          {"layerdrop", 0.0},
+          {"max_position_embeddings", config.max_positions},
+          // transformers gives the embedding of this token no gradient; here all tokens have one.
+          {"pad_token_id", nullptr},
+          {"scale_embedding", config.scaled_embedding},
+          {keys.width, config.width},
+          {keys.layers, config.layers},
+          {keys.heads, config.heads},
+          {keys.ffn_width, config.ffn_width},
+          {keys.activation, keys::name_of(config.activation)},
+          {keys.deviation, keys::shortest(config.initializer_range)}};
+}
+
+TransformerConfig read_biogpt(const json& object, TransformerConfig config) {
+  return read(object, std::move(config), biogpt_keys);
+}
+json write_biogpt(const TransformerConfig& config) {
+  json object = write(config, biogpt_keys);
+  object.update({{"hidden_dropout_prob", 0.0}, {"attention_probs_dropout_prob", 0.0}});
+  return object;
+}
+TransformerConfig read_xglm(const json& object, TransformerConfig config) { return read(object, std::move(config), xglm_keys); }
+json write_xglm(const TransformerConfig& config) {
+  json object = write(config, xglm_keys);
+  object.update({{"dropout", 0.0}, {"attention_dropout", 0.0}});
+  return object;
+}
+
+ParameterNames names(const std::string& base, const char* position_table, const char* head) {
+  return {.base = base,
+          .token_table = base + "embed_tokens.weight",
+          .position_table = position_table,
+          .block = base + "layers.{}.",
+          .norm1 = "self_attn_layer_norm",
+          .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+          .attention_out = "self_attn.out_proj",
+          .norm2 = "final_layer_norm",
+          .ffn_in = {"fc1"},
+          .ffn_out = "fc2",
+          .final_norm = base + "layer_norm",
+          .head = head};
+}
+
+struct Size {
+  const char* name;
+  std::size_t width, layers, heads, ffn_width;
+};
+
+/// base_gpt3_architecture(): learned positions, and the output projection is the embedding.
+constexpr Size kLearned[] = {
+    {"transformer_lm_gpt3_small", 768, 12, 12, 3072},  {"transformer_lm_gpt3_medium", 1024, 24, 16, 4096},
+    {"transformer_lm_gpt3_large", 1536, 24, 16, 6144}, {"transformer_lm_gpt3_xl", 2048, 24, 32, 8192},
+    {"transformer_lm_gpt3_2_7", 2560, 32, 32, 10240},  {"transformer_lm_gpt3_6_7", 4096, 32, 32, 16384},
+    {"transformer_lm_gpt3_13", 5120, 40, 40, 20480},   {"transformer_lm_gpt3_175", 12288, 96, 96, 49152},
+};
+/// base_lm_architecture(): sinusoidal positions, and an output projection of its own.
+constexpr Size kSinusoidal[] = {
+    {"transformer_lm_big", 1024, 12, 16, 4096},           {"transformer_lm_gpt", 768, 12, 12, 3072},
+    {"transformer_lm_gpt2_tiny", 64, 2, 1, 64},           {"transformer_lm_gpt2_small", 1024, 24, 16, 4096},
+    {"transformer_lm_gpt2_medium", 1280, 36, 20, 5120},   {"transformer_lm_gpt2_big", 1600, 48, 25, 6400},
+    {"transformer_lm_gpt2_big_wide", 2048, 24, 32, 8192}, {"transformer_lm_gpt2_bigger", 2048, 48, 32, 8192},
+};
+
+Arch arch(const Size& size, TransformerConfig config, std::size_t positions, bool tied) {
+  config = with_sizes(std::move(config), size.width, size.layers, size.heads, size.heads, size.ffn_width);
+  config.vocab_size = 50264;
+  config.max_positions = positions;
+  config.tied_embeddings = tied;
+  if (std::string(size.name) == "transformer_lm_big") config.activation = Activation::relu;
+  return {size.name, config};
+}
+
+std::vector<Arch> learned_archs() {
+  std::vector<Arch> all;
+  for (const Size& size : kLearned) all.push_back(arch(size, biogpt_defaults(), 2048, true));
+  return all;
+}
+
+std::vector<Arch> sinusoidal_archs() {
+  std::vector<Arch> all;
+  for (const Size& size : kSinusoidal) all.push_back(arch(size, xglm_defaults(), 100000, false));
+  return all;
+}
+
+std::vector<OtherArch> others() {
+  const std::string adaptive =
+      "its embedding and its softmax are adaptive: rare tokens have narrower embeddings, which no family here has";
+  const std::string no_norm = "it has no norm behind the last block, which every family here has";
+  const std::string behind = "its norms stand behind attention and MLP, where they stand in front of them in every family here";
+  const std::string wiki = "take transformer_lm_big with `number of layers` 16 and `number of heads` 8";
+  const std::string gbw = "take transformer_lm_big with `width` 512";
+  const std::string base = "take transformer_lm_big with `number of layers` 6, `width` 512 and `number of heads` 8";
+  return {{"transformer_lm", behind, base},
+          {"transformer_lm_wiki103", adaptive, wiki},
+          {"transformer_lm_baevski_wiki103", adaptive, wiki},
+          {"transformer_lm_gbw", no_norm, gbw},
+          {"transformer_lm_baevski_gbw", no_norm, gbw}};
+}
+
+}  // namespace
+
+const Family& biogpt_family() {
+  static const Family family = {.model_type = "biogpt",
+                                .architecture = "BioGptForCausalLM",
+                                .names = names("biogpt.", "biogpt.embed_positions.weight", "output_projection.weight"),
+                                .initial = InitialWeights::fairseq,
+                                .grouped_queries = false,
+                                .defaults = biogpt_defaults(),
+                                .read = read_biogpt,
+                                .write = write_biogpt,
+                                .archs = learned_archs()};
+  return family;
+}
+
+const Family& xglm_family() {
+  static const Family family = {.model_type = "xglm",
+                                .architecture = "XGLMForCausalLM",
+                                .names = names("model.", "", "lm_head.weight"),
+                                .initial = InitialWeights::fairseq,
+                                .grouped_queries = false,
+                                .defaults = xglm_defaults(),
+                                .read = read_xglm,
+                                .write = write_xglm,
+                                .archs = sinusoidal_archs(),
+                                .other_archs = others()};
+  return family;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,60 @@
+// Mistakes of users' programs end whole jobs at once, with one message, on processes that exchange data either way.
+#define BOOST_TEST_MODULE api.jobs
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+const std::vector<std::string> ways = {"shm", "mpi"};
+
+Outcome make(const std::string& mistake, const std::string& comm, int ranks = 3) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = run(fresh_folder(), mpirun(ranks, "test_api_program", {mistake, comm}));
+  // A rank that waits for another one gives up after 100 s.
+  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)), mistake << " took long");
+  return outcome;
+}
+
+}  // namespace
+
+BOOST_DATA_TEST_CASE(a_program_without_mistakes, ways, comm) {
+  const Outcome outcome = make("none", comm);
+  BOOST_TEST(outcome.code == 0, outcome.output);
+  BOOST_TEST(outcome.times_said("trained") == 1u, outcome.output);
+}
+
+BOOST_DATA_TEST_CASE(a_layer_that_throws_on_one_rank, ways, comm) {
+  for (const char* mistake : {"layer", "layer_by_itself"}) {
+    const Outcome outcome = make(mistake, comm);
+    BOOST_TEST(outcome.code == 1, outcome.output);
+    BOOST_TEST(outcome.times_said("test_api_program: rank 1 on ") == 1u, outcome.output);
+    BOOST_TEST(outcome.times_said("the table of this layer has no row 7") == 1u, outcome.output);
+    BOOST_TEST(!outcome.says("trained"), outcome.output);
+  }
+}
+
+BOOST_DATA_TEST_CASE(options_that_differ_between_ranks, ways, comm) {
+  const Outcome outcome = make("options_by_itself", comm);
+  BOOST_TEST(outcome.code == 1, outcome.output);
+  BOOST_TEST(outcome.times_said("caught: the options or the model are others here than on rank 0") == 1u, outcome.output);
+}
+
+BOOST_AUTO_TEST_CASE(a_device_that_is_not_there) {
+  ::setenv("FSDP_CUDA_LIBRARY", "/nowhere/libfsdp_cuda.so", 1);
+  const Outcome outcome = make("device", "auto");
+  BOOST_TEST(outcome.code == 2, outcome.output);
+  BOOST_TEST(outcome.times_said("test_api_program: device cuda finds no GPU (") == 1u, outcome.output);
+  BOOST_TEST(outcome.says("or compute with device cpu"), outcome.output);
+}
+
+BOOST_DATA_TEST_CASE(a_step_behind_mpi_finalize, ways, comm) {
+  for (const int ranks : {1, 3}) {
+    const Outcome outcome = make("after_mpi", comm, ranks);
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    BOOST_TEST(outcome.says("MPI has ended, and the ranks cannot work together any more"), outcome.output);
+  }
+}

@@ -1,0 +1,144 @@
+// Layers of a user's, and a transformer, trained through the API on a GPU, which here is the double of CUDA (cuda_double/): as
+// on the CPU, all strategies the same bits, and what does not work on GPUs is refused by name.
+#define BOOST_TEST_MODULE api.on_gpu
+#include "mpi_main.hpp"
+
+#include <cmath>
+#include <map>
+
+#include <fsdp/fsdp.hpp>
+
+#include "gated_convolution.hpp"
+#include "swiglu_layer.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+constexpr std::size_t vocabulary = 13, width = 10, length = 7;
+
+Sequential small_model() {
+  Sequential model;
+  model.add("embedding", embedding(vocabulary, width));
+  for (int i = 0; i < 2; ++i) model.add("blocks." + std::to_string(i), std::make_shared<SwigluLayer>(width, 17));
+  return model.add("norm", rms_norm(width)).add("head", linear(width, vocabulary, false)).loss(cross_entropy(vocabulary));
+}
+
+TransformerDescription small_transformer() {
+  TransformerDescription gpt("gpt2");
+  gpt.layers(2).width(24).heads(3).vocabulary(vocabulary).longest_sequence(16);
+  return gpt;
+}
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::map<std::string, std::vector<float>> parameters;  // on rank 0
+  bool operator==(const Outcome&) const = default;
+};
+
+FsdpOptions options_of(const std::string& strategy, const std::string& type = "fp32") {
+  FsdpOptions options;
+  options.batch_size = 3, options.sequence_length = length;
+  options.sharding_strategy = strategy;
+  options.shard_group_size = strategy.find("HYBRID") != std::string::npos ? (world().size() % 2 == 0 ? 2 : 1) : 0;
+  options.param_dtype = type;
+  return options;
+}
+
+Outcome train(const std::string& device, const ModelDescription& model, const FsdpOptions& options, int steps = 3) {
+  JobOptions of_job;
+  of_job.device = device;
+  Job job(of_job);
+  FullyShardedDataParallel sharded(job, model, options);
+  Outcome outcome;
+  for (int step = 0; step < steps; ++step) {
+    const StepResult result = sharded.step(5e-3, [&](const Batch& batch) {
+      for (std::size_t r = 0; r < batch.tokens().size(); ++r) {
+        const std::size_t token = (r * r + 3 * sharded.updates() + 5 * static_cast<std::size_t>(job.rank())) % vocabulary;
+        batch.tokens()[r] = static_cast<int>(token);
+        batch.labels()[r] = r % 5 == 4 ? -1 : static_cast<int>((2 * token + 1) % vocabulary);
+      }
+    });
+    outcome.losses.push_back(result.loss), outcome.norms.push_back(result.gradient_norm);
+  }
+  sharded.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
+    outcome.parameters[name] = {values.begin(), values.end()};
+  });
+  if (steps > 0) BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
+  return outcome;
+}
+
+/// The bounds of fsdp.golden_on_gpu.
+void require_near(const Outcome& gpu, const Outcome& cpu, const Outcome& before, const std::string& type) {
+  BOOST_TEST_REQUIRE(gpu.losses.size() == cpu.losses.size());
+  for (std::size_t u = 0; u < cpu.losses.size(); ++u) {
+    BOOST_TEST(std::abs(gpu.losses[u] - cpu.losses[u]) < (type == "fp32" ? 2e-6 : 2e-3));
+    BOOST_TEST(std::abs(gpu.norms[u] / cpu.norms[u] - 1) < (type == "fp32" ? 1e-5 : 1e-2));
+  }
+  if (type != "fp32") return;
+  double moved = 0, apart = 0;
+  for (const auto& [name, values] : cpu.parameters) {
+    // The key biases of attention, whose gradient is rounding alone.
+    const bool has_keys = name.ends_with("c_attn.bias");
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (has_keys && i >= values.size() / 3 && i < 2 * values.size() / 3) continue;
+      moved = std::max(moved, std::abs(static_cast<double>(values[i]) - before.parameters.at(name)[i]));
+      apart = std::max(apart, std::abs(static_cast<double>(values[i]) - gpu.parameters.at(name)[i]));
+    }
+  }
+  if (world().rank() == 0) BOOST_TEST((moved > 0 && apart < 0.03 * moved), "moved by " << moved << ", apart " << apart);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(layers_of_users_are_trained_as_on_the_cpu) {
+  const Outcome before = train("cpu", small_model(), options_of("FULL_SHARD"), 0);
+  const Outcome cpu = train("cpu", small_model(), options_of("FULL_SHARD"));
+  const Outcome full = train("cuda", small_model(), options_of("FULL_SHARD"));
+  BOOST_TEST(full.losses.back() < full.losses.front());
+  require_near(full, cpu, before, "fp32");
+  for (const char* strategy : {"SHARD_GRAD_OP", "NO_SHARD", "optim", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
+    BOOST_TEST_CONTEXT(strategy) BOOST_TEST((train("cuda", small_model(), options_of(strategy)) == full));
+  FsdpOptions recomputed = options_of("FULL_SHARD");
+  recomputed.activation_checkpointing = recomputed.offload_parameters = true;
+  recomputed.gradient_accumulation_steps = 1;
+  BOOST_TEST((train("cuda", small_model(), recomputed) == full));
+}
+
+BOOST_AUTO_TEST_CASE(transformers_are_trained_as_on_the_cpu) {
+  const Outcome before = train("cpu", small_transformer(), options_of("FULL_SHARD"), 0);
+  const Outcome cpu = train("cpu", small_transformer(), options_of("FULL_SHARD"));
+  const Outcome full = train("cuda", small_transformer(), options_of("FULL_SHARD"));
+  require_near(full, cpu, before, "fp32");
+  for (const char* strategy : {"SHARD_GRAD_OP", "NO_SHARD"})
+    BOOST_TEST_CONTEXT(strategy) BOOST_TEST((train("cuda", small_transformer(), options_of(strategy)) == full));
+}
+
+BOOST_AUTO_TEST_CASE(low_precision_is_that_of_the_cpu) {
+  for (const char* type : {"bf16", "fp16"}) {
+    const Outcome cpu = train("cpu", small_model(), options_of("FULL_SHARD", type));
+    require_near(train("cuda", small_model(), options_of("FULL_SHARD", type)), cpu, cpu, type);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_does_not_work_on_gpus_is_refused_by_name) {
+  JobOptions of_job;
+  of_job.device = "cuda";
+  Job job(of_job);
+  const auto refusal = [&](const Sequential& model) {
+    try {
+      FullyShardedDataParallel sharded(job, model, options_of("FULL_SHARD"));
+    } catch (const CollectiveError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  Sequential mixed;
+  mixed.add("embedding", embedding(vocabulary, width)).add("mixer", std::make_shared<GatedConvolution>(width, 3));
+  mixed.add("head", linear(width, vocabulary)).loss(cross_entropy(vocabulary));
+  BOOST_TEST(refusal(mixed).starts_with("layer 'mixer' does not work on a GPU (its works_on_gpu() says so)"), refusal(mixed));
+  Sequential squares;
+  squares.add("a", linear(2, 2)).loss(mean_squared_error(2));
+  BOOST_TEST(refusal(squares).starts_with("loss 'loss' does not work on a GPU"), refusal(squares));
+}

@@ -1,0 +1,116 @@
+// A program of a user's that makes the mistake that its argument names: jobs.cpp runs it.
+#include <mpi.h>
+
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include <fsdp/fsdp.hpp>
+
+namespace {
+
+/// It fails on rank 1 alone, in the second update.
+class FailingLayer final : public fsdp::Layer {
+ public:
+  explicit FailingLayer(int rank) : rank_(rank) {}
+  std::size_t inputs() const override { return 4; }
+  std::size_t outputs() const override { return 4; }
+  void forward(const fsdp::ForwardPass& pass) const override {
+    if (rank_ == 1 && pass.update == 2) throw std::runtime_error("the table of this layer has no row 7");
+    fsdp::ops::copy(pass, pass.y, pass.x);
+  }
+  void backward(const fsdp::BackwardPass& pass) const override { fsdp::ops::copy(pass, pass.dx, pass.dy); }
+
+ private:
+  int rank_;
+};
+
+fsdp::Sequential small_model(fsdp::LayerPtr more = nullptr) {
+  fsdp::Sequential model;
+  model.add("in", fsdp::linear(4, 4));
+  if (more) model.add("more", std::move(more));
+  return model.add("out", fsdp::linear(4, 3)).loss(fsdp::cross_entropy(3));
+}
+
+void fill(const fsdp::Batch& batch) {
+  for (std::size_t i = 0; i < batch.inputs().size(); ++i) batch.inputs()[i] = 0.1f * static_cast<float>(i);
+  for (int& label : batch.labels()) label = 1;
+}
+
+int train(fsdp::Job& job, const fsdp::Sequential& model, const fsdp::FsdpOptions& options = {.batch_size = 2}) {
+  fsdp::FullyShardedDataParallel sharded(job, model, options);
+  for (int step = 0; step < 3; ++step) sharded.step(1e-2, fill);
+  if (job.rank() == 0) std::printf("trained\n");
+  return 0;
+}
+
+int with_failing_layer(fsdp::Job& job) { return train(job, small_model(std::make_shared<FailingLayer>(job.rank()))); }
+
+/// A program that does all by itself: starts and ends MPI, and catches what is thrown.
+int by_itself(int argc, char** argv, const std::function<int()>& body) {
+  MPI_Init(&argc, &argv);
+  int code = 1;
+  try {
+    code = body();
+  } catch (const fsdp::CollectiveError& error) {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == error.speaker) std::fprintf(stderr, "caught: %s\n", error.what());
+  }
+  MPI_Finalize();
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  fsdp::JobOptions options;
+  options.timeout_s = 100;
+  if (argc > 2) options.comm = argv[2];
+  const std::map<std::string, std::function<int()>> mistakes = {
+      {"none",
+       [&] {
+         return fsdp::run(
+             argc, argv, [](fsdp::Job& job) { return train(job, small_model()); }, options);
+       }},
+      {"layer", [&] { return fsdp::run(argc, argv, with_failing_layer, options); }},
+      {"layer_by_itself",
+       [&] {
+         return by_itself(argc, argv, [&] {
+           fsdp::Job job(options);
+           return with_failing_layer(job);
+         });
+       }},
+      {"options_by_itself",
+       [&] {
+         return by_itself(argc, argv, [&] {
+           fsdp::Job job(options);
+           return train(job, small_model(), {.batch_size = 2, .beta1 = job.rank() == 1 ? 0.8 : 0.9});
+         });
+       }},
+      {"device",
+       [&] {
+         options.device = "cuda";
+         return fsdp::run(
+             argc, argv, [](fsdp::Job& job) { return train(job, small_model()); }, options);
+       }},
+      {"after_mpi",
+       [&] {
+         MPI_Init(&argc, &argv);
+         fsdp::Job job(options);
+         fsdp::FullyShardedDataParallel sharded(job, small_model(), {.batch_size = 2});
+         sharded.step(1e-2, fill);
+         MPI_Finalize();
+         try {
+           sharded.step(1e-2, fill);
+         } catch (const fsdp::UserError& error) {
+           std::fprintf(stderr, "%s\n", error.what());
+           return sharded.updates() == 1 ? 2 : 3;
+         }
+         return 0;
+       }},
+  };
+  return mistakes.at(argc > 1 ? argv[1] : "")();
+}

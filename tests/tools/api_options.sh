@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# api_options.sh REPOSITORY: docs/api.md has a row for each option of the API, and no other rows.
+set -euo pipefail
+cd "$1"
+# options_of HEADER STRUCT: the names of its fields, sorted.
+options_of() {
+  sed -n "/^struct $2 {/,/^};/p" "$1" | sed -e 's|//.*||' -e '1d;$d' | tr '\n' ' ' | tr ';' '\n' |
+    sed -E -e 's/^ *(std::[a-z0-9_:]+(<[^>]*>)?|int|bool|double) //' -e 's/ = ("[^"]*"|\{\}|[^,]*)//g' -e 's/[, ]+/\n/g' | sed '/^$/d' | sort
+}
+# rows_of STRUCT: the names in the first column of its table.
+rows_of() {
+  sed -n "/^| .$1::/,/^$/p" docs/api.md | sed '1,2d' | cut -d'|' -f2 | grep -oE '[a-z][a-z0-9_]+' | sort
+}
+status=0
+for pair in lib/api/fully_sharded.hpp:FsdpOptions lib/api/job.hpp:JobOptions; do
+  options=$(options_of "${pair%:*}" "${pair#*:}")
+  [[ $(wc -l <<<"$options") -ge 4 ]] || { echo "${pair#*:} was not found (this test looks in the wrong place)" && exit 1; }
+  if ! diff <(echo "$options") <(rows_of "${pair#*:}"); then
+    echo "docs/api.md says of ${pair#*:} what is marked with >, and the header has what is marked with <"
+    status=1
+  fi
+done
+exit "$status"
