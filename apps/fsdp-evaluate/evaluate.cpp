@@ -49,7 +49,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
             "which tokens of DATA count: a token file with 1 for each that does and 0 for others")
       .unset("the dataset loss_mask of an HDF5 file; else all count")
       .sets("mask");
-  add_document_options(table, options.document_attention, options.end_of_document, "--document-attention");
+  add_document_options(table, options.break_mode, options.document_attention, options.end_of_document);
   table.group("How");
   table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank at a time");
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
@@ -72,10 +72,13 @@ void require_complete(const EvaluateOptions& options) {
         "see fsdp-evaluate --help");
   if (!options.data.empty() && !options.multiple_choice.empty())
     throw UserError("DATA and --multiple-choice are both given (one is evaluated at a time); leave one out");
-  if (options.data.empty() && (!options.mask.empty() || options.document_attention))
-    throw UserError("--mask and --document-attention change nothing (they go with DATA); leave them out");
-  if (options.end_of_document && !options.document_attention)
-    throw UserError("--eos-token-id changes nothing (it goes with --document-attention); give that, too, or leave it out");
+  const bool by_documents = options.break_mode != BreakMode::none || options.document_attention;
+  if (options.data.empty() && (!options.mask.empty() || by_documents))
+    throw UserError("--mask, --break-mode and --document-attention change nothing (they go with DATA); leave them out");
+  if (options.end_of_document && !by_documents)
+    throw UserError(
+        "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give that, "
+        "too, or leave it out");
 }
 
 namespace {
@@ -87,13 +90,16 @@ std::size_t text_bytes(const Samples& samples, const Tokenizer& tokenizer) {
   const auto decoder = tokenizer.make_decoder();
   std::string text;
   std::size_t bytes = 0;
+  std::uint64_t k = 0;  // the sequence that has the token as a target, or the next one
+  Samples::Place sequence = samples.place_of(k);
   for (std::uint64_t at = 0; at < tokens.size(); at += piece.size()) {
     const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), tokens.size() - at));
     tokens.read(at, here);
     if (samples.mask()) samples.mask()->read(at, std::span(counts).first(here.size()));
     for (std::size_t i = 0; i < here.size(); ++i) {
       decoder->add(static_cast<TokenId>(here[i]), text);
-      if (at + i > 0 && counts[i] == 1) bytes += text.size();  // the first token is no target, but begins the text
+      while (at + i > sequence.begin + sequence.targets) sequence = samples.place_of(++k);
+      if (at + i > sequence.begin && counts[i] == 1) bytes += text.size();  // the first token of a document is no target
       text.clear();
     }
   }
@@ -155,7 +161,7 @@ class LossReport {
     });
     agree(world, [&] {
       samples_.emplace(std::move(tokens),
-                       Cut{tokens_per_sample(), BreakMode::none, options.end_of_document, options.document_attention},
+                       Cut{tokens_per_sample(), options.break_mode, options.end_of_document, options.document_attention},
                        options.mask.empty() ? nullptr : open_tokens(options.mask));
       batches_.emplace(*samples_, BatchCut{options.batch_size, tokens_per_sample(), 1, world.rank(), world.size()}, vocab_size);
     });

@@ -8,6 +8,7 @@
 
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
+#include "data/samples.hpp"
 #include "train/compute_device.hpp"
 
 namespace fsdp {
@@ -17,6 +18,7 @@ struct EvaluateOptions {
   std::string data;                       // empty: questions are asked
   std::filesystem::path multiple_choice;  // empty: the loss on data is measured
   std::string mask;                       // which tokens of data count; empty: what they say, or all
+  BreakMode break_mode = BreakMode::none;
   bool document_attention = false;
   std::optional<std::size_t> end_of_document;
   std::string tokenizer;

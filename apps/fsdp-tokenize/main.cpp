@@ -70,7 +70,8 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       "chat", o.chat,
       "The texts are lines of JSON that have conversations, {\"messages\": [{\"role\": .., \"content\": ..}, ..]} or "
       "{\"prompt\": .., \"completion\": ..}. Each is a document, written by the chat template in the tokenizer's folder. "
-      "NAME.mask.bin beside --out NAME.bin says which tokens are of answers, for --mask of fsdp-train.");
+      "NAME.mask.bin beside --out NAME.bin says which tokens are of answers, for --mask of fsdp-train; an HDF5 file has that "
+      "in its dataset loss_mask.");
   table.flag(
       "append-eos", o.append_eos,
       "Put an end-of-text token behind each document, a file or a line of JSON: the tokens of one do not depend on those "
@@ -309,6 +310,10 @@ int tokenize(const TokenizeOptions& options, const OptionTable& table) {
                100.0 * static_cast<double>(text.size() - *tail) / static_cast<double>(text.size()));
   for (const auto* masks : {&done.train_mask, &done.valid_mask})
     for (const WrittenFile& file : *masks) fmt::print("{}: which of them are of answers\n", file.path.string());
+  for (const auto* files : {&done.train, &done.valid})
+    for (const WrittenFile& file : *files)
+      if (options.chat && options.format == OutputFormat::hdf5)
+        fmt::print("{}: its dataset loss_mask says which of them are of answers\n", file.path.string());
   if (options.format == OutputFormat::llmc) warn_of_earlier_files(options, done);
   return exit_code::done;
 }

@@ -65,13 +65,17 @@ std::vector<Part> parts_of(const std::string& name) {
   return parts;
 }
 
-/// NAME.mask.bin is no data, but the mask of NAME.bin, where both are there.
+/// NAME.mask.bin is no data, but the mask of NAME.bin, where both are there; and so is NAME.mask_000001.bin of
+/// NAME_000001.bin.
 void leave_out_masks(std::vector<fs::path>& paths) {
+  constexpr std::string_view mask = ".mask";
   const std::vector<fs::path> all = paths;
   std::erase_if(paths, [&](const fs::path& path) {
-    const fs::path stem = path.stem();
-    return stem.extension() == ".mask" &&
-           std::find(all.begin(), all.end(), path.parent_path() / stem.stem() += path.extension()) != all.end();
+    std::string name = path.filename().string();
+    const std::size_t at = name.rfind(mask);
+    if (at == std::string::npos) return false;
+    name.erase(at, mask.size());
+    return std::binary_search(all.begin(), all.end(), path.parent_path() / name);
   });
 }
 

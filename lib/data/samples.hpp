@@ -43,6 +43,12 @@ class Samples {
   /// Targets that count: of all sequences, and of one.
   std::uint64_t targets() const { return targets_; }
   std::uint64_t targets_of(std::uint64_t k) const { return place_of(k).counted; }
+  struct Place {
+    std::uint64_t begin;
+    std::uint32_t targets, counted;  // tokens [begin, begin + targets]; so many of the targets count
+  };
+  /// Of sequence k; past the last one the end of the tokens. Places are in order, and no token is a target of two.
+  Place place_of(std::uint64_t k) const;
   /// Copies sequence k: inputs[T], targets[T], and, if the cut has them, positions[T] of the inputs in their documents, as far
   /// as these lie in the sequence. Targets that do not count are -1. Where the sequence has ended inputs are 0, each a document
   /// of its own; nothing is in those behind the last one. Throws UserError if a token is not below vocab_size, with its place
@@ -54,11 +60,6 @@ class Samples {
   const Tokens* mask() const { return mask_.get(); }
 
  private:
-  struct Place {
-    std::uint64_t begin;
-    std::uint32_t targets, counted;  // tokens [begin, begin + targets]; so many of the targets count
-  };
-  Place place_of(std::uint64_t k) const;
   void find_places(const std::vector<std::uint64_t>& documents);
   void count_targets();
   void find_positions(const Place& place, const std::int32_t* inputs, std::int32_t* positions) const;

@@ -32,6 +32,9 @@ class TokenWriter {
   virtual void add(std::span<const TokenId> tokens) = 0;
   /// The document that these tokens belong to ends here. Formats without documents do nothing.
   virtual void end_document() = 0;
+  /// A writer of these tokens' mask into the same file, or null if the format has no place for it there. Its finish() returns
+  /// nothing and comes first; it goes away before this.
+  virtual std::unique_ptr<TokenWriter> make_mask_writer() { return nullptr; }
   /// Waits until all tokens so far are on the disk. Returns what a writer of a later process is given to go on from here; what
   /// was added behind it is forgotten then. Null if the format does not allow that.
   virtual nlohmann::json save() = 0;
@@ -60,7 +63,8 @@ std::vector<std::filesystem::path> llmc_files_of_earlier_runs(const std::filesys
 /// fairseq reads it, too. `state` and errors as above.
 std::unique_ptr<TokenWriter> make_indexed_writer(const std::filesystem::path& path, std::size_t vocab_size,
                                                  const nlohmann::json& state = nullptr);
-/// An HDF5 file with a compressed dataset "tokens" of 16 or 32 bits, and, once a document has ended, "document_lengths" of 32.
+/// An HDF5 file with a compressed dataset "tokens" of 16 or 32 bits, and, once a document has ended, "document_lengths" of 32;
+/// the mask is "loss_mask".
 /// Such a file cannot be gone on with: save() returns null. Throws UserError as above.
 std::unique_ptr<TokenWriter> make_hdf5_writer(const std::filesystem::path& path, std::size_t vocab_size);
 

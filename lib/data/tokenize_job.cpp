@@ -228,8 +228,12 @@ void TokenizeJob::open_writers() {
     return make_llmc_writer(path, vocab_size, output_.shard_tokens, found);
   };
   const auto open = [&](const std::filesystem::path& path, const std::string& state) {
-    if (output_.conversations) (state == "train" ? train_mask_ : valid_mask_) = open_one(mask_path(path), 2, state + "_mask");
-    return open_one(path, tokenizer_.vocab_size(), state);
+    std::unique_ptr<TokenWriter> tokens = open_one(path, tokenizer_.vocab_size(), state);
+    if (!output_.conversations) return tokens;
+    std::unique_ptr<TokenWriter>& mask = state == "train" ? train_mask_ : valid_mask_;
+    mask = tokens->make_mask_writer();
+    if (!mask) mask = open_one(mask_path(path), 2, state + "_mask");
+    return tokens;
   };
   if (notes_.found()) {
     try {
@@ -251,7 +255,7 @@ void TokenizeJob::open_writers() {
       notes_.start_anew("what is noted there is damaged");
     }
     at_ = tokens_ = replaced_ = first_replaced_ = skipped_ = first_skipped_ = 0;
-    for (auto* const writer : {&train_, &valid_, &train_mask_, &valid_mask_}) writer->reset();
+    for (auto* const writer : {&train_mask_, &valid_mask_, &train_, &valid_}) writer->reset();
   }
   train_ = open(output_.out, "train");
   if (tail_) valid_ = open(output_.valid_out, "valid");

@@ -137,7 +137,7 @@ struct TokenizeResult {
   std::vector<WrittenFile> train, valid, train_mask, valid_mask;
 };
 
-/// Where the mask of a token file is written: beside it, NAME.mask.bin for NAME.bin.
+/// Where the mask of a token file is written that has no place for it: beside it, NAME.mask.bin for NAME.bin.
 std::filesystem::path mask_path(const std::filesystem::path& tokens);
 
 class TokenizeJob {
@@ -161,7 +161,7 @@ class TokenizeJob {
   std::optional<std::uint64_t> tail_;
   JobNotes& notes_;
   JobOutput output_;
-  std::unique_ptr<TokenWriter> train_, valid_, train_mask_, valid_mask_;  // those that there are
+  std::unique_ptr<TokenWriter> train_, valid_, train_mask_, valid_mask_;  // those that there are; masks go away first
   std::uint64_t at_ = 0;                                                  // all before it is tokenized and with the writers
   std::uint64_t tokens_ = 0;
   std::uint64_t replaced_ = 0, first_replaced_ = 0;

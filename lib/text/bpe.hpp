@@ -42,6 +42,8 @@ class Bpe {
   void encode(std::string_view piece, std::vector<TokenId>& ids) const;
   std::optional<TokenId> find(std::string_view text) const;
   const std::vector<std::string>& tokens() const { return tokens_; }
+  /// Whether characters that are no tokens become bytes, all of them.
+  bool has_all_bytes() const { return has_all_bytes_; }
 
  private:
   struct Merge {

@@ -82,6 +82,7 @@ std::string Normalizer::operator()(std::string text) const {
 
 void Normalizer::note_replacement(const nlohmann::json& pattern, const std::string& with) {
   const bool becomes_space = with == " " || with == "\xE2\x96\x81";
+  if (with.find(' ') != std::string::npos) removes_spaces_ = false;
   if (pattern.contains("Regex")) {
     const std::string expression = part_text(pattern, "Regex");
     const bool is_of_spaces = expression == R"(\s+)" || expression == R"(\s)" || expression == " +" || expression == " {2,}";
@@ -95,6 +96,8 @@ void Normalizer::note_replacement(const nlohmann::json& pattern, const std::stri
       keeps_cuts_ && (has_spaces || has_line_ends
                           ? what.find_first_not_of(" \n") == std::string::npos && becomes_space
                           : std::none_of(what.begin(), what.end(), [](unsigned char c) { return std::isalnum(c) != 0; }));
+  if (what == " " && with.find(' ') == std::string::npos) removes_spaces_ = true;
+  replaces_spaces_alone_ = replaces_spaces_alone_ && (has_spaces || has_line_ends);
   changes_spaces_ = changes_spaces_ || has_spaces;
   changes_line_ends_ = changes_line_ends_ || has_line_ends;
 }
@@ -104,7 +107,10 @@ void Normalizer::add(const nlohmann::json& description) {
   const std::string type = part_type(description, "normalizer");
   if (type == "Sequence") {
     for (const auto& part : part_list(description, "normalizers")) add(part);
-  } else if (type == "NFC") {
+    return;
+  }
+  if (type != "Replace") removes_spaces_ = false;  // compatible forms and what is put before texts may have some
+  if (type == "NFC") {
     steps_.push_back(normal_form(NormalForm::nfc));
   } else if (type == "NFD") {
     steps_.push_back(normal_form(NormalForm::nfd));

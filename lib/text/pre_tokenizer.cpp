@@ -151,13 +151,16 @@ void PreTokenizer::note_cuts(const nlohmann::json& pattern, bool isolates, bool 
   const bool is_regex = pattern.contains("Regex");
   const std::string what = part_text(pattern, is_regex ? "Regex" : "String");
   if (is_regex && (isolates || keeps_matches) && ends_words(what)) {
-    cuts_at_space_ = cuts_at_line_end_ = true;
+    cuts_at_space_ = cuts_at_line_end_ = cuts_before_sign_ = true;
   } else if (is_regex) {  // digits by themselves, or by threes; letters of scripts without spaces
     keeps_cuts_ =
         keeps_cuts_ && isolates &&
         (what == R"(\p{N})" || what == R"(\p{N}{1,3})" || what == R"(\d)" || what == "[0-9]" || what == chinese_and_kana);
+  } else if (what == " ") {  // Gemma's, whose normalizer leaves none
+    joins_spaces_ = true;
   } else {
     keeps_cuts_ = keeps_cuts_ && isolates && what.find_first_of(" \n") == std::string::npos;
+    keeps_signs_ = keeps_signs_ && what.size() == 1;
   }
 }
 
@@ -174,7 +177,7 @@ void PreTokenizer::add(const nlohmann::json& description) {
     }
     if (part_flag(description, "use_regex", true)) {
       steps_.push_back(split(Pattern(gpt2_words), Behavior::isolated));
-      cuts_at_space_ = cuts_at_line_end_ = true;
+      cuts_at_space_ = cuts_at_line_end_ = cuts_before_sign_ = true;
     }
     to_bytes_ = true;
   } else if (type == "Split") {

@@ -34,6 +34,12 @@ class PreTokenizer {
   /// Whether a piece ends there always: before a space, before a line feed.
   bool cuts_at_space() const { return cuts_at_space_; }
   bool cuts_at_line_end() const { return cuts_at_line_end_; }
+  /// Whether the others stay as they are, too, if a text is cut behind a letter or digit and before a sign; whether one ends
+  /// there always.
+  bool keeps_signs() const { return keeps_signs_; }
+  bool cuts_before_sign() const { return cuts_before_sign_; }
+  /// Whether spaces stay with what stands before them: then all this holds for texts without spaces alone.
+  bool joins_spaces() const { return joins_spaces_; }
   /// Whether something is put before a text or its pieces.
   bool prepends() const { return prepends_; }
   /// Pieces of UTF-8.
@@ -46,6 +52,7 @@ class PreTokenizer {
   std::vector<Step> steps_;
   bool to_bytes_ = false;
   bool keeps_cuts_ = true, cuts_at_space_ = false, cuts_at_line_end_ = false, prepends_ = false;
+  bool keeps_signs_ = true, cuts_before_sign_ = false, joins_spaces_ = false;
 };
 
 }  // namespace fsdp

@@ -87,7 +87,7 @@ class SentencePieceTokenizer : public Tokenizer {
   void find_cuts() {
     for (int id = 0; id < processor_.GetPieceSize(); ++id)
       for (const char* const space : {" ", "\n", "\xE2\x96\x81"})
-        if (reaches_across(processor_.IdToPiece(id), space)) return;
+        if (reaches_across(processor_.IdToPiece(id), space, {})) return;
     cuts_.at_space = cuts_.at_line_end = true;
     // Characters that are no tokens join those beside them.
     for (int c = 0; c < 128; ++c) {

@@ -23,6 +23,24 @@ bool is_old_letter(char32_t c) {
                      [&](const auto& range) { return range.first <= c && c <= range.second; });
 }
 
+/// Unified ideographs of Unicode 5.2 and ever since.
+bool is_ideograph(char32_t c) { return 0x4e00 <= c && c <= 0x9fcb; }
+
+/// Whether text[from, at) ends with a letter or digit that may be cut behind.
+bool ends_with_word(std::string_view text, std::size_t from, std::size_t at, const CutRules& rules) {
+  if (at <= from || rules.not_behind[static_cast<unsigned char>(text[at - 1])]) return false;
+  if (is_ascii_word(text[at - 1])) return true;
+  if (!(rules.behind_any_letter || rules.behind_ideograph) || static_cast<unsigned char>(text[at - 1]) < 0x80) return false;
+  std::size_t begin = at - character_before(text, at);
+  if (begin < from) return false;
+  const char32_t c = next_character(text, begin);
+  return begin == at && (rules.behind_any_letter ? is_old_letter(c) : is_ideograph(c));
+}
+
+constexpr std::string_view signs[] = {",",      ";",      ":",      ".",      "!",      "?",      ")",
+                                      "]",      "}",      "\"",     "\u3001", "\u3002", "\u300d", "\uff01",
+                                      "\uff09", "\uff0c", "\uff1a", "\uff1b", "\uff1f"};
+
 bool is_letter_at(std::string_view text, std::size_t at) {
   if (is_ascii_word(text[at])) return std::isalpha(static_cast<unsigned char>(text[at])) != 0;
   if (static_cast<unsigned char>(text[at]) < 0x80 || without_open_end(text.substr(at, 4)) == 0) return false;
@@ -39,8 +57,8 @@ bool ends_line(std::string_view text, std::size_t from, std::size_t end, const C
   return begin == end - 1 && before > ' ' && before != 0x7f && before != replacement_character && !is_space(before);
 }
 
-/// None of these matches what has a letter or number and then a space or line feed in it, and where one follows the other it
-/// matches as at the end of the text.
+/// None of these matches what has a letter or number and then a space, a line feed or one of the signs in it, and where one
+/// follows the other it matches as at the end of the text.
 constexpr std::string_view known_alternatives[] = {
     R"('s)",
     R"('t)",
@@ -82,26 +100,36 @@ std::size_t character_before(std::string_view text, std::size_t cut) {
 
 std::size_t last_cut(std::string_view text, std::size_t from, const CutRules& rules) {
   if (rules.anywhere) return text.size();
-  if (!rules.at_space && !rules.at_line_end && !rules.behind_line_end) return 0;
+  if (!rules.at_space && !rules.at_line_end && rules.before_signs == 0 && !rules.behind_line_end) return 0;
   for (std::size_t at = text.size(); at-- > from + 1;) {
     if (rules.behind_line_end && text[at - 1] == '\n' && is_letter_at(text, at) && ends_line(text, from, at, rules)) return at;
-    if (!(rules.at_space && text[at] == ' ') && !(rules.at_line_end && text[at] == '\n')) continue;
-    const char before = text[at - 1];
-    if (rules.not_behind[static_cast<unsigned char>(before)]) continue;
-    if (is_ascii_word(before)) return at;
-    if (!rules.behind_any_letter || static_cast<unsigned char>(before) < 0x80) continue;
-    const std::size_t bytes = character_before(text, at);
-    std::size_t begin = at - bytes;
-    if (begin < from) continue;
-    if (is_old_letter(next_character(text, begin)) && begin == at) return at;
+    if (!(rules.at_space && text[at] == ' ') && !(rules.at_line_end && text[at] == '\n') &&
+        (rules.before_signs & sign_at_beginning(text.substr(at))) == 0)
+      continue;
+    if (ends_with_word(text, from, at, rules)) return at;
   }
   return 0;
 }
 
-bool reaches_across(std::string_view token, std::string_view space) {
+bool reaches_across(std::string_view token, std::string_view space, const CutRules& rules) {
   for (std::size_t at = token.find(space); at != std::string_view::npos; at = token.find(space, at + 1))
-    if (at > 0 && is_ascii_word(token[at - 1])) return true;
+    if (ends_with_word(token, 0, at, rules)) return true;
   return false;
+}
+
+const std::uint32_t all_signs = (std::uint32_t{1} << std::size(signs)) - 1;
+
+std::uint32_t signs_reached_across(std::string_view token, const CutRules& rules) {
+  std::uint32_t found = 0;
+  for (std::size_t i = 0; i < std::size(signs); ++i)
+    if (reaches_across(token, signs[i], rules)) found |= std::uint32_t{1} << i;
+  return found;
+}
+
+std::uint32_t sign_at_beginning(std::string_view text) {
+  for (std::size_t i = 0; i < std::size(signs); ++i)
+    if (text.starts_with(signs[i])) return std::uint32_t{1} << i;
+  return 0;
 }
 
 bool ends_words(std::string_view with_line_ends) {

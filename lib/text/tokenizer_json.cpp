@@ -210,6 +210,8 @@ class JsonTokenizer : public Tokenizer {
         throw UserError(format("a merge is {} and not two tokens; fetch the file again", json_excerpt(merge)));
       }
     }
+    const auto is_byte = [](const std::string& token) { return token.size() == 6 && token.starts_with("<0x"); };
+    for (const auto& [left, right] : merges) joins_bytes_ = joins_bytes_ || is_byte(left) || is_byte(right);
     return Bpe(std::move(tokens), merges, rules);
   }
 
@@ -242,31 +244,41 @@ class JsonTokenizer : public Tokenizer {
   /// of the model reaches across. What is put before a section is no matter: there is a character before the cut.
   void find_cuts() {
     if (!normalizer_.keeps_cuts() || !pre_tokenizer_.keeps_cuts()) return;
+    if (pre_tokenizer_.joins_spaces() && !normalizer_.removes_spaces()) return;
     constexpr std::string_view sign = "\xE2\x96\x81";
+    cuts_.before_signs = normalizer_.replaces_spaces_alone() && pre_tokenizer_.keeps_signs() ? all_signs : 0;
+    const CutRules any = {.behind_any_letter = true};
     for (const AddedToken& token : added_) {
       const std::string& text = token.content;
-      const auto is_there = [&](std::string_view space) { return reaches_across(text, space); };
+      const auto is_there = [&](std::string_view space) { return reaches_across(text, space, any); };
       if (is_there(" ") || is_there("\n") || (token.normalized && is_there(sign))) return;
       if (token.single_word && is_space(static_cast<unsigned char>(text[0]))) return;  // it looks at what stands before it
       // Behind a token a section begins, and some take the spaces that follow.
       cuts_.not_behind[static_cast<unsigned char>(text.back())] = true;
-      if (const std::string normal = token.normalized ? normalizer_(text) : ""; !normal.empty())
-        cuts_.not_behind[static_cast<unsigned char>(normal.back())] = true;
+      const std::string normal = token.normalized ? normalizer_(text) : "";
+      if (!normal.empty()) cuts_.not_behind[static_cast<unsigned char>(normal.back())] = true;
+      cuts_.before_signs &= ~(signs_reached_across(text, any) | signs_reached_across(normal, any));
+      if (token.single_word) cuts_.before_signs &= ~sign_at_beginning(text);
     }
     cuts_.at_space = cuts_.at_line_end = true;
     const bool pieces_end = pre_tokenizer_.cuts_at_space() && pre_tokenizer_.cuts_at_line_end() &&
                             !normalizer_.changes_spaces() && !normalizer_.changes_line_ends();
+    cuts_.behind_any_letter = normalizer_.empty() && pieces_end;
+    cuts_.behind_ideograph = normalizer_.replaces_spaces_alone() && (pieces_end || bpe_.has_all_bytes());
+    if (!pieces_end || !pre_tokenizer_.cuts_before_sign()) {
+      if (!bpe_.has_all_bytes() || joins_bytes_) cuts_.before_signs = 0;
+      for (const std::string& token : bpe_.tokens()) cuts_.before_signs &= ~signs_reached_across(token, cuts_);
+    }
     if (!pieces_end) {
       for (const std::string& token : bpe_.tokens()) {
-        if (reaches_across(token, " ") || reaches_across(token, sign)) cuts_.at_space = false;
-        if (reaches_across(token, "\n")) cuts_.at_line_end = false;
+        if (reaches_across(token, " ", cuts_) || reaches_across(token, sign, cuts_)) cuts_.at_space = false;
+        if (reaches_across(token, "\n", cuts_)) cuts_.at_line_end = false;
       }
       // Characters that are no tokens vanish, or join those beside them.
       for (int c = 0; c < 128; ++c)
         if (!bpe_.find(std::string(1, static_cast<char>(c)))) cuts_.not_behind[static_cast<std::size_t>(c)] = true;
     }
     if (normalizer_.changes_line_ends()) cuts_.at_line_end = cuts_.at_line_end && cuts_.at_space;  // they become spaces
-    cuts_.behind_any_letter = normalizer_.empty() && pieces_end;
     cuts_.behind_line_end = cuts_.behind_any_letter && pre_tokenizer_.to_bytes() && !pre_tokenizer_.prepends();
   }
 
@@ -347,6 +359,7 @@ class JsonTokenizer : public Tokenizer {
   const Normalizer normalizer_;
   const PreTokenizer pre_tokenizer_;
   std::vector<std::string> names_;  // by id
+  bool joins_bytes_ = false;        // whether bytes of characters that are no tokens join what is beside them
   const Bpe bpe_;
   std::vector<AddedToken> added_;
   AddedTokens as_they_are_, when_normalized_;

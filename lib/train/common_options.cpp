@@ -28,8 +28,16 @@ void add_batch_options(OptionTable& table, ShardingOptions& sharding) {
       .sets("micro-batches per update");
 }
 
-void add_document_options(OptionTable& table, bool& document_attention, std::optional<std::size_t>& end_of_document,
-                          const std::string& others) {
+void add_document_options(OptionTable& table, BreakMode& break_mode, bool& document_attention,
+                          std::optional<std::size_t>& end_of_document) {
+  table
+      .choice<BreakMode>("break-mode", break_mode,
+                         {{"none", BreakMode::none}, {"complete", BreakMode::complete}, {"eos", BreakMode::eos}},
+                         "Where a sequence may begin: none: wherever the one before ends; complete: with a document, and it "
+                         "has as many whole ones "
+                         "as fit; eos: with a document, and it has no other. Documents that are longer take several sequences.")
+      .alias("sample-break-mode")
+      .sets("break mode");
   table
       .flag("document-attention", document_attention,
             "Compute each document of a sequence as if it were alone there: its tokens see no others, and its positions begin "
@@ -37,7 +45,8 @@ void add_document_options(OptionTable& table, bool& document_attention, std::opt
       .sets("attention within documents");
   table
       .integer("eos-token-id", "N", end_of_document, {0, 4294967294.0},
-               format("The token that ends a document, for {} with data whose format has no documents.", others))
+               "The token that ends a document, for --break-mode or --document-attention with data whose format has no "
+               "documents.")
       .sets("end of document")
       .unset("what the index of the data says");
 }

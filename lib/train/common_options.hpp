@@ -8,6 +8,7 @@
 #include "base/dtype.hpp"
 #include "base/options.hpp"
 #include "comm/mpi_session.hpp"
+#include "data/samples.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "train/compute_device.hpp"
 
@@ -15,9 +16,9 @@ namespace fsdp {
 
 /// --batch-size, --tokens-per-sample and --update-freq.
 void add_batch_options(OptionTable& table, ShardingOptions& sharding);
-/// --document-attention, and --eos-token-id, which goes with `others`.
-void add_document_options(OptionTable& table, bool& document_attention, std::optional<std::size_t>& end_of_document,
-                          const std::string& others);
+/// --break-mode, --document-attention, and --eos-token-id, which goes with them; of every program that cuts data.
+void add_document_options(OptionTable& table, BreakMode& break_mode, bool& document_attention,
+                          std::optional<std::size_t>& end_of_document);
 /// --sharding-strategy.
 void add_strategy_option(OptionTable& table, std::string& strategy);
 /// --precision, and fairseq's spellings of it.

@@ -44,14 +44,7 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
       .required();
   table.text("valid", "DATA", o.valid, "Tokens to validate on: the same, without shares.")
       .unset("the split valid, if DATA is a data-bin folder that has it; else no validation");
-  table
-      .choice<BreakMode>("break-mode", o.break_mode,
-                         {{"none", BreakMode::none}, {"complete", BreakMode::complete}, {"eos", BreakMode::eos}},
-                         "Where a sequence may begin: none: wherever the one before ends; complete: with a document, and it "
-                         "has as many whole ones "
-                         "as fit; eos: with a document, and it has no other. Documents that are longer take several sequences.")
-      .alias("sample-break-mode");
-  add_document_options(table, o.sharding.plan.documents, o.end_of_document, "--break-mode or --document-attention");
+  add_document_options(table, o.break_mode, o.sharding.plan.documents, o.end_of_document);
   table
       .text("mask", "FILES", o.mask,
             "Which tokens of DATA count in the loss: a token file with 1 for each that does and 0 for others; of several data "
@@ -659,7 +652,6 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
                                                             {"freeze", "frozen parameters"},
                                                             {"train-only", "trained parameters"},
                                                             {"ignore-params", "ignored parameters"},
-                                                            {"break-mode", "break mode"},
                                                             {"mask", "mask"},
                                                             {"save-dir", "save folder"},
                                                             {"restore", "checkpoint to restore"}};

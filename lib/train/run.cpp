@@ -136,6 +136,7 @@ void Run::begin_reading(std::uint64_t position) {
 }
 
 void Run::await_batch() {
+  data_wait_ns_ = 0;
   if (done()) return;
   const FlightNote note(flight_, "read the batch", update() + 1);
   const Timer timer;

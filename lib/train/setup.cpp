@@ -293,13 +293,12 @@ void Setup::open_data() {
 std::uint32_t Setup::open_files() {
   const std::size_t vocabulary = sharded->transformer().config().vocab_size;
   const auto rank = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
-  const bool documents = options.sharding.plan.documents;
   if (options.end_of_document && *options.end_of_document >= vocabulary)
     throw UserError(
         format("--eos-token-id {} is no token of the model (its vocabulary is {}); give the token that ends documents",
                *options.end_of_document, vocabulary));
-  train_data =
-      open_mixture(options.data, {cut.T, options.break_mode, options.end_of_document, documents}, options.mask, text_tokens());
+  const Cut data_cut = {cut.T, options.break_mode, options.end_of_document, options.sharding.plan.documents};
+  train_data = open_mixture(options.data, data_cut, options.mask, text_tokens());
   std::uint32_t largest = 0;
   for (const Ingredient& each : train_data->ingredients())
     largest = std::max(largest, check_vocabulary(each.samples.tokens(), vocabulary, rank, ranks));
@@ -324,8 +323,7 @@ std::uint32_t Setup::open_files() {
   if (valid.empty()) return largest;
   std::unique_ptr<Tokens> tokens = open_tokens(valid, Split::valid, text_tokens());
   check_vocabulary(*tokens, vocabulary, rank, ranks);
-  valid_data.emplace(std::move(tokens), Cut{cut.T, BreakMode::none, options.end_of_document, documents},
-                     options.valid_mask.empty() ? nullptr : open_tokens(options.valid_mask));
+  valid_data.emplace(std::move(tokens), data_cut, options.valid_mask.empty() ? nullptr : open_tokens(options.valid_mask));
   valid_batches.emplace(*valid_data, cut, vocabulary);
   return largest;
 }

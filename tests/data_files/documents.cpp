@@ -162,4 +162,10 @@ BOOST_AUTO_TEST_CASE(a_mask_in_a_folder_is_no_data) {
   BOOST_TEST(open_tokens(corpus.path("*.bin"))->size() == 600u);  // t.bin and indexed.bin
   BOOST_TEST(open_tokens(corpus.folder.path().string())->size() == 600u);
   BOOST_TEST(open_tokens(corpus.path("*.mask.bin"))->size() == 300u);
+  for (const char* const name : {"n_000001.bin", "n_000002.bin"}) write_token_file(corpus.folder / name, corpus.tokens);
+  for (const char* const name : {"n.mask_000001.bin", "n.mask_000002.bin"})
+    write_token_file(corpus.folder / name, std::vector<std::uint16_t>(100, 1));
+  BOOST_TEST(open_tokens(corpus.path("n*.bin"))->size() == 600u);
+  BOOST_TEST(open_tokens(corpus.path("n.mask_*.bin"))->size() == 200u);
+  BOOST_TEST(open_tokens(corpus.folder.path().string())->size() == 1200u);
 }

@@ -235,6 +235,20 @@ BOOST_AUTO_TEST_CASE(hdf5_files) {
   writer->add(std::vector<TokenId>{1, 2, 3});
   writer->finish();
   BOOST_TEST(!open_token_file(folder / "e.h5")->has_documents());
+  BOOST_TEST(!open_token_file(folder / "e.h5")->mask());
+  {
+    const auto with_mask = make_hdf5_writer(folder / "m.h5", 300);
+    const auto mask = with_mask->make_mask_writer();
+    for (TokenId i = 0; i < 50'000; ++i) {
+      with_mask->add(std::vector<TokenId>{i % 300, 7});
+      mask->add(std::vector<TokenId>{i % 3 == 0 ? 1 : 0, 1});
+    }
+    mask->finish();
+    with_mask->finish();
+  }
+  const auto found = all_tokens(*open_token_file(folder / "m.h5")->mask());
+  BOOST_TEST_REQUIRE(found.size() == 100'000u);
+  for (std::size_t i = 0; i < found.size(); ++i) BOOST_TEST_REQUIRE(found[i] == (i % 2 == 1 || i % 6 == 0 ? 1u : 0u));
   CHECK_CONTAINS(message_of([&] { make_hdf5_writer(folder / "no/such.h5", 300); }), "No such file");
   CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "no/such", 300); }), "No such file");
 }

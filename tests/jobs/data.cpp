@@ -5,12 +5,16 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <tuple>
+#include <vector>
 
 #include <boost/test/unit_test.hpp>
 
+#include "data/token_writer.hpp"
 #include "golden.hpp"
 #include "jobs/job.hpp"
 #include "support/files.hpp"
+#include "support/tokens.hpp"
 
 using namespace fsdp::test;
 
@@ -142,6 +146,57 @@ BOOST_AUTO_TEST_CASE(formats_and_mixtures) {
              other.output);
 }
 
+/// What is validated and evaluated by documents is what each piece gives alone, at any number of ranks.
+BOOST_AUTO_TEST_CASE(validation_by_documents) {
+  const auto folder = fresh_folder();
+  constexpr std::size_t count = 107;
+  write_tokens(folder / "tokens.bin", count);
+  write_megatron(folder / "mmap", folder / "tokens.bin", {20, 30, 60, 100, count});
+  const auto ids = tokens_of(folder / "tokens.bin");
+  json vocabulary;
+  const auto text_of = [](std::size_t id) { return "t" + std::to_string(id) + "."; };
+  for (std::size_t id = 0; id < 211; ++id) vocabulary[text_of(id)] = id;
+  write_file(folder / "tokenizer.json", json{{"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", json::array()}}},
+                                             {"decoder", {{"type", "Fuse"}}}}
+                                            .dump());
+  train(folder, 3, "eos", 4, "--max-update 4 --break-mode eos --valid mmap", "mmap");
+  train(folder, 2, "complete", 3, "--max-update 4 --break-mode complete --valid mmap", "mmap");
+
+  const auto evaluate = [&](int np, const std::string& words) {
+    const Outcome outcome =
+        run(folder, mpirun(np, "fsdp-evaluate", split(words + " --tokens-per-sample 32 --json --tokenizer tokenizer.json")));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return json::parse(outcome.output.substr(outcome.output.find('{')));
+  };
+  // A document of 40 tokens takes two sequences; `complete` joins the first two, of 30.
+  using Ends = std::vector<std::size_t>;
+  for (const auto& [mode, ends, ranks] : {std::tuple{std::string("eos"), Ends{20, 30, 60, 100, count}, std::vector{1, 3}},
+                                          std::tuple{std::string("complete"), Ends{30, 60, 100, count}, std::vector{2, 4}}}) {
+    double loss = 0, targets = 0, bytes = 0;
+    for (std::size_t begin = 0; const std::size_t end : ends) {
+      std::vector<std::uint16_t> piece(ids.begin() + static_cast<std::ptrdiff_t>(begin),
+                                       ids.begin() + static_cast<std::ptrdiff_t>(end));
+      fsdp::write_token_file(folder / "piece.bin", piece);
+      const json found = evaluate(1, mode + " piece.bin");
+      const auto predicted = static_cast<double>(end - begin - 1);
+      BOOST_TEST(found["tokens"] == end - begin - 1);
+      loss += found["loss"].get<double>() * predicted;
+      targets += predicted;
+      for (std::size_t t = begin + 1; t < end; ++t) bytes += static_cast<double>(text_of(ids[t]).size());
+      begin = end;
+    }
+    loss /= targets;
+    BOOST_TEST(std::abs(metrics(folder / (mode + ".jsonl"), "valid").back()["loss"].get<double>() - loss) < 1e-6);
+    for (const int np : ranks) {
+      const json found = evaluate(np, mode + " mmap --batch-size 2 --break-mode " + mode);
+      BOOST_TEST(found["tokens"] == targets);
+      BOOST_TEST(std::abs(found["loss"].get<double>() - loss) < 1e-6);
+      BOOST_TEST(std::abs(found["bits_per_byte"].get<double>() - loss / std::log(2) * targets / bytes) < 1e-6);
+    }
+    if (mode == "eos") BOOST_TEST(std::abs(evaluate(2, "eos mmap")["loss"].get<double>() - loss) > 1e-4);  // without gap
+  }
+}
+
 BOOST_AUTO_TEST_CASE(data_that_do_not_go_with_the_model_or_the_options) {
   const auto folder = fresh_folder();
   write_tokens(folder / "tokens.bin");
@@ -159,6 +214,8 @@ BOOST_AUTO_TEST_CASE(data_that_do_not_go_with_the_model_or_the_options) {
   refused("none*.bin", "", "no file matches 'none*.bin'");
   refused("tokens.bin", "--break-mode eos", "name the token that ends them by --eos-token-id, or leave out --break-mode");
   refused("tokens.bin", "--eos-token-id 3", "--eos-token-id changes nothing");
+  write_megatron(folder / "mmap", folder / "tokens.bin", {31 * T + 20});
+  refused("mmap", "--break-mode eos --valid tokens.bin", "tokens.bin' does not say where documents begin");
   refused("tokens.bin", "--valid tokens.bin:1,tokens.bin:1", "has weights");
   auto words = options("small", 6, "--max-update 4");
   *(std::find(words.begin(), words.end(), "--vocab-size") + 1) = "2000";

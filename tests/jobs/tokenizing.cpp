@@ -61,9 +61,13 @@ BOOST_AUTO_TEST_CASE(memory_does_not_grow_with_the_text) {
     const std::string words = "In the beginning God created the heaven and the earth and all that was in it was good\n";
     for (int i = 0; i < 700'000; ++i) out << words;  // 60 MB
   }
-  for (const std::string with : {"bytes", "gpt2.json"}) {
-    const std::string tokenizer = with == "bytes" ? with : tokenizers + with;
-    const Outcome done = tokenize(folder, "text --out t.bin --valid-out v.bin --threads 2 --tokenizer " + tokenizer);
+  {
+    std::ofstream out(folder / "line", std::ios::binary);                                         // without spaces
+    for (int i = 0; i < 500'000; ++i) out << "\u5929\u5730\u7384\u9ec4\uff0c\u5b87\u5b99\u3002";  // 12 MB
+  }
+  for (const std::string& with : {std::string("text --tokenizer bytes"), "text --tokenizer " + tokenizers + "gpt2.json",
+                                  "line --tokenizer " + tokenizers + "gemma.json"}) {
+    const Outcome done = tokenize(folder, with + " --out t.bin --valid-out v.bin --threads 2");
     BOOST_TEST(done.code == 0, done.output);
     rusage children{};
     getrusage(RUSAGE_CHILDREN, &children);

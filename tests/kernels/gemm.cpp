@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(a_row_among_few_has_the_same_bits) {
     const std::vector<E> b = random_of<E>(n * k, 2);
     for (const Trans trans_b : {Trans::no, Trans::yes}) {
       const bool in_fp32 = dtype_of<E> == DType::f32 || !kernels::multiplies(dtype_of<E>);
-      const std::size_t ldb = trans_b == Trans::yes ? k : n, most = in_fp32 && trans_b == Trans::yes ? 64 : 8;
+      const std::size_t ldb = trans_b == Trans::yes ? k : n, most = !in_fp32 ? 8 : trans_b == Trans::yes ? 64 : 12;
       const std::vector<E> a = random_of<E>(most * k, 1);
       Floats whole(most * n), one(n);
       omp_set_num_threads(3);

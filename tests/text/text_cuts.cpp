@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(parts_have_the_tokens_of_the_whole) {
   std::vector<std::string> names = {"bytes", (data / "bpe.model").string(), (data / "unigram.model").string()};
   const nlohmann::json expected = read_json_file(data / "expected.json");
   for (const auto& [name, of_it] : expected["tokenizers"].items()) names.push_back((data / (name + ".json")).string());
-  BOOST_TEST(names.size() == 16u);
+  BOOST_TEST(names.size() == 17u);
   const TemporaryFolder folder;
   nlohmann::json as_deepseek = read_json_file(data / "llama3.json");
   as_deepseek["pre_tokenizer"] = deepseek(chinese_and_kana);
@@ -137,6 +137,23 @@ BOOST_AUTO_TEST_CASE(parts_have_the_tokens_of_the_whole) {
       const std::size_t before = parts.count;
       if (tokenizer->cuts().behind_line_end) check_parts(*tokenizer, chinese, 30, random, parts);
       if (tokenizer->cuts().behind_line_end) BOOST_TEST(parts.count > before + 400);
+      // All in one line.
+      std::string one_line;
+      constexpr std::string_view clauses[] = {"\u5929\u5730\u7384\u9ec4\uff0c",
+                                              "\u5b87\u5b99\u3002",
+                                              "\u6d2a\u8352a!",
+                                              "{\"he\":1.5,",
+                                              "\u201c\u65e5\u6708\u201d\uff1f",
+                                              "\u76c8\u66437\u3001",
+                                              "\u3042\u304c\u3099\u3002",
+                                              "\"x's\":[12,e\u0301,\u00e9,']},",
+                                              "\u4e00\u4e8c\u4e09;DON'T.",
+                                              "...",
+                                              "\u0436,"};
+      for (int i = 0; i < 3000; ++i) one_line += clauses[random() % std::size(clauses)];
+      const std::size_t before_line = parts.count;
+      if (tokenizer->cuts().before_signs != 0) check_parts(*tokenizer, one_line, 30, random, parts);
+      if (tokenizer->cuts().before_signs != 0) BOOST_TEST(parts.count > before_line + 400);
       // SentencePiece adds up scores in single precision from the beginning of the text on: which of two ways to write a word
       // that are equally good wins depends on where it stands.
       BOOST_TEST(parts.texts_with_other_tokens <= (name.ends_with("unigram.model") ? 10u : 0u));
@@ -164,6 +181,12 @@ BOOST_AUTO_TEST_CASE(where_nothing_is_known_nothing_is_cut) {
   BOOST_TEST(!with("normalizer", {{"type", "Replace"}, {"pattern", {{"String", "a "}}}, {"content", "b"}}).at_space);
   BOOST_TEST(!with("added_tokens", {{{"id", 0}, {"content", "in the"}, {"special", true}}}).at_space);
   BOOST_TEST(with("pre_tokenizer", deepseek(chinese_and_kana)).behind_line_end);
+  BOOST_TEST(with("pre_tokenizer", deepseek(chinese_and_kana)).before_signs != 0);
+  BOOST_TEST(with("normalizer", {{"type", "NFC"}}).before_signs != 0);
+  BOOST_TEST(with("normalizer", {{"type", "Replace"}, {"pattern", {{"String", "\uff0c"}}}, {"content", ","}}).before_signs ==
+             0u);
+  const CutRules with_token = with("added_tokens", {{{"id", 0}, {"content", "\u4e2d\uff0c"}, {"special", true}}});
+  BOOST_TEST(with_token.before_signs == (all_signs & ~sign_at_beginning("\uff0c")));
   BOOST_TEST(!with("pre_tokenizer", deepseek(R"([a-z ]+)")).at_space);
   const CutRules none;
   BOOST_TEST(last_cut("a b", 0, none) == 0u);
@@ -172,6 +195,10 @@ BOOST_AUTO_TEST_CASE(where_nothing_is_known_nothing_is_cut) {
   BOOST_TEST(last_cut("a b c", 3, with("normalizer", nullptr)) == 0u);
   BOOST_TEST(last_cut("\u4e2d\n", 0, with("normalizer", nullptr)) == 3u);
   BOOST_TEST(last_cut("\u3002\n", 0, with("normalizer", nullptr)) == 0u);
+  BOOST_TEST(last_cut("a,b.'", 0, with("normalizer", nullptr)) == 3u);
+  BOOST_TEST(last_cut("\u4e2d\uff0c\u4e2d\uff0c\u201c", 0, with("normalizer", nullptr)) == 9u);
+  BOOST_TEST(last_cut("\u304c\u3002\u4e2d\u3002", 0, with("normalizer", {{"type", "NFC"}})) == 9u);
+  BOOST_TEST(last_cut("\u304c\u3002", 0, with("normalizer", {{"type", "NFC"}})) == 0u);
   // A line of Chinese ends with a sign; behind it another one may begin.
   BOOST_TEST(last_cut("\u3002\n\u4e2d", 0, with("normalizer", nullptr)) == 4u);
   for (const char* text :

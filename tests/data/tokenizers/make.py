@@ -98,6 +98,23 @@ def families(text):
         yield name, Tokenizer.from_str(json.dumps(base | {"model": model}))
 
 
+    # Gemma's: spaces become signs, nothing is put before a text, and its pre-tokenizer looks for spaces that are gone by then;
+    # runs of line ends and of signs are added tokens.
+    made = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    made.normalizer = normalizers.Replace(" ", "▁")
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="never")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
+    train(made, few, special + [f"<0x{byte:02X}>" for byte in range(256)], byte_level=False, size=700)
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    made.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
+    described = json.loads(made.to_str())
+    described["added_tokens"] = [token for token in described["added_tokens"] if token["id"] < len(special)]
+    made = Tokenizer.from_str(json.dumps(described))
+    made.add_tokens([AddedToken(token, normalized=False) for token in ["\n", "\n\n", "\n\n\n", "▁▁", "▁▁▁", "<table>"]])
+    yield "gemma", made
+
+
 data = sample()
 with open(f"{here}/sample.txt", "wb") as file:
     file.write(data)

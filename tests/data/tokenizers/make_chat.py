@@ -27,6 +27,13 @@ llama2 = ("{% if messages[0]['role'] == 'system' %}{% set loop_messages = messag
           "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif message['role'] == "
           "'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}")
 
+gemma = ("{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+         "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception("
+         "'Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if (message['role'] == "
+         "'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role "
+         "+ '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}"
+         "{{'<start_of_turn>model\n'}}{% endif %}")
+
 system = {"role": "system", "content": "Be short."}
 first = [{"role": "user", "content": "Who created the heaven?"}, {"role": "assistant", "content": "God did; in the beginning."}]
 second = [{"role": "user", "content": " naïve 天地 😀 "}, {"role": "assistant", "content": "\n\n  we'll see </x>\n"}]
@@ -34,11 +41,12 @@ second = [{"role": "user", "content": " naïve 天地 😀 "}, {"role": "assista
 conversations = [first, [system] + first + second, second + first, [{"role": "user", "content": "?\n"}, {"role": "assistant", "content": "\n!"}]]
 
 cases = []
-for name, template, end in [("chat-tokenizer.json", chatml, "<|im_end|>"), ("mistral.json", mistral, "</s>"), ("llama2.json", llama2, "</s>")]:
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=os.path.join(here, name), bos_token="<s>", eos_token=end, chat_template=template)
+for name, template, bos, end in [("chat-tokenizer.json", chatml, "<s>", "<|im_end|>"), ("mistral.json", mistral, "<s>", "</s>"),
+                                 ("llama2.json", llama2, "<s>", "</s>"), ("gemma.json", gemma, "<bos>", "<end_of_turn>")]:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=os.path.join(here, name), bos_token=bos, eos_token=end, chat_template=template)
     lines = []
     for messages in conversations:
-        if template is mistral and messages[0]["role"] == "system":
+        if template in (mistral, gemma) and messages[0]["role"] == "system":
             continue
         text = tokenizer.apply_chat_template(messages, tokenize=False)
         ids = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
@@ -46,7 +54,7 @@ for name, template, end in [("chat-tokenizer.json", chatml, "<|im_end|>"), ("mis
         assert encoding.ids == ids
         mask, at = [0] * len(ids), 0
         for message in messages:
-            content = message["content"].strip() if template is llama2 else message["content"]
+            content = message["content"].strip() if template in (llama2, gemma) else message["content"]
             begin = text.index(content, at)
             at = begin + len(content)
             if message["role"] != "assistant":
@@ -56,7 +64,7 @@ for name, template, end in [("chat-tokenizer.json", chatml, "<|im_end|>"), ("mis
                 if right > begin and left < at:
                     mask[i] = 1
         lines.append({"messages": messages, "ids": ids, "mask": mask})
-    cases.append({"tokenizer": name, "template": template, "bos": "<s>", "eos": end, "lines": lines})
+    cases.append({"tokenizer": name, "template": template, "bos": bos, "eos": end, "lines": lines})
 with open(os.path.join(here, "chat.json"), "w") as out:
     json.dump(cases, out, ensure_ascii=False, separators=(",", ":"))
     out.write("\n")
