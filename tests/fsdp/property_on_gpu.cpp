@@ -14,7 +14,7 @@ using namespace fsdp::test;
 BOOST_AUTO_TEST_CASE(a_gpu_trains_like_a_cpu) {
   std::size_t by_nccl = 0;
   const auto [run, passed_over] =
-      each_random_job(under_thread_sanitizer ? 10 : 30, 3, [&](const Job& job, std::uint64_t number) {
+      each_random_job(under_thread_sanitizer ? 4 : 30, 3, [&](const Job& job, std::uint64_t number) {
         const bool nccl = job.ranks <= 4 && number % 2 == 0;
         by_nccl += nccl ? 1 : 0;
         BOOST_TEST_CONTEXT((nccl ? "by NCCL" : "through the host")) {
