@@ -12,8 +12,8 @@ namespace fsdp {
 /// Initialises MPI (thread level SERIALIZED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
 /// the job from inside. Where the program has initialised MPI already, the program finalises it, too, and what handles errors
 /// of MPI_COMM_WORLD stays as it is. Throws UserError if the launcher is another MPI's (comm/launcher.hpp). Its destructor
-/// finalises MPI, except while an exception unwinds: then other ranks may never reach the matching call, and main() ends the job with
-/// abort_job(). One per process; the only process-wide state here, because it is MPI's own.
+/// finalises MPI, except while an exception unwinds: then other ranks may never reach the matching call, and main() ends the
+/// job with abort_job(). One per process; the only process-wide state here, because it is MPI's own.
 class MpiSession {
  public:
   MpiSession(int& argc, char**& argv);

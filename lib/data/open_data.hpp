@@ -2,8 +2,8 @@
 //   a file                     tokens of any format that is read (formats.hpp), or the name that NAME.bin and NAME.idx have in
 //                              common; or plain text, or lines of JSON (text_data.hpp)
 //   a folder with dict.txt     of fairseq-preprocess ("data-bin"): its split train, or valid where data to validate on are
-//   named another folder             all files in it that end in .bin, .h5 or .hdf5, in the order of their names; if there are
-//   none,
+//                              named
+//   another folder             all files in it that end in .bin, .h5 or .hdf5, in the order of their names; if there are none,
 //                              those that end in .txt or .jsonl
 //   a pattern with * ? [ ]     all files that match, in the order of their names (bytes, whatever the locale)
 //   several of these, a,b      one behind the other

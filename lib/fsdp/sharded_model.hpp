@@ -43,8 +43,8 @@ ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, Me
 
 class ShardedModel {
  public:
-  /// Computes layout and plan, for the device that the model is for, which need not be there; allocates nothing. Collective over
-  /// world, which must outlive this. Throws UserError.
+  /// Computes layout and plan, for the device that the model is for, which need not be there; allocates nothing. Collective
+  /// over world, which must outlive this. Throws UserError.
   ShardedModel(std::shared_ptr<const Model> model, const ShardingOptions& options, Communicator& world);
   ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world,
                const DeviceTraits& device = kernels::traits_of_cpu());

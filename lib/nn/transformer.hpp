@@ -1,5 +1,5 @@
-// A decoder-only transformer as a chain of stages: embedding, L blocks, head. model.hpp says what stages are given and what they
-// give. Letters as in docs/glossary.md.
+// A decoder-only transformer as a chain of stages: embedding, L blocks, head. model.hpp says what stages are given and what
+// they give. Letters as in docs/glossary.md.
 #pragma once
 
 #include <cstdint>

@@ -18,8 +18,7 @@ struct ChatMessage {
   bool is_answer = false;  // one that a model is to learn
 };
 
-/// The messages of a line of JSON, in the forms of Hugging Face's TRL: {"messages": [{"role": .., "content": ..}, ..]}, of
-/// which A conversation as text, and where in it the answers stand: each from the first byte of its content, behind what says
+/// A conversation as text, and where in it the answers stand: each from the first byte of its content, behind what says
 /// whose it is, to the end of the token that ends the turn.
 struct ChatText {
   struct Span {

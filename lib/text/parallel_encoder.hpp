@@ -22,9 +22,9 @@ struct TextPiece {
   bool is_conversation = false;              // then tokens have a mask
   std::vector<ChatText::Span> answers = {};  // of it
   bool ends_open = false;                    // ChatText::ends_open
-  std::size_t replaced = 0;         // how many times U+FFFD has been put into it already
-  std::size_t skipped = 0;          // parts that were left out before it
-  std::uint64_t first_skipped = 0;  // where the first of them begins in the caller's text
+  std::size_t replaced = 0;                  // how many times U+FFFD has been put into it already
+  std::size_t skipped = 0;                   // parts that were left out before it
+  std::uint64_t first_skipped = 0;           // where the first of them begins in the caller's text
 };
 
 struct EncodedPiece {

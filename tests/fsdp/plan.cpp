@@ -190,8 +190,7 @@ std::string complaint(const char* strategy, PlanOptions options, const std::func
   Built b = build(strategy, 3, 4, options, {}, {}, optimizer, types);
   worsen(b.plan);
   try {
-    check_plan(b.plan, b.layout, find_placement(strategy), b.model.sizes({2, 8}, types.parameter),
-               options.micro_batches);
+    check_plan(b.plan, b.layout, find_placement(strategy), b.model.sizes({2, 8}, types.parameter), options.micro_batches);
   } catch (const InternalError& error) {
     return error.what();
   }

@@ -52,7 +52,7 @@ constexpr std::size_t most_memory = std::size_t{4} << 30;
 #else
 constexpr std::size_t most_memory = std::size_t{2} << 30;  // resident
 #endif
-constexpr std::uint64_t batch = 500;                       // inputs of one child
+constexpr std::uint64_t batch = 500;  // inputs of one child
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 

@@ -56,7 +56,8 @@ BOOST_AUTO_TEST_CASE(layer_norm_forward_and_backward) {
       const Doubles dX = numeric_gradient([&](const Doubles& at) { return dot(layer_norm(at, G, B, R, C), dY); }, X);
       const Doubles dG = numeric_gradient([&](const Doubles& at) { return dot(layer_norm(X, at, B, R, C), dY); }, G);
       const Doubles dB = numeric_gradient([&](const Doubles& at) { return dot(layer_norm(X, G, at, R, C), dY); }, B);
-      Floats dx(R * C, 99.0f), d_gain(C, 99.0f), d_bias(C, 99.0f), scratch(kernels::column_sum_scratch(C, cpu_traits(1)), 99.0f);
+      Floats dx(R * C, 99.0f), d_gain(C, 99.0f), d_bias(C, 99.0f),
+          scratch(kernels::column_sum_scratch(C, cpu_traits(1)), 99.0f);
       kernels::layer_norm_backward(stream, dx.data(), Write::overwrite, d_gain.data(), d_bias.data(), Write::overwrite,
                                    dy.data(), x.data(), stats.data(), gain.data(), R, C, scratch.data());
       if (C > 1) BOOST_TEST(relative_error(dx, dX) < 3 * tolerance);  // with C = 1 the gradient is 0
