@@ -344,8 +344,8 @@ BOOST_AUTO_TEST_CASE(facts_of_ranks_meet) {
         const int r = world.rank();
         const Job job(options, start, [&](const CommOptions&) { return world.split(0, r); });
         all[static_cast<std::size_t>(r)] = {
-            gather(world, std::string(static_cast<std::size_t>(7 + r), static_cast<char>('a' + r))),
-            gather(world, 0.5 * r),
+            world.gather(std::string(static_cast<std::size_t>(7 + r), static_cast<char>('a' + r))),
+            world.gather(0.5 * r),
             sums_of_nodes(job, {1, 2, 3, 4}),
             job.leaders,
             job.node_of,
