@@ -182,10 +182,11 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
     return json.dump() + "\n";
   }
   std::string text = format(
-      "# {}, {} ranks, {}, sequences of {} tokens, {} micro-batches per update; a rank may use {}\n{:<15} {:>9} {:>10} {:>10} "
+      "# {}, {}, {}, sequences of {} tokens, {} per update; a rank may use {}\n{:<15} {:>9} {:>10} {:>10} "
       "{:>10} {:>10}\n",
-      options.arch, world.size(), name_of(options.sharding.types.parameter), T, K, format_bytes(static_cast<double>(limit)),
-      "# strategy", "recompute", "batch-size", "tokens/s", "ms", "MiB");
+      options.arch, plural(world.size(), "rank"), name_of(options.sharding.types.parameter), T,
+      K == 1 ? "1 micro-batch" : format("{} micro-batches", K), format_bytes(static_cast<double>(limit)), "# strategy",
+      "recompute", "batch-size", "tokens/s", "ms", "MiB");
   for (const Setting& s : settings) {
     const double mib = static_cast<double>(s.memory_bytes) / (1 << 20);
     const std::string row = format("{:<15} {:>9} {:>10}", s.strategy, s.recompute ? "yes" : "no", s.B);
@@ -193,11 +194,10 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
                           : format("{} {:>10} {:>10} {:>10.0f}  does not fit\n", row, "-", "-", mib);
   }
   text += describe_recomputation(settings);
-  text += any ? format("the fastest that fits: {}\n", fastest->options())
-              : format(
-                    "nothing fits {} (the least that was tried needs more); use more ranks, or a smaller --batch-size or "
-                    "--tokens-per-sample\n",
-                    format_bytes(static_cast<double>(limit)));
+  text +=
+      any ? format("the fastest that fits: {}\n", fastest->options())
+          : format("nothing fits {} (the least that was tried needs more); use more ranks, or a smaller --tokens-per-sample\n",
+                   format_bytes(static_cast<double>(limit)));
   return text;
 }
 

@@ -211,7 +211,7 @@ constexpr std::array rows = {
     Row{torch, "rdzv-backend", "ranks find each other by MPI", "leave it out"},
     Row{torch, "rdzv-endpoint", "ranks find each other by MPI", "leave it out"},
     Row{torch, "max-restarts", "Slurm puts a job back into the queue", "see docs/slurm.md"},
-    Row{torch, "compile", "kernels are compiled when the program is built", "leave it out"},
+    Row{titan, "compile", "kernels are compiled when the program is built", "leave it out"},
     // torchtitan
     Row{titan, "job.config-file", "it is called otherwise", "give --config FILE, with the names of our options"},
     Row{titan, "model.name", "it is called otherwise", "give --arch NAME"},
@@ -392,6 +392,20 @@ constexpr std::array rows = {
     Row{deepspeed, "gradient-clipping", "it is called otherwise", "give --clip-norm"},
     Row{deepspeed, "train-micro-batch-size-per-gpu", "it is called otherwise", "give --batch-size"},
     Row{deepspeed, "train-batch-size", "it is called otherwise", "give --total-batch-size"},
+    Row{deepspeed, "stage", "strategies have names", "give --sharding-strategy optim (1), grad-op (2) or full (3)"},
+    Row{deepspeed, "zero-optimization.stage", "strategies have names", "give --sharding-strategy optim (1), grad-op (2) or full (3)"},
+    Row{deepspeed, "overlap-comm", "communication goes beside the computation by itself", "leave it out, or on CPUs give --comm-thread"},
+    Row{deepspeed, "contiguous-gradients", "gradients lie in one flat buffer by unit", "leave it out"},
+    Row{deepspeed, "allgather-bucket-size", "what is gathered at once is a unit", "see --wrap-layers"},
+    Row{deepspeed, "reduce-bucket-size", "what is reduced at once is a unit", "see --wrap-layers"},
+    Row{deepspeed, "stage3-max-live-parameters", "it is a number of units here", "give --limit-all-gathers"},
+    Row{deepspeed, "stage3-prefetch-bucket-size", "it is a number of units here", "give --limit-all-gathers"},
+    Row{deepspeed, "mics-shard-size", "it is called otherwise", "give --sharding-strategy hybrid --shard-group-size"},
+    Row{deepspeed, "zero-hpz-partition-size", "it is called otherwise", "give --sharding-strategy hybrid --shard-group-size"},
+    Row{deepspeed, "bf16.enabled", "it is called otherwise", "give --bf16"},
+    Row{deepspeed, "fp16.enabled", "it is called otherwise", "give --fp16"},
+    Row{deepspeed, "steps-per-print", "it is called otherwise", "give --log-interval"},
+    Row{deepspeed, "wall-clock-breakdown", "it is called otherwise", "give --trace"},
 };
 // clang-format on
 
