@@ -317,8 +317,8 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.list("text", "TEXT", options.texts, "tokenize: texts, of up to 64 MiB each").positional();
   table.flag("json", options.json, "print one JSON object");
   table.then([&options](const OptionTable& read) {
-    options.every_strategy = !read.changed("sharding-strategy");
-    if (options.what == "tuning" && !read.changed("batch-size")) options.sharding.batch.B = 1;
+    options.every_strategy = !read.given("sharding-strategy");
+    if (options.what == "tuning" && !read.given("batch-size")) options.sharding.batch.B = 1;
     check(read, options);
   });
   return table;
