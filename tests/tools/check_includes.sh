@@ -2,19 +2,13 @@
 # check_includes.sh REPOSITORY: plants, in a copy, each kind of line that tools/check-includes must find, and looks for it in its output.
 set -euo pipefail
 repository=$1
-copy=$(mktemp -d)
-trap 'rm -rf "$copy"' EXIT
+# shellcheck source-path=SCRIPTDIR source=support.sh
+source "$(dirname "$(realpath "$0")")/support.sh"
+copy=$work
 mkdir "$copy/docs"
 cp "$repository/docs/design.md" "$copy/docs/"
 cp -r "$repository/lib" "$copy/"
 check=$repository/tools/check-includes
-failures=0
-
-fail() {
-  echo "$1"
-  failures=$((failures + 1))
-}
-
 # finds FILE LINE_NUMBER WORD LINE...: with these lines as FILE the check fails and names FILE:LINE_NUMBER with WORD in the reason.
 finds() {
   local file=$1 number=$2 word=$3 output status=0

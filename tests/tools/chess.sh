@@ -8,14 +8,9 @@ if [[ ! -x $(PATH=$PATH:/usr/games command -v stockfish) || ! -e /usr/share/scid
   exit 77
 fi
 export PYTHONDONTWRITEBYTECODE=1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# shellcheck source-path=SCRIPTDIR source=support.sh
+source "$(dirname "$(realpath "$0")")/support.sh"
 cd "$work"
-failures=0
-fail() {
-  echo "$1"
-  failures=$((failures + 1))
-}
 
 for folder in first again; do python3 "$games" make $folder --games 3 --valid-games 2 --nodes 100 --max-moves 40; done
 cmp first/train.txt again/train.txt || fail "the games for training are others"

@@ -4,16 +4,9 @@
 set -euo pipefail
 export FSDP_BIN=$1
 root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# shellcheck source-path=SCRIPTDIR source=support.sh
+source "$(dirname "$(realpath "$0")")/support.sh"
 cd "$work"
-failures=0
-
-fail() {
-  echo "$1"
-  cat output
-  failures=$((failures + 1))
-}
 # run EXPECTED_STATUS ARGUMENTS...
 run() {
   local expected=$1 status=0
@@ -21,7 +14,6 @@ run() {
   "$root/tools/fetch-model" "$@" >output 2>&1 || status=$?
   [[ $status == "$expected" ]] || fail "status $status instead of $expected with: $*"
 }
-says() { grep -qF -- "$1" output || fail "does not say: $1"; }
 # refused REASON ARGUMENTS...: with one line, and without a new folder or anything hidden
 refused() {
   run 2 new "${@:2}"

@@ -4,16 +4,10 @@ set -euo pipefail
 build=$1 double='' repository=${!#}
 (($# < 3)) || double=$2
 gpu_check=$repository/tools/gpu-check
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/bin"
-failures=0
+# shellcheck source-path=SCRIPTDIR source=support.sh
+source "$(dirname "$(realpath "$0")")/support.sh"
 
-fail() {
-  echo "$1"
-  cat "$work/output"
-  failures=$((failures + 1))
-}
+mkdir "$work/bin"
 # run EXPECTED_STATUS ARGUMENTS...
 run() {
   local expected=$1 status=0

@@ -4,14 +4,8 @@
 set -euo pipefail
 bin=$1
 repository=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-fail() {
-  echo "$1"
-  failures=$((failures + 1))
-}
+# shellcheck source-path=SCRIPTDIR source=support.sh
+source "$(dirname "$(realpath "$0")")/support.sh"
 
 mkdir "$work/docs"
 "$repository/tools/update-how-it-works" "$bin" "$work/docs"

@@ -2,16 +2,10 @@
 # install.sh REPOSITORY: what tools/install does with stand-ins for dpkg-query, apt-get, sudo and id first in PATH. Nothing is installed.
 set -euo pipefail
 install=$1/tools/install
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/bin"
-failures=0
+# shellcheck source-path=SCRIPTDIR source=support.sh
+source "$(dirname "$(realpath "$0")")/support.sh"
 
-fail() {
-  echo "$1"
-  cat "$work/output" "$work/calls"
-  failures=$((failures + 1))
-}
+mkdir "$work/bin"
 stub() { # stub NAME BODY
   printf '#!/bin/bash\n%s\n' "$2" >"$work/bin/$1"
   chmod +x "$work/bin/$1"
@@ -24,7 +18,6 @@ run() {
   PATH=$work/bin TMPDIR=$work /bin/bash "$install" "$@" >"$work/output" 2>&1 || status=$?
   [[ $status == "$expected" ]] || fail "status $status instead of $expected with: $*"
 }
-says() { grep -qF -- "$1" "$work/output" || fail "does not say: $1"; }
 called() { [[ $(cat "$work/calls") == "$1" ]] || fail "calls are not: $1"; }
 
 for program in cat chmod env fold grep mktemp mv paste rm sed tail tee; do ln -s "$(command -v "$program")" "$work/bin/$program"; done

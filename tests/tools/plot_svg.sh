@@ -6,21 +6,14 @@ if ! command -v gnuplot >/dev/null; then
   echo "gnuplot is not installed"
   exit 77
 fi
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# shellcheck source-path=SCRIPTDIR source=support.sh
+source "$(dirname "$(realpath "$0")")/support.sh"
 cd "$work"
-failures=0
-fail() {
-  echo "$1"
-  cat output
-  failures=$((failures + 1))
-}
 run() { # run EXPECTED_STATUS FILE
   local status=0
   "$plot" "$2" >output 2>&1 || status=$?
   [[ $status == "$1" ]] || fail "status $status instead of $1 with: $2"
 }
-says() { grep -qF -- "$1" output || fail "does not say: $1"; }
 
 for step in 1 2 3; do echo "{\"loss\":$((9 - step)).5,\"step\":$step,\"type\":\"train\"}"; done >metrics.jsonl
 echo '{"loss":99,"step":2,"type":"lost"}' >>metrics.jsonl

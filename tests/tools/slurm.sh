@@ -2,23 +2,15 @@
 # slurm.sh BIN REPOSITORY: the scripts in slurm/ with stand-ins for Slurm's programs: what they ask for is well-formed, and the commands
 # that they start, or tell users to type, are ones that the programs in BIN accept.
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=support.sh
+source "$(dirname "$(realpath "$0")")/support.sh"
 export FSDP_BIN=$1
 cd "$2"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin"
-failures=0
-
-fail() {
-  echo "$1"
-  cat "$work/output"
-  failures=$((failures + 1))
-}
 stub() { # stub NAME BODY
   printf '#!/bin/bash\necho "%s $*" >>"%s/calls"\n%s\n' "$1" "$work" "$2" >"$work/bin/$1"
   chmod +x "$work/bin/$1"
 }
-says() { grep -qF -- "$1" "$work/output" || fail "does not say: $1"; }
 called() { grep -qF -- "$1" "$work/calls" || fail "was not called: $1"; }
 # run EXPECTED_STATUS COMMAND...
 run() {

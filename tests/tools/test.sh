@@ -1,18 +1,12 @@
 #!/usr/bin/env bash
 # test.sh REPOSITORY: the command line of tools/test, with stand-ins for cmake and ctest that print how they were called.
 set -euo pipefail
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# shellcheck source-path=SCRIPTDIR source=support.sh
+source "$(dirname "$(realpath "$0")")/support.sh"
+
 # A copy, so that a failure cannot configure or build anything.
 mkdir "$work/repository" "$work/repository/tools" "$work/bin"
 cp "$1/tools/test" "$work/repository/tools/"
-failures=0
-
-fail() {
-  echo "$1"
-  cat "$work/output"
-  failures=$((failures + 1))
-}
 stub() {
   printf '#!/bin/bash\n%s\n' "$2" >"$1"
   chmod +x "$1"
@@ -23,7 +17,6 @@ run() { # run EXPECTED_STATUS ARGUMENTS...
   (cd / && PATH=$work/bin:$PATH "$work/repository/tools/test" "$@") >"$work/output" 2>&1 || status=$?
   [[ $status == "$expected" ]] || fail "status $status instead of $expected with: $*"
 }
-says() { grep -qF -- "$1" "$work/output" || fail "does not say: $1"; }
 silent() { ! grep -qF -- "$1" "$work/output" || fail "says: $1"; }
 
 # shellcheck disable=SC2016  # expands when the stub runs
