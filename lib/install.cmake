@@ -1,4 +1,4 @@
-# `cmake --install`: programs (apps/, tools/), libfsdp, its headers, and what find_package(fsdp) reads. The target is fsdp::fsdp.
+# `cmake --install`: programs (apps/), libfsdp, its headers, and what find_package(fsdp) reads. The target is fsdp::fsdp.
 #
 # Programs include <fsdp/fsdp.hpp> (docs/api.md), the one header in include/fsdp/. All others are in include/fsdp/internal/, and are
 # included as in here, "fsdp/plan.hpp". Those that need another library's headers (mpi.h, dnnl.hpp, cuda_runtime.h) or the flags of

@@ -78,13 +78,7 @@ std::size_t memory_of(const BenchOptions& options, const ShardingOptions& shardi
   train.sharding = sharding;
   train.comm = options.comm;
   train.save.interval_updates = 1;
-  const Mesh& mesh = sharded.mesh();
-  const bool on_gpu = sharded.transformer().device().kind == DeviceKind::cuda;
-  const std::size_t staging =
-      on_gpu ? staging_on_gpu(options.comm, {mesh.shard->size(), mesh.replicate->size()})
-             : world.staging_bytes() + node.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
-  return memory_account(train, sharded.transformer(), sharded.layout(), sharded.plan(), world.rank(), world.size(), staging)
-      .total();
+  return memory_account(train, sharded, world, node).total();
 }
 
 /// The median of options.steps updates, after one that does not count.
@@ -185,8 +179,8 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
       "# {}, {}, {}, sequences of {} tokens, {} per update; a rank may use {}\n{:<15} {:>9} {:>10} {:>10} "
       "{:>10} {:>10}\n",
       options.arch, plural(world.size(), "rank"), name_of(options.sharding.types.parameter), T,
-      K == 1 ? "1 micro-batch" : format("{} micro-batches", K), format_bytes(static_cast<double>(limit)), "# strategy",
-      "recompute", "batch-size", "tokens/s", "ms", "MiB");
+      plural(K, "micro-batch", "micro-batches"), format_bytes(static_cast<double>(limit)), "# strategy", "recompute",
+      "batch-size", "tokens/s", "ms", "MiB");
   for (const Setting& s : settings) {
     const double mib = static_cast<double>(s.memory_bytes) / (1 << 20);
     const std::string row = format("{:<15} {:>9} {:>10}", s.strategy, s.recompute ? "yes" : "no", s.B);

@@ -22,10 +22,6 @@ std::string bytes(Number n) {
   return format_bytes(static_cast<double>(n));
 }
 
-std::string plural(std::uint64_t n, std::string_view one, std::string_view many) {
-  return format("{} {}", n, n == 1 ? one : many);
-}
-
 std::string name_of(const PlanRow& row) { return format("{} {}", row.chosen ? ">" : " ", row.placement->name); }
 
 std::size_t other_bytes(const MemoryAccount& m) {
@@ -180,10 +176,9 @@ std::string headline(const PlanTable& table) {
       "per rank\n",
       train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
       table.model.blocks(), table.model.config().width, name_of(train.sharding.types.parameter),
-      train.sharding.optimizer.kind->name, plural(cluster.nodes, "node", "nodes"),
-      plural(cluster.ranks_per_node, "rank", "ranks"), train.sharding.batch.B, train.sharding.batch.T,
-      plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
-      table.model.device().kind == DeviceKind::cuda ? "a GPU" : plural(train.threads, "thread", "threads"));
+      train.sharding.optimizer.kind->name, plural(cluster.nodes, "node"), plural(cluster.ranks_per_node, "rank"),
+      train.sharding.batch.B, train.sharding.batch.T, plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
+      table.model.device().kind == DeviceKind::cuda ? "a GPU" : plural(train.threads, "thread"));
 }
 
 std::vector<RuleOfThumb> rules_of_thumb(const PlanTable& table) {

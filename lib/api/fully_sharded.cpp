@@ -4,7 +4,10 @@
 #include <bit>
 #include <cmath>
 #include <optional>
+#include <tuple>
 #include <utility>
+
+#include <fmt/ranges.h>
 
 #include "api/chain.hpp"
 #include "api/job_parts.hpp"
@@ -214,21 +217,19 @@ struct FullyShardedDataParallel::Parts {
   /// The ranks make one model together, which each was told about by itself.
   void require_same_everywhere(const Model& model) {
     const FsdpOptions& o = options;
-    std::string told =
-        format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", o.sequence_length,
-               o.gradient_accumulation_steps, o.sharding_strategy, o.shard_group_size, o.auto_wrap_policy, o.min_num_params,
-               o.backward_prefetch, o.forward_prefetch, o.limit_all_gathers, o.param_dtype, o.reduce_dtype,
-               o.activation_checkpointing, o.offload_parameters, o.offload_optimizer, o.optimizer, sharding.optimizer.beta1,
-               sharding.optimizer.beta2, sharding.optimizer.eps, sharding.optimizer.weight_decay, sharding.optimizer.momentum,
-               o.clip_norm, fmt::join(o.freeze, ","), o.seed, o.batch_size);
+    std::string told = format(
+        "{}",
+        fmt::join(std::make_tuple(o.batch_size, o.sequence_length, o.gradient_accumulation_steps, o.sharding_strategy,
+                                  o.shard_group_size, o.auto_wrap_policy, o.min_num_params, o.backward_prefetch,
+                                  o.forward_prefetch, o.limit_all_gathers, o.param_dtype, o.reduce_dtype,
+                                  o.activation_checkpointing, o.offload_parameters, o.offload_optimizer, o.optimizer,
+                                  sharding.optimizer.beta1, sharding.optimizer.beta2, sharding.optimizer.eps,
+                                  sharding.optimizer.weight_decay, sharding.optimizer.momentum, o.clip_norm, o.freeze, o.seed),
+                  " "));
     for (const Parameter& parameter : model.parameters())
       told += format(" {} {} {} {}", parameter.name, to_string(parameter.shape), static_cast<int>(parameter.init.kind),
                      parameter.init.value);
-    std::uint64_t length = told.size();
-    std::string first = told;
-    world.broadcast(&length, sizeof length, 0);
-    first.resize(length);
-    world.broadcast(first.data(), length, 0);
+    const std::string first = world.broadcast(told, 0);
     agree(world, [&] {
       if (first != told)
         throw UserError(
@@ -260,8 +261,8 @@ struct FullyShardedDataParallel::Parts {
             targets(numbers + inputs.size(), numbers_of_batch() - inputs.size());
         fill(Batch(k, inputs, targets, rows.tokens, rows.labels));
         counted += narrow<std::int64_t>(rows.labels ? rows_that_count(targets) : sharding.batch.rows());
-        if (rows.tokens) require_below(inputs, rows.vocabulary, 0, "token");
-        if (rows.labels) require_below(targets, rows.classes, -1, "label");
+        if (rows.tokens) require_below(inputs, rows.vocabulary, false, "token");
+        if (rows.labels) require_below(targets, rows.classes, true, "label");
       }
     });
     // Halves of a number can be added up; where a rank's is not the mean of all, the ranks do not have the same.
@@ -287,11 +288,11 @@ struct FullyShardedDataParallel::Parts {
     return count;
   }
 
-  /// `least`: a number below it is none, unless it is -1, which stands for all that do not count. `limit` 0: unknown.
-  static void require_below(std::span<const std::int32_t> numbers, std::size_t limit, std::int32_t least, const char* what) {
+  /// `limit` 0: unknown. Negative labels are those that do not count.
+  static void require_below(std::span<const std::int32_t> numbers, std::size_t limit, bool may_be_negative, const char* what) {
     if (limit == 0) return;
     for (std::size_t i = 0; i < numbers.size(); ++i)
-      if ((least == 0 && numbers[i] < 0) || (numbers[i] >= 0 && static_cast<std::size_t>(numbers[i]) >= limit))
+      if (numbers[i] < 0 ? !may_be_negative : static_cast<std::size_t>(numbers[i]) >= limit)
         throw UserError(format("{} {} of a batch, its number {}, is none of the model's (there are {}); correct the data", what,
                                numbers[i], i, limit));
   }

@@ -17,10 +17,10 @@ using fmt::format;
 std::string format_bytes(double bytes);
 /// "3.32 M", "124 M", "7.00 B": decimal units, three digits.
 std::string format_count(double count);
-/// "1 rank", "3 ranks".
+/// "1 rank", "3 ranks"; of words that do not just get an s, "1 micro-batch", "3 micro-batches".
 template <std::integral Count>
-std::string plural(Count n, std::string_view what) {
-  return format("{} {}{}", n, what, n == 1 ? "" : "s");
+std::string plural(Count n, std::string_view one, std::string_view many = {}) {
+  return n == 1 ? format("1 {}", one) : many.empty() ? format("{} {}s", n, one) : format("{} {}", n, many);
 }
 /// "850 ms", "12.3 s", "4:05 min", "2:07:30 h".
 std::string format_duration(double seconds);

@@ -56,9 +56,7 @@ void agree(Group& comm, const std::function<void()>& step) {
   if (first == codes.end()) return;
 
   const int speaker = narrow<int>(first - codes.begin());
-  const std::int64_t length = comm.sum(static_cast<std::int64_t>(comm.rank() == speaker ? message.size() : 0));
-  message.resize(static_cast<std::size_t>(length));
-  comm.broadcast(message.data(), message.size(), speaker);
+  message = comm.broadcast(message, speaker);
   const bool everywhere = std::find(codes.begin(), codes.end(), 0) == codes.end();
   throw CollectiveError(message, speaker, everywhere, static_cast<int>(*first % damage), *first >= damage);
 }

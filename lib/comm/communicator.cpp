@@ -33,22 +33,22 @@ void Group::max(std::span<std::size_t> values) {
   }
 }
 
-// Sums with zeros: those of integers are what every group has.
+namespace {
 
-std::vector<std::int64_t> Group::gather(std::span<const std::int64_t> mine) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(size()) * mine.size());
-  std::copy(mine.begin(), mine.end(),
-            all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank()) * mine.size()));
-  sum(std::span(all));
+/// A sum with zeros: sums are what every group has.
+template <class T>
+std::vector<T> gather_numbers(Group& group, std::span<const T> mine) {
+  std::vector<T> all(static_cast<std::size_t>(group.size()) * mine.size());
+  std::copy(mine.begin(), mine.end(), all.data() + static_cast<std::size_t>(group.rank()) * mine.size());
+  group.sum(std::span(all));
   return all;
 }
 
-std::vector<double> Group::gather(double mine) {
-  std::vector<double> all(static_cast<std::size_t>(size()));
-  all[static_cast<std::size_t>(rank())] = mine;
-  sum(std::span(all));
-  return all;
-}
+}  // namespace
+
+std::vector<std::int64_t> Group::gather(std::span<const std::int64_t> mine) { return gather_numbers(*this, mine); }
+
+std::vector<double> Group::gather(double mine) { return gather_numbers(*this, std::span<const double>(&mine, 1)); }
 
 std::vector<std::string> Group::gather(const std::string& mine) {
   const std::size_t words = max(mine.size()) / sizeof(std::int64_t) + 1;  // a NUL at the end of each
@@ -58,6 +58,14 @@ std::vector<std::string> Group::gather(const std::string& mine) {
   std::vector<std::string> texts;
   for (std::size_t at = 0; at < all.size(); at += words) texts.emplace_back(reinterpret_cast<const char*>(&all[at]));
   return texts;
+}
+
+std::string Group::broadcast(std::string text, int root) {
+  std::uint64_t length = text.size();
+  broadcast(&length, sizeof length, root);
+  text.resize(length);
+  broadcast(text.data(), text.size(), root);
+  return text;
 }
 
 }  // namespace fsdp

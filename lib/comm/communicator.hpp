@@ -87,6 +87,7 @@ class Group {
   bool all(bool mine) { return sum(std::int64_t{mine ? 0 : 1}) == 0; }
   /// What `root` has, on every rank.
   virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
+  std::string broadcast(std::string text, int root);
   virtual void barrier() = 0;
 
   /// Makes the other ranks' collectives throw instead of waiting, and this rank's, if another thread is in one; never throws

@@ -58,6 +58,16 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
           .device = model.device().kind};
 }
 
+MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
+                             const Communicator& node) {
+  const Mesh& mesh = sharded.mesh();
+  const bool on_gpu = sharded.transformer().device().kind == DeviceKind::cuda;
+  const std::size_t staging =
+      on_gpu ? staging_on_gpu(options.comm, {mesh.shard->size(), mesh.replicate->size()})
+             : world.staging_bytes() + node.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+  return memory_account(options, sharded.transformer(), sharded.layout(), sharded.plan(), world.rank(), world.size(), staging);
+}
+
 std::string describe_beside_plan(const MemoryAccount& m) {
   const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
   const auto part = [&](std::size_t n, const char* what) { return n == 0 ? "" : format("{} {}, ", bytes(n), what); };

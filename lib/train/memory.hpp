@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "fsdp/plan.hpp"
+#include "fsdp/sharded_model.hpp"
 #include "nn/transformer.hpp"
 #include "train/options.hpp"
 
@@ -42,6 +42,9 @@ std::size_t staging_through_host(const Plan& plan, MeshShape mesh);
 /// `staging` is the communicators' own number, or staging_on_gpu(); the model knows its device.
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging);
+/// Of a model whose ranks are connected, `node` being those of this rank's node.
+MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
+                             const Communicator& node);
 /// The parts beside the plan, as a line, or as three for a GPU.
 std::string describe_beside_plan(const MemoryAccount& memory);
 

@@ -53,12 +53,7 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalW
     metrics->say("nothing is offloaded: on CPUs all memory is the host's");
   sharded.emplace(origin.config, options_for(kind, options.sharding), world, traits_of(kind, threads));
   for (const std::string& warning : sharded->warnings()) warn(warning);
-  const Mesh& mesh = sharded->mesh();
-  const std::size_t staging =
-      world.staging_bytes() + node->staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
-  memory = memory_account(
-      options, sharded->transformer(), sharded->layout(), sharded->plan(), world.rank(), world.size(),
-      kind == DeviceKind::cuda ? staging_on_gpu(options.comm, {mesh.shard->size(), mesh.replicate->size()}) : staging);
+  memory = memory_account(options, *sharded, world, *node);
   const ShardingOptions& sharding = options.sharding;
   cut = {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
   if (options.dry_run) return;

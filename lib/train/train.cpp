@@ -26,12 +26,8 @@ bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && 
 
 /// Every rank parses its own command line: they must say the same before anything depends on it. Collective.
 void require_same_options(const TrainOptions& options, Group& world) {
-  std::string first = json_text(to_json(options));  // rank 0's, after the broadcast
-  const nlohmann::json mine = parse_json(first);
-  std::uint64_t length = first.size();
-  world.broadcast(&length, sizeof length, 0);
-  first.resize(length);
-  world.broadcast(first.data(), length, 0);
+  const std::string told = json_text(to_json(options)), first = world.broadcast(told, 0);
+  const nlohmann::json mine = parse_json(told);
   agree(world, [&] {
     const nlohmann::json theirs = parse_json(first);
     for (const auto& [key, value] : mine.items())

@@ -85,6 +85,7 @@ def loss(settings, weights, inputs, targets):
 
 def main():
     folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
     tokens = [int(t) for t in numpy.random.RandomState(7).randint(2, V, B * T + 1)]
     inputs, targets = (torch.tensor(tokens[d : d + B * T]).view(B, T) for d in (0, 1))
     record = dict(tokens=tokens, B=B, T=T, losses={})
