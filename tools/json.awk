@@ -1,35 +1,14 @@
-# Reads JSON: read_json(FILE, "1:") puts a value into J, as in J["1:plan.units.0.name"], and the length of an array or object into N.
-# Numbers are numbers; true, false and null are text. It goes from token to token, line by line, as strings do not cross lines.
+# Reads JSON by jq: read_json(FILE, "1:") puts each value into J, as in J["1:plan.units.0.name"], and the length of each array and object into N.
+# Numbers are numbers; true, false and null are text.
 
 function fail(why) { print "error: " why > "/dev/stderr"; exit 2 }
-function put(value) {
-  J[place()] = value
-}
-function place(  here) {
-  here = json_depth == 0 ? json_root : json_name[json_depth] (json_depth == 1 ? "" : ".") (json_kind[json_depth] == "{" ? json_key[json_depth] : json_count[json_depth])
-  json_count[json_depth]++
-  json_key[json_depth] = ""
-  return here
-}
-function read_json(file, prefix,   line, c, text, here, status) {
-  json_root = prefix; json_depth = 0
-  while ((status = (getline line < file)) > 0)
-    while (line !~ /^[ \t\r]*$/) {
-      sub(/^[ \t\r,:]+/, "", line)
-      c = substr(line, 1, 1)
-      if (c == "{" || c == "[") {
-        here = place(); json_depth++; json_kind[json_depth] = c; json_name[json_depth] = here; json_count[json_depth] = 0; json_key[json_depth] = ""
-        line = substr(line, 2)
-      } else if (c == "}" || c == "]") {
-        N[json_name[json_depth]] = json_count[json_depth]; json_depth--; line = substr(line, 2)
-      } else if (c == "\"") {
-        if (!match(line, /^"([^"\\]|\\.)*"/)) fail("'" file "' is no JSON: " line)
-        text = substr(line, 2, RLENGTH - 2); line = substr(line, RLENGTH + 1)
-        if (json_kind[json_depth] == "{" && json_key[json_depth] == "") json_key[json_depth] = text; else put(text)
-      } else if (match(line, /^[-+.0-9A-Za-z]+/)) {
-        text = substr(line, 1, RLENGTH); put(text ~ /^[-+.0-9]/ ? text + 0 : text); line = substr(line, RLENGTH + 1)
-      } else if (c != "") fail("'" file "' is no JSON: " line)
-    }
-  close(file)
-  if (status < 0 || json_depth != 0 || json_count[0]++ < 0) fail("'" file "' is no whole JSON")
+function read_json(file, prefix,   command, line, cell) {
+  command = file
+  gsub(/'/, "'\\''", command)
+  command = "jq -r 'paths as $p | getpath($p) | [($p | join(\".\")), type, if type == \"object\" or type == \"array\" then length elif . == null then \"null\" else . end] | @tsv' 2>/dev/null <'" command "'"
+  while ((command | getline line) > 0) {
+    split(line, cell, "\t")
+    if (cell[2] == "object" || cell[2] == "array") N[prefix cell[1]] = cell[3]; else J[prefix cell[1]] = cell[2] == "number" ? cell[3] + 0 : cell[3]
+  }
+  if (close(command) != 0) fail("'" file "' is no JSON, or jq is not installed")
 }

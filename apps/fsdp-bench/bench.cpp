@@ -325,28 +325,26 @@ OptionTable bench_option_table(BenchOptions& options) {
 }
 
 std::string bench(const BenchOptions& options, Communicator& world) {
-  const auto node = world.split_by_node();
-  DeviceKind kind = DeviceKind::cpu;
-  if (options.what != "optimizer" && options.what != "tokenize") agree(world, [&] { kind = choose_device(options.device); });
-  const auto device = make_device_of_rank(kind, {.communication_thread = options.comm_thread}, world, *node);
-  const auto stream = device->make_stream();
-  const CpuShare share = share_of_rank(*node, options.threads, options.comm_thread ? 1 : 0);
-  kernels::set_threads(share.threads);
-  if (options.what == "gemm") return bench_gemm(options, share, world, *device, *stream);
-  if (options.what == "attention") return bench_attention(options, world, *device, *stream);
-  if (options.what == "step") return bench_step(options, world, *device, *stream);
-  if (options.what == "tuning") return bench_tuning(options, world, *device);
-  if (options.what == "optimizer") return bench_optimizer(options, world, *device, *stream);
-  if (options.what == "checkpoint") return bench_checkpoint(options, world, *device);
-  if (options.what == "generate") return bench_generate(options, world, *device);
+  const bool of_cpu = options.what == "optimizer" || options.what == "tokenize";
+  const ComputingRank rank = start_rank(of_cpu ? DeviceChoice::cpu : options.device, options.threads, world,
+                                        {.communication_thread = options.comm_thread});
+  Device& device = *rank.device;
+  const auto stream = device.make_stream();
+  if (options.what == "gemm") return bench_gemm(options, rank.cpus, world, device, *stream);
+  if (options.what == "attention") return bench_attention(options, world, device, *stream);
+  if (options.what == "step") return bench_step(options, world, device, *stream);
+  if (options.what == "tuning") return bench_tuning(options, world, device);
+  if (options.what == "optimizer") return bench_optimizer(options, world, device, *stream);
+  if (options.what == "checkpoint") return bench_checkpoint(options, world, device);
+  if (options.what == "generate") return bench_generate(options, world, device);
   if (options.what == "tokenize") {
     std::string text;
     agree(world, [&] { text = bench_tokenize(options, world); });
     return text;
   }
   if (options.what == "collectives")
-    return kind == DeviceKind::cuda ? bench_collectives_of_gpus(options, world, *device)
-                                    : bench_collectives(options.largest_bytes, options.json, world, *device, *stream);
+    return device.kind() == DeviceKind::cuda ? bench_collectives_of_gpus(options, world, device)
+                                             : bench_collectives(options.largest_bytes, options.json, world, device, *stream);
   throw CollectiveError(format("'{}' is not a measurement (gemm, attention, step, tuning, collectives, optimizer, checkpoint, "
                                "generate and tokenize are); see fsdp-bench --help",
                                options.what),

@@ -105,6 +105,15 @@ Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vecto
   return stage;
 }
 
+RowSizes Chain::row_sizes() const {
+  return {.inputs = input_width_,
+          .targets = loss_->targets(),
+          .tokens = takes_tokens(),
+          .labels = loss_->takes_labels(),
+          .vocabulary = takes_tokens() ? first_.layer->vocabulary() : 0,
+          .classes = loss_->classes()};
+}
+
 std::size_t Chain::saved_numel(const Layer& layer, BatchShape shape, DType type) const {
   return floats_for(shape.rows() * layer.saved(), type) + floats_for(shape.rows() * layer.saved_floats(), DType::f32);
 }

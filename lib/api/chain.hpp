@@ -26,6 +26,7 @@ class Chain final : public Model {
   const DeviceTraits& device() const override { return device_; }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
   std::size_t blocks() const override { return blocks_.size(); }
+  RowSizes row_sizes() const override;
   ModelSizes sizes(BatchShape shape, DType type, const kernels::CacheShape& cache) const override;
   void check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const override;
 
@@ -46,7 +47,6 @@ class Chain final : public Model {
   /// Numbers of a row that the first stage is given, and whether they are tokens.
   std::size_t input_width() const { return input_width_; }
   bool takes_tokens() const { return first_.layer != nullptr; }
-  std::size_t vocabulary() const { return first_.layer ? first_.layer->vocabulary() : 0; }
   const Loss& loss() const { return *loss_; }
   /// All layers and the loss.
   bool works_in(DType type) const;

@@ -9,7 +9,6 @@
 #include "api/layers.hpp"
 #include "api/ops.hpp"
 #include "base/error.hpp"
-#include "comm/agree.hpp"
 
 #define FSDP_VERSION_MAJOR 0
 #define FSDP_VERSION_MINOR 1

@@ -105,21 +105,6 @@ MemoryUse memory_of(const Plan& plan) {
   return use;
 }
 
-/// What a model is given, in elements of a row.
-struct RowSizes {
-  std::size_t inputs = 1, targets = 1;
-  bool tokens = true, labels = true;
-  std::size_t vocabulary = 0, classes = 0;  // 0: unknown
-};
-RowSizes row_sizes(const Model& model) {
-  const auto* const chain = dynamic_cast<const Chain*>(&model);
-  if (const auto* const transformer = dynamic_cast<const Transformer*>(&model))
-    return {.vocabulary = transformer->config().vocab_size, .classes = transformer->config().vocab_size};
-  expect(chain != nullptr, "a model is a chain or a transformer");
-  return {chain->input_width(),         chain->loss().targets(), chain->takes_tokens(),
-          chain->loss().takes_labels(), chain->vocabulary(),     chain->loss().classes()};
-}
-
 }  // namespace
 
 Sequential& Sequential::add(std::string name, LayerPtr layer) {
@@ -192,7 +177,7 @@ namespace {
 
 ShardingOptions agreed_sharding(const FsdpOptions& options, Job::Parts& job) {
   ShardingOptions sharding;
-  agree(*job.world, [&] { sharding = sharding_of(options, job.kind); });
+  agree(*job.world, [&] { sharding = sharding_of(options, job.rank.device->kind()); });
   return sharding;
 }
 
@@ -202,12 +187,12 @@ struct FullyShardedDataParallel::Parts {
   Parts(std::shared_ptr<Job::Parts> of_job, const ModelDescription& description, const FsdpOptions& user_options)
       : job(std::move(of_job)), world(*job->world), options(user_options), sharding(agreed_sharding(options, *job)) {
     std::shared_ptr<const Model> model;
-    agree(world, [&] { model = description.build(traits_of(job->kind, job->threads)); });
-    rows = row_sizes(*model);
+    agree(world, [&] { model = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads)); });
+    rows = model->row_sizes();
     require_same_everywhere(*model);
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
     sharded.emplace(model, sharding, world);
-    sharded->allocate(*job->device, {.table_type = sharding.types.parameter}, job->comm);
+    sharded->allocate(*job->rank.device, {.table_type = sharding.types.parameter}, job->comm);
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
     executor().initialize_parameters(options.seed);
     executor().publish_parameters();

@@ -7,8 +7,6 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "comm/agree.hpp"
-#include "kernels/threads.hpp"
-#include "train/machine.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {
@@ -29,15 +27,13 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
     throw UserError(format("timeout_s is {} (it is 0, which is no limit, or more); correct it", options.timeout_s));
   comm.kind = options.comm, comm.timeout_s = options.timeout_s;
   world = session.world(comm);
-  node = world->split_by_node();
   together([&] {
+    DeviceChoice choice = DeviceChoice::automatic;
     fsdp::agree(*world, [&] {
       if (options.threads < 0) throw UserError("a rank has at least one thread; 0 gives it its share of the node's cores");
-      kind = choose_device(choice_of(options.device));
+      choice = choice_of(options.device);
     });
-    threads = share_of_rank(*node, static_cast<std::size_t>(options.threads)).threads;
-    kernels::set_threads(threads);
-    device = make_device_of_rank(kind, {}, *world, *node);
+    rank = start_rank(choice, static_cast<std::size_t>(options.threads), *world);
   });
 }
 
@@ -65,7 +61,7 @@ Job::~Job() = default;
 
 int Job::rank() const { return parts_->world->rank(); }
 int Job::size() const { return parts_->world->size(); }
-std::string Job::device() const { return parts_->device->description(); }
+std::string Job::device() const { return parts_->rank.device->description(); }
 void Job::barrier() {
   parts_->together([&] { parts_->world->barrier(); });
 }

@@ -8,8 +8,7 @@
 #include "api/job.hpp"
 #include "comm/connection.hpp"
 #include "comm/mpi_session.hpp"
-#include "device/device.hpp"
-#include "train/compute_device.hpp"
+#include "train/machine.hpp"
 
 namespace fsdp {
 
@@ -26,11 +25,9 @@ struct Job::Parts {
 
   std::optional<MpiSession> own_session;  // outlives the others
   MpiSession& session;
-  std::unique_ptr<Communicator> world, node;
+  std::unique_ptr<Communicator> world;
   CommOptions comm;
-  int threads = 1;
-  DeviceKind kind = DeviceKind::cpu;
-  std::unique_ptr<Device> device;
+  ComputingRank rank;
 };
 
 }  // namespace fsdp

@@ -58,9 +58,7 @@ class ElementwiseLayer final : public BuiltLayer {
   std::size_t inputs() const override { return width_; }
   std::size_t outputs() const override { return width_; }
   void forward(const ForwardPass& pass) const override { forward_(pass, pass.x, pass.y); }
-  void backward(const BackwardPass& pass) const override {
-    if (pass.dx) backward_(pass, pass.x, pass.dy, pass.dx);
-  }
+  void backward(const BackwardPass& pass) const override { backward_(pass, pass.x, pass.dy, pass.dx); }
 
  private:
   std::size_t width_;
@@ -79,7 +77,6 @@ class NormLayer final : public BuiltLayer {
   std::size_t inputs() const override { return width_; }
   std::size_t outputs() const override { return width_; }
   std::size_t saved_floats() const override { return is_layer_norm_ ? 2 : 1; }
-  std::size_t scratch() const override { return width_; }  // dx where nobody wants it
   void forward(const ForwardPass& pass) const override {
     if (is_layer_norm_)
       ops::layer_norm(pass, pass.x, pass.parameter(0), pass.parameter(1), eps_, pass.y, pass.stats);
@@ -87,11 +84,11 @@ class NormLayer final : public BuiltLayer {
       ops::rms_norm(pass, pass.x, pass.parameter(0), eps_, pass.y, pass.stats);
   }
   void backward(const BackwardPass& pass) const override {
-    const Tensor& dx = pass.dx ? pass.dx : pass.scratch;
     if (is_layer_norm_)
-      ops::layer_norm_backward(pass, pass.x, pass.parameter(0), pass.stats, pass.dy, dx, pass.gradient(0), pass.gradient(1));
+      ops::layer_norm_backward(pass, pass.x, pass.parameter(0), pass.stats, pass.dy, pass.dx, pass.gradient(0),
+                               pass.gradient(1));
     else
-      ops::rms_norm_backward(pass, pass.x, pass.parameter(0), pass.stats, pass.dy, dx, pass.gradient(0));
+      ops::rms_norm_backward(pass, pass.x, pass.parameter(0), pass.stats, pass.dy, pass.dx, pass.gradient(0));
   }
 
  private:

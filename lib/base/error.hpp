@@ -2,6 +2,7 @@
 //   UserError   wrong use, which the user can mend: "<problem> (<why>); <what to do>". Printed once, no stack; exit code 2.
 //   RunError    the same form, but the command is right: a full disk, a folder in use. Exit code 1.
 //   DamagedError  a RunError: what a file holds is not what was written there.
+//   CollectiveError  a failure of one rank, as every rank throws it (comm/agree.hpp makes it).
 //   CallError   a call to MPI, HDF5, oneDNN or the system failed: API, text, file:line. Exit code 1.
 //   expect()    a bug of ours: throws InternalError with file:line. Exit code 1.
 #pragma once
@@ -26,6 +27,17 @@ struct RunError : UserError {
 /// A file that was read, and whose contents are not what was written.
 struct DamagedError : RunError {
   using RunError::RunError;
+};
+
+/// A failure that all ranks know of and throw at the same place, with the same message. One rank prints it, the job ends in
+/// good order.
+struct CollectiveError : UserError {
+  CollectiveError(const std::string& message, int speaker_rank, bool everywhere, int code, bool by_damage = false)
+      : UserError(message), speaker(speaker_rank), all(everywhere), exit_code(code), damage(by_damage) {}
+  int speaker;    // the lowest rank that failed itself: it prints
+  bool all;       // every rank failed: rank and host say nothing
+  int exit_code;  // 2 if the speaker met a UserError (RunError: 1), else 1
+  bool damage;    // the speaker met a DamagedError
 };
 
 /// A failed call of a library or of the operating system.

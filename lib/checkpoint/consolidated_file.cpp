@@ -52,7 +52,6 @@ class ConsolidatedFile final : public TensorSource {
     if (file_.has_attribute("states")) states_ = stored::read_states(file_);
   }
 
-  const TransformerConfig& config() const override { return model_.transformer(description()); }
   StoredModel model() const override { return model_; }
   std::vector<std::string> names() const override { return file_.dataset_names("/"); }
   std::vector<std::string> states() const override { return states_; }

@@ -89,7 +89,7 @@ class HuggingFaceFolder final : public TensorSource {
     }
   }
 
-  const TransformerConfig& config() const override { return config_; }
+  StoredModel model() const override { return config_; }
   std::vector<std::string> names() const override {
     std::vector<std::string> all;
     for (const auto& [key, place] : tensors_)

@@ -56,7 +56,6 @@ class ShardedCheckpoint final : public CheckpointReader {
   }
   const CheckpointHeader& header() const override { return index_.header; }
   std::vector<std::string> states() const override { return index_.states; }
-  const TransformerConfig& config() const override { return index_.header.model.transformer(description()); }
   StoredModel model() const override { return index_.header.model; }
   std::vector<std::string> names() const override {
     std::vector<std::string> all;

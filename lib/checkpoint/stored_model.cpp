@@ -53,8 +53,8 @@ StoredModel::StoredModel(std::vector<Parameter> parameters) : layers_(std::move(
 }
 
 StoredModel::StoredModel(const Model& model) {
-  if (const auto* const transformer = dynamic_cast<const Transformer*>(&model))
-    config_ = transformer->config();
+  if (const TransformerConfig* const config = model.transformer_config())
+    config_ = *config;
   else
     *this = StoredModel(model.parameters());
 }

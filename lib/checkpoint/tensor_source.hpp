@@ -19,9 +19,7 @@ namespace fsdp {
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
-  /// Of a transformer; throws UserError where the source holds another model.
-  virtual const TransformerConfig& config() const = 0;
-  virtual StoredModel model() const { return config(); }
+  virtual StoredModel model() const = 0;
   /// Names of all tensors stored.
   virtual std::vector<std::string> names() const = 0;
   /// parameters_state, and those of the optimizer that are stored beside them: "exp_avg".
@@ -39,7 +37,10 @@ class TensorSource {
   /// "Hugging Face folder models/gpt2", "checkpoint checkpoints/step-00000350 (4 ranks)".
   virtual std::string description() const = 0;
 
-  // The same of the parameter itself.
+  /// Of a transformer; throws UserError where the source holds another model.
+  TransformerConfig config() const { return model().transformer(description()); }
+
+  // Of the parameter itself.
   bool has(const std::string& name) const { return has_state(parameters_state, name); }
   Shape shape(const std::string& name) const { return state_shape(parameters_state, name); }
   void read(const std::string& name, Range range, float* out) const { read_state(parameters_state, name, range, out); }

@@ -9,17 +9,6 @@
 
 namespace fsdp {
 
-/// A failure that all ranks know of and throw at the same place, with the same message. One rank prints it, the job ends in
-/// good order.
-struct CollectiveError : UserError {
-  CollectiveError(const std::string& message, int speaker_rank, bool everywhere, int code, bool by_damage = false)
-      : UserError(message), speaker(speaker_rank), all(everywhere), exit_code(code), damage(by_damage) {}
-  int speaker;    // the lowest rank that failed itself: it prints
-  bool all;       // every rank failed: rank and host say nothing
-  int exit_code;  // 2 if the speaker met a UserError (RunError: 1), else 1
-  bool damage;    // the speaker met a DamagedError
-};
-
 /// Runs `step` on this rank and agrees on its success: if it threw on any rank, every rank throws CollectiveError with the
 /// message of the lowest such rank. For whatever may fail on some ranks only: reading files, allocating. `step` itself must not
 /// communicate over `comm`. Collective over comm.

@@ -93,7 +93,9 @@ ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, Me
 
 ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world,
                            const DeviceTraits& device)
-    : ShardedModel(std::make_shared<Transformer>(std::move(config), device), options, world) {}
+    : ShardedModel(std::make_shared<Transformer>(std::move(config), device), options, world) {
+  transformer_ = static_cast<const Transformer*>(model_.get());
+}
 
 ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOptions& options, Communicator& world)
     : options_(checked(options, *model, world.size())),
@@ -115,9 +117,8 @@ ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOpt
 }
 
 const Transformer& ShardedModel::transformer() const {
-  const auto* const transformer = dynamic_cast<const Transformer*>(model_.get());
-  expect(transformer != nullptr, "a transformer is asked for where the model is one");
-  return *transformer;
+  expect(transformer_ != nullptr, "a transformer is asked for where the model was made of a configuration");
+  return *transformer_;
 }
 
 Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const CommOptions& comm) {

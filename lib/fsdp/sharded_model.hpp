@@ -74,6 +74,7 @@ class ShardedModel {
   const Placement& placement_;
   Communicator& world_;
   std::shared_ptr<const Model> model_;
+  const Transformer* transformer_ = nullptr;  // model_, where it is one that was made here
   Mesh mesh_;
   std::vector<std::string> warnings_;
   ShardedPlan planned_;

@@ -22,6 +22,13 @@ struct BatchShape {
   std::size_t rows() const { return B * T; }
 };
 
+/// What a batch holds for each of its rows, in elements of 4 bytes.
+struct RowSizes {
+  std::size_t inputs = 1, targets = 1;
+  bool tokens = true, labels = true;        // integers, of which a negative label does not count; else they are floats
+  std::size_t vocabulary = 0, classes = 0;  // tokens and labels are below these; 0: unknown
+};
+
 /// Dropout of an update, as Hugging Face's GPT-2 places it: `residual` after the embedding and on each branch before it is
 /// added to the residual stream (embd_pdrop, resid_pdrop), `attention` on its probabilities (attn_pdrop). The masks depend on
 /// seed, update and global indices alone: the micro-batch's sequences are the update's first_sequence, first_sequence + 1, ...
@@ -70,6 +77,8 @@ struct ModelSizes {
   std::size_t blocks() const { return saved.size(); }
 };
 
+struct TransformerConfig;  // nn/config.hpp
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -79,6 +88,9 @@ class Model {
   /// Their indices are their identity, and the key of their random numbers.
   virtual const std::vector<Parameter>& parameters() const = 0;
   virtual std::size_t blocks() const = 0;
+  virtual RowSizes row_sizes() const = 0;
+  /// What other programs can make this model from; null where they cannot: it has layers of its program.
+  virtual const TransformerConfig* transformer_config() const { return nullptr; }
   /// `type`: of weights and activations. `cache`: of a plan that decodes.
   virtual ModelSizes sizes(BatchShape shape, DType type, const kernels::CacheShape& cache) const = 0;
   /// Throws UserError if it cannot work on such batches, with such a cache.

@@ -30,6 +30,8 @@ class Transformer final : public Model {
   std::size_t block_numel() const;
   /// Blocks are numbered 0 .. blocks()-1.
   std::size_t blocks() const override { return config_.layers; }
+  RowSizes row_sizes() const override { return {.vocabulary = config_.vocab_size, .classes = config_.vocab_size}; }
+  const TransformerConfig* transformer_config() const override { return &config_; }
   ModelSizes sizes(BatchShape shape, DType type = DType::f32, const kernels::CacheShape& cache = {}) const override;
   /// Sequences and caches are no longer than the model's longest sequence.
   void check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const override;

@@ -207,7 +207,7 @@ int with_flight_record(Setup& setup, const std::function<int(FlightLanes&)>& wor
     setup.metrics->say(format("the run before did not end in good order; fsdp-inspect --flight {} says what its ranks did last",
                               (saves / "flight.old").string()));
   world.barrier();
-  FlightFile record(flight_folder(saves), world.rank(), world.size(), setup.device->kind());
+  FlightFile record(flight_folder(saves), world.rank(), world.size(), setup.rank.device->kind());
   if (const std::int64_t without = world.sum(std::int64_t{!record.problem().empty()}); without > 0)
     setup.warn(format("{} without a flight record (could not {})", plural(without, "rank"),
                       record.problem().empty() ? "make a file on another rank" : record.problem()));

@@ -58,21 +58,26 @@ CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free) {
   return {threads, std::min(cores, static_cast<double>(threads))};
 }
 
-ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world) {
+ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu) {
   ComputingRank rank;
   rank.node = world.split_by_node();
-  rank.threads = share_of_rank(*rank.node, threads).threads;
-  kernels::set_threads(rank.threads);
+  rank.cpus = share_of_rank(*rank.node, threads, cpu.communication_thread ? 1 : 0);
+  kernels::set_threads(rank.cpus.threads);
+  return rank;
+}
+
+ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu) {
+  ComputingRank rank = start_rank_to_plan(threads, world, cpu);
   DeviceKind kind = DeviceKind::cpu;
   agree(world, [&] { kind = choose_device(choice); });
-  rank.device = make_device_of_rank(kind, {}, world, *rank.node);
+  rank.device = make_device_of_rank(kind, cpu, world, *rank.node);
   return rank;
 }
 
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
                 const ComputingRank& rank, Communicator& world, const ExecutorOptions& execution) {
   agree(world, [&] { check_sharding(source.config(), sharding, world.size()); });
-  model.emplace(source.config(), sharding, world, traits_of(rank.device->kind(), rank.threads));
+  model.emplace(source.config(), sharding, world, traits_of(rank.device->kind(), rank.cpus.threads));
   Executor& executor = model->allocate(*rank.device, execution);
   agree(world,
         [&] { load_parameters(source, model->model().parameters(), model->layout(), model->shard(), executor.parameters()); });

@@ -24,14 +24,17 @@ struct CpuShare {
 /// Collective over the ranks of a node.
 CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free = 0);
 
-/// What a program that runs a model without training it, on any number of ranks, computes with.
+/// What a rank computes with.
 struct ComputingRank {
   std::unique_ptr<Communicator> node;
-  int threads = 1;
+  CpuShare cpus;
   std::unique_ptr<Device> device;
 };
-/// Chooses device and threads of this rank, and sets the kernels' threads. Collective over world. Throws CollectiveError.
-ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world);
+/// Chooses threads and device of this rank, and sets the kernels' threads; `threads` as `wanted` in share_of_rank(), where a
+/// thread of `cpu` that communicates has a core. Collective over world. Throws CollectiveError.
+ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
+/// The same without a device, for a plan that does not run. Collective over world.
+ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
 /// Makes the model of `source` as `sharding` says, takes its memory on the rank's device and loads its weights into it: ready
 /// for forward passes. Collective over world. Throws CollectiveError.
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,

@@ -1,6 +1,7 @@
 #include "train/origin.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -140,11 +141,11 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
                            options.save.folder.string()));
   note_dropout(options, origin.warnings);
   std::size_t vocabulary = 0;  // of the model that had the tokenizer
-  const TransformerConfig* const source = origin.checkpoint ? &origin.checkpoint->config()
-                                          : tuned           ? &origin.pretrained->config()
-                                                            : nullptr;
+  std::optional<TransformerConfig> source;
+  if (origin.checkpoint) source = origin.checkpoint->config();
+  if (!origin.checkpoint && tuned) source = origin.pretrained->config();
   origin.tokenizer = tokenizer_of(options, origin, vocabulary);
-  origin.config = named_config(options, source, origin.tokenizer);
+  origin.config = named_config(options, source ? &*source : nullptr, origin.tokenizer);
   if (vocabulary > origin.config.vocab_size) origin.tokenizer.clear();  // this model is another one
   const bool is_new = !source && options.model.empty();
   if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))

@@ -39,7 +39,7 @@ Run::Run(Setup& setup, FlightLanes& flight)
   setup_.progress.spikes = spikes_ ? std::optional(spikes_->state()) : std::nullopt;
   hosts_ = setup_.world.gather(host_name());
   require_memory();
-  sharded_.allocate(*setup_.device, options.execution, options.comm);
+  sharded_.allocate(*setup_.rank.device, options.execution, options.comm);
   if (const std::string& data = sharded_.mesh().data_description; !data.empty())
     setup_.metrics->say("collectives of GPUs: " + data);
   if (setup_.tokenizer)
@@ -48,7 +48,7 @@ Run::Run(Setup& setup, FlightLanes& flight)
         GenerationOptions{.sampling = {.temperature = 0.8}, .max_new_tokens = sample_tokens, .seed = options.seed});
   if (options.log_group_norms) group_norms_.emplace(sharded_, options.sharding.optimizer);
   agree(setup_.world, [&] {
-    saver_.emplace(options.save, setup_.device->allocate_staging(setup_.memory.snapshot), sharded_.layout(), setup_.world,
+    saver_.emplace(options.save, setup_.rank.device->allocate_staging(setup_.memory.snapshot), sharded_.layout(), setup_.world,
                    *setup_.metrics, setup_.progress.update);
     if (!options.trace.file.empty()) recorder_.emplace(sharded_.plan(), options.trace.updates);
   });
@@ -73,7 +73,7 @@ Run::Run(Setup& setup, FlightLanes& flight)
     await_batch();
     if (data_problem_) std::rethrow_exception(data_problem_);
   });
-  energy_.emplace(*setup_.device, *setup_.node);
+  energy_.emplace(*setup_.rank.device, *setup_.rank.node);
   since_start_.restart();
 }
 
@@ -81,15 +81,15 @@ Run::Run(Setup& setup, FlightLanes& flight)
 void Run::require_memory() {
   const bool on_cpu = setup_.memory.device == DeviceKind::cpu;  // a GPU says itself what it has not
   const std::size_t mine = on_cpu ? setup_.memory.total() : setup_.memory.on_host();
-  const std::int64_t together = setup_.node->sum(narrow<std::int64_t>(mine));
+  const std::int64_t together = setup_.rank.node->sum(narrow<std::int64_t>(mine));
   agree(setup_.world, [&] {
     const std::size_t available = available_memory_bytes();
     if (static_cast<std::size_t>(together) > available)
       throw UserError(format(
           "there is too little memory ({} of {} on this node need {} each by the plan above, {} are available); use more "
           "nodes{}",
-          plural(setup_.node->size(), "rank"), plural(setup_.world.size(), "rank"), format_bytes(static_cast<double>(mine)),
-          format_bytes(static_cast<double>(available)),
+          plural(setup_.rank.node->size(), "rank"), plural(setup_.world.size(), "rank"),
+          format_bytes(static_cast<double>(mine)), format_bytes(static_cast<double>(available)),
           on_cpu ? ", a smaller --batch-size, --checkpoint-activations or --sharding-strategy full"
                  : ", or offload less of the model, or nothing"));
   });

@@ -17,23 +17,14 @@
 #include "fsdp/timeline.hpp"
 #include "fsdp/traffic.hpp"
 #include "kernels/kernels.hpp"
-#include "kernels/threads.hpp"
 #include "train/compute_device.hpp"
-#include "train/machine.hpp"
 #include "train/model_tokenizer.hpp"
 
 namespace fsdp {
 
 Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalWatch* watch)
-    : options(train_options), world(all_ranks), node(world.split_by_node()), options_json(to_json(options)) {
-  DeviceKind kind = kind_to_plan_for(options.device);
-  if (!options.dry_run) {
-    agree(world, [&] { kind = choose_device(options.device); });
-    start_device(kind);
-  } else {
-    agree(world, [&] { check_cpu_options(kind, options.cpu); });
-  }
-  look_at_machine();
+    : options(train_options), world(all_ranks), options_json(to_json(options)) {
+  const DeviceKind kind = start();
   const bool first = world.rank() == 0;
   agree(world, [&] {
     metrics.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, first, stderr,
@@ -51,9 +42,9 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalW
   const PlanOptions& wanted = options.sharding.plan;
   if (kind == DeviceKind::cpu && (wanted.offload_optimizer || wanted.offload_parameters))
     metrics->say("nothing is offloaded: on CPUs all memory is the host's");
-  sharded.emplace(origin.config, options_for(kind, options.sharding), world, traits_of(kind, threads));
+  sharded.emplace(origin.config, options_for(kind, options.sharding), world, traits_of(kind, rank.cpus.threads));
   for (const std::string& warning : sharded->warnings()) warn(warning);
-  memory = memory_account(options, *sharded, world, *node);
+  memory = memory_account(options, *sharded, world, *rank.node);
   const ShardingOptions& sharding = options.sharding;
   cut = {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
   if (options.dry_run) return;
@@ -69,34 +60,36 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalW
   announce();
 }
 
-/// A product brings in oneDNN's code, so that it does not count as memory of the run.
-void Setup::start_device(DeviceKind kind) {
-  device = make_device_of_rank(kind, options.cpu, world, *node);
-  std::array<float, 5 * 64> x{};  // more rows than are few
-  kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
-                kernels::Write::overwrite);
-  start_bytes = process_peak_bytes();
-}
-
-void Setup::look_at_machine() {
-  const CpuShare share = share_of_rank(*node, options.threads, options.cpu.communication_thread ? 1 : 0);
-  threads = share.threads;
-  kernels::set_threads(threads);
-  const double cores = world.sum(share.cores);
-  if (device && device->kind() == DeviceKind::cuda)
-    peak_flops = peak_of_gpus(*device, options.sharding.types.parameter, world);
+/// Returns the kind of device that the plan is for.
+DeviceKind Setup::start() {
+  if (options.dry_run) {
+    const DeviceKind kind = kind_to_plan_for(options.device);
+    agree(world, [&] { check_cpu_options(kind, options.cpu); });
+    rank = start_rank_to_plan(options.threads, world, options.cpu);
+  } else {
+    rank = start_rank(options.device, options.threads, world, options.cpu);
+    // A product brings in oneDNN's code, so that it does not count as memory of the run.
+    std::array<float, 5 * 64> x{};  // more rows than are few
+    kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
+                  kernels::Write::overwrite);
+    start_bytes = process_peak_bytes();
+  }
+  const double cores = world.sum(rank.cpus.cores);
+  if (rank.device && rank.device->kind() == DeviceKind::cuda)
+    peak_flops = peak_of_gpus(*rank.device, options.sharding.types.parameter, world);
   else if (const auto per_core = noted_peak_per_core(options.sharding.types.parameter))
     peak_flops = *per_core * cores;
+  return rank.device ? rank.device->kind() : kind_to_plan_for(options.device);
 }
 
 std::string Setup::arithmetic() const {
-  if (device->kind() != DeviceKind::cpu) return device->description();
-  return format("{}, {} per rank", kernels::gemm_description(), plural(threads, "thread"));
+  if (rank.device->kind() != DeviceKind::cpu) return rank.device->description();
+  return format("{}, {} per rank", kernels::gemm_description(), plural(rank.cpus.threads, "thread"));
 }
 
 /// An invariant run has the same bits as before if products have, and its micro-batches are the same.
 void Setup::note_arithmetic(const CheckpointHeader& before) {
-  if (!options.sharding.plan.invariant || !device) return;
+  if (!options.sharding.plan.invariant || !rank.device) return;
   const auto differs = [&](const std::string& how) {
     warn(format("the bits will not be those of a run that was never stopped: {}", how));
   };
@@ -142,9 +135,10 @@ void Setup::print_plan() const {
 /// Collective.
 std::optional<NodeTraffic> Setup::traffic_of_nodes() {
   const Mesh& mesh = sharded->mesh();
-  const auto nodes = narrow<int>(world.sum(std::int64_t{node->rank() == 0}));
-  if (!world.all(node->size() * nodes == world.size() && node->rank() == world.rank() % node->size())) return std::nullopt;
-  const Cluster cluster = {nodes, node->size(), find_connection(options.comm.kind).between};
+  const Communicator& node = *rank.node;
+  const auto nodes = narrow<int>(world.sum(std::int64_t{node.rank() == 0}));
+  if (!world.all(node.size() * nodes == world.size() && node.rank() == world.rank() % node.size())) return std::nullopt;
+  const Cluster cluster = {nodes, node.size(), find_connection(options.comm.kind).between};
   const ClusterTraffic traffic =
       traffic_of_cluster(collectives_of_update(sharded->plan().update, options.sharding.plan.micro_batches),
                          {mesh.shard->size(), mesh.replicate->size()}, cluster);
@@ -166,14 +160,14 @@ std::string describe_traffic(int shard_ranks, int node_ranks, const NodeTraffic&
 void Setup::announce() {
   const Plan& plan = sharded->plan();
   const Transformer& model = sharded->transformer();
-  const bool on_cpu = device->kind() == DeviceKind::cpu;
-  metrics->say(
-      format("fsdp {}: {}, {}{}", version_string(), device->description(),
-             on_cpu ? format("{} per rank, {}, ",
-                             plural(threads, "thread") + (options.cpu.communication_thread ? " and one for communication" : ""),
-                             kernels::gemm_description())
-                    : std::string(),
-             world.description()));
+  const bool on_cpu = rank.device->kind() == DeviceKind::cpu;
+  metrics->say(format("fsdp {}: {}, {}{}", version_string(), rank.device->description(),
+                      on_cpu ? format("{} per rank, {}, ",
+                                      plural(rank.cpus.threads, "thread") +
+                                          (options.cpu.communication_thread ? " and one for communication" : ""),
+                                      kernels::gemm_description())
+                             : std::string(),
+                      world.description()));
   if (const DType type = options.sharding.types.parameter; on_cpu && !kernels::multiplies(type))
     metrics->say(format(
         "warning: {} products convert their operands to fp32 here (this machine has no instructions for them): memory and "
@@ -190,7 +184,7 @@ void Setup::announce() {
                       plural(world.size(), "rank"), plural(cut.sequences_per_update(), "sequence"), cut.T));
   const int shard_ranks = sharded->mesh().shard->size();
   const std::optional<NodeTraffic> traffic = traffic_of_nodes();
-  if (traffic && world.size() > 1) metrics->say(describe_traffic(shard_ranks, node->size(), *traffic));
+  if (traffic && world.size() > 1) metrics->say(describe_traffic(shard_ranks, rank.node->size(), *traffic));
   metrics->say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory));
   metrics->start({.version = version_string(),
                   .world_size = world.size(),
@@ -287,7 +281,7 @@ void Setup::open_data() {
 /// May fail on this rank alone. Returns the largest token that it has found.
 std::uint32_t Setup::open_files() {
   const std::size_t vocabulary = sharded->transformer().config().vocab_size;
-  const auto rank = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
+  const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
   if (options.end_of_document && *options.end_of_document >= vocabulary)
     throw UserError(
         format("--eos-token-id {} is no token of the model (its vocabulary is {}); give the token that ends documents",
@@ -296,7 +290,7 @@ std::uint32_t Setup::open_files() {
   train_data = open_mixture(options.data, data_cut, options.mask, text_tokens());
   std::uint32_t largest = 0;
   for (const Ingredient& each : train_data->ingredients())
-    largest = std::max(largest, check_vocabulary(each.samples.tokens(), vocabulary, rank, ranks));
+    largest = std::max(largest, check_vocabulary(each.samples.tokens(), vocabulary, me, ranks));
   const DataPosition start{0,
                            cut.T,
                            train_data->tokens(),
@@ -317,7 +311,7 @@ std::uint32_t Setup::open_files() {
   const std::string valid = !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
   if (valid.empty()) return largest;
   std::unique_ptr<Tokens> tokens = open_tokens(valid, Split::valid, text_tokens());
-  check_vocabulary(*tokens, vocabulary, rank, ranks);
+  check_vocabulary(*tokens, vocabulary, me, ranks);
   valid_data.emplace(std::move(tokens), data_cut, options.valid_mask.empty() ? nullptr : open_tokens(options.valid_mask));
   valid_batches.emplace(*valid_data, cut, vocabulary);
   return largest;

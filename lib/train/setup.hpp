@@ -15,6 +15,7 @@
 #include "fsdp/sharded_model.hpp"
 #include "text/tokenizer.hpp"
 #include "text/tokenizer_files.hpp"
+#include "train/machine.hpp"
 #include "train/memory.hpp"
 #include "train/metrics.hpp"
 #include "train/options.hpp"
@@ -49,10 +50,8 @@ struct Setup {
 
   const TrainOptions& options;
   Communicator& world;
-  std::unique_ptr<Communicator> node;
-  std::unique_ptr<Device> device;  // none in a dry run
-  std::size_t start_bytes = 0;     // what the process had used before
-  int threads = 1;
+  ComputingRank rank;                // a dry run has no device
+  std::size_t start_bytes = 0;       // what the process had used before
   std::optional<double> peak_flops;  // of all cores of the job, if it has been measured
   nlohmann::json options_json;
   std::optional<Metrics> metrics;
@@ -73,8 +72,7 @@ struct Setup {
 
  private:
   std::vector<TextSet> texts_;  // of the training data
-  void start_device(DeviceKind kind);
-  void look_at_machine();
+  DeviceKind start();
   void note_arithmetic(const CheckpointHeader& before);
   std::uint32_t open_files();
   std::filesystem::path text_tokens() const { return options.save.folder / "tokens"; }

@@ -45,7 +45,7 @@ class NumpyFolder final : public TensorSource {
     }
   }
 
-  const TransformerConfig& config() const override { return config_; }
+  StoredModel model() const override { return config_; }
   std::vector<std::string> names() const override {
     std::vector<std::string> all;
     for (const auto& [name, shape] : shapes_) all.push_back(name);

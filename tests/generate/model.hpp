@@ -36,7 +36,7 @@ inline TransformerConfig small_llama() {
 class WeightSource : public TensorSource {
  public:
   explicit WeightSource(const ModelRun& run) : run_(run) {}
-  const TransformerConfig& config() const override { return run_.model.config(); }
+  StoredModel model() const override { return run_.model.config(); }
   std::vector<std::string> names() const override {
     std::vector<std::string> all;
     for (const Parameter& parameter : run_.model.parameters()) all.push_back(parameter.name);

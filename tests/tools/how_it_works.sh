@@ -51,5 +51,5 @@ refuses "cannot read 'none'" units none
 refuses '--unit needs a number' units --unit x "$work/numbers"
 refuses "unknown option '--units'" units --units
 refuses 'has no plan' units "$work/numbers"
-refuses 'is no whole JSON' units "$work/cut"
+refuses 'is no JSON' units "$work/cut"
 ((failures == 0))

@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(a_dry_run_makes_no_device) {
       options.sharding.batch = {.B = 3, .T = 16};
       options.sizes.layers = 2, options.sizes.width = 32, options.sizes.heads = 4, options.sizes.vocab_size = 64;
       const Setup setup(options, world);
-      BOOST_TEST(!setup.device);
+      BOOST_TEST(!setup.rank.device);
       BOOST_TEST((setup.memory.device == DeviceKind::cuda) == (device == DeviceChoice::cuda));
     });
 }
