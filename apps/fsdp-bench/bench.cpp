@@ -203,6 +203,7 @@ namespace {
 /// Throws UserError for options that the measurement does not read.
 void require_read(const OptionTable& table, std::string_view what) {
   const std::pair<const char*, std::string_view> uses[] = {
+      {"arch", "gemm attention step tuning optimizer checkpoint generate"},
       {"batch-size", "gemm attention step tuning checkpoint generate"},
       {"tokens-per-sample", "gemm attention step tuning checkpoint generate"},
       {"update-freq", "step tuning checkpoint"},
@@ -240,6 +241,9 @@ void check(const OptionTable& table, const BenchOptions& o) {
   constexpr std::array<std::string_view, 9> all = {"gemm",      "attention",  "step",     "tuning",  "collectives",
                                                    "optimizer", "checkpoint", "generate", "tokenize"};
   if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
+  if (o.what != "tokenize" && !o.texts.empty() && table.typed("text") != "--text")
+    throw UserError(
+        format("unexpected argument '{}' (fsdp-bench {} takes options alone); see fsdp-bench --help", o.texts.front(), o.what));
   require_read(table, o.what);
   if (o.what == "optimizer" && o.device == DeviceChoice::cuda)
     throw UserError("fsdp-bench optimizer measures CPUs alone; leave out --device cuda");

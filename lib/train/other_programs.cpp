@@ -19,8 +19,6 @@ constexpr std::string_view fairseq = "fairseq", torch = "torchrun", titan = "tor
 // clang-format off
 constexpr std::array rows = {
     // data
-    Row{fairseq, "max-tokens", "sequences have one length here, so that a batch is a number of them", "give --batch-size"},
-    Row{fairseq, "max-sentences", "it is the old name of the batch size", "give --batch-size"},
     Row{fairseq, "max-tokens-valid", "validation has the batches of training", "leave it out"},
     Row{fairseq, "batch-size-valid", "validation has the batches of training", "leave it out"},
     Row{fairseq, "num-workers", "each rank reads its next batch while it computes", "leave it out"},
@@ -59,12 +57,9 @@ constexpr std::array rows = {
     Row{fairseq, "use-plasma-view", "token files are mapped into memory, which ranks share", "leave it out"},
     Row{fairseq, "plasma-path", "token files are mapped into memory, which ranks share", "leave it out"},
     // model
-    Row{fairseq, "share-decoder-input-output-embed", "it follows from --arch", "choose an --arch with tied embeddings"},
-    Row{fairseq, "decoder-input-dim", "it is the width", "give --decoder-embed-dim"},
-    Row{fairseq, "decoder-output-dim", "it is the width", "give --decoder-embed-dim"},
-    Row{fairseq, "decoder-normalize-before", "it follows from --arch", "leave it out"},
-    Row{fairseq, "decoder-learned-pos", "it follows from --arch", "leave it out"},
-    Row{fairseq, "activation-fn", "it follows from --arch", "leave it out"},
+    Row{fairseq, "decoder-input-dim", "embeddings have the width of the model", "give --decoder-embed-dim"},
+    Row{fairseq, "decoder-output-dim", "the output has the width of the model", "give --decoder-embed-dim"},
+    Row{fairseq, "decoder-normalize-before", "every model here has its norms in front of attention and MLP", "leave it out"},
     Row{fairseq, "activation-dropout", "no family here has it", "give --dropout"},
     Row{fairseq, "decoder-layerdrop", "no layers are dropped", "leave it out"},
     Row{fairseq, "adaptive-softmax-cutoff", "the softmax is over the whole vocabulary", "leave it out"},
@@ -72,7 +67,12 @@ constexpr std::array rows = {
     Row{fairseq, "adaptive-input", "each token has an embedding of the same width", "leave it out"},
     Row{fairseq, "offload-activations", "activations stay on the GPU", "give --checkpoint-activations"},
     Row{fairseq, "min-params-to-wrap", "it is called otherwise", "give --wrap-policy size --min-num-params N"},
-    Row{fairseq, "criterion", "the loss is the cross entropy of the next token", "leave it out"},
+    Row{fairseq, "criterion adaptive_loss", "the softmax is over the whole vocabulary", "leave it out"},
+    Row{fairseq, "criterion label_smoothed_cross_entropy", "the loss is the cross entropy of the next token", "leave it out"},
+    Row{fairseq, "activation-fn relu_squared", "no family here has it", "leave it out, or give relu, gelu or gelu_accurate"},
+    Row{fairseq, "activation-fn swish", "only in gates, as in --arch llama-*, is it here", "leave it out, or give relu, gelu or gelu_accurate"},
+    Row{fairseq, "activation-fn tanh", "no family here has it", "leave it out, or give relu, gelu or gelu_accurate"},
+    Row{fairseq, "activation-fn linear", "no family here has it", "leave it out, or give relu, gelu or gelu_accurate"},
     Row{fairseq, "label-smoothing", "the loss is the cross entropy of the next token", "leave it out"},
     Row{fairseq, "relu-dropout", "no family here has it", "give --dropout"},
     Row{fairseq, "no-decoder-final-norm", "every family here has a norm behind its last block", "leave it out"},
@@ -87,7 +87,6 @@ constexpr std::array rows = {
     Row{fairseq, "character-embedding-dim", "tokens are embedded as they are", "leave it out"},
     Row{fairseq, "char-embedder-highway-layers", "tokens are embedded as they are", "leave it out"},
     Row{fairseq, "layernorm-embedding", "no family here has it", "leave it out"},
-    Row{fairseq, "no-scale-embedding", "it follows from --arch", "leave it out, or choose gpt2 or opt-*, whose embeddings are not scaled"},
     Row{fairseq, "decoder-layers-to-keep", "no layers are dropped", "give --decoder-layers"},
     Row{fairseq, "quant-noise-pq", "weights are not quantized", "leave it out"},
     Row{fairseq, "quant-noise-pq-block-size", "weights are not quantized", "leave it out"},
@@ -135,6 +134,7 @@ constexpr std::array rows = {
     Row{fairseq, "distributed-port", "ranks find each other by MPI, without a port", "leave it out"},
     Row{fairseq, "device-id", "the device follows from the local rank", "leave it out"},
     Row{fairseq, "cpu", "it is called otherwise", "give --device cpu"},
+    Row{fairseq, "ddp-backend slowmo", "gradients are summed in every update", "give pytorch_ddp"},
     Row{fairseq, "bucket-cap-mb", "gradients are reduced unit by unit", "give --wrap-layers"},
     Row{fairseq, "find-unused-parameters", "the plan knows what each layer uses", "leave it out"},
     Row{fairseq, "gradient-as-bucket-view", "gradients lie where they are reduced from", "leave it out"},
@@ -414,6 +414,12 @@ constexpr std::array rows = {
 void add_options_of_other_programs(OptionTable& table) {
   for (const Row& row : rows)
     table.elsewhere(std::string(row.option), format("(it is of {}; {}); {}", row.program, row.why, row.instead));
+  table.config_elsewhere({"\"zero_optimization\"", "\"train_micro_batch_size_per_gpu\"", "\"train_batch_size\""},
+                         "(it is a configuration of DeepSpeed, in JSON); give lines 'name = value' with the options that "
+                         "docs/from-deepspeed.md has for its keys");
+  table.config_elsewhere({"[parallelism]", "[activation_checkpoint]", "[lr_scheduler]", "[job]"},
+                         "(it is a configuration of torchtitan, in TOML); give lines 'name = value' with the options that "
+                         "docs/from-pytorch.md has for its keys");
 }
 
 }  // namespace fsdp

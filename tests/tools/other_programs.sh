@@ -12,7 +12,7 @@ status=0
 complain() { echo "$*" && status=1; }
 
 known=$(grep -o -- '`--[a-z0-9-]*' docs/options.md | tr -d '`' | sort -u)
-rows=$(grep -o 'Row{[a-z_]*, "[a-z0-9.-]*"' lib/train/other_programs.cpp | sed 's/.*"\(.*\)"/--\1/' | sort)
+rows=$(grep -o 'Row{[a-z_]*, "[a-z0-9._ -]*"' lib/train/other_programs.cpp | sed 's/.*"\(.*\)"/--\1/' | sort)
 [[ -n $known && -n $rows ]] || complain "no options were found"
 twice=$(uniq -d <<<"$rows")
 [[ -z $twice ]] || complain "two rows for: $twice"
@@ -20,7 +20,7 @@ twice=$(uniq -d <<<"$rows")
 for page in "${pages[@]}"; do
   # The tables of what is not here come last, and their first column names options of others.
   # shellcheck disable=SC2016
-  not_here=$(sed -n '/^| option | why it is not here/,$p' "$page" | sed -n 's/^| `\(--[a-z0-9.-]*\)` .*/\1/p')
+  not_here=$(sed -n '/^| option | why it is not here/,$p' "$page" | sed -n 's/^| `\(--[a-z0-9._ -]*\)` .*/\1/p')
   while read -r option; do
     [[ -z $option ]] || grep -qx -- "$option" <<<"$rows" || complain "$page: $option is no row of lib/train/other_programs.cpp"
   done <<<"$not_here"
