@@ -445,8 +445,7 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const C
       .flag("no-reshard-after-forward", spelled->no_reshard_after_forward,
             "fairseq's spelling of grad-op for full, of hybrid-grad-op for hybrid.")
       .spelling();
-  table.integer("shard-group-size", "N", sharding.shard_group_size, {1, 1e6}, "Ranks of a group of the hybrid strategies.")
-      .unset("the ranks of a node");
+  add_group_option(table, sharding.shard_group_size);
   using Kind = WrapPolicy::Kind;
   table.choice<Kind>(
       "wrap-policy", sharding.wrap.kind,
@@ -692,7 +691,6 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
                                                             {"vocab-size", "vocabulary size"},
                                                             {"no-decay", "parameters without decay"},
                                                             {"lr-scale", "scales of the learning rate"},
-                                                            {"shard-group-size", "shard group size"},
                                                             {"min-num-params", "least parameters of a unit"},
                                                             {"wrap-units", "custom units"},
                                                             {"freeze", "frozen parameters"},

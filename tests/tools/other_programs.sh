@@ -40,12 +40,14 @@ done < <(sed -n '/^## fsdp-train/,/^## fsdp-evaluate/p' docs/options.md | grep -
 
 # What they have.
 here=$(dirname "${BASH_SOURCE[0]}")/other_programs
-for program in fairseq pytorch deepspeed; do
+for program in fairseq pytorch torchtitan deepspeed; do
+  page=docs/from-$program.md
+  [[ $program != torchtitan ]] || page=docs/from-pytorch.md
   names=$(grep -v '^#' "$here/$program.txt" | tr ' ' '\n')
   [[ -n $names ]] || complain "$here/$program.txt has no names"
   while read -r name; do
-    grep -qE -- "(^|[^a-zA-Z0-9_-])(--)?${name//./[.]}([^a-zA-Z0-9_-]|$)" "docs/from-$program.md" ||
-      complain "docs/from-$program.md: $name of $program is not there"
+    grep -qE -- "(^|[^a-zA-Z0-9_-])(--)?${name//./[.]}([^a-zA-Z0-9_-]|$)" "$page" ||
+      complain "$page: $name of $program is not there"
   done <<<"$names"
 done
 exit $status
