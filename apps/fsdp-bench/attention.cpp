@@ -56,7 +56,7 @@ std::array<double, 2> measure(const kernels::AttentionShape& shape, const Device
 
 std::string bench_attention(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
   TransformerConfig config;
-  agree(world, [&] { config = arch_config(options.arch); });
+  agree(world, [&] { config = config_of(options); });
   const DType type = options.sharding.types.parameter;
   const BatchShape batch = options.sharding.batch;
   const std::size_t width = (config.heads + 2 * config.kv_heads) * config.head_size;
@@ -67,7 +67,7 @@ std::string bench_attention(const BenchOptions& options, Communicator& world, De
   // Two products forward; five backward, which makes the probabilities again; half of each is masked.
   const double product = static_cast<double>(batch.rows() * batch.T * config.heads * config.head_size);
   const std::optional<double> peak = peak_of_gpus(device, type, world);
-  nlohmann::json json = {{"arch", options.arch},
+  nlohmann::json json = {{"arch", model_of(options)},
                          {"device", device.description()},
                          {"precision", name_of(type)},
                          {"ranks", world.size()},

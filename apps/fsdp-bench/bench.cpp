@@ -19,6 +19,7 @@
 #include "fsdp-bench/support.hpp"
 #include "fsdp-bench/tokenize.hpp"
 #include "fsdp-bench/tuning.hpp"
+#include "fsdp/placement.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
@@ -43,7 +44,7 @@ nlohmann::json json_of(std::optional<double> flops) { return flops ? nlohmann::j
 std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device,
                        Stream& stream) {
   TransformerConfig config;
-  agree(world, [&] { config = arch_config(options.arch); });
+  agree(world, [&] { config = config_of(options); });
   const DType type = options.sharding.types.parameter;
   const bool on_gpu = device.kind() == DeviceKind::cuda;
   const std::size_t R = options.sharding.batch.rows(), C = config.width, F = config.ffn_width;
@@ -73,7 +74,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
   std::string text = format("{}; {} ranks at once, {}; peak{}: {}\n{:<16} {:>6} {:>6} {:>6} {:>15} {:>8}\n", description,
                             world.size(), name_of(type), on_gpu ? " by the datasheet" : ", 1024 x 1024 x 1024",
                             peak ? format_rate(*peak, device.kind()) + " together" : std::string("not known of this GPU"),
-                            options.arch, "m", "n", "k", "all ranks", "of peak");
+                            model_of(options), "m", "n", "k", "all ranks", "of peak");
   for (const Row& row : rows) {
     const double rate = world.sum(product_rate(type, device, stream, world, row.a, row.b, row.m, row.n, row.k, 0.3));
     text += format("{:<16} {:>6} {:>6} {:>6} {:>15} {:>8}\n", row.name, row.m, row.n, row.k, format_rate(rate, device.kind()),
@@ -92,14 +93,15 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
   const ShardingOptions& sharding = options.sharding;
   std::optional<TraceFile> trace_file;  // rank 0's
+  TransformerConfig config;
   agree(world, [&] {
-    check_sharding(arch_config(options.arch), sharding, world.size());
+    check_sharding(config = config_of(options), sharding, world.size());
     if (device.kind() == DeviceKind::cpu && sharding.plan.offload_optimizer)
       throw UserError("nothing can be offloaded: on CPUs all memory is the host's; leave out --offload-params and the like");
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   const bool on_gpu = device.kind() == DeviceKind::cuda;
-  ShardedModel sharded(arch_config(options.arch), sharding, world, traits_of(device.kind(), kernels::threads()));
+  ShardedModel sharded(config, sharding, world, traits_of(device.kind(), kernels::threads()));
   sharded.allocate(device, {}, options.comm);
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
@@ -145,7 +147,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     for (const auto& part : {std::pair(on_gpu ? "kernels" : "other kernels", times.other_kernels),
                              std::pair(exposed, times.exposed), std::pair("optimizer", times.optimizer)})
       parts.push_back(part);
-  nlohmann::json json = {{"arch", options.arch},
+  nlohmann::json json = {{"arch", model_of(options)},
                          {"device", device.description()},
                          {"ranks", world.size()},
                          {"strategy", options.sharding.strategy},
@@ -159,7 +161,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   if (on_gpu) json["comm"] = sharded.mesh().data_description;
   std::string text =
       format("{}{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.{}f} ms per update (median of {}), ",
-             on_gpu ? device.description() + "; " + sharded.mesh().data_description + "\n" : std::string(), options.arch,
+             on_gpu ? device.description() + "; " + sharded.mesh().data_description + "\n" : std::string(), model_of(options),
              world.size(), options.sharding.strategy, name_of(options.sharding.types.parameter), B, T, K,
              format("{}{}", sharding.plan.checkpoint_activations ? ", blocks recomputed" : "",
                     sharding.plan.offload_parameters  ? ", parameters on the host"
@@ -203,6 +205,9 @@ namespace {
 /// Throws UserError for options that the measurement does not read.
 void require_read(const OptionTable& table, std::string_view what) {
   const std::pair<const char*, std::string_view> uses[] = {
+      {"arch", "gemm attention step tuning optimizer checkpoint generate"},
+      {"model", "gemm attention step tuning optimizer checkpoint generate"},
+      {"shard-group-size", "step tuning checkpoint"},
       {"batch-size", "gemm attention step tuning checkpoint generate"},
       {"tokens-per-sample", "gemm attention step tuning checkpoint generate"},
       {"update-freq", "step tuning checkpoint"},
@@ -240,7 +245,17 @@ void check(const OptionTable& table, const BenchOptions& o) {
   constexpr std::array<std::string_view, 9> all = {"gemm",      "attention",  "step",     "tuning",  "collectives",
                                                    "optimizer", "checkpoint", "generate", "tokenize"};
   if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
+  if (o.what != "tokenize" && !o.texts.empty() && table.typed("text") != "--text")
+    throw UserError(
+        format("unexpected argument '{}' (fsdp-bench {} takes options alone); see fsdp-bench --help", o.texts.front(), o.what));
   require_read(table, o.what);
+  if (table.given("arch") && table.given("model"))
+    throw UserError("--arch and --model are both given (each decides the model); give one of them");
+  if (table.given("shard-group-size") && !(o.what == "tuning" && o.every_strategy) &&
+      find_placement(o.sharding.strategy).axis != ShardAxis::group)
+    throw UserError(
+        "--shard-group-size changes nothing (it goes with --sharding-strategy hybrid or hybrid-grad-op); give that, too, or "
+        "leave it out");
   if (o.what == "optimizer" && o.device == DeviceChoice::cuda)
     throw UserError("fsdp-bench optimizer measures CPUs alone; leave out --device cuda");
   if (o.what == "collectives" && (o.largest_bytes < 4096 || o.largest_bytes > std::size_t{1} << 32))
@@ -252,6 +267,12 @@ void check(const OptionTable& table, const BenchOptions& o) {
 }
 
 }  // namespace
+
+TransformerConfig config_of(const BenchOptions& options) {
+  return options.model.empty() ? arch_config(options.arch) : read_config(options.model);
+}
+
+std::string model_of(const BenchOptions& options) { return options.model.empty() ? options.arch : options.model.string(); }
 
 OptionTable bench_option_table(BenchOptions& options) {
   OptionTable table("fsdp-bench", "gemm|attention|step|tuning|collectives|optimizer|checkpoint|generate|tokenize [options]",
@@ -270,7 +291,12 @@ OptionTable bench_option_table(BenchOptions& options) {
       .sets("architecture")
       .sets("list of architectures", "fsdp-train --list-archs");
   add_batch_options(table, options.sharding);
+  table
+      .path("model", "DIR", options.model,
+            "Hugging Face folder, instead of --arch: its config.json says what is measured, and weights are not read.")
+      .unset("as --arch");
   add_strategy_option(table, options.sharding.strategy);
+  add_group_option(table, options.sharding.shard_group_size);
   add_recomputation_option(table, options.sharding.plan.checkpoint_activations);
   add_precision_options(table, options.sharding.types.parameter);
   add_kept_type_options(table, options.sharding.types);
@@ -345,10 +371,11 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "collectives")
     return device.kind() == DeviceKind::cuda ? bench_collectives_of_gpus(options, world, device)
                                              : bench_collectives(options.largest_bytes, options.json, world, device, *stream);
-  throw CollectiveError(format("'{}' is not a measurement (gemm, attention, step, tuning, collectives, optimizer, checkpoint, "
-                               "generate and tokenize are); see fsdp-bench --help",
-                               options.what),
-                        0, true, exit_code::wrong_use);
+  throw CollectiveError(
+      format("{} (gemm, attention, step, tuning, collectives, optimizer, checkpoint, "
+             "generate and tokenize are); see fsdp-bench --help",
+             options.what.empty() ? "no measurement is named" : format("'{}' is not a measurement", options.what)),
+      0, true, exit_code::wrong_use);
 }
 
 }  // namespace fsdp

@@ -19,6 +19,7 @@ struct BenchOptions {
   std::string
       what;  // "gemm", "attention", "step", "tuning", "collectives", "optimizer", "checkpoint", "generate" or "tokenize"
   std::string arch = "gpt2";
+  std::filesystem::path model;                               // a Hugging Face folder, whose config.json counts; empty: arch
   ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the updates that are measured
   std::size_t steps = 5;                                     // counted, after two that are not
   bool fake_collectives = false, exposed = false;
@@ -38,6 +39,11 @@ struct BenchOptions {
   std::filesystem::path save_dir = ".";
   bool json = false;
 };
+
+/// What --model or --arch names. Throws UserError.
+TransformerConfig config_of(const BenchOptions& options);
+/// How reports call it.
+std::string model_of(const BenchOptions& options);
 
 OptionTable bench_option_table(BenchOptions& options);
 

@@ -504,9 +504,10 @@ std::string CheckpointBench::report() const {
 
 std::string bench_checkpoint(const BenchOptions& options, Communicator& world, Device& device) {
   const ShardingOptions& sharding = options.sharding;
-  agree(world, [&] { check_sharding(arch_config(options.arch), sharding, world.size()); });
+  TransformerConfig config;
+  agree(world, [&] { check_sharding(config = config_of(options), sharding, world.size()); });
   const Scratch scratch(options.save_dir, world);
-  ShardedModel sharded(arch_config(options.arch), sharding, world, traits_of(device.kind(), kernels::threads()));
+  ShardedModel sharded(config, sharding, world, traits_of(device.kind(), kernels::threads()));
   Executor& executor = sharded.allocate(device, {}, options.comm);
   executor.initialize_parameters(1);
   executor.publish_parameters();

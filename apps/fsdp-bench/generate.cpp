@@ -94,12 +94,12 @@ std::string bench_generate(const BenchOptions& options, Communicator& world, Dev
   std::optional<PythonProcess> torch;
   ShardingOptions sharding;
   agree(world, [&] {
-    config = arch_config(options.arch);
+    config = config_of(options);
     if (T + N > config.longest_sequence())
       throw UserError(
           format("{} and {} tokens do not fit the longest sequence of {}, {}; give less to --tokens-per-sample or "
                  "--max-new-tokens",
-                 T, N, options.arch, config.longest_sequence()));
+                 T, N, model_of(options), config.longest_sequence()));
     if (!options.python.empty() && world.size() > 1)
       throw UserError("--python compares with one process (there are more ranks); start one rank");
     const GenerationShape shape = generation_shape(config, B, T, N);
@@ -147,7 +147,7 @@ std::string bench_generate(const BenchOptions& options, Communicator& world, Dev
   };
   const double prompt_rate = rate(T, prompts, world.size()), answer_rate = rate(N - 1, answers, world.size()),
                rate_without = rate(tokens_without, without, world.size());
-  nlohmann::json json = {{"arch", options.arch},
+  nlohmann::json json = {{"arch", model_of(options)},
                          {"device", device.description()},
                          {"ranks", world.size()},
                          {"threads", kernels::threads()},
@@ -161,8 +161,8 @@ std::string bench_generate(const BenchOptions& options, Communicator& world, Dev
                          {"answer_tokens_per_second_without_cache", rate_without},
                          {"mem_peak_bytes", executor.peak_bytes()}};
   std::string text =
-      format("{}, {}, {} ranks of {} threads, {}; each {} texts of {} tokens, and {} new ones; medians of {}\n", options.arch,
-             name_of(type), world.size(), kernels::threads(), sharding.strategy, B, T, N, options.steps);
+      format("{}, {}, {} ranks of {} threads, {}; each {} texts of {} tokens, and {} new ones; medians of {}\n",
+             model_of(options), name_of(type), world.size(), kernels::threads(), sharding.strategy, B, T, N, options.steps);
   text +=
       format("prompts  {:>10.1f} tokens/s\nanswers  {:>10.1f} tokens/s, {:.2f} ms per step; without a cache {:.1f} tokens/s\n",
              prompt_rate, answer_rate, 1e3 * median(answers) / static_cast<double>(N - 1), rate_without);

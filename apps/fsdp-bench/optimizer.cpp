@@ -132,7 +132,7 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
   std::vector<Parameter> parameters;
   std::optional<PythonProcess> torch;
   agree(world, [&] {
-    const TransformerConfig config = arch_config(options.arch);
+    const TransformerConfig config = config_of(options);
     parameters = list_parameters(config).parameters;
     if (!options.python.empty() && world.size() > 1)
       throw UserError("--python compares with one process (there are more ranks); start one rank");
@@ -182,7 +182,7 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
                        matrix_time * 1e3, matrix_time > 0 ? ours->flops() / matrix_time : 0});
   }
 
-  nlohmann::json json = {{"arch", options.arch},
+  nlohmann::json json = {{"arch", model_of(options)},
                          {"parameters", numel},
                          {"ranks", world.size()},
                          {"threads", kernels::threads()},
@@ -191,7 +191,7 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
   std::string text = format(
       "{}, {} parameters on each of {} ranks of {} threads, moments in {}; rank 0's medians of {}, in turn with a copy\n"
       "{:<16} {:>10} {:>9} {:>8} {:>10}\n",
-      options.arch, format_count(static_cast<double>(numel)), world.size(), kernels::threads(),
+      model_of(options), format_count(static_cast<double>(numel)), world.size(), kernels::threads(),
       name_of(options.sharding.optimizer.state_type), options.steps, "", "bytes/param", "ms", "GB/s", "of copy");
   for (const Figure& f : figures) {
     text += format("{:<16} {:>10.1f} {:>9.1f} {:>8.1f} {:>9.0f}%", f.name, f.bytes_per_parameter, f.ms, f.rate / 1e9,

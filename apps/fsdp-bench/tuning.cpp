@@ -28,23 +28,27 @@ struct Setting {
   std::string strategy;
   bool recompute = false;
   std::size_t B = 0;
+  int shard_group_size = 0;      // 0: none, or not asked for
   std::size_t memory_bytes = 0;  // of a rank, by the plan of a training run
   bool fits = false;
   double seconds = 0, tokens_per_second = 0;  // of an update; 0: not measured
 
   std::string options() const {
-    return format("--sharding-strategy {} --batch-size {}{}", strategy, B, recompute ? " --checkpoint-activations" : "");
+    return format("--sharding-strategy {}{} --batch-size {}{}", strategy,
+                  shard_group_size > 0 ? format(" --shard-group-size {}", shard_group_size) : std::string(), B,
+                  recompute ? " --checkpoint-activations" : "");
   }
 };
 
 /// The strategies that do different things with these ranks: on a single node, hybrid is full.
 std::vector<std::string> strategies_to_try(const BenchOptions& options, Communicator& world, int ranks_of_node) {
+  const int group = options.sharding.shard_group_size > 0 ? options.sharding.shard_group_size : ranks_of_node;
   if (!options.every_strategy) return {options.sharding.strategy};
   std::vector<std::string> names;
   std::set<std::tuple<int, Place, Place, Place, Place>> seen;
   for (const Placement& p : placements()) {
-    if (p.axis == ShardAxis::group && world.size() % ranks_of_node != 0) continue;
-    const int shard = mesh_shape(p, world.size(), ranks_of_node).shard;
+    if (p.axis == ShardAxis::group && world.size() % group != 0) continue;
+    const int shard = mesh_shape(p, world.size(), group).shard;
     const bool is_new = shard > 1
                             ? seen.emplace(shard, p.parameters_at_rest, p.parameters_forward_to_backward,
                                            p.gradients_between_micro_batches, p.optimizer_state)
@@ -130,7 +134,9 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
   const std::size_t limit = memory_limit(options, world, *node, device);
   TransformerConfig config;
   agree(world, [&] {
-    config = arch_config(options.arch);
+    config = config_of(options);
+    if (const int group = options.sharding.shard_group_size; group > 0)
+      mesh_shape(find_placement("hybrid"), world.size(), group);
     if (device.kind() == DeviceKind::cpu && options.sharding.plan.offload_optimizer)
       throw UserError("nothing can be offloaded: on CPUs all memory is the host's; leave out --offload-params and the like");
   });
@@ -151,6 +157,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
         agree(world, [&] { check_sharding(config, sharding, world.size()); });
         ShardedModel sharded(config, sharding, world, traits_of(device.kind(), kernels::threads()));
         Setting setting{.strategy = strategy, .recompute = recompute, .B = B};
+        if (sharded.placement().axis == ShardAxis::group) setting.shard_group_size = sharding.shard_group_size;
         setting.memory_bytes = world.max(memory_of(options, sharding, sharded, world, *node));
         setting.fits = fits = setting.memory_bytes <= limit;
         if (fits && pays) {
@@ -168,7 +175,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
   const bool any = fastest != settings.end() && fastest->seconds > 0;
   const std::size_t T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
   if (options.json) {
-    nlohmann::json json = {{"arch", options.arch},        {"device", device.description()},
+    nlohmann::json json = {{"arch", model_of(options)},   {"device", device.description()},
                            {"ranks", world.size()},       {"precision", name_of(options.sharding.types.parameter)},
                            {"tokens_per_sample", T},      {"update_freq", K},
                            {"memory_limit_bytes", limit}, {"fastest", any ? to_json(*fastest) : nlohmann::json()}};
@@ -178,7 +185,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
   std::string text = format(
       "# {}, {}, {}, sequences of {} tokens, {} per update; a rank may use {}\n{:<15} {:>9} {:>10} {:>10} "
       "{:>10} {:>10}\n",
-      options.arch, plural(world.size(), "rank"), name_of(options.sharding.types.parameter), T,
+      model_of(options), plural(world.size(), "rank"), name_of(options.sharding.types.parameter), T,
       plural(K, "micro-batch", "micro-batches"), format_bytes(static_cast<double>(limit)), "# strategy", "recompute",
       "batch-size", "tokens/s", "ms", "MiB");
   for (const Setting& s : settings) {

@@ -2,6 +2,7 @@
 // Not for users: they give a Sequential.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +12,9 @@
 #include "nn/model.hpp"
 
 namespace fsdp {
+
+/// A seed of a user's options, of which random numbers have 32 bits. Throws UserError for one that has more.
+std::uint32_t seed_of(std::uint64_t seed);
 
 struct NamedLayer {
   std::string name;

@@ -92,7 +92,7 @@ ShardingOptions sharding_of(const FsdpOptions& o, DeviceKind kind) {
   optimizer.weight_decay = choose(
       "weight_decay", o.weight_decay, row.weight_decay, true, [](double x) { return x >= 0; }, "0 or more");
   optimizer.momentum = choose("momentum", o.momentum, row.momentum, row.reads.momentum, below_1, "from 0 to below 1");
-  optimizer.seed = static_cast<std::uint32_t>(o.seed);
+  optimizer.seed = seed_of(o.seed);
   return options_for(kind, std::move(sharding));
 }
 
@@ -159,15 +159,22 @@ std::span<float> Batch::targets() const {
   return {reinterpret_cast<float*>(targets_.data()), targets_.size()};
 }
 
-MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& options, int ranks, const std::string& device) {
+MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& options, int ranks, const std::string& device,
+                          int threads) {
   try {
     const auto kind = find_choice<DeviceKind>("device", device, {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}});
     const ShardingOptions sharding = sharding_of(options, kind);
-    const auto built = model.build(traits_of(kind, 1));
     if (ranks < 1) throw UserError(format("{} ranks hold no model; ask for 1 or more", ranks));
+    if (threads < 1) throw UserError(format("{} threads do not compute; ask for 1 or more", threads));
+    const auto built = model.build(traits_of(kind, static_cast<std::size_t>(threads)));
     check_sharding(*built, sharding, ranks);
-    const int group = options.shard_group_size > 0 ? options.shard_group_size : ranks;
-    return memory_of(plan_sharding(*built, sharding, mesh_shape(find_placement(sharding.strategy), ranks, group)).plan);
+    const Placement& placement = find_placement(sharding.strategy);
+    if (placement.axis == ShardAxis::group && options.shard_group_size == 0)
+      throw UserError(
+          format("the groups of {} are the ranks of a node (shard_group_size is 0), which there are not before a job; give "
+                 "shard_group_size",
+                 options.sharding_strategy));
+    return memory_of(plan_sharding(*built, sharding, mesh_shape(placement, ranks, options.shard_group_size)).plan);
   } catch (const UserError& error) {
     throw UserError(in_words_of_api(error.what()));
   }
@@ -321,7 +328,7 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
                                  .learning_rate = learning_rate,
                                  .clip_norm = options.clip_norm,
                                  .state_began = progress.optimizer_began,
-                                 .dropout = {.seed = static_cast<std::uint32_t>(options.seed),
+                                 .dropout = {.seed = seed_of(options.seed),
                                              .update = progress.update + 1,
                                              .first_sequence = static_cast<std::uint64_t>(world.rank()) * sequences},
                                  .tokens = counted,

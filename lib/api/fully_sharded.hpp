@@ -84,7 +84,7 @@ struct FsdpOptions {
   std::optional<double> beta1 = {}, beta2 = {}, eps = {}, weight_decay = {}, momentum = {};
   double clip_norm = 0;                  // 0: no clipping
   std::vector<std::string> freeze = {};  // shell globs over parameter names: not trained
-  std::uint64_t seed = 1;                // of initial weights
+  std::uint64_t seed = 1;                // of initial weights, dropout and what is rounded at random; of 32 bits
 };
 
 /// Where a micro-batch is to be written: a row for each position of each sequence, one behind the other. Asking for what the
@@ -120,9 +120,10 @@ struct MemoryUse {
   std::size_t total = 0;
 };
 
-/// What one of `ranks` ranks would hold, by the same plan: for sizing a job before there is one. Throws UserError.
+/// What one of `ranks` ranks would hold, by the same plan: for sizing a job before there is one. On CPUs, each of a rank's
+/// `threads` has scratch memory of its own. Hybrid strategies need shard_group_size here. Throws UserError.
 MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& options, int ranks,
-                          const std::string& device = "cpu");
+                          const std::string& device = "cpu", int threads = 1);
 
 /// All functions but those that say so are collective over the job. What fails on one rank or on all, a wrong option as a full
 /// disk, all ranks throw as the same CollectiveError, which is a UserError. What a layer throws on one of several ranks ends

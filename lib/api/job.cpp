@@ -26,6 +26,17 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
   if (!(options.timeout_s >= 0))
     throw UserError(format("timeout_s is {} (it is 0, which is no limit, or more); correct it", options.timeout_s));
   comm.kind = options.comm, comm.timeout_s = options.timeout_s;
+  {
+    // By messages, which all ranks have whatever they are told.
+    const auto messages = session.world({.kind = "mpi", .timeout_s = comm.timeout_s});
+    const std::string first = messages->broadcast(comm.kind, 0);
+    fsdp::agree(*messages, [&] {
+      if (comm.kind != first)
+        throw UserError(
+            format("comm is '{}' here and '{}' on rank 0 (all ranks exchange data in one way); give all of them the same",
+                   comm.kind, first));
+    });
+  }
   world = session.world(comm);
   together([&] {
     DeviceChoice choice = DeviceChoice::automatic;

@@ -9,7 +9,7 @@ namespace fsdp {
 
 struct JobOptions {
   std::string device = "auto";  // "cpu", "cuda", or "auto": a GPU where this process sees one
-  std::string comm = "auto";    // how ranks exchange data: "auto", "shm", "mpi" or "nccl"
+  std::string comm = "auto";    // how ranks exchange data, all in one way: "auto", "shm", "mpi" or "nccl"
   int threads = 0;              // OpenMP threads of this rank; 0: its share of the node's cores
   double timeout_s = 600;       // a rank that does not come to a collective for so long ends the job
 };

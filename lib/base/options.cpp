@@ -95,7 +95,7 @@ bool Option::is_unset() const { return print_ && print_() == default_ && (!unset
 
 /// "default: 1", "must be given", or nothing.
 std::string Option::default_text() const {
-  if (!print_ || (flag_ && default_ != "true")) return "";
+  if (!print_ || (flag_ && default_ == "false")) return "";
   if (unset_meaning_ == "must be given") return unset_meaning_;
   const std::string& meaning = unset_meaning_.empty() ? default_ : unset_meaning_;
   return meaning.empty() ? "" : "default: " + meaning;
@@ -135,18 +135,33 @@ Option& OptionTable::finish(Option& option) {
   return option;
 }
 
+namespace {
+
+bool parse_bool(const std::string& text) {
+  for (const char* yes : {"true", "yes", "on", "1"})
+    if (text == yes) return true;
+  for (const char* no : {"false", "no", "off", "0"})
+    if (text == no) return false;
+  throw UserError("not a yes or no");
+}
+
+std::string text_of(bool value) { return value ? "true" : "false"; }
+
+}  // namespace
+
 Option& OptionTable::flag(std::string name, bool& field, std::string help) {
   Option& option = add(std::move(name), "", std::move(help), "true or false, or nothing for true");
   option.flag_ = true;
-  option.set_ = [&field](const std::string& text) {
-    if (text == "true" || text == "yes" || text == "on" || text == "1")
-      field = true;
-    else if (text == "false" || text == "no" || text == "off" || text == "0")
-      field = false;
-    else
-      throw UserError("not a yes or no");
-  };
-  option.print_ = [&field] { return std::string(field ? "true" : "false"); };
+  option.set_ = [&field](const std::string& text) { field = parse_bool(text); };
+  option.print_ = [&field] { return text_of(field); };
+  return finish(option);
+}
+
+Option& OptionTable::flag(std::string name, std::optional<bool>& field, std::string help) {
+  Option& option = add(std::move(name), "", std::move(help), "true or false, or nothing for true");
+  option.flag_ = true;
+  option.set_ = [&field](const std::string& text) { field = parse_bool(text); };
+  option.print_ = [&field] { return field ? text_of(*field) : ""; };
   return finish(option);
 }
 
@@ -355,7 +370,13 @@ Option& OptionTable::row(std::string_view name) {
 
 void OptionTable::elsewhere(std::string name, std::string answer) {
   expect(find(name) == nullptr, "an option is here or elsewhere");
+  const std::size_t space = name.find(' ');
+  expect(space == std::string::npos || find(name.substr(0, space)) != nullptr, "a value is one of an option that is here");
   elsewhere_.emplace_back(std::move(name), std::move(answer));
+}
+
+void OptionTable::config_elsewhere(std::vector<std::string> marks, std::string answer) {
+  configs_elsewhere_.emplace_back(std::move(marks), std::move(answer));
 }
 
 std::string OptionTable::unknown(std::string_view name) const {
@@ -445,7 +466,6 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
 
 std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path) {
   std::ifstream opened(path);
-  std::vector<Given> given;
   if (!opened || std::filesystem::is_directory(path))
     throw UserError(format("cannot read --config '{}' ({}); give a file of lines 'name = value'", path,
                            std::filesystem::is_directory(path) ? "it is a folder" : "no such file, or no permission"));
@@ -461,6 +481,20 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
   if (text.size() > longest)
     throw UserError(format("cannot read --config '{}' (it is longer than {}); check the path", path,
                            format_bytes(static_cast<double>(longest))));
+  try {
+    return read_lines(path, text);
+  } catch (const UserError&) {
+    for (const auto& [marks, answer] : configs_elsewhere_)
+      for (const std::string& mark : marks)
+        if (text.find(mark) != std::string::npos) throw UserError(format("cannot read --config '{}' {}", path, answer));
+    if (trimmed(text).starts_with('{'))
+      throw UserError(format("cannot read --config '{}' (it is JSON); give a file of lines 'name = value'", path));
+    throw;
+  }
+}
+
+std::vector<OptionTable::Given> OptionTable::read_lines(const std::string& path, const std::string& text) {
+  std::vector<Given> given;
   std::istringstream file(text);
   // Boost reads one line at a time, so that every error can name its line.
   const po::options_description nothing;
@@ -510,6 +544,9 @@ void OptionTable::apply(const std::vector<Given>& all) {
       option.set_(given.value);
     } catch (const UserError& why) {
       const std::string name = given.positional ? option.argument_ : given.typed;
+      for (const auto& [known, answer] : elsewhere_)
+        if (known == option.name_ + " " + given.value)
+          throw UserError(format("{}{} {} is not here {}", given.where, name, given.value, answer));
       throw UserError(
           format("{}{} '{}' is not accepted ({}); give {}", given.where, name, given.value, why.what(), option.accepts_));
     }
@@ -594,7 +631,7 @@ std::string OptionTable::markdown() const {
       if (row.positional_) left = code_for_markdown(row.argument_) + " or " + left;
       for (const std::string& alias : row.aliases_) left += "<br>" + code_for_markdown("--" + alias);
       std::string value;
-      if (row.print_ && !row.flag_ && !row.command_line_only_)
+      if (row.print_ && !(row.flag_ && row.unset_meaning_.empty()) && !row.command_line_only_)
         value = !row.unset_meaning_.empty() ? escaped_for_markdown(row.unset_meaning_)
                 : row.default_.empty()      ? ""
                                             : code_for_markdown(row.default_);

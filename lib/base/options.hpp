@@ -107,6 +107,7 @@ class OptionTable {
 
   /// `argument` names the value in help: "N", "FILE". The fields must outlive the table.
   Option& flag(std::string name, bool& field, std::string help);
+  Option& flag(std::string name, std::optional<bool>& field, std::string help);
   Option& integer(std::string name, std::string argument, std::size_t& field, Limits limits, std::string help);
   Option& integer(std::string name, std::string argument, int& field, Limits limits, std::string help);
   Option& integer(std::string name, std::string argument, std::optional<std::size_t>& field, Limits limits, std::string help);
@@ -135,9 +136,13 @@ class OptionTable {
   template <class T>
   Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
 
-  /// An option that users know from another program, and that this one does not have. Whoever gives it is told `answer`,
-  /// "(<why>); <what to do>", instead of a guess at what was meant.
+  /// An option that users know from another program, and that this one does not have; or, as "name value", a value of one that
+  /// is here. Whoever gives it is told `answer`, "(<why>); <what to do>", instead of a guess at what was meant.
   void elsewhere(std::string name, std::string answer);
+
+  /// A configuration file of another program, which has one of `marks` in it. Whoever gives one to --config is told `answer`,
+  /// "(<what it is>); <what to do>", instead of what is wrong with its first line.
+  void config_elsewhere(std::vector<std::string> marks, std::string answer);
 
   /// The row of this main name, which is there: for a program that shares another one's rows and says more of one.
   Option& row(std::string_view name);
@@ -179,13 +184,15 @@ class OptionTable {
   std::string unknown(std::string_view name) const;
   std::vector<Given> read_command_line(int argc, const char* const* argv);
   std::vector<Given> read_config(const std::string& path);
+  std::vector<Given> read_lines(const std::string& path, const std::string& text);
   void apply(const std::vector<Given>& all);
 
   std::string program_, usage_, summary_, group_;
   std::deque<Option> rows_;                                     // rows keep their address
   std::vector<std::pair<std::string, std::string>> elsewhere_;  // options of other programs, and what is said of each
-  std::deque<Option> help_rows_;                                // --config, --help, ...: in every table
-  std::vector<std::pair<const Option*, std::string>> given_;    // with the name that was typed
+  std::vector<std::pair<std::vector<std::string>, std::string>> configs_elsewhere_;  // marks, and what is said of the file
+  std::deque<Option> help_rows_;                                                     // --config, --help, ...: in every table
+  std::vector<std::pair<const Option*, std::string>> given_;                         // with the name that was typed
   std::vector<std::function<void(const OptionTable&)>> steps_;
 };
 

@@ -32,7 +32,8 @@ class Loader {
     std::vector<std::vector<BufferId>> before(list.size()), after(list.size());
     std::set<BufferId> needed;  // by a later stay of the list
     for (auto stay = stays_.rbegin(); stay != stays_.rend(); ++stay) {
-      // What a list leaves of unreduced gradients, nobody reads.
+      // What a list leaves of unreduced gradients, nobody reads. Gradients do go back, though the optimizer only reads them:
+      // Executor::gradients() finds those of the last update where they are kept, and norms by group are measured there.
       const bool is_kept = buffer(stay->buffer).role != BufferRole::unreduced_gradients || needed.contains(stay->buffer);
       if (stay->changed && is_kept) after[stay->last].insert(after[stay->last].begin(), stay->buffer);
       if (stay->loads) before[stay->first].insert(before[stay->first].begin(), stay->buffer);

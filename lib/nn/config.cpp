@@ -104,6 +104,49 @@ std::size_t TransformerConfig::longest_sequence() const {
   return sliding_window > 0 ? std::min(max_positions, sliding_window) : max_positions;
 }
 
+namespace {
+
+bool has(const Family& family, TransformerConfig config) {
+  config.family = family.model_type;
+  try {
+    return read_keys(family, write_keys(family, config)) == config;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+/// What of the overrides not every family has. One at a time, so that the first that does not fit is named.
+void change_kind(TransformerConfig& config, const ConfigOverrides& overrides) {
+  const auto change = [&](bool differs, auto TransformerConfig::*field, auto value, const char* what) {
+    if (!differs) return;
+    config.*field = value;
+    const Family& own = find_family(config.family);
+    if (has(own, config)) return;
+    for (const Family* family : families())
+      if (family->initial == own.initial && has(*family, config)) {
+        config.family = family->model_type;
+        return;
+      }
+    throw UserError(
+        format("{} is not what a model of the family {} can have (no family here is like it but for that); leave "
+               "it out, or choose another `architecture`",
+               what, config.family));
+  };
+  if (const auto learned = overrides.learned_positions) {
+    const Positions wanted = *learned ? Positions::learned : Positions::sinusoidal;
+    change(config.positions != wanted, &TransformerConfig::positions, wanted,
+           *learned ? "`learned positions`" : "`sinusoidal positions`");
+  }
+  if (const auto unscaled = overrides.unscaled_embedding)
+    change(config.scaled_embedding == *unscaled, &TransformerConfig::scaled_embedding, !*unscaled,
+           *unscaled ? "`unscaled embedding`" : "`scaled embedding`");
+  if (const auto activation = overrides.activation)
+    change(config.activation != *activation, &TransformerConfig::activation, *activation,
+           format("`activation` {}", keys::name_of(*activation)).c_str());
+}
+
+}  // namespace
+
 TransformerConfig override_config(TransformerConfig config, const ConfigOverrides& overrides) {
   const TransformerConfig before = config;
   config.layers = overrides.layers.value_or(before.layers);
@@ -117,6 +160,8 @@ TransformerConfig override_config(TransformerConfig config, const ConfigOverride
     require_heads_divide_width(config);
     config.head_size = config.width / config.heads;
   }
+  config.tied_embeddings = overrides.tied_embeddings.value_or(before.tied_embeddings);
+  change_kind(config, overrides);
   return config;
 }
 

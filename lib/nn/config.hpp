@@ -63,12 +63,16 @@ struct TransformerConfig {
   void validate() const;
 };
 
-/// Sizes that a user may change; empty ones stay.
+/// What a user may change; empty fields stay.
 struct ConfigOverrides {
   std::optional<std::size_t> layers, width, ffn_width, heads, kv_heads, vocab_size, max_positions;
+  std::optional<bool> tied_embeddings, learned_positions, unscaled_embedding;  // positions that are not learned are sinusoidal
+  std::optional<Activation> activation;
 };
-/// `config` with those sizes and what follows from them: a head size that was width / heads, key/value heads that equalled the
-/// heads, and an inner width that was 4 x width, follow. Does not validate.
+/// `config` with those values and what follows from them: a head size that was width / heads, key/value heads that equalled the
+/// heads, and an inner width that was 4 x width, follow. A model that its family does not have is that of the family that has
+/// it, and the same rule of initial weights: transformer_lm_gpt2_small with learned positions is a biogpt. Throws UserError
+/// where there is none, and for heads that do not divide the width; does not validate else.
 TransformerConfig override_config(TransformerConfig config, const ConfigOverrides& overrides);
 
 /// Reads a parsed config.json, both the old spelling (rope_theta, rope_scaling) and that of transformers 5 (rope_parameters);

@@ -59,6 +59,12 @@ void add_strategy_option(OptionTable& table, std::string& strategy) {
       "hybrid, hybrid-grad-op: full and grad-op inside groups that hold a copy each. PyTorch's names mean the same.");
 }
 
+void add_group_option(OptionTable& table, int& shard_group_size) {
+  table.integer("shard-group-size", "N", shard_group_size, {1, 1e6}, "Ranks of a group of the hybrid strategies.")
+      .unset("the ranks of a node")
+      .sets("shard group size");
+}
+
 void add_precision_options(OptionTable& table, DType& precision) {
   struct Spellings {
     bool bf16 = false, fp16 = false;

@@ -21,6 +21,8 @@ void add_document_options(OptionTable& table, BreakMode& break_mode, bool& docum
                           std::optional<std::size_t>& end_of_document);
 /// --sharding-strategy.
 void add_strategy_option(OptionTable& table, std::string& strategy);
+/// --shard-group-size, which goes with some of them.
+void add_group_option(OptionTable& table, int& shard_group_size);
 /// --precision, and fairseq's spellings of it.
 void add_precision_options(OptionTable& table, DType& precision);
 /// --checkpoint-activations.

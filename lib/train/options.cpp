@@ -65,10 +65,11 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
              "Read the sequences in an order that --seed and the pass over the data give, instead of the file's.");
 }
 
-/// Which of the rows of sizes is given; else null.
-const char* given_size(const OptionTable& table) {
-  for (const char* name : {"decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
-                           "decoder-kv-heads", "vocab-size"})
+/// Which of the rows that change a model is given; else null.
+const char* given_override(const OptionTable& table) {
+  for (const char* name :
+       {"decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads", "decoder-kv-heads",
+        "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding", "activation-fn"})
     if (table.given(name)) return name;
   return nullptr;
 }
@@ -91,7 +92,7 @@ void settle_model(const OptionTable& table, TrainOptions& o) {
         "--ignore-missing changes nothing (no weights are taken from elsewhere); give --finetune-from PATH or --model DIR, "
         "too, "
         "or leave it out");
-  if (const char* given = given_size(table)) {
+  if (const char* given = given_override(table)) {
     if (!chosen && o.finetune_from.empty())
       throw UserError(format(
           "--{} changes nothing (a checkpoint that is resumed has its own configuration); give --arch or --model too, or "
@@ -99,7 +100,7 @@ void settle_model(const OptionTable& table, TrainOptions& o) {
           given));
     if (o.init == InitFrom::pretrained && o.ignore_missing.empty())
       throw UserError(
-          format("--{} does not go with pretrained weights (their shapes are fixed); leave it out, name with "
+          format("--{} does not go with pretrained weights (they were trained in the model as it is); leave it out, name with "
                  "--ignore-missing what may differ, or add --init random",
                  given));
   }
@@ -135,6 +136,28 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
       .unset(
           "with --arch, that of the tokenizer for text or --tokenizer, or of a data-bin folder's dict.txt; else as the model "
           "says");
+  const auto property = [&](const char* name, std::optional<bool>& field, const char* help) {
+    table.flag(name, field, help).unset("as the model says");
+  };
+  property("share-decoder-input-output-embed", o.sizes.tied_embeddings,
+           "The output projection is the embedding of the tokens; =false: it is a matrix of its own.");
+  property("decoder-learned-pos", o.sizes.learned_positions,
+           "Positions are a learned table; =false: sines and cosines. transformer_lm_* can have either, other models what they "
+           "have.");
+  property("no-scale-embedding", o.sizes.unscaled_embedding,
+           "Embeddings of tokens are not multiplied by the root of their width, which transformer_lm_* do.");
+  using MaybeActivation = std::optional<Activation>;
+  table
+      .choice<MaybeActivation>(
+          "activation-fn", o.sizes.activation,
+          {{"relu", Activation::relu},
+           {"gelu", Activation::gelu_erf},
+           {"gelu_accurate", Activation::gelu_tanh},
+           {"gelu_fast", Activation::gelu_tanh},
+           {"gelu_new", Activation::gelu_tanh}},
+          "What the feed-forward layers apply, where the model's family has it. gelu: by erf; gelu_accurate "
+          "(gelu_fast; transformers' gelu_new): by tanh, as in gpt2.")
+      .unset("as the model says");
 
   table.number("dropout", "P", o.dropout, "Drop elements of the embeddings and of what attention and feed-forward layers add.",
                "from 0 to below 1", below_1);
@@ -142,9 +165,18 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
   table.then([&o](const OptionTable& read) { settle_model(read, o); });
 }
 
-/// G = B K ranks.
-void settle_batch(const OptionTable& table, TrainOptions& o, int ranks) {
+/// G = B K ranks; `max_tokens` is fairseq's way to say B, or 0.
+void settle_batch(const OptionTable& table, TrainOptions& o, std::size_t max_tokens, int ranks) {
   expect(ranks > 0, "a job has ranks");
+  if (max_tokens > 0) {
+    const std::size_t most = max_tokens / o.sharding.batch.T;
+    if (most == 0)
+      throw UserError(
+          format("--max-tokens {} does not hold one sequence of {} tokens (every sequence has --tokens-per-sample); "
+                 "raise the one or lower the other",
+                 max_tokens, o.sharding.batch.T));
+    o.sharding.batch.B = table.given("batch-size") ? std::min(o.sharding.batch.B, most) : most;
+  }
   const std::size_t B = o.sharding.batch.B, per_step = B * static_cast<std::size_t>(ranks);
   std::size_t& K = o.sharding.plan.micro_batches;
   if (table.given("total-batch-size")) {
@@ -168,12 +200,20 @@ void settle_batch(const OptionTable& table, TrainOptions& o, int ranks) {
 void add_batch_options(OptionTable& table, TrainOptions& o, const std::function<int()>& ranks) {
   table.group("Batch");
   add_batch_options(table, o.sharding);
+  table.row("batch-size").alias("max-sentences");
   table.row("update-freq").follows("1, or what --total-batch-size asks for");
   table
       .integer("total-batch-size", "G", o.total_batch_size, {1, 1e12},
                "Sequences per update over all ranks; must equal B x K x ranks.")
       .follows("B x K x ranks");
-  table.then([&o, ranks](const OptionTable& read) { settle_batch(read, o, ranks()); });
+  const auto max_tokens = std::make_shared<std::size_t>(0);  // as long as the table has a row over it
+  table
+      .integer(
+          "max-tokens", "N", *max_tokens, {1, 1e12},
+          "fairseq's spelling of --batch-size: as many sequences as N tokens hold, or --batch-size of them if that is fewer.")
+      .unset("as --batch-size")
+      .spelling();
+  table.then([&o, ranks, max_tokens](const OptionTable& read) { settle_batch(read, o, *max_tokens, ranks()); });
 }
 
 std::string number_text(double x) {
@@ -358,17 +398,16 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
 
 /// fairseq's names of strategies.
 struct StrategySpellings {
-  std::string ddp_backend;
+  std::string ddp_backend;  // the strategy that is meant
   bool no_reshard_after_forward = false;
 };
 
 void settle_strategy(const OptionTable& table, const StrategySpellings& spelled, std::string& strategy) {
   if (!spelled.ddp_backend.empty()) {
-    const std::string named = spelled.ddp_backend == "fully_sharded" ? "full" : "none";
-    if (!table.given("sharding-strategy")) strategy = named;
-    if ((strategy == "none") != (named == "none"))
+    if (!table.given("sharding-strategy")) strategy = spelled.ddp_backend;
+    if ((strategy == "none") != (spelled.ddp_backend == "none"))
       throw UserError(format("--ddp-backend {} contradicts --sharding-strategy {} (each says what is sharded); leave one out",
-                             spelled.ddp_backend, strategy));
+                             spelled.ddp_backend == "none" ? "pytorch_ddp" : "fully_sharded", strategy));
   }
   if (!spelled.no_reshard_after_forward) return;
   if (strategy == "full" || strategy == "hybrid")
@@ -395,17 +434,18 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const C
   add_strategy_option(table, sharding.strategy);
   table.row("sharding-strategy").follows("full");  // so that a printed configuration leaves it open to other spellings
   table
-      .choice<std::string>("ddp-backend", spelled->ddp_backend,
-                           {{"fully_sharded", "fully_sharded"}, {"pytorch_ddp", "pytorch_ddp"}},
-                           "fairseq's spelling of --sharding-strategy full and none.")
+      .choice<std::string>(
+          "ddp-backend", spelled->ddp_backend,
+          {{"fully_sharded", "full"}, {"pytorch_ddp", "none"}, {"c10d", "none"}, {"legacy_ddp", "none"}, {"no_c10d", "none"}},
+          "fairseq's spelling of --sharding-strategy full (fully_sharded) and none (pytorch_ddp, its old name "
+          "c10d, legacy_ddp and its old name no_c10d).")
       .unset("as --sharding-strategy")
       .spelling();
   table
       .flag("no-reshard-after-forward", spelled->no_reshard_after_forward,
             "fairseq's spelling of grad-op for full, of hybrid-grad-op for hybrid.")
       .spelling();
-  table.integer("shard-group-size", "N", sharding.shard_group_size, {1, 1e6}, "Ranks of a group of the hybrid strategies.")
-      .unset("the ranks of a node");
+  add_group_option(table, sharding.shard_group_size);
   using Kind = WrapPolicy::Kind;
   table.choice<Kind>(
       "wrap-policy", sharding.wrap.kind,
@@ -578,6 +618,8 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
       "task", o.task, {{"language_modeling", "language_modeling"}},
       "fairseq's word for what is trained: language_modeling, the prediction of the next token, is all that "
       "there is.");
+  table.choice<std::string>("criterion", o.criterion, {{"cross_entropy", "cross_entropy"}},
+                            "fairseq's word for the loss: cross_entropy, that of the next token, is all that there is.");
   add_device_option(
       table, o.device,
       " With --dry-run and in fsdp-plan, auto is the CPU, and cuda says what a rank would hold on a GPU, which need "
@@ -643,10 +685,12 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
                                                             {"decoder-ffn-embed-dim", "inner width"},
                                                             {"decoder-attention-heads", "number of heads"},
                                                             {"decoder-kv-heads", "number of key/value heads"},
+                                                            {"activation-fn", "activation"},
+                                                            {"no-scale-embedding", "unscaled embedding"},
+                                                            {"decoder-learned-pos", "learned positions"},
                                                             {"vocab-size", "vocabulary size"},
                                                             {"no-decay", "parameters without decay"},
                                                             {"lr-scale", "scales of the learning rate"},
-                                                            {"shard-group-size", "shard group size"},
                                                             {"min-num-params", "least parameters of a unit"},
                                                             {"wrap-units", "custom units"},
                                                             {"freeze", "frozen parameters"},
@@ -657,6 +701,8 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
                                                             {"restore", "checkpoint to restore"}};
   for (const auto& [option, quantity] : quantities) table.row(option).sets(quantity);
   table.row("restore").sets("restoring the latest", "--restore latest");
+  table.row("no-scale-embedding").sets("scaled embedding", "--no-scale-embedding=false");
+  table.row("decoder-learned-pos").sets("sinusoidal positions", "--decoder-learned-pos=false");
 }
 
 OptionTable train_option_table(TrainOptions& o, int ranks) {

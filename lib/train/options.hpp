@@ -62,7 +62,7 @@ struct TrainOptions {
   bool reset_optimizer = false, reset_dataloader = false;
   bool no_verify = false;
   // run
-  std::string task = "language_modeling";  // there is no other
+  std::string task = "language_modeling", criterion = "cross_entropy";  // there is no other
   DeviceChoice device = DeviceChoice::automatic;
   CommOptions comm = {.kind = "auto"};
   CpuDeviceOptions cpu;

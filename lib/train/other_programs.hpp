@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-/// What the program says to somebody who gives one of them, instead of a guess.
+/// What the program says to somebody who gives one of them, or a configuration file of theirs, instead of a guess.
 void add_options_of_other_programs(OptionTable& table);
 
 }  // namespace fsdp

@@ -43,6 +43,13 @@ BOOST_DATA_TEST_CASE(options_that_differ_between_ranks, ways, comm) {
   BOOST_TEST(outcome.times_said("caught: the options or the model are others here than on rank 0") == 1u, outcome.output);
 }
 
+BOOST_AUTO_TEST_CASE(ranks_that_exchange_data_in_other_ways) {
+  const Outcome outcome = make("comm_by_itself", "auto");
+  BOOST_TEST(outcome.code == 1, outcome.output);
+  BOOST_TEST(outcome.times_said("caught: comm is 'mpi' here and 'auto' on rank 0 (all ranks exchange data in one way)") == 1u,
+             outcome.output);
+}
+
 BOOST_AUTO_TEST_CASE(a_device_that_is_not_there) {
   ::setenv("FSDP_CUDA_LIBRARY", "/nowhere/libfsdp_cuda.so", 1);
   const Outcome outcome = make("device", "auto");

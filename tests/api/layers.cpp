@@ -92,6 +92,10 @@ BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
   require_said(on_gpu(Sequential().add("a", linear(4, 4)).loss(mean_squared_error(4))), "loss 'loss' does not work on a GPU");
   BOOST_TEST(on_gpu(Sequential().add("a", std::make_shared<SwigluLayer>(4, 6)).loss(cross_entropy(4))) == "");
   require_said(refusal([&] { estimate_memory(model, {}, 0); }), "0 ranks hold no model");
+  require_said(refusal([&] { estimate_memory(model, {}, 2, "cpu", 0); }), "0 threads do not compute");
+  require_said(with([](FsdpOptions& o) { o.seed = std::uint64_t{1} << 32; }, model),
+               "seed is 4294967296 (random numbers have 32 bits of it); choose one up to 4294967295");
+  BOOST_TEST(with([](FsdpOptions& o) { o.seed = 0xffffffff; }, model) == "");
 }
 
 BOOST_AUTO_TEST_CASE(numbers_that_cannot_be) {
@@ -128,6 +132,8 @@ BOOST_AUTO_TEST_CASE(messages_call_options_as_programs_do) {
   require_said(with([](FsdpOptions& o) { o.freeze = {"b.*"}; }), "freeze 'b.*' matches no parameter");
   require_said(with([](FsdpOptions& o) { o.batch_size = 0; }), "raise batch_size");
   require_said(with([](FsdpOptions& o) { o.sharding_strategy = "HYBRID_SHARD", o.shard_group_size = 3; }), "shard_group_size");
+  require_said(with([](FsdpOptions& o) { o.sharding_strategy = "HYBRID_SHARD"; }), "give shard_group_size");
+  BOOST_TEST(with([](FsdpOptions& o) { o.sharding_strategy = "HYBRID_SHARD", o.shard_group_size = 2; }) == "");
   require_said(with([](FsdpOptions& o) { o.gradient_accumulation_steps = 1000000; }),
                "lower gradient_accumulation_steps and raise batch_size");
   require_said(refusal([] {
@@ -158,6 +164,10 @@ BOOST_AUTO_TEST_CASE(memory_is_a_function_of_the_plan) {
   const std::size_t whole = bytes("NO_SHARD", 4, "optimizer state");
   BOOST_TEST(whole == 8 * (64 * 256 + 256 + 256 * 64 + 64));  // two numbers of AdamW's for each parameter
   BOOST_TEST(bytes("FULL_SHARD", 4, "optimizer state") == whole / 4);
+  const auto of_threads = [](int threads) {
+    return estimate_memory(TransformerDescription("gpt2"), {.sequence_length = 64}, 2, "cpu", threads).total;
+  };
+  BOOST_TEST(of_threads(256) > of_threads(1));
   BOOST_TEST(bytes("SHARD_GRAD_OP", 4, "optimizer state") == whole / 4);
   BOOST_TEST(bytes("FULL_SHARD", 4, "parameters") == whole / 8);
 }

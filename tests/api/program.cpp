@@ -90,6 +90,16 @@ int main(int argc, char** argv) {
            return train(job, small_model(), {.batch_size = 2, .beta1 = job.rank() == 1 ? 0.8 : 0.9});
          });
        }},
+      {"comm_by_itself",
+       [&] {
+         return by_itself(argc, argv, [&] {
+           int rank = 0;
+           MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+           if (rank == 1) options.comm = "mpi";
+           fsdp::Job job(options);
+           return train(job, small_model());
+         });
+       }},
       {"device",
        [&] {
          options.device = "cuda";

@@ -90,11 +90,19 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs) {
   const auto expect_said = [&](const char* options, const std::string& text) {
     expect_mistake(folder, plus(plus({tokens}, model), split(options)), {text});
   };
-  expect_said("--max-tokens 2048",
-              "unknown option --max-tokens (it is of fairseq; sequences have one length here, so that a batch is a number of "
-              "them); give --batch-size");
+  expect_said("--max-tokens-valid 2048",
+              "unknown option --max-tokens-valid (it is of fairseq; validation has the batches of training); leave it out");
+  expect_said("--ddp-backend slowmo",
+              "--ddp-backend slowmo is not here (it is of fairseq; gradients are summed in every update)");
+  expect_said("--activation-fn relu", "--activation-fn relu is not what a model of the family gpt2 can have");
   expect_said("--per_device_train_batch_size 4", "(it is of Hugging Face; it is called otherwise); give --batch-size");
   expect_said("--task translation", "language_modeling");
+  std::ofstream(folder / "ds.json")
+      << "{\n  \"train_micro_batch_size_per_gpu\": 4,\n  \"zero_optimization\": {\"stage\": 3}\n}\n";
+  expect_said("--config ds.json", "cannot read --config 'ds.json' (it is a configuration of DeepSpeed, in JSON); give lines");
+  std::ofstream(folder / "titan.toml") << "[training]\nlocal_batch_size = 8\n[parallelism]\ntensor_parallel_degree = 1\n";
+  expect_said("--config titan.toml",
+              "cannot read --config 'titan.toml' (it is a configuration of torchtitan, in TOML); give lines");
   expect_said("--no-save --save-interval-updates 1", "--no-save contradicts what is said of saves");
 }
 

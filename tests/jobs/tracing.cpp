@@ -1,5 +1,6 @@
 // --trace of whole jobs, and what fsdp-bench makes of the same switches.
 #define BOOST_TEST_MODULE jobs.tracing
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -31,6 +32,22 @@ std::vector<std::string> training(const std::vector<std::string>& more) {
 json read_trace(const fs::path& file) {
   std::ifstream in(file);
   return json::parse(in);
+}
+
+/// What a drawing says of its boxes, in their order and without times: "backward block 1".
+std::vector<std::string> titles_of(const std::string& svg) {
+  std::vector<std::string> titles;
+  const std::string begin = "<title>", end = ", ";
+  for (std::size_t at = svg.find(begin); at != std::string::npos; at = svg.find(begin, at + 1)) {
+    const std::size_t from = at + begin.size();
+    titles.push_back(svg.substr(from, svg.find(end, from) - from));
+  }
+  return titles;
+}
+
+std::string read_page(const std::string& name) {
+  std::ifstream file(std::string(FSDP_TEST_DATA) + "/../../" + name);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// Events of each (rank, stream), by update.
@@ -124,8 +141,7 @@ BOOST_AUTO_TEST_CASE(bench_traces_and_tells_exposed_communication) {
 
 BOOST_AUTO_TEST_CASE(the_drawings_in_the_documentation_are_what_is_printed) {
   const auto folder = fresh_folder();
-  std::ifstream file(std::string(FSDP_TEST_DATA) + "/../../docs/schedule.md");
-  const std::string page(std::istreambuf_iterator<char>(file), {});
+  const std::string page = read_page("docs/schedule.md");
   // The first drawing stands for what does not change it, too.
   const std::vector<std::vector<std::string>> choices = {{},
                                                          {"--backward-prefetch", "none", "--forward-prefetch=false"},
@@ -150,5 +166,37 @@ BOOST_AUTO_TEST_CASE(the_drawings_in_the_documentation_are_what_is_printed) {
     std::string indented;
     for (std::string line; std::getline(lines, line);) indented += (line.empty() ? "" : "    " + line) + "\n";
     BOOST_TEST(page.find(indented) != std::string::npos, "docs/schedule.md lacks\n" + indented);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_figure_in_the_documentation_is_of_the_command_beside_it) {
+  const auto folder = fresh_folder();
+  const std::string page = read_page("docs/schedule.md"), begin = "fsdp-train README.md ", end = "--trace trace.json\n";
+  const std::size_t from = page.find(begin), to = page.find(end, from);
+  BOOST_TEST_REQUIRE(to != std::string::npos);
+  std::string options = page.substr(from + begin.size(), to + end.size() - from - begin.size());
+  std::replace_if(
+      options.begin(), options.end(), [](char c) { return c == '\\' || c == '\n'; }, ' ');
+  std::vector<std::string> words = {std::string(FSDP_TEST_DATA) + "/../../README.md"};
+  std::istringstream all(options);
+  for (std::string word; all >> word;) words.push_back(word);
+  const Outcome outcome = run(folder, mpirun(2, "fsdp-train", words));
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  // The figure has the operations of the trace, of each rank's streams in this order, but those that are too short to be seen.
+  std::vector<std::string> names;
+  const json events = read_trace(folder / "trace.json")["traceEvents"];
+  for (const int rank : {0, 1})
+    for (const char* stream : {"gather", "compute", "reduce"})
+      for (const json& event : events)
+        if (event["ph"] == "X" && event["args"]["update"] == 4 && event["pid"] == rank && event["cat"] == stream)
+          names.push_back(event["name"]);
+  const auto drawn = titles_of(read_page("docs/schedule-trace.svg"));
+  BOOST_TEST(std::count(drawn.begin(), drawn.end(), "backward block 1") == 2);
+  BOOST_TEST(drawn.size() > 50u);
+  auto next = names.begin();
+  for (const std::string& title : drawn) {
+    next = std::find(next, names.end(), title);
+    BOOST_TEST_REQUIRE((next != names.end()), title << " is drawn, and not in the trace, or not in this place");
+    ++next;
   }
 }

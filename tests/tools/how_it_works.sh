@@ -50,6 +50,7 @@ refuses 'no file is given' units
 refuses "cannot read 'none'" units none
 refuses '--unit needs a number' units --unit x "$work/numbers"
 refuses "unknown option '--units'" units --units
+refuses "'two@onne' ends in no mode that is known (TITLE@streams, TITLE@thread and TITLE@one are)" timeline "two@onne=$work/numbers"
 refuses 'has no plan' units "$work/numbers"
 refuses 'is no JSON' units "$work/cut"
 ((failures == 0))

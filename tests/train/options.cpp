@@ -256,6 +256,62 @@ BOOST_AUTO_TEST_CASE(one_strategy_has_several_spellings) {
   BOOST_TEST(strategy({"--sharding-strategy", "hybrid", "--no-reshard-after-forward"}) == "hybrid-grad-op");
   CHECK_CONTAINS(error({"--ddp-backend", "pytorch_ddp", "--sharding-strategy", "full"}), "contradicts");
   CHECK_CONTAINS(error({"--no-reshard-after-forward", "--sharding-strategy", "none"}), "does not go with");
+  for (const char* backend : {"c10d", "legacy_ddp", "no_c10d"}) BOOST_TEST(strategy({"--ddp-backend", backend}) == "none");
+  CHECK_CONTAINS(error({"--ddp-backend", "slowmo"}),
+                 "--ddp-backend slowmo is not here (it is of fairseq; gradients are summed in every update); give pytorch_ddp");
+  CHECK_CONTAINS(error({"--ddp-backend", "deepspeed"}), "give one of fully_sharded, pytorch_ddp, c10d, legacy_ddp, no_c10d");
+}
+
+BOOST_AUTO_TEST_CASE(fairseqs_ways_to_say_the_batch) {
+  const auto batch = [](std::vector<const char*> arguments) {
+    arguments.insert(arguments.end(), {"--tokens-per-sample", "512"});
+    return options(std::move(arguments)).sharding.batch.B;
+  };
+  BOOST_TEST(batch({"--max-sentences", "3"}) == 3u);
+  BOOST_TEST(batch({"--max-tokens", "2048"}) == 4u);
+  BOOST_TEST(batch({"--max-tokens", "2047"}) == 3u);
+  BOOST_TEST(batch({"--max-tokens", "2048", "--batch-size", "2"}) == 2u);
+  BOOST_TEST(batch({"--max-tokens", "2048", "--batch-size", "9"}) == 4u);
+  BOOST_TEST(options({"--max-tokens", "2048", "--update-freq", "3"}, 2).total_batch_size == 12u);  // of 1,024 tokens each
+  CHECK_CONTAINS(error({"--max-tokens", "1000"}), "--max-tokens 1000 does not hold one sequence of 1024 tokens");
+}
+
+BOOST_AUTO_TEST_CASE(fairseqs_ways_to_change_a_model) {
+  const auto config = [](const char* arch, std::vector<const char*> arguments) {
+    arguments.insert(arguments.end(), {"--data", "train.bin", "--arch", arch, "--max-update", "100"});
+    return override_config(arch_config(arch), parse(std::move(arguments)).options.sizes);
+  };
+  const auto said = [&](const char* arch, std::vector<const char*> arguments) {
+    return with_option_names(message_of([&] { config(arch, std::move(arguments)).validate(); }));
+  };
+  const TransformerConfig changed = config(
+      "transformer_lm_gpt2_small", {"--share-decoder-input-output-embed", "--activation-fn", "relu", "--no-scale-embedding"});
+  TransformerConfig expected = arch_config("transformer_lm_gpt2_small");
+  expected.tied_embeddings = true, expected.activation = Activation::relu, expected.scaled_embedding = false;
+  BOOST_CHECK(changed == expected);
+  BOOST_CHECK_NO_THROW(changed.validate());
+  // The other family of fairseq's has the other positions.
+  const TransformerConfig learned = config("transformer_lm_gpt2_small", {"--decoder-learned-pos"});
+  BOOST_TEST(learned.family == "biogpt");
+  BOOST_CHECK(learned.positions == Positions::learned);
+  BOOST_CHECK_NO_THROW(learned.validate());
+  const TransformerConfig sines = config("transformer_lm_gpt3_small", {"--decoder-learned-pos=false"});
+  BOOST_TEST(sines.family == "xglm");
+  BOOST_TEST(sines.tied_embeddings);
+  // What the model is already changes nothing, and other families have some of it.
+  BOOST_CHECK(config("gpt2", {"--decoder-learned-pos", "--share-decoder-input-output-embed"}) == arch_config("gpt2"));
+  BOOST_CHECK(config("gpt2", {"--activation-fn", "gelu"}).activation == Activation::gelu_erf);
+  BOOST_CHECK(!config("gpt2", {"--share-decoder-input-output-embed=false"}).tied_embeddings);
+  // What it cannot be is named.
+  CHECK_CONTAINS(said("gpt2", {"--activation-fn", "relu"}),
+                 "--activation-fn relu is not what a model of the family gpt2 can have");
+  CHECK_CONTAINS(said("llama-3.2-1b", {"--activation-fn", "gelu"}), "--activation-fn gelu is not");
+  CHECK_CONTAINS(said("llama-3.2-1b", {"--decoder-learned-pos"}), "--decoder-learned-pos is not");
+  CHECK_CONTAINS(said("gpt2", {"--decoder-learned-pos=false"}), "--decoder-learned-pos=false is not");
+  CHECK_CONTAINS(said("gpt2", {"--no-scale-embedding=false"}), "--no-scale-embedding=false is not");
+  CHECK_CONTAINS(error({"--activation-fn", "tanh"}),
+                 "--activation-fn tanh is not here (it is of fairseq; no family here has it)");
+  CHECK_CONTAINS(error({"--criterion", "adaptive_loss"}), "the softmax is over the whole vocabulary");
 }
 
 BOOST_AUTO_TEST_CASE(quantities_of_the_library_are_named_by_their_options) {
