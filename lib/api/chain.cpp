@@ -37,7 +37,22 @@ void naming(const char* what, const std::string& name, Work&& work) {
     throw;
   } catch (const UserError& error) {
     throw UserError(format("{} '{}': {}", what, name, error.what()));
+  } catch (const CallError&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw RunError(format("{} '{}': {}", what, name, error.what()));
   }
+}
+
+/// Of a row; more would fit into no memory, and its bytes into no number.
+void require_sane(const char* what, const std::string& name, std::initializer_list<std::size_t> numbers) {
+  constexpr std::size_t most = std::size_t{1} << 40;
+  for (const std::size_t n : numbers)
+    if (n > most)
+      throw UserError(
+          format("{} '{}' asks for {} numbers of a row (no memory holds so many); correct what it says", what, name, n));
 }
 
 }  // namespace
@@ -70,6 +85,12 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
     if (name.empty() || !names.insert(name).second)
       throw UserError(
           format("layer {} is called '{}' (each layer, and the loss, has a name of its own); call it otherwise", i, name));
+    require_sane("layer", name, {layer->inputs(), layer->outputs(), layer->saved(), layer->saved_floats(), layer->scratch()});
+    if (is_first && layer->inputs() != 1)
+      throw UserError(
+          format("layer '{}' takes tokens and says that it takes {} numbers of a row (a row has one token); let "
+                 "inputs() be 1",
+                 name, layer->inputs()));
     if (is_first && layer->saved() + layer->saved_floats() > 0)
       throw UserError(
           format("layer '{}' takes tokens and saves numbers (a first layer has no memory for that); make them again "
@@ -89,6 +110,7 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
     most_scratch_ = std::max(most_scratch_, layer->scratch());
     width = layer->outputs();
   }
+  require_sane("loss", loss_name, {loss_->inputs(), loss_->targets(), loss_->scratch()});
   if (loss_->inputs() != width)
     throw UserError(
         format("the loss takes {} numbers of a row (the last layer gives {}); make them equal", loss_->inputs(), width));
@@ -100,9 +122,18 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
 Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block) {
   Stage stage{name, std::move(layer), std::move(parameters), parameters_.size()};
   for (const LayerParameter& parameter : stage.parameters) {
-    if (parameter.shape.empty() || numel(parameter.shape) == 0)
-      throw UserError(format("parameter '{}' of layer '{}' has the shape {} (it holds no numbers); correct parameters()",
-                             parameter.name, name, to_string(parameter.shape)));
+    if (parameter.name.empty())
+      throw UserError(
+          format("a parameter of layer '{}' has no name (checkpoints hold it by that); correct parameters()", name));
+    bool has_numbers = !parameter.shape.empty();
+    std::size_t product = 1;
+    for (const std::size_t n : parameter.shape)
+      has_numbers = has_numbers && n > 0 && !__builtin_mul_overflow(product, n, &product) && product < std::size_t{1} << 48;
+    if (!has_numbers)
+      throw UserError(
+          format("parameter '{}' of layer '{}' has the shape {} (it holds no numbers, or more than any memory); "
+                 "correct parameters()",
+                 parameter.name, name, to_string(parameter.shape)));
     const std::string whole = name + "." + parameter.name;
     for (const Parameter& other : parameters_)
       if (other.name == whole) throw UserError(format("there are two parameters '{}'; give each a name of its own", whole));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <tuple>
@@ -28,6 +29,24 @@ void poison(const Tensor& tensor) {
   with_element(tensor.type, [&]<class E>() { std::fill_n(static_cast<E*>(tensor.data), tensor.numel(), E(nan)); });
 }
 
+/// Runs a pass, and throws where it has written what it is to read alone.
+template <class Work>
+void reading(const char* what, const Pass& pass, std::initializer_list<Tensor> more, Work&& work) {
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for (std::size_t i = 0; i < pass.parameters.size(); ++i) tensors.emplace_back(pass.parameters[i].name, pass.parameter(i));
+  for (const Tensor& tensor : more)
+    if (tensor) tensors.emplace_back(tensor.data == pass.x.data ? "x" : "targets", tensor);
+  std::vector<std::vector<std::byte>> before;
+  for (const auto& [name, tensor] : tensors) {
+    const auto* const bytes = static_cast<const std::byte*>(tensor.data);
+    before.emplace_back(bytes, bytes + tensor.numel() * size_of(tensor.type));
+  }
+  work();
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (std::memcmp(before[i].data(), tensors[i].second.data, before[i].size()) != 0)
+      throw UserError(format("{} has changed {}, which it is to read alone", what, tensors[i].first));
+}
+
 /// A user's layer in memory that holds NaN wherever the layer is to write.
 class PoisonedLayer final : public Layer {
  public:
@@ -43,11 +62,11 @@ class PoisonedLayer final : public Layer {
   bool works_in(DType type) const override { return layer_.works_in(type); }
   void forward(const ForwardPass& pass) const override {
     for (const Tensor& tensor : {pass.y, pass.saved, pass.stats, pass.scratch}) poison(tensor);
-    layer_.forward(pass);
+    reading("forward", pass, {pass.x}, [&] { layer_.forward(pass); });
   }
   void backward(const BackwardPass& pass) const override {
     for (const Tensor& tensor : {pass.dx, pass.scratch}) poison(tensor);
-    layer_.backward(pass);
+    reading("backward", pass, {pass.x}, [&] { layer_.backward(pass); });
   }
 
  private:
@@ -67,7 +86,7 @@ class PoisonedLoss final : public Loss {
   void evaluate(const LossPass& pass) const override {
     for (const Tensor& tensor : {pass.dx, pass.scratch}) poison(tensor);
     std::fill_n(pass.losses, pass.rows(), nan);
-    loss_.evaluate(pass);
+    reading("evaluate", pass, {pass.x, pass.targets}, [&] { loss_.evaluate(pass); });
   }
 
  private:
@@ -121,8 +140,9 @@ class Trial {
     return sum.value();
   }
 
-  /// `times` passes, of which all but the first add to the gradients; those of frozen parameters are not asked for.
-  Results run(const std::vector<bool>& frozen = {}, int times = 1) {
+  /// `times` passes, of which all but the first add to the gradients; those of frozen parameters are not asked for. `scale`: of
+  /// the loss, for its gradients.
+  Results run(const std::vector<bool>& frozen = {}, int times = 1, float scale = 1) {
     d_weights_.clear();
     for (std::size_t p = 0; p < gradients_.size(); ++p)
       d_weights_.push_back(!frozen.empty() && frozen[p] ? nullptr : gradients_[p].data());
@@ -130,7 +150,7 @@ class Trial {
       value();
       const kernels::Write write = time == 0 ? kernels::Write::overwrite : kernels::Write::add;
       kernels::LossSum sum;
-      chain_.head_forward_backward(context(), x_.back().data(), labels(), 1, sum, dx_.data(), write);
+      chain_.head_forward_backward(context(), x_.back().data(), labels(), scale, sum, dx_.data(), write);
       for (std::size_t b = chain_.blocks(); b-- > 0;)
         chain_.block_backward(context(), b, x_[b].data(), saved_[b].data(), dx_.data(), write, nullptr);
       chain_.embedding_backward(context(), tokens(), dx_.data(), write);
@@ -209,7 +229,7 @@ class Check {
   GradientCheck run() {
     try {
       first_ = trial_.run();
-      for (const auto& step : {&Check::unwritten, &Check::depends_on_more, &Check::does_not_add})
+      for (const auto& step : {&Check::unwritten, &Check::depends_on_more, &Check::does_not_add, &Check::does_not_scale})
         if (const std::string problem = (this->*step)(); !problem.empty()) return {false, 1, problem};
       differences();
       if (!result_.passed) return result_;
@@ -251,6 +271,26 @@ class Check {
                         parameter(p).name, once, both);
       }
     return "";
+  }
+
+  std::string does_not_scale() {
+    constexpr float scale = 0.25f;  // changes no digit
+    Results scaled = trial_.run({}, 1, scale);
+    const char* const who = chain_.blocks() > 0 || chain_.takes_tokens() ? "backward with dy times" : "evaluate with scale";
+    const auto problem = [&](std::vector<float>& of, const std::vector<float>& whole, const std::string& name,
+                             std::size_t columns) -> std::string {
+      float largest = 0;
+      for (const float x : whole) largest = std::max(largest, std::abs(x));
+      for (std::size_t i = 0; i < of.size(); ++i)
+        if (!(std::abs(of[i] / scale - whole[i]) <= 1e-3f * largest))
+          return format("{}: {} {} gives {:.6g}, and {:.6g} with 1; it is to be multiplied by that", place(name, i, columns),
+                        who, scale, of[i], whole[i]);
+      return "";
+    };
+    std::string found = problem(scaled.dx, first_.dx, "dx", dx_columns());
+    for (std::size_t p = 0; p < scaled.gradients.size() && found.empty(); ++p)
+      found = problem(scaled.gradients[p], first_.gradients[p], parameter(p).name, parameter(p).shape.back());
+    return found;
   }
 
   std::string frozen() {
@@ -386,9 +426,15 @@ class WeightedSum final : public Loss {
   std::size_t width_;
 };
 
+void require_rows(const GradientCheckOptions& options) {
+  if (options.B == 0 || options.T == 0 || options.most_elements == 0)
+    throw UserError("nothing would be checked (B, T and most_elements are 1 or more); correct GradientCheckOptions");
+}
+
 }  // namespace
 
 GradientCheck check_gradients(const Layer& layer, const GradientCheckOptions& options) {
+  require_rows(options);
   const Chain chain({{"layer", std::make_shared<PoisonedLayer>(layer)}}, "sum", std::make_shared<WeightedSum>(layer.outputs()),
                     kernels::traits_of_cpu());
   const auto fill = [&](Trial& trial) {
@@ -402,6 +448,7 @@ GradientCheck check_gradients(const Layer& layer, const GradientCheckOptions& op
 }
 
 GradientCheck check_gradients(const Loss& loss, const GradientCheckOptions& options) {
+  require_rows(options);
   const Chain chain({}, "loss", std::make_shared<PoisonedLoss>(loss), kernels::traits_of_cpu());
   const auto classes = static_cast<std::int32_t>(loss.inputs());
   const auto fill = [&](Trial& trial) {

@@ -25,8 +25,10 @@ struct GradientCheck {
 };
 
 /// On the CPU:
-/// 1. forward gives the same twice, in memory that held NaN, and leaves no NaN there; so does backward with dx;
-/// 2. backward, called twice, has added to the gradients of parameters twice;
+/// 1. forward gives the same twice, in memory that held NaN, and leaves no NaN there; so does backward with dx; neither changes
+///    x or parameters;
+/// 2. backward, called twice, has added to the gradients of parameters twice; what it gives is proportional to dy, and what a
+///    loss gives to its `scale`;
 /// 3. in fp32 backward's results are central differences of forward: the derivatives of a random weighted sum of y by x and by
 ///    each parameter; of a loss those of its sum. Values should not lie within `step` of a place where the layer has no
 ///    derivative;

@@ -4,7 +4,8 @@
 #include <bit>
 #include <cmath>
 #include <optional>
-#include <tuple>
+#include <sstream>
+#include <typeinfo>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -18,6 +19,7 @@
 #include "base/version.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
+#include "files/input_file.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "nn/transformer.hpp"
 #include "optim/loss_scaler.hpp"
@@ -55,8 +57,17 @@ ShardingOptions sharding_of(const FsdpOptions& o, DeviceKind kind) {
   sharding.shard_group_size = o.shard_group_size;
   sharding.wrap.kind = find_choice<Kind>("auto_wrap_policy", o.auto_wrap_policy,
                                          {{"layer", Kind::transformer}, {"size", Kind::size}, {"none", Kind::none}});
-  sharding.wrap.min_num_params = o.min_num_params;
+  if (o.min_num_params && sharding.wrap.kind != Kind::size)
+    throw UserError("min_num_params changes nothing (auto_wrap_policy is not \"size\"); leave it out, or choose that policy");
+  if (o.min_num_params) sharding.wrap.min_num_params = *o.min_num_params;
+  if (o.shard_group_size != 0 && find_placement(o.sharding_strategy).axis != ShardAxis::group)
+    throw UserError(format("shard_group_size changes nothing ({} has no groups); leave it out, or choose a hybrid strategy",
+                           o.sharding_strategy));
   sharding.patterns.freeze = o.freeze;
+  constexpr std::size_t most_rows = std::size_t{1} << 40;
+  if (o.batch_size > most_rows || o.sequence_length > most_rows || o.batch_size * o.sequence_length > most_rows)
+    throw UserError(format("a batch of {} sequences of {} positions fits into no memory; make batch_size smaller", o.batch_size,
+                           o.sequence_length));
   sharding.batch = {o.batch_size, o.sequence_length};
   sharding.types.parameter = dtype_of_name("param_dtype", o.param_dtype);
   sharding.types.reduce = dtype_of_name("reduce_dtype", o.reduce_dtype);
@@ -114,6 +125,7 @@ Sequential& Sequential::add(std::string name, LayerPtr layer) {
 }
 
 Sequential& Sequential::loss(LossPtr loss, std::string name) {
+  if (loss_) throw UserError("loss() is called twice (a model has one loss); leave one out");
   loss_ = std::move(loss), loss_name_ = std::move(name);
   return *this;
 }
@@ -125,6 +137,19 @@ std::shared_ptr<const Model> Sequential::build(const DeviceTraits& device) const
   if (chain->parameters().empty())
     throw UserError("the model has no parameters (there is nothing to train); add a layer that has some");
   return chain;
+}
+
+std::string Sequential::text() const {
+  std::string all;
+  const auto add = [&](const std::string& name, const std::type_info& type) { all += format("{} of {}\n", name, type.name()); };
+  for (const auto& [name, layer] : layers_) {
+    const Layer& each = *layer;
+    add(format("layer {}", name), typeid(each));
+  }
+  if (!loss_) return all;
+  const Loss& loss = *loss_;
+  add("loss", typeid(loss));
+  return all;
 }
 
 TransformerDescription::TransformerDescription(std::string arch) : arch_(std::move(arch)) {}
@@ -140,6 +165,11 @@ std::shared_ptr<const Model> TransformerDescription::build(const DeviceTraits& d
   sizes.layers = unless_zero(layers_), sizes.width = unless_zero(width_), sizes.heads = unless_zero(heads_);
   sizes.vocab_size = unless_zero(vocabulary_), sizes.max_positions = unless_zero(longest_sequence_);
   return std::make_shared<Transformer>(override_config(arch_config(arch_), sizes), device);
+}
+
+std::string TransformerDescription::text() const {
+  return format("architecture {} with layers {}, width {}, heads {}, vocabulary {} and longest sequence {}\n", arch_, layers_,
+                width_, heads_, vocabulary_, longest_sequence_);
 }
 
 std::span<std::int32_t> Batch::tokens() const {
@@ -191,12 +221,18 @@ ShardingOptions agreed_sharding(const FsdpOptions& options, Job::Parts& job) {
 }  // namespace
 
 struct FullyShardedDataParallel::Parts {
+  enum class Function { step, evaluate, save, load, save_full, load_full, for_each_parameter };
+  static const char* name_of(Function function) {
+    constexpr std::array names = {"step", "evaluate", "save", "load", "save_full", "load_full", "for_each_parameter"};
+    return names.at(static_cast<std::size_t>(function));
+  }
+
   Parts(std::shared_ptr<Job::Parts> of_job, const ModelDescription& description, const FsdpOptions& user_options)
       : job(std::move(of_job)), world(*job->world), options(user_options), sharding(agreed_sharding(options, *job)) {
     std::shared_ptr<const Model> model;
     agree(world, [&] { model = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads)); });
     rows = model->row_sizes();
-    require_same_everywhere(*model);
+    require_same_everywhere(*model, description.text());
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
     sharded.emplace(model, sharding, world);
     sharded->allocate(*job->rank.device, {.table_type = sharding.types.parameter}, job->comm);
@@ -207,27 +243,80 @@ struct FullyShardedDataParallel::Parts {
   }
 
   /// The ranks make one model together, which each was told about by itself.
-  void require_same_everywhere(const Model& model) {
+  void require_same_everywhere(const Model& model, const std::string& description) {
     const FsdpOptions& o = options;
-    std::string told = format(
-        "{}",
-        fmt::join(std::make_tuple(o.batch_size, o.sequence_length, o.gradient_accumulation_steps, o.sharding_strategy,
-                                  o.shard_group_size, o.auto_wrap_policy, o.min_num_params, o.backward_prefetch,
-                                  o.forward_prefetch, o.limit_all_gathers, o.param_dtype, o.reduce_dtype,
-                                  o.activation_checkpointing, o.offload_parameters, o.offload_optimizer, o.optimizer,
-                                  sharding.optimizer.beta1, sharding.optimizer.beta2, sharding.optimizer.eps,
-                                  sharding.optimizer.weight_decay, sharding.optimizer.momentum, o.clip_norm, o.freeze, o.seed),
-                  " "));
+    const OptimizerOptions& optimizer = sharding.optimizer;
+    std::string told;  // a line for each
+    const auto add = [&](const std::string& name, const auto& value) { told += format("{} {}\n", name, value); };
+    add("batch_size", o.batch_size), add("sequence_length", o.sequence_length);
+    add("gradient_accumulation_steps", o.gradient_accumulation_steps);
+    add("sharding_strategy", o.sharding_strategy), add("shard_group_size", o.shard_group_size);
+    add("auto_wrap_policy", o.auto_wrap_policy), add("min_num_params", sharding.wrap.min_num_params);
+    add("backward_prefetch", o.backward_prefetch), add("forward_prefetch", o.forward_prefetch);
+    add("limit_all_gathers", o.limit_all_gathers);
+    add("param_dtype", o.param_dtype), add("reduce_dtype", o.reduce_dtype);
+    add("activation_checkpointing", o.activation_checkpointing);
+    add("offload_parameters", o.offload_parameters), add("offload_optimizer", o.offload_optimizer);
+    add("optimizer", o.optimizer), add("beta1", optimizer.beta1), add("beta2", optimizer.beta2), add("eps", optimizer.eps);
+    add("weight_decay", optimizer.weight_decay), add("momentum", optimizer.momentum), add("clip_norm", o.clip_norm);
+    add("freeze", fmt::join(o.freeze, ",")), add("seed", o.seed);
+    told += description;
     for (const Parameter& parameter : model.parameters())
-      told += format(" {} {} {} {}", parameter.name, to_string(parameter.shape), static_cast<int>(parameter.init.kind),
-                     parameter.init.value);
+      add(parameter.name,
+          format("{} {} {}", to_string(parameter.shape), static_cast<int>(parameter.init.kind), parameter.init.value));
     const std::string first = world.broadcast(told, 0);
     agree(world, [&] {
-      if (first != told)
-        throw UserError(
-            "the options or the model are others here than on rank 0 (all ranks train one model); give all of them "
-            "the same");
+      if (first == told) return;
+      std::istringstream mine(told), theirs(first);
+      std::string a, b;
+      do {
+        a.clear(), b.clear();
+        std::getline(mine, a), std::getline(theirs, b);
+      } while (a == b);
+      throw UserError(
+          format("the ranks are told different things ('{}' here, '{}' on rank 0, and they train one model); give "
+                 "all of them the same",
+                 a, b));
     });
+  }
+  void require_same_path(const std::filesystem::path& path) {
+    const std::string first = world.broadcast(path.string(), 0);
+    agree(world, [&] {
+      if (path.string() != first)
+        throw UserError(
+            format("the path is '{}' here and '{}' on rank 0 (the ranks read and write one model together); give "
+                   "all of them the same",
+                   path.string(), first));
+    });
+  }
+
+  /// All calls by users: one at a time, and all ranks the same. Collective.
+  void call(Function function, const std::function<void()>& work) {
+    if (under_way)
+      throw UserError(
+          format("{}() is called while {}() is under way (it would change what that works with); call it before or "
+                 "behind it",
+                 name_of(function), name_of(*under_way)));
+    under_way = function;
+    try {
+      job->together([&] {
+        const auto code = static_cast<std::int64_t>(function);
+        std::array sums = {code, code * code};
+        world.sum(sums);
+        if (sums[0] != code * world.size() || sums[1] != code * code * world.size())
+          agree(world, [&] {
+            throw UserError(
+                format("rank {} calls {}(), and others do not (all ranks call the same functions in one order); "
+                       "correct the program",
+                       world.rank(), name_of(function)));
+          });
+        work();
+      });
+    } catch (...) {
+      under_way.reset();
+      throw;
+    }
+    under_way.reset();
   }
 
   StepResult step(double learning_rate, const FillBatch& fill);
@@ -246,6 +335,7 @@ struct FullyShardedDataParallel::Parts {
   double fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0) {
     std::int64_t counted = 0;
     agree(world, [&] {
+      if (!fill) throw UserError("there is no function that writes the batch (it is null); give one");
       require_number("the learning rate", learning_rate, learning_rate >= 0, "0 or more");
       for (std::size_t k = 0; k < count; ++k) {
         std::int32_t* const numbers = batch.data() + k * numbers_of_batch();
@@ -317,6 +407,7 @@ struct FullyShardedDataParallel::Parts {
     copy_batch(k, inputs, targets);
   };
   Progress progress;
+  std::optional<Function> under_way;
   std::optional<LossScaler> scaler;  // of fp16
   std::optional<ShardedModel> sharded;
 };
@@ -359,9 +450,17 @@ double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill) {
 }
 
 void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) {
+  require_same_path(folder);
   std::unique_ptr<CheckpointReader> checkpoint;
+  agree(world, [&] { checkpoint = open_checkpoint(folder); });
+  std::uint64_t first = checkpoint->header().progress.update;
+  world.broadcast(&first, sizeof first, 0);
   agree(world, [&] {
-    checkpoint = open_checkpoint(folder);
+    if (checkpoint->header().progress.update != first)
+      throw RunError(
+          format("{} is of update {} here, and of update {} on rank 0 (the ranks see different folders, or somebody "
+                 "writes into it); name the folder of a step that all ranks see",
+                 checkpoint->description(), checkpoint->header().progress.update, first));
     const std::string& there = checkpoint->header().optimizer;
     const Optimizer &mine = *sharding.optimizer.kind, &theirs = find_optimizer(there);
     const auto algorithm = [](const Optimizer& o) { return o.same_as.empty() ? o.name : o.same_as; };
@@ -381,6 +480,7 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
   const bool is_hdf5 = path.extension() == ".h5" || path.extension() == ".hdf5";
   // The shards first, in a folder beside it, which one process then joins as fsdp-consolidate does.
   const std::filesystem::path folder = path.string() + ".shards";
+  require_same_path(path);
   agree(world, [&] {
     if (!is_hdf5 && !(path.extension().empty() && StoredModel(sharded->model()).is_transformer()))
       throw UserError(
@@ -436,13 +536,13 @@ FullyShardedDataParallel::~FullyShardedDataParallel() = default;
 
 StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch& fill) {
   StepResult result;
-  parts_->job->together([&] { result = parts_->step(learning_rate, fill); });
+  parts_->call(Parts::Function::step, [&] { result = parts_->step(learning_rate, fill); });
   return result;
 }
 
 double FullyShardedDataParallel::evaluate(const FillBatch& fill) {
   double loss = 0;
-  parts_->job->together([&] { loss = parts_->evaluate(fill); });
+  parts_->call(Parts::Function::evaluate, [&] { loss = parts_->evaluate(fill); });
   return loss;
 }
 
@@ -451,23 +551,29 @@ std::uint64_t FullyShardedDataParallel::updates() const { return parts_->progres
 std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path& folder) {
   Parts& p = *parts_;
   std::filesystem::path step;
-  p.job->together([&] { step = save_checkpoint(folder, p.header(), p.sharded->layout(), p.executor().states(), p.world); });
+  p.call(Parts::Function::save, [&] {
+    p.require_same_path(folder);
+    step = save_checkpoint(folder, p.header(), p.sharded->layout(), p.executor().states(), p.world);
+  });
   return step;
 }
 
 void FullyShardedDataParallel::load(const std::filesystem::path& folder) {
-  parts_->job->together([&] { parts_->load(folder); });
+  parts_->call(Parts::Function::load, [&] { parts_->load(folder); });
 }
 
-bool FullyShardedDataParallel::can_load(const std::filesystem::path& folder) { return latest_checkpoint(folder).has_value(); }
+bool FullyShardedDataParallel::can_load(const std::filesystem::path& folder) {
+  return kind_of(folder) == PathKind::folder && latest_checkpoint(folder).has_value();
+}
 
 void FullyShardedDataParallel::save_full(const std::filesystem::path& path) {
-  parts_->job->together([&] { parts_->save_full(path); });
+  parts_->call(Parts::Function::save_full, [&] { parts_->save_full(path); });
 }
 
 void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
   Parts& p = *parts_;
-  p.job->together([&] {
+  p.call(Parts::Function::load_full, [&] {
+    p.require_same_path(path);
     agree(p.world, [&] {
       const auto source = open_tensor_source(path);
       load_parameters(*source, p.parameters(), p.sharded->layout(), p.sharded->shard(), p.executor().parameters());
@@ -478,7 +584,7 @@ void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
 
 void FullyShardedDataParallel::for_each_parameter(
     const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take) {
-  parts_->job->together([&] { parts_->for_each_parameter(take); });
+  parts_->call(Parts::Function::for_each_parameter, [&] { parts_->for_each_parameter(take); });
 }
 
 MemoryUse FullyShardedDataParallel::memory() const { return memory_of(parts_->sharded->plan()); }

@@ -26,8 +26,9 @@ struct DeviceTraits;
 class ModelDescription {
  public:
   virtual ~ModelDescription() = default;
-  /// For the library.
+  /// For the library: the model, and a text by which ranks notice that they were given different ones.
   virtual std::shared_ptr<const Model> build(const DeviceTraits& device) const = 0;
+  virtual std::string text() const = 0;
 };
 
 /// Layers one behind the other, and a loss. A layer's name is that of a module: "encoder.0".
@@ -37,6 +38,7 @@ class Sequential final : public ModelDescription {
   Sequential& loss(LossPtr loss, std::string name = "loss");
   /// Throws UserError where layers do not fit each other.
   std::shared_ptr<const Model> build(const DeviceTraits& device) const override;
+  std::string text() const override;
 
  private:
   std::vector<std::pair<std::string, LayerPtr>> layers_;
@@ -54,6 +56,7 @@ class TransformerDescription final : public ModelDescription {
   TransformerDescription& vocabulary(std::size_t n);
   TransformerDescription& longest_sequence(std::size_t n);
   std::shared_ptr<const Model> build(const DeviceTraits& device) const override;
+  std::string text() const override;
 
  private:
   std::string arch_;
@@ -66,11 +69,11 @@ struct FsdpOptions {
   std::size_t sequence_length = 1;              // positions of each
   std::size_t gradient_accumulation_steps = 1;  // micro-batches of an update
 
-  std::string sharding_strategy = "FULL_SHARD";  // SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, _HYBRID_SHARD_ZERO2, "optim", ...
-  int shard_group_size = 0;                      // of hybrid strategies; 0: the ranks of a node
-  std::string auto_wrap_policy = "layer";        // each layer is a unit; "size": those of min_num_params; "none": all are one
-  std::size_t min_num_params = 100'000'000;
-  std::string backward_prefetch = "pre";  // "post", "none"
+  std::string sharding_strategy = "FULL_SHARD";    // SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, _HYBRID_SHARD_ZERO2, "optim", ...
+  int shard_group_size = 0;                        // of hybrid strategies; 0: the ranks of a node
+  std::string auto_wrap_policy = "layer";          // each layer is a unit; "size": those of min_num_params; "none": all are one
+  std::optional<std::size_t> min_num_params = {};  // of "size"; none: 100 million
+  std::string backward_prefetch = "pre";           // "post", "none"
   bool forward_prefetch = true;
   std::size_t limit_all_gathers = 2;  // units that are whole at a time
 
@@ -127,7 +130,8 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
 
 /// All functions but those that say so are collective over the job. What fails on one rank or on all, a wrong option as a full
 /// disk, all ranks throw as the same CollectiveError, which is a UserError. What a layer throws on one of several ranks ends
-/// the job with that message at once, as run() does: the others are inside a collective then, and cannot be told.
+/// the job with that message at once, as run() does: the others are inside a collective then, and cannot be told. None of them
+/// may be called by what another one calls, such as `fill`: that is refused.
 class FullyShardedDataParallel {
  public:
   /// Takes all memory, and fills the parameters from options.seed: the same at any number of ranks.

@@ -5,6 +5,7 @@
 #include "api/ops.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
+#include "base/format.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fsdp {
@@ -24,7 +25,8 @@ class LinearLayer final : public BuiltLayer {
  public:
   LinearLayer(std::size_t in, std::size_t out, bool bias, float standard_deviation)
       : in_(in), out_(out), bias_(bias), standard_deviation_(standard_deviation) {
-    expect(in > 0 && out > 0, "a linear layer has a width");
+    if (in == 0 || out == 0)
+      throw UserError(format("linear({}, {}) has no numbers (both are 1 or more); give it a width", in, out));
   }
   std::vector<LayerParameter> parameters() const override {
     const float deviation = standard_deviation_ > 0 ? standard_deviation_ : 1 / std::sqrt(static_cast<float>(in_));
@@ -48,22 +50,17 @@ class LinearLayer final : public BuiltLayer {
   float standard_deviation_;
 };
 
-using Elementwise = void (*)(const Pass&, const Tensor& x, const Tensor& y);
-using ElementwiseBackward = void (*)(const Pass&, const Tensor& x, const Tensor& dy, const Tensor& dx);
-
+template <auto value, auto derivative>
 class ElementwiseLayer final : public BuiltLayer {
  public:
-  ElementwiseLayer(std::size_t width, Elementwise value, ElementwiseBackward derivative)
-      : width_(width), forward_(value), backward_(derivative) {}
+  explicit ElementwiseLayer(std::size_t width) : width_(width) {}
   std::size_t inputs() const override { return width_; }
   std::size_t outputs() const override { return width_; }
-  void forward(const ForwardPass& pass) const override { forward_(pass, pass.x, pass.y); }
-  void backward(const BackwardPass& pass) const override { backward_(pass, pass.x, pass.dy, pass.dx); }
+  void forward(const ForwardPass& pass) const override { value(pass, pass.x, pass.y); }
+  void backward(const BackwardPass& pass) const override { derivative(pass, pass.x, pass.dy, pass.dx); }
 
  private:
   std::size_t width_;
-  Elementwise forward_;
-  ElementwiseBackward backward_;
 };
 
 class NormLayer final : public BuiltLayer {
@@ -184,8 +181,8 @@ class MeanSquaredError final : public Loss {
 LayerPtr linear(std::size_t in, std::size_t out, bool bias, float standard_deviation) {
   return std::make_shared<LinearLayer>(in, out, bias, standard_deviation);
 }
-LayerPtr relu(std::size_t width) { return std::make_shared<ElementwiseLayer>(width, ops::relu, ops::relu_backward); }
-LayerPtr gelu(std::size_t width) { return std::make_shared<ElementwiseLayer>(width, ops::gelu, ops::gelu_backward); }
+LayerPtr relu(std::size_t width) { return std::make_shared<ElementwiseLayer<ops::relu, ops::relu_backward>>(width); }
+LayerPtr gelu(std::size_t width) { return std::make_shared<ElementwiseLayer<ops::gelu, ops::gelu_backward>>(width); }
 LayerPtr layer_norm(std::size_t width, float eps) { return std::make_shared<NormLayer>(width, eps, true); }
 LayerPtr rms_norm(std::size_t width, float eps) { return std::make_shared<NormLayer>(width, eps, false); }
 LayerPtr embedding(std::size_t vocabulary, std::size_t width, float standard_deviation) {

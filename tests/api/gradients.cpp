@@ -125,6 +125,30 @@ BOOST_AUTO_TEST_CASE(what_depends_on_more_than_its_inputs_is_found) {
                 "y[0, 1]: forward gives ");
 }
 
+BOOST_AUTO_TEST_CASE(passes_that_write_what_they_read_are_found) {
+  require_found(check_gradients(Changed([](const BackwardPass& pass) { pass.parameter(0).row(0)[0] = 7; })),
+                "layer 'layer': backward has changed filter, which it is to read alone");
+  require_found(check_gradients(Changed({}, [](const ForwardPass& pass) { pass.x.row(1)[1] += 1; })),
+                "layer 'layer': forward has changed x, which it is to read alone");
+}
+
+BOOST_AUTO_TEST_CASE(gradients_that_are_not_scaled_are_found) {
+  class Square final : public Loss {
+   public:
+    std::size_t inputs() const override { return 1; }
+    bool takes_labels() const override { return false; }
+    void evaluate(const LossPass& pass) const override {
+      for (std::size_t r = 0; r < pass.rows(); ++r) {
+        const float error = pass.x.row(r)[0] - pass.targets.row(r)[0];
+        pass.losses[r] = error * error;
+        if (pass.dx) pass.dx.row(r)[0] = 2 * error;
+      }
+    }
+  };
+  require_found(check_gradients(Square()), "dx[0, 0]: evaluate with scale 0.25 gives ");
+  BOOST_CHECK_THROW(check_gradients(*gelu(4), {.B = 0}), UserError);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_wrong_where_parameters_are_frozen_is_found) {
   require_found(check_gradients(Changed([](const BackwardPass& pass) {
                   if (!pass.gradient(1)) pass.dx.row(0)[0] += 1;

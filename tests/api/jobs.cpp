@@ -40,7 +40,8 @@ BOOST_DATA_TEST_CASE(a_layer_that_throws_on_one_rank, ways, comm) {
 BOOST_DATA_TEST_CASE(options_that_differ_between_ranks, ways, comm) {
   const Outcome outcome = make("options_by_itself", comm);
   BOOST_TEST(outcome.code == 1, outcome.output);
-  BOOST_TEST(outcome.times_said("caught: the options or the model are others here than on rank 0") == 1u, outcome.output);
+  BOOST_TEST(outcome.times_said("caught: the ranks are told different things ('beta1 0.8' here, 'beta1 0.9' on rank 0") == 1u,
+             outcome.output);
 }
 
 BOOST_AUTO_TEST_CASE(ranks_that_exchange_data_in_other_ways) {
@@ -48,6 +49,13 @@ BOOST_AUTO_TEST_CASE(ranks_that_exchange_data_in_other_ways) {
   BOOST_TEST(outcome.code == 1, outcome.output);
   BOOST_TEST(outcome.times_said("caught: comm is 'mpi' here and 'auto' on rank 0 (all ranks exchange data in one way)") == 1u,
              outcome.output);
+}
+
+BOOST_AUTO_TEST_CASE(a_job_that_not_all_ranks_make) {
+  const Outcome outcome = make("not_all", "auto");
+  BOOST_TEST(outcome.code == 1, outcome.output);
+  BOOST_TEST(outcome.times_said("not all of 3 ranks have come to connect with each other") == 1u, outcome.output);
+  BOOST_TEST(outcome.says("or raise timeout_s"), outcome.output);
 }
 
 BOOST_AUTO_TEST_CASE(a_device_that_is_not_there) {

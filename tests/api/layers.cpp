@@ -96,6 +96,15 @@ BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
   require_said(with([](FsdpOptions& o) { o.seed = std::uint64_t{1} << 32; }, model),
                "seed is 4294967296 (random numbers have 32 bits of it); choose one up to 4294967295");
   BOOST_TEST(with([](FsdpOptions& o) { o.seed = 0xffffffff; }, model) == "");
+  require_said(with([](FsdpOptions& o) { o.shard_group_size = 2; }, model), "shard_group_size changes nothing (FULL_SHARD");
+  require_said(with([](FsdpOptions& o) { o.min_num_params = 9; }, model), "min_num_params changes nothing");
+  BOOST_TEST(with([](FsdpOptions& o) { o.min_num_params = 9, o.auto_wrap_policy = "size"; }, model) == "");
+  require_said(with([](FsdpOptions& o) { o.batch_size = std::size_t{1} << 62; }, model), "fits into no memory");
+  const std::size_t huge = std::size_t{1} << 40;
+  require_said(with([](FsdpOptions&) {}, Sequential().add("a", linear(huge, huge)).loss(cross_entropy(huge))),
+               "parameter 'weight' of layer 'a' has the shape [1099511627776, 1099511627776]");
+  require_said(refusal([] { linear(0, 5); }), "linear(0, 5) has no numbers");
+  require_said(refusal([] { Sequential().loss(cross_entropy(3)).loss(cross_entropy(3)); }), "loss() is called twice");
 }
 
 BOOST_AUTO_TEST_CASE(numbers_that_cannot_be) {

@@ -100,6 +100,22 @@ int main(int argc, char** argv) {
            return train(job, small_model());
          });
        }},
+      {"not_all",
+       [&] {
+         MPI_Init(&argc, &argv);
+         int rank = 0;
+         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+         options.timeout_s = 2;
+         if (rank == 1) try {
+             fsdp::Job job(options);
+           } catch (const fsdp::UserError& error) {
+             std::fprintf(stderr, "%s\n", error.what());
+             MPI_Abort(MPI_COMM_WORLD, 1);
+           }
+         MPI_Barrier(MPI_COMM_WORLD);
+         MPI_Finalize();
+         return 0;
+       }},
       {"device",
        [&] {
          options.device = "cuda";

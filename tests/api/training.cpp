@@ -235,6 +235,49 @@ BOOST_AUTO_TEST_CASE(ranks_are_told_the_same_and_batches_have_what_there_is) {
   BOOST_CHECK_THROW(FullyShardedDataParallel(job, small_model(), options), CollectiveError);
 }
 
+BOOST_AUTO_TEST_CASE(calls_are_not_made_within_calls) {
+  Job job;
+  FullyShardedDataParallel sharded(job, small_model(), options_of("FULL_SHARD"));
+  const auto fill_batch = [&](const Batch& batch) { fill(batch, 0, job.rank()); };
+  const Parameters before = parameters_of(sharded);
+  BOOST_CHECK_EXCEPTION(sharded.step(1e-3,
+                                     [&](const Batch& batch) {
+                                       fill_batch(batch);
+                                       sharded.evaluate(fill_batch);
+                                     }),
+                        CollectiveError, [](const CollectiveError& error) {
+                          return std::string(error.what()).starts_with("evaluate() is called while step() is under way");
+                        });
+  BOOST_CHECK_THROW(
+      sharded.for_each_parameter([&](const std::string&, const Shape&, std::span<const float>) { sharded.save("never"); }),
+      CollectiveError);
+  BOOST_CHECK_THROW(sharded.step(1e-3, nullptr), CollectiveError);
+  BOOST_TEST((parameters_of(sharded) == before));
+  sharded.step(1e-3, fill_batch);
+}
+
+BOOST_AUTO_TEST_CASE(ranks_do_the_same) {
+  Job job;
+  if (job.size() == 1) return;
+  const bool odd = job.rank() == 1;
+  FullyShardedDataParallel sharded(job, small_model(), options_of("FULL_SHARD"));
+  const auto fill_batch = [&](const Batch& batch) { fill(batch, 0, job.rank()); };
+  const auto says = [](const std::string& text) {
+    return [text](const CollectiveError& error) { return std::string(error.what()).find(text) != std::string::npos; };
+  };
+  BOOST_CHECK_EXCEPTION(odd ? sharded.evaluate(fill_batch) : sharded.step(1e-3, fill_batch).loss, CollectiveError,
+                        says("rank 0 calls step(), and others do not"));
+  BOOST_CHECK_EXCEPTION(sharded.load(odd ? "a" : "b"), CollectiveError, says("the path is 'a' here and 'b' on rank 0"));
+  BOOST_CHECK_EXCEPTION(sharded.load_full(odd ? "a" : "b"), CollectiveError, says("the path is 'a' here and 'b' on rank 0"));
+  const auto with = [&](LayerPtr layer) {
+    Sequential model;
+    model.add("in", linear(4, 4)).add("more", std::move(layer)).loss(mean_squared_error(4));
+    FullyShardedDataParallel(job, model, {.batch_size = 2});
+  };
+  BOOST_CHECK_EXCEPTION(with(odd ? relu(4) : gelu(4)), CollectiveError,
+                        says("the ranks are told different things ('layer more"));
+}
+
 BOOST_AUTO_TEST_CASE(transformers_and_layers_of_the_library_in_16_bits) {
   Job job;
   FsdpOptions options = options_of("FULL_SHARD");

@@ -2,13 +2,17 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 
+#include "base/error.hpp"
+#include "base/format.hpp"
 #include "comm/launcher.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
+#include "comm/mpi/wait.hpp"
 
 namespace fsdp {
 
@@ -85,6 +89,14 @@ void find_nodes(MpiJob& job, const std::string& host, int rank, int size) {
 
 std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   expect(options.piece_bytes > 0 && options.piece_bytes < std::size_t{1} << 31, "MPI counts bytes of a message in int");
+  // Before the calls below, which nobody can give up.
+  MPI_Request all_here = MPI_REQUEST_NULL;
+  FSDP_CHECK_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &all_here));
+  if (!wait_all({&all_here, 1}, options.timeout_s, /*given_up=*/std::atomic(false)))
+    throw RunError(
+        format("after {} not all of {} ranks have come to connect with each other (all make their job, or their sharded model, "
+               "together); let every rank do so, or raise `longest wait`",
+               format_duration(options.timeout_s), size_));
   const auto job = std::make_shared<MpiJob>();
   job->options = options;
   find_nodes(*job, host(), rank_, size_);
