@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/error.hpp"
 #include "base/timer.hpp"
 
 namespace fsdp {
@@ -41,7 +42,7 @@ void QueueStream::block_until_done(std::uint64_t number) {
 
 void block_until(Event event) {
   auto* const stream = dynamic_cast<QueueStream*>(event.stream);
-  if (!stream) return;
+  if (!stream) return expect(event.stream->kind() == DeviceKind::cpu, "streams of the CPU wait for each other");
   stream->block_until_done(event.number);
   if (stream->cancelled_.load(std::memory_order_acquire)) throw StreamFailed();
 }
