@@ -139,7 +139,8 @@ int Doctor::run(Job& job, bool local_checks_only) {
       finding = check.run(job);
     } catch (const CollectiveTimeout& timeout) {
       state_->add(check.name,
-                  failed(format("{} has not come within {} ({})", timeout.who, format_duration(timeout.timeout_s), check.about),
+                  failed(format("{} {} not come within {} ({})", timeout.who, timeout.ranks.size() > 1 ? "have" : "has",
+                                format_duration(timeout.timeout_s), check.about),
                          "look at that node first: whether it answers, and what this process does there (ps, top)"));
       {
         const std::lock_guard lock(state_->mutex);

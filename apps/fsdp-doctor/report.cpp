@@ -91,13 +91,4 @@ std::string json_of(const Report& report) {
   return json_text(json) + "\n";
 }
 
-std::string list_of(const std::vector<std::string>& names) {
-  if (names.empty()) return "none";
-  if (names.size() == 1) return names[0];
-  const std::size_t shown = std::min<std::size_t>(names.size() <= 4 ? names.size() - 1 : 3, names.size());
-  std::string list = names[0];
-  for (std::size_t i = 1; i < shown; ++i) list += ", " + names[i];
-  return shown + 1 == names.size() ? list + " and " + names.back() : format("{} and {} more", list, names.size() - shown);
-}
-
 }  // namespace fsdp

@@ -42,7 +42,4 @@ std::string text_of(const Report& report);
 /// One object.
 std::string json_of(const Report& report);
 
-/// "node1", "node1 and node2", "node1, node2 and node3", "node1, node2, node3 and 5 more".
-std::string list_of(const std::vector<std::string>& names);
-
 }  // namespace fsdp

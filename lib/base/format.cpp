@@ -108,6 +108,15 @@ double parse_duration(std::string_view text) {
   throw UserError(format("'{}' is not a duration (unknown unit '{}'); use s, min, h or d", text, unit));
 }
 
+std::string list_of(const std::vector<std::string>& names) {
+  if (names.empty()) return "none";
+  if (names.size() == 1) return names[0];
+  const std::size_t shown = std::min<std::size_t>(names.size() <= 4 ? names.size() - 1 : 3, names.size());
+  std::string list = names[0];
+  for (std::size_t i = 1; i < shown; ++i) list += ", " + names[i];
+  return shown + 1 == names.size() ? list + " and " + names.back() : format("{} and {} more", list, names.size() - shown);
+}
+
 std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {

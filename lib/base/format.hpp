@@ -40,6 +40,9 @@ std::string printable(std::string_view message);
 /// Rows of cells as lines: the first column to the left, the others to the right, `gap` spaces before each.
 std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap);
 
+/// "node1", "node1 and node2", "node1, node2 and node3", "node1, node2, node3 and 5 more".
+std::string list_of(const std::vector<std::string>& names);
+
 /// The candidate nearest to `word` in edit distance if it is near enough to be meant, else "".
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 

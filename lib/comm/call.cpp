@@ -1,23 +1,44 @@
 #include "comm/call.hpp"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <thread>
 
 #include "base/format.hpp"
 
 namespace fsdp {
 
-std::string_view name_of(Call call) {
+std::string name_of(const Called& called) {
   constexpr std::array<std::string_view, 7> names = {"all-gather", "reduce-scatter", "all-reduce", "broadcast",
                                                      "barrier",    "split",          "allocate"};
-  return names[static_cast<std::size_t>(call)];
+  const std::string_view name = names[static_cast<std::size_t>(called.call)];
+  return called.subject ? format("{} of {}", name, called.subject) : std::string(name);
 }
 
-CollectiveTimeout not_arrived(const std::string& who, int rank, std::string_view what, double timeout_s) {
+std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
+  std::vector<std::string> numbers, places;
+  for (const int rank : ranks) numbers.push_back(format("{}", rank));
+  for (const std::string& host : hosts)
+    if (std::find(places.begin(), places.end(), host) == places.end()) places.push_back(host);
+  return format("rank{} {} on {}", ranks.size() == 1 ? "" : "s", list_of(numbers), list_of(places));
+}
+
+CollectiveTimeout not_arrived(const std::string& who, const std::vector<int>& ranks, std::string_view what, double timeout_s) {
+  const bool one = ranks.size() <= 1;
   return CollectiveTimeout(
-      format("{} has not arrived at {} within {} (it hangs, was stopped, or is busy with something else); see what it does, "
-             "or raise `longest wait`",
-             who, what, format_duration(timeout_s)),
-      who, rank, timeout_s);
+      format("{} {} not arrived at {} within {} ({}, or {} busy with something else); see what {}, or raise `longest wait`",
+             who, one ? "has" : "have", what, format_duration(timeout_s),
+             one ? "it hangs, was stopped" : "they hang, were stopped", one ? "is" : "are", one ? "it does" : "they do"),
+      who, ranks, timeout_s);
+}
+
+CollectiveTimeout not_passed_on(const std::string& who, const std::vector<int>& ranks, std::string_view what,
+                                double timeout_s) {
+  // Ranks come to a collective at different times, and so reach the limit at different times.
+  std::this_thread::sleep_for(std::chrono::duration<double>(std::min(0.25 * timeout_s, 10.0)));
+  const std::string_view others = ranks.size() <= 1 ? ", or a rank that it waits for," : ", or ranks that they wait for,";
+  return not_arrived(who.ends_with(others) ? who : who + std::string(others), ranks, what, timeout_s);
 }
 
 }  // namespace fsdp

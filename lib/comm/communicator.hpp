@@ -9,8 +9,8 @@
 // Errors. A rank that throws out of a collective, or between collectives, must not leave the others waiting: whoever unwinds
 // calls abort(), and then ends. Threads and shared memory: every rank's collectives throw GroupAborted from then on, those that
 // wait too. MPI: this rank's do, and by nodes those of its node; the other processes are ended by MpiSession::abort_job, which
-// main() calls after it has printed the error. Between processes, a rank that does not arrive within the time that CommOptions
-// gives is named by those that wait: they throw CollectiveTimeout.
+// main() calls after it has printed the error. Between processes, the ranks that do not arrive within the time that CommOptions
+// gives are named by those that wait: they throw CollectiveTimeout.
 #pragma once
 
 #include <array>
@@ -43,12 +43,12 @@ struct GroupAborted : std::runtime_error {
   GroupAborted() : std::runtime_error("another rank failed, so that this collective cannot be done") {}
 };
 
-/// Thrown by a collective because a rank did not come. The group is of no use any more: all later ones throw, too.
+/// Thrown by a collective because ranks did not come. The group is of no use any more: all later ones throw, too.
 struct CollectiveTimeout : RunError {
-  CollectiveTimeout(const std::string& message, std::string who_is_missing, int rank_of_who, double waited_s)
-      : RunError(message), who(std::move(who_is_missing)), rank(rank_of_who), timeout_s(waited_s) {}
-  std::string who;  // "rank 3 on node7"
-  int rank;         // 3: of the job, whatever the group; -1: unknown
+  CollectiveTimeout(const std::string& message, std::string who_is_missing, std::vector<int> ranks_of_who, double waited_s)
+      : RunError(message), who(std::move(who_is_missing)), ranks(std::move(ranks_of_who)), timeout_s(waited_s) {}
+  std::string who;         // "rank 3 on node7", "ranks 1 and 3 on node7"
+  std::vector<int> ranks;  // of the job, whatever the group, in order; none: unknown
   double timeout_s;
 };
 

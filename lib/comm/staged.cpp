@@ -16,7 +16,7 @@ class Staged final : public Collectives {
     const std::size_t bytes = shard_count * size_of(type), rank = static_cast<std::size_t>(host_.rank());
     std::byte* const staged = staging(bytes * static_cast<std::size_t>(host_.size()));
     copy(stream, staged + rank * bytes, shard, bytes);
-    host_.all_gather(*at_once_, staged + rank * bytes, staged, shard_count, type);
+    host_.all_gather(at_once(stream), staged + rank * bytes, staged, shard_count, type);
     copy(stream, whole, staged, bytes * static_cast<std::size_t>(host_.size()));
   }
 
@@ -25,20 +25,21 @@ class Staged final : public Collectives {
     std::byte *const staged = staging(whole_bytes + bytes), *const part = staged + whole_bytes;
     if (into == Into::add) stream.copy(part, shard, bytes);
     copy(stream, staged, whole, whole_bytes);
-    host_.reduce_scatter(*at_once_, reinterpret_cast<float*>(staged), reinterpret_cast<float*>(part), shard_count, into,
+    host_.reduce_scatter(at_once(stream), reinterpret_cast<float*>(staged), reinterpret_cast<float*>(part), shard_count, into,
                          travel);
     copy(stream, shard, part, bytes);
   }
 
   void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) override {
     reduce(
-        stream, data, count, [&](float* staged) { host_.all_reduce(*at_once_, staged, count, travel); }, travel == DType::f32);
+        stream, data, count, [&](float* staged) { host_.all_reduce(at_once(stream), staged, count, travel); },
+        travel == DType::f32);
   }
   void all_reduce(Stream& stream, double* data, std::size_t count) override {
-    reduce(stream, data, count, [&](double* staged) { host_.all_reduce(*at_once_, staged, count); });
+    reduce(stream, data, count, [&](double* staged) { host_.all_reduce(at_once(stream), staged, count); });
   }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) override {
-    reduce(stream, data, count, [&](std::int64_t* staged) { host_.all_reduce(*at_once_, staged, count); });
+    reduce(stream, data, count, [&](std::int64_t* staged) { host_.all_reduce(at_once(stream), staged, count); });
   }
 
   Buffer allocate(Device& device, std::size_t bytes) override {
@@ -56,6 +57,12 @@ class Staged final : public Collectives {
       staging_ = device_.allocate_staging(bytes);
     }
     return staging_.data();
+  }
+
+  /// The stream of what the host does for a collective of `stream`.
+  Stream& at_once(const Stream& stream) {
+    at_once_->subject = stream.subject;
+    return *at_once_;
   }
 
   /// Staging is one area: each collective waits until the copies of the one before are done.

@@ -94,8 +94,6 @@ class Stream {
   virtual void wait(Event event) = 0;
   /// Returns once everything given to this stream is done, and throws what its work threw; then the stream is as new.
   virtual void synchronize() = 0;
-  /// Blocks the caller until event `number` of this stream is done. Throws StreamFailed if it will never be.
-  virtual void synchronize(std::uint64_t number) = 0;
   /// What has not begun will not be done; whoever waits for it gets StreamFailed. Not for what has begun.
   virtual void cancel() noexcept = 0;
   /// Whether submit() may return before the work is done.

@@ -154,7 +154,6 @@ void Executor::gradient_norm() { issue({plan_.sections.forward_backward, plan_.s
 UpdateResult Executor::update_parameters() {
   expect(pass_.has_value(), "an update ends that has begun");
   const UpdateScalars scalars = pass_->scalars;
-  if (std::isfinite(scalars.most_loss) || std::isfinite(scalars.most_norm)) leave_out_spike(scalars);
   issue({plan_.sections.gradient_norm, plan_.update.size()});
   finish();
   return result_of(scalars);
@@ -164,20 +163,8 @@ UpdateResult Executor::update_parameters() {
 UpdateResult Executor::result_of(const UpdateScalars& scalars) const {
   const UpdateSums& sums = host_sums();
   UpdateResult result = {sums.loss.value() / scalars.tokens, sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
-  result.is_spike = result.finite() && (result.loss > scalars.most_loss || result.gradient_norm > scalars.most_norm);
+  result.is_spike = result.finite() && sums.norm.finite == 0;
   return result;
-}
-
-/// Looks at the sums between the norm and the optimizer. Of a spike they are told to the optimizer as those of a gradient that
-/// is not finite, which leaves everything as it is.
-void Executor::leave_out_spike(const UpdateScalars& scalars) {
-  wait_for_streams();
-  const MemoryView sums = view_of(plan_.sums, sizeof(UpdateSums), StreamId::compute);
-  sums.read(0, {sums_.data(), sizeof(UpdateSums)});
-  if (!result_of(scalars).is_spike) return;
-  UpdateSums& mine = *reinterpret_cast<UpdateSums*>(sums_.data());
-  mine.norm.finite = 0;
-  sums.write(0, {sums_.data(), sizeof(UpdateSums)});
 }
 
 UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
@@ -533,7 +520,12 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
         kernels::add_squares(s, at<UpdateSums>(op.writes[0])->squares, in(0), op.count);
       return;
     case OperationKind::gradient_norm:
-      return kernels::gradient_norm(s, *at<UpdateSums>(op.writes[0]), scalars.loss_scale, scalars.clip_norm);
+      return kernels::gradient_norm(s, *at<UpdateSums>(op.writes[0]),
+                                    {.loss_scale = scalars.loss_scale,
+                                     .clip_norm = scalars.clip_norm,
+                                     .tokens = scalars.tokens,
+                                     .most_loss = scalars.most_loss,
+                                     .most_norm = scalars.most_norm});
     case OperationKind::clip_values:  // as torch.nn.utils.clip_grad_value_
       return kernels::clip_values(s, out(0), op.count, static_cast<float>(scalars.clip_value * scalars.loss_scale));
     case OperationKind::statistics:

@@ -37,8 +37,7 @@ struct UpdateScalars {
   double tokens = 0;              // targets that count, of the whole update over all ranks
   /// What gradients are multiplied by from the loss to the optimizer, a power of 2: fp16 loses small ones.
   double loss_scale = 1;
-  /// An update whose loss or norm is above is left out, as one that is not finite. Limits that are finite let the host wait for
-  /// the norm before it gives the optimizer to the streams.
+  /// An update whose loss or norm is above is left out, as one that is not finite.
   double most_loss = std::numeric_limits<double>::infinity(), most_norm = std::numeric_limits<double>::infinity();
 };
 
@@ -46,7 +45,7 @@ struct UpdateResult {
   double loss = 0;              // mean over the update's tokens on all ranks
   double gradient_norm = 0;     // before clipping, without the loss scale
   std::int64_t non_finite = 0;  // infinite or NaN elements of the gradient, all ranks together
-  bool is_spike = false;        // loss or norm above the limit
+  bool is_spike = false;        // loss or norm above the limit: the update was left out
   bool finite() const { return non_finite == 0 && std::isfinite(loss); }
 };
 
@@ -173,7 +172,6 @@ class Executor {
   };
   const FlightEntry* notes_of(const std::vector<Operation>& operations) const;
   UpdateResult result_of(const UpdateScalars& scalars) const;
-  void leave_out_spike(const UpdateScalars& scalars);
   void begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
              std::span<OperationTime> times = {});
   void issue(Range range);

@@ -11,8 +11,6 @@ void clear(Stream& stream, UpdateSums& sums) {
   fill_zero(stream, reinterpret_cast<float*>(&sums), sizeof(UpdateSums) / sizeof(float));
 }
 
-void gradient_norm(Stream& stream, UpdateSums& sums, double loss_scale, double clip_norm) {
-  launch(stream, FinishNorm{&sums, loss_scale, clip_norm}, 1);
-}
+void gradient_norm(Stream& stream, UpdateSums& sums, const UpdateRules& rules) { launch(stream, FinishNorm{&sums, rules}, 1); }
 
 }  // namespace fsdp::kernels

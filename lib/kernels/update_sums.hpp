@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "device/device.hpp"
 #include "kernels/exact_sum.hpp"
@@ -14,7 +15,16 @@ namespace fsdp::kernels {
 struct GradientNorm {
   double norm = 0;          // of the gradient as it lies in memory
   double scale = 1;         // what optimizers multiply it by: clipping, with the loss scale undone
-  std::int64_t finite = 1;  // 0: gradient or loss are not finite, and no parameter or state changes
+  std::int64_t finite = 1;  // 0: gradient or loss are not finite or above their limits, and no parameter or state changes
+};
+
+/// What gradient_norm() decides by.
+struct UpdateRules {
+  double loss_scale = 1;  // the gradient is so many times what it should be
+  double clip_norm = 0;   // the most that its norm may be, as torch.nn.utils.clip_grad_norm_ limits it; 0: any
+  double tokens = 1;      // whose losses are in the sum
+  // Of the mean loss and of the norm before clipping: with more, the update is not made.
+  double most_loss = std::numeric_limits<double>::infinity(), most_norm = std::numeric_limits<double>::infinity();
 };
 
 struct UpdateSums {
@@ -25,8 +35,7 @@ struct UpdateSums {
 
 /// All zeros: an update begins.
 void clear(Stream& stream, UpdateSums& sums);
-/// sums.norm from sums.squares and sums.loss. The gradient is `loss_scale` times what it should be; its norm is limited to
-/// `clip_norm` unless that is 0, as torch.nn.utils.clip_grad_norm_ does.
-void gradient_norm(Stream& stream, UpdateSums& sums, double loss_scale, double clip_norm);
+/// sums.norm from sums.squares and sums.loss.
+void gradient_norm(Stream& stream, UpdateSums& sums, const UpdateRules& rules);
 
 }  // namespace fsdp::kernels

@@ -224,7 +224,7 @@ int with_flight_record(Setup& setup, const std::function<int(FlightLanes&)>& wor
     remove();
     throw;
   } catch (const CollectiveTimeout& error) {
-    record.ends(FlightEnd::waited, with_option_names(error.what()), error.rank);
+    record.ends(FlightEnd::waited, with_option_names(error.what()), error.ranks.empty() ? -1 : error.ranks[0]);
     throw RunError(format("{}; fsdp-inspect --flight {} says what each rank did last", error.what(), saves.string()));
   } catch (const GroupAborted& error) {
     record.ends(FlightEnd::waited, error.what());

@@ -48,7 +48,7 @@ class FlightFile {
   FlightLanes& lanes();
   const std::string& problem() const { return problem_; }
   bool is_mapped() const { return mapped_bytes_ > 0; }
-  /// Notes why this rank ends; `missed` is the rank that it has waited for in vain, if it knows.
+  /// Notes why this rank ends; `missed` is the rank that it has waited for in vain, of several the first, if it knows.
   void ends(FlightEnd why, std::string_view message, int missed = -1) noexcept;
   /// Removes the file: the run has ended well.
   void remove() noexcept;
@@ -104,7 +104,7 @@ struct FlightRecord {
   std::int64_t process = 0;
   std::int64_t clock_ns = 0;  // now_ns() + clock_ns: nanoseconds since 1970
   FlightEnd end = FlightEnd::none;
-  int missed = -1;      // the rank that this one has waited for in vain; -1: unknown
+  int missed = -1;      // the rank that this one has waited for in vain, of several the first; -1: unknown
   bool queued = false;  // the streams of a GPU: "begun" means given to it
   bool copied = false;  // once a second
   std::vector<Lane> lanes;

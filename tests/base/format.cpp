@@ -34,6 +34,12 @@ BOOST_AUTO_TEST_CASE(numbers_are_written) {
   BOOST_TEST(format_duration(7650) == "2:07:30 h");
 }
 
+BOOST_AUTO_TEST_CASE(names_are_listed) {
+  BOOST_TEST(list_of({"a"}) == "a");
+  BOOST_TEST(list_of({"a", "b", "c", "d"}) == "a, b, c and d");
+  BOOST_TEST(list_of({"a", "b", "c", "d", "e", "f"}) == "a, b, c and 3 more");
+}
+
 BOOST_AUTO_TEST_CASE(a_misspelt_word_finds_its_neighbour) {
   const std::vector<std::string> words = {"batch-size", "update-freq", "lr"};
   BOOST_TEST(nearest("batchsize", words) == "batch-size");

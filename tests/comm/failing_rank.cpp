@@ -1,7 +1,6 @@
-// One rank fails while the others wait for it in a collective: `kill` by SIGKILL, `throw` by an exception as main() handles it,
-// `unwind` by one that passes the session's and the communicator's destructors on its way, `hang` by never coming.
-// failing_rank.sh runs it: failing_rank HOW mpi|shm|nodes; with
-// nodes, two ranks each play a node.
+// Rank 1 fails while the others wait for it in a collective: `kill` by SIGKILL, `throw` by an exception as main() handles it,
+// `unwind` by one that passes the session's and the communicator's destructors on its way, `hang` by never coming, and nor does
+// rank 3 then. failing_rank.sh runs it: failing_rank HOW mpi|shm|nodes; with nodes, two ranks each play a node.
 #include <unistd.h>
 
 #include <csignal>
@@ -21,9 +20,10 @@ void run(MpiSession& session, std::string_view how, std::string_view comm) {
                                     .timeout_s = how == "hang" ? 1.0 : 600.0,
                                     .ranks_per_node = comm == "nodes" ? 2 : 0});
   const auto stream = make_host_stream();
+  stream->subject = "block 3";
   std::vector<float> data(1'000'003, 1.0f);
   for (int step = 0;; ++step) {
-    if (step == 3 && session.rank() == 1) {
+    if (step == 3 && (session.rank() == 1 || (session.rank() == 3 && how == "hang"))) {
       if (how == "kill") std::raise(SIGKILL);
       while (how == "hang") pause();
       throw UserError("rank 1 was told to fail");

@@ -3,9 +3,13 @@
 #define BOOST_TEST_MODULE comm.mpi
 #include "mpi_main.hpp"
 
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
+#include "comm/call.hpp"
 #include "comm/collective_checks.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "count_allocations.hpp"
@@ -30,6 +34,36 @@ BOOST_AUTO_TEST_CASE(messages_are_cut_into_pieces) {
   check_all_gather(*comm, *stream, 10007, DType::f32, true);
   check_reduce_scatter(*comm, *stream, 10007, Into::add);
   check_all_reduce<double>(*comm, *stream, 10007);
+}
+
+BOOST_AUTO_TEST_CASE(ranks_are_named) {
+  BOOST_TEST(name_ranks({3}, {"node7"}) == "rank 3 on node7");
+  BOOST_TEST(name_ranks({1, 3}, {"node7", "node7"}) == "ranks 1 and 3 on node7");
+  BOOST_TEST(name_ranks({1, 3, 8, 9, 12}, {"node7", "node7", "node8", "node8", "node8"}) ==
+             "ranks 1, 3, 8 and 2 more on node7 and node8");
+  BOOST_TEST(name_of(Call::reduce_scatter) == "reduce-scatter");
+  BOOST_TEST(name_of({Call::all_gather, "block 3"}) == "all-gather of block 3");
+}
+
+// By a tree, in which rank 3 gets from rank 2 what that gets from the root. A root is not late in sending little.
+BOOST_AUTO_TEST_CASE(who_does_not_pass_on_may_wait_itself) {
+  if (world().size() < 4) return;
+  world().barrier();
+  const auto comm = session().world({.timeout_s = 0.3});
+  double x = 0;
+  if (comm->rank() == 0) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  } else {
+    const bool from_root = comm->rank() < 3;
+    const auto names_it = [&](const CollectiveTimeout& error) {
+      const std::string text = error.what(), host = session().host();
+      const std::string who =
+          from_root ? format("rank 0 on {}", host) : format("rank 2 on {}, or a rank that it waits for,", host);
+      return text.find(who + " has not arrived at broadcast within 300 ms") == 0;
+    };
+    BOOST_CHECK_EXCEPTION(comm->broadcast(&x, sizeof x, 0), CollectiveTimeout, names_it);
+  }
+  world().barrier();
 }
 
 BOOST_AUTO_TEST_CASE(groups_split) {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -207,37 +208,50 @@ BOOST_AUTO_TEST_CASE(short_of_memory_is_an_error_on_all_ranks) {
   BOOST_TEST(session().world({.kind = "auto"})->description().find("shared memory") == 0u);
 }
 
+// The last rank or the last two, in a call that belongs to something, and in one that does not.
 BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
+  using Step = std::function<void(Communicator&)>;
   const int size = world().size();
-  if (size == 1) return;
   const auto stream = make_host_stream();
-  for (const std::string kind : {"shm", "mpi"})
-    for (const bool split : {false, true}) {
+  stream->subject = "block 3";
+  std::vector<float> data(100000);
+  const Step all_reduce = [&](Communicator& c) { c.all_reduce(*stream, data.data(), data.size(), DType::f32); };
+  const Step barrier = [](Communicator& c) { c.barrier(); };
+  const auto check = [&](const std::string& kind, bool split, int missing, const Step& step, const std::string& name) {
+    BOOST_TEST_CONTEXT(kind << (split ? ", split, " : ", ") << missing << " missing at " << name) {
+      if (missing >= size) return;
       world().barrier();
       const auto comm = session().world({.kind = kind, .timeout_s = 0.3});
-      // Split: the last two ranks, backwards; the message counts ranks of the job.
-      const auto part = comm->split(split && comm->rank() < size - 2 ? 1 : 0, -comm->rank());
-      if (split && comm->rank() < size - 2) continue;
-      std::vector<float> data(100000);
-      const auto call = [&] { part->all_reduce(*stream, data.data(), data.size(), DType::f32); };
-      call();
-      if (comm->rank() != size - 1) {
+      // Split: those that do not come and one that does, backwards; the message counts ranks of the job.
+      const bool outside = split && comm->rank() < size - missing - 1;
+      const auto part = comm->split(outside ? 1 : 0, -comm->rank());
+      if (outside) return;
+      step(*part);
+      if (comm->rank() < size - missing) {
         const Timer timer;
-        BOOST_CHECK_EXCEPTION(call(), CollectiveTimeout, [&](const CollectiveTimeout& error) {
+        const auto names_them = [&](const CollectiveTimeout& error) {
           const std::string text = error.what();
+          const std::string who = missing == 1 ? format("rank {}", size - 1) : format("ranks {} and {}", size - 2, size - 1);
           BOOST_TEST_MESSAGE(text);
-          return text.find(format("rank {} on {} has not arrived at all-reduce within 300 ms", size - 1, session().host())) ==
-                 0;
-        });
+          return text.find(format("{} on {} {} not arrived at {} within 300 ms", who, session().host(),
+                                  missing == 1 ? "has" : "have", name)) == 0;
+        };
+        BOOST_CHECK_EXCEPTION(step(*part), CollectiveTimeout, names_them);
         BOOST_TEST(timer.seconds() >= 0.2);  // with shared memory the rank that came first gives up for all
         BOOST_TEST(timer.seconds() < 20);
         BOOST_CHECK_THROW(part->barrier(), std::runtime_error);
       } else {
         std::this_thread::sleep_for(std::chrono::milliseconds(900));
         // With shared memory, the late rank learns that it is too late.
-        if (kind == "shm") BOOST_CHECK_THROW(call(), CollectiveTimeout);
+        if (kind == "shm") BOOST_CHECK_THROW(step(*part), CollectiveTimeout);
       }
     }
+  };
+  for (const std::string kind : {"shm", "mpi"}) {
+    for (const bool split : {false, true})
+      for (const int missing : {1, 2}) check(kind, split, missing, all_reduce, "all-reduce of block 3");
+    check(kind, false, 2, barrier, "barrier");
+  }
   world().barrier();
 }
 

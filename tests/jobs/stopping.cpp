@@ -285,5 +285,8 @@ BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named_and_ends_the_job) {
     BOOST_TEST(outcome.code == 1, outcome.output);
     BOOST_TEST(outcome.says("rank 2 on "), outcome.output);
     BOOST_TEST(outcome.says("within 2.0 s"), outcome.output);
+    // And of which unit. Sums of the whole update belong to none, and what the loop agrees on neither.
+    BOOST_TEST((outcome.says("-gather of ") || outcome.says("-scatter of ") || outcome.says("all-reduce within")),
+               outcome.output);
   }
 }

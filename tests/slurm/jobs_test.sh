@@ -18,6 +18,12 @@ submit empty array-sweep.sbatch VALUES="1e-3" "${two_ranks[@]}" --array=3 -- --m
 training=$(submit trained train.sbatch CUDA_VISIBLE_DEVICES= "${two_ranks[@]}" -- --max-update 30 --save-dir trained)
 submit model consolidate.sbatch CHECKPOINT=trained OUT=model --dependency=afterok:"$training" >/dev/null
 
+step "training on the GPUs of a node"
+# Slurm's are pretended; the program's are the double of CUDA, which takes two.
+cp "$2"/../lib/libfsdp_cuda_double.so "$2"/../tests/cuda_double/libfsdp_cuda.so lib
+submit gpus train-gpu.sbatch FSDP_CUDA_LIBRARY="$work/lib/libfsdp_cuda.so" LD_LIBRARY_PATH="$work/lib" FSDP_CUDA_DOUBLE_DEVICES=2 \
+  RANKS_PER_NODE=2 "${two_ranks[@]}" --gpus-per-node=2 -- --max-update 10 --save-dir gpus --log-file gpus.jsonl >/dev/null
+
 step "a terminal on a node, also in the partition of GPUs"
 for partition in cpu gpu; do
   gpus=()
@@ -33,9 +39,11 @@ says terminal-cpu "task 0 of 1 on node[12], GPUs none"
 says terminal-gpu "task 0 of 1 on node[12], GPUs [01]"
 
 step "the model is there"
-for name in sweep empty trained model; do wait_for 60 "$name is over" is_over $name; done
+for name in sweep empty trained model gpus; do wait_for 60 "$name is over" is_over $name; done
 bin/fsdp-inspect home/model home/trained >compared 2>/dev/null || fail "the model is not that of the checkpoints: $(cat compared)"
 [[ -e home/model/config.json ]] || fail "there is no configuration"
+says gpus "^collectives of GPUs: NCCL "
+[[ $(last_update gpus) == 10 && -e home/gpus/step-00000010/complete.json ]] || fail "the job on GPUs has not done its updates"
 for value in 1e-3 2e-3; do
   [[ $(grep -c '"type":"train"' home/sweep/lr-$value.jsonl) == 30 ]] || fail "the job for $value has not done its updates"
   [[ -e home/sweep/lr-$value/step-00000030/complete.json ]] || fail "the job for $value has not saved"

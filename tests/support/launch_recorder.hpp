@@ -69,7 +69,6 @@ class RecordingStream final : public Stream {
   Event record() override { return {this, 0}; }
   void wait(Event) override {}
   void synchronize() override {}
-  void synchronize(std::uint64_t) override {}
   void cancel() noexcept override {}
   bool is_asynchronous() const override { return false; }
 

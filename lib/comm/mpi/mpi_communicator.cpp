@@ -131,7 +131,7 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
     std::byte* begin = static_cast<std::byte*>(data) + part.begin;
     if (place != 0) {
       receive(begin, part.size(), rank_at(tree_parent(place)), requests_[1]);
-      wait(requests_[1]);
+      wait(requests_[1], tree_parent(place) != 0);
     }
     for (int k = children - 1; k >= 0; --k) send(begin, part.size(), rank_at(place + (1 << k)), requests_[0]);
     wait(requests_[0]);
@@ -141,8 +141,10 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
 
 void MpiCommunicator::barrier() {
   begin(Call::barrier);
-  FSDP_CHECK_MPI(MPI_Ibarrier(comm_, &requests_[0].next(-1)));
-  ++requests_[0].used;
+  for (std::size_t step = 1; step < ranks(); ++step) {
+    receive(nullptr, 0, static_cast<int>((me() + ranks() - step) % ranks()), requests_[0]);
+    send(nullptr, 0, static_cast<int>((me() + step) % ranks()), requests_[0]);
+  }
   wait(requests_[0]);
 }
 
@@ -158,13 +160,13 @@ std::unique_ptr<MessageGroup> MpiCommunicator::split_messages(int color, int key
 
 std::unique_ptr<Communicator> MpiCommunicator::split_by_node() { return split(nodes_[me()], rank()); }
 
-void MpiCommunicator::begin(Call call) {
+void MpiCommunicator::begin(const Called& called) {
   if (broken_) throw GroupAborted();
-  call_ = call;
+  called_ = called;
 }
 
 void MpiCommunicator::expect_ready(const Stream& stream, Call call) {
-  begin(call);
+  begin({call, stream.subject});
   expect_usable(stream);
 }
 
@@ -181,21 +183,23 @@ void MpiCommunicator::receive(void* data, std::size_t bytes, int from, Requests&
   ++requests.used;
 }
 
-void MpiCommunicator::wait(Requests& requests) {
+// `of_passed_on`: for what a rank passes on to this one that must wait for it itself.
+void MpiCommunicator::wait(Requests& requests, bool of_passed_on) {
   const double timeout_s = job_->options.timeout_s;
   if (requests.used > 0 && !wait_all({requests.all.data(), requests.used}, timeout_s, broken_)) {
-    if (broken_.exchange(true)) throw GroupAborted();
-    std::string who = "another rank";
-    int missing = -1;
-    for (std::size_t i = 0; i < requests.used && requests.peers[i] >= 0; ++i) {
+    std::vector<int> missing;  // none: the last of them has come just now
+    for (std::size_t i = 0; i < requests.used; ++i) {
       int done = 0;
       FSDP_CHECK_MPI(MPI_Test(&requests.all[i], &done, MPI_STATUS_IGNORE));
-      if (done) continue;
-      missing = world_ranks_[static_cast<std::size_t>(requests.peers[i])];
-      who = format("rank {} on {}", missing, job_->hosts[static_cast<std::size_t>(missing)]);
-      break;
+      if (!done) missing.push_back(world_ranks_[static_cast<std::size_t>(requests.peers[i])]);
     }
-    throw not_arrived(who, missing, call_, timeout_s);
+    std::sort(missing.begin(), missing.end());
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+    std::vector<std::string> hosts;
+    for (const int rank : missing) hosts.push_back(job_->hosts[static_cast<std::size_t>(rank)]);
+    if (!missing.empty() && broken_.exchange(true)) throw GroupAborted();
+    if (!missing.empty())
+      throw(of_passed_on ? not_passed_on : not_arrived)(name_ranks(missing, hosts), missing, name_of(called_), timeout_s);
   }
   requests.used = 0;
 }

@@ -60,7 +60,7 @@ class MpiCommunicator final : public MessageGroup {
   // Messages under way, in an array that is never reallocated.
   struct Requests {
     std::vector<MPI_Request> all;
-    std::vector<int> peers;  // whom each is from or to; -1: all
+    std::vector<int> peers;  // whom each is from or to
     std::size_t used = 0;
     MPI_Request& next(int peer) {
       peers[used] = peer;
@@ -68,11 +68,11 @@ class MpiCommunicator final : public MessageGroup {
     }
   };
 
-  void begin(Call call);
+  void begin(const Called& called);
   void expect_ready(const Stream& stream, Call call);
   void send(const void* data, std::size_t bytes, int to, Requests& requests);
   void receive(void* data, std::size_t bytes, int from, Requests& requests);
-  void wait(Requests& requests);
+  void wait(Requests& requests, bool of_passed_on = false);
 
   std::byte* staged_piece(std::size_t set, std::size_t rank);
   template <class In, class T>
@@ -87,7 +87,7 @@ class MpiCommunicator final : public MessageGroup {
   std::shared_ptr<const MpiJob> job_;
   std::vector<int> world_ranks_;    // by rank
   std::vector<int> nodes_;          // by rank
-  Call call_ = Call::barrier;       // under way
+  Called called_ = Call::barrier;   // under way
   std::size_t piece_bytes_;         // longest message
   std::size_t staged_piece_bytes_;  // longest message of a reduction, a multiple of 8
   std::atomic<bool> broken_ = false;

@@ -90,10 +90,9 @@ void release(std::byte* data, std::size_t) {
 
 /// A collective that was given to a stream.
 struct Started {
-  Call call = Call::all_reduce;
-  const char* subject = nullptr;  // the stream's
-  std::uint64_t number = 0;       // of this rank's, which gives the same ones in the same order as all others
-  double seen_s = -1;             // when it was first seen at work
+  Called called = Call::all_reduce;
+  std::uint64_t number = 0;  // of this rank's, which gives the same ones in the same order as all others
+  double seen_s = -1;        // when it was first seen at work
   cudaEvent_t begin = nullptr, end = nullptr;
 };
 
@@ -180,7 +179,7 @@ class Groups final : public NcclGroups {
     }
     open_.splice(open_.end(), spare_, spare_.begin());
     Started& started = open_.back();
-    started = {call, stream.subject, ++begun_, -1, started.begin, started.end};
+    started = {{call, stream.subject}, ++begun_, -1, started.begin, started.end};
     cudaStream_t const handle = cuda_stream(stream).handle();
     check_cuda(cudaEventRecord(started.begin, handle), "cudaEventRecord");
     body();
@@ -258,8 +257,7 @@ class Groups final : public NcclGroups {
   /// another one come here at about the same time.
   [[noreturn]] void give_up(const Started& missed, const std::string& said) {
     failed_ = true;
-    const std::string what =
-        format("{}{}{}", name_of(missed.call), missed.subject ? " of " : "", missed.subject ? missed.subject : "");
+    const std::string what = name_of(missed.called);
     end_registrations();
     for (ncclComm_t comm : parts_) ncclCommAbort(comm);
     parts_.clear();
@@ -269,17 +267,21 @@ class Groups final : public NcclGroups {
     try {
       hosts_->sum(places);
     } catch (const CollectiveTimeout& absent) {
-      throw not_arrived(absent.who, absent.rank, what, options_.timeout_s);
+      throw not_arrived(absent.who, absent.ranks, what, options_.timeout_s);
     }
     const auto [least, most] = std::minmax_element(places.begin(), places.end());
-    const bool one_is_behind = *least < *most;
-    const int last = one_is_behind ? static_cast<int>(least - places.begin()) : -1;
+    std::vector<int> last;
+    std::vector<std::string> names;
+    for (int rank = 0; rank < size_ && *least < *most; ++rank)
+      if (places[static_cast<std::size_t>(rank)] == *least) last.push_back(rank), names.push_back(format("{}", rank));
+    const std::string who = format("rank{} {}", last.size() == 1 ? "" : "s", list_of(names));
     throw CollectiveTimeout(
         format("NCCL has not done {} within {} (all hosts are there{}{}{}); see what NCCL_DEBUG=INFO says, or give "
                "`communication by messages`",
                what, format_duration(options_.timeout_s),
-               one_is_behind ? format(", and rank {} is the furthest behind", last) : "", said.empty() ? "" : "; ", said),
-        one_is_behind ? format("rank {}", last) : "another rank", last, options_.timeout_s);
+               last.empty() ? "" : format(", and {} {} the furthest behind", who, last.size() == 1 ? "is" : "are"),
+               said.empty() ? "" : "; ", said),
+        last.empty() ? "another rank" : who, last, options_.timeout_s);
   }
 
   const NcclOptions options_;

@@ -1,10 +1,8 @@
 #include "comm/nodes/nodes_communicator.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <numeric>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -32,11 +30,6 @@ std::string kind_of(const Communicator& comm) {
   return text.substr(0, text.find(','));
 }
 
-/// Ranks come to a collective at different times, and so reach the limit at different times.
-void let_others_speak(double timeout_s) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(std::min(0.25 * timeout_s, 10.0)));
-}
-
 }  // namespace
 
 NodesCommunicator::NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> near,
@@ -62,7 +55,7 @@ void NodesCommunicator::all_gather(Stream& stream, const void* shard, void* whol
   const std::size_t bytes = shard_count * size_of(type);
   auto* const all = static_cast<std::byte*>(whole);
   by_nodes(
-      Call::all_gather, [&] { near_->barrier(); },
+      {Call::all_gather, stream.subject}, [&] { near_->barrier(); },
       [&] {
         // 1. Shards of this place on every node, at the start of whole.
         move_bytes(all + node() * bytes, shard, bytes);
@@ -89,7 +82,7 @@ void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shar
   expect(!in_place || into == Into::overwrite, "a sum in place overwrites");
   if (is_subtree(node_ranks())) {
     by_nodes(
-        Call::reduce_scatter,
+        {Call::reduce_scatter, stream.subject},
         [&] {
           // 1. This node's sums of the shards of this place on every node, at the start of whole: sum k lies in a block
           // before block k, which all ranks of the node have read.
@@ -127,7 +120,7 @@ void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n, D
     const std::size_t parted = elements_in_parts(n, sizeof(T), node_ranks()), part = parted / node_ranks(), rest = n - parted;
     T *const mine = data + place() * part, *const uncut = data + parted;
     by_nodes(
-        Call::all_reduce,
+        {Call::all_reduce, stream.subject},
         [&] {
           if constexpr (std::is_same_v<T, float>)
             if (part > 0) near_->reduce_scatter(stream, data, mine, part, Into::overwrite, travel);
@@ -193,7 +186,7 @@ void NodesCommunicator::throw_if_broken() const {
 
 // `within` does what all ranks of a node come to and nobody else, `across` the rest.
 template <class Within, class Across>
-void NodesCommunicator::by_nodes(Call call, const Within& within, const Across& across) {
+void NodesCommunicator::by_nodes(const Called& called, const Within& within, const Across& across) {
   throw_if_broken();
   bool node_is_here = false;
   try {
@@ -202,9 +195,7 @@ void NodesCommunicator::by_nodes(Call call, const Within& within, const Across& 
     across();
   } catch (const CollectiveTimeout& missed) {
     broken_ = true;
-    if (!node_is_here) throw not_arrived(missed.who, missed.rank, call, missed.timeout_s);
-    let_others_speak(missed.timeout_s);
-    throw not_arrived(missed.who + ", or a rank that it waits for,", missed.rank, call, missed.timeout_s);
+    throw(node_is_here ? not_passed_on : not_arrived)(missed.who, missed.ranks, name_of(called), missed.timeout_s);
   }
 }
 

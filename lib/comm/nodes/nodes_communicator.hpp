@@ -60,7 +60,7 @@ class NodesCommunicator final : public GroupMember {
 
   void throw_if_broken() const;
   template <class Within, class Across>
-  void by_nodes(Call call, const Within& within, const Across& across);
+  void by_nodes(const Called& called, const Within& within, const Across& across);
   template <class T>
   void sum_everywhere(Stream& stream, T* data, std::size_t n, DType travel = DType::f32);
   std::uint64_t sent_by_parts() const;

@@ -34,12 +34,9 @@ void sleep_while(SharedWord& word, std::uint32_t value, long nanoseconds) {
 
 void wake_all(SharedWord& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
-// Whether a job has ended, in one word, since all must give the same reason: 0 no; 1 aborted; else the rank that did not come
-// and the call at which it was missed.
-constexpr std::uint64_t aborted = 1;
-std::uint64_t missed(int world_rank, Call call) {
-  return std::uint64_t{2} | static_cast<std::uint64_t>(call) << 8 | static_cast<std::uint64_t>(world_rank) << 16;
-}
+// Whether a job has ended, since all must give the same reason. The first rank that has waited for too long writes who was
+// missed, and then says that it is over.
+constexpr std::uint32_t goes_on = 0, aborted = 1, is_written = 2, missed = 3;
 
 }  // namespace
 
@@ -47,11 +44,14 @@ struct alignas(64) MeetingPlace::Head {
   SharedWord round;                // how often all have met
   alignas(64) SharedWord arrived;  // in this round
   SharedWord sleepers;
-  alignas(64) std::atomic<std::uint64_t> ended;  // the job's, see above; used in the place of the whole job only
+  // Of the job, in the place of the whole job only:
+  alignas(64) SharedWord ended;  // see above
+  std::array<char, 64> what;     // at which some were missed, with a final NUL
 };
 
 struct alignas(64) MeetingPlace::Place {
   SharedWord arrived;  // the last round that this rank came to, plus one
+  bool is_missed;      // in the place of the whole job, when that has ended
   std::array<Shown, 2> shown;
 };
 
@@ -127,35 +127,41 @@ std::byte* MeetingPlace::staging(std::size_t rank, std::size_t half) {
   return segment_.data() + staging_offset() + (2 * rank + half) * staging_half_bytes_;
 }
 
-void MeetingPlace::throw_if_over() const {
-  const std::uint64_t why = (job_ ? *job_ : *this).head().ended.load(std::memory_order_acquire);
-  if (why == 0) return;
+void MeetingPlace::throw_if_over() {
+  const std::uint32_t why = whole().head().ended.load(std::memory_order_acquire);
+  if (why == goes_on || why == is_written) return;
   if (why == aborted) throw GroupAborted();
-  const int missing = static_cast<int>(why >> 16);
-  throw not_arrived(format("rank {} on {}", missing, options_.host), missing, static_cast<Call>(why >> 8 & 0xff),
-                    options_.timeout_s);
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < whole().ranks_; ++r)
+    if (whole().place(r).is_missed) ranks.push_back(whole().world_ranks_[r]);
+  const std::vector<std::string> hosts(ranks.size(), options_.host);
+  throw not_arrived(name_ranks(ranks, hosts), ranks, whole().head().what.data(), options_.timeout_s);
 }
 
 void MeetingPlace::abort() noexcept {
-  std::uint64_t no = 0;
-  Head& whole = (job_ ? *job_ : *this).head();
-  whole.ended.compare_exchange_strong(no, aborted);
+  std::uint32_t no = goes_on;
+  whole().head().ended.compare_exchange_strong(no, aborted);
   // Sleepers of this group wake at once, those of other groups of the job at their next look.
   wake_all(head().round);
 }
 
 // This rank has waited for too long in `round`: unless the round ended just now, nobody waits any more.
-void MeetingPlace::give_up(std::uint32_t round, Call call) {
-  for (std::size_t r = 0; r < ranks_; ++r) {
-    if (place(r).arrived.load(std::memory_order_acquire) == round + 1) continue;
-    std::uint64_t no = 0;
-    (job_ ? *job_ : *this).head().ended.compare_exchange_strong(no, missed(world_ranks_[r], call));
-    wake_all(head().round);
-    return;
-  }
+void MeetingPlace::give_up(std::uint32_t round, const Called& called) {
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < ranks_; ++r)
+    if (place(r).arrived.load(std::memory_order_acquire) != round + 1) ranks.push_back(world_ranks_[r]);
+  const std::string what = name_of(called);
+  std::uint32_t no = goes_on;
+  Head& job = whole().head();
+  if (ranks.empty() || !job.ended.compare_exchange_strong(no, is_written)) return;
+  std::copy_n(what.begin(), std::min(what.size(), job.what.size() - 1), job.what.begin());
+  for (std::size_t r = 0; r < whole().ranks_; ++r)
+    whole().place(r).is_missed = std::find(ranks.begin(), ranks.end(), whole().world_ranks_[r]) != ranks.end();
+  job.ended.store(missed, std::memory_order_release);
+  wake_all(head().round);
 }
 
-void MeetingPlace::meet(Call call) {
+void MeetingPlace::meet(const Called& called) {
   constexpr double spin_s = 2e-6, yield_s = 200e-6;
   constexpr long sleep_ns = 50'000'000;
   throw_if_over();
@@ -178,7 +184,7 @@ void MeetingPlace::meet(Call call) {
     }
     throw_if_over();
     if (options_.timeout_s > 0 && seconds > options_.timeout_s) {
-      give_up(round, call);
+      give_up(round, called);
     } else if (seconds < yield_s) {
       sched_yield();
     } else {

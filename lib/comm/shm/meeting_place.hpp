@@ -64,7 +64,7 @@ class MeetingPlace {
 
   /// Returns once all ranks are here; what they wrote before is visible. Throws GroupAborted after abort() and
   /// CollectiveTimeout once any rank waited for too long: from then on, always.
-  void meet(Call call);
+  void meet(const Called& called);
   void abort() noexcept;
 
   /// `turn` is 0 or 1: two, so that one rank may show the next thing while another still reads the last.
@@ -88,15 +88,16 @@ class MeetingPlace {
   Place& place(std::size_t rank) const;
   std::size_t staging_offset() const;
   std::size_t segment_bytes() const;
-  void throw_if_over() const;
-  void give_up(std::uint32_t round, Call call);
+  MeetingPlace& whole() { return job_ ? *job_ : *this; }
+  void throw_if_over();
+  void give_up(std::uint32_t round, const Called& called);
 
   std::size_t ranks_, me_;
   MeetingOptions options_;
   std::size_t staging_half_bytes_;
   Segment segment_;
   std::vector<int> world_ranks_;
-  std::shared_ptr<MeetingPlace> job_;  // null: this one
+  std::shared_ptr<MeetingPlace> job_;  // null: this one, which is the whole job's
 };
 
 }  // namespace fsdp

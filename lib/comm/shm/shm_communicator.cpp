@@ -76,19 +76,19 @@ class ShmCommunicator final : public GroupMember {
  private:
   bool is_small(std::size_t bytes) const { return ranks() > 1 && bytes <= small_bytes; }
 
-  Exchange exchange(Call call);
-  void enter(Call call, const void* data, std::size_t bytes, std::size_t count);
-  void leave(Call call);
+  Exchange exchange(const Called& call);
+  void enter(const Called& call, const void* data, std::size_t bytes, std::size_t count);
+  void leave(const Called& call);
   std::byte* seen_data(std::size_t rank) const;
   std::byte* stage() { return place_->staging(me(), half_ = 1 - half_); }
   const std::byte* staged(std::size_t rank) const { return place_->staging(rank, half_); }
 
-  void gather_small(Call call, const void* mine, std::byte* whole, std::size_t bytes);
-  void gather_shares(Call call, std::byte* data, std::size_t total, std::size_t element_bytes);
+  void gather_small(const Called& call, const void* mine, std::byte* whole, std::size_t bytes);
+  void gather_shares(const Called& call, std::byte* data, std::size_t total, std::size_t element_bytes);
   template <class T, class In>
   void sum_staged(std::size_t total, std::size_t rank, T* result, Into into);
   template <class T, class In>
-  void reduce_shares(Call call, const T* data, std::size_t total, T* result, Into into);
+  void reduce_shares(const Called& call, const T* data, std::size_t total, T* result, Into into);
   template <class T, class In = T>
   void sum_everywhere(Stream& stream, T* data, std::size_t n);
 
@@ -112,15 +112,16 @@ std::size_t ShmCommunicator::borrowed_bytes() const {
 
 void ShmCommunicator::all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) {
   expect_usable(stream);
+  const Called call(Call::all_gather, stream.subject);
   const std::size_t bytes = shard_count * size_of(type);
   auto* all = static_cast<std::byte*>(whole);
   if (is_small(bytes)) {
-    gather_small(Call::all_gather, shard, all, bytes);
+    gather_small(call, shard, all, bytes);
   } else {
     copy_bytes(all + me() * bytes, static_cast<const std::byte*>(shard), bytes);
-    enter(Call::all_gather, whole, ranks() * bytes, shard_count);
-    gather_shares(Call::all_gather, all, ranks() * shard_count, size_of(type));
-    leave(Call::all_gather);
+    enter(call, whole, ranks() * bytes, shard_count);
+    gather_shares(call, all, ranks() * shard_count, size_of(type));
+    leave(call);
   }
   count(Collective::all_gather, (ranks() - 1) * bytes);
 }
@@ -128,7 +129,7 @@ void ShmCommunicator::all_gather(Stream& stream, const void* shard, void* whole,
 void ShmCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
                                      DType travel) {
   expect_usable(stream);
-  constexpr Call call = Call::reduce_scatter;
+  const Called call(Call::reduce_scatter, stream.subject);
   const std::size_t total = ranks() * shard_count, bytes = total * sizeof(float);
   with_element(travel, [&]<class In>() {
     pack_shares<In>(whole, total, ranks());
@@ -147,7 +148,7 @@ void ShmCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard,
 
 void ShmCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   expect(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
-  constexpr Call call = Call::broadcast;
+  const Called call = Call::broadcast;
   const auto source = static_cast<std::size_t>(root);
   auto* mine = static_cast<std::byte*>(data);
   if (is_small(bytes)) {
@@ -177,7 +178,7 @@ void ShmCommunicator::broadcast(void* data, std::size_t bytes, int root) {
 template <class T, class In>
 void ShmCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   expect_usable(stream);
-  constexpr Call call = Call::all_reduce;
+  const Called call(Call::all_reduce, stream.subject);
   pack_shares<In>(data, n, ranks());
   if (is_small(n * sizeof(T))) {
     // Everyone adds up everything.
@@ -199,14 +200,14 @@ void ShmCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
 }
 
 // `bytes` of every rank, by rank; this rank's may lie in its place already.
-void ShmCommunicator::gather_small(Call call, const void* mine, std::byte* whole, std::size_t bytes) {
+void ShmCommunicator::gather_small(const Called& call, const void* mine, std::byte* whole, std::size_t bytes) {
   copy_bytes(stage(), static_cast<const std::byte*>(mine), bytes);
   enter(call, nullptr, 0, bytes);
   for (std::size_t r = 0; r < ranks(); ++r) copy_bytes(whole + r * bytes, staged(r), bytes);
 }
 
 // Every rank's share of `data`, the buffer shown at enter(), from that rank.
-void ShmCommunicator::gather_shares(Call call, std::byte* data, std::size_t total, std::size_t element_bytes) {
+void ShmCommunicator::gather_shares(const Called& call, std::byte* data, std::size_t total, std::size_t element_bytes) {
   const auto bytes_of = [&](std::size_t rank) {
     const Range range = share_of(total, rank);
     return Range{range.begin * element_bytes, range.end * element_bytes};
@@ -241,7 +242,7 @@ void ShmCommunicator::sum_staged(std::size_t total, std::size_t rank, T* result,
 // result (=, +=) the canonical sum of this rank's share of everybody's `data`, the packed buffer shown at enter(). `result` may
 // be that share itself.
 template <class T, class In>
-void ShmCommunicator::reduce_shares(Call call, const T* data, std::size_t total, T* result, Into into) {
+void ShmCommunicator::reduce_shares(const Called& call, const T* data, std::size_t total, T* result, Into into) {
   const Range mine = share_of(total, me());
   const std::size_t longest = std::max<std::size_t>(1, share_of(total, 0).size());
   // A half of the staging area holds a piece for every rank.
@@ -275,10 +276,10 @@ void ShmCommunicator::reduce_shares(Call call, const T* data, std::size_t total,
 
 // Shows this rank's buffer, waits for the others', and checks that all ranks are in the same call: all see the same, so all
 // throw.
-void ShmCommunicator::enter(Call call, const void* data, std::size_t bytes, std::size_t n) {
+void ShmCommunicator::enter(const Called& call, const void* data, std::size_t bytes, std::size_t n) {
   turn_ = 1 - turn_;
   Shown& mine = place_->shown(me(), turn_);
-  mine = {call, ranks() == 1 ? nobody_else_reads : not_shared, 0, n};
+  mine = {call.call, ranks() == 1 ? nobody_else_reads : not_shared, 0, n};
   for (std::size_t w = 0; w < windows_.size() && bytes != 0; ++w) {
     if (!windows_[w]) continue;
     const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(windows_[w]->data(me())),
@@ -302,7 +303,7 @@ void ShmCommunicator::enter(Call call, const void* data, std::size_t bytes, std:
 }
 
 // Until all are here, others may read what this rank showed.
-void ShmCommunicator::leave(Call call) {
+void ShmCommunicator::leave(const Called& call) {
   if (some_in_place_) place_->meet(call);
 }
 
@@ -312,7 +313,7 @@ std::byte* ShmCommunicator::seen_data(std::size_t rank) const {
   return window->data(rank) + seen_[rank].offset;
 }
 
-Exchange ShmCommunicator::exchange(Call call) {
+Exchange ShmCommunicator::exchange(const Called& call) {
   return [this, call](const Note& mine) {
     static_assert(sizeof(Note) <= small_bytes);
     std::vector<Note> all(ranks(), mine);

@@ -20,11 +20,10 @@ class CpuStream final : public Stream {
   void wait(Event event) override {
     if (event.stream == this) return;
     const Timer timer;
-    event.stream->synchronize(event.number);
+    block_until(event);
     waited_s += timer.seconds();
   }
   void synchronize() override {}
-  void synchronize(std::uint64_t) override {}
   void cancel() noexcept override {}
   bool is_asynchronous() const override { return false; }
 };

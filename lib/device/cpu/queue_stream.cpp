@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/error.hpp"
 #include "base/timer.hpp"
 
 namespace fsdp {
@@ -34,15 +35,20 @@ void QueueStream::wait(Event event) {
   if (event.stream != this) enqueue({{}, event});
 }
 
-void QueueStream::synchronize(std::uint64_t number) {
+void QueueStream::block_until_done(std::uint64_t number) {
   for (std::uint64_t done; (done = done_.load(std::memory_order_acquire)) < number;)
     done_.wait(done, std::memory_order_acquire);
-  if (cancelled_.load(std::memory_order_acquire)) throw StreamFailed();
+}
+
+void block_until(Event event) {
+  auto* const stream = dynamic_cast<QueueStream*>(event.stream);
+  if (!stream) return expect(event.stream->kind() == DeviceKind::cpu, "streams of the CPU wait for each other");
+  stream->block_until_done(event.number);
+  if (stream->cancelled_.load(std::memory_order_acquire)) throw StreamFailed();
 }
 
 void QueueStream::synchronize() {
-  const std::uint64_t given = given_.load(std::memory_order_relaxed);
-  for (std::uint64_t done; (done = done_.load(std::memory_order_acquire)) < given;) done_.wait(done, std::memory_order_acquire);
+  block_until_done(given_.load(std::memory_order_relaxed));
   if (!cancelled_.exchange(false)) return;
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   throw StreamFailed();
@@ -53,7 +59,7 @@ void QueueStream::cancel() noexcept { cancelled_.store(true, std::memory_order_r
 void QueueStream::handle(const Entry& entry) {
   if (entry.event.stream) {
     const Timer timer;
-    entry.event.stream->synchronize(entry.event.number);
+    block_until(entry.event);
     waited_s += timer.seconds();
     return;
   }

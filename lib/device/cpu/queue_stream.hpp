@@ -32,7 +32,6 @@ class QueueStream final : public Stream {
   Event record() override { return {this, given_.load(std::memory_order_relaxed)}; }
   void wait(Event event) override;
   void synchronize() override;
-  void synchronize(std::uint64_t number) override;
   void cancel() noexcept override;
   bool is_asynchronous() const override { return true; }
 
@@ -43,6 +42,8 @@ class QueueStream final : public Stream {
     Work work;    // or else
     Event event;  // what is waited for
   };
+  friend void block_until(Event event);
+  void block_until_done(std::uint64_t number);
   void enqueue(const Entry& entry);
   void run();
   void handle(const Entry& entry);
@@ -56,5 +57,9 @@ class QueueStream final : public Stream {
   const QueueStreamHooks hooks_;
   std::thread thread_;  // last: it uses the others
 };
+
+/// Blocks the caller until an event of a CPU's stream is done; those of inline streams are. Throws StreamFailed if it will
+/// never be.
+void block_until(Event event);
 
 }  // namespace fsdp

@@ -76,13 +76,6 @@ void CudaStream::synchronize() {
   first_ = next_;
 }
 
-void CudaStream::synchronize(std::uint64_t number) {
-  if (number < first_) return;
-  cudaEvent_t const event = events_[number - first_];
-  if (*look_) look_until_done(*look_, "cudaEventQuery", [event] { return cudaEventQuery(event); });
-  check_cuda(cudaEventSynchronize(event), "cudaEventSynchronize");
-}
-
 void CudaStream::copy(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle_), "cudaMemcpyAsync");
 }

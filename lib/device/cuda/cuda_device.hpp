@@ -31,7 +31,6 @@ class CudaStream final : public Stream {
   Event record() override;
   void wait(Event event) override;
   void synchronize() override;
-  void synchronize(std::uint64_t number) override;
   void cancel() noexcept override {}  // what has been queued is the GPU's
   bool is_asynchronous() const override { return true; }
   void copy(void* to, const void* from, std::size_t bytes) override;

@@ -136,16 +136,18 @@ struct NormalizeSums {
 /// One row: what follows from an update's sums.
 struct FinishNorm {
   UpdateSums* sums;
-  double loss_scale, clip_norm;
+  UpdateRules rules;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t) const {
     lanes.once([k = *this]() FSDP_LANE {
-      const double norm = square_root(k.sums->squares.value()), unscaled = norm / k.loss_scale;
-      const double ratio = k.clip_norm / (unscaled + 1e-6);
-      const double clipping = k.clip_norm > 0 && ratio < 1 ? ratio : 1;
-      const bool loss_is_finite = k.sums->loss.non_finite == 0;
-      k.sums->norm = {norm, clipping / k.loss_scale, k.sums->squares.non_finite == 0 && loss_is_finite};
+      const UpdateRules& by = k.rules;
+      const double norm = square_root(k.sums->squares.value()), unscaled = norm / by.loss_scale;
+      const double ratio = by.clip_norm / (unscaled + 1e-6);
+      const double clipping = by.clip_norm > 0 && ratio < 1 ? ratio : 1;
+      const bool is_finite = k.sums->squares.non_finite == 0 && k.sums->loss.non_finite == 0;
+      const bool is_spike = k.sums->loss.value() / by.tokens > by.most_loss || unscaled > by.most_norm;
+      k.sums->norm = {norm, clipping / by.loss_scale, is_finite && !is_spike};
     });
   }
 };
