@@ -39,6 +39,10 @@ BOOST_AUTO_TEST_CASE(tokens_are_the_bytes_of_the_texts_in_order) {
   const std::string at = folder.path().string();
   tokenize(at + "/b " + at + "/a --out " + at + "/t.bin");
   BOOST_TEST(text_of(folder / "t.bin") == all_bytes + "first\n");
+  for (const std::string& files : {at + "/[ab]", "'" + at + "/[ab]'"}) {  // the shell's pattern, and ours
+    tokenize(files + " --out " + at + "/t.bin");
+    BOOST_TEST(text_of(folder / "t.bin") == "first\n" + all_bytes);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(tokens_of_a_tokenizer) {
