@@ -236,8 +236,8 @@ void require_read(const OptionTable& table, std::string_view what) {
       {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)
     if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
-      throw UserError(
-          format("--{} changes nothing (fsdp-bench {} does not read it; {} does); leave it out", option, what, read_by));
+      throw UserError(format("{} changes nothing (fsdp-bench {} does not read it; {} does); leave it out",
+                             table.given(option) ? table.typed(option) : "--" + std::string(option), what, read_by));
 }
 
 /// Throws UserError.

@@ -37,7 +37,8 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
       "Loss, perplexity and bits per token and byte of a model on tokens, or the part of questions that it answers right.");
   table.group("What");
   table
-      .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
+      .path("model", "MODEL", options.model,
+            "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional();
   table.text("data", "DATA", options.data, "tokens or text, of any format that fsdp-train reads").positional();
   table.path(

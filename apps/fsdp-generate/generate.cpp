@@ -30,7 +30,8 @@ OptionTable generate_option_table(GenerateOptions& options) {
   OptionTable table("fsdp-generate", "MODEL [options]", "Generates text with a model, at any number of ranks.");
   table.group("What");
   table
-      .path("model", "PATH", options.model, "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
+      .path("model", "MODEL", options.model,
+            "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional();
   table.text("prompt", "TEXT", options.prompt, "text to go on from").unset("a line break");
   table.path("prompts", "FILE", options.prompts,

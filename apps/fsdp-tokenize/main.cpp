@@ -14,6 +14,7 @@
 #include "base/program.hpp"
 #include "base/version.hpp"
 #include "data/indexed_format.hpp"
+#include "data/open_data.hpp"
 #include "data/text_source.hpp"
 #include "data/token_writer.hpp"
 #include "data/tokenize_job.hpp"
@@ -54,7 +55,9 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       "given, with nothing between them. Memory does not grow with the texts. A run that was killed goes on "
       "where it was when the same command is given again.");
   table.group("Input");
-  table.list("text", "TEXT", o.texts, "Files to read; '-' is standard input.").positional().required();
+  table.list("text", "TEXT", o.texts, "Files to read, or patterns ('web/*.jsonl'); '-' is standard input.")
+      .positional()
+      .required();
   table.text(
       "tokenizer", "NAME", o.tokenizer,
       "A tokenizer.json (byte-pair encoding, as of GPT-2, Llama 3, SmolLM2, Qwen and Mistral), a tokenizer.model of "
@@ -212,9 +215,13 @@ void warn_of_earlier_files(const TokenizeOptions& options, const TokenizeResult&
               others)});
 }
 
-int tokenize(const TokenizeOptions& options, const OptionTable& table) {
+int tokenize(TokenizeOptions options, const OptionTable& table) {
   if (options.texts.empty())
     throw UserError("no text (there is nothing to tokenize); give at least one file, or - for standard input");
+  std::vector<std::string> texts;
+  for (const std::string& name : options.texts)
+    for (const std::filesystem::path& file : files_of_pattern(name)) texts.push_back(file.string());
+  options.texts = std::move(texts);
   if (options.out.empty()) throw UserError("no --out (there is nowhere to write to); give --out FILE");
   if (table.given("valid-fraction") && options.valid_out.empty())
     throw UserError("--valid-fraction without --valid-out (nothing is held out); give --valid-out FILE too");

@@ -80,6 +80,13 @@ std::string code_for_markdown(const std::string& text) {
   return out + "`";
 }
 
+/// Whether two words that follow each other may be what a shell makes of a pattern: files of one folder and ending, in order.
+bool are_as_of_a_pattern(const std::filesystem::path& first, const std::filesystem::path& second) {
+  std::error_code no;
+  return first.parent_path() == second.parent_path() && first.extension() == second.extension() && first < second &&
+         std::filesystem::is_regular_file(first, no) && std::filesystem::is_regular_file(second, no);
+}
+
 }  // namespace
 
 /// An option as it was written, and where.
@@ -442,22 +449,38 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
     if (row.positional_) positional.push_back(&row);
   std::size_t next = 0;
   const auto take = [&](const std::string& text) {
-    if (next == positional.size())
-      throw UserError(format(
-          "unexpected argument '{}' ({}); see {} --help", text,
-          positional.empty() ? "only options are expected" : "there are more arguments than the program takes", program_));
+    if (positional.empty())
+      throw UserError(format("unexpected argument '{}' (only options are expected); see {} --help", text, program_));
+    if (next == positional.size()) {
+      std::string taken;
+      for (const Given& one : given)
+        if (one.positional) taken += format("{}{} is '{}'", taken.empty() ? "" : ", ", one.option->argument_, one.value);
+      throw UserError(
+          format("unexpected argument '{}' ({}, and there are no more; a pattern that is not in quotes becomes several "
+                 "words); put a pattern into quotes, or see {} --help",
+                 text, taken, program_));
+    }
     given.push_back({positional[next], "'" + text + "'", text, "", true});
     if (!positional[next]->list_) ++next;
   };
+  const Given* value_before = nullptr;  // of the option whose value is the word before
   for (const po::option& option : parsed) {
     const std::string text = option.value.empty() ? option.original_tokens.front() : option.value.front();
     if (!option.string_key.empty()) {
-      if (option.original_tokens.size() == 2 && text.starts_with("--")) throw no_value(option.string_key);
+      const bool is_a_word = option.original_tokens.size() == 2;
+      if (is_a_word && text.starts_with("--")) throw no_value(option.string_key);
       given.push_back({find(option.string_key), "--" + option.string_key, text, ""});
+      value_before = is_a_word ? &given.back() : nullptr;
       continue;
     }
     if (text.size() > 1 && text.front() == '-' && text.find_first_of("0123456789.") != 1)
       throw UserError(format("unknown option {} {}", text, unknown(bare(text))));
+    if (value_before && are_as_of_a_pattern(value_before->value, text))
+      throw UserError(
+          format("'{}' follows {} '{}' (a pattern that is not in quotes becomes several words, of which an option takes one); "
+                 "put the pattern into quotes, or give '{}' in front of all options if it is meant by itself",
+                 text, value_before->typed, value_before->value, text));
+    value_before = nullptr;
     take(text);
   }
   for (const std::string& text : verbatim) take(text);
@@ -529,11 +552,18 @@ void OptionTable::apply(const std::vector<Given>& all) {
     const bool list_goes_on = option.list_ && given.positional && earlier != it && earlier->positional;
     if (option.texts_ && earlier == it) option.texts_->clear();
     if (earlier != it && !list_goes_on && !option.texts_) {
+      if (given.positional != earlier->positional) {
+        const auto& [word, named] = given.positional ? std::pair(given, *earlier) : std::pair(*earlier, given);
+        throw UserError(format(
+            "{} is given twice (by {} '{}' and by the word '{}'; a pattern that is not in quotes becomes several words); "
+            "give it once, a pattern in quotes",
+            option.argument_, named.typed, named.value, word.value));
+      }
       const bool same = earlier->typed == given.typed;
       throw UserError(format("{}{} is given twice ({}{}'{}' and '{}'); give it once", given.where, given.typed,
                              same ? "" : "also as " + earlier->typed + ": ", earlier->where, earlier->value, given.value));
     }
-    given_.emplace_back(&option, given.typed.starts_with("--") ? given.typed : "--" + given.typed);
+    given_.emplace_back(&option, given.positional || given.typed.starts_with("--") ? given.typed : "--" + given.typed);
     if (!option.set_) continue;  // a request, already heard
     if (option.list_ && given.positional) {
       if (!list_goes_on) option.list_->clear();

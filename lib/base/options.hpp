@@ -155,7 +155,8 @@ class OptionTable {
   Request parse(int argc, const char* const* argv);
   /// Whether the command line or the file gave this option (by its main name).
   bool given(std::string_view name) const;
-  /// The name by which it was given: "--param-dtype" for an alias. Empty if it was not.
+  /// The name by which it was given: "--param-dtype" for an alias, and the word in quotes where it had no name. Empty if it was
+  /// not.
   std::string typed(std::string_view name) const;
   /// Whether its value is not the default any more.
   bool changed(std::string_view name) const;

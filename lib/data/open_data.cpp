@@ -142,8 +142,7 @@ bool is_data_bin(const std::string& name) {
 std::vector<fs::path> files_of(const std::string& name, Split split) {
   if (is_data_bin(name)) return files_of_split(name, split);
   if (kind_of(name) == PathKind::folder) return files_of_folder(name);
-  if (!is_there(name) && name.find_first_of("*?[") != std::string::npos) return files_like(name);
-  return {name};
+  return files_of_pattern(name);
 }
 
 /// Each file stays open; many systems let a process have 1,024 unless it asks for more.
@@ -186,6 +185,11 @@ std::unique_ptr<Tokens> open_in_a_row(const std::vector<Part>& parts, Split spli
 }
 
 }  // namespace
+
+std::vector<fs::path> files_of_pattern(const std::string& name) {
+  if (is_there(name) || name.find_first_of("*?[") == std::string::npos) return {name};
+  return files_like(name);
+}
 
 std::vector<TextSet> texts_in(const std::string& name, Split split) {
   std::vector<TextSet> texts;

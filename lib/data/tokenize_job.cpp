@@ -21,6 +21,8 @@ namespace fsdp {
 namespace {
 
 constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+/// No line of JSON, and no text between two places where it may be cut, is as long: memory would be 9 to 14 times as much.
+constexpr std::size_t longest_piece = std::size_t{256} << 20;
 
 }  // namespace
 
@@ -55,7 +57,14 @@ bool PlainPieces::next(TextPiece& piece) {
     fill(bytes);
     const bool is_last = at_end_ || document_ends_;
     const std::size_t cut = is_last ? buffer_.size() : last_cut(buffer_, before_, rules_);
-    if (cut == 0 && !is_last) continue;
+    if (cut == 0 && !is_last) {
+      if (bytes < longest_piece) continue;
+      throw UserError(
+          format("the {} from {} on cannot be cut anywhere (its tokens could depend on each other, and all are held in "
+                 "memory until it can); put ends of lines or spaces into the text, or make each of its documents a line of "
+                 "JSON in a file named *.jsonl",
+                 format_bytes(static_cast<double>(longest_piece)), text_.place(at_)));
+    }
     if (cut == before_ && !document_ends_) return false;
     piece.cut = before_;
     piece.end = at_ + cut - before_;
@@ -83,7 +92,6 @@ JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std:
 
 /// Finds the next line, and reads until it has all of it. False if there is none.
 bool JsonPieces::next_line() {
-  constexpr std::size_t longest_line = std::size_t{1} << 30;
   line_begin_ = line_end_;
   for (searched_ = line_begin_;;) {
     const std::size_t found = buffer_.find('\n', searched_);
@@ -96,10 +104,11 @@ bool JsonPieces::next_line() {
     buffer_.erase(0, line_begin_);
     line_begin_ = line_end_ = 0;
     searched_ = buffer_.size();
-    if (buffer_.size() > longest_line)
+    if (buffer_.size() >= longest_piece)
       throw UserError(
-          format("{} begins a line of more than {} (each is an object with one text); look whether it is JSON in lines",
-                 text_.place(at_), format_bytes(static_cast<double>(longest_line))));
+          format("{} has {} or more (a line is held in memory whole); divide its text among several lines, and look "
+                 "whether this is JSON in lines at all",
+                 text_.place_of_line(at_), format_bytes(static_cast<double>(longest_piece))));
     std::size_t more = piece_bytes;
     if (end_) more = std::min<std::uint64_t>(more, *end_ - at_ - buffer_.size());
     if (more == 0) {

@@ -32,13 +32,14 @@ class TextPieces {
   virtual bool next(TextPiece& piece) = 0;
 };
 
-/// Pieces of about a megabyte, each cut where the rules allow it; longer where there is no such place.
+/// Pieces of about a megabyte, each cut where the rules allow it; longer where there is no such place, up to 256 MiB.
 class PlainPieces : public TextPieces {
  public:
   /// The part [begin, end) of the text, which was cut at `begin` by the rules if `behind_cut`; `end` is empty for all that
   /// follows. With `documents` a piece ends with each text.
   PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules, bool documents,
               bool behind_cut = false);
+  /// Throws UserError where there is no such place for longer.
   bool next(TextPiece& piece) override;
 
  private:
@@ -64,7 +65,7 @@ class JsonPieces : public TextPieces {
   /// `skip_invalid`: lines without a text are left out, too.
   JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
              ConversationReader conversations = nullptr, bool skip_invalid = false);
-  /// Throws UserError for a line without a text, unless those are left out.
+  /// Throws UserError for a line of 256 MiB or more; and for one without a text, unless those are left out.
   bool next(TextPiece& piece) override;
 
  private:

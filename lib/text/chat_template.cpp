@@ -60,6 +60,18 @@ const std::vector<ChatFamily>& families() {
                    .user = "<|user|>\n{content}{eos_token}\n",
                    .assistant = "<|assistant|>\n{content}{eos_token}\n",
                    .ask = "<|assistant|>\n"});
+    all.push_back({.name = "Gemma 3",
+                   .begin = "{bos_token}",
+                   .system = "",
+                   .user = "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
+                   .assistant = "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
+                   .ask = "<start_of_turn>model\n",
+                   .with_system = "{system_message}\n\n{content|trim}",
+                   .assistant_name = "model",
+                   .alternates = true,
+                   .written = {"{bos_token}", "{messages[0]['content']}\n\n", "{messages[0]['content'][0]['text']}\n\n",
+                               "model", "<start_of_turn>{role}\n{first_user_prefixifloop.firstelse''}", "{content|trim}",
+                               "<start_of_image>", "{item['text']|trim}", "<end_of_turn>\n", "<start_of_turn>model\n"}});
     for (const char* const begin : {"{bos_token}", ""}) {
       all.push_back({.name = "Phi-3",  // the first one, which asks in the user's message
                      .begin = begin,
@@ -200,11 +212,13 @@ std::set<std::string> formats_of(std::string_view jinja) {
     }
   }
   end_output();
+  formats.erase("");
   return formats;
 }
 
 /// What a template of this family puts together.
 std::set<std::string> formats_of(const ChatFamily& family) {
+  if (!family.written.empty()) return family.written;
   std::set<std::string> formats = {family.begin, family.system, family.user,       family.assistant,
                                    family.ask,   family.last,   family.with_system};
   if (family.assistant_name != "assistant") formats.insert(family.assistant_name);
@@ -324,16 +338,17 @@ void ChatTemplate::add_messages(ChatText& to, const std::vector<ChatMessage>& gi
           format("message {} is of the role '{}' (the chat template, that of {}, wants user and assistant to take turns, and "
                  "the user to begin); correct the conversation",
                  i + (system ? 1 : 0), message.role, name()));
+    std::string format = of_assistant ? family_.assistant : of_user ? family_.user : family_.system;
     if (i == 0 && system) {
-      std::string content = family_.with_system;
-      const std::size_t at = content.find("{system_message}");
-      content.replace(at, std::string_view("{system_message}").size(), *system);
-      content.replace(content.rfind("{content}"), std::string_view("{content}").size(), message.content);
-      message.content = std::move(content);
+      constexpr std::string_view place = "{system_message}";
+      const std::size_t at = family_.with_system.find(place);
+      const std::string behind = family_.with_system.substr(at + place.size());
+      message.content = family_.with_system.substr(0, at) + *system + filled(behind, message);
+      if (behind.find("{content|trim}") != std::string::npos) replace_all(format, "{content|trim}", "{content}");
     }
     const std::size_t begin = to.text.size();
     std::size_t content = 0;
-    to.text += filled(of_assistant ? family_.assistant : of_user ? family_.user : family_.system, message, &content);
+    to.text += filled(format, message, &content);
     if (message.is_answer) {
       const std::size_t end = to.text.rfind(end_);
       to.answers.push_back({begin + content, end + end_.size()});

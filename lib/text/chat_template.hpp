@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,10 +40,13 @@ struct ChatFamily {
   std::string assistant;  // a format, whose last token ends the turn
   std::string ask;        // follows a conversation that the assistant is to go on with
   std::string last = {};  // follows one that is over
-  /// What becomes of the first user's content where there is a system message: a format with {system_message}.
+  /// What becomes of the first user's content where there is a system message: a format with {system_message}. If it says
+  /// {content|trim}, the whole is not trimmed again.
   std::string with_system = {};
   std::string assistant_name = "assistant";  // what {role} is for the assistant
   bool alternates = false;                   // the user begins, then they take turns; all else is refused
+  /// The texts that a template puts together which writes so, where these are not the formats above.
+  std::set<std::string> written = {};
 };
 
 /// How a model's conversations are written. transformers runs a program for that, the model's chat_template in Jinja; here it

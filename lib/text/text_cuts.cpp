@@ -41,6 +41,13 @@ constexpr std::string_view signs[] = {",",      ";",      ":",      ".",      "!
                                       "]",      "}",      "\"",     "\u3001", "\u3002", "\u300d", "\uff01",
                                       "\uff09", "\uff0c", "\uff1a", "\uff1b", "\uff1f"};
 
+/// Whether some sign begins with this byte: most bytes of a text need no closer look.
+constexpr std::array<bool, 256> begins_sign = [] {
+  std::array<bool, 256> all{};
+  for (const std::string_view sign : signs) all[static_cast<unsigned char>(sign.front())] = true;
+  return all;
+}();
+
 bool is_letter_at(std::string_view text, std::size_t at) {
   if (is_ascii_word(text[at])) return std::isalpha(static_cast<unsigned char>(text[at])) != 0;
   if (static_cast<unsigned char>(text[at]) < 0x80 || without_open_end(text.substr(at, 4)) == 0) return false;
@@ -127,6 +134,7 @@ std::uint32_t signs_reached_across(std::string_view token, const CutRules& rules
 }
 
 std::uint32_t sign_at_beginning(std::string_view text) {
+  if (text.empty() || !begins_sign[static_cast<unsigned char>(text.front())]) return 0;
   for (std::size_t i = 0; i < std::size(signs); ++i)
     if (text.starts_with(signs[i])) return std::uint32_t{1} << i;
   return 0;

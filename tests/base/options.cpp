@@ -125,8 +125,28 @@ BOOST_AUTO_TEST_CASE(repeated_options_are_errors) {
   CHECK_CONTAINS(error({"--rate", "1", "--rate=2"}), "--rate is given twice ('1' and '2'); give it once");
   const auto aliased = error({"--batch-size", "1", "--batch-size-per-device", "2"});
   CHECK_CONTAINS(aliased, "--batch-size-per-device is given twice (also as --batch-size: '1' and '2')");
-  CHECK_CONTAINS(error({"a.bin", "--data", "b.bin"}), "given twice");
-  CHECK_CONTAINS(error({"a.bin", "b.bin"}), "unexpected argument 'b.bin'");
+  CHECK_CONTAINS(error({"a.bin", "--data", "b.bin"}), "DATA is given twice (by --data 'b.bin' and by the word 'a.bin'");
+  CHECK_CONTAINS(error({"a.bin", "b.bin"}), "unexpected argument 'b.bin' (DATA is 'a.bin', and there are no more");
+}
+
+/// What a shell makes of a pattern that is not in quotes is never read as something else in silence.
+BOOST_AUTO_TEST_CASE(a_pattern_without_quotes_is_refused) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a.bin", "b.bin", "c.bin", "b.txt"}) write_file(folder / name, "");
+  const std::string a = folder / "a.bin", b = folder / "b.bin", c = folder / "c.bin", text = folder / "b.txt";
+  const std::string words = error({a.c_str(), b.c_str(), c.c_str()});
+  CHECK_CONTAINS(words,
+                 "unexpected argument '" + b + "' (DATA is '" + a + "', and there are no more; a pattern that is not in ");
+  CHECK_CONTAINS(words, "put a pattern into quotes");
+  CHECK_CONTAINS(error({"--data", a.c_str(), b.c_str()}), "'" + b + "' follows --data '" + a + "' (a pattern that is not in ");
+  const std::string other = error({"--save-dir", a.c_str(), b.c_str()});
+  CHECK_CONTAINS(other, "'" + b + "' follows --save-dir '" + a + "'");
+  CHECK_CONTAINS(other, "put the pattern into quotes, or give '" + b + "' in front of all options");
+  // Other words behind a value are words of their own.
+  BOOST_TEST(parse({"--save-dir", b.c_str(), a.c_str()}).fields.data == a);
+  BOOST_TEST(parse({"--save-dir", a.c_str(), text.c_str()}).fields.data == text);
+  BOOST_TEST(parse({("--save-dir=" + a).c_str(), b.c_str()}).fields.data == b);
+  BOOST_TEST(parse({b.c_str(), "--save-dir", a.c_str()}).fields.data == b);
 }
 
 BOOST_AUTO_TEST_CASE(bad_values_name_the_option_the_value_and_what_is_accepted) {

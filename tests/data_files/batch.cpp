@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <vector>
 
 #include "data/batch.hpp"
@@ -30,6 +32,24 @@ struct CountingFile {
     one.push_back({samples(T)});
     return Mixture(std::move(one));
   }
+};
+
+/// Token i is i. Says which tokens were asked for: how often each was.
+class WatchedTokens : public Tokens {
+ public:
+  WatchedTokens(std::size_t tokens, std::vector<int>& times_read) : times_read_(times_read) { times_read.assign(tokens, 0); }
+  std::uint64_t size() const override { return times_read_.size(); }
+  void read(std::uint64_t begin, std::span<std::uint32_t> out) const override {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = static_cast<std::uint32_t>(begin + i);
+      ++times_read_.at(begin + i);
+    }
+  }
+  std::string name() const override { return "watched tokens"; }
+  std::uint64_t largest_possible() const override { return no_token; }
+
+ private:
+  std::vector<int>& times_read_;
 };
 
 /// The sequences that all ranks read in one update, in order of micro-batch and rank.
@@ -62,6 +82,60 @@ BOOST_AUTO_TEST_CASE(an_update_reads_the_next_sequences_however_it_is_cut) {
     for (const auto& [B, K, ranks] : {std::tuple{12, 1, 1}, {2, 6, 1}, {3, 2, 2}, {1, 4, 3}, {3, 1, 4}, {1, 1, 12}})
       BOOST_TEST(sequences_read(made, T, B, K, ranks, (update - 1) * 12) == expected, boost::test_tools::per_element());
   }
+}
+
+/// Of each rank's tokens, what is asked for: its own inputs and the target behind each sequence, once; so an update is read
+/// once by all ranks together, whatever their number, and by none as a whole.
+BOOST_AUTO_TEST_CASE(a_rank_reads_its_own_sequences_only) {
+  constexpr std::size_t tokens = 1001, T = 7, B = 2, K = 2;
+  constexpr int ranks = 3;
+  for (const bool shuffled : {false, true}) {
+    std::vector<int> inputs_of_all(tokens, 0);
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<int> times_read;
+      std::vector<Ingredient> one;
+      one.push_back({Samples(std::make_unique<WatchedTokens>(tokens, times_read), {T})});
+      const Mixture data(std::move(one));
+      const DataOrder order = {.shuffle_seed = shuffled ? std::optional<std::uint64_t>(3) : std::nullopt, .passes = 1};
+      const TrainBatches batches(data, {B, T, K, rank, ranks}, tokens, order);
+      std::vector<int> expected(tokens, 0);
+      BOOST_TEST(times_read == expected, boost::test_tools::per_element());  // opening the data reads none
+      std::vector<std::int32_t> inputs(B * T), targets(B * T);
+      for (std::uint64_t position = 0; !batches.at_end(position); position = batches.after(position)) {
+        for (std::size_t micro = 0; micro < K; ++micro) {
+          batches.read(position, micro, inputs.data(), targets.data());
+          for (std::size_t i = 0; i < B * T; ++i) {
+            if (targets[i] < 0) continue;
+            ++inputs_of_all[static_cast<std::size_t>(inputs[i])];
+            ++expected[static_cast<std::size_t>(inputs[i])];
+            if (i % T == T - 1 || targets[i + 1] < 0) ++expected[static_cast<std::size_t>(targets[i])];
+          }
+        }
+        (void)batches.targets(position);  // which all ranks need to know of all sequences
+      }
+      BOOST_TEST(times_read == expected, boost::test_tools::per_element());
+      const std::size_t sequences = (tokens - 1 + T - 1) / T, updates = (sequences + B * K * ranks - 1) / (B * K * ranks);
+      const int read = std::accumulate(times_read.begin(), times_read.end(), 0);
+      BOOST_TEST(read <= static_cast<int>(updates * B * K * (T + 1)));
+    }
+    inputs_of_all.pop_back();  // the last token is a target alone
+    BOOST_TEST(inputs_of_all == std::vector<int>(tokens - 1, 1), boost::test_tools::per_element());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(validation_is_read_by_the_rank_that_counts_it) {
+  constexpr std::size_t tokens = 101, T = 7, B = 2;
+  std::vector<int> of_all(tokens, 0);
+  for (int rank = 0; rank < 3; ++rank) {
+    std::vector<int> times_read;
+    const Samples data(std::make_unique<WatchedTokens>(tokens, times_read), {T});
+    const ValidBatches batches(data, {B, T, 1, rank, 3}, tokens);
+    std::vector<std::int32_t> inputs(B * T), targets(B * T);
+    for (std::size_t b = 0; b < batches.batches(); ++b) batches.read(b, inputs.data(), targets.data());
+    for (std::size_t i = 0; i < tokens; ++i) of_all[i] += times_read[i];
+  }
+  // Where a sequence ends and the next begins the token is a target of one and an input of the other.
+  for (std::size_t i = 0; i < tokens; ++i) BOOST_TEST(of_all[i] == (i % T == 0 && i > 0 && i + 1 < tokens ? 2 : 1));
 }
 
 BOOST_AUTO_TEST_CASE(after_the_last_sequence_the_data_starts_again) {

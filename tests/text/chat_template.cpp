@@ -3,6 +3,9 @@
 #define BOOST_TEST_MODULE text.chat_template
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
+#include <string>
+
 #include <nlohmann/json.hpp>
 
 #include "files/json.hpp"
@@ -11,6 +14,7 @@
 #include "text/parallel_encoder.hpp"
 
 using namespace fsdp;
+using namespace std::string_literals;
 
 #define CHECK_REFUSED(call, part) CHECK_CONTAINS(fsdp::test::message_of([&] { (void)(call); }), part)
 
@@ -91,6 +95,53 @@ const Known known[] = {
      "<s><start_of_turn>user\nWho?<end_of_turn>\n<start_of_turn>model\nMe.<end_of_turn>\n<start_of_turn>user\nYou?<end_of_turn>"
      "\n<start_of_turn>model\nNo.<end_of_turn>\n",
      "",
+     "<s><start_of_turn>user\nWho?<end_of_turn>\n<start_of_turn>model\n",
+     {"Me.<end_of_turn>", "No.<end_of_turn>"}},
+    {"Gemma 3",
+     "{{ bos_token }}\n"
+     "{%- if messages[0]['role'] == 'system' -%}\n"
+     "    {%- if messages[0]['content'] is string -%}\n"
+     "        {%- set first_user_prefix = messages[0]['content'] + '\\n\\n' -%}\n"
+     "    {%- else -%}\n"
+     "        {%- set first_user_prefix = messages[0]['content'][0]['text'] + '\\n\\n' -%}\n"
+     "    {%- endif -%}\n"
+     "    {%- set loop_messages = messages[1:] -%}\n"
+     "{%- else -%}\n"
+     "    {%- set first_user_prefix = \"\" -%}\n"
+     "    {%- set loop_messages = messages -%}\n"
+     "{%- endif -%}\n"
+     "{%- for message in loop_messages -%}\n"
+     "    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}\n"
+     "        {{ raise_exception(\"Conversation roles must alternate user/assistant/user/assistant/...\") }}\n"
+     "    {%- endif -%}\n"
+     "    {%- if (message['role'] == 'assistant') -%}\n"
+     "        {%- set role = \"model\" -%}\n"
+     "    {%- else -%}\n"
+     "        {%- set role = message['role'] -%}\n"
+     "    {%- endif -%}\n"
+     "    {{ '<start_of_turn>' + role + '\\n' + (first_user_prefix if loop.first else \"\") }}\n"
+     "    {%- if message['content'] is string -%}\n"
+     "        {{ message['content'] | trim }}\n"
+     "    {%- elif message['content'] is iterable -%}\n"
+     "        {%- for item in message['content'] -%}\n"
+     "            {%- if item['type'] == 'image' -%}\n"
+     "                {{ '<start_of_image>' }}\n"
+     "            {%- elif item['type'] == 'text' -%}\n"
+     "                {{ item['text'] | trim }}\n"
+     "            {%- endif -%}\n"
+     "        {%- endfor -%}\n"
+     "    {%- else -%}\n"
+     "        {{ raise_exception(\"Invalid content type\") }}\n"
+     "    {%- endif -%}\n"
+     "    {{ '<end_of_turn>\\n' }}\n"
+     "{%- endfor -%}\n"
+     "{%- if add_generation_prompt -%}\n"
+     "    {{'<start_of_turn>model\\n'}}\n"
+     "{%- endif -%}\n",
+     "<s><start_of_turn>user\nWho?<end_of_turn>\n<start_of_turn>model\nMe.<end_of_turn>\n<start_of_turn>user\nYou?<end_of_turn>"
+     "\n<start_of_turn>model\nNo.<end_of_turn>\n",
+     "<s><start_of_turn>user\nBe short. \n\nWho?<end_of_turn>\n<start_of_turn>model\nMe.<end_of_turn>\n<start_of_turn>user\n"
+     "You?<end_of_turn>\n<start_of_turn>model\nNo.<end_of_turn>\n",
      "<s><start_of_turn>user\nWho?<end_of_turn>\n<start_of_turn>model\n",
      {"Me.<end_of_turn>", "No.<end_of_turn>"}},
     {"Phi-3",
@@ -174,6 +225,15 @@ BOOST_AUTO_TEST_CASE(conversations_of_all_families) {
       else
         BOOST_CHECK_THROW(chat.render_whole(told), UserError);
     }
+}
+
+/// Of Gemma 3, only what the user says is trimmed.
+BOOST_AUTO_TEST_CASE(a_system_message_is_not_trimmed_with_what_follows_it) {
+  const Known* const gemma3 =
+      std::find_if(std::begin(known), std::end(known), [](const Known& k) { return k.name == "Gemma 3"s; });
+  const ChatTemplate chat(gemma3->jinja, {"<s>", "</s>"});
+  BOOST_TEST(chat.render({{"system", " \n"}, {"user", " "}}) ==
+             "<s><start_of_turn>user\n \n\n\n<end_of_turn>\n<start_of_turn>model\n");
 }
 
 BOOST_AUTO_TEST_CASE(messages_that_a_template_has_no_place_for) {

@@ -39,6 +39,10 @@ BOOST_AUTO_TEST_CASE(tokens_are_the_bytes_of_the_texts_in_order) {
   const std::string at = folder.path().string();
   tokenize(at + "/b " + at + "/a --out " + at + "/t.bin");
   BOOST_TEST(text_of(folder / "t.bin") == all_bytes + "first\n");
+  for (const std::string& files : {at + "/[ab]", "'" + at + "/[ab]'"}) {  // the shell's pattern, and ours
+    tokenize(files + " --out " + at + "/t.bin");
+    BOOST_TEST(text_of(folder / "t.bin") == "first\n" + all_bytes);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(tokens_of_a_tokenizer) {
@@ -178,6 +182,27 @@ BOOST_AUTO_TEST_CASE(lines_that_are_no_json) {
   write_file(folder / "b.txt", "plain");
   CHECK_CONTAINS(error(at + "/a.jsonl " + at + "/b.txt"), "some of the texts are named *.jsonl and some are not");
   CHECK_CONTAINS(error(at + "/b.txt --format hdf5 --shard-size 5"), "--shard-size does not go with this --format");
+}
+
+BOOST_AUTO_TEST_CASE(what_memory_would_hold_whole_has_a_limit) {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string(), said = at + "/said";
+  const auto error = [&](const std::string& arguments) {
+    const std::string command = FSDP_TOKENIZE " " + arguments + " --out " + at + "/t.bin > " + said + " 2>&1";
+    BOOST_TEST(std::system(command.c_str()) == 2 << 8);
+    BOOST_TEST(!std::filesystem::exists(folder / "t.bin"));
+    return read_file(said);
+  };
+  constexpr std::uintmax_t mebibyte = std::uintmax_t{1} << 20;
+  write_file(folder / "long.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b");
+  std::filesystem::resize_file(folder / "long.jsonl", 260 * mebibyte);  // bytes of 0, which the disk does not hold
+  const std::string lines = error(at + "/long.jsonl --skip-invalid");
+  CHECK_CONTAINS(lines, "line 2 of '" + at + "/long.jsonl' has 256 MiB or more (a line is held in memory whole)");
+  write_file(folder / "long.txt", "a b");
+  std::filesystem::resize_file(folder / "long.txt", 260 * mebibyte);
+  const std::string plain = error(at + "/long.txt --tokenizer " FSDP_TEST_DATA "/tokenizers/gpt2.json");
+  CHECK_CONTAINS(plain, "the 256 MiB from byte 1 of '" + at + "/long.txt' on cannot be cut anywhere");
+  CHECK_CONTAINS(plain, "or make each of its documents a line of JSON");
 }
 
 BOOST_AUTO_TEST_CASE(lines_that_are_nearly_json) {

@@ -34,15 +34,58 @@ gemma = ("{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_except
          "+ '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}"
          "{{'<start_of_turn>model\n'}}{% endif %}")
 
+gemma3 = r"""{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- if messages[0]['content'] is string -%}
+        {%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}
+    {%- else -%}
+        {%- set first_user_prefix = messages[0]['content'][0]['text'] + '\n\n' -%}
+    {%- endif -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first_user_prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("Conversation roles must alternate user/assistant/user/assistant/...") }}
+    {%- endif -%}
+    {%- if (message['role'] == 'assistant') -%}
+        {%- set role = "model" -%}
+    {%- else -%}
+        {%- set role = message['role'] -%}
+    {%- endif -%}
+    {{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}
+            {%- if item['type'] == 'image' -%}
+                {{ '<start_of_image>' }}
+            {%- elif item['type'] == 'text' -%}
+                {{ item['text'] | trim }}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- else -%}
+        {{ raise_exception("Invalid content type") }}
+    {%- endif -%}
+    {{ '<end_of_turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{'<start_of_turn>model\n'}}
+{%- endif -%}
+"""
+
 system = {"role": "system", "content": "Be short."}
 first = [{"role": "user", "content": "Who created the heaven?"}, {"role": "assistant", "content": "God did; in the beginning."}]
 second = [{"role": "user", "content": " naïve 天地 😀 "}, {"role": "assistant", "content": "\n\n  we'll see </x>\n"}]
 # The last one tries what is between the template's words and the content.
-conversations = [first, [system] + first + second, second + first, [{"role": "user", "content": "?\n"}, {"role": "assistant", "content": "\n!"}]]
+conversations = [first, [system] + first + second, [{"role": "system", "content": "\n Be short. \n"}] + second, second + first, [{"role": "user", "content": "?\n"}, {"role": "assistant", "content": "\n!"}]]
 
 cases = []
 for name, template, bos, end in [("chat-tokenizer.json", chatml, "<s>", "<|im_end|>"), ("mistral.json", mistral, "<s>", "</s>"),
-                                 ("llama2.json", llama2, "<s>", "</s>"), ("gemma.json", gemma, "<bos>", "<end_of_turn>")]:
+                                 ("llama2.json", llama2, "<s>", "</s>"), ("gemma.json", gemma, "<bos>", "<end_of_turn>"),
+                                 ("gemma.json", gemma3, "<bos>", "<end_of_turn>")]:
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=os.path.join(here, name), bos_token=bos, eos_token=end, chat_template=template)
     lines = []
     for messages in conversations:
@@ -54,7 +97,7 @@ for name, template, bos, end in [("chat-tokenizer.json", chatml, "<s>", "<|im_en
         assert encoding.ids == ids
         mask, at = [0] * len(ids), 0
         for message in messages:
-            content = message["content"].strip() if template in (llama2, gemma) else message["content"]
+            content = message["content"].strip() if template in (llama2, gemma, gemma3) and message["role"] != "system" else message["content"]
             begin = text.index(content, at)
             at = begin + len(content)
             if message["role"] != "assistant":
