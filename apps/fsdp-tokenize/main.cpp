@@ -15,6 +15,7 @@
 #include "base/version.hpp"
 #include "data/indexed_format.hpp"
 #include "data/open_data.hpp"
+#include "data/text_data.hpp"
 #include "data/text_source.hpp"
 #include "data/token_writer.hpp"
 #include "data/tokenize_job.hpp"
@@ -47,6 +48,57 @@ struct TokenizeOptions {
   std::size_t threads = 0;
   double save_interval_s = 30;
 };
+
+bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code none;
+  return std::filesystem::equivalent(a, b, none) ||
+         std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
+}
+
+/// The rules that need no file.
+void check(const TokenizeOptions& options, const OptionTable& table) {
+  if (options.texts.empty())
+    throw UserError("no text (there is nothing to tokenize); give at least one file, or - for standard input");
+  if (options.out.empty()) throw UserError("no --out (there is nowhere to write to); give --out FILE");
+  if (table.given("valid-fraction") && options.valid_out.empty())
+    throw UserError("--valid-fraction without --valid-out (nothing is held out); give --valid-out FILE too");
+  if (options.append_eos && options.tokenizer == "bytes")
+    throw UserError("--append-eos with bytes (all 256 are text, none is left for the end of one); give a --tokenizer");
+  if (options.chat && (!options.json_field.empty() || options.train_bpe > 0))
+    throw UserError(
+        "--chat goes neither with --json-field nor with --train-bpe (conversations have fields of their own, and a "
+        "template of a tokenizer that is there); leave these out");
+  if (!options.eos_token.empty() && !options.append_eos)
+    throw UserError("--eos-token without --append-eos (no such token is put anywhere); give --append-eos too");
+  if (options.train_bpe > 0 && !table.given("tokenizer"))
+    throw UserError("--train-bpe without --tokenizer (the tokenizer that is learned would be lost); give --tokenizer FILE");
+  if (table.given("shard-size") && options.format != OutputFormat::llmc)
+    throw UserError("--shard-size does not go with this --format (only llm.c's files are numbered); leave it out");
+  const bool is_megatron = options.format == OutputFormat::megatron;  // of one name in all its forms
+  const auto target = [&](const std::filesystem::path& path) { return is_megatron ? indexed::data_of(path) : path; };
+  if (!options.valid_out.empty() && same_file(target(options.out), target(options.valid_out)))
+    throw UserError("--out and --valid-out are the same file (one would replace the other); give two names");
+}
+
+/// The texts' files, of patterns too.
+std::vector<std::string> find_texts(const TokenizeOptions& options) {
+  std::vector<std::string> texts;
+  for (const std::string& name : options.texts)
+    for (const std::filesystem::path& file : files_of_pattern(name)) texts.push_back(file.string());
+  bool stdin_used = false;
+  for (const std::string& text : texts) {
+    if (text == "-") {
+      if (stdin_used) throw UserError("standard input is given twice (it can be read once); give '-' once");
+      stdin_used = true;
+      continue;
+    }
+    for (const auto& out : {options.out, options.valid_out})
+      if (!out.empty() && same_file(text, out))
+        throw UserError(
+            format("'{}' is both text and output (the text would be lost); give another name for the output", text));
+  }
+  return texts;
+}
 
 OptionTable tokenize_option_table(TokenizeOptions& o) {
   OptionTable table(
@@ -102,22 +154,8 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
   table.duration("save-interval", "TIME", o.save_interval_s,
                  "Make sure of what is done this often, so that a killed run goes on there when the same command is given "
                  "again; 0: do not. Standard input and pipes cannot be gone on with.");
+  table.then([&o](const OptionTable& read) { check(o, read); });
   return table;
-}
-
-/// The field of texts that are lines of JSON; empty for plain ones.
-std::string json_field_of(const TokenizeOptions& options) {
-  if (options.chat) return "";
-  if (!options.json_field.empty()) return options.json_field;
-  const auto is_json = [](const std::string& text) { return text.ends_with(".jsonl"); };
-  const auto count = std::count_if(options.texts.begin(), options.texts.end(), is_json);
-  if (count == 0) return "";
-  if (count < std::ssize(options.texts))
-    throw UserError(
-        "some of the texts are named *.jsonl and some are not (all are lines of JSON, or all are plain texts); tokenize them "
-        "one "
-        "kind at a time, or give --json-field if all are JSON");
-  return "text";
 }
 
 /// The first line that begins there or behind; the end if there is none.
@@ -143,12 +181,6 @@ std::uint64_t start_of_tail(const TextSource& text, double fraction, bool of_lin
   return first + at;
 }
 
-bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
-  std::error_code none;
-  return std::filesystem::equivalent(a, b, none) ||
-         std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
-}
-
 /// The token that says that a text ends.
 std::optional<TokenId> end_of_text(const Tokenizer& tokenizer, const TokenizeOptions& options) {
   std::vector<std::string> names = {options.eos_token};
@@ -161,9 +193,7 @@ std::optional<TokenId> end_of_text(const Tokenizer& tokenizer, const TokenizeOpt
 }
 
 /// Where --train-bpe writes.
-std::filesystem::path new_tokenizer(const TokenizeOptions& options, const OptionTable& table) {
-  if (!table.given("tokenizer"))
-    throw UserError("--train-bpe without --tokenizer (the tokenizer that is learned would be lost); give --tokenizer FILE");
+std::filesystem::path new_tokenizer(const TokenizeOptions& options) {
   std::filesystem::path path = options.tokenizer;
   if (path.extension() != ".json") path /= "tokenizer.json";
   if (kind_of(path) != PathKind::missing)
@@ -215,46 +245,11 @@ void warn_of_earlier_files(const TokenizeOptions& options, const TokenizeResult&
               others)});
 }
 
-int tokenize(TokenizeOptions options, const OptionTable& table) {
-  if (options.texts.empty())
-    throw UserError("no text (there is nothing to tokenize); give at least one file, or - for standard input");
-  std::vector<std::string> texts;
-  for (const std::string& name : options.texts)
-    for (const std::filesystem::path& file : files_of_pattern(name)) texts.push_back(file.string());
-  options.texts = std::move(texts);
-  if (options.out.empty()) throw UserError("no --out (there is nowhere to write to); give --out FILE");
-  if (table.given("valid-fraction") && options.valid_out.empty())
-    throw UserError("--valid-fraction without --valid-out (nothing is held out); give --valid-out FILE too");
-  if (options.append_eos && options.tokenizer == "bytes")
-    throw UserError("--append-eos with bytes (all 256 are text, none is left for the end of one); give a --tokenizer");
-  if (options.chat && (!options.json_field.empty() || options.train_bpe > 0))
-    throw UserError(
-        "--chat goes neither with --json-field nor with --train-bpe (conversations have fields of their own, and a "
-        "template of a tokenizer that is there); leave these out");
-  if (!options.eos_token.empty() && !options.append_eos)
-    throw UserError("--eos-token without --append-eos (no such token is put anywhere); give --append-eos too");
-  if (table.given("shard-size") && options.format != OutputFormat::llmc)
-    throw UserError("--shard-size does not go with this --format (only llm.c's files are numbered); leave it out");
-  const bool is_megatron = options.format == OutputFormat::megatron;  // of one name in all its forms
-  const auto target = [&](const std::filesystem::path& path) { return is_megatron ? indexed::data_of(path) : path; };
-  if (!options.valid_out.empty() && same_file(target(options.out), target(options.valid_out)))
-    throw UserError("--out and --valid-out are the same file (one would replace the other); give two names");
-  bool stdin_used = false;
-  for (const std::string& text : options.texts) {
-    if (text == "-") {
-      if (stdin_used) throw UserError("standard input is given twice (it can be read once); give '-' once");
-      stdin_used = true;
-      continue;
-    }
-    for (const auto& out : {options.out, options.valid_out})
-      if (!out.empty() && same_file(text, out))
-        throw UserError(
-            format("'{}' is both text and output (the text would be lost); give another name for the output", text));
-  }
-
-  const std::string json_field = json_field_of(options);
+int tokenize(const TokenizeOptions& options) {
+  const std::vector<std::string> texts = find_texts(options);
+  const std::string json_field = options.chat ? "" : json_field_of(texts, options.json_field);
   std::unique_ptr<Tokenizer> tokenizer = options.train_bpe > 0 ? nullptr : open_tokenizer(options.tokenizer);
-  TextSource text(options.texts);
+  TextSource text(texts);
   const bool can_go_on = text.is_of_files() && options.format != OutputFormat::hdf5;
   const bool holds_out = !options.valid_out.empty();
   if (holds_out || options.train_bpe > 0)  // both need all of it first
@@ -284,7 +279,7 @@ int tokenize(TokenizeOptions options, const OptionTable& table) {
   if (can_go_on) same["texts"] = text.identity();
   JobNotes notes(options.out.string() + ".resume", same, can_go_on ? options.save_interval_s : 0);
   if (options.train_bpe > 0 && !notes.found())
-    train_tokenizer(new_tokenizer(options, table), options.train_bpe, text, tail.value_or(text.size()), json_field,
+    train_tokenizer(new_tokenizer(options), options.train_bpe, text, tail.value_or(text.size()), json_field,
                     options.skip_invalid);
   if (!tokenizer) tokenizer = open_tokenizer(options.tokenizer);
   notes.compare_tokenizer(find_tokenizer(options.tokenizer));
@@ -330,5 +325,5 @@ int tokenize(TokenizeOptions options, const OptionTable& table) {
 int main(int argc, char** argv) {
   TokenizeOptions options;
   OptionTable table = tokenize_option_table(options);
-  return run_program(argc, argv, table, [&] { return tokenize(options, table); });
+  return run_program(argc, argv, table, [&] { return tokenize(options); });
 }

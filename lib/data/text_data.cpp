@@ -52,18 +52,6 @@ bool is_whole(const fs::path& stem, const nlohmann::json& note) {
   return size_of_file(with(stem, ".bin")) == note["bytes"].get<std::uint64_t>() && size_of_file(with(stem, ".idx")).has_value();
 }
 
-std::string json_field_of(const TextSet& text, const std::string& named) {
-  if (!named.empty()) return named;
-  const auto count =
-      std::count_if(text.files.begin(), text.files.end(), [](const auto& file) { return file.ends_with(".jsonl"); });
-  if (count > 0 && count < std::ssize(text.files))
-    throw UserError(format(
-        "some files of '{}' are named *.jsonl and some are not (all are lines of JSON, or all are plain texts); name them "
-        "as two data sets, or name the field of JSON that has the text by `field of JSON` if all are JSON",
-        text.name));
-  return count > 0 ? "text" : "";
-}
-
 /// One tokenizer for all texts, opened once it is needed.
 class TokenMaker {
  public:
@@ -78,7 +66,7 @@ class TokenMaker {
     if (!source.is_of_files())
       throw UserError(
           format("'{}' is a pipe or a device (text is read again at the next start); copy it into a file", text.name));
-    const std::string field = json_field_of(text, reading_.json_field);
+    const std::string field = json_field_of(text.files, reading_.json_field);
     nlohmann::ordered_json made_of = {{"texts", source.identity()},
                                       {"tokenizer", tokenizer_sum_},
                                       {"json_field", field},
@@ -93,7 +81,7 @@ class TokenMaker {
       check_errno(::unlink(with(stem, ".json").c_str()) == 0, "remove " + with(stem, ".json").string());
     }
     open();
-    JobOutput output = {.out = with(stem, ".bin"), .valid_out = {}, .format = OutputFormat::megatron};
+    TokenizeJobOptions output = {.out = with(stem, ".bin"), .valid_out = {}, .format = OutputFormat::megatron};
     if (!field.empty()) output.end_of_text = find_end_of_text(*tokenizer_, tokenizer_file_.parent_path());
     output.json_field = field;
     output.threads = reading_.threads > 0 ? reading_.threads : std::max(1u, std::thread::hardware_concurrency());
@@ -131,6 +119,18 @@ class TokenMaker {
 };
 
 }  // namespace
+
+std::string json_field_of(const std::vector<std::string>& files, const std::string& named) {
+  if (!named.empty()) return named;
+  const auto is_json = [](const std::string& file) { return file.ends_with(".jsonl"); };
+  const auto count = std::count_if(files.begin(), files.end(), is_json);
+  if (count > 0 && count < std::ssize(files))
+    throw UserError(
+        format("'{}' is named *.jsonl and '{}' is not (the texts that are read as one are all lines of JSON, or all plain); "
+               "give one kind at a time, or name the field that has the text by `field of JSON` if all are JSON",
+               *std::find_if(files.begin(), files.end(), is_json), *std::find_if_not(files.begin(), files.end(), is_json)));
+  return count > 0 ? "text" : "";
+}
 
 std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts, const TextReading& reading,
                                               const std::function<bool()>& stop) {

@@ -21,6 +21,10 @@ struct TextSet {
   std::vector<std::string> files;
 };
 
+/// The field that has the text in files of lines of JSON: `named`, or "text" for files named *.jsonl; empty for plain texts.
+/// Throws UserError where some are named so and some are not.
+std::string json_field_of(const std::vector<std::string>& files, const std::string& named);
+
 /// How texts become tokens. Lines of JSON are documents, each followed by the tokenizer's end-of-text token if it has one; of
 /// plain texts, which follow each other, nothing but their own tokens is there.
 struct TextReading {

@@ -220,7 +220,7 @@ void JobNotes::write(const nlohmann::json& progress) {
 void JobNotes::remove() { check_errno(::unlink(path_.c_str()) == 0 || errno == ENOENT, "remove " + path_.string()); }
 
 TokenizeJob::TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,
-                         const JobOutput& output)
+                         const TokenizeJobOptions& output)
     : tokenizer_(tokenizer), text_(text), tail_(tail), notes_(notes), output_(output) {}
 
 void TokenizeJob::open_writers() {

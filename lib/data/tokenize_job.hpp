@@ -115,7 +115,7 @@ class JobNotes {
 
 enum class OutputFormat { llmc, megatron, hdf5 };
 
-struct JobOutput {
+struct TokenizeJobOptions {
   std::filesystem::path out, valid_out;
   OutputFormat format = OutputFormat::llmc;
   std::uint64_t shard_tokens = most_llmc_tokens;  // of llm.c's files
@@ -145,7 +145,7 @@ class TokenizeJob {
  public:
   /// From `tail` on the text is held out. The references must outlive this.
   TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,
-              const JobOutput& output);
+              const TokenizeJobOptions& output);
   /// Throws UserError for texts without a token, RunError if the disk fails or is full, and TokenizingStopped.
   TokenizeResult run();
 
@@ -161,7 +161,7 @@ class TokenizeJob {
   TextSource& text_;
   std::optional<std::uint64_t> tail_;
   JobNotes& notes_;
-  JobOutput output_;
+  TokenizeJobOptions output_;
   std::unique_ptr<TokenWriter> train_, valid_, train_mask_, valid_mask_;  // those that there are; masks go away first
   std::uint64_t at_ = 0;                                                  // all before it is tokenized and with the writers
   std::uint64_t tokens_ = 0;

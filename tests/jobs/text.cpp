@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   fs::create_directory(folder / "both");
   write_file(folder / "both" / "a.jsonl", "{\"text\": \"a\"}\n");
   write_file(folder / "both" / "b.txt", "b");
-  check("both", "some files of 'both' are named *.jsonl and some are not");
+  check("both", "'both/a.jsonl' is named *.jsonl and 'both/b.txt' is not");
   // Side by side with tokens, in a mixture: the default are bytes, and so is the vocabulary.
   BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize text.txt --out tokens.bin").code == 0);
   const Outcome mixed = train(folder, 2, "text.txt:0.5,tokens.bin:0.5 --max-update 2 --batch-size 6");
