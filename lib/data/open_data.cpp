@@ -145,14 +145,6 @@ std::vector<fs::path> files_of(const std::string& name, Split split) {
   return files_of_pattern(name);
 }
 
-/// Each file stays open; many systems let a process have 1,024 unless it asks for more.
-void allow_open_files(std::size_t count) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 2 * count + 256) return;
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 2 * count + 256);
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // where that is not allowed, opening files says so
-}
-
 /// The files as a text, if they are. Throws UserError if some are and some are not.
 std::optional<TextSet> text_of(const std::string& name, const std::vector<fs::path>& paths) {
   const auto count = std::count_if(paths.begin(), paths.end(), is_text_file);
@@ -185,6 +177,13 @@ std::unique_ptr<Tokens> open_in_a_row(const std::vector<Part>& parts, Split spli
 }
 
 }  // namespace
+
+void allow_open_files(std::size_t count) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 2 * count + 256) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 2 * count + 256);
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // where that is not allowed, opening files says so
+}
 
 std::vector<fs::path> files_of_pattern(const std::string& name) {
   if (is_there(name) || name.find_first_of("*?[") == std::string::npos) return {name};

@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "data/open_data.hpp"
 #include "files/checksum.hpp"
 #include "files/output_file.hpp"
 
@@ -43,6 +44,7 @@ TextSource::TextSource(TextSource&&) noexcept = default;
 TextSource::~TextSource() = default;
 
 TextSource::TextSource(const std::vector<std::string>& names) {
+  allow_open_files(names.size());
   for (const std::string& name : names) {
     Text text{.name = name, .file = {}};
     const PathKind kind = name == "-" ? PathKind::other : kind_of(name);

@@ -564,7 +564,7 @@ void Executor::run_decoding(const Operation& op, StageContext context, float* ch
   Stream& s = context.stream;
   auto* const rows_there = at<std::int32_t>(plan_.rows);
   auto* const tokens = reinterpret_cast<std::int32_t*>(rows_.data());
-  const DecodedRows rows = {step_.sequences, step_.positions, rows_there, rows_there + R};
+  DecodedRows rows = {step_.sequences, step_.positions, rows_there, rows_there + R};
   context.shape = {1, R};
   switch (op.kind) {
     case OperationKind::read_rows:
@@ -576,6 +576,7 @@ void Executor::run_decoding(const Operation& op, StageContext context, float* ch
     case OperationKind::embedding_decode:
       return model_.embedding_decode(context, at<std::int32_t>(op.reads[0]), rows, at<void>(op.writes[0]));
     case OperationKind::block_decode:
+      if (static_cast<std::size_t>(op.block) + 1 == model_.blocks()) rows.wanted = step_.wanted;
       return model_.block_decode(context, static_cast<std::size_t>(op.block), rows, at<void>(op.reads[0]),
                                  at<void>(op.writes[0]), at<float>(op.writes[1]), plan_.cache, at<void>(op.writes[2]), cheap);
     default:

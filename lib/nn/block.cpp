@@ -139,6 +139,17 @@ Run run_of(const DecodedRows& rows, std::size_t begin) {
   return {begin, end, true};
 }
 
+/// Attention of `count` rows from row `first` on over the cache, each by itself, into out[count,HD].
+template <class E>
+void attend_each(const Stage<E>& stage, E* out, const SavedTensors<E>& at, const DecodedRows& rows, std::size_t first,
+                 std::size_t count, const kernels::CacheShape& shape, const E* cache) {
+  const TransformerConfig& c = stage.config;
+  const DecodingScratch scratch(c, stage.scratch, shape, stage.device, dtype_of<E>);
+  kernels::cached_attention(stage.context.stream, out, at.qkv + first * qkv_width(c), qkv_width(c), cache, shape, count,
+                            c.heads, c.kv_heads, c.head_size, rows.sequences_there + first, rows.positions_there + first,
+                            stage.scratch_at(scratch.scores));
+}
+
 /// Attention of a step's rows over the cache, in which their keys and values are. Where a sequence has many rows, as a prompt
 /// has, they go through the attention of whole sequences.
 template <class E>
@@ -163,8 +174,7 @@ void attend_to_cache(const Stage<E>& stage, const SavedTensors<E>& at, const Dec
     }
     // As many rows at a time as there is scratch for.
     const std::size_t count = std::min(run.end - r, shape.sequences);
-    kernels::cached_attention(stream, out, q, width, cache, shape, count, c.heads, c.kv_heads, c.head_size,
-                              rows.sequences_there + r, rows.positions_there + r, stage.scratch_at(scratch.scores));
+    attend_each(stage, out, at, rows, r, count, shape, cache);
     r += count;
   }
 }
@@ -239,6 +249,32 @@ void ffn_in_backward(const Stage<E>& stage, const LinearGroup& group, E* x, cons
     stage.linear_backward_input(group.part[i], d_pre[i], F, x, i == 0 ? Write::overwrite : Write::add);
 }
 
+/// A block up to queries, keys and values.
+template <class E>
+void make_qkv(const Stage<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at, const E* x_in) {
+  stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, stage.R());
+  qkv_forward(stage, parameters.qkv, at.norm1, at.qkv);
+  qk_norm_forward(stage, parameters, at);
+}
+
+/// The rest, behind attention. x_out null: up to the activation.
+template <class E>
+void add_branches(const Stage<E>& stage, const BlockParameters& parameters, std::size_t block, const SavedTensors<E>& at,
+                  const E* x_in, E* x_out) {
+  const std::size_t R = stage.R(), C = stage.config.width;
+  Stream& stream = stage.context.stream;
+  stage.linear_forward(parameters.attention_out, at.attention, at.mid, C);
+  kernels::add_residual(stream, at.mid, x_in, at.mid, stage.weight(parameters.attention_out.bias), R, C,
+                        stage.dropout_mask(DropoutSite::attention_out, block));
+
+  stage.norm_forward(parameters.norm2, at.norm2, at.stats2, at.mid, R);
+  ffn_in_forward(stage, parameters.ffn_in, at.norm2, at.pre, at.activated);
+  if (x_out == nullptr) return;
+  stage.linear_forward(parameters.ffn_out, at.activated, x_out, C);
+  kernels::add_residual(stream, x_out, at.mid, x_out, stage.weight(parameters.ffn_out.bias), R, C,
+                        stage.dropout_mask(DropoutSite::ffn_out, block));
+}
+
 }  // namespace
 
 template <class E, class Attend>
@@ -247,22 +283,34 @@ void Transformer::forward_block(const StageContext& context, std::size_t block, 
   const Stage<E> stage(config_, device_, context);
   const SavedTensors<E> at(stage, saved, cheap);
   const BlockParameters& parameters = model_.blocks[block];
-  const std::size_t R = stage.R(), C = config_.width;
-
-  stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, R);
-  qkv_forward(stage, parameters.qkv, at.norm1, at.qkv);
-  qk_norm_forward(stage, parameters, at);
+  make_qkv(stage, parameters, at, x_in);
   attend(stage, at);
-  stage.linear_forward(parameters.attention_out, at.attention, at.mid, C);
-  kernels::add_residual(context.stream, at.mid, x_in, at.mid, stage.weight(parameters.attention_out.bias), R, C,
-                        stage.dropout_mask(DropoutSite::attention_out, block));
+  add_branches(stage, parameters, block, at, x_in, x_out);
+}
 
-  stage.norm_forward(parameters.norm2, at.norm2, at.stats2, at.mid, R);
-  ffn_in_forward(stage, parameters.ffn_in, at.norm2, at.pre, at.activated);
-  if (x_out == nullptr) return;
-  stage.linear_forward(parameters.ffn_out, at.activated, x_out, C);
-  kernels::add_residual(context.stream, x_out, at.mid, x_out, stage.weight(parameters.ffn_out.bias), R, C,
-                        stage.dropout_mask(DropoutSite::ffn_out, block));
+template <class E, class Append>
+void Transformer::decode_wanted(const StageContext& context, std::size_t block, const DecodedRows& rows, const E* x_in,
+                                E* x_out, float* saved, const kernels::CacheShape& shape, const E* cache, float* cheap,
+                                const Append& append) const {
+  const BlockParameters& parameters = model_.blocks[block];
+  const std::span<const std::int32_t> wanted = *rows.wanted;
+  const std::size_t C = config_.width;
+  const auto row = [&](std::size_t i) { return static_cast<std::size_t>(wanted[i]); };
+  const Stage<E> all(config_, device_, context);
+  const SavedTensors<E> at(all, saved, cheap);
+  make_qkv(all, parameters, at, x_in);
+  append(all, at);
+  if (wanted.empty()) return;
+  StageContext of_wanted = context;
+  of_wanted.shape = {1, wanted.size()};
+  const Stage<E> stage(config_, device_, of_wanted);
+  E *const in = at.norm1, *const out = at.norm2;  // [W,C], in the place of what is not needed any more
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    attend_each(stage, at.attention + i * attention_width(config_), at, rows, row(i), 1, shape, cache);
+    context.stream.copy(in + i * C, x_in + row(i) * C, C * sizeof(E));
+  }
+  add_branches(stage, parameters, block, at, in, out);
+  for (std::size_t i = 0; i < wanted.size(); ++i) context.stream.copy(x_out + row(i) * C, out + i * C, C * sizeof(E));
 }
 
 template <class E>
@@ -327,13 +375,19 @@ void Transformer::block_decode(const StageContext& context, std::size_t block, c
   expect(context.shape.B == 1 && context.shape.T == rows.sequences.size(), "a step of decoding has a row for each token");
   with_element(context.type, [&]<class E>() {
     auto* const kept = static_cast<E*>(cache);
-    const auto attend = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
+    const auto* const x = static_cast<const E*>(x_in);
+    const auto append = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
       rotate(stage, at.qkv, false, rows.positions_there);
       kernels::append_to_cache(context.stream, kept, shape, at.qkv + attention_width(config_), stage.R(), cached_width(config_),
                                qkv_width(config_), rows.sequences_there, rows.positions_there);
-      attend_to_cache(stage, at, rows, shape, kept);
     };
-    forward_block(context, block, static_cast<const E*>(x_in), static_cast<E*>(x_out), saved, cheap, attend);
+    if (rows.wanted && rows.wanted->size() < rows.sequences.size())
+      return decode_wanted(context, block, rows, x, static_cast<E*>(x_out), saved, shape, kept, cheap, append);
+    forward_block(context, block, x, static_cast<E*>(x_out), saved, cheap,
+                  [&](const Stage<E>& stage, const SavedTensors<E>& at) {
+                    append(stage, at);
+                    attend_to_cache(stage, at, rows, shape, kept);
+                  });
   });
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -61,6 +62,8 @@ struct StageContext {
 struct DecodedRows {
   std::span<const std::int32_t> sequences, positions;
   const std::int32_t *sequences_there, *positions_there;
+  /// Of the last block: the only rows of its result that anybody reads, in ascending order.
+  std::optional<std::span<const std::int32_t>> wanted = {};
 };
 
 /// What a plan needs to know of a model, in bytes, for one shape and type.
@@ -135,7 +138,8 @@ class Model {
   /// x[R,C] from tokens[R].
   virtual void embedding_decode(const StageContext& context, const std::int32_t* tokens, const DecodedRows& rows,
                                 void* x) const;
-  /// block_forward() of these rows, whose keys and values go into the block's `cache`. `saved` as there, contents lost.
+  /// block_forward() of these rows, whose keys and values go into the block's `cache`. `saved` as there, contents lost. Where
+  /// only some rows are wanted, the others of x_out have no meaning.
   virtual void block_decode(const StageContext& context, std::size_t block, const DecodedRows& rows, const void* x_in,
                             void* x_out, float* saved, const kernels::CacheShape& shape, void* cache,
                             float* cheap = nullptr) const;

@@ -84,6 +84,11 @@ class Transformer final : public Model {
   template <class E, class Attend>
   void forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved, float* cheap,
                      const Attend& attend) const;
+  /// block_decode() of the rows that are wanted alone, behind `append`, which all rows need: it rotates queries and keys, and
+  /// puts keys and values into the cache.
+  template <class E, class Append>
+  void decode_wanted(const StageContext& context, std::size_t block, const DecodedRows& rows, const E* x_in, E* x_out,
+                     float* saved, const kernels::CacheShape& shape, const E* cache, float* cheap, const Append& append) const;
   template <class E>
   void refill_block(const StageContext& context, std::size_t block, const E* x_in, float* saved, float* cheap) const;
   template <class E>

@@ -354,16 +354,20 @@ BOOST_DATA_TEST_CASE(tokens_step_by_step_have_the_logits_of_whole_sequences, boo
         sequences.push_back(static_cast<std::int32_t>(s));
         positions.push_back(static_cast<std::int32_t>(known[s]));
       }
-      if (count > 0) wanted.push_back(static_cast<std::int32_t>(tokens.size() - 1));
+      if (count > 0 && generator() % 4 > 0) wanted.push_back(static_cast<std::int32_t>(tokens.size() - 1));
     }
     const std::size_t R = tokens.size();
     if (R == 0) continue;
     StageContext context = run.context({1, R}, false);
     run.scratch.assign(run.model.decoding_scratch_numel(shape), std::nanf(""));
     context.scratch = run.scratch.data();
-    const DecodedRows rows = {sequences, positions, sequences.data(), positions.data()};
+    DecodedRows rows = {sequences, positions, sequences.data(), positions.data()};
     run.model.embedding_decode(context, tokens.data(), rows, x.data());
     for (std::size_t b = 0; b < run.model.blocks(); ++b) {
+      if (b + 1 == run.model.blocks()) {
+        rows.wanted = wanted;
+        std::fill(x_out.begin(), x_out.end(), std::nanf(""));  // only what is wanted is made
+      }
       run.model.block_decode(context, b, rows, x.data(), x_out.data(), saved.data(), shape, caches[b].data());
       std::swap(x, x_out);
     }

@@ -45,6 +45,15 @@ BOOST_AUTO_TEST_CASE(tokens_are_the_bytes_of_the_texts_in_order) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(texts_may_be_more_files_than_a_process_may_open_unasked) {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string();
+  for (int i = 100; i < 150; ++i) write_file(folder / std::to_string(i), std::to_string(i) + "\n");
+  const std::string command = "ulimit -Sn 40 && " FSDP_TOKENIZE " '" + at + "/1*' --out " + at + "/t.bin > /dev/null";
+  BOOST_TEST(std::system(command.c_str()) == 0);
+  BOOST_TEST(text_of(folder / "t.bin").size() == 200u);
+}
+
 BOOST_AUTO_TEST_CASE(tokens_of_a_tokenizer) {
   const TemporaryFolder folder;
   const std::string data = FSDP_TEST_DATA "/tokenizers/", at = folder.path().string();
