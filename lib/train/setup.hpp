@@ -52,6 +52,7 @@ struct Setup {
   std::unique_ptr<Communicator> node;
   std::unique_ptr<Device> device;  // none in a dry run
   std::size_t start_bytes = 0;     // what the process had used before
+  const char* measured_since = "its start";
   int threads = 1;
   std::optional<double> peak_flops;  // of all cores of the job, if it has been measured
   nlohmann::json options_json;
