@@ -25,6 +25,7 @@
 #include "kernels/threads.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
+#include "train/other_programs.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {
@@ -347,6 +348,7 @@ OptionTable bench_option_table(BenchOptions& options) {
     if (options.what == "tuning" && !read.given("batch-size")) options.sharding.batch.B = 1;
     check(read, options);
   });
+  add_options_of_other_programs(table);
   return table;
 }
 

@@ -1,6 +1,7 @@
 #include "fsdp-bench/tuning.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
+#include "base/program.hpp"
 #include "base/system.hpp"
 #include "comm/agree.hpp"
 #include "device/gpu_figures.hpp"
@@ -174,13 +176,22 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
   });
   const bool any = fastest != settings.end() && fastest->seconds > 0;
   const std::size_t T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
+  // What has been measured is printed all the same.
+  const auto result = [&](const std::string& text) {
+    if (any) return text;
+    if (world.rank() == 0) std::fputs(text.c_str(), stdout);
+    throw CollectiveError(
+        format("nothing fits {} (the least that was tried needs more); use more ranks, or a smaller --tokens-per-sample",
+               format_bytes(static_cast<double>(limit))),
+        0, true, exit_code::failed);
+  };
   if (options.json) {
     nlohmann::json json = {{"arch", model_of(options)},   {"device", device.description()},
                            {"ranks", world.size()},       {"precision", name_of(options.sharding.types.parameter)},
                            {"tokens_per_sample", T},      {"update_freq", K},
                            {"memory_limit_bytes", limit}, {"fastest", any ? to_json(*fastest) : nlohmann::json()}};
     for (const Setting& s : settings) json["settings"].push_back(to_json(s));
-    return json.dump() + "\n";
+    return result(json.dump() + "\n");
   }
   std::string text = format(
       "# {}, {}, {}, sequences of {} tokens, {} per update; a rank may use {}\n{:<15} {:>9} {:>10} {:>10} "
@@ -195,11 +206,8 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
                           : format("{} {:>10} {:>10} {:>10.0f}  does not fit\n", row, "-", "-", mib);
   }
   text += describe_recomputation(settings);
-  text +=
-      any ? format("the fastest that fits: {}\n", fastest->options())
-          : format("nothing fits {} (the least that was tried needs more); use more ranks, or a smaller --tokens-per-sample\n",
-                   format_bytes(static_cast<double>(limit)));
-  return text;
+  if (any) text += format("the fastest that fits: {}\n", fastest->options());
+  return result(text);
 }
 
 }  // namespace fsdp

@@ -26,6 +26,7 @@
 #include "text/tokenizer_files.hpp"
 #include "text/train_bpe.hpp"
 #include "train/common_options.hpp"
+#include "train/other_programs.hpp"
 #include "train/program.hpp"
 
 using namespace fsdp;
@@ -154,6 +155,7 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
   table.duration("save-interval", "TIME", o.save_interval_s,
                  "Make sure of what is done this often, so that a killed run goes on there when the same command is given "
                  "again; 0: do not. Standard input and pipes cannot be gone on with.");
+  add_options_of_other_programs(table);
   table.then([&o](const OptionTable& read) { check(o, read); });
   return table;
 }

@@ -103,7 +103,11 @@ def openings():
 def make(options):
     if not pathlib.Path(OPENINGS).exists():
         sys.exit(f"games.py: {OPENINGS} is not there; install Debian's package scid-data")
-    lines = random.Random(options.seed).sample(openings(), options.games + options.valid_games)
+    known, wanted = openings(), options.games + options.valid_games
+    if wanted > len(known):
+        sys.exit(f"games.py: {wanted} games are too many ({OPENINGS} has {len(known)} openings, one for each); give smaller "
+                 "--games or --valid-games")
+    lines = random.Random(options.seed).sample(known, wanted)
     out, games = pathlib.Path(options.out), []
     out.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -128,9 +132,14 @@ def legal(options):
     right, all_of = collections.Counter(), collections.Counter()
     engine = Engine()
     with open(options.generated) as lines:
-        for line in lines:
-            text = json.loads(line)
-            moves = text["prompt"].split()
+        for number, line in enumerate(lines, 1):
+            try:
+                text = json.loads(line)
+                moves = text["prompt"].split()
+                text["text"].split()
+            except (ValueError, KeyError, TypeError, AttributeError):
+                sys.exit(f"games.py: line {number} of {options.generated} is none that fsdp-generate --prompts FILE --json has "
+                         "printed (JSON with prompt and text); give a file of these")
             # What begins without a space changes the last move, or ends the game.
             move = (text["text"].split() or [""])[0] if text["text"].startswith(" ") else ""
             all_of[len(moves)] += 1
@@ -142,20 +151,29 @@ def legal(options):
     print(f"legal {sum(right.values())} of {sum(all_of.values())}, {100 * sum(right.values()) / sum(all_of.values()):.1f} %")
 
 
+def count(least):
+    """Of an argument: a whole number from `least` on."""
+    def read(text):
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number, {least} or more")
+        return int(text)
+    return read
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="make|prompts|legal")
     command = commands.add_parser("make")
     command.add_argument("out", metavar="OUT")
-    command.add_argument("--games", type=int, default=500, help="for training (default: %(default)s)")
-    command.add_argument("--valid-games", type=int, default=40, help="held out (default: %(default)s)")
-    command.add_argument("--nodes", type=int, default=1000, help="positions that the engine searches for a move (default: %(default)s)")
-    command.add_argument("--max-moves", type=int, default=100, help="of both sides together, then a game is left (default: %(default)s)")
-    command.add_argument("--seed", type=int, default=1, help="which openings (default: %(default)s)")
+    command.add_argument("--games", type=count(1), default=500, help="for training (default: %(default)s)")
+    command.add_argument("--valid-games", type=count(0), default=40, help="held out (default: %(default)s)")
+    command.add_argument("--nodes", type=count(1), default=1000, help="positions that the engine searches for a move (default: %(default)s)")
+    command.add_argument("--max-moves", type=count(1), default=100, help="of both sides together, then a game is left (default: %(default)s)")
+    command.add_argument("--seed", type=count(0), default=1, help="which openings (default: %(default)s)")
     command.set_defaults(run=make)
     command = commands.add_parser("prompts")
     command.add_argument("games", metavar="GAMES")
-    command.add_argument("--after", type=lambda text: [int(count) for count in text.split(",")], default="10,20,30,40,60",
+    command.add_argument("--after", type=lambda text: [count(1)(number) for number in text.split(",")], default="10,20,30,40,60",
                          help="numbers of moves, of both sides together (default: %(default)s)")
     command.set_defaults(run=prompts)
     command = commands.add_parser("legal")
@@ -164,7 +182,12 @@ def main():
     options = parser.parse_args()
     if not ENGINE:
         sys.exit("games.py: there is no stockfish; install Debian's package stockfish")
-    options.run(options)
+    try:
+        options.run(options)
+    except OSError as problem:
+        sys.exit(f"games.py: {problem.filename or 'a file'} cannot be read or written ({problem.strerror}); give another one")
+    except UnicodeDecodeError:
+        sys.exit("games.py: the file is no text in UTF-8; give another one")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #include "base/options.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <fstream>
@@ -245,9 +246,12 @@ Option& OptionTable::size(std::string name, std::string argument, std::size_t& f
   return finish(option);
 }
 
-Option& OptionTable::duration(std::string name, std::string argument, double& field_s, std::string help) {
+Option& OptionTable::duration(std::string name, std::string argument, double& field_s, std::string help,
+                              std::string needs_unit) {
   Option& option = add(std::move(name), std::move(argument), std::move(help), "a time, such as 90s, 30min or 2h");
-  option.set_ = [&field_s](const std::string& text) {
+  option.set_ = [&field_s, needs_unit = std::move(needs_unit)](const std::string& text) {
+    const bool plain = text.find_first_not_of("0123456789.") == std::string::npos;
+    if (!needs_unit.empty() && plain && text.find_first_not_of("0.") != std::string::npos) throw UserError(needs_unit);
     try {
       field_s = parse_duration(text);
     } catch (const UserError&) {
@@ -376,9 +380,6 @@ Option& OptionTable::row(std::string_view name) {
 }
 
 void OptionTable::elsewhere(std::string name, std::string answer) {
-  expect(find(name) == nullptr, "an option is here or elsewhere");
-  const std::size_t space = name.find(' ');
-  expect(space == std::string::npos || find(name.substr(0, space)) != nullptr, "a value is one of an option that is here");
   elsewhere_.emplace_back(std::move(name), std::move(answer));
 }
 
@@ -407,12 +408,20 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
   const auto terminator = std::find(arguments.begin(), arguments.end(), "--");
   const std::vector<std::string> verbatim(terminator == arguments.end() ? terminator : terminator + 1, arguments.end());
   arguments.erase(terminator, arguments.end());
+  const Option* earlier = nullptr;  // a flag, if the word before was one
   for (std::string& argument : arguments) {
     if (argument == "-h") argument = "--help";
+    const Option* const before = earlier;
+    earlier = nullptr;
+    if (before && (argument == "True" || argument == "False" || argument == "true" || argument == "false"))
+      throw UserError(
+          format("--{0} {1} is not understood (--{0} alone means yes, and takes no word that follows); give --{0}{2}",
+                 before->name_, argument, std::tolower(argument[0]) == 't' ? "" : "=false, or leave it out"));
     if (!argument.starts_with("--")) continue;
     const auto end = argument.find('=');
     const std::string name = with_hyphens(argument.substr(0, end));
     const Option* row = find(name.substr(2));
+    if (row && row->flag_ && end == std::string::npos) earlier = row;
     argument = name + (end != std::string::npos ? argument.substr(end) : row && row->flag_ ? "=true" : "");
   }
 
@@ -437,7 +446,8 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
                  .run()
                  .options;
   } catch (const po::unknown_option& error) {
-    const std::string name = bare(error.get_option_name());
+    std::string name = bare(error.get_option_name());
+    name = name.substr(0, name.find('='));
     throw UserError(format("unknown option --{} {}", name, unknown(name)));
   } catch (const po::invalid_syntax& error) {
     throw no_value(bare(error.get_option_name()));
@@ -474,7 +484,7 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
       continue;
     }
     if (text.size() > 1 && text.front() == '-' && text.find_first_of("0123456789.") != 1)
-      throw UserError(format("unknown option {} {}", text, unknown(bare(text))));
+      throw UserError(format("unknown option {} {}", text, unknown(bare(text.substr(0, text.find('='))))));
     if (value_before && are_as_of_a_pattern(value_before->value, text))
       throw UserError(
           format("'{}' follows {} '{}' (a pattern that is not in quotes becomes several words, of which an option takes one); "

@@ -121,8 +121,9 @@ class OptionTable {
   /// "(0.9,0.98)" or "0.9,0.98".
   Option& pair(std::string name, std::string argument, double& first, double& second, std::string help,
                std::string accepts = "", std::function<bool(double)> ok = nullptr);
-  /// Seconds, from "90s", "30min", "2h".
-  Option& duration(std::string name, std::string argument, double& field_s, std::string help);
+  /// Seconds, from "90s", "30min", "2h", or a plain number. `needs_unit`, if given, says why that may be meant otherwise: then
+  /// only 0 needs no unit.
+  Option& duration(std::string name, std::string argument, double& field_s, std::string help, std::string needs_unit = "");
   Option& text(std::string name, std::string argument, std::string& field, std::string help);
   Option& path(std::string name, std::string argument, std::filesystem::path& field, std::string help);
   /// Comma-separated after its name; one item per argument when positional.
@@ -137,7 +138,8 @@ class OptionTable {
   Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
 
   /// An option that users know from another program, and that this one does not have; or, as "name value", a value of one that
-  /// is here. Whoever gives it is told `answer`, "(<why>); <what to do>", instead of a guess at what was meant.
+  /// is here. Whoever gives it is told `answer`, "(<why>); <what to do>", instead of a guess at what was meant. What is here
+  /// goes before that.
   void elsewhere(std::string name, std::string answer);
 
   /// A configuration file of another program, which has one of `marks` in it. Whoever gives one to --config is told `answer`,
@@ -153,6 +155,8 @@ class OptionTable {
 
   /// Sets the fields, unless the request is help, version or markdown. Throws UserError.
   Request parse(int argc, const char* const* argv);
+  /// Whether it has an option of this name, or alias.
+  bool has(std::string_view name) const { return find(name) != nullptr; }
   /// Whether the command line or the file gave this option (by its main name).
   bool given(std::string_view name) const;
   /// The name by which it was given: "--param-dtype" for an alias, and the word in quotes where it had no name. Empty if it was

@@ -46,4 +46,8 @@ double process_age_s();
 /// VmHWM: the most memory that a process of this host has had resident, in bytes; 0 if there is none. A number, or "self".
 std::size_t process_peak_bytes(const std::string& process = "self");
 
+/// Lets VmHWM of this process begin anew, at what is resident when freed memory has gone back to the system (Linux's
+/// /proc/self/clear_refs); nothing happens where the system does not let it.
+void restart_process_peak();
+
 }  // namespace fsdp

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <type_traits>
@@ -87,6 +88,10 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
   if (file_.size() < 8) damaged(path, format("it has {} bytes, fewer than a header's length takes", file_.size()));
   std::uint64_t length = 0;
   file_.read(0, &length, sizeof length);
+  if (std::memcmp(&length, "version ", sizeof length) == 0)
+    throw UserError(
+        format("{} is a pointer of Git LFS and not the file (a clone without git-lfs has only these); git lfs pull gets it",
+               path.string()));
   if (length > largest_header || length > file_.size() - 8)
     damaged(path, format("its header would be {} bytes long, the file has {}", length, file_.size()));
   std::string text(length, '\0');

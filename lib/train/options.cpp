@@ -341,6 +341,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
       .number("weight-decay", "DECAY", optimizer.weight_decay,
               "Weight decay of tensors of two or more dimensions; vectors (biases, gains of norms) have none.", "0 or more",
               not_negative)
+      .alias("wd")
       .follows(defaults_text([](const Optimizer&) { return true; },
                              [](const Optimizer& row) { return number_text(row.weight_decay); }));
   table.list("no-decay", "PATTERNS", optimizer.no_decay,
@@ -560,10 +561,12 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   table.group("Checkpoint");
   table.path("save-dir", "DIR", o.save.folder,
              "Folder of checkpoints. A file 'save' in it asks for one, a file 'stop' for one and the end.");
-  table.flag("no-save", o.save.none, "Write no checkpoints: the run cannot be gone on with.");
+  table.flag("no-save", o.save.none,
+             "Write no checkpoints: the run cannot be gone on with. Tokens of texts are kept in --save-dir all the same.");
   table.integer("save-interval-updates", "N", o.save.interval_updates, {0},
                 "Save every N updates; 0: at the end and on request only.");
-  table.duration("save-interval", "TIME", o.save.interval_s, "Save when this long has passed since the last save; 0: do not.");
+  table.duration("save-interval", "TIME", o.save.interval_s, "Save when this long has passed since the last save; 0: do not.",
+                 "it has no unit, and other programs count epochs or updates, as --save-interval-updates does");
   table.duration(
       "stop-before", "TIME", o.stop_before_s,
       "In a Slurm job: save and stop, with exit code 75, at the end of the first update that ends less than this "

@@ -177,7 +177,8 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   }
   origin.model_folder = model_folder_of(options, origin);
   // The run would come to a step that is there already, and its work since the save before would be lost.
-  if (const auto newest = latest_update(options.save.folder); newest > origin.update() && !options.dry_run)
+  if (const auto newest = latest_update(options.save.folder);
+      newest > origin.update() && !options.dry_run && !options.save.none)
     throw UserError(
         format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; "
                "choose another --save-dir or move them away",
@@ -265,7 +266,7 @@ Origin find_origin(const TrainOptions& options, Group& world) {
       continue;
     }
     // Steps in whose place the run will save.
-    if (!options.dry_run)
+    if (!options.dry_run && !options.save.none)
       agree(world, [&] {
         if (world.rank() == 0) set_aside_damaged(options, origin.update(), origin.warnings);
       });

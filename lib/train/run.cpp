@@ -378,8 +378,9 @@ void Run::finish(const std::string& next) {
   setup_.metrics->say(
       format("memory of a rank, the most of all:\n"
              "  the plan's buffers  {} used, {} planned\n"
-             "  the process         {} used since its start{}",
-             bytes(measured), bytes(setup_.memory.plan), bytes(process), on_cpu ? ", " + expected : " of the host's memory"));
+             "  the process         {} used since {}{}",
+             bytes(measured), bytes(setup_.memory.plan), bytes(process), setup_.measured_since,
+             on_cpu ? ", " + expected : " of the host's memory"));
   const double rate = static_cast<double>(setup_.progress.tokens - start_tokens_) / since_start_.seconds();
   setup_.metrics->end({setup_.progress.update, setup_.progress.tokens, rate, measured, next,
                        setup_.progress.tokens - start_tokens_, energy_->total(world)});

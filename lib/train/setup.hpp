@@ -50,8 +50,9 @@ struct Setup {
 
   const TrainOptions& options;
   Communicator& world;
-  ComputingRank rank;                // a dry run has no device
-  std::size_t start_bytes = 0;       // what the process had used before
+  ComputingRank rank;           // a dry run has no device
+  std::size_t start_bytes = 0;  // what the process had used before
+  const char* measured_since = "its start";
   std::optional<double> peak_flops;  // of all cores of the job, if it has been measured
   nlohmann::json options_json;
   std::optional<Metrics> metrics;

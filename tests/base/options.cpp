@@ -98,6 +98,10 @@ BOOST_AUTO_TEST_CASE(a_flag_takes_no_word_that_follows_it) {
   BOOST_TEST(f.dry_run);
   BOOST_TEST(f.data == "train.bin");
   BOOST_TEST(!parse({"--dry-run=false"}).fields.dry_run);
+  CHECK_CONTAINS(
+      error({"--dry-run", "True", "train.bin"}),
+      "--dry-run True is not understood (--dry-run alone means yes, and takes no word that follows); give --dry-run");
+  CHECK_CONTAINS(error({"--dry_run", "false"}), "give --dry-run=false, or leave it out");
 }
 
 BOOST_AUTO_TEST_CASE(a_positional_list_takes_all_that_is_left) {

@@ -227,6 +227,8 @@ BOOST_AUTO_TEST_CASE(damaged_files_are_refused) {
   CHECK_CONTAINS(complaint("abc"), "it has 3 bytes");
   CHECK_CONTAINS(complaint(file_bytes("{}", "").substr(0, 9)), "header would be 2 bytes long");
   CHECK_CONTAINS(complaint(std::string(8, '\xff') + "{}"), "header would be 18446744073709551615 bytes long");
+  CHECK_CONTAINS(complaint("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
+                 "is a pointer of Git LFS");
   CHECK_CONTAINS(complaint(file_bytes("{\"a\":", data)), "not a JSON object");
   CHECK_CONTAINS(complaint(file_bytes("[1]", data)), "not a JSON object");
   const auto one = [&](const std::string& entry) { return complaint(file_bytes("{\"a\":" + entry + "}", data)); };

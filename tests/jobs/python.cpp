@@ -145,6 +145,25 @@ BOOST_AUTO_TEST_CASE(checkpoints_of_fairseq_are_converted) {
   BOOST_TEST(refused.says("the model is none that fsdp has (it has no norm behind the last block); see docs/from-fairseq.md"),
              refused.output);
   BOOST_TEST(!fs::exists(folder / "refused"));
+  const auto expect_refused = [&](const std::string& checkpoint, const std::string& to, const std::string& why) {
+    const Outcome outcome = run(folder, {python(), tool.string(), checkpoint, to});
+    BOOST_TEST(outcome.code == 1, outcome.output);
+    BOOST_TEST(outcome.says(why), outcome.output);
+    BOOST_TEST(!outcome.says("Traceback"), outcome.output);
+  };
+  expect_refused("learned.pt", "learned", "learned/model.safetensors is there already");
+  const auto broken = [&](const std::string& how, const std::string& why) {
+    must(folder, {python(), "-c",
+                  "import torch\nc = torch.load('learned.pt', weights_only=False)\nw = c['model']\ns = vars(c['args'])\n" +
+                      how + "\ntorch.save(c, 'broken.pt')"});
+    expect_refused("broken.pt", "broken", why);
+    BOOST_TEST(!fs::exists(folder / "broken"));
+  };
+  broken("del w['decoder.layers.1.fc2.bias']", "decoder.layers.1.fc2.bias is missing");
+  broken("w['decoder.layers.0.fc2.weight'] = w['decoder.layers.0.fc2.weight'][:, 1:]",
+         "has the shape [18, 21], and [18, 22] fits");
+  broken("w['decoder.layers.0.extra'] = w['decoder.version']", "layers.0.extra is no tensor of such a model");
+  broken("s['decoder_attention_heads'] = 4", "a width of 18 is not a multiple of 4 heads");
 }
 
 BOOST_AUTO_TEST_CASE(answers_are_those_of_others) {

@@ -83,6 +83,15 @@ BOOST_AUTO_TEST_CASE(both_spellings_of_rotary_positions_are_read) {
   BOOST_TEST(config_from_json(with(kLlama, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e4}})).rope.theta ==
              7e4);
   BOOST_TEST(config_from_json(kLlama).rope.theta == 1e4);
+  // Both at once, as this program writes them; and where one of them says something else.
+  const json both = with(with(kLlama, "rope_parameters", new_scaling), "rope_theta", 500000.0);
+  BOOST_CHECK(config_from_json(with(both, "rope_scaling", old_scaling)).rope == expected);
+  BOOST_CHECK(config_from_json(with(both, "rope_scaling", nullptr)).rope == expected);
+  for (const char* type : {"yarn", "dynamic"})
+    BOOST_CHECK_EXCEPTION(config_from_json(with(both, "rope_scaling", {{"rope_type", type}, {"factor", 2.0}})), UserError,
+                          names(type));
+  BOOST_CHECK_EXCEPTION(config_from_json(with(both, "rope_scaling", {{"rope_type", "default"}})), UserError,
+                        names("do not say the same"));
 }
 
 BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {

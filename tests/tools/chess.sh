@@ -32,4 +32,22 @@ LINES
 python3 "$games" legal generated >output
 grep -q "^after   2 moves     1 of    4 are legal" output || fail "says: $(<output)"
 grep -q "^legal 2 of 6, 33.3 %" output || fail "says: $(<output)"
+
+# refused STATUS WHAT ARGUMENTS...: with one message, and none of Python's.
+refused() {
+  local status=0
+  python3 "$games" "${@:3}" >output 2>&1 || status=$?
+  [[ $status == "$1" ]] || fail "status $status instead of $1 of: ${*:3}"
+  says "$2"
+  ! grep -q Traceback output || fail "Python says where it was"
+}
+refused 1 "games.py: none cannot be read or written (No such file or directory)" legal none
+refused 1 "games.py: none cannot be read or written (No such file or directory)" prompts none
+echo "e2e4 e7e5" >no-json
+refused 1 "games.py: line 1 of no-json is none that fsdp-generate" legal no-json
+echo '{"text": " e2e4"}' >no-prompt
+refused 1 "games.py: line 1 of no-prompt is none that fsdp-generate" legal no-prompt
+refused 1 "cannot be read or written (Not a directory)" make no-json/games --games 1 --valid-games 1
+refused 1 "games are too many" make many --games 99999
+refused 2 "argument --games: '-5' is not a whole number, 1 or more" make none --games -5
 exit $((failures > 0))

@@ -79,6 +79,8 @@ echo '{"weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors"}}' >b
 refused "model-00001-of-00002.safetensors" --from broken
 broken && sed -i 's/"num_hidden_layers": 3/"num_hidden_layers": 4/' broken/config.json
 refused "model.layers.3" --from broken
+says "; get the whole model"
+! grep -q -- --ignore-missing output || fail "names an option of another program"
 broken && rm broken/tokenizer.json
 refused "broken has no tokenizer.json" --from broken
 broken && echo "{}" >broken/tokenizer.json

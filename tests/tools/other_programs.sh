@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Usage: other_programs.sh ROOT
-# Holds docs/from-fairseq.md, from-pytorch.md and from-deepspeed.md to the options. Every option of ours that they name is in docs/options.md,
+# Holds docs/from-fairseq.md, from-pytorch.md, from-deepspeed.md and from-megatron.md to the options. Every option of ours that they name is in docs/options.md,
 # which is made from the programs; every option in a table of those that are not here is a row of lib/train/other_programs.cpp, and each row is
 # in one of the pages; every option of fsdp-train that fairseq or Hugging Face has under that name is named; and so is all that
 # the lists in other_programs/ say that those programs have.
 set -euo pipefail
 
 cd "$1"
-pages=(docs/from-fairseq.md docs/from-pytorch.md docs/from-deepspeed.md)
+pages=(docs/from-fairseq.md docs/from-pytorch.md docs/from-deepspeed.md docs/from-megatron.md)
 status=0
 complain() { echo "$*" && status=1; }
 
@@ -16,6 +16,8 @@ rows=$(grep -o 'Row{[a-z_]*, "[a-z0-9._ -]*"' lib/train/other_programs.cpp | sed
 [[ -n $known && -n $rows ]] || complain "no options were found"
 twice=$(uniq -d <<<"$rows")
 [[ -z $twice ]] || complain "two rows for: $twice"
+here_too=$(comm -12 <(sed -n '/^## fsdp-train/,/^## fsdp-evaluate/p' docs/options.md | grep -o -- '`--[a-z0-9-]*' | tr -d '`' | sort -u) <(sort -u <<<"$rows"))
+[[ -z $here_too ]] || complain "rows of options that fsdp-train has: $here_too"
 
 for page in "${pages[@]}"; do
   # The tables of what is not here come last, and their first column names options of others.
@@ -40,7 +42,7 @@ done < <(sed -n '/^## fsdp-train/,/^## fsdp-evaluate/p' docs/options.md | grep -
 
 # What they have.
 here=$(dirname "${BASH_SOURCE[0]}")/other_programs
-for program in fairseq pytorch torchtitan deepspeed; do
+for program in fairseq pytorch torchtitan deepspeed megatron; do
   page=docs/from-$program.md
   [[ $program != torchtitan ]] || page=docs/from-pytorch.md
   names=$(grep -v '^#' "$here/$program.txt" | tr ' ' '\n')

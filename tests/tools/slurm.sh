@@ -91,6 +91,11 @@ TOTAL_BATCH_SIZE=32 BATCH_SIZE_PER_DEVICE=8 run 0 bash slurm/finetune.sbatch --m
 says "update-freq = 4"   # the stand-in for srun starts one rank
 says "Gradient accumulation steps: 1"
 says "max-update = 30"
+says "lr = 1e-05"
+run 0 bash slurm/finetune.sbatch --max-update 3 --warmup_updates=1 --lr 0.5 --print-config
+says "warmup-updates = 1"
+says "lr = 0.5"
+says "clip-norm = 1"
 called "--ntasks-per-node=4"
 CUDA_VISIBLE_DEVICES=4,7 TOTAL_BATCH_SIZE=16 run 0 bash slurm/finetune.sbatch --print-config
 says "Using 2 GPUs on each of 1 nodes"

@@ -10,6 +10,7 @@
 #include "support/files.hpp"
 #include "support/messages.hpp"
 #include "train/options.hpp"
+#include "train/other_programs.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -312,6 +313,40 @@ BOOST_AUTO_TEST_CASE(fairseqs_ways_to_change_a_model) {
   CHECK_CONTAINS(error({"--activation-fn", "tanh"}),
                  "--activation-fn tanh is not here (it is of fairseq; no family here has it)");
   CHECK_CONTAINS(error({"--criterion", "adaptive_loss"}), "the softmax is over the whole vocabulary");
+}
+
+BOOST_AUTO_TEST_CASE(options_of_other_programs_are_known_by_name) {
+  const std::pair<const char*, const char*> said[] = {
+      {"--max-tokens-valid=2048",
+       "unknown option --max-tokens-valid (it is of fairseq; validation has the batches of training); leave it out"},
+      {"--training.steps=100",
+       "unknown option --training.steps (it is of torchtitan; it is called otherwise); give --max-update"},
+      {"--deepspeed_config=x.json", "unknown option --deepspeed-config (it is of DeepSpeed; "},
+      {"--nproc_per_node=4", "unknown option --nproc-per-node (it is of torchrun; "},
+      {"--micro-batch-size",
+       "unknown option --micro-batch-size (it is of Megatron-LM; it is called otherwise); give --batch-size"},
+      {"--global-batch-size=8", "give --total-batch-size"},
+      {"--clip-grad=1", "(it is of Megatron-LM; it is called otherwise); give --clip-norm"},
+      {"--warmup_ratio", "(it is of Hugging Face; a warm-up is a number of updates); give --warmup-updates"},
+      {"--batchsize=2", "unknown option --batchsize (fsdp-train has no such option); did you mean --batch-size?"}};
+  for (const auto& [option, text] : said) CHECK_CONTAINS(error({option}), text);
+  BOOST_TEST(options({"--wd", "0.25"}).sharding.optimizer.weight_decay == 0.25);
+  CHECK_CONTAINS(error({"--bf16", "True"}), "--bf16 True is not understood");
+  // Other programs have no such options either; what fsdp-train has instead is said to be its.
+  OptionTable table("fsdp-generate", "", "");
+  add_options_of_other_programs(table);
+  const char* words[] = {"fsdp-generate", "--learning_rate=1"};
+  CHECK_CONTAINS(message_of([&] { table.parse(2, words); }),
+                 "unknown option --learning-rate (it is of Hugging Face; for fsdp-train: give --lr); see fsdp-generate --help");
+}
+
+BOOST_AUTO_TEST_CASE(saves_by_time_have_a_unit) {
+  for (const char* meant_otherwise : {"1", "1000", "0.5"})
+    CHECK_CONTAINS(error({"--save-interval", meant_otherwise}),
+                   "it has no unit, and other programs count epochs or updates, as --save-interval-updates does); give a time");
+  BOOST_TEST(options({"--save-interval", "0"}).save.interval_s == 0.0);
+  BOOST_TEST(options({"--save-interval", "30min"}).save.interval_s == 1800.0);
+  BOOST_TEST(options({"--collective-timeout", "600"}).comm.timeout_s == 600.0);
 }
 
 BOOST_AUTO_TEST_CASE(quantities_of_the_library_are_named_by_their_options) {

@@ -84,15 +84,16 @@ const char* name_of(Activation activation) {
   return names[static_cast<std::size_t>(activation)];
 }
 
-Rope read_rope(const json& object, double default_theta) {
+namespace {
+
+Rope read_rope_from(const json& object, const char* key, double default_theta) {
   Rope rope;
-  const json* parameters = find(object, {"rope_parameters", "rope_scaling"});
-  require_off(object, "partial_rotary_factor", 1.0);
-  rope.theta = read_number(object, "rope_theta", default_theta);
+  rope.theta = default_theta;
+  const json* parameters = find(object, {key});
   if (!parameters) return rope;
-  if (!parameters->is_object()) wrong_value("rope_parameters", *parameters, "an object");
+  if (!parameters->is_object()) wrong_value(key, *parameters, "an object");
   for (const json& value : *parameters)
-    if (value.is_object()) wrong_value("rope_parameters", *parameters, "one set of parameters for all layers");
+    if (value.is_object()) wrong_value(key, *parameters, "one set of parameters for all layers");
   require_off(*parameters, "partial_rotary_factor", 1.0);
   rope.theta = read_number(*parameters, "rope_theta", rope.theta);
   const std::string type = read_text(*parameters, "rope_type", read_text(*parameters, "type", "default"));
@@ -112,6 +113,22 @@ Rope read_rope(const json& object, double default_theta) {
   rope.high_freq_factor = read_number(*parameters, "high_freq_factor", 0);
   rope.original_positions = read_count(*parameters, {"original_max_position_embeddings"}, 0);
   return rope;
+}
+
+}  // namespace
+
+Rope read_rope(const json& object, double default_theta) {
+  require_off(object, "partial_rotary_factor", 1.0);
+  const double theta = read_number(object, "rope_theta", default_theta);
+  const Rope by_parameters = read_rope_from(object, "rope_parameters", theta);
+  const Rope by_scaling = read_rope_from(object, "rope_scaling", theta);
+  if (!find(object, {"rope_scaling"})) return by_parameters;
+  // Where both are there, versions 4 and 5 of transformers take rope_scaling, and older files have it alone.
+  if (find(object, {"rope_parameters"}) && !(by_parameters == by_scaling))
+    throw UserError(
+        "config.json: \"rope_parameters\" and \"rope_scaling\" do not say the same (transformers takes rope_scaling, with the "
+        "model's own rope_theta); remove the one that does not hold");
+  return by_scaling;
 }
 
 void write_rope(const Rope& rope, json& object) {
