@@ -25,12 +25,17 @@ std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::str
 }
 
 CollectiveTimeout not_arrived(const std::string& who, const std::vector<int>& ranks, std::string_view what, double timeout_s) {
-  const bool one = ranks.size() <= 1;
-  return CollectiveTimeout(
-      format("{} {} not arrived at {} within {} ({}, or {} busy with something else); see what {}, or raise `longest wait`",
-             who, one ? "has" : "have", what, format_duration(timeout_s),
-             one ? "it hangs, was stopped" : "they hang, were stopped", one ? "is" : "are", one ? "it does" : "they do"),
-      who, ranks, timeout_s);
+  const std::string time = format_duration(timeout_s);
+  const std::string message =
+      ranks.size() > 1 ? format(
+                             "{} have not arrived at {} within {} (they hang, were stopped, or are busy with something else); "
+                             "see what they do, or raise `longest wait`",
+                             who, what, time)
+                       : format(
+                             "{} has not arrived at {} within {} (it hangs, was stopped, or is busy with something else); "
+                             "see what it does, or raise `longest wait`",
+                             who, what, time);
+  return CollectiveTimeout(message, who, ranks, timeout_s);
 }
 
 CollectiveTimeout not_passed_on(const std::string& who, const std::vector<int>& ranks, std::string_view what,
