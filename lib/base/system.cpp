@@ -158,9 +158,11 @@ std::size_t process_peak_bytes(const std::string& process) {
   return kibibytes ? *kibibytes * 1024 : 0;
 }
 
-void restart_process_peak() {
+bool restart_process_peak() {
   ::malloc_trim(0);
-  std::ofstream("/proc/self/clear_refs") << "5";
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5" << std::flush;
+  return file.good();
 }
 
 }  // namespace fsdp

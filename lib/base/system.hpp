@@ -47,7 +47,7 @@ double process_age_s();
 std::size_t process_peak_bytes(const std::string& process = "self");
 
 /// Lets VmHWM of this process begin anew, at what is resident when freed memory has gone back to the system (Linux's
-/// /proc/self/clear_refs); nothing happens where the system does not let it.
-void restart_process_peak();
+/// /proc/self/clear_refs). False where the system does not let it, and it goes on as before.
+bool restart_process_peak();
 
 }  // namespace fsdp

@@ -262,9 +262,10 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
       },
       [&] { return watch && watch->poll().stop > 0; });
   for (const std::string& line : said) metrics->say(line);
-  restart_process_peak();
-  start_bytes = std::min(start_bytes, process_peak_bytes());
-  measured_since = "texts became tokens";
+  if (restart_process_peak()) {
+    start_bytes = std::min(start_bytes, process_peak_bytes());
+    measured_since = "texts became tokens";
+  }
   if (world.all(stopped.empty())) return;
   if (watch)
     if (const std::string problem = watch->honoured_stop(); !problem.empty()) warn(problem);

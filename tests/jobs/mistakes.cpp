@@ -244,6 +244,11 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   for (const char* name : {"saves", "flipped"})
     expect_mistake(folder, plus({tokens, "--save-dir", name, "--restore", "none"}, model),
                    {name, "holds later steps than the run would start from (2 against 0)"});
+  // One that saves nothing loses nothing.
+  const Outcome unsaved =
+      run(folder, mpirun(1, "fsdp-train", plus({tokens, "--save-dir", "flipped", "--restore", "none", "--no-save"}, model)));
+  BOOST_TEST(unsaved.code == 0, unsaved.output);
+  BOOST_TEST(fs::exists(folder / "flipped" / "step-00000002"));
   // Of a newer format: perhaps whole, so neither passed over nor renamed.
   std::string marker = read_whole(others / "complete.json");
   marker.replace(marker.find("\"format_version\": 1"), 19, "\"format_version\": 2");

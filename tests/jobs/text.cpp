@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/system.hpp"
 #include "jobs/job.hpp"
 #include "support/files.hpp"
 #include "text/tokenizer.hpp"
@@ -50,6 +51,15 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   BOOST_TEST_REQUIRE(first.code == 0, first.output);
   BOOST_TEST(first.says("text: tokenizing "), first.output);
   BOOST_TEST(first.times_said("text: 'text.txt' has ") == 1u, first.output);
+  // A tokenizer takes some 60 MiB, which are not the training's.
+  if (fsdp::restart_process_peak()) {
+    const std::string used = "the process         ", expected = "MiB used since texts became tokens, ";
+    BOOST_TEST_REQUIRE(first.says(expected), first.output);
+    const auto number_behind = [&](const std::string& words) {
+      return std::stod(first.output.substr(first.output.find(words) + words.size()));
+    };
+    BOOST_TEST(number_behind(used) < number_behind(expected) + 25, first.output);
+  }
 
   // The tokens are those of fsdp-tokenize, made once; 3 ranks go on where 2 have stopped, as 2 would have.
   BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize text.txt --tokenizer own --out tokens.bin").code == 0);
