@@ -259,7 +259,7 @@ struct FullyShardedDataParallel::Parts {
     add("offload_parameters", o.offload_parameters), add("offload_optimizer", o.offload_optimizer);
     add("optimizer", o.optimizer), add("beta1", optimizer.beta1), add("beta2", optimizer.beta2), add("eps", optimizer.eps);
     add("weight_decay", optimizer.weight_decay), add("momentum", optimizer.momentum), add("clip_norm", o.clip_norm);
-    add("freeze", fmt::join(o.freeze, ",")), add("seed", o.seed);
+    add("freeze", fmt::to_string(fmt::join(o.freeze, ","))), add("seed", o.seed);
     told += description;
     for (const Parameter& parameter : model.parameters())
       add(parameter.name,
