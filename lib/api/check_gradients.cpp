@@ -229,11 +229,12 @@ class Check {
   GradientCheck run() {
     try {
       first_ = trial_.run();
-      for (const auto& step : {&Check::unwritten, &Check::depends_on_more, &Check::does_not_add, &Check::does_not_scale})
+      for (const auto& step : {&Check::unwritten, &Check::depends_on_more, &Check::does_not_add})
         if (const std::string problem = (this->*step)(); !problem.empty()) return {false, 1, problem};
       differences();
       if (!result_.passed) return result_;
-      if (const std::string problem = frozen(); !problem.empty()) return {false, 1, problem};
+      for (const auto& step : {&Check::does_not_scale, &Check::frozen})
+        if (const std::string problem = (this->*step)(); !problem.empty()) return {false, 1, problem};
       for (const DType type : {DType::bf16, DType::f16})
         if (result_.passed) in_16_bits(type);
       return result_;

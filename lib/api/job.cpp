@@ -26,9 +26,16 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
   if (!(options.timeout_s >= 0))
     throw UserError(format("timeout_s is {} (it is 0, which is no limit, or more); correct it", options.timeout_s));
   comm.kind = options.comm, comm.timeout_s = options.timeout_s;
+  const auto connect = [&](const CommOptions& how) {
+    try {
+      return session.world(how);
+    } catch (const RunError& error) {
+      throw RunError(in_words_of_api(error.what()));
+    }
+  };
   {
     // By messages, which all ranks have whatever they are told.
-    const auto messages = session.world({.kind = "mpi", .timeout_s = comm.timeout_s});
+    const auto messages = connect({.kind = "mpi", .timeout_s = comm.timeout_s});
     const std::string first = messages->broadcast(comm.kind, 0);
     fsdp::agree(*messages, [&] {
       if (comm.kind != first)
@@ -37,7 +44,7 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
                    comm.kind, first));
     });
   }
-  world = session.world(comm);
+  world = connect(comm);
   together([&] {
     DeviceChoice choice = DeviceChoice::automatic;
     fsdp::agree(*world, [&] {

@@ -127,7 +127,7 @@ BOOST_AUTO_TEST_CASE(what_depends_on_more_than_its_inputs_is_found) {
 
 BOOST_AUTO_TEST_CASE(passes_that_write_what_they_read_are_found) {
   require_found(check_gradients(Changed([](const BackwardPass& pass) { pass.parameter(0).row(0)[0] = 7; })),
-                "layer 'layer': backward has changed filter, which it is to read alone");
+                "layer 'layer': backward has changed gate, which it is to read alone");
   require_found(check_gradients(Changed({}, [](const ForwardPass& pass) { pass.x.row(1)[1] += 1; })),
                 "layer 'layer': forward has changed x, which it is to read alone");
 }

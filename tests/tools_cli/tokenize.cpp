@@ -189,7 +189,8 @@ BOOST_AUTO_TEST_CASE(lines_that_are_no_json) {
   write_file(folder / "a.jsonl", "\n \r\n");
   CHECK_CONTAINS(error(at + "/a.jsonl"), "the text has no tokens");
   write_file(folder / "b.txt", "plain");
-  CHECK_CONTAINS(error(at + "/a.jsonl " + at + "/b.txt"), "/b.txt' is not (the texts that are read as one are all lines of JSON");
+  CHECK_CONTAINS(error(at + "/a.jsonl " + at + "/b.txt"),
+                 "/b.txt' is not (the texts that are read as one are all lines of JSON");
   CHECK_CONTAINS(error(at + "/b.txt --format hdf5 --shard-size 5"), "--shard-size does not go with this --format");
 }
 
