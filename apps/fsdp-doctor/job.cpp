@@ -40,8 +40,6 @@ void Job::compute_on(std::unique_ptr<Device> new_device) {
   stream = device->make_stream();
 }
 
-void meet(Group& group) { group.sum(std::int64_t{0}); }
-
 std::vector<double> sums_of_nodes(const Job& job, const std::vector<double>& by_rank) {
   std::vector<double> sums(job.nodes.size());
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) sums[static_cast<std::size_t>(job.node_of[rank])] += by_rank[rank];

@@ -60,9 +60,6 @@ struct Job {
   void compute_on(std::unique_ptr<Device> new_device);
 };
 
-/// A barrier which, unlike that of MPI, names a rank that does not come. Collective.
-void meet(Group& group);
-
 /// Of values by rank, those of the nodes' lowest ranks, by node.
 template <class T>
 std::vector<T> of_leaders(const Job& job, const std::vector<T>& by_rank) {

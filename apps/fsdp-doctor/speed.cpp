@@ -54,7 +54,7 @@ double gather_rate(Communicator& group, Device& cpu, std::size_t bytes) {
   const auto stream = cpu.make_stream();
   const Buffer shard = cpu.allocate(bytes), whole = group.allocate(cpu, ranks * bytes);
   const auto calls = [&](std::size_t n) {
-    meet(group);
+    group.barrier();
     const Timer timer;
     for (std::size_t i = 0; i < n; ++i)
       group.all_gather(*stream, shard.data(), whole.data(), bytes / sizeof(float), DType::f32);
@@ -270,7 +270,7 @@ std::optional<Finding> check_memory(Job& job) {
     out = job.device->allocate(bytes);
   });
   const auto floats = [](const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); };
-  meet(*job.world);
+  job.world->barrier();
   // The mean, as a job waits for all of them: a node whose processes stand still now and then (a limit of processor time, other
   // jobs) is slow, however fast it is in between.
   const double seconds = mean(time_calls(
@@ -311,7 +311,7 @@ std::optional<Finding> check_links(Job& job) {
     const std::size_t color = job.is_leader() ? std::min(me, partner[me]) : nodes + static_cast<std::size_t>(job.world->rank());
     const auto pair = job.world->split(static_cast<int>(color), job.world->rank());
     if (pair->size() == 2) best = std::max(best, gather_rate(*pair, *cpu, std::size_t{1} << 20));
-    meet(*job.world);
+    job.world->barrier();
   }
   if (nodes > 1) links.between = of_leaders(job, job.world->gather(best / 1e9));
   links.has_rdma = job.world->sum(std::int64_t{node_has_rdma()}) > 0;

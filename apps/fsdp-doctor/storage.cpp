@@ -303,7 +303,7 @@ std::optional<Finding> check_locks(Job& job) {
     const int error = held->lock();
     mine = error == 0 ? try_lock(path, "") : LockUse{"", false, std::strerror(error)};
   }
-  meet(*job.world);
+  job.world->barrier();
   if (job.is_leader() && !first) {
     std::error_code error;
     for (const Timer timer; !fs::exists(path, error) && timer.seconds() < seen_within_s;)

@@ -56,7 +56,7 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
          std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
 }
 
-/// The rules that need no file.
+/// The rules that need no text.
 void check(const TokenizeOptions& options, const OptionTable& table) {
   if (options.texts.empty())
     throw UserError("no text (there is nothing to tokenize); give at least one file, or - for standard input");

@@ -28,7 +28,7 @@ Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
   return {columns > 0 ? data : nullptr, rows, columns, columns, type};
 }
 
-/// What is wrong with a layer's tensors is said with the layer's name.
+/// What a layer throws is said with the layer's name.
 template <class Work>
 void naming(const char* what, const std::string& name, Work&& work) {
   try {
@@ -39,6 +39,8 @@ void naming(const char* what, const std::string& name, Work&& work) {
     throw UserError(format("{} '{}': {}", what, name, error.what()));
   } catch (const CallError&) {
     throw;
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const InternalError&) {
     throw;
   } catch (const std::exception& error) {
@@ -48,7 +50,7 @@ void naming(const char* what, const std::string& name, Work&& work) {
 
 /// Of a row; more would fit into no memory, and its bytes into no number.
 void require_sane(const char* what, const std::string& name, std::initializer_list<std::size_t> numbers) {
-  constexpr std::size_t most = std::size_t{1} << 40;
+  constexpr std::size_t most = std::size_t{1} << 30;
   for (const std::size_t n : numbers)
     if (n > most)
       throw UserError(

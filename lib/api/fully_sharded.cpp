@@ -64,8 +64,8 @@ ShardingOptions sharding_of(const FsdpOptions& o, DeviceKind kind) {
     throw UserError(format("shard_group_size changes nothing ({} has no groups); leave it out, or choose a hybrid strategy",
                            o.sharding_strategy));
   sharding.patterns.freeze = o.freeze;
-  constexpr std::size_t most_rows = std::size_t{1} << 40;
-  if (o.batch_size > most_rows || o.sequence_length > most_rows || o.batch_size * o.sequence_length > most_rows)
+  constexpr std::size_t most_rows = std::size_t{1} << 30;
+  if (o.sequence_length > 0 && o.batch_size > most_rows / o.sequence_length)
     throw UserError(format("a batch of {} sequences of {} positions fits into no memory; make batch_size smaller", o.batch_size,
                            o.sequence_length));
   sharding.batch = {o.batch_size, o.sequence_length};

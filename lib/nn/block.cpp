@@ -305,12 +305,19 @@ void Transformer::decode_wanted(const StageContext& context, std::size_t block, 
   of_wanted.shape = {1, wanted.size()};
   const Stage<E> stage(config_, device_, of_wanted);
   E *const in = at.norm1, *const out = at.norm2;  // [W,C], in the place of what is not needed any more
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    attend_each(stage, at.attention + i * attention_width(config_), at, rows, row(i), 1, shape, cache);
-    context.stream.copy(in + i * C, x_in + row(i) * C, C * sizeof(E));
-  }
+  // Rows that stand side by side at once, as those of answers do.
+  const auto for_each_run = [&](const auto& work) {
+    for (std::size_t i = 0, n = 1; i < wanted.size(); i += n, n = 1) {
+      while (i + n < wanted.size() && n < shape.sequences && row(i + n) == row(i) + n) ++n;
+      work(i, n);
+    }
+  };
+  for_each_run([&](std::size_t i, std::size_t n) {
+    attend_each(stage, at.attention + i * attention_width(config_), at, rows, row(i), n, shape, cache);
+    context.stream.copy(in + i * C, x_in + row(i) * C, n * C * sizeof(E));
+  });
   add_branches(stage, parameters, block, at, in, out);
-  for (std::size_t i = 0; i < wanted.size(); ++i) context.stream.copy(x_out + row(i) * C, out + i * C, C * sizeof(E));
+  for_each_run([&](std::size_t i, std::size_t n) { context.stream.copy(x_out + row(i) * C, out + i * C, n * C * sizeof(E)); });
 }
 
 template <class E>

@@ -264,7 +264,7 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
   for (const std::string& line : said) metrics->say(line);
   if (restart_process_peak()) {
     start_bytes = std::min(start_bytes, process_peak_bytes());
-    measured_since = "texts became tokens";
+    measured_since = "its texts were tokens";
   }
   if (world.all(stopped.empty())) return;
   if (watch)

@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   BOOST_TEST(first.times_said("text: 'text.txt' has ") == 1u, first.output);
   // A tokenizer takes some 60 MiB, which are not the training's.
   if (fsdp::restart_process_peak()) {
-    const std::string used = "the process         ", expected = "MiB used since texts became tokens, ";
+    const std::string used = "the process         ", expected = "MiB used since its texts were tokens, ";
     BOOST_TEST_REQUIRE(first.says(expected), first.output);
     const auto number_behind = [&](const std::string& words) {
       return std::stod(first.output.substr(first.output.find(words) + words.size()));

@@ -100,7 +100,7 @@ void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole,
   const std::size_t bytes = shard_count * size_of(type);
   std::byte* mine = static_cast<std::byte*>(whole) + me() * bytes;
   if (shard != mine && bytes != 0) std::memcpy(mine, shard, bytes);
-  gather_shares(static_cast<std::byte*>(whole), ranks() * shard_count, size_of(type));
+  gather_shares(static_cast<std::byte*>(whole), ranks() * shard_count, size_of(type), Awaited::arrival);
   count(Collective::all_gather, std::exchange(sent_, 0));
 }
 
@@ -131,10 +131,10 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
     std::byte* begin = static_cast<std::byte*>(data) + part.begin;
     if (place != 0) {
       receive(begin, part.size(), rank_at(tree_parent(place)), requests_[1]);
-      wait(requests_[1], tree_parent(place) != 0);
+      wait(requests_[1], tree_parent(place) == 0 ? Awaited::arrival : Awaited::passing_on);
     }
     for (int k = children - 1; k >= 0; --k) send(begin, part.size(), rank_at(place + (1 << k)), requests_[0]);
-    wait(requests_[0]);
+    wait(requests_[0], piece == 0 ? Awaited::arrival : Awaited::passing_on);
   }
   count(Collective::broadcast, std::exchange(sent_, 0));
 }
@@ -150,7 +150,7 @@ void MpiCommunicator::barrier() {
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) { return connect(split_messages(color, key)); }
 
-// MPI's own split waits without a limit; so does nothing else.
+// MPI's own split waits without a limit.
 std::unique_ptr<MessageGroup> MpiCommunicator::split_messages(int color, int key) {
   begin(Call::split);
   MPI_Comm part = MPI_COMM_NULL;
@@ -183,9 +183,9 @@ void MpiCommunicator::receive(void* data, std::size_t bytes, int from, Requests&
   ++requests.used;
 }
 
-// `of_passed_on`: for what a rank passes on to this one that must wait for it itself.
-void MpiCommunicator::wait(Requests& requests, bool of_passed_on) {
-  const double timeout_s = job_->options.timeout_s;
+// Who waits for what others wait for themselves gives up a little later, so that those can say who is missing.
+void MpiCommunicator::wait(Requests& requests, Awaited awaited) {
+  const double timeout_s = job_->options.timeout_s * (awaited == Awaited::arrival ? 1 : 1.1);
   if (requests.used > 0 && !wait_all({requests.all.data(), requests.used}, timeout_s, broken_)) {
     std::vector<int> missing;  // none: the last of them has come just now
     for (std::size_t i = 0; i < requests.used; ++i) {
@@ -199,7 +199,8 @@ void MpiCommunicator::wait(Requests& requests, bool of_passed_on) {
     for (const int rank : missing) hosts.push_back(job_->hosts[static_cast<std::size_t>(rank)]);
     if (!missing.empty() && broken_.exchange(true)) throw GroupAborted();
     if (!missing.empty())
-      throw(of_passed_on ? not_passed_on : not_arrived)(name_ranks(missing, hosts), missing, name_of(called_), timeout_s);
+      throw(awaited == Awaited::arrival ? not_arrived : not_passed_on)(name_ranks(missing, hosts), missing, name_of(called_),
+                                                                       timeout_s);
   }
   requests.used = 0;
 }
@@ -246,7 +247,7 @@ void MpiCommunicator::reduce_shares(T* data, std::size_t total, T* result, Into 
 }
 
 // Every rank's share of `data` from that rank.
-void MpiCommunicator::gather_shares(std::byte* data, std::size_t total, std::size_t element_bytes) {
+void MpiCommunicator::gather_shares(std::byte* data, std::size_t total, std::size_t element_bytes, Awaited awaited) {
   const auto bytes_of = [&](std::size_t rank) {
     const Range range = share_of(total, rank);
     return Range{range.begin * element_bytes, range.end * element_bytes};
@@ -259,7 +260,7 @@ void MpiCommunicator::gather_shares(std::byte* data, std::size_t total, std::siz
       if (!theirs.empty()) receive(data + theirs.begin, theirs.size(), static_cast<int>(from), requests_[0]);
       if (!mine.empty()) send(data + mine.begin, mine.size(), static_cast<int>(to), requests_[0]);
     }
-    wait(requests_[0]);
+    wait(requests_[0], awaited);
   }
 }
 
@@ -268,7 +269,7 @@ void MpiCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   expect_ready(stream, Call::all_reduce);
   const std::size_t begin = share_of(n, me()).begin;
   reduce_shares<In>(data, n, data + begin, Into::overwrite);
-  gather_shares(reinterpret_cast<std::byte*>(data), n, sizeof(T));
+  gather_shares(reinterpret_cast<std::byte*>(data), n, sizeof(T), Awaited::passing_on);  // sums, of all ranks' data
   count(Collective::all_reduce, std::exchange(sent_, 0));
 }
 

@@ -72,14 +72,16 @@ class MpiCommunicator final : public MessageGroup {
   void expect_ready(const Stream& stream, Call call);
   void send(const void* data, std::size_t bytes, int to, Requests& requests);
   void receive(void* data, std::size_t bytes, int from, Requests& requests);
-  void wait(Requests& requests, bool of_passed_on = false);
+  /// Another rank's data, or data that it passes on, or adds up, once it has those of others.
+  enum class Awaited { arrival, passing_on };
+  void wait(Requests& requests, Awaited awaited = Awaited::arrival);
 
   std::byte* staged_piece(std::size_t set, std::size_t rank);
   template <class In, class T>
   void post_piece(const T* data, std::size_t total, std::size_t piece, std::size_t set);
   template <class In, class T>
   void reduce_shares(T* data, std::size_t total, T* result, Into into);
-  void gather_shares(std::byte* data, std::size_t total, std::size_t element_bytes);
+  void gather_shares(std::byte* data, std::size_t total, std::size_t element_bytes, Awaited awaited);
   template <class T, class In = T>
   void sum_everywhere(Stream& stream, T* data, std::size_t count);
 

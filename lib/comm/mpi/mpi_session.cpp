@@ -94,7 +94,7 @@ std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   FSDP_CHECK_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &all_here));
   if (!wait_all({&all_here, 1}, options.timeout_s, /*given_up=*/std::atomic(false)))
     throw RunError(
-        format("after {} not all of {} ranks have come to connect with each other (all make their job, or their sharded model, "
+        format("after {} not all of {} ranks have come to connect with each other (all do so "
                "together); let every rank do so, or raise `longest wait`",
                format_duration(options.timeout_s), size_));
   const auto job = std::make_shared<MpiJob>();
