@@ -361,7 +361,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "gemm") return bench_gemm(options, rank.cpus, world, device, *stream);
   if (options.what == "attention") return bench_attention(options, world, device, *stream);
   if (options.what == "step") return bench_step(options, world, device, *stream);
-  if (options.what == "tuning") return bench_tuning(options, world, device);
+  if (options.what == "tuning") return bench_tuning(options, world, *rank.node, device);
   if (options.what == "optimizer") return bench_optimizer(options, world, device, *stream);
   if (options.what == "checkpoint") return bench_checkpoint(options, world, device);
   if (options.what == "generate") return bench_generate(options, world, device);

@@ -131,9 +131,8 @@ std::string describe_recomputation(const std::vector<Setting>& settings) {
 
 }  // namespace
 
-std::string bench_tuning(const BenchOptions& options, Communicator& world, Device& device) {
-  const auto node = world.split_by_node();
-  const std::size_t limit = memory_limit(options, world, *node, device);
+std::string bench_tuning(const BenchOptions& options, Communicator& world, Communicator& node, Device& device) {
+  const std::size_t limit = memory_limit(options, world, node, device);
   TransformerConfig config;
   agree(world, [&] {
     config = config_of(options);
@@ -145,7 +144,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
   const bool only_recompute = options.sharding.plan.checkpoint_activations;
   std::vector<Setting> settings;
   for (const std::string& strategy :
-       strategies_to_try(options, world, static_cast<int>(world.max(static_cast<std::size_t>(node->size())))))
+       strategies_to_try(options, world, static_cast<int>(world.max(static_cast<std::size_t>(node.size())))))
     for (const bool recompute : {false, true}) {
       if (only_recompute && !recompute) continue;
       double last_rate = 0;
@@ -160,7 +159,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Devic
         ShardedModel sharded(config, sharding, world, traits_of(device.kind(), kernels::threads()));
         Setting setting{.strategy = strategy, .recompute = recompute, .B = B};
         if (sharded.placement().axis == ShardAxis::group) setting.shard_group_size = sharding.shard_group_size;
-        setting.memory_bytes = world.max(memory_of(options, sharding, sharded, world, *node));
+        setting.memory_bytes = world.max(memory_of(options, sharding, sharded, world, node));
         setting.fits = fits = setting.memory_bytes <= limit;
         if (fits && pays) {
           setting.seconds = measure(options, sharded, sharding.batch, world, device);

@@ -8,7 +8,8 @@
 
 namespace fsdp {
 
-/// The report, as text whose table a plotting program reads, or as one JSON object. Collective over world.
-std::string bench_tuning(const BenchOptions& options, Communicator& world, Device& device);
+/// The report, as text whose table a plotting program reads, or as one JSON object. Collective over world, of which
+/// `node` is the part on this node.
+std::string bench_tuning(const BenchOptions& options, Communicator& world, Communicator& node, Device& device);
 
 }  // namespace fsdp

@@ -211,6 +211,12 @@ class Trial {
   std::vector<float*> d_weights_;
 };
 
+float largest_of(const std::vector<float>& values) {
+  float largest = 0;
+  for (const float x : values) largest = std::max(largest, std::abs(x));
+  return largest;
+}
+
 /// "x[1, 2]"
 std::string place(const std::string& name, std::size_t at, std::size_t columns) {
   return format("{}[{}, {}]", name, at / columns, at % columns);
@@ -276,12 +282,11 @@ class Check {
 
   std::string does_not_scale() {
     constexpr float scale = 0.25f;  // changes no digit
-    Results scaled = trial_.run({}, 1, scale);
+    const Results scaled = trial_.run({}, 1, scale);
     const char* const who = chain_.blocks() > 0 || chain_.takes_tokens() ? "backward with dy times" : "evaluate with scale";
-    const auto problem = [&](std::vector<float>& of, const std::vector<float>& whole, const std::string& name,
+    const auto problem = [&](const std::vector<float>& of, const std::vector<float>& whole, const std::string& name,
                              std::size_t columns) -> std::string {
-      float largest = 0;
-      for (const float x : whole) largest = std::max(largest, std::abs(x));
+      const float largest = largest_of(whole);
       for (std::size_t i = 0; i < of.size(); ++i)
         if (!(std::abs(of[i] / scale - whole[i]) <= 1e-3f * largest))
           return format("{}: {} {} gives {:.6g}, and {:.6g} with 1; it is to be multiplied by that", place(name, i, columns),
@@ -317,8 +322,7 @@ class Check {
 
   static std::string first_difference(const std::vector<float>& a, const std::vector<float>& b, const std::string& name,
                                       std::size_t columns) {
-    float largest = 0;
-    for (const float x : b) largest = std::max(largest, std::abs(x));
+    const float largest = largest_of(b);
     for (std::size_t i = 0; i < a.size(); ++i)
       if (!(std::abs(a[i] - b[i]) <= 1e-5f * largest) && !(std::isnan(a[i]) && std::isnan(b[i])))
         return format("backward says {} is {:.6g}, else {:.6g}; it is to be the same", place(name, i, columns), a[i], b[i]);
@@ -333,8 +337,7 @@ class Check {
 
   void differences_of(const std::string& name, std::vector<float>& values, const std::vector<float>& derivatives,
                       std::size_t columns) {
-    double largest = 0;
-    for (const float d : derivatives) largest = std::max(largest, std::abs(static_cast<double>(d)));
+    double largest = largest_of(derivatives);
     const std::size_t tried = std::min(values.size(), options_.most_elements);
     std::vector<std::pair<std::size_t, double>> differences;
     for (std::size_t i = 0; i < tried; ++i) {
@@ -374,8 +377,7 @@ class Check {
 
   void compare(DType type, const std::string& name, const std::vector<float>& narrow, const std::vector<float>& wide,
                std::size_t columns) {
-    double largest = 1e-6;
-    for (const float x : wide) largest = std::max(largest, std::abs(static_cast<double>(x)));
+    const double largest = std::max(1e-6, static_cast<double>(largest_of(wide)));
     for (std::size_t i = 0; i < wide.size(); ++i) {
       const double error = std::abs(static_cast<double>(narrow[i]) - static_cast<double>(wide[i])) / largest;
       if (error <= options_.tolerance_16_bits) continue;  // rounding, which is no measure of the layer

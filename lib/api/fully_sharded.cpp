@@ -264,9 +264,7 @@ struct FullyShardedDataParallel::Parts {
     for (const Parameter& parameter : model.parameters())
       add(parameter.name,
           format("{} {} {}", to_string(parameter.shape), static_cast<int>(parameter.init.kind), parameter.init.value));
-    const std::string first = world.broadcast(told, 0);
-    agree(world, [&] {
-      if (first == told) return;
+    require_same(world, told, [&](const std::string& first) {
       std::istringstream mine(told), theirs(first);
       std::string a, b;
       do {
@@ -280,13 +278,11 @@ struct FullyShardedDataParallel::Parts {
     });
   }
   void require_same_path(const std::filesystem::path& path) {
-    const std::string first = world.broadcast(path.string(), 0);
-    agree(world, [&] {
-      if (path.string() != first)
-        throw UserError(
-            format("the path is '{}' here and '{}' on rank 0 (the ranks read and write one model together); give "
-                   "all of them the same",
-                   path.string(), first));
+    require_same(world, path.string(), [&](const std::string& first) {
+      throw UserError(
+          format("the path is '{}' here and '{}' on rank 0 (the ranks read and write one model together); give "
+                 "all of them the same",
+                 path.string(), first));
     });
   }
 
@@ -419,7 +415,7 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
                                  .learning_rate = learning_rate,
                                  .clip_norm = options.clip_norm,
                                  .state_began = progress.optimizer_began,
-                                 .dropout = {.seed = seed_of(options.seed),
+                                 .dropout = {.seed = sharding.optimizer.seed,
                                              .update = progress.update + 1,
                                              .first_sequence = static_cast<std::uint64_t>(world.rank()) * sequences},
                                  .tokens = counted,
@@ -453,14 +449,14 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
   require_same_path(folder);
   std::unique_ptr<CheckpointReader> checkpoint;
   agree(world, [&] { checkpoint = open_checkpoint(folder); });
-  std::uint64_t first = checkpoint->header().progress.update;
-  world.broadcast(&first, sizeof first, 0);
+  const std::string update = format("{}", checkpoint->header().progress.update);
+  require_same(world, update, [&](const std::string& first) {
+    throw RunError(
+        format("{} is of update {} here, and of update {} on rank 0 (the ranks see different folders, or somebody "
+               "writes into it); name the folder of a step that all ranks see",
+               checkpoint->description(), update, first));
+  });
   agree(world, [&] {
-    if (checkpoint->header().progress.update != first)
-      throw RunError(
-          format("{} is of update {} here, and of update {} on rank 0 (the ranks see different folders, or somebody "
-                 "writes into it); name the folder of a step that all ranks see",
-                 checkpoint->description(), checkpoint->header().progress.update, first));
     const std::string& there = checkpoint->header().optimizer;
     const Optimizer &mine = *sharding.optimizer.kind, &theirs = find_optimizer(there);
     const auto algorithm = [](const Optimizer& o) { return o.same_as.empty() ? o.name : o.same_as; };

@@ -36,12 +36,10 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
   {
     // By messages, which all ranks have whatever they are told.
     const auto messages = connect({.kind = "mpi", .timeout_s = comm.timeout_s});
-    const std::string first = messages->broadcast(comm.kind, 0);
-    fsdp::agree(*messages, [&] {
-      if (comm.kind != first)
-        throw UserError(
-            format("comm is '{}' here and '{}' on rank 0 (all ranks exchange data in one way); give all of them the same",
-                   comm.kind, first));
+    require_same(*messages, comm.kind, [&](const std::string& first) {
+      throw UserError(
+          format("comm is '{}' here and '{}' on rank 0 (all ranks exchange data in one way); give all of them the same",
+                 comm.kind, first));
     });
   }
   world = connect(comm);

@@ -16,6 +16,7 @@
 #include <malloc.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -156,6 +157,13 @@ double process_age_s() {
 std::size_t process_peak_bytes(const std::string& process) {
   const auto kibibytes = number_behind("/proc/" + process + "/status", "VmHWM:");
   return kibibytes ? *kibibytes * 1024 : 0;
+}
+
+void allow_open_files(std::size_t count) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 2 * count + 256) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 2 * count + 256);
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // where that is not allowed, opening files says so
 }
 
 bool restart_process_peak() {

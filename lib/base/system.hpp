@@ -43,6 +43,9 @@ void let_waiting_threads_sleep(char** argv);
 /// Seconds since this process was started, by the system's clock (a hundredth of a second); 0 where it does not tell.
 double process_age_s();
 
+/// Before `count` files are opened that stay open: many systems let a process have 1,024 unless it asks for more.
+void allow_open_files(std::size_t count);
+
 /// VmHWM: the most memory that a process of this host has had resident, in bytes; 0 if there is none. A number, or "self".
 std::size_t process_peak_bytes(const std::string& process = "self");
 

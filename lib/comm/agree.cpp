@@ -61,6 +61,13 @@ void agree(Group& comm, const std::function<void()>& step) {
   throw CollectiveError(message, speaker, everywhere, static_cast<int>(*first % damage), *first >= damage);
 }
 
+void require_same(Group& comm, const std::string& mine, const std::function<void(const std::string& first)>& refuse) {
+  const std::string first = comm.broadcast(mine, 0);
+  agree(comm, [&] {
+    if (mine != first) refuse(first);
+  });
+}
+
 void work_on_first_rank(Group& comm, const std::function<void(const std::function<bool()>& stop)>& work,
                         const std::function<bool()>& asks_to_stop) {
   std::atomic<bool> done = comm.rank() != 0, stop = false;

@@ -14,6 +14,10 @@ namespace fsdp {
 /// communicate over `comm`. Collective over comm.
 void agree(Group& comm, const std::function<void()>& step);
 
+/// All ranks are to have the same text. Where a rank's is another than rank 0's, `refuse` is given that one, and throws; agrees
+/// on that as agree() does. Collective over comm.
+void require_same(Group& comm, const std::string& mine, const std::function<void(const std::string& first)>& refuse);
+
 /// Rank 0 runs `work` on a thread, which may take hours; the others wait, and all meet often, so that no collective waits for
 /// long. Once `asks_to_stop` says so on some rank, `stop`, which `work` may ask, does. `work` must not communicate. Agrees on
 /// its success as agree() does. Collective over comm.

@@ -21,7 +21,7 @@ std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::str
   for (const int rank : ranks) numbers.push_back(format("{}", rank));
   for (const std::string& host : hosts)
     if (std::find(places.begin(), places.end(), host) == places.end()) places.push_back(host);
-  return format("rank{} {} on {}", ranks.size() == 1 ? "" : "s", list_of(numbers), list_of(places));
+  return format("rank{} {}{}", ranks.size() == 1 ? "" : "s", list_of(numbers), places.empty() ? "" : " on " + list_of(places));
 }
 
 CollectiveTimeout not_arrived(const std::string& who, const std::vector<int>& ranks, std::string_view what, double timeout_s) {

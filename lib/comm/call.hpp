@@ -21,8 +21,9 @@ struct Called {
 /// "reduce-scatter", "all-gather of block 3"
 std::string name_of(const Called& called);
 
-/// "rank 3 on node7", "ranks 1 and 3 on node7", "ranks 1, 2, 3 and 12 more on node7 and node8"; `hosts` has that of each rank.
-std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts);
+/// "rank 3 on node7", "ranks 1 and 3 on node7", "ranks 1, 2, 3 and 12 more on node7 and node8"; `hosts` has that of each rank,
+/// or nothing: then "rank 3", "ranks 1 and 3".
+std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts = {});
 
 /// The error of those who waited for these ranks of the job; `who` is as name_ranks() says it, `what` as name_of() does.
 CollectiveTimeout not_arrived(const std::string& who, const std::vector<int>& ranks, std::string_view what, double timeout_s);

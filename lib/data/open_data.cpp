@@ -8,10 +8,10 @@
 #include <vector>
 
 #include <glob.h>
-#include <sys/resource.h>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/system.hpp"
 #include "data/formats.hpp"
 #include "files/input_file.hpp"
 
@@ -177,13 +177,6 @@ std::unique_ptr<Tokens> open_in_a_row(const std::vector<Part>& parts, Split spli
 }
 
 }  // namespace
-
-void allow_open_files(std::size_t count) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 2 * count + 256) return;
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 2 * count + 256);
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // where that is not allowed, opening files says so
-}
 
 std::vector<fs::path> files_of_pattern(const std::string& name) {
   if (is_there(name) || name.find_first_of("*?[") == std::string::npos) return {name};

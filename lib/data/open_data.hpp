@@ -27,8 +27,6 @@ enum class Split { train, valid };
 
 /// The files that match a pattern, in the order of their names; any other name as it is. Throws UserError if none does.
 std::vector<std::filesystem::path> files_of_pattern(const std::string& name);
-/// Before `count` files are opened that stay open: many systems let a process have 1,024 unless it asks for more.
-void allow_open_files(std::size_t count);
 /// The data sets in it that are texts, which need to become tokens before the functions below can open them. Throws UserError.
 std::vector<TextSet> texts_in(const std::string& name, Split split);
 /// Training data. `masks`: which of their tokens count (data/samples.hpp): the same names, one for each data set of a mixture,

@@ -10,7 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "data/open_data.hpp"
+#include "base/system.hpp"
 #include "files/checksum.hpp"
 #include "files/output_file.hpp"
 

@@ -105,14 +105,10 @@ ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOpt
       mesh_(make_mesh_for(placement_, options.shard_group_size, world)),
       planned_(plan_sharding(*model_, options_, {mesh_.shard->size(), mesh_.replicate->size()}, &warnings_)) {
   // Nothing in the plan depends on the rank; what the ranks were told may.
-  const std::uint64_t mine = collective_fingerprint(plan());
-  std::uint64_t of_rank_0 = mine;
-  world.broadcast(&of_rank_0, sizeof of_rank_0, 0);
-  agree(world, [&] {
-    if (mine != of_rank_0)
-      throw UserError(
-          "the plan of this rank is not that of rank 0 (they were given different options or files); start all ranks with the "
-          "same");
+  require_same(world, format("{}", collective_fingerprint(plan())), [](const std::string&) {
+    throw UserError(
+        "the plan of this rank is not that of rank 0 (they were given different options or files); start all ranks with the "
+        "same");
   });
 }
 

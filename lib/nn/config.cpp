@@ -117,8 +117,8 @@ bool has(const Family& family, TransformerConfig config) {
 
 /// What of the overrides not every family has. One at a time, so that the first that does not fit is named.
 void change_kind(TransformerConfig& config, const ConfigOverrides& overrides) {
-  const auto change = [&](bool differs, auto TransformerConfig::*field, auto value, const char* what) {
-    if (!differs) return;
+  const auto change = [&](auto TransformerConfig::*field, auto value, const char* what) {
+    if (config.*field == value) return;
     config.*field = value;
     const Family& own = find_family(config.family);
     if (has(own, config)) return;
@@ -134,15 +134,12 @@ void change_kind(TransformerConfig& config, const ConfigOverrides& overrides) {
   };
   if (const auto learned = overrides.learned_positions) {
     const Positions wanted = *learned ? Positions::learned : Positions::sinusoidal;
-    change(config.positions != wanted, &TransformerConfig::positions, wanted,
-           *learned ? "`learned positions`" : "`sinusoidal positions`");
+    change(&TransformerConfig::positions, wanted, *learned ? "`learned positions`" : "`sinusoidal positions`");
   }
   if (const auto unscaled = overrides.unscaled_embedding)
-    change(config.scaled_embedding == *unscaled, &TransformerConfig::scaled_embedding, !*unscaled,
-           *unscaled ? "`unscaled embedding`" : "`scaled embedding`");
+    change(&TransformerConfig::scaled_embedding, !*unscaled, *unscaled ? "`unscaled embedding`" : "`scaled embedding`");
   if (const auto activation = overrides.activation)
-    change(config.activation != *activation, &TransformerConfig::activation, *activation,
-           format("`activation` {}", keys::name_of(*activation)).c_str());
+    change(&TransformerConfig::activation, *activation, format("`activation` {}", keys::name_of(*activation)).c_str());
 }
 
 }  // namespace

@@ -26,10 +26,9 @@ bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && 
 
 /// Every rank parses its own command line: they must say the same before anything depends on it. Collective.
 void require_same_options(const TrainOptions& options, Group& world) {
-  const std::string told = json_text(to_json(options)), first = world.broadcast(told, 0);
-  const nlohmann::json mine = parse_json(told);
-  agree(world, [&] {
-    const nlohmann::json theirs = parse_json(first);
+  const std::string told = json_text(to_json(options));
+  require_same(world, told, [&](const std::string& first) {
+    const nlohmann::json mine = parse_json(told), theirs = parse_json(first);
     for (const auto& [key, value] : mine.items())
       if (!theirs.contains(key) || theirs[key] != value)
         throw UserError(format(

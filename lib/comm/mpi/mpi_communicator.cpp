@@ -183,9 +183,8 @@ void MpiCommunicator::receive(void* data, std::size_t bytes, int from, Requests&
   ++requests.used;
 }
 
-// Who waits for what others wait for themselves gives up a little later, so that those can say who is missing.
 void MpiCommunicator::wait(Requests& requests, Awaited awaited) {
-  const double timeout_s = job_->options.timeout_s * (awaited == Awaited::arrival ? 1 : 1.1);
+  const double timeout_s = job_->options.timeout_s;
   if (requests.used > 0 && !wait_all({requests.all.data(), requests.used}, timeout_s, broken_)) {
     std::vector<int> missing;  // none: the last of them has come just now
     for (std::size_t i = 0; i < requests.used; ++i) {

@@ -271,10 +271,9 @@ class Groups final : public NcclGroups {
     }
     const auto [least, most] = std::minmax_element(places.begin(), places.end());
     std::vector<int> last;
-    std::vector<std::string> names;
     for (int rank = 0; rank < size_ && *least < *most; ++rank)
-      if (places[static_cast<std::size_t>(rank)] == *least) last.push_back(rank), names.push_back(format("{}", rank));
-    const std::string who = format("rank{} {}", last.size() == 1 ? "" : "s", list_of(names));
+      if (places[static_cast<std::size_t>(rank)] == *least) last.push_back(rank);
+    const std::string who = name_ranks(last);
     throw CollectiveTimeout(
         format("NCCL has not done {} within {} (all hosts are there{}{}{}); see what NCCL_DEBUG=INFO says, or give "
                "`communication by messages`",
