@@ -149,6 +149,11 @@ class NodeTexts {
   std::filesystem::path folder_;
 };
 
+/// The rows of a batch: --batch-size, or all that there are if they are fewer.
+std::size_t most_rows(const EvaluateOptions& options, std::uint64_t rows) {
+  return std::min<std::uint64_t>(options.batch_size, std::max<std::uint64_t>(rows, 1));
+}
+
 /// The loss on data: DATA.
 class LossReport {
  public:
@@ -163,17 +168,16 @@ class LossReport {
       check_vocabulary(*tokens, vocab_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
     });
     agree(world, [&] {
-      samples_.emplace(std::move(tokens),
-                       Cut{tokens_per_sample(), options.break_mode, options.end_of_document, options.document_attention},
+      const std::size_t T = options.tokens_per_sample > 0 ? options.tokens_per_sample : default_length(tokens->size());
+      samples_.emplace(std::move(tokens), Cut{T, options.break_mode, options.end_of_document, options.document_attention},
                        options.mask.empty() ? nullptr : open_tokens(options.mask));
-      batches_.emplace(*samples_, BatchCut{options.batch_size, tokens_per_sample(), 1, world.rank(), world.size()}, vocab_size);
+      batches_.emplace(*samples_, BatchCut{batch_size(), T, 1, world.rank(), world.size()}, vocab_size);
     });
   }
 
-  std::size_t tokens_per_sample() const {
-    return options_.tokens_per_sample > 0 ? options_.tokens_per_sample
-                                          : std::min<std::size_t>(source_.config().longest_sequence(), 1024);
-  }
+  // Both are the same at any number of ranks, and so is every bit of a sequence's loss.
+  std::size_t tokens_per_sample() const { return samples_->T(); }
+  std::size_t batch_size() const { return most_rows(options_, samples_->count()); }
 
   std::string measure(Executor& executor, const std::function<void(double)>& progress) const {
     const Timer timer;
@@ -186,10 +190,10 @@ class LossReport {
     const bool is_bytes = source_.config().vocab_size == 256 && tokenizer_ && tokenizer_->vocab_size() == 256;
     std::optional<double> bits_per_byte;
     agree(world_, [&] {
-      if (tokenizer_)
-        bits_per_byte = is_bytes ? bits
-                                 : bits * static_cast<double>(batches_->targets()) /
-                                       static_cast<double>(text_bytes(*samples_, *tokenizer_));
+      if (!tokenizer_) return;
+      const std::size_t targets = batches_->targets(), bytes = is_bytes ? targets : text_bytes(*samples_, *tokenizer_);
+      // Special tokens stand for no bytes.
+      if (bytes > 0) bits_per_byte = bits * (static_cast<double>(targets) / static_cast<double>(bytes));
     });
     if (options_.json) {
       nlohmann::json json = {{"loss", loss},           {"ppl", std::exp(loss)},
@@ -205,6 +209,12 @@ class LossReport {
   }
 
  private:
+  /// A short text is one sequence, and no longer.
+  std::size_t default_length(std::uint64_t tokens) const {
+    const std::uint64_t targets = std::max<std::uint64_t>(tokens, 2) - 1;
+    return std::min<std::uint64_t>({targets, static_cast<std::uint64_t>(source_.config().longest_sequence()), 1024});
+  }
+
   const EvaluateOptions& options_;
   const TensorSource& source_;
   const Tokenizer* tokenizer_;
@@ -226,11 +236,12 @@ class ChoiceReport {
                                                             : static_cast<std::size_t>(source_.config().longest_sequence());
     return std::min(most, longest_row(questions_));
   }
+  std::size_t batch_size() const { return most_rows(options_, number_of_rows(questions_)); }
 
   std::string measure(Executor& executor, const std::function<void(double)>& progress) const {
     const Timer timer;
     agree(world_, [&] { check_choices(questions_, tokens_per_sample()); });
-    const MultipleChoiceScore score = ask(questions_, executor, options_.batch_size, tokens_per_sample(), world_, progress);
+    const MultipleChoiceScore score = ask(questions_, executor, batch_size(), tokens_per_sample(), world_, progress);
     const double n = static_cast<double>(score.questions), seconds = timer.seconds();
     const auto part = [n](std::size_t right) { return static_cast<double>(right) / n; };
     const auto error = [&](std::size_t right) {  // of the mean of n trials, as lm-evaluation-harness has it
@@ -264,7 +275,7 @@ std::string run(const Report& report, const EvaluateOptions& options, const Tens
                 Communicator& world) {
   std::optional<ShardedModel> sharded;
   load_model(sharded, source,
-             {.batch = {options.batch_size, report.tokens_per_sample()},
+             {.batch = {report.batch_size(), report.tokens_per_sample()},
               .plan = {.training = false, .documents = options.document_attention}},
              rank, world);
   ProgressBar bar("evaluating");

@@ -67,6 +67,8 @@ MultipleChoiceScore score_of(const std::vector<Question>& questions, const std::
 
 }  // namespace
 
+std::size_t number_of_rows(const std::vector<Question>& questions) { return rows_of(questions).size(); }
+
 std::size_t longest_row(const std::vector<Question>& questions) {
   std::size_t longest = 1;
   for (const Row& row : rows_of(questions))

@@ -20,6 +20,8 @@ struct MultipleChoiceScore {
   std::optional<std::size_t> right_per_character;  // by its mean over characters ("acc_norm" of lm-evaluation-harness)
 };
 
+/// A row is a context with one of its choices.
+std::size_t number_of_rows(const std::vector<Question>& questions);
 /// Tokens of the longest context with a choice, without the last one, which is only predicted.
 std::size_t longest_row(const std::vector<Question>& questions);
 

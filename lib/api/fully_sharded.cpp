@@ -488,16 +488,25 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
       throw UserError(format("'{}' is there already; remove it, or choose another name", path.string()));
     std::filesystem::remove_all(folder);  // of a call that was killed
   });
-  const std::vector<ShardState> parameters = {executor().parameters()};
-  const std::filesystem::path step = save_checkpoint(folder, header(), sharded->layout(), parameters, world);
-  agree(world, [&] {
-    if (world.rank() != 0) return;
-    const auto shards = CheckpointReader::open(step);
-    ConsolidateOptions to;
-    if (!is_hdf5) to.format = &safetensors_format();
-    consolidate(*shards, path, to);
-    std::filesystem::remove_all(folder);
-  });
+  const auto remove_shards = [&] {
+    std::error_code ignored;
+    if (world.rank() == 0) std::filesystem::remove_all(folder, ignored);
+  };
+  try {
+    const std::vector<ShardState> parameters = {executor().parameters()};
+    const std::filesystem::path step = save_checkpoint(folder, header(), sharded->layout(), parameters, world);
+    agree(world, [&] {
+      if (world.rank() != 0) return;
+      const auto shards = CheckpointReader::open(step);
+      ConsolidateOptions to;
+      if (!is_hdf5) to.format = &safetensors_format();
+      consolidate(*shards, path, to);
+    });
+  } catch (...) {
+    remove_shards();
+    throw;
+  }
+  remove_shards();
 }
 
 void FullyShardedDataParallel::Parts::for_each_parameter(

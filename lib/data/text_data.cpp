@@ -118,6 +118,26 @@ class TokenMaker {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
+/// The tokens of a file of ours, named by the text, which users know.
+class TokensOfText : public Tokens {
+ public:
+  TokensOfText(const std::string& text, std::unique_ptr<const Tokens> tokens)
+      : name_(format("'{}'", text)), tokens_(std::move(tokens)) {}
+
+  std::uint64_t size() const override { return tokens_->size(); }
+  void read(std::uint64_t begin, std::span<std::uint32_t> out) const override { tokens_->read(begin, out); }
+  std::string name() const override { return name_; }
+  std::uint64_t largest_possible() const override { return tokens_->largest_possible(); }
+  bool has_documents() const override { return tokens_->has_documents(); }
+  std::vector<std::uint64_t> documents() const override { return tokens_->documents(); }
+  std::unique_ptr<Tokens> mask() const override { return tokens_->mask(); }
+  void check(std::size_t part, std::size_t parts) const override { tokens_->check(part, parts); }
+
+ private:
+  std::string name_;
+  std::unique_ptr<const Tokens> tokens_;
+};
+
 }  // namespace
 
 std::string json_field_of(const std::vector<std::string>& files, const std::string& named) {
@@ -147,7 +167,7 @@ std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts,
 }
 
 std::unique_ptr<Tokens> open_tokens_of_text(const TextSet& text, const fs::path& folder) {
-  return open_token_file(with(stem_of(text, folder), ".bin"));
+  return std::make_unique<TokensOfText>(text.name, open_token_file(with(stem_of(text, folder), ".bin")));
 }
 
 std::uint64_t checksum_of_texts(const std::vector<TextSet>& texts, const fs::path& folder) {

@@ -41,7 +41,7 @@ struct TextReading {
 /// full disk), and TokenizingStopped if `stop` says so.
 std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts, const TextReading& reading,
                                               const std::function<bool()>& stop);
-/// The tokens that make_tokens_of_texts() has made in this folder.
+/// The tokens that make_tokens_of_texts() has made in this folder, named by the text.
 std::unique_ptr<Tokens> open_tokens_of_text(const TextSet& text, const std::filesystem::path& folder);
 /// Tells apart what these texts have become: of the tokens of all, in order; 0 if there are no texts.
 std::uint64_t checksum_of_texts(const std::vector<TextSet>& texts, const std::filesystem::path& folder);

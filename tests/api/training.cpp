@@ -6,10 +6,12 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <memory>
 
 #include <fsdp/fsdp.hpp>
 
 #include "gated_convolution.hpp"
+#include "support/file_size_limit.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -181,6 +183,14 @@ BOOST_AUTO_TEST_CASE(whole_models_are_written_and_read) {
   BOOST_TEST(!fs::exists(folder / "model.h5.shards"));
   BOOST_CHECK_THROW(first.save_full(folder / "model.bin"), CollectiveError);
   BOOST_CHECK_THROW(first.save_full(folder / "model"), CollectiveError);  // a folder is for transformers
+  world().barrier();
+  {
+    const auto full_disk = world().rank() == 0 ? std::make_unique<FileSizeLimit>(1000) : nullptr;
+    BOOST_CHECK_THROW(first.save_full(folder / "none.h5"), CollectiveError);
+  }
+  world().barrier();
+  BOOST_TEST(!fs::exists(folder / "none.h5"));
+  BOOST_TEST(!fs::exists(folder / "none.h5.shards"));
   FullyShardedDataParallel second(job, small_model(), options_of("SHARD_GRAD_OP"));
   second.load_full(folder / "model.h5");
   BOOST_TEST((parameters_of(first) == parameters_of(second)));

@@ -4,12 +4,10 @@
 #include "mpi_main.hpp"
 
 #include <array>
-#include <csignal>
-
-#include <sys/resource.h>
 
 #include "checkpoint/support.hpp"
 #include "comm/agree.hpp"
+#include "support/file_size_limit.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -36,20 +34,6 @@ class SharedFolder {
   std::shared_ptr<Stream> stream_ = make_host_stream();
   std::unique_ptr<TemporaryFolder> folder_;
   fs::path path_;
-};
-
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  }
-  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
 };
 
 }  // namespace

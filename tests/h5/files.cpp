@@ -6,15 +6,14 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <thread>
 
-#include <sys/resource.h>
-
 #include "h5/h5.hpp"
+#include "support/file_size_limit.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
 #include "support/plain_hdf5.hpp"
@@ -206,14 +205,9 @@ BOOST_AUTO_TEST_CASE(failures_say_what_failed_and_why) {
   BOOST_CHECK_THROW(file.dataset("d").read({4995, 5005}, out.data()), InternalError);
 }
 
-// A full disk, played by a limit on the size of files.
 BOOST_AUTO_TEST_CASE(a_write_that_does_not_fit_throws_and_leaves_the_library_usable) {
   const test::TemporaryFolder folder;
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  BOOST_REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const rlimit limited{200000, before.rlim_max};
-  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &limited) == 0);
+  std::optional<test::FileSizeLimit> limit(200000);
   const auto values = counting(100000);
   const std::string message = message_of<CallError>([&] {
     h5::File file = h5::File::create(folder / "big.h5");
@@ -231,14 +225,14 @@ BOOST_AUTO_TEST_CASE(a_write_that_does_not_fit_throws_and_leaves_the_library_usa
   });
   // Past the page cache, and into the limit in the middle of a piece.
   const auto many = counting(2000000);
-  const rlimit wider{5000001, before.rlim_max};
-  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0 && setrlimit(RLIMIT_FSIZE, &wider) == 0);
+  limit.reset();
+  limit.emplace(5000001);
   const std::string large = message_of<CallError>([&] {
     h5::File file = h5::File::create(folder / "large.h5");
     file.create_dataset("d", {many.size()}).write({0, many.size()}, many.data());
     file.close();
   });
-  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  limit.reset();
   CHECK_CONTAINS(large, "File too large");
   CHECK_CONTAINS(message, "big.h5");
   CHECK_CONTAINS(message, "File too large");

@@ -100,6 +100,19 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   };
   BOOST_TEST(loss_on(2, "saves text.txt") == loss_on(2, "out tokens.bin"));
 
+  // A short text is a sequence as long as it is, with the same bits at any number of ranks.
+  write_file(folder / "short.txt", sentences(1));
+  const auto loss_of_short = [&](int ranks) {
+    const Outcome outcome = run(folder, mpirun(ranks, "fsdp-evaluate", split("saves short.txt --json")));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return json::parse(outcome.output.substr(outcome.output.find('{')))["loss"].get<double>();
+  };
+  BOOST_TEST(loss_of_short(1) == loss_of_short(3));
+  write_file(folder / "token.txt", "I");
+  const Outcome too_short = tool(folder, "fsdp-evaluate saves token.txt");
+  BOOST_TEST(too_short.code == 2);
+  BOOST_TEST(too_short.says("'token.txt' holds nothing to predict (1 tokens"), too_short.output);
+
   // A run that goes on needs no --tokenizer: the checkpoint has it. Another text is noticed, also of the same length.
   std::string other = sentences(300);
   other[other.size() - 3] = 'z';

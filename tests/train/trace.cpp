@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <csignal>
 #include <map>
 #include <optional>
 #include <set>
 
-#include <sys/resource.h>
 #include <boost/test/unit_test.hpp>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +16,7 @@
 #include "comm/threads/threads.hpp"
 #include "count_allocations.hpp"
 #include "kernels/threads.hpp"
+#include "support/file_size_limit.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
 #include "train/trace.hpp"
@@ -318,16 +317,13 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_written) {
   std::filesystem::remove_all(folder / "gone");
   const std::string message = message_of<RunError>([&] { file.finish({}); });
   CHECK_CONTAINS(message, "the trace was not written");
-  // A full disk, played by a limit on the size of files.
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  BOOST_REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const rlimit limited{100000, before.rlim_max};
-  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &limited) == 0);
-  TraceFile full(folder / "full.json");
-  for (int i = 0; i < 10000; ++i) full.add({{"event", i}});
-  const std::string no_space = message_of<RunError>([&] { full.finish({}); });
-  BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  std::string no_space;
+  {
+    const FileSizeLimit limit(100000);
+    TraceFile full(folder / "full.json");
+    for (int i = 0; i < 10000; ++i) full.add({{"event", i}});
+    no_space = message_of<RunError>([&] { full.finish({}); });
+  }
   CHECK_CONTAINS(no_space, "File too large");
   BOOST_TEST(!std::filesystem::exists(folder / "full.json"));
   CHECK_CONTAINS(message_of([] { check(TraceOptions{.file = {}, .updates = 7}); }), "--trace-updates changes nothing");
