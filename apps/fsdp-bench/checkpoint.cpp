@@ -24,6 +24,7 @@
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
+#include "files/scratch_folder.hpp"
 #include "fsdp-bench/support.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/threads.hpp"
@@ -42,23 +43,11 @@ class Scratch {
  public:
   /// Collective over world.
   Scratch(const fs::path& parent, Group& world) {
-    char name[] = "fsdp-bench-XXXXXX";
+    std::string name;
     agree(world, [&] {
-      if (world.rank() != 0) return;
-      fs::create_directories(parent);
-      std::string path = (parent / name).string();
-      check_errno(::mkdtemp(path.data()) != nullptr, "make a folder in " + parent.string());
-      mine_ = true;
-      path_ = path;
-      path.copy(name, sizeof name - 1, path.size() - (sizeof name - 1));
+      if (world.rank() == 0) name = mine_.emplace(parent, "fsdp-bench").path();
     });
-    world.broadcast(name, sizeof name, 0);
-    path_ = parent / name;
-  }
-  Scratch(const Scratch&) = delete;
-  ~Scratch() {
-    std::error_code ignored;
-    if (mine_) fs::remove_all(path_, ignored);
+    path_ = world.broadcast(name, 0);
   }
   const fs::path& path() const { return path_; }
   /// Removes what is in it, and waits until the disk has done so.
@@ -83,8 +72,8 @@ class Scratch {
   }
 
  private:
+  std::optional<ScratchFolder> mine_;  // of rank 0
   fs::path path_;
-  bool mine_ = false;
 };
 
 /// Calls write(2) until all is written, then fsync(2).

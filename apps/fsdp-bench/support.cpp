@@ -1,5 +1,7 @@
 #include "fsdp-bench/support.hpp"
 
+#include <csignal>
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,6 +34,7 @@ double time_update(Executor& executor, const BatchReader& batches, std::uint64_t
 
 PythonProcess::PythonProcess(const std::filesystem::path& python, const std::string& script, const std::string& package)
     : package_(package) {
+  std::signal(SIGPIPE, SIG_IGN);  // ask() says that it has ended
   int to[2], from[2];
   check_errno(::pipe(to) == 0 && ::pipe(from) == 0, "make a pipe");
   child_ = ::fork();

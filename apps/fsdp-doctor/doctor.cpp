@@ -50,9 +50,8 @@ constexpr Check checks[] = {
     {"training", "a tiny training run over all ranks", check_training},
 };
 
-Finding failed(std::string text, std::string advice = "") {
-  return {Status::failed, std::move(text), std::move(advice), nlohmann::json::object()};
-}
+/// Thrown by a rank that has said what failed on it, while the others wait for it.
+struct FailedAlone {};
 
 void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
@@ -91,6 +90,10 @@ struct Doctor::State {
     const std::lock_guard lock(mutex);
     report.lines.push_back({std::string(name), std::move(finding), seconds});
   }
+  void leave_out_the_rest() {
+    const std::lock_guard lock(mutex);
+    report.last = "The checks behind this one were left out.";
+  }
   /// Once.
   void print(bool json) {
     const std::lock_guard lock(mutex);
@@ -114,8 +117,9 @@ Doctor::~Doctor() = default;
 
 void Doctor::expired(const std::string& stage, double limit_s) {
   if (state_->is_connected && state_->is_speaker) {
-    state_->add(stage, failed(format("{}did not come to its end within {}", state_->where, format_duration(limit_s)),
-                              "see whether the file system, the network or the device that this uses answers at all"));
+    state_->add(stage, {.status = Status::failed,
+                        .text = format("{}did not come to its end within {}", state_->where, format_duration(limit_s)),
+                        .advice = "see whether the file system, the network or the device that this uses answers at all"});
     state_->print(options_.json);
   } else {
     // The other ranks may be as stuck, and then nobody else says anything.
@@ -129,7 +133,19 @@ void Doctor::expired(const std::string& stage, double limit_s) {
   std::_Exit(exit_code::failed);
 }
 
-int Doctor::run(Job& job, bool local_checks_only) {
+Finding Doctor::failure_of_this_rank(const DoctorJob& job, const Check& check, const std::string& message) {
+  if (job.world->size() == 1) return failed_by(message);
+  if (state_->is_speaker) {
+    state_->add(check.name, failed_by(state_->where + message));
+    state_->leave_out_the_rest();
+    state_->print(options_.json);
+  } else {
+    std::fputs(format("fsdp-doctor: {}{} ({})\n", state_->where, message, check.about).c_str(), stderr);
+  }
+  throw FailedAlone();
+}
+
+int Doctor::run(DoctorJob& job, bool local_checks_only) {
   const double limit_s = options_.comm.timeout_s;
   for (const Check& check : checks) {
     if (local_checks_only && !check.is_local) continue;
@@ -141,19 +157,19 @@ int Doctor::run(Job& job, bool local_checks_only) {
       finding = check.run(job);
     } catch (const CollectiveTimeout& timeout) {
       state_->add(check.name,
-                  failed(format("{} {} not come within {} ({})", timeout.who, timeout.ranks.size() > 1 ? "have" : "has",
-                                format_duration(timeout.timeout_s), check.about),
-                         "look at that node first: whether it answers, and what this process does there (ps, top)"));
-      {
-        const std::lock_guard lock(state_->mutex);
-        state_->report.last = "The checks behind this one were left out.";
-      }
+                  {.status = Status::failed,
+                   .text = format("{} {} not come within {} ({})", timeout.who, timeout.ranks.size() > 1 ? "have" : "has",
+                                  format_duration(timeout.timeout_s), check.about),
+                   .advice = "look at that node first: whether it answers, and what this process does there (ps, top)"});
+      state_->leave_out_the_rest();
       state_->print(options_.json);
       throw;
+    } catch (const CollectiveError& error) {
+      finding = failed_by(words_(error.what()));
     } catch (const UserError& error) {
-      finding = failed(words_(error.what()));
+      finding = failure_of_this_rank(job, check, words_(error.what()));
     } catch (const CallError& error) {
-      finding = failed(error.what());
+      finding = failure_of_this_rank(job, check, error.what());
     }
     if (finding) state_->add(check.name, std::move(*finding), timer.seconds());
   }
@@ -169,7 +185,7 @@ int Doctor::run(MpiSession& session) {
   state_->is_speaker = session.rank() == 0;
   if (session.size() > 1) state_->where = format("rank {} on {}: ", session.rank(), host_name());
   watchdog_.begin("connecting the ranks", 2 * options_.comm.timeout_s);
-  Job job(options_, start_, [&](const CommOptions& options) { return session.world(options); });
+  DoctorJob job(options_, start_, [&](const CommOptions& options) { return session.world(options); });
   {
     const std::lock_guard lock(state_->mutex);
     for (std::size_t i = 0; i < job.nodes.size(); ++i)
@@ -186,6 +202,10 @@ int Doctor::run(MpiSession& session) {
       std::fputs(format("fsdp-doctor: {}{}\n", state_->where, words_(timeout.what())).c_str(), stderr);
     }
     session.abort_job(exit_code::failed);
+  } catch (const FailedAlone&) {
+    // The others wait in the check, and rank 0 says, once it has waited long enough, what it has found.
+    if (session.rank() > 0) sleep_s(options_.comm.timeout_s + 5);
+    session.abort_job(exit_code::failed);
   }
 }
 
@@ -195,7 +215,7 @@ int Doctor::run_alone(Finding why) {
   state_->add(checks[0].name, std::move(why));
   state_->report.last = "The checks that need several ranks were left out; those above are of this process's node.";
   state_->is_connected = true;
-  Job job(options_, start_, [](const CommOptions&) { return make_self_communicator(); });
+  DoctorJob job(options_, start_, [](const CommOptions&) { return make_self_communicator(); });
   return run(job, true);
 }
 

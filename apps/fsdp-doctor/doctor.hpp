@@ -21,7 +21,7 @@ struct Check {
   std::string_view name;
   std::string_view about;  // for messages about a rank that hangs in it: "whether all nodes share the save folder"
   /// Nothing where there is nothing to say. What rank 0 returns is printed. Collective.
-  std::optional<Finding> (*run)(Job& job);
+  std::optional<Finding> (*run)(DoctorJob& job);
   bool is_local = false;  // tells something of a rank to which no other one is connected
 };
 /// All of them, in their order.
@@ -34,14 +34,18 @@ class Doctor {
   Doctor(const DoctorOptions& options, const Start& start, std::function<std::string(const std::string&)> words);
   ~Doctor();
 
-  /// All checks on all ranks. Returns the exit code. Throws CollectiveTimeout once rank 0 has printed who is missing.
+  /// All checks on all ranks. Returns the exit code. Ends the job where ranks do not come, or one has failed alone, once that
+  /// is said.
   int run(MpiSession& session);
   /// Only those that need no other rank, where the launcher's ranks do not see each other; `why` is the first line.
   int run_alone(Finding why);
 
  private:
   struct State;
-  int run(Job& job, bool local_checks_only);
+  int run(DoctorJob& job, bool local_checks_only);
+  /// What all ranks have failed by is a finding, and the next check follows. What one rank fails by is said by it, and ends the
+  /// job, as the others are in the midst of the check. A job of one rank goes on.
+  Finding failure_of_this_rank(const DoctorJob& job, const Check& check, const std::string& message);
   void expired(const std::string& stage, double limit_s);
 
   const DoctorOptions& options_;

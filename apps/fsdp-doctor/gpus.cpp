@@ -129,7 +129,7 @@ Finding judge_nccl(const std::vector<std::string>& nodes, const std::vector<std:
   return finding;
 }
 
-std::optional<Finding> check_gpus(Job& job) {
+std::optional<Finding> check_gpus(DoctorJob& job) {
   RankGpus mine;
   std::unique_ptr<Device> gpu;
   if (job.options.device != DeviceChoice::cpu) {
@@ -157,7 +157,7 @@ std::optional<Finding> check_gpus(Job& job) {
   return judge_gpus(job.nodes, job.node_of, all, job.options.device == DeviceChoice::cpu ? GpuTraces{} : find_traces());
 }
 
-std::optional<Finding> check_nccl(Job& job) {
+std::optional<Finding> check_nccl(DoctorJob& job) {
   if (job.device->kind() != DeviceKind::cuda) return std::nullopt;
   std::string why;
   const NcclLibrary* const nccl = find_nccl(&why);

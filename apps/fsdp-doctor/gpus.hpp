@@ -21,7 +21,7 @@ struct GpuTraces {
   std::string device_file = {};
   std::string driver = {};  // "550.54.15", of the kernel's module; empty: none
 };
-/// `gpus` by rank, `node_of` as in Job.
+/// `gpus` by rank, `node_of` as in DoctorJob.
 Finding judge_gpus(const std::vector<std::string>& nodes, const std::vector<int>& node_of, const std::vector<RankGpus>& gpus,
                    const GpuTraces& traces);
 /// `versions` and `problems` by node; a version is empty where there is a problem.
@@ -29,8 +29,8 @@ Finding judge_nccl(const std::vector<std::string>& nodes, const std::vector<std:
                    const std::vector<std::string>& problems);
 
 /// Also makes each rank's GPU the job's device, where fsdp-train would compute on it.
-std::optional<Finding> check_gpus(Job& job);
+std::optional<Finding> check_gpus(DoctorJob& job);
 /// Says nothing without GPUs.
-std::optional<Finding> check_nccl(Job& job);
+std::optional<Finding> check_nccl(DoctorJob& job);
 
 }  // namespace fsdp

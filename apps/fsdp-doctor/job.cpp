@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-Job::Job(const DoctorOptions& wanted, const Start& started, Connect connect_ranks)
+DoctorJob::DoctorJob(const DoctorOptions& wanted, const Start& started, Connect connect_ranks)
     : options(wanted), start(started), connect(std::move(connect_ranks)) {
   world = connect({.kind = "mpi", .timeout_s = options.comm.timeout_s});
   node = world->split_by_node();
@@ -28,19 +28,19 @@ Job::Job(const DoctorOptions& wanted, const Start& started, Connect connect_rank
   compute_on(make_cpu_device());
 }
 
-Job::~Job() = default;
+DoctorJob::~DoctorJob() = default;
 
-std::size_t Job::ranks_of(std::size_t node_index) const {
+std::size_t DoctorJob::ranks_of(std::size_t node_index) const {
   return static_cast<std::size_t>(std::count(node_of.begin(), node_of.end(), static_cast<int>(node_index)));
 }
 
-void Job::compute_on(std::unique_ptr<Device> new_device) {
+void DoctorJob::compute_on(std::unique_ptr<Device> new_device) {
   stream.reset();
   device = std::move(new_device);
   stream = device->make_stream();
 }
 
-std::vector<double> sums_of_nodes(const Job& job, const std::vector<double>& by_rank) {
+std::vector<double> sums_of_nodes(const DoctorJob& job, const std::vector<double>& by_rank) {
   std::vector<double> sums(job.nodes.size());
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) sums[static_cast<std::size_t>(job.node_of[rank])] += by_rank[rank];
   return sums;

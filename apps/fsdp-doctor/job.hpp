@@ -35,11 +35,11 @@ struct Start {
 
 class ProbeFolder;
 
-struct Job {
+struct DoctorJob {
   using Connect = std::function<std::unique_ptr<Communicator>(const CommOptions&)>;
   /// `connect_ranks` connects all ranks by such options. Collective over them.
-  Job(const DoctorOptions& wanted, const Start& started, Connect connect_ranks);
-  ~Job();
+  DoctorJob(const DoctorOptions& wanted, const Start& started, Connect connect_ranks);
+  ~DoctorJob();
 
   const DoctorOptions& options;
   const Start& start;
@@ -62,13 +62,13 @@ struct Job {
 
 /// Of values by rank, those of the nodes' lowest ranks, by node.
 template <class T>
-std::vector<T> of_leaders(const Job& job, const std::vector<T>& by_rank) {
+std::vector<T> of_leaders(const DoctorJob& job, const std::vector<T>& by_rank) {
   std::vector<T> values;
   for (const int leader : job.leaders) values.push_back(by_rank[static_cast<std::size_t>(leader)]);
   return values;
 }
 /// Sums of values by rank over the ranks of each node.
-std::vector<double> sums_of_nodes(const Job& job, const std::vector<double>& by_rank);
+std::vector<double> sums_of_nodes(const DoctorJob& job, const std::vector<double>& by_rank);
 
 /// "AVX2" where all values are the same, else "AVX2 on node1; AVX-512 on node2 and node3".
 std::string by_value(const std::vector<std::string>& nodes, const std::vector<std::string>& values);

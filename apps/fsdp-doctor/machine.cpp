@@ -211,7 +211,7 @@ bool node_has_rdma() {
   return !error && devices != std::filesystem::directory_iterator();
 }
 
-std::optional<Finding> check_processors(Job& job) {
+std::optional<Finding> check_processors(DoctorJob& job) {
   // "avx2" of "oneDNN 2.6.3, avx2 (bf16 by ...)"
   const std::string all = kernels::gemm_description();
   const std::size_t begin = std::min(all.find(", "), all.size() - 2) + 2;
@@ -221,7 +221,7 @@ std::optional<Finding> check_processors(Job& job) {
                           of_leaders(job, job.world->gather(processor_model())));
 }
 
-std::optional<Finding> check_threads(Job& job) {
+std::optional<Finding> check_threads(DoctorJob& job) {
   const bool on_gpu = job.device->kind() == DeviceKind::cuda;
   const CpuShare share = share_of_rank(*job.node, job.options.threads);
   kernels::set_threads(share.threads);
@@ -242,7 +242,7 @@ std::optional<Finding> check_threads(Job& job) {
   return judge_threads(nodes, on_gpu);
 }
 
-std::optional<Finding> check_locked_memory(Job& job) {
+std::optional<Finding> check_locked_memory(DoctorJob& job) {
   rlimit limit{};
   const bool known = getrlimit(RLIMIT_MEMLOCK, &limit) == 0;
   const double mine = !known || limit.rlim_cur == RLIM_INFINITY ? unlimited : static_cast<double>(limit.rlim_cur);
@@ -250,7 +250,7 @@ std::optional<Finding> check_locked_memory(Job& job) {
   return judge_locked_memory(job.nodes, of_leaders(job, job.world->gather(mine)), {rdma.begin(), rdma.end()});
 }
 
-std::optional<Finding> check_shared_memory(Job& job) {
+std::optional<Finding> check_shared_memory(DoctorJob& job) {
   struct statvfs info {};
   const double mine =
       statvfs("/dev/shm", &info) == 0 ? static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize) : -1;
@@ -260,7 +260,7 @@ std::optional<Finding> check_shared_memory(Job& job) {
                              job.device->kind() == DeviceKind::cuda);
 }
 
-std::optional<Finding> check_clocks(Job& job) {
+std::optional<Finding> check_clocks(DoctorJob& job) {
   if (job.nodes.size() == 1) return std::nullopt;
   // All leave a sum at about the same time, and no later than the slowest has waited in it. The best of some rounds counts.
   std::vector<double> clocks;

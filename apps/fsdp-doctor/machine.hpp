@@ -36,12 +36,12 @@ Finding judge_shared_memory(const std::vector<std::string>& nodes, const std::ve
 /// What the nodes' clocks showed at about the same time, in seconds; they were read within `apart_s`.
 Finding judge_clocks(const std::vector<std::string>& nodes, const std::vector<double>& clocks, double apart_s);
 
-std::optional<Finding> check_processors(Job& job);
+std::optional<Finding> check_processors(DoctorJob& job);
 /// Also sets the number of threads of the kernels, as fsdp-train does.
-std::optional<Finding> check_threads(Job& job);
-std::optional<Finding> check_locked_memory(Job& job);
-std::optional<Finding> check_shared_memory(Job& job);
-std::optional<Finding> check_clocks(Job& job);
+std::optional<Finding> check_threads(DoctorJob& job);
+std::optional<Finding> check_locked_memory(DoctorJob& job);
+std::optional<Finding> check_shared_memory(DoctorJob& job);
+std::optional<Finding> check_clocks(DoctorJob& job);
 
 /// Whether this node has InfiniBand or another network of its kind.
 bool node_has_rdma();

@@ -47,6 +47,13 @@ std::string_view name_of(Status status) {
   return "failed";
 }
 
+Finding failed_by(std::string_view message) {
+  const std::size_t end = std::min(message.rfind("; "), message.size());
+  return {.status = Status::failed,
+          .text = std::string(message.substr(0, end)),
+          .advice = std::string(message.substr(std::min(end + 2, message.size())))};
+}
+
 std::size_t Report::count(Status status) const {
   return static_cast<std::size_t>(
       std::count_if(lines.begin(), lines.end(), [&](const Line& line) { return line.finding.status == status; }));

@@ -22,6 +22,9 @@ struct Finding {
   nlohmann::json figures = nlohmann::json::object();
 };
 
+/// Of one that `message`, "<problem> (<why>); <what to do>", tells about.
+Finding failed_by(std::string_view message);
+
 struct Report {
   struct Line {
     std::string name;

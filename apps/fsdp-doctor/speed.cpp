@@ -52,7 +52,9 @@ std::string slow_text(const std::vector<std::string>& nodes, const std::vector<s
 double gather_rate(Communicator& group, Device& cpu, std::size_t bytes) {
   const auto ranks = static_cast<std::size_t>(group.size());
   const auto stream = cpu.make_stream();
-  const Buffer shard = cpu.allocate(bytes), whole = group.allocate(cpu, ranks * bytes);
+  Buffer shard;
+  agree(group, [&] { shard = cpu.allocate(bytes); });
+  const Buffer whole = group.allocate(cpu, ranks * bytes);
   const auto calls = [&](std::size_t n) {
     group.barrier();
     const Timer timer;
@@ -80,7 +82,7 @@ double latency_of(Communicator& group) {
 }
 
 /// All ranks, connected as training connects them.
-Communicator& connected(Job& job) {
+Communicator& connected(DoctorJob& job) {
   if (!job.comm) job.comm = job.connect(job.options.comm);
   return *job.comm;
 }
@@ -220,7 +222,7 @@ struct NodeRates {
 };
 
 /// From what each rank has measured of itself. Collective over job.world.
-NodeRates rates_of_nodes(Job& job, double mine) {
+NodeRates rates_of_nodes(DoctorJob& job, double mine) {
   NodeRates nodes = {sums_of_nodes(job, job.world->gather(mine)), {}};
   for (std::size_t i = 0; i < nodes.of_a_rank.size(); ++i) {
     nodes.ranks.push_back(job.ranks_of(i));
@@ -231,7 +233,7 @@ NodeRates rates_of_nodes(Job& job, double mine) {
 
 }  // namespace
 
-std::optional<Finding> check_products(Job& job) {
+std::optional<Finding> check_products(DoctorJob& job) {
   const bool on_gpu = job.device->kind() == DeviceKind::cuda;
   const DType type = on_gpu ? DType::bf16 : DType::f32;
   const auto rate_of = [&](std::size_t n, double seconds) {
@@ -255,7 +257,7 @@ std::optional<Finding> check_products(Job& job) {
                  "leave it out (sbatch --exclude)"});
 }
 
-std::optional<Finding> check_memory(Job& job) {
+std::optional<Finding> check_memory(DoctorJob& job) {
   const bool on_gpu = job.device->kind() == DeviceKind::cuda;
   // Larger than caches together, and small beside a node's memory.
   const std::size_t of_node = std::size_t{512} << 20, width = 1024,
@@ -286,7 +288,7 @@ std::optional<Finding> check_memory(Job& job) {
                  "(numactl --hardware), or leave it out (sbatch --exclude)"});
 }
 
-std::optional<Finding> check_links(Job& job) {
+std::optional<Finding> check_links(DoctorJob& job) {
   if (job.world->size() == 1) return std::nullopt;
   Communicator& comm = connected(job);
   const auto cpu = make_cpu_device();
@@ -318,7 +320,7 @@ std::optional<Finding> check_links(Job& job) {
   return judge_links(job.nodes, links);
 }
 
-std::optional<Finding> check_training(Job& job) {
+std::optional<Finding> check_training(DoctorJob& job) {
   Communicator& comm = connected(job);
   ShardingOptions sharding;
   sharding.batch = {.B = 2, .T = 32};

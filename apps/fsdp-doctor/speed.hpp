@@ -43,10 +43,10 @@ struct TrainingFigures {
 };
 Finding judge_training(const TrainingFigures& training);
 
-std::optional<Finding> check_products(Job& job);
-std::optional<Finding> check_memory(Job& job);
-std::optional<Finding> check_links(Job& job);
-std::optional<Finding> check_training(Job& job);
+std::optional<Finding> check_products(DoctorJob& job);
+std::optional<Finding> check_memory(DoctorJob& job);
+std::optional<Finding> check_links(DoctorJob& job);
+std::optional<Finding> check_training(DoctorJob& job);
 
 /// Which nodes exchange data in a round of a tournament of `nodes`: the partner of each, itself if it rests. In `nodes` - 1
 /// rounds (`nodes`, of an odd number) each meets each other once.

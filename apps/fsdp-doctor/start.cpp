@@ -149,7 +149,7 @@ std::optional<std::string> plugins_of_srun() {
   return answer && answer->exit_code == 0 ? std::optional(answer->text) : std::nullopt;
 }
 
-std::optional<Finding> check_mpi(Job& job) {
+std::optional<Finding> check_mpi(DoctorJob& job) {
   std::optional<std::string> mpirun;
   if (job.start.launcher.empty())
     if (const auto answer = ask_program({"mpirun", "--version"}, patience_s)) mpirun = answer->text;
@@ -158,7 +158,7 @@ std::optional<Finding> check_mpi(Job& job) {
   return judge_mpi(job.start, job.nodes, ranks, mpirun);
 }
 
-std::optional<Finding> check_slurm(Job& job) {
+std::optional<Finding> check_slurm(DoctorJob& job) {
   const auto number = [](const char* name) {
     const char* const value = std::getenv(name);
     return static_cast<std::size_t>(value ? std::max(1, std::atoi(value)) : 1);
@@ -171,7 +171,7 @@ std::optional<Finding> check_slurm(Job& job) {
   return judge_slurm(slurm, job.start, job.node_of.size(), job.nodes.size());
 }
 
-std::optional<Finding> check_software(Job& job) {
+std::optional<Finding> check_software(DoctorJob& job) {
   const std::string gemm = kernels::gemm_description();
   const std::string mine = format("fsdp {}, {}, HDF5 {}, {}", version_string(), job.start.library, h5::library_version(),
                                   gemm.substr(0, gemm.find(',')));

@@ -30,9 +30,9 @@ struct SlurmFacts {
 };
 Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ranks, std::size_t nodes);
 
-std::optional<Finding> check_mpi(Job& job);
-std::optional<Finding> check_slurm(Job& job);
-std::optional<Finding> check_software(Job& job);
+std::optional<Finding> check_mpi(DoctorJob& job);
+std::optional<Finding> check_slurm(DoctorJob& job);
+std::optional<Finding> check_software(DoctorJob& job);
 
 /// What `srun --mpi=list` prints; none if there is no srun that answers.
 std::optional<std::string> plugins_of_srun();

@@ -99,26 +99,17 @@ std::string why_not_hdf5(const fs::path& path) {
 
 }  // namespace
 
-ProbeFolder::ProbeFolder(const fs::path& save_dir) : is_owner_(true) {
-  std::error_code error;
-  made_save_dir_ = fs::create_directories(save_dir, error);
-  std::string name = (save_dir / ".fsdp-doctor-XXXXXX").string();
-  const bool is_made = !error && ::mkdtemp(name.data()) != nullptr;
-  if (is_made) {
-    path_ = name;
-    return;
+ProbeFolder::ProbeFolder(const fs::path& save_dir) : made_save_dir_(kind_of(save_dir) == PathKind::missing) {
+  try {
+    path_ = mine_.emplace(save_dir, ".fsdp-doctor").path();
+  } catch (const UserError&) {
+    if (made_save_dir_) ::rmdir(save_dir.c_str());
+    throw;
   }
-  const std::string why = error ? error.message() : std::strerror(errno);
-  if (made_save_dir_) ::rmdir(save_dir.c_str());
-  throw UserError(format("nothing can be written to {} ({})", save_dir.string(), why));
 }
 
 ProbeFolder::~ProbeFolder() {
-  if (!is_owner_) return;
-  try {
-    remove_our_files(path_, [](const std::string&) { return true; });  // nobody else knows this folder
-  } catch (const std::exception&) {                                    // then it stays
-  }
+  mine_.reset();
   if (made_save_dir_) ::rmdir(path_.parent_path().c_str());  // only if nothing is in it
 }
 
@@ -247,7 +238,7 @@ Finding judge_hdf5(const std::string& headers, const std::string& library, const
   return finding;
 }
 
-std::optional<Finding> check_save_folder(Job& job) {
+std::optional<Finding> check_save_folder(DoctorJob& job) {
   const bool first = job.world->rank() == 0;
   const std::string mark = "written by fsdp-doctor";
   std::unique_ptr<ProbeFolder> probe;
@@ -261,11 +252,7 @@ std::optional<Finding> check_save_folder(Job& job) {
     }
   name = job.world->gather(name)[0];
   problem = job.world->gather(problem)[0];
-  if (!problem.empty())
-    return Finding{.status = Status::failed,
-                   .text = problem,
-                   .advice = "choose a --save-dir that you may write to, with room in it",
-                   .figures = nlohmann::json::object()};
+  if (!problem.empty()) return failed_by(problem);
   if (!first) probe = std::make_unique<ProbeFolder>(job.options.save_dir, name);
 
   // Node 0 has written; the others read, then write; node 0 reads.
@@ -292,7 +279,7 @@ std::optional<Finding> check_save_folder(Job& job) {
   return finding;
 }
 
-std::optional<Finding> check_locks(Job& job) {
+std::optional<Finding> check_locks(DoctorJob& job) {
   if (!job.probe) return std::nullopt;
   const fs::path path = job.probe->path() / "lock";
   const bool first = job.world->rank() == 0;
@@ -317,7 +304,7 @@ std::optional<Finding> check_locks(Job& job) {
   return judge_locks(uses);
 }
 
-std::optional<Finding> check_free_space(Job& job) {
+std::optional<Finding> check_free_space(DoctorJob& job) {
   if (!job.probe) return std::nullopt;
   struct statvfs info {};
   agree(*job.world, [&] {
@@ -330,7 +317,7 @@ std::optional<Finding> check_free_space(Job& job) {
                           info.f_files == 0 ? -1 : static_cast<double>(info.f_favail));
 }
 
-std::optional<Finding> check_hdf5(Job& job) {
+std::optional<Finding> check_hdf5(DoctorJob& job) {
   const std::string headers = h5::header_version(), library = h5::library_version();
   const bool same = job.world->all(headers == library);
   std::string problem;

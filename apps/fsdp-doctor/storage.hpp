@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "files/scratch_folder.hpp"
 #include "fsdp-doctor/job.hpp"
 
 namespace fsdp {
@@ -24,8 +25,9 @@ class ProbeFolder {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  bool made_save_dir_ = false;
+  std::optional<ScratchFolder> mine_;  // of rank 0
   std::filesystem::path path_;
-  bool is_owner_ = false, made_save_dir_ = false;
 };
 
 /// What a node did in the folder that node 0 has made.
@@ -53,11 +55,11 @@ Finding judge_free_space(const std::string& file_system, double free_bytes, doub
 Finding judge_hdf5(const std::string& headers, const std::string& library, const std::vector<std::string>& nodes,
                    const std::vector<std::string>& problems);
 
-std::optional<Finding> check_save_folder(Job& job);
+std::optional<Finding> check_save_folder(DoctorJob& job);
 /// These say nothing where the save folder is of no use.
-std::optional<Finding> check_locks(Job& job);
-std::optional<Finding> check_free_space(Job& job);
-std::optional<Finding> check_hdf5(Job& job);
+std::optional<Finding> check_locks(DoctorJob& job);
+std::optional<Finding> check_free_space(DoctorJob& job);
+std::optional<Finding> check_hdf5(DoctorJob& job);
 
 /// "nfs4", "lustre": what the file system of a folder is called in /proc/self/mounts.
 std::string file_system_of(const std::filesystem::path& folder);

@@ -4,11 +4,8 @@
 #include <filesystem>
 #include <numbers>
 #include <optional>
-#include <system_error>
 #include <tuple>
 #include <vector>
-
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -21,6 +18,7 @@
 #include "data/batch.hpp"
 #include "data/open_data.hpp"
 #include "files/json.hpp"
+#include "files/scratch_folder.hpp"
 #include "fsdp-evaluate/multiple_choice.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "train/common_options.hpp"
@@ -115,7 +113,7 @@ std::size_t text_bytes(const Samples& samples, const Tokenizer& tokenizer) {
 class NodeTexts {
  public:
   /// Collective over world.
-  NodeTexts(const EvaluateOptions& options, const TensorSource& source, Group& world, Group& node) : node_(node) {
+  NodeTexts(const EvaluateOptions& options, const TensorSource& source, Group& world, Group& node) {
     std::vector<TextSet> texts;
     TextReading reading = {
         .tokenizer = {}, .json_field = options.json_field, .skip_invalid = options.skip_invalid, .save_interval_s = 0};
@@ -130,22 +128,20 @@ class NodeTexts {
                    texts.front().name, source.description(), vocab_size));
     });
     if (world.max(texts.size()) == 0) return;
-    std::int64_t process = ::getpid();
-    node.broadcast(&process, sizeof process, 0);
-    folder_ = std::filesystem::temp_directory_path() / format("fsdp-evaluate-{}", process);
-    reading.folder = folder_;
-    work_on_first_rank(node, [&](const std::function<bool()>& stop) { make_tokens_of_texts(texts, reading, stop); });
-  }
-  NodeTexts(const NodeTexts&) = delete;
-  ~NodeTexts() {
-    std::error_code ignored;
-    if (!folder_.empty() && node_.rank() == 0) std::filesystem::remove_all(folder_, ignored);
+    std::string name;
+    agree(world, [&] {
+      if (node.rank() == 0) name = mine_.emplace(std::filesystem::temp_directory_path(), "fsdp-evaluate").path();
+    });
+    reading.folder = node.broadcast(name, 0);
+    work_meanwhile(world, node.rank() == 0,
+                   [&](const std::function<bool()>& stop) { make_tokens_of_texts(texts, reading, stop); });
+    folder_ = reading.folder;
   }
   /// Empty if there are no texts.
   const std::filesystem::path& folder() const { return folder_; }
 
  private:
-  Group& node_;
+  std::optional<ScratchFolder> mine_;  // of a node's first rank
   std::filesystem::path folder_;
 };
 

@@ -180,20 +180,16 @@ class SharedLines {
   std::optional<std::string> next() {
     enum State : std::uint64_t { waiting, line, end };
     while (true) {
-      std::uint64_t state[2] = {waiting, 0};
+      std::uint64_t state = waiting;
       std::string text;
       if (world_.rank() == 0) {
         const auto found = take();
-        state[0] = found ? line : ended_ ? end : waiting;
-        if (found) text = *found;
-        state[1] = text.size();
+        state = found ? line : ended_ ? end : waiting;
+        text = found.value_or("");
       }
-      world_.broadcast(state, sizeof state, 0);
-      if (state[0] == end) return std::nullopt;
-      if (state[0] == waiting) continue;
-      text.resize(state[1]);
-      world_.broadcast(text.data(), text.size(), 0);
-      return text;
+      world_.broadcast(&state, sizeof state, 0);
+      if (state == end) return std::nullopt;
+      if (state == line) return world_.broadcast(text, 0);
     }
   }
 
@@ -240,11 +236,7 @@ void converse(const GenerateOptions& options, const Inputs& inputs, Generator& g
     generator.run(
         {inputs.tokenizer->encode(inputs.chat->render(messages))}, [&](const GeneratedText& text) { answer = text.text; },
         [&](std::size_t, std::string_view piece) { out(piece); });
-    std::uint64_t size = answer.size();
-    world.broadcast(&size, sizeof size, 0);
-    answer.resize(size);
-    world.broadcast(answer.data(), size, 0);
-    messages.push_back({"assistant", answer});
+    messages.push_back({"assistant", world.broadcast(answer, 0)});
     if (world.rank() == 0) out("\n");
   }
 }

@@ -389,8 +389,10 @@ class Check {
 
   template <class Text>
   void note(double error, double tolerance, Text&& text) {
-    if (error <= result_.worst || std::isnan(result_.worst)) return;
-    result_ = {result_.passed && error <= tolerance, error, text()};
+    const bool passes = error <= tolerance;  // NaN does not
+    if (passes && !result_.passed) return;
+    if (passes == result_.passed && (error <= result_.worst || std::isnan(result_.worst))) return;
+    result_ = {passes, error, text()};
   }
 
   const Parameter& parameter(std::size_t p) const { return chain_.parameters()[p]; }

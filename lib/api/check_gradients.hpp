@@ -20,7 +20,7 @@ struct GradientCheckOptions {
 
 struct GradientCheck {
   bool passed = true;
-  double worst = 0;   // the largest difference, relative; 1 for what is no difference
+  double worst = 0;   // the largest difference, relative, of those that are too large if some are; 1 for what is no difference
   std::string where;  // "weight[2, 3]: backward says 0.25, differences say 0.5"
 };
 

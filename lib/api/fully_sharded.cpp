@@ -20,6 +20,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
+#include "files/scratch_folder.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "nn/transformer.hpp"
 #include "optim/loss_scaler.hpp"
@@ -458,9 +459,8 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
   });
   agree(world, [&] {
     const std::string& there = checkpoint->header().optimizer;
-    const Optimizer &mine = *sharding.optimizer.kind, &theirs = find_optimizer(there);
-    const auto algorithm = [](const Optimizer& o) { return o.same_as.empty() ? o.name : o.same_as; };
-    if (algorithm(mine) != algorithm(theirs))
+    const Optimizer& mine = *sharding.optimizer.kind;
+    if (algorithm_of(mine.name) != algorithm_of(there))
       throw UserError(
           format("{} holds the state of {} (this model has {}); choose that optimizer, or take the parameters alone "
                  "by load_full()",
@@ -474,9 +474,10 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
 
 void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& path) {
   const bool is_hdf5 = path.extension() == ".h5" || path.extension() == ".hdf5";
-  // The shards first, in a folder beside it, which one process then joins as fsdp-consolidate does.
-  const std::filesystem::path folder = path.string() + ".shards";
   require_same_path(path);
+  // The shards first, in a folder beside it, which one process then joins as fsdp-consolidate does.
+  std::optional<ScratchFolder> shards;
+  std::string folder;
   agree(world, [&] {
     if (!is_hdf5 && !(path.extension().empty() && StoredModel(sharded->model()).is_transformer()))
       throw UserError(
@@ -486,27 +487,17 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
     if (world.rank() != 0) return;
     if (std::filesystem::exists(path))
       throw UserError(format("'{}' is there already; remove it, or choose another name", path.string()));
-    std::filesystem::remove_all(folder);  // of a call that was killed
+    folder = shards.emplace(path.parent_path(), path.filename().string() + ".shards").path();
   });
-  const auto remove_shards = [&] {
-    std::error_code ignored;
-    if (world.rank() == 0) std::filesystem::remove_all(folder, ignored);
-  };
-  try {
-    const std::vector<ShardState> parameters = {executor().parameters()};
-    const std::filesystem::path step = save_checkpoint(folder, header(), sharded->layout(), parameters, world);
-    agree(world, [&] {
-      if (world.rank() != 0) return;
-      const auto shards = CheckpointReader::open(step);
-      ConsolidateOptions to;
-      if (!is_hdf5) to.format = &safetensors_format();
-      consolidate(*shards, path, to);
-    });
-  } catch (...) {
-    remove_shards();
-    throw;
-  }
-  remove_shards();
+  folder = world.broadcast(folder, 0);
+  const std::vector<ShardState> parameters = {executor().parameters()};
+  const std::filesystem::path step = save_checkpoint(folder, header(), sharded->layout(), parameters, world);
+  agree(world, [&] {
+    if (world.rank() != 0) return;
+    ConsolidateOptions to;
+    if (!is_hdf5) to.format = &safetensors_format();
+    consolidate(*CheckpointReader::open(step), path, to);
+  });
 }
 
 void FullyShardedDataParallel::Parts::for_each_parameter(

@@ -84,7 +84,8 @@ std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, 
   while (runs && !ended) {
     const double left_s = timeout_s - timer.seconds();
     pollfd readable = {ends[0], POLLIN, 0};
-    if (left_s <= 0 || ::poll(&readable, 1, 1 + static_cast<int>(1e3 * left_s)) == 0) break;
+    if (left_s <= 0) break;
+    if (::poll(&readable, 1, 1 + static_cast<int>(1e3 * left_s)) <= 0) continue;  // too late, or a signal
     char piece[512];
     const ssize_t n = ::read(ends[0], piece, sizeof piece);
     ended = n == 0;

@@ -68,12 +68,12 @@ void require_same(Group& comm, const std::string& mine, const std::function<void
   });
 }
 
-void work_on_first_rank(Group& comm, const std::function<void(const std::function<bool()>& stop)>& work,
-                        const std::function<bool()>& asks_to_stop) {
-  std::atomic<bool> done = comm.rank() != 0, stop = false;
-  std::optional<Worker> worker;
+void work_meanwhile(Group& comm, bool works, const std::function<void(const std::function<bool()>& stop)>& work,
+                    const std::function<bool()>& asks_to_stop) {
+  std::atomic<bool> done = !works, stop = false;
+  std::optional<Worker> worker;  // who goes away waits for the thread
   agree(comm, [&] {
-    if (comm.rank() != 0) return;
+    if (!works) return;
     worker.emplace("fsdp-work");
     worker->start([&] {
       try {
@@ -85,10 +85,15 @@ void work_on_first_rank(Group& comm, const std::function<void(const std::functio
       done = true;
     });
   });
-  for (auto pause = std::chrono::milliseconds(1); !comm.all(done);
-       pause = std::min(2 * pause, std::chrono::milliseconds(100))) {
-    if (comm.sum(std::int64_t{asks_to_stop && asks_to_stop()}) > 0) stop = true;
-    std::this_thread::sleep_for(pause);
+  try {
+    for (auto pause = std::chrono::milliseconds(1); !comm.all(done);
+         pause = std::min(2 * pause, std::chrono::milliseconds(100))) {
+      if (comm.sum(std::int64_t{asks_to_stop && asks_to_stop()}) > 0) stop = true;
+      std::this_thread::sleep_for(pause);
+    }
+  } catch (...) {
+    stop = true;
+    throw;
   }
   agree(comm, [&] {
     if (worker) worker->finish();

@@ -18,11 +18,11 @@ void agree(Group& comm, const std::function<void()>& step);
 /// on that as agree() does. Collective over comm.
 void require_same(Group& comm, const std::string& mine, const std::function<void(const std::string& first)>& refuse);
 
-/// Rank 0 runs `work` on a thread, which may take hours; the others wait, and all meet often, so that no collective waits for
-/// long. Once `asks_to_stop` says so on some rank, `stop`, which `work` may ask, does. `work` must not communicate. Agrees on
-/// its success as agree() does. Collective over comm.
-void work_on_first_rank(Group& comm, const std::function<void(const std::function<bool()>& stop)>& work,
-                        const std::function<bool()>& asks_to_stop = nullptr);
+/// The ranks for which `works` is true run `work` on a thread, which may take hours; the others wait, and all meet often, so
+/// that no collective waits for long. Once `asks_to_stop` says so on some rank, or the ranks cannot meet, `stop`, which `work`
+/// may ask, does. `work` must not communicate. Agrees on its success as agree() does. Collective over comm.
+void work_meanwhile(Group& comm, bool works, const std::function<void(const std::function<bool()>& stop)>& work,
+                    const std::function<bool()>& asks_to_stop = nullptr);
 
 struct Failure {
   std::string message;

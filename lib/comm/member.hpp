@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "base/error.hpp"
+#include "comm/agree.hpp"
 #include "comm/communicator.hpp"
 #include "tensor/shape.hpp"
 
@@ -31,7 +32,11 @@ class GroupMember : public Communicator {
   int rank() const final { return rank_; }
   int size() const final { return size_; }
   const Traffic& traffic() const final { return traffic_; }
-  Buffer allocate(Device& device, std::size_t bytes) override { return device.allocate(bytes); }
+  Buffer allocate(Device& device, std::size_t bytes) override {
+    Buffer buffer;
+    agree(*this, [&] { buffer = device.allocate(bytes); });
+    return buffer;
+  }
 
  protected:
   GroupMember(int rank, int size) : rank_(rank), size_(size) {}

@@ -1,7 +1,6 @@
 #include "comm/mesh.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "base/error.hpp"
@@ -20,26 +19,13 @@ namespace {
 
 constexpr std::size_t gathers = 3;  // behind the axes
 
-/// What every rank has to say, cut off where it is too long, by rank. Collective.
-std::vector<std::string> texts_of_ranks(Communicator& world, const std::string& mine) {
-  constexpr std::size_t length = 128;
-  std::vector<std::string> all(static_cast<std::size_t>(world.size()));
-  for (int r = 0; r < world.size(); ++r) {
-    char text[length] = {};
-    std::strncpy(text, mine.c_str(), length - 1);
-    world.broadcast(text, length, r);
-    all[static_cast<std::size_t>(r)] = text;
-  }
-  return all;
-}
-
 /// Why NCCL cannot connect these ranks; empty where it can. The same on all ranks. Collective.
 std::string problem_with_nccl(Communicator& world, const Device& device, const NcclLibrary* library, const std::string& why) {
   // A GPU is known by its machine, for which the first of the machine's ranks stands, and its place there.
   std::int64_t machine = world.rank();
   world.split_by_node()->broadcast(&machine, sizeof machine, 0);
-  const auto places = texts_of_ranks(world, format("{} {}", machine, device.place()));
-  const auto versions = texts_of_ranks(world, library ? library->version() : "none: " + why);
+  const auto places = world.gather(format("{} {}", machine, device.place()));
+  const auto versions = world.gather(library ? library->version() : "none: " + why);
   for (std::size_t r = 0; r < places.size(); ++r) {
     const auto first = static_cast<std::size_t>(std::find(places.begin(), places.end(), places[r]) - places.begin());
     if (first < r) return format("ranks {} and {} share a GPU", first, r);

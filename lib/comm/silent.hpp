@@ -1,16 +1,15 @@
 // Groups whose collectives move nothing and return at once: what a step takes without communication.
 #pragma once
 
+#include "comm/member.hpp"
 #include "comm/mesh.hpp"
 
 namespace fsdp {
 
-class SilentCommunicator final : public Communicator {
+class SilentCommunicator final : public GroupMember {
  public:
   /// A group of `size` ranks of which this is number `rank`; there need be no others.
-  SilentCommunicator(int rank, int size) : rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
+  SilentCommunicator(int rank, int size) : GroupMember(rank, size) {}
   std::string description() const override { return "no communication"; }
   using Communicator::all_reduce;
   void all_gather(Stream&, const void*, void*, std::size_t, DType) override {}
@@ -20,17 +19,11 @@ class SilentCommunicator final : public Communicator {
   void all_reduce(Stream&, std::int64_t*, std::size_t) override {}
   void broadcast(void*, std::size_t, int) override {}
   void barrier() override {}
-  Buffer allocate(Device& device, std::size_t bytes) override { return device.allocate(bytes); }
   std::size_t staging_bytes() const override { return 0; }
   /// The parts of a silent group are not known.
   std::unique_ptr<Communicator> split(int, int) override { return std::make_unique<SilentCommunicator>(0, 1); }
   std::unique_ptr<Communicator> split_by_node() override { return std::make_unique<SilentCommunicator>(0, 1); }
-  const Traffic& traffic() const override { return traffic_; }
   void abort() noexcept override {}
-
- private:
-  const int rank_, size_;
-  Traffic traffic_;
 };
 
 /// The groups of a mesh, silent. The shape and this rank's places are those of `mesh`.

@@ -129,7 +129,7 @@ struct Operation {
   StreamId stream;
   int micro_batch = 0;
   int unit = -1;            // whose parameters, gradient or directions it is about
-  int block = -1;           // of block_forward, recompute, refill, block_backward
+  int block = -1;           // of block_forward, block_decode, recompute, refill, block_backward
   int round = 0;            // of statistics and their reduction
   bool accumulate = false;  // it adds to what it writes instead of replacing it
 
@@ -141,8 +141,9 @@ struct Operation {
   DType type = DType::f32;    // of what is read and written
   DType travel = DType::f32;  // what each rank's summands are rounded to on their way, where they are fp32
 
-  // The tensors that the kind needs come first, in an order that its rows in plan_builder.cpp and executor.cpp know; what a
-  // stage reaches through the model's tables of parameters and gradients follows.
+  // The tensors that the kind needs come first, in the order in which plan_builder.cpp or plan_update.cpp writes them and
+  // executor.cpp and plan_check.cpp read them; what a stage reaches through the model's tables of parameters and gradients
+  // follows.
   std::vector<Location> reads, writes;
   std::vector<int> waits = {};                      // derived: indices of earlier operations on other streams
   bool awaited = false;                             // derived: a later operation waits for it

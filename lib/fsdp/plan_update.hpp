@@ -8,7 +8,8 @@ namespace fsdp {
 
 class UpdateBuilder {
  public:
-  /// The plan's other buffers are there when append_update() or append_publish() is called. Both must outlive this.
+  /// The plan's other buffers are there when append_norm(), append_optimizer() or append_publish() is called. Both must outlive
+  /// this.
   UpdateBuilder(const UnitPlacement& units, Plan& plan, bool clips_values)
       : units_(units), plan_(plan), clips_values_(clips_values) {}
 

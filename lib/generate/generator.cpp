@@ -6,7 +6,6 @@
 #include "base/error.hpp"
 #include "base/narrow.hpp"
 #include "base/philox.hpp"
-#include "base/timer.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -122,13 +121,12 @@ void Generator::deliver() {
     for (std::uint64_t i = 0; i < count; ++i) {
       GeneratedText text;
       if (mine) text = std::move(done_[i]);
-      std::uint64_t sizes[4] = {text.prompt, text.tokens.size(), text.text.size(), static_cast<std::uint64_t>(text.finish)};
-      world_.broadcast(sizes, sizeof sizes, rank);
-      text.prompt = sizes[0], text.finish = static_cast<Finish>(sizes[3]);
-      text.tokens.resize(sizes[1]);
-      text.text.resize(sizes[2]);
+      std::uint64_t numbers[3] = {text.prompt, text.tokens.size(), static_cast<std::uint64_t>(text.finish)};
+      world_.broadcast(numbers, sizeof numbers, rank);
+      text.prompt = numbers[0], text.finish = static_cast<Finish>(numbers[2]);
+      text.tokens.resize(numbers[1]);
       world_.broadcast(text.tokens.data(), text.tokens.size() * sizeof(TokenId), rank);
-      world_.broadcast(text.text.data(), text.text.size(), rank);
+      text.text = world_.broadcast(std::move(text.text), rank);
       if (world_.rank() == 0) waiting_.push_back(std::move(text));
     }
   }
@@ -160,23 +158,18 @@ void Generator::add_rows(std::size_t place, std::size_t room) {
 
 /// Of texts that answer, a token each; then of prompts what fits.
 void Generator::step() {
-  const Timer timer;
   for (auto* list : {&tokens_, &sequences_, &positions_, &wanted_}) list->clear();
   wanted_places_.clear();
   const std::size_t most = executor_.most_rows();
   for (std::size_t p = 0; p < places_.size(); ++p)
     if (places_[p] && places_[p]->pending() == 1) add_rows(p, most - tokens_.size());
-  const std::size_t answers = tokens_.size();
   for (std::size_t p = 0; p < places_.size(); ++p)
     if (places_[p] && places_[p]->pending() > 1) add_rows(p, most - tokens_.size());
-  const std::size_t rows = tokens_.size();
   executor_.decode({tokens_, sequences_, positions_, wanted_}, logits_.data());
   for (std::size_t i = 0; i < wanted_.size(); ++i)
     go_on(*places_[wanted_places_[i]], std::span(logits_).subspan(i * vocab_size_, vocab_size_));
   for (std::unique_ptr<Text>& place : places_)
     if (place && !place->decoder) place.reset();  // it has ended
-  (rows > answers ? times_.prompt_tokens : times_.answer_tokens) += rows;
-  (rows > answers ? times_.prompt_s : times_.answer_s) += timer.seconds();
 }
 
 /// The text's next token. A token whose place is beyond the longest sequence gets one in a sequence of the text's newest half.

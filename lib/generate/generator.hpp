@@ -54,12 +54,6 @@ struct GenerationShape {
 GenerationShape generation_shape(const TransformerConfig& config, std::size_t sequences, std::size_t longest,
                                  std::size_t new_tokens);
 
-/// Tokens and seconds of steps that were for prompts, and of those that were for answers, of one rank.
-struct GenerationTimes {
-  std::size_t prompt_tokens = 0, answer_tokens = 0;
-  double prompt_s = 0, answer_s = 0;
-};
-
 class Generator {
  public:
   /// `executor` is of a plan with caches; it, world and tokenizer must outlive this. Not collective.
@@ -74,8 +68,6 @@ class Generator {
   using OnText = std::function<void(const GeneratedText& text)>;
   /// Goes on with each of the prompts, which have tokens, the same on every rank. Collective over world.
   void run(const std::vector<std::vector<TokenId>>& prompts, const OnText& on_text, const OnPiece& on_piece = nullptr);
-
-  const GenerationTimes& times() const { return times_; }
 
  private:
   struct Text;
@@ -94,7 +86,6 @@ class Generator {
   const GenerationOptions options_;
   const std::size_t vocab_size_;  // of the model
   Sampler sampler_;
-  GenerationTimes times_;
 
   const std::vector<std::vector<TokenId>>* prompts_ = nullptr;
   OnText on_text_;

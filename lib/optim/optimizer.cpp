@@ -33,6 +33,11 @@ const Optimizer& find_optimizer(std::string_view name) {
   throw UserError(format("there is no optimizer \"{}\" (known are {}); choose one of these", name, fmt::join(known, ", ")));
 }
 
+std::string_view algorithm_of(std::string_view name) {
+  const Optimizer* const optimizer = find(name);
+  return optimizer && !optimizer->same_as.empty() ? optimizer->same_as : name;
+}
+
 void add_optimizer(const Optimizer& optimizer) {
   expect(!find(optimizer.name), "an optimizer is added once");
   expect(!optimizer.rules.empty() && (optimizer.rules.size() == 1 || optimizer.rule_of),

@@ -153,6 +153,8 @@ struct Optimizer {
 const std::vector<const Optimizer*>& optimizers();
 /// The row of this name. Throws UserError, which names those that there are.
 const Optimizer& find_optimizer(std::string_view name);
+/// Optimizers with the same one take each other's states: what `same_as` says, else the name, also of one that is not known.
+std::string_view algorithm_of(std::string_view name);
 /// Adds a row; `optimizer` and its rules must live as long as the program. Call it before anything else: threads that look for
 /// an optimizer at the same time would see the table change.
 void add_optimizer(const Optimizer& optimizer);

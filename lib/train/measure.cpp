@@ -4,6 +4,7 @@
 
 #include "base/philox.hpp"
 #include "base/timer.hpp"
+#include "comm/agree.hpp"
 
 namespace fsdp {
 
@@ -39,16 +40,18 @@ namespace {
 template <class E>
 double product_rate_of(Device& device, Stream& stream, Group& group, kernels::Trans trans_a, kernels::Trans trans_b,
                        std::size_t m, std::size_t n, std::size_t k, double seconds) {
-  const Buffer a = device.allocate(m * k * sizeof(E)), b = device.allocate(k * n * sizeof(E)),
-               out = device.allocate(m * n * sizeof(E)), normal = device.allocate(std::max(m, n) * k * sizeof(float));
+  Buffer a, b, out;
   const auto pointer = [](const Buffer& buffer) { return reinterpret_cast<E*>(buffer.data()); };
-  auto* const values = reinterpret_cast<float*>(normal.data());
-  kernels::fill_normal(stream, values, m * k, 0, 1, 0, 0, 1);
-  kernels::convert(stream, pointer(a), values, m * k);
-  kernels::fill_normal(stream, values, k * n, 0, 1, 1, 0, 1);
-  kernels::convert(stream, pointer(b), values, k * n);
-  stream.synchronize();
-  group.barrier();
+  agree(group, [&] {
+    a = device.allocate(m * k * sizeof(E)), b = device.allocate(k * n * sizeof(E)), out = device.allocate(m * n * sizeof(E));
+    const Buffer normal = device.allocate(std::max(m, n) * k * sizeof(float));
+    auto* const values = reinterpret_cast<float*>(normal.data());
+    kernels::fill_normal(stream, values, m * k, 0, 1, 0, 0, 1);
+    kernels::convert(stream, pointer(a), values, m * k);
+    kernels::fill_normal(stream, values, k * n, 0, 1, 1, 0, 1);
+    kernels::convert(stream, pointer(b), values, k * n);
+    stream.synchronize();
+  });
   const double time = median(time_calls(stream, seconds, [&] {
     kernels::gemm(stream, trans_a, trans_b, m, n, k, pointer(a), trans_a == kernels::Trans::yes ? m : k, pointer(b),
                   trans_b == kernels::Trans::yes ? k : n, pointer(out), n, kernels::Write::overwrite);

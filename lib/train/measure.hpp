@@ -21,7 +21,7 @@ double median(std::vector<double> values);
 std::vector<double> time_calls(Stream& stream, double seconds, const std::function<void()>& work);
 
 /// FLOP/s of this rank for out[m,n] = op(a) op(b) in numbers of `type`, while all ranks of `group` run it at once for about
-/// `seconds`. Collective over group.
+/// `seconds`. A rank without the memory fails all. Collective over group.
 double product_rate(DType type, Device& device, Stream& stream, Group& group, kernels::Trans trans_a, kernels::Trans trans_b,
                     std::size_t m, std::size_t n, std::size_t k, double seconds);
 

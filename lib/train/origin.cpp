@@ -34,13 +34,8 @@ void require_same_model(const TransformerConfig& wanted, const CheckpointReader&
 void require_same_optimizer(const TrainOptions& options, const CheckpointReader& checkpoint) {
   constexpr const char* remedy =
       "give the optimizer that it was written with, or --reset-optimizer to go on with its weights and fresh state";
-  const auto algorithm = [](std::string_view name) {
-    for (const Optimizer* optimizer : optimizers())
-      if (optimizer->name == name && !optimizer->same_as.empty()) return optimizer->same_as;
-    return name;
-  };
   const std::string_view wanted = options.sharding.optimizer.kind->name, found = checkpoint.header().optimizer;
-  if (algorithm(wanted) != algorithm(found))
+  if (algorithm_of(wanted) != algorithm_of(found))
     throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}); {}", checkpoint.description(),
                            found, wanted, remedy));
   const auto& there = checkpoint.states();

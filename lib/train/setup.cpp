@@ -246,8 +246,8 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
   if (world.max(all.size()) == 0) return;
   std::vector<std::string> said;
   std::string stopped;
-  work_on_first_rank(
-      world,
+  work_meanwhile(
+      world, world.rank() == 0,
       [&](const std::function<bool()>& stop) {
         try {
           said = fsdp::make_tokens_of_texts(all,

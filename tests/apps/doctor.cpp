@@ -339,7 +339,7 @@ BOOST_AUTO_TEST_CASE(facts_of_ranks_meet) {
       4,
       [&](Communicator& world) {
         const int r = world.rank();
-        const Job job(options, start, [&](const CommOptions&) { return world.split(0, r); });
+        const DoctorJob job(options, start, [&](const CommOptions&) { return world.split(0, r); });
         all[static_cast<std::size_t>(r)] = {
             world.gather(std::string(static_cast<std::size_t>(7 + r), static_cast<char>('a' + r))),
             world.gather(0.5 * r),

@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(a_save_folder_that_is_none) {
   BOOST_TEST_CONTEXT(outcome.output) {
     BOOST_TEST(outcome.code == 1);
     BOOST_TEST(outcome.says("  failed   save folder    nothing can be written to file/saves (Not a directory)"));
-    BOOST_TEST(outcome.says("-> choose a --save-dir that you may write to"));
+    BOOST_TEST(outcome.says("-> choose a folder that you may write to"));
     BOOST_TEST(outcome.says("  ok       HDF5 "));
     BOOST_TEST(outcome.says("  ok       training "));
     BOOST_TEST(!outcome.says(" locks "));
