@@ -1,6 +1,7 @@
 #include "api/chain.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -57,6 +58,17 @@ void require_sane(const char* what, const std::string& name, std::initializer_li
           format("{} '{}' asks for {} numbers of a row (no memory holds so many); correct what it says", what, name, n));
 }
 
+/// Names are those of data sets in HDF5, to which "/" and "." alone mean folders.
+void require_name(const std::string& whole) {
+  constexpr std::size_t most = 255;
+  const auto is_right = [](char c) { return c > ' ' && c != '/' && c != 127; };
+  if (whole.size() > most || !std::all_of(whole.begin(), whole.end(), is_right))
+    throw UserError(
+        format("'{}' is no name of a parameter (checkpoints hold it by that: at most {} characters, without spaces, '/' and "
+               "control characters); call it otherwise",
+               printable(whole.substr(0, most)), most));
+}
+
 }  // namespace
 
 /// Where things lie in scratch, in floats: partial sums, gradients that nobody wants, losses, the stage's own, and an
@@ -67,8 +79,8 @@ struct Chain::Scratch {
   Scratch(const Chain& chain, BatchShape shape, DType type) {
     const std::size_t R = shape.rows();
     sums = 0;
-    unwanted = round_up(kernels::column_sum_scratch(chain.widest_, chain.device_), 16);
-    losses = unwanted + round_up(2 * chain.widest_, 16);
+    unwanted = round_up(kernels::column_sum_scratch(chain.most_columns_, chain.device_), 16);
+    losses = unwanted + round_up(2 * chain.most_columns_, 16);
     own = losses + round_up(R, 16);
     activation = own + floats_for(R * chain.most_scratch_, type);
     end = activation + floats_for(R * chain.widest_, type);
@@ -110,6 +122,7 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
       blocks_.push_back(std::move(stage));
     widest_ = std::max({widest_, layer->inputs(), layer->outputs()});
     most_scratch_ = std::max(most_scratch_, layer->scratch());
+    most_columns_ = std::max({most_columns_, widest_, most_scratch_, layer->saved(), layer->saved_floats()});
     width = layer->outputs();
   }
   require_sane("loss", loss_name, {loss_->inputs(), loss_->targets(), loss_->scratch()});
@@ -119,6 +132,7 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
   head_ = stage_of(loss_name, nullptr, loss_->parameters(), -1);
   widest_ = std::max(widest_, width);
   most_scratch_ = std::max(most_scratch_, loss_->scratch());
+  most_columns_ = std::max({most_columns_, widest_, most_scratch_});
 }
 
 Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block) {
@@ -137,10 +151,15 @@ Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vecto
                  "correct parameters()",
                  parameter.name, name, to_string(parameter.shape)));
     const std::string whole = name + "." + parameter.name;
+    require_name(whole);
+    const Init& init = parameter.init;
+    if (!std::isfinite(init.value) || (init.kind != Init::Kind::constant && init.value < 0))
+      throw UserError(format("parameter '{}' begins with {} of {} (that is no number, or below 0); correct parameters()", whole,
+                             init.kind == Init::Kind::constant ? "a value" : "random numbers", init.value));
     for (const Parameter& other : parameters_)
       if (other.name == whole) throw UserError(format("there are two parameters '{}'; give each a name of its own", whole));
     parameters_.push_back({whole, parameter.shape, parameter.init, parameter.shape.size() > 1, block});
-    widest_ = std::max(widest_, parameter.shape.back());
+    most_columns_ = std::max(most_columns_, parameter.shape.size() > 1 ? product / parameter.shape.front() : product);
   }
   return stage;
 }
@@ -213,6 +232,7 @@ Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scrat
       dense(context.scratch + scratch.own, pass.rows(), stage.layer ? stage.layer->scratch() : loss_->scratch(), context.type);
   pass.stream = &context.stream;
   pass.sums = context.scratch + scratch.sums, pass.unwanted = context.scratch + scratch.unwanted;
+  pass.most_columns = most_columns_;
   pass.weights = context.weights.data() + stage.begin;
   pass.parameters = stage.parameters;
   for (std::size_t i = 0; i < stage.parameters.size(); ++i)
@@ -314,7 +334,7 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
   pass.losses = context.scratch + scratch.losses;
   if (dx) pass.dx = dense(dx, R, loss_->inputs(), context.type);
   pass.scale = scale;
-  pass.gradients = context.gradients.empty() ? nullptr : context.gradients.data() + head_.begin;
+  pass.gradients = dx && !context.gradients.empty() ? context.gradients.data() + head_.begin : nullptr;
   if (dx) clear_gradients(context, head_, write);
   naming("loss", head_.name, [&] { loss_->evaluate(pass); });
   kernels::add_losses(context.stream, total, pass.losses, R);

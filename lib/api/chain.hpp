@@ -81,7 +81,7 @@ class Chain final : public Model {
   std::vector<Stage> blocks_;
   Stage head_;  // without a layer
   LossPtr loss_;
-  std::size_t input_width_ = 1, widest_ = 1, most_scratch_ = 0;
+  std::size_t input_width_ = 1, widest_ = 1, most_scratch_ = 0, most_columns_ = 1;
 };
 
 }  // namespace fsdp

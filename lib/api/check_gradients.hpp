@@ -30,8 +30,8 @@ struct GradientCheck {
 /// 2. backward, called twice, has added to the gradients of parameters twice; what it gives is proportional to dy, and what a
 ///    loss gives to its `scale`;
 /// 3. in fp32 backward's results are central differences of forward: the derivatives of a random weighted sum of y by x and by
-///    each parameter; of a loss those of its sum. Values should not lie within `step` of a place where the layer has no
-///    derivative;
+///    each parameter; of a loss those of its sum. Where the differences to the left and to the right are not the same, as
+///    within `step` of a place without a derivative, what lies between the two is right;
 /// 4. where the gradients of some parameters or of all are not asked for, what is left is the same;
 /// 5. in each 16-bit type that works_in() names, y and backward's results are those of fp32 but for rounding.
 /// What does not hold first is said. Not collective.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <fmt/ranges.h>
+#include <boost/core/demangle.hpp>
 
 #include "api/chain.hpp"
 #include "api/job_parts.hpp"
@@ -108,12 +109,17 @@ ShardingOptions sharding_of(const FsdpOptions& o, DeviceKind kind) {
   return options_for(kind, std::move(sharding));
 }
 
-MemoryUse memory_of(const Plan& plan) {
+/// Integers or fp32 numbers of a micro-batch, inputs and targets.
+std::size_t numbers_of_batch(const RowSizes& rows, BatchShape shape) { return shape.rows() * (rows.inputs + rows.targets); }
+
+MemoryUse memory_of(const Plan& plan, const RowSizes& rows, const ShardingOptions& sharding) {
   MemoryUse use;
   const auto bytes = memory_by_role(plan);
   for (std::size_t role = 0; role < role_count; ++role)
     if (bytes[role] > 0) use.parts.emplace_back(name_of(static_cast<BufferRole>(role)), bytes[role]);
-  use.total = plan.peak_bytes;
+  const std::size_t batches = sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch) * sizeof(std::int32_t);
+  use.parts.emplace_back("batches of an update", batches);
+  use.total = plan.peak_bytes + batches;
   return use;
 }
 
@@ -142,7 +148,9 @@ std::shared_ptr<const Model> Sequential::build(const DeviceTraits& device) const
 
 std::string Sequential::text() const {
   std::string all;
-  const auto add = [&](const std::string& name, const std::type_info& type) { all += format("{} of {}\n", name, type.name()); };
+  const auto add = [&](const std::string& name, const std::type_info& type) {
+    all += format("{} of {}\n", name, boost::core::demangle(type.name()));
+  };
   for (const auto& [name, layer] : layers_) {
     const Layer& each = *layer;
     add(format("layer {}", name), typeid(each));
@@ -205,7 +213,8 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
           format("the groups of {} are the ranks of a node (shard_group_size is 0), which there are not before a job; give "
                  "shard_group_size",
                  options.sharding_strategy));
-    return memory_of(plan_sharding(*built, sharding, mesh_shape(placement, ranks, options.shard_group_size)).plan);
+    return memory_of(plan_sharding(*built, sharding, mesh_shape(placement, ranks, options.shard_group_size)).plan,
+                     built->row_sizes(), sharding);
   } catch (const UserError& error) {
     throw UserError(in_words_of_api(error.what()));
   }
@@ -279,6 +288,7 @@ struct FullyShardedDataParallel::Parts {
     });
   }
   void require_same_path(const std::filesystem::path& path) {
+    agree(world, [&] { require_user(!path.empty(), "the path is empty; give a name"); });
     require_same(world, path.string(), [&](const std::string& first) {
       throw UserError(
           format("the path is '{}' here and '{}' on rank 0 (the ranks read and write one model together); give "
@@ -325,7 +335,7 @@ struct FullyShardedDataParallel::Parts {
   Executor& executor() { return sharded->executor(); }
   const std::vector<Parameter>& parameters() const { return sharded->model().parameters(); }
   std::size_t inputs_of_batch() const { return sharding.batch.rows() * rows.inputs; }
-  std::size_t numbers_of_batch() const { return inputs_of_batch() + sharding.batch.rows() * rows.targets; }
+  std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, sharding.batch); }
 
   /// Lets the user write `count` batches, and returns how many rows of them count, on all ranks together. `learning_rate` is to
   /// be the same on all ranks. Collective.
@@ -474,15 +484,17 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
 
 void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& path) {
   const bool is_hdf5 = path.extension() == ".h5" || path.extension() == ".hdf5";
+  constexpr std::array other_files = {".bin", ".ckpt", ".pt", ".pth", ".safetensors"};
+  const bool is_other = std::find(other_files.begin(), other_files.end(), path.extension()) != other_files.end();
   require_same_path(path);
   // The shards first, in a folder beside it, which one process then joins as fsdp-consolidate does.
   std::optional<ScratchFolder> shards;
   std::string folder;
   agree(world, [&] {
-    if (!is_hdf5 && !(path.extension().empty() && StoredModel(sharded->model()).is_transformer()))
+    if (!is_hdf5 && (is_other || !StoredModel(sharded->model()).is_transformer()))
       throw UserError(
           format("'{}' names no format of whole models (NAME.h5 is an HDF5 file; a transformer may be a folder, "
-                 "without an ending); choose another name",
+                 "without such an ending); choose another name",
                  path.string()));
     if (world.rank() != 0) return;
     if (std::filesystem::exists(path))
@@ -563,7 +575,7 @@ bool FullyShardedDataParallel::can_load(const std::filesystem::path& folder) {
 }
 
 void FullyShardedDataParallel::save_full(const std::filesystem::path& path) {
-  parts_->call(Parts::Function::save_full, [&] { parts_->save_full(path); });
+  parts_->call(Parts::Function::save_full, [&] { parts_->save_full(path.has_filename() ? path : path.parent_path()); });
 }
 
 void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
@@ -580,11 +592,19 @@ void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
 
 void FullyShardedDataParallel::for_each_parameter(
     const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take) {
-  parts_->call(Parts::Function::for_each_parameter, [&] { parts_->for_each_parameter(take); });
+  Parts& p = *parts_;
+  p.call(Parts::Function::for_each_parameter, [&] {
+    agree(p.world, [&] { require_user(take != nullptr, "there is no function that takes parameters (it is null); give one"); });
+    p.for_each_parameter(take);
+  });
 }
 
-MemoryUse FullyShardedDataParallel::memory() const { return memory_of(parts_->sharded->plan()); }
-std::size_t FullyShardedDataParallel::peak_bytes() const { return parts_->executor().peak_bytes(); }
+MemoryUse FullyShardedDataParallel::memory() const {
+  return memory_of(parts_->sharded->plan(), parts_->rows, parts_->sharding);
+}
+std::size_t FullyShardedDataParallel::peak_bytes() const {
+  return parts_->executor().peak_bytes() + parts_->batch.size() * sizeof(std::int32_t);
+}
 std::string FullyShardedDataParallel::plan() const {
   return describe_operations(parts_->sharded->plan(), parts_->sharded->plan().update, parts_->sharded->layout());
 }

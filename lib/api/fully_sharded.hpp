@@ -116,8 +116,8 @@ struct StepResult {
   bool skipped = false;      // fp16 overflowed: nothing has changed but the loss scale
 };
 
-/// Bytes of a rank, by what they are for. They are planned before the first step, and add up to the most that is in use at a
-/// time.
+/// Bytes of a rank, by what they are for: of its device, and of the host the batches of an update and what is offloaded. They
+/// are planned before the first step, and add up to the most that is in use at a time.
 struct MemoryUse {
   std::vector<std::pair<std::string, std::size_t>> parts;  // "parameters", "gradients", "optimizer state", ...
   std::size_t total = 0;
@@ -151,15 +151,16 @@ class FullyShardedDataParallel {
   /// Updates done. Not collective.
   std::uint64_t updates() const;
   /// Writes FOLDER/step-NNNNNNNN: one HDF5 file of each rank with what it holds, and an index through which any HDF5 tool sees
-  /// whole parameters (docs/checkpoint-format.md). It is durable on return. A sharded state dict. Returns that folder.
+  /// whole parameters (docs/checkpoint-format.md). It is durable on return; a step that is there is not
+  /// overwritten. A sharded state dict. Returns that folder.
   std::filesystem::path save(const std::filesystem::path& folder);
   /// Parameters, optimizer state and updates done, from what save() has written at any number of ranks and strategy: a step's
   /// folder, or the latest complete step of the folder above.
   void load(const std::filesystem::path& folder);
   /// Whether there is something for load().
   static bool can_load(const std::filesystem::path& folder);
-  /// Writes the whole parameters into one file by rank 0, in constant memory: an HDF5 file, or, where the name has no ".h5", a
-  /// folder with safetensors. A full state dict.
+  /// Writes the whole parameters by rank 0, in constant memory: an HDF5 file, or, where the name has no ".h5" and the model is
+  /// a transformer, a folder with safetensors. Nothing that is there is overwritten. A full state dict.
   void save_full(const std::filesystem::path& path);
   /// The parameters alone: what save_full() has written, a checkpoint, or a Hugging Face folder.
   void load_full(const std::filesystem::path& path);

@@ -86,13 +86,20 @@ double Job::sum(double mine) {
   return mine;
 }
 void Job::agree(const std::function<void()>& step) {
-  parts_->together([&] { fsdp::agree(*parts_->world, step); });
+  parts_->together([&] {
+    fsdp::agree(*parts_->world, [&] {
+      if (!step) throw UserError("there is no step to agree on (it is null); give one");
+      step();
+    });
+  });
 }
 
 int run(int argc, char** argv, const std::function<int(Job& job)>& body, const JobOptions& options) {
   const auto work = [&](MpiSession& session, Communicator&, int, char**) {
+    if (!body) throw UserError("there is nothing to run (body is null); give a function");
     Job job(std::make_shared<Job::Parts>(options, &session));
-    return body(job);
+    const int code = body(job);
+    return code != 0 && code % 256 == 0 ? exit_code::failed : code;  // of an exit code the system keeps 8 bits
   };
   return run_mpi_program(argc, argv, work, in_words_of_api);
 }

@@ -43,9 +43,11 @@ struct Pass {
   /// Parameter i of Layer::parameters(), whole. Throws UserError if there is none.
   Tensor parameter(std::size_t i) const;
 
-  // For the operations of ops.hpp: the stream that they run on, memory for partial sums, and for gradients that nobody wants.
+  // For the operations of ops.hpp: the stream that they run on, memory for partial sums and for gradients that nobody wants,
+  // and of how many columns these may be.
   Stream* stream = nullptr;
   float *sums = nullptr, *unwanted = nullptr;
+  std::size_t most_columns = 0;
   const void* const* weights = nullptr;
   std::span<const LayerParameter> parameters;
 };
@@ -105,7 +107,7 @@ struct LossPass : Pass {
   float* losses = nullptr;          // [R]: write all; 0 for rows that do not count
   Tensor dx;                        // [R, inputs()]: write all, unless there is none (evaluation)
   float scale = 1;
-  Tensor gradient(std::size_t i) const;  // add to it
+  Tensor gradient(std::size_t i) const;  // add to it; none where the parameter is not trained, and in an evaluation
 
   float* const* gradients = nullptr;
 };

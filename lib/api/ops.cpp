@@ -78,9 +78,18 @@ void require_alike(const char* operation, std::initializer_list<Operand> given) 
   require(std::all_of(given.begin(), given.end(), is_like_first), operation, "dense tensors of one size and type", given);
 }
 
-/// A vector for the columns of x.
+/// [1, columns of x].
 bool is_vector(const Tensor& vector, const Tensor& x, DType type) {
-  return vector && vector.numel() == x.columns && vector.type == type;
+  return vector && vector.rows == 1 && vector.columns == x.columns && vector.type == type;
+}
+
+/// Sums over the rows of x are made in memory for as many columns as a layer says that there are.
+void require_room_for_sums(const Pass& pass, const char* operation, const Tensor& x) {
+  if (x.columns > pass.most_columns)
+    throw UserError(
+        format("{} sums over {} columns (no layer of the model has a parameter, inputs(), outputs(), saved() or scratch() with "
+               "more than {}); let scratch() be as wide",
+               operation, x.columns, pass.most_columns));
 }
 
 /// A vector, or none.
@@ -127,6 +136,7 @@ void linear_backward(const Pass& pass, const Tensor& x, const Tensor& weight, co
   if (d_weight) matmul(pass, dy, Transpose::yes, x, Transpose::no, d_weight, Out::add);
   if (d_bias) {
     require(is_gradient(d_bias, dy), "linear_backward", "d_bias [1, out] in fp32", {{"d_bias", d_bias}, {"dy", dy}});
+    require_room_for_sums(pass, "linear_backward", dy);
     with_element(dy.type, [&]<class E>() {
       kernels::bias_backward(*pass.stream, in<float>(d_bias), in<const E>(dy), dy.rows, dy.columns, dy.stride,
                              kernels::Write::add, pass.sums);
@@ -239,6 +249,7 @@ void layer_norm_backward(const Pass& pass, const Tensor& x, const Tensor& weight
   require(is_vector(weight, x, x.type) && is_stats(stats, x, 2) && is_gradient(d_weight, x) && is_gradient(d_bias, x),
           "layer_norm_backward", "weight [1, columns] of x's type, stats [R, 2], d_weight and d_bias [1, columns] in fp32",
           {{"x", x}, {"weight", weight}, {"stats", stats}, {"d_weight", d_weight}, {"d_bias", d_bias}});
+  require_room_for_sums(pass, "layer_norm_backward", x);
   with_element(x.type, [&]<class E>() {
     kernels::layer_norm_backward(*pass.stream, in<E>(dx), write_of(write_dx), d_weight ? d_weight.floats() : pass.unwanted,
                                  d_bias ? d_bias.floats() : pass.unwanted + x.columns, kernels::Write::add, in<const E>(dy),
@@ -262,6 +273,7 @@ void rms_norm_backward(const Pass& pass, const Tensor& x, const Tensor& weight, 
   require(is_vector(weight, x, x.type) && is_stats(stats, x, 1) && is_gradient(d_weight, x), "rms_norm_backward",
           "weight [1, columns] of x's type, stats [R, 1] and d_weight [1, columns] in fp32",
           {{"x", x}, {"weight", weight}, {"stats", stats}, {"d_weight", d_weight}});
+  require_room_for_sums(pass, "rms_norm_backward", x);
   with_element(x.type, [&]<class E>() {
     kernels::rms_norm_backward(*pass.stream, in<E>(dx), write_of(write_dx), d_weight ? d_weight.floats() : pass.unwanted,
                                kernels::Write::add, in<const E>(dy), in<const E>(x), stats.floats(), in<const E>(weight),

@@ -36,7 +36,6 @@ int run_mpi_program(int argc, char** argv,
                     const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body,
                     const Wording& wording) {
   open_standard_descriptors();
-  let_waiting_threads_sleep(argv);
   keep_freed_memory();  // oneDNN's gemm takes and frees its panels in every call
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";
   const auto print = [&](const std::string& where, const std::string& message) {
@@ -74,6 +73,7 @@ int run_mpi_program(int argc, char** argv,
 
 int run_mpi_program(int argc, char** argv, OptionTable& table,
                     const std::function<int(MpiSession& session, Communicator& world)>& body) {
+  let_waiting_threads_sleep(argv);
   return run_mpi_program(
       argc, argv,
       [&](MpiSession& session, Communicator& world, int count, char** words) {

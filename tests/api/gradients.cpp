@@ -47,6 +47,82 @@ class Changed final : public Layer {
   bool in_16_bits_;
 };
 
+/// y = x + W2 gelu(W1 x + b), or with an RMSNorm of fixed weights instead of gelu: wider inside than its inputs and outputs.
+class Widening final : public Layer {
+ public:
+  enum class Inside { gelu, norm };
+  Widening(Inside inside, Shape bias) : inside_(inside), bias_(std::move(bias)) {}
+  std::vector<LayerParameter> parameters() const override {
+    return {{"up", {hidden, width}, normal(0.3f)}, {"bias", bias_, normal(0.3f)}, {"down", {width, hidden}, normal(0.02f)}};
+  }
+  std::size_t inputs() const override { return width; }
+  std::size_t outputs() const override { return width; }
+  std::size_t scratch() const override { return 4 * hidden + 1; }
+  void forward(const ForwardPass& pass) const override {
+    inner(pass);
+    ops::linear(pass, in_scratch(pass, 1), pass.parameter(2), {}, pass.y);
+    ops::add(pass, pass.y, pass.y, pass.x);
+  }
+  void backward(const BackwardPass& pass) const override {
+    inner(pass);
+    const Tensor h = in_scratch(pass, 0), a = in_scratch(pass, 1), da = in_scratch(pass, 2), dh = in_scratch(pass, 3);
+    ops::linear_backward(pass, a, pass.parameter(2), pass.dy, da, pass.gradient(2), {});
+    if (inside_ == Inside::gelu)
+      ops::gelu_backward(pass, h, da, dh);
+    else
+      ops::rms_norm_backward(pass, h, ones(), stats(pass), da, dh, {});
+    ops::linear_backward(pass, pass.x, pass.parameter(0), dh, pass.dx, pass.gradient(0), pass.gradient(1));
+    ops::add(pass, pass.dx, pass.dx, pass.dy);
+  }
+
+  static constexpr std::size_t width = 4, hidden = 1024;
+
+ private:
+  static Tensor in_scratch(const Pass& pass, std::size_t k) {
+    return {pass.scratch.floats() + k * pass.rows() * hidden, pass.rows(), hidden, hidden, DType::f32};
+  }
+  static Tensor stats(const Pass& pass) {
+    return {pass.scratch.floats() + 4 * pass.rows() * hidden, pass.rows(), 1, 1, DType::f32};
+  }
+  static Tensor ones() {
+    static std::vector<float> values(hidden, 1);
+    return {values.data(), 1, hidden, hidden, DType::f32};
+  }
+  void inner(const Pass& pass) const {
+    ops::linear(pass, pass.x, pass.parameter(0), pass.parameter(1), in_scratch(pass, 0));
+    if (inside_ == Inside::gelu)
+      ops::gelu(pass, in_scratch(pass, 0), in_scratch(pass, 1));
+    else
+      ops::rms_norm(pass, in_scratch(pass, 0), ones(), 1e-5f, in_scratch(pass, 1), stats(pass));
+  }
+
+  Inside inside_;
+  Shape bias_;
+};
+
+/// The sum of w (x - target)^2 over the columns, whose gradient it adds wherever that is there.
+class WeightedSquares final : public Loss {
+ public:
+  std::vector<LayerParameter> parameters() const override { return {{"weight", {width}, uniform(1)}}; }
+  std::size_t inputs() const override { return width; }
+  std::size_t targets() const override { return width; }
+  bool takes_labels() const override { return false; }
+  void evaluate(const LossPass& pass) const override {
+    const float* const weight = pass.parameter(0).floats();
+    const Tensor d_weight = pass.gradient(0);
+    for (std::size_t r = 0; r < pass.rows(); ++r) {
+      pass.losses[r] = 0;
+      for (std::size_t c = 0; c < width; ++c) {
+        const float d = pass.x.row(r)[c] - pass.targets.row(r)[c];
+        pass.losses[r] += weight[c] * d * d;
+        if (pass.dx) pass.dx.row(r)[c] = pass.scale * 2 * weight[c] * d;
+        if (d_weight) d_weight.floats()[c] += pass.scale * d * d;
+      }
+    }
+  }
+  static constexpr std::size_t width = 3;
+};
+
 void require_found(const GradientCheck& check, const std::string& said) {
   BOOST_TEST(!check.passed);
   BOOST_TEST(check.where.find(said) != std::string::npos, "'" << check.where << "' does not say '" << said << "'");
@@ -64,13 +140,24 @@ BOOST_AUTO_TEST_CASE(of_all_layers) {
   require_right("sigmoid and product", check_gradients(GatedConvolution(10, 4)));
   require_right("swiglu", check_gradients(SwigluLayer(6, 11)));
   require_right("a layer that is longer than its sequences", check_gradients(GatedConvolution(3, 9), {.B = 3, .T = 2}));
-  // An input may lie where relu has no derivative, with another seed.
-  require_right("relu", check_gradients(*relu(4), {.B = 1, .T = 3, .step = 1e-3}));
+  require_right("a layer that is wide inside", check_gradients(Widening(Widening::Inside::gelu, {Widening::hidden})));
+  require_right("a norm of numbers in scratch", check_gradients(Widening(Widening::Inside::norm, {Widening::hidden})));
+}
+
+BOOST_AUTO_TEST_CASE(places_without_a_derivative_are_no_fault) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed)
+    require_right(("relu, seed " + std::to_string(seed)).c_str(), check_gradients(*relu(64), {.seed = seed}));
+}
+
+BOOST_AUTO_TEST_CASE(vectors_are_one_row) {
+  for (const Shape& shape : {Shape{Widening::hidden, 1}, Shape{Widening::hidden / 4, 4}})
+    require_found(check_gradients(Widening(Widening::Inside::gelu, shape)), "a bias [1, out] of y's type");
 }
 
 BOOST_AUTO_TEST_CASE(of_all_losses) {
   require_right("cross_entropy", check_gradients(*cross_entropy(7)));
   require_right("mean_squared_error", check_gradients(*mean_squared_error(5)));
+  require_right("a loss with a parameter", check_gradients(WeightedSquares()));
 }
 
 BOOST_AUTO_TEST_CASE(what_is_wrong_is_found_and_named) {

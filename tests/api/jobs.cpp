@@ -25,6 +25,7 @@ BOOST_DATA_TEST_CASE(a_program_without_mistakes, ways, comm) {
   const Outcome outcome = make("none", comm);
   BOOST_TEST(outcome.code == 0, outcome.output);
   BOOST_TEST(outcome.times_said("trained") == 1u, outcome.output);
+  BOOST_TEST(outcome.times_said("main() begins") == 3u, outcome.output);  // once on each rank
 }
 
 BOOST_DATA_TEST_CASE(a_layer_that_throws_on_one_rank, ways, comm) {

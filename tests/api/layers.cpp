@@ -54,6 +54,8 @@ BOOST_AUTO_TEST_CASE(models_that_do_not_fit_together) {
   BOOST_TEST(refusal(two("a", "b")) == "");
   require_said(refusal(two("a", "a")), "each layer, and the loss, has a name of its own");
   require_said(refusal(two("", "b")), "layer 0 is called ''");
+  for (const std::string& name : std::vector<std::string>{"./b", "a//b", "/", "a b", {"a\0b", 3}, std::string(300, 'a')})
+    require_said(refusal(two("a", name)), "is no name of a parameter");
   require_said(refusal(two("loss", "b")), "layer 0 is called 'loss'");
   require_said(refusal(Sequential().add("a", linear(4, 6)).add("b", linear(5, 3)).loss(cross_entropy(3))),
                "layer 'b' takes 5 numbers of a row (the one before it gives 6)");

@@ -66,6 +66,7 @@ int by_itself(int argc, char** argv, const std::function<int()>& body) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::fprintf(stderr, "main() begins\n");
   fsdp::JobOptions options;
   options.timeout_s = 100;
   if (argc > 2) options.comm = argv[2];
