@@ -96,6 +96,39 @@ run 0 bash slurm/finetune.sbatch --max-update 3 --warmup_updates=1 --lr 0.5 --pr
 says "warmup-updates = 1"
 says "lr = 0.5"
 says "clip-norm = 1"
+# So does what is given by another name, of which the program has no more than these.
+own_words() { # own_words VALUE WORDS...: what fsdp-train says of its options where the script gets these
+  run 0 bash slurm/finetune.sbatch "${@:2}" --print-config
+  says "$1"
+}
+own_words "checkpoint-activations = true" --gradient_checkpointing
+own_words "checkpoint-activations = false" --checkpoint_activations=false
+own_words "batch-size = 2" --batch_size_per_device 2
+own_words "batch-size = 2" --max-sentences=2
+own_words "max-tokens = 2048" --max_tokens 2048
+own_words "total-batch-size = 16" --total-batch-size 16
+own_words "update-freq = 3" --gradient_accumulation_steps 3
+own_words "update-freq = 3" --update-freq=3
+own_words "precision = fp16" --fp16
+own_words "precision = fp32" --precision fp32
+own_words "precision = bf16" --param_dtype=bf16
+own_words "bf16 = true" --bf16
+own_words "tokens-per-sample = 512" --block_size 512
+own_words "save-dir = x" --save-dir x
+own_words "log-file = x" --log-file x
+own_words "data = $work/model/config.json" --data "$work/model/config.json"
+own_words "no-save = true" --no-save
+says "save-interval = 0s"
+own_words "save-interval-updates = 50" --save-interval-updates 50
+says "keep-last = 2"
+own_words "device = cpu" --device cpu
+while read -r names; do   # an option that the script gives, and its other names
+  for name in ${names#* }; do
+    grep -qE -- "${name}[ \"]" slurm/finetune.sbatch || fail "finetune.sbatch does not know ${names%% *} as $name"
+  done
+done < <(sed -n '/^## fsdp-train/,/^## fsdp-evaluate/p' docs/options.md | sed -n 's/^| `\(--[^|]*<br>[^|]*\)|.*/\1/p' |
+  sed -E 's/ [A-Z|]+//g; s/`//g; s/<br>/ /g' | while read -r name rest; do
+    ! sed -n '/^OPTIONS=/,$p' slurm/finetune.sbatch | grep -q -- "$name" || echo "$name $rest"; done)
 called "--ntasks-per-node=4"
 CUDA_VISIBLE_DEVICES=4,7 TOTAL_BATCH_SIZE=16 run 0 bash slurm/finetune.sbatch --print-config
 says "Using 2 GPUs on each of 1 nodes"
