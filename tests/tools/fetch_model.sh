@@ -92,12 +92,11 @@ refused "has no refs/main" --from $cache
 # Programs of PATH serve where there is no build beside the script.
 mkdir -p "$work/elsewhere/tools"
 cp "$root/tools/fetch-model" "$work/elsewhere/tools"
-with_path() { # with_path FOLDERS COMMAND...: in the copy, without FSDP_BIN
-  (root=$work/elsewhere FSDP_BIN="" PATH=$1 && "${@:2}" && exit "$failures") || failures=1
-}
-with_path "$FSDP_BIN:$PATH" run 0 by_path --from model
+built=$FSDP_BIN root=$work/elsewhere FSDP_BIN="" own_path=$PATH
+PATH=$built:$PATH run 0 by_path --from model
+PATH=$own_path
 same by_path
-with_path /usr/bin:/bin refused "build/release/bin/fsdp-train is no program" --from model
+refused "build/release/bin/fsdp-train is no program" --from model
 FSDP_BIN=/nowhere run 2 new --from model
 says "/nowhere/fsdp-train is no program"
 exit $((failures > 0))
