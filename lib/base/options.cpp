@@ -514,12 +514,18 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
   if (text.size() > longest)
     throw UserError(format("cannot read --config '{}' (it is longer than {}); check the path", path,
                            format_bytes(static_cast<double>(longest))));
+  const auto refuse_elsewhere = [&](const auto& holds) {
+    for (const auto& [marks, answer] : configs_elsewhere_)
+      for (const std::string& mark : marks)
+        if (holds(mark)) throw UserError(format("cannot read --config '{}' {}", path, answer));
+  };
+  // Sections are decoration here, and Boost takes each line that follows one. Those of others mean something.
+  refuse_elsewhere(
+      [&](const std::string& mark) { return mark[0] == '[' && ("\n" + text).find("\n" + mark) != std::string::npos; });
   try {
     return read_lines(path, text);
   } catch (const UserError&) {
-    for (const auto& [marks, answer] : configs_elsewhere_)
-      for (const std::string& mark : marks)
-        if (text.find(mark) != std::string::npos) throw UserError(format("cannot read --config '{}' {}", path, answer));
+    refuse_elsewhere([&](const std::string& mark) { return text.find(mark) != std::string::npos; });
     if (trimmed(text).starts_with('{'))
       throw UserError(format("cannot read --config '{}' (it is JSON); give a file of lines 'name = value'", path));
     throw;
@@ -584,8 +590,9 @@ void OptionTable::apply(const std::vector<Given>& all) {
       option.set_(given.value);
     } catch (const UserError& why) {
       const std::string name = given.positional ? option.argument_ : given.typed;
+      const bool several = given.value.find(',') != std::string::npos || given.value.starts_with('[');
       for (const auto& [known, answer] : elsewhere_)
-        if (known == option.name_ + " " + given.value)
+        if (known == option.name_ + " " + given.value || (several && known == option.name_ + " N,N"))
           throw UserError(format("{}{} {} is not here {}", given.where, name, given.value, answer));
       throw UserError(
           format("{}{} '{}' is not accepted ({}); give {}", given.where, name, given.value, why.what(), option.accepts_));

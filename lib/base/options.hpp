@@ -138,12 +138,13 @@ class OptionTable {
   Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
 
   /// An option that users know from another program, and that this one does not have; or, as "name value", a value of one that
-  /// is here. Whoever gives it is told `answer`, "(<why>); <what to do>", instead of a guess at what was meant. What is here
-  /// goes before that.
+  /// is here; or, as "name N,N", a list of numbers for one that takes a single number. Whoever gives it is told `answer`,
+  /// "(<why>); <what to do>", instead of a guess at what was meant. What is here goes before that.
   void elsewhere(std::string name, std::string answer);
 
   /// A configuration file of another program, which has one of `marks` in it. Whoever gives one to --config is told `answer`,
-  /// "(<what it is>); <what to do>", instead of what is wrong with its first line.
+  /// "(<what it is>); <what to do>", instead of what is wrong with its first line. A mark "[section]" at the beginning of a
+  /// line is enough; others count only where the file cannot be read.
   void config_elsewhere(std::vector<std::string> marks, std::string answer);
 
   /// The row of this main name, which is there: for a program that shares another one's rows and says more of one.

@@ -12,7 +12,7 @@ status=0
 complain() { echo "$*" && status=1; }
 
 known=$(grep -o -- '`--[a-z0-9-]*' docs/options.md | tr -d '`' | sort -u)
-rows=$(grep -o 'Row{[a-z_]*, "[a-z0-9._ -]*"' lib/train/other_programs.cpp | sed 's/.*"\(.*\)"/--\1/' | sort)
+rows=$(grep -o 'Row{[a-z_]*, "[a-zA-Z0-9._, -]*"' lib/train/other_programs.cpp | sed 's/.*"\(.*\)"/--\1/' | sort)
 [[ -n $known && -n $rows ]] || complain "no options were found"
 twice=$(uniq -d <<<"$rows")
 [[ -z $twice ]] || complain "two rows for: $twice"
@@ -22,7 +22,7 @@ here_too=$(comm -12 <(sed -n '/^## fsdp-train/,/^## fsdp-evaluate/p' docs/option
 for page in "${pages[@]}"; do
   # The tables of what is not here come last, and their first column names options of others.
   # shellcheck disable=SC2016
-  not_here=$(sed -n '/^| option | why it is not here/,$p' "$page" | sed -n 's/^| `\(--[a-z0-9._ -]*\)` .*/\1/p')
+  not_here=$(sed -n '/^| option | why it is not here/,$p' "$page" | sed -n 's/^| `\(--[a-zA-Z0-9._, -]*\)` .*/\1/p')
   while read -r option; do
     [[ -z $option ]] || grep -qx -- "$option" <<<"$rows" || complain "$page: $option is no row of lib/train/other_programs.cpp"
   done <<<"$not_here"
@@ -42,9 +42,9 @@ done < <(sed -n '/^## fsdp-train/,/^## fsdp-evaluate/p' docs/options.md | grep -
 
 # What they have.
 here=$(dirname "${BASH_SOURCE[0]}")/other_programs
-for program in fairseq pytorch torchtitan deepspeed megatron; do
+for program in fairseq pytorch torchtitan accelerate deepspeed megatron; do
   page=docs/from-$program.md
-  [[ $program != torchtitan ]] || page=docs/from-pytorch.md
+  [[ ! $program =~ ^(torchtitan|accelerate)$ ]] || page=docs/from-pytorch.md
   names=$(grep -v '^#' "$here/$program.txt" | tr ' ' '\n')
   [[ -n $names ]] || complain "$here/$program.txt has no names"
   while read -r name; do

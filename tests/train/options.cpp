@@ -328,6 +328,20 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs_are_known_by_name) {
       {"--global-batch-size=8", "give --total-batch-size"},
       {"--clip-grad=1", "(it is of Megatron-LM; it is called otherwise); give --clip-norm"},
       {"--warmup_ratio", "(it is of Hugging Face; a warm-up is a number of updates); give --warmup-updates"},
+      {"--fsdp_reshard_after_forward=true",
+       "(it is of Hugging Face; it is called otherwise); give --sharding-strategy full (true) or grad-op (false)"},
+      {"--num_processes=8", "(it is of Hugging Face; the launcher says how many ranks there are); start that many"},
+      {"--hold-steps=8",
+       "(it is of fairseq; the rate is held in all updates between warm-up and decay); give --lr-scheduler wsd"},
+      {"--lr-scheduler=tri_stage", "--lr-scheduler tri_stage is not here (it is of fairseq; it is called otherwise); give"},
+      {"--optimizer=nag",
+       "--optimizer nag is not here (it is of fairseq; it is called otherwise); give --optimizer sgd --momentum"},
+      {"--task=translation",
+       "--task translation is not here (it is of fairseq; language models alone are trained); leave it out"},
+      {"--update-freq=4,2,1", "--update-freq 4,2,1 is not here (it is of fairseq; one number holds for the whole run"},
+      {"--update-freq=[4]", "--update-freq [4] is not here (it is of fairseq; one number holds for the whole run"},
+      {"--lr=0.001,0.0005", "--lr 0.001,0.0005 is not here (it is of fairseq; one rate holds for the whole run"},
+      {"--update-freq=x", "--update-freq 'x' is not accepted (not a whole number); give a whole number"},
       {"--batchsize=2", "unknown option --batchsize (fsdp-train has no such option); did you mean --batch-size?"}};
   for (const auto& [option, text] : said) CHECK_CONTAINS(error({option}), text);
   BOOST_TEST(options({"--wd", "0.25"}).sharding.optimizer.weight_decay == 0.25);

@@ -159,7 +159,16 @@ std::vector<OtherArch> others() {
   const std::string wiki = "take transformer_lm_big with `number of layers` 16 and `number of heads` 8";
   const std::string gbw = "take transformer_lm_big with `width` 512";
   const std::string base = "take transformer_lm_big with `number of layers` 6, `width` 512 and `number of heads` 8";
-  return {{"transformer_lm", behind, base},
+  const std::string gpt2 = "it is Hugging Face's GPT-2, which has Hugging Face's name here",
+                    network = "take gpt2, or see `list of architectures`";
+  return {{"lstm_lm", "it is a recurrent network, and every family here is a transformer", network},
+          {"fconv_lm", "it is a network of convolutions, and every family here is a transformer", network},
+          {"lightconv_lm", "it has convolutions, and every family here has attention in their place", network},
+          {"hf_gpt2", gpt2, "take gpt2"},
+          {"hf_gpt2_medium", gpt2, "take gpt2-medium"},
+          {"hf_gpt2_large", gpt2, "take gpt2-large"},
+          {"hf_gpt2_xl", gpt2, "take gpt2-xl"},
+          {"transformer_lm", behind, base},
           {"transformer_lm_wiki103", adaptive, wiki},
           {"transformer_lm_baevski_wiki103", adaptive, wiki},
           {"transformer_lm_gbw", no_norm, gbw},
