@@ -121,6 +121,7 @@ own_words "no-save = true" --no-save
 says "save-interval = 0s"
 own_words "save-interval-updates = 50" --save-interval-updates 50
 says "keep-last = 2"
+own_words "clip-value = 1" --clip-value 1
 own_words "device = cpu" --device cpu
 while read -r names; do   # an option that the script gives, and its other names
   for name in ${names#* }; do
