@@ -181,6 +181,7 @@ class LossReport {
       progress(static_cast<double>(done) / static_cast<double>(batches_->batches()));
     };
     const double loss = *mean_loss(executor, *batches_, world_, batch_done), seconds = timer.seconds();
+    agree(world_, [&] { require_finite_loss(loss); });
     const double bits = loss / std::numbers::ln2;
     // Each token is a byte.
     const bool is_bytes = source_.config().vocab_size == 256 && tokenizer_ && tokenizer_->vocab_size() == 256;

@@ -5,6 +5,8 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "comm/agree.hpp"
+#include "train/mean_loss.hpp"
 
 namespace fsdp {
 
@@ -106,6 +108,7 @@ MultipleChoiceScore ask(const std::vector<Question>& questions, Executor& execut
     progress(static_cast<double>(std::min(rows.size(), begin + at_once)) / static_cast<double>(rows.size()));
   }
   world.sum(losses);
+  agree(world, [&] { std::for_each(losses.begin(), losses.end(), require_finite_loss); });
   return score_of(questions, losses);
 }
 

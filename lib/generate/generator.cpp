@@ -1,11 +1,13 @@
 #include "generate/generator.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/narrow.hpp"
 #include "base/philox.hpp"
+#include "comm/agree.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -81,8 +83,15 @@ void Generator::run(const std::vector<std::vector<TokenId>>& prompts, const OnTe
   next_text_ = 0;
   while (true) {
     take_prompts();
-    std::int64_t state[2] = {has_work(), narrow<std::int64_t>(done_.size())};
+    std::int64_t state[3] = {has_work(), narrow<std::int64_t>(done_.size()), !are_numbers_};
     world_.sum(std::span(state));
+    if (state[2] > 0)
+      agree(world_, [&] {
+        if (!are_numbers_)
+          throw RunError(
+              "what the model says of the next token are no numbers (its weights are not finite, or give numbers that are too "
+              "large for this type); use another checkpoint, or compute in fp32");
+      });
     if (state[1] > 0) deliver();
     if (state[0] == 0) break;
     step();
@@ -174,6 +183,8 @@ void Generator::step() {
 
 /// The text's next token. A token whose place is beyond the longest sequence gets one in a sequence of the text's newest half.
 void Generator::go_on(Text& text, std::span<float> logits) {
+  for (const float logit : logits) are_numbers_ = are_numbers_ && !std::isnan(logit);
+  if (!are_numbers_) return;
   GeneratedText& result = text.result;
   const auto words = philox({narrow<std::uint32_t>(result.tokens.size()), narrow<std::uint32_t>(result.prompt), 0,
                              static_cast<std::uint32_t>(RandomSite::generation)},

@@ -86,6 +86,7 @@ class Generator {
   const GenerationOptions options_;
   const std::size_t vocab_size_;  // of the model
   Sampler sampler_;
+  bool are_numbers_ = true;  // what the model has said so far
 
   const std::vector<std::vector<TokenId>>* prompts_ = nullptr;
   OnText on_text_;

@@ -1,7 +1,10 @@
 #include "train/mean_loss.hpp"
 
+#include <cmath>
 #include <exception>
 
+#include "base/error.hpp"
+#include "base/format.hpp"
 #include "comm/agree.hpp"
 
 namespace fsdp {
@@ -28,6 +31,14 @@ std::optional<double> mean_loss(Executor& executor, const ValidBatches& batches,
   std::int64_t words[LossSum::words] = {sum.units, sum.fractions, sum.non_finite};
   world.sum(words);
   return LossSum{words[0], words[1], words[2]}.value() / static_cast<double>(batches.targets());
+}
+
+void require_finite_loss(double loss) {
+  if (!std::isfinite(loss))
+    throw RunError(
+        format("the model's loss is {} (its weights are not finite, or give numbers that are too large for this "
+               "type); use another checkpoint, or compute in fp32",
+               loss));
 }
 
 }  // namespace fsdp

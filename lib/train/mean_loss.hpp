@@ -18,4 +18,7 @@ std::optional<double> mean_loss(Executor& executor, const ValidBatches& batches,
                                 const std::function<void(std::size_t done)>& progress = {},
                                 const std::function<bool()>& stop = {});
 
+/// Throws RunError if it is not: who evaluates a model wants to know that it is broken.
+void require_finite_loss(double loss);
+
 }  // namespace fsdp

@@ -42,7 +42,7 @@ struct CrossEntropy {
     const bool done = last;
     lanes.once([=]() FSDP_LANE {
       *own = s;
-      if (done) *out = log(s.total) + (s.top - s.at_target);
+      if (done) *out = s.total == s.total ? log(s.total) + (s.top - s.at_target) : s.total;  // log() takes no NaN
     });
   }
 };
