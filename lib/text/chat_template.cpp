@@ -1,6 +1,7 @@
 #include "text/chat_template.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 #include <set>
 #include <utility>
@@ -18,94 +19,6 @@ namespace fsdp {
 namespace {
 
 constexpr std::size_t longest_template = std::size_t{1} << 20;
-
-/// What ChatML and Llama 3 write is recognised by marks that no other template has, whatever else a template does.
-const ChatFamily chatml = {.name = "ChatML",
-                           .begin = "",
-                           .system = "<|im_start|>{role}\n{content}<|im_end|>\n",
-                           .user = "<|im_start|>{role}\n{content}<|im_end|>\n",
-                           .assistant = "<|im_start|>{role}\n{content}<|im_end|>\n",
-                           .ask = "<|im_start|>assistant\n"};
-const ChatFamily llama3 = {.name = "Llama 3",
-                           .begin = "<|begin_of_text|>",
-                           .system = "<|start_header_id|>{role}<|end_header_id|>\n\n{content|trim}<|eot_id|>",
-                           .user = "<|start_header_id|>{role}<|end_header_id|>\n\n{content|trim}<|eot_id|>",
-                           .assistant = "<|start_header_id|>{role}<|end_header_id|>\n\n{content|trim}<|eot_id|>",
-                           .ask = "<|start_header_id|>assistant<|end_header_id|>\n\n"};
-
-/// Others have to put together just the texts of a row, in whatever order the program has them.
-const std::vector<ChatFamily>& families() {
-  static const std::vector<ChatFamily> rows = [] {
-    std::vector<ChatFamily> all;
-    for (const char* const assistant : {"{content}{eos_token}", "{content}{eos_token} ", " {content}{eos_token}",
-                                        " {content|trim}{eos_token}"})  // versions of one template
-      all.push_back({.name = "Mistral",
-                     .begin = "{bos_token}",
-                     .system = "",
-                     .user = "[INST] {content} [/INST]",
-                     .assistant = assistant,
-                     .ask = "",
-                     .alternates = true});
-    all.push_back({.name = "Llama 2",
-                   .begin = "",
-                   .system = "",
-                   .user = "{bos_token}[INST] {content|trim} [/INST]",
-                   .assistant = " {content|trim} {eos_token}",
-                   .ask = "",
-                   .with_system = "<<SYS>>\n{system_message}\n<</SYS>>\n\n{content}",
-                   .alternates = true});
-    all.push_back({.name = "Zephyr and TinyLlama",
-                   .begin = "",
-                   .system = "<|system|>\n{content}{eos_token}\n",
-                   .user = "<|user|>\n{content}{eos_token}\n",
-                   .assistant = "<|assistant|>\n{content}{eos_token}\n",
-                   .ask = "<|assistant|>\n"});
-    all.push_back({.name = "Gemma 3",
-                   .begin = "{bos_token}",
-                   .system = "",
-                   .user = "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
-                   .assistant = "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
-                   .ask = "<start_of_turn>model\n",
-                   .with_system = "{system_message}\n\n{content|trim}",
-                   .assistant_name = "model",
-                   .alternates = true,
-                   .written = {"{bos_token}", "{messages[0]['content']}\n\n", "{messages[0]['content'][0]['text']}\n\n",
-                               "model", "<start_of_turn>{role}\n{first_user_prefixifloop.firstelse''}", "{content|trim}",
-                               "<start_of_image>", "{item['text']|trim}", "<end_of_turn>\n", "<start_of_turn>model\n"}});
-    for (const char* const begin : {"{bos_token}", ""}) {
-      all.push_back({.name = "Phi-3",  // the first one, which asks in the user's message
-                     .begin = begin,
-                     .system = "",
-                     .user = "<|user|>\n{content}<|end|>\n<|assistant|>\n",
-                     .assistant = "{content}<|end|>\n",
-                     .ask = ""});
-      all.push_back({.name = "Gemma",
-                     .begin = begin,
-                     .system = "",
-                     .user = "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
-                     .assistant = "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
-                     .ask = "<start_of_turn>model\n",
-                     .assistant_name = "model",
-                     .alternates = true});
-      all.push_back({.name = "Phi-3",
-                     .begin = begin,
-                     .system = "<|system|>\n{content}<|end|>\n",
-                     .user = "<|user|>\n{content}<|end|>\n",
-                     .assistant = "<|assistant|>\n{content}<|end|>\n",
-                     .ask = "<|assistant|>\n",
-                     .last = "{eos_token}"});
-      all.push_back({.name = "Phi-3",
-                     .begin = begin,
-                     .system = "<|{role}|>\n{content}<|end|>\n",
-                     .user = "<|{role}|>\n{content}<|end|>\n",
-                     .assistant = "<|{role}|>\n{content}<|end|>\n",
-                     .ask = "<|assistant|>\n",
-                     .last = "{eos_token}"});
-    }
-    return all;
-  }();
-  return rows;
-}
 
 bool is_space_in_python(char32_t c) { return is_space(c) || (c >= 0x1c && c <= 0x1f); }
 
@@ -126,126 +39,445 @@ void replace_all(std::string& text, std::string_view what, std::string_view with
     text.replace(at, what.size(), with);
 }
 
-/// An expression of Jinja that puts texts together, as a format: 'a' + message['role'] + "b" is a{role}b. What else is in it
-/// stands in braces as it is.
-std::string format_of(std::string_view expression) {
-  std::string format, other;
-  const auto end_part = [&] {
-    if (other.starts_with('(') && other.ends_with(')')) other = other.substr(1, other.size() - 2);
-    replace_all(other, "message.content", "content");
-    replace_all(other, "message['content']", "content");
-    replace_all(other, "message.role", "role");
-    replace_all(other, "message['role']", "role");
-    replace_all(other, ".strip()", "|trim");
-    if (!other.empty()) format += "{" + std::exchange(other, {}) + "}";
-  };
-  for (std::size_t i = 0; i < expression.size(); ++i) {
-    const char c = expression[i];
-    if (c == '\'' || c == '"') {
-      std::string literal;
-      for (++i; i < expression.size() && expression[i] != c; ++i) {
-        if (expression[i] != '\\' || i + 1 == expression.size())
-          literal += expression[i];
-        else if (++i; expression[i] == 'n')
-          literal += '\n';
-        else
-          literal += expression[i];
-      }
-      if (other.empty())
-        format += literal;
-      else
-        other += "'" + literal + "'";  // message['role']
-    } else if (c == '+') {
-      end_part();
-    } else if (c != ' ' && c != '\n' && c != '\t') {
-      other += c;
-    }
+std::string as_in_program(std::string format) {
+  for (const char* const name : {"role", "content"}) {
+    for (const char* const filter : {"", "|trim"})
+      replace_all(format, fmt::format("{{{}{}}}", name, filter), fmt::format("{{message['{}']{}}}", name, filter));
   }
-  end_part();
   return format;
 }
 
-/// The texts that a template puts together, as formats: what it writes, and what it keeps in variables, as far as that is more
-/// than another name. Conditions are not looked at, nor what raises an exception. Line breaks and spaces around the program's
-/// parts as transformers has them left out (trim_blocks, lstrip_blocks).
-std::set<std::string> formats_of(std::string_view jinja) {
-  std::set<std::string> formats;
-  std::string written;  // the last output, to which what stands behind it belongs
-  const auto end_output = [&] {
-    if (!written.empty()) formats.insert(std::exchange(written, {}));
+/// The programs that write each message by the format of its role, and one that asks, at the end or when the last is written.
+std::vector<std::string> programs_by_role(const ChatFamily& family) {
+  std::vector<std::string> programs;
+  const std::string user = "message['role']=='user'%}" + as_in_program(family.user),
+                    system = "message['role']=='system'%}" + as_in_program(family.system),
+                    assistant = "{%elif message['role']=='assistant'%}" + as_in_program(family.assistant) + "{%endif%}",
+                    ask = "add_generation_prompt%}" + family.ask, last = "{%else%}" + family.last + "{%endif%}";
+  const std::string roles = "{%for message in messages%}{%if ";
+  if (family.system.empty()) return {family.begin + roles + user + assistant + "{%endfor%}"};
+  for (const std::string& all :
+       {roles + user + "{%elif " + system + assistant, roles + system + "{%elif " + user + assistant}) {
+    if (!family.last.empty()) {
+      programs.push_back(family.begin + all + "{%endfor%}{%if " + ask + last);
+    } else {
+      programs.push_back(family.begin + all + "{%endfor%}{%if " + ask + "{%endif%}");
+      programs.push_back(family.begin + all + "{%if loop.last and " + ask + "{%endif%}{%endfor%}");
+    }
+  }
+  return programs;
+}
+
+std::vector<ChatFamily> chatml_families() {
+  const std::string message = "<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n";
+  const std::string begin = "{%for message in messages%}", end = "{%endfor%}",
+                    ask = "{%if add_generation_prompt%}<|im_start|>assistant\n{%endif%}";
+  const std::string system = "<|im_start|>system\n{default}<|im_end|>\n{%endif%}";
+  const std::string first = "{%if loop.first and messages[0]['role']!='system'%}" + system;
+  // That of Qwen2.5 has a place for calls of tools; nothing of it is left where there are none but this.
+  const std::string qwen =
+      "{%if messages[0]['role']=='system'%}<|im_start|>system\n{messages[0]['content']}<|im_end|>\n{%else%}" + system + begin +
+      "{%if (message['role']=='user')or(message['role']=='system'and not loop.first)or"
+      "(message['role']=='assistant'and not message.tool_calls)%}" +
+      message;
+  const std::string calls =
+      "{%elif message['role']=='assistant'%}<|im_start|>{message['role']}{%if message['content']%}\n{message['content']}"
+      "{%endif%}<|im_end|>\n";
+  ChatFamily family = {.name = "ChatML",
+                       .begin = "",
+                       .system = "<|im_start|>{role}\n{content}<|im_end|>\n",
+                       .user = "<|im_start|>{role}\n{content}<|im_end|>\n",
+                       .assistant = "<|im_start|>{role}\n{content}<|im_end|>\n",
+                       .ask = "<|im_start|>assistant\n",
+                       .programs = {begin + message + end + ask, begin + first + message + end + ask,  // SmolLM2, Qwen2
+                                    "{%if messages[0]['role']!='system'%}" + system + begin + message + end + ask,
+                                    qwen + calls + "{%endif%}" + end + ask, qwen + "{%endif%}" + end + ask}};
+  ChatFamily open = family;  // the first of Qwen1.5
+  open.leaves_last_open = true;
+  const std::string open_message =
+      "<|im_start|>{message['role']}\n{message['content']}{%if (loop.last and add_generation_prompt)or not loop.last%}"
+      "<|im_end|>\n{%endif%}{%endfor%}{%if add_generation_prompt and messages[-1]['role']!='assistant'%}"
+      "<|im_start|>assistant\n{%endif%}";
+  open.programs = {begin + open_message, begin + first + open_message};
+  return {family, open};
+}
+
+std::vector<ChatFamily> llama3_families() {
+  const std::string ask = "<|start_header_id|>assistant<|end_header_id|>\n\n",
+                    asks = "{%if add_generation_prompt%}" + ask + "{%endif%}";
+  std::vector<ChatFamily> all;
+  for (const char* const content : {"{content|trim}", "{content}"}) {
+    for (const std::string begin : {"{bos_token}", "<|begin_of_text|>", ""}) {
+      ChatFamily family = {.name = "Llama 3", .begin = begin, .system = "", .user = "", .assistant = "", .ask = ask};
+      family.user = fmt::format("<|start_header_id|>{{role}}<|end_header_id|>\n\n{}<|eot_id|>", content);
+      family.system = family.assistant = family.user;
+      const std::string message = as_in_program(family.user);
+      const std::string kept = "{%set loop_messages={messages}%}{%for message in loop_messages%}{%set content=" + message +
+                               "%}{%if loop.index0==0%}{%set content=" + begin + "{content}%}{%endif%}{content}{%endfor%}";
+      family.programs = {kept + asks, begin + "{%for message in messages%}" + message + "{%endfor%}" + asks};
+      if (!begin.empty())
+        family.programs.push_back("{%for message in messages%}{%if loop.first%}" + begin + "{%endif%}" + message +
+                                  "{%endfor%}" + asks);
+      all.push_back(family);
+      family.last = ask;  // the first one asks in any case
+      family.programs = {kept + ask};
+      all.push_back(family);
+    }
+  }
+  return all;
+}
+
+const std::vector<ChatFamily>& families() {
+  static const std::vector<ChatFamily> rows = [] {
+    std::vector<ChatFamily> all = chatml_families();
+    for (ChatFamily& family : llama3_families()) all.push_back(std::move(family));
+    const auto add_by_role = [&](ChatFamily family) {
+      family.programs = programs_by_role(family);
+      all.push_back(std::move(family));
+    };
+    for (const char* const assistant : {"{content}{eos_token}", "{content}{eos_token} ", " {content}{eos_token}",
+                                        " {content|trim}{eos_token}"})  // versions of one template
+      add_by_role({.name = "Mistral",
+                   .begin = "{bos_token}",
+                   .system = "",
+                   .user = "[INST] {content} [/INST]",
+                   .assistant = assistant,
+                   .ask = "",
+                   .alternates = true});
+    all.push_back(
+        {.name = "Llama 2",
+         .begin = "",
+         .system = "",
+         .user = "{bos_token}[INST] {content|trim} [/INST]",
+         .assistant = " {content|trim} {eos_token}",
+         .ask = "",
+         .with_system = "<<SYS>>\n{system_message}\n<</SYS>>\n\n{content}",
+         .alternates = true,
+         .programs = {
+             "{%if messages[0]['role']=='system'%}{%set loop_messages={messages[1:]}%}{%set "
+             "system_message={messages[0]['content']}%}"
+             "{%else%}{%set loop_messages={messages}%}{%set system_message={false}%}{%endif%}{%for message in loop_messages%}"
+             "{%if loop.index0==0 and system_message!=false%}"
+             "{%set content=<<SYS>>\n{system_message}\n<</SYS>>\n\n{message['content']}%}"
+             "{%else%}{%set content={message['content']}%}{%endif%}"
+             "{%if message['role']=='user'%}{bos_token}[INST] {content|trim} [/INST]"
+             "{%elif message['role']=='assistant'%} {content|trim} {eos_token}{%endif%}{%endfor%}"}});
+    add_by_role({.name = "Zephyr and TinyLlama",
+                 .begin = "",
+                 .system = "<|system|>\n{content}{eos_token}\n",
+                 .user = "<|user|>\n{content}{eos_token}\n",
+                 .assistant = "<|assistant|>\n{content}{eos_token}\n",
+                 .ask = "<|assistant|>\n"});
+    ChatFamily gemma = {.name = "Gemma 3",
+                        .begin = "{bos_token}",
+                        .system = "",
+                        .user = "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
+                        .assistant = "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
+                        .ask = "<start_of_turn>model\n",
+                        .with_system = "{system_message}\n\n{content|trim}",
+                        .assistant_name = "model",
+                        .alternates = true};
+    const std::string role =
+        "{%if message['role']=='assistant'%}{%set role=model%}{%else%}{%set role={message['role']}%}{%endif%}"
+        "<start_of_turn>{role}\n";
+    const std::string gemma_end = "<end_of_turn>\n{%endfor%}{%if add_generation_prompt%}<start_of_turn>model\n{%endif%}";
+    gemma.programs = {
+        "{bos_token}{%if messages[0]['role']=='system'%}"
+        "{%if messages[0]['content']is string%}{%set first_user_prefix={messages[0]['content']}\n\n%}"
+        "{%else%}{%set first_user_prefix={messages[0]['content'][0]['text']}\n\n%}{%endif%}"
+        "{%set loop_messages={messages[1:]}%}{%else%}{%set first_user_prefix=%}{%set loop_messages={messages}%}{%endif%}"
+        "{%for message in loop_messages%}" +
+        role +
+        "{(first_user_prefix if loop.first else'')}"
+        "{%if message['content']is string%}{message['content']|trim}{%elif message['content']is iterable%}"
+        "{%for item in message['content']%}{%if item['type']=='image'%}<start_of_image>"
+        "{%elif item['type']=='text'%}{item['text']|trim}{%endif%}{%endfor%}{%endif%}" +
+        gemma_end};
+    all.push_back(gemma);
+    gemma.name = "Gemma";
+    gemma.with_system.clear();
+    for (const char* const begin : {"{bos_token}", ""}) {
+      gemma.begin = begin;
+      gemma.programs = {begin + ("{%for message in messages%}" + role) + "{message['content']|trim}" + gemma_end};
+      all.push_back(gemma);
+      add_by_role({.name = "Phi-3",  // the first one, which asks in the user's message
+                   .begin = begin,
+                   .system = "",
+                   .user = "<|user|>\n{content}<|end|>\n<|assistant|>\n",
+                   .assistant = "{content}<|end|>\n",
+                   .ask = ""});
+      for (const char* const last : {"{eos_token}", ""}) {
+        add_by_role({.name = "Phi-3",
+                     .begin = begin,
+                     .system = "<|system|>\n{content}<|end|>\n",
+                     .user = "<|user|>\n{content}<|end|>\n",
+                     .assistant = "<|assistant|>\n{content}<|end|>\n",
+                     .ask = "<|assistant|>\n",
+                     .last = last});
+        ChatFamily phi = {.name = "Phi-3",
+                          .begin = begin,
+                          .system = "<|{role}|>\n{content}<|end|>\n",
+                          .user = "<|{role}|>\n{content}<|end|>\n",
+                          .assistant = "<|{role}|>\n{content}<|end|>\n",
+                          .ask = "<|assistant|>\n",
+                          .last = last};
+        const std::string messages = begin + ("{%for message in messages%}" + as_in_program(phi.user)) + "{%endfor%}";
+        const std::string ask = "<|assistant|>\n" + (phi.last.empty() ? "" : "{%else%}" + phi.last) + "{%endif%}";
+        phi.programs = {messages + "{%if add_generation_prompt%}" + ask};
+        if (phi.last.empty())
+          phi.programs.push_back(messages + "{%if add_generation_prompt and messages[-1]['role']!='assistant'%}" + ask);
+        all.push_back(phi);
+      }
+    }
+    return all;
+  }();
+  return rows;
+}
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+/// What stands in a program as text: braces and backslashes have a backslash before them, so that they are no part of it.
+std::string escaped(std::string_view text) {
+  std::string all;
+  for (const char c : text) {
+    if (c == '{' || c == '}' || c == '\\') all += '\\';
+    all += c;
+  }
+  return all;
+}
+
+/// The text in quotes that begins at `at`, which then is behind it, escaped. Of escape sequences, "\n" and what stands for
+/// itself are known; another keeps its backslash, which nothing else leaves alone.
+std::string quoted(std::string_view expression, std::size_t& at) {
+  const char quote = expression[at++];
+  std::string text;
+  for (; at < expression.size() && expression[at] != quote; ++at) {
+    if (expression[at] != '\\' || at + 1 == expression.size())
+      text += escaped(expression.substr(at, 1));
+    else if (const char c = expression[++at]; c == 'n')
+      text += '\n';
+    else
+      text += c == '\\' || c == '\'' || c == '"' ? escaped(expression.substr(at, 1)) : fmt::format("\\{}", c);
+  }
+  ++at;
+  return text;
+}
+
+/// An expression of Jinja in one of the ways to write it: without spaces that nothing needs, with 'single quotes',
+/// message['role'] for message.role and |trim for .strip().
+std::string plain(std::string_view expression) {
+  std::string all;
+  bool spaced = false;
+  for (std::size_t at = 0; at < expression.size();) {
+    const char c = expression[at];
+    const std::string_view rest = expression.substr(at);
+    const auto is = [&](std::string_view name) {
+      return rest.starts_with(name) && (rest.size() == name.size() || !is_word(rest[name.size()]));
+    };
+    if (c == ' ' || c == '\n' || c == '\t') {
+      spaced = true;
+      ++at;
+      continue;
+    }
+    if (std::exchange(spaced, false) && !all.empty() && is_word(all.back()) && is_word(c)) all += ' ';
+    if (c == '\'' || c == '"') {
+      std::string text = quoted(expression, at);
+      replace_all(text, "'", "\\'");
+      all += "'" + text + "'";
+    } else if (is(".role") || is(".content")) {
+      const std::size_t size = is(".role") ? 5 : 8;
+      all += fmt::format("['{}']", rest.substr(1, size - 1));
+      at += size;
+    } else if (rest.starts_with(".strip()")) {
+      all += "|trim";
+      at += 8;
+    } else {
+      all += c;
+      ++at;
+    }
+  }
+  return all;
+}
+
+/// Without the parentheses around the whole.
+std::string_view bare(std::string_view expression) {
+  if (!expression.starts_with('(') || !expression.ends_with(')')) return expression;
+  const std::string_view inside = expression.substr(1, expression.size() - 2);
+  return inside.find_first_of("()") == std::string_view::npos ? inside : expression;
+}
+
+/// An expression of Jinja that puts texts together, as a format: 'a' + message['role'] + "b" is a{message['role']}b.
+std::string format_of(std::string_view expression) {
+  std::string format;
+  std::size_t begin = 0, depth = 0;
+  const auto end_part = [&](std::size_t end) {
+    std::string_view part = expression.substr(begin, end - begin);
+    part = part.substr(0, part.find_last_not_of(" \t\n") + 1);
+    part.remove_prefix(std::min(part.find_first_not_of(" \t\n"), part.size()));
+    begin = end + 1;
+    if (part.starts_with('\'') || part.starts_with('"')) {
+      std::size_t at = 0;
+      const std::string text = quoted(part, at);
+      if (at == part.size()) return void(format += text);
+    }
+    const std::string other = plain(part);
+    // (message['content']|trim); around a condition they make a difference.
+    const bool is_one_value = other.find_first_of(" +-*/%~<>=!,") == std::string::npos;
+    format += fmt::format("{{{}}}", is_one_value ? bare(other) : other);
   };
-  bool behind_block = false, strip = false;
-  for (std::size_t at = 0; at < jinja.size();) {
-    const std::size_t open = std::min({jinja.find("{{", at), jinja.find("{%", at), jinja.find("{#", at), jinja.size()});
-    std::string_view text = jinja.substr(at, open - at);
-    const bool is_block = open < jinja.size() && jinja[open + 1] != '{';
-    if (strip) text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
-    if (behind_block && text.starts_with('\n')) text.remove_prefix(1);
-    if (open + 2 < jinja.size() && jinja[open + 2] == '-') {
-      text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+  for (std::size_t at = 0; at < expression.size();) {
+    const char c = expression[at];
+    if (c == '\'' || c == '"') {
+      quoted(expression, at);
+      continue;
+    }
+    depth += c == '(' || c == '[' || c == '{' ? 1 : 0;
+    if ((c == ')' || c == ']' || c == '}') && depth > 0) --depth;
+    if (c == '+' && depth == 0) end_part(at);
+    ++at;
+  }
+  end_part(expression.size());
+  return format;
+}
+
+/// Where the part of the program ends that begins at `at`, behind its "{%".
+std::size_t end_of_tag(std::string_view jinja, std::size_t at, std::string_view close) {
+  while (at < jinja.size() && !jinja.substr(at).starts_with(close)) {
+    if (close != "#}" && (jinja[at] == '\'' || jinja[at] == '"'))
+      quoted(jinja, at);
+    else
+      ++at;
+  }
+  return at < jinja.size() ? at : std::string_view::npos;
+}
+
+/// The parts of a program of which something is done where there are no tools: those behind a condition that never holds are
+/// left out, since there are neither tools, nor calls of them, nor messages of theirs.
+class WithoutTools {
+ public:
+  void output(std::string_view text) {
+    if (is_live()) program_ += text;
+  }
+  void statement(const std::string& text) {
+    const auto is = [&](std::string_view name) { return text.starts_with(name); };
+    const bool never = text == "if tools" || text == "if message['role']=='tool'" || text == "elif message['role']=='tool'" ||
+                       text == "for tool_call in message.tool_calls";
+    if (is("if ") || is("for ")) {
+      add(text, !never);
+      blocks_.push_back({.has_begun = !never, .is_live = !never});
+    } else if (is("set ") && text.find('=') != std::string::npos) {
+      add(text, true);
+    } else if (blocks_.empty()) {
+      is_known_ = false;
+    } else if (Block& block = blocks_.back(); is("elif ") || text == "else") {
+      block.is_live = true;
+      if (block.has_begun) {
+        add(text, !never);
+      } else if (is("elif ")) {
+        add(text.substr(2), !never);
+        block.has_begun = !never;
+      }
+      block.is_live = !never;
+    } else if (text == "endif" || text == "endfor") {
+      block.is_live = true;
+      add(text, block.has_begun);
+      blocks_.pop_back();
+    } else {
+      is_known_ = false;
+    }
+  }
+  std::string take() { return blocks_.empty() && is_known_ ? std::move(program_) : ""; }
+
+ private:
+  struct Block {
+    bool has_begun;  // its first line is in the program
+    bool is_live;
+  };
+  bool is_live() const {
+    return std::all_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.is_live; });
+  }
+  void add(const std::string& text, bool is_said) {
+    if (is_said && is_live()) program_ += "{%" + text + "%}";
+  }
+
+  std::string program_;
+  std::vector<Block> blocks_;
+  bool is_known_ = true;  // that is, all statements are
+};
+
+/// A template in one of the ways to write the same program: what it writes as formats, its statements as {%if ..%}. Line breaks
+/// and spaces around the program's parts are left out as transformers has it (trim_blocks, lstrip_blocks). Empty for what is
+/// not understood.
+std::string program_of(std::string jinja) {
+  replace_all(jinja, "\r\n", "\n");
+  if (jinja.find('\r') != std::string::npos) return "";
+  if (jinja.ends_with('\n')) jinja.pop_back();
+  const std::string_view all = jinja;
+  WithoutTools program;
+  bool begins_line = true, strip = false;
+  for (std::size_t at = 0; at < all.size();) {
+    const std::size_t open = std::min({all.find("{{", at), all.find("{%", at), all.find("{#", at), all.size()});
+    std::string_view text = all.substr(at, open - at);
+    const bool is_block = open < all.size() && all[open + 1] != '{';
+    if (strip) text.remove_prefix(std::min(text.find_first_not_of(" \t\n"), text.size()));
+    if (open + 2 < all.size() && all[open + 2] == '-') {
+      text = text.substr(0, text.find_last_not_of(" \t\n") + 1);
     } else if (is_block) {
       const auto last = text.find_last_not_of(" \t");
-      if (last == std::string_view::npos ? open == 0 || at == 0 || behind_block : text[last] == '\n')
+      if (last == std::string_view::npos ? begins_line : text[last] == '\n')
         text = text.substr(0, last == std::string_view::npos ? 0 : last + 1);
     }
-    written += text;
-    if (open >= jinja.size()) break;
-    const std::string_view close = jinja[open + 1] == '{' ? "}}" : jinja[open + 1] == '%' ? "%}" : "#}";
-    const std::size_t end = jinja.find(close, open + 2);
-    if (end == std::string_view::npos) return {"{a part without an end}"};
-    std::string_view inside = jinja.substr(open + 2, end - open - 2);
+    program.output(escaped(text));
+    if (open >= all.size()) break;
+    const std::string_view close = all[open + 1] == '{' ? "}}" : all[open + 1] == '%' ? "%}" : "#}";
+    const std::size_t end = end_of_tag(all, open + 2, close);
+    if (end == std::string_view::npos) return "";
+    std::string_view inside = all.substr(open + 2, end - open - 2);
+    if (inside.starts_with('+') || inside.ends_with('+')) return "";
     if (inside.starts_with('-')) inside.remove_prefix(1);
     strip = inside.ends_with('-');
     if (strip) inside.remove_suffix(1);
-    behind_block = is_block;
     at = end + 2;
-    inside.remove_prefix(std::min(inside.find_first_not_of(" \t\r\n"), inside.size()));
-    if (!is_block && !inside.starts_with("raise_exception")) {
-      end_output();
-      written = format_of(inside);
-    } else if (is_block) {
-      end_output();
+    begins_line = is_block && !strip && all.substr(at).starts_with('\n');
+    if (begins_line) ++at;
+    inside.remove_prefix(std::min(inside.find_first_not_of(" \t\n"), inside.size()));
+    if (close == "}}") {
+      program.output(inside.starts_with("raise_exception(") ? "{raise}" : format_of(inside));
+    } else if (close == "%}") {
+      const std::string text_of_it = plain(inside);
       const std::size_t equals = inside.find('=');
-      if (!inside.starts_with("set ") || equals == std::string_view::npos) continue;
-      const std::string format = format_of(inside.substr(equals + 1));
-      if (!format.starts_with('{') || format.find('}') + 1 != format.size()) formats.insert(format);
+      if (text_of_it.starts_with("set ") && equals != std::string_view::npos)
+        program.statement(plain(inside.substr(0, equals)) + "=" + format_of(inside.substr(equals + 1)));
+      else if (const std::size_t name = text_of_it.find_first_of("( "); name != std::string::npos)
+        program.statement(fmt::format("{} {}", text_of_it.substr(0, name),
+                                      bare(std::string_view(text_of_it).substr(name + (text_of_it[name] == ' ' ? 1 : 0)))));
+      else
+        program.statement(text_of_it);
     }
   }
-  end_output();
-  formats.erase("");
-  return formats;
+  return program.take();
 }
 
-/// What a template of this family puts together.
-std::set<std::string> formats_of(const ChatFamily& family) {
-  if (!family.written.empty()) return family.written;
-  std::set<std::string> formats = {family.begin, family.system, family.user,       family.assistant,
-                                   family.ask,   family.last,   family.with_system};
-  if (family.assistant_name != "assistant") formats.insert(family.assistant_name);
-  formats.erase("");
-  return formats;
+/// Without the checks that fail where add_messages() refuses a conversation of a family whose messages alternate.
+std::string without_checks(std::string program) {
+  replace_all(program, "{%if (message['role']=='user')!=(loop.index0%2==0)%}{raise}{%endif%}", "");
+  replace_all(program, "{%if messages[0]['role']=='system'%}{raise}{%endif%}", "");
+  replace_all(program, "{%else%}{raise}{%endif%}", "{%endif%}");
+  return program;
 }
 
-/// What a ChatML template says where no system message is given: the text between its marks, which stands there as it is, but
-/// that a line break may be written as an escape.
-std::string default_system_of(std::string_view jinja) {
-  constexpr std::string_view begin = "<|im_start|>system", end = "<|im_end|>", escape = "\\n";
-  for (auto at = jinja.find(begin); at != std::string_view::npos; at = jinja.find(begin, at + 1)) {
-    std::string_view rest = jinja.substr(at + begin.size());
-    if (rest.starts_with('\n'))
-      rest.remove_prefix(1);
-    else if (rest.starts_with(escape))
-      rest.remove_prefix(escape.size());
-    else
-      continue;
-    const auto length = rest.find(end);
-    if (length == 0 || length == std::string_view::npos) continue;
-    std::string text(rest.substr(0, length));
-    if (text.find_first_of("'\"{}") != std::string::npos) continue;  // parts of the program
-    replace_all(text, escape, "\n");
-    return text;
-  }
-  return "";
+/// Whether this is the program; `said` becomes the text in the place of {default}, which has no part of a program in it.
+bool is_program(std::string_view known, std::string_view program, std::optional<std::string>& said) {
+  constexpr std::string_view place = "{default}";
+  const std::size_t at = known.find(place);
+  if (at == std::string_view::npos) return program == known;
+  const std::string_view behind = known.substr(at + place.size());
+  if (program.size() < at + behind.size() || !program.starts_with(known.substr(0, at)) || !program.ends_with(behind))
+    return false;
+  const std::string_view text = program.substr(at, program.size() - behind.size() - at);
+  if (text.find_first_of("{}\\") != std::string_view::npos) return false;
+  said = std::string(text);
+  return true;
 }
 
 std::string known_families() {
@@ -259,34 +491,25 @@ std::string known_families() {
 ChatTemplate::ChatTemplate(const std::string& jinja, Tokens tokens) : tokens_(std::move(tokens)) {
   const auto has = [&](const char* text) { return jinja.find(text) != std::string::npos; };
   const auto refuse = [](const std::string& what) {
-    throw UserError(
-        format("the model's chat template is not known ({}; known are ChatML, as of Qwen2 and SmolLM2, that of Llama 3, and "
-               "{}); write "
-               "conversations yourself, with their marks, as texts",
-               what, known_families()));
+    throw UserError(format(
+        "the model's chat template is not known ({}; known are those of {}, as these models have them); write conversations "
+        "yourself, with their marks, as texts",
+        what, known_families()));
   };
-  if (has("<|im_start|>")) {
-    if (has("<think>")) refuse("it is ChatML with thoughts, as of Qwen3");
-    family_ = chatml;
-    default_system_ = default_system_of(jinja);
-    leaves_last_open_ = has("not loop.last");
-  } else if (has("<|start_header_id|>")) {
-    if (has("Cutting Knowledge Date")) refuse("it is that of Llama 3.1 or later, which tells the date");
-    family_ = llama3;
-    if (!has("bos_token") && !has("<|begin_of_text|>")) family_.begin.clear();
-  } else {
-    const std::set<std::string> formats = formats_of(std::string_view(jinja));
-    const auto row = std::find_if(families().begin(), families().end(), [&](const ChatFamily& family) {
-      std::set<std::string> own = formats_of(family);
-      if (own == formats) return true;
-      return own.erase(family.last) > 0 && own == formats;  // versions do without the end
+  if (has("<|im_start|>") && has("<think>")) refuse("it is ChatML with thoughts, as of Qwen3");
+  if (has("Cutting Knowledge Date")) refuse("it is that of Llama 3.1 or later, which tells the date");
+  const std::string program = program_of(jinja), unchecked = without_checks(program);
+  const auto row = std::find_if(families().begin(), families().end(), [&](const ChatFamily& family) {
+    return std::any_of(family.programs.begin(), family.programs.end(), [&](const std::string& known) {
+      return is_program(known, family.alternates ? unchecked : program, default_system_);
     });
-    if (row == families().end())
-      refuse(has("[INST]") ? "it has [INST], as those of Llama 2 and Mistral, and other texts"
-                           : format("it begins with '{}'", trimmed(jinja).substr(0, 60)));
-    family_ = *row;
-    if (!formats.contains(family_.last)) family_.last.clear();
-  }
+  });
+  if (row == families().end())
+    refuse(has("<|im_start|>")          ? "it has <|im_start|>, as ChatML, but does something else with it"
+           : has("<|start_header_id|>") ? "it has <|start_header_id|>, as that of Llama 3, but does something else with it"
+           : has("[INST]")              ? "it has [INST], as those of Llama 2 and Mistral, but does something else with it"
+                                        : format("it begins with '{}'", trimmed(jinja).substr(0, 60)));
+  family_ = *row;
   for (std::string* text : {&family_.begin, &family_.system, &family_.user, &family_.assistant, &family_.last}) {
     if ((text->find("{bos_token}") != std::string::npos && tokens_.begin.empty()) ||
         (text->find("{eos_token}") != std::string::npos && tokens_.end.empty()))
@@ -318,8 +541,8 @@ std::string ChatTemplate::filled(const std::string& format, const ChatMessage& m
 
 void ChatTemplate::add_messages(ChatText& to, const std::vector<ChatMessage>& given) const {
   std::vector<ChatMessage> messages = given;
-  if (!default_system_.empty() && (messages.empty() || messages.front().role != "system"))
-    messages.insert(messages.begin(), {"system", default_system_});
+  if (default_system_ && (messages.empty() || messages.front().role != "system"))
+    messages.insert(messages.begin(), {"system", *default_system_});
   to.text += family_.begin;
   std::optional<std::string> system;
   const bool takes_system_into_first = !family_.with_system.empty();
@@ -363,7 +586,7 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages) const
 }
 
 ChatText ChatTemplate::render_whole(const std::vector<ChatMessage>& messages) const {
-  if (leaves_last_open_)
+  if (family_.leaves_last_open)
     throw UserError(
         format("the chat template does not end the last message of a conversation with {} (so a model would not learn to end "
                "its answers); leave the condition with \"loop.last\" out of the template",

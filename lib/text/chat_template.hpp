@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
-#include <set>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,13 +45,16 @@ struct ChatFamily {
   std::string with_system = {};
   std::string assistant_name = "assistant";  // what {role} is for the assistant
   bool alternates = false;                   // the user begins, then they take turns; all else is refused
-  /// The texts that a template puts together which writes so, where these are not the formats above.
-  std::set<std::string> written = {};
+  bool leaves_last_open = false;             // a conversation that is over lacks the end of its last message
+  /// The programs that are known to write so, as program_of() in chat_template.cpp has them. Where one says {default}, there
+  /// stands what is said if there is no system message.
+  std::vector<std::string> programs = {};
 };
 
 /// How a model's conversations are written. transformers runs a program for that, the model's chat_template in Jinja; here it
-/// is recognised which of the known ways it writes, by the texts that the program puts together, and what it says where no
-/// system message is given.
+/// is recognised, whole, as one of the programs that the known models have, but for spaces, quotes and other things that make
+/// no difference, and for what it says where no system message is given. One that differs in anything else is refused, since it
+/// could write anything.
 class ChatTemplate {
  public:
   /// The texts that "bos_token" and "eos_token" of a template stand for.
@@ -76,9 +79,8 @@ class ChatTemplate {
 
   ChatFamily family_;
   Tokens tokens_;
-  std::string default_system_;  // said where there is no system message; empty: nothing
+  std::optional<std::string> default_system_;  // said where there is no system message
   std::string end_;
-  bool leaves_last_open_ = false;  // a conversation that is over lacks its last end
 };
 
 /// The conversation in a line of JSON, in the forms of Hugging Face's TRL: {"messages": [{"role": .., "content": ..}, ..]}, of

@@ -1,5 +1,5 @@
 // Conversations as models were trained on them. What is expected was rendered by Jinja 3.1 from the same templates, with
-// add_generation_prompt, bos_token "<|begin_of_text|>" and trim_blocks and lstrip_blocks as transformers sets them.
+// add_generation_prompt and trim_blocks and lstrip_blocks as transformers sets them.
 #define BOOST_TEST_MODULE text.chat_template
 #include <boost/test/unit_test.hpp>
 
@@ -31,9 +31,65 @@ std::string chatml(const std::string& text) {
          "}}{% endif %}";
 }
 const std::string plain_chatml =
-    "{% for message in messages %}{% if message['role'] == 'system' %}{{ '<|im_start|>system\\n' + message['content'] + "
-    "'<|im_end|>\\n' }}{% else %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endif "
-    "%}{% endfor %}{{ '<|im_start|>assistant\\n' }}";
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% "
+    "endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+/// Of Qwen2.5, with a tool's part shortened.
+const std::string qwen25 = R"({%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- messages[0]['content'] }}
+    {%- else %}
+        {{- 'You are Qwen.' }}
+    {%- endif %}
+    {{- "\n\n# Tools\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\n</tools>\n{\"name\": <function-name>}\n<|im_end|>\n" }}
+{%- else %}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}
+    {%- else %}
+        {{- '<|im_start|>system\nYou are Qwen.<|im_end|>\n' }}
+    {%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or
+           (message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role }}
+        {%- if message.content %}
+            {{- '\n' + message.content }}
+        {%- endif %}
+        {%- for tool_call in message.tool_calls %}
+            {%- if tool_call.function is defined %}
+                {%- set tool_call = tool_call.function %}
+            {%- endif %}
+            {{- '\n<tool_call>\n{"name": "' }}
+            {{- tool_call.name }}
+            {{- '", "arguments": ' }}
+            {{- tool_call.arguments | tojson }}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if (loop.index0 == 0) or (messages[loop.index0 - 1].role != "tool") %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\n<tool_response>\n' }}
+        {{- message.content }}
+        {{- '\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
+            {{- '<|im_end|>\n' }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+)";
 const std::string llama3 =
     "{% for message in messages %}{% if loop.first %}{{ bos_token }}{% endif %}{{ '<|start_header_id|>' + message['role'] + "
     "'<|end_header_id|>\\n\\n' + (message['content'] | trim) + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ "
@@ -194,14 +250,14 @@ const Known known[] = {
      "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set "
      "content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "
      "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
-     "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
+     "<s><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
      "\n\nMe.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nYou?<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
      "\n\nNo.<|eot_id|>",
-     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe "
+     "<s><|start_header_id|>system<|end_header_id|>\n\nBe "
      "short.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
      "\n\nMe.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nYou?<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
      "\n\nNo.<|eot_id|>",
-     "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
+     "<s><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
      "\n\n",
      {"Me.<|eot_id|>", "No.<|eot_id|>"}},
 };
@@ -243,8 +299,13 @@ BOOST_AUTO_TEST_CASE(messages_that_a_template_has_no_place_for) {
   CHECK_REFUSED(ChatTemplate(known[0].jinja), "needs tokens that are not known");
   std::string jinja = known[0].jinja;
   jinja.replace(jinja.find(" [/INST]"), 8, "[/INST]");
-  CHECK_REFUSED(ChatTemplate(jinja, {"<s>", "</s>"}), "it has [INST], as those of Llama 2 and Mistral, and other texts");
-  CHECK_REFUSED(ChatTemplate(plain_chatml + "{% if not loop.last %}").render_whole(spoken), "does not end the last message");
+  CHECK_REFUSED(ChatTemplate(jinja, {"<s>", "</s>"}), "it has [INST], as those of Llama 2 and Mistral, but");
+  const ChatTemplate qwen1_5(
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content']}}{% if (loop.last and "
+      "add_generation_prompt) or not loop.last %}{{ '<|im_end|>' + '\n'}}{% endif %}{% endfor %}\n{% if add_generation_prompt "
+      "and messages[-1]['role'] != 'assistant' %}{{ '<|im_start|>assistant\n' }}{% endif %}");
+  BOOST_TEST(qwen1_5.render(question) == "<|im_start|>user\n Who? <|im_end|>\n<|im_start|>assistant\n");
+  CHECK_REFUSED(qwen1_5.render_whole(spoken), "does not end the last message");
 }
 
 // Samples of make_chat.py: conversations whose words lie so close to the template's that tokens could span both.
@@ -321,7 +382,8 @@ BOOST_AUTO_TEST_CASE(chatml_without_one) {
 }
 
 BOOST_AUTO_TEST_CASE(llama_3) {
-  const ChatTemplate chat(llama3);
+  CHECK_REFUSED(ChatTemplate(llama3), "needs tokens that are not known");
+  const ChatTemplate chat(llama3, {"<|begin_of_text|>", ""});
   BOOST_TEST(chat.end() == "<|eot_id|>");
   BOOST_TEST(chat.render(question) ==
              "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|>"
@@ -344,6 +406,68 @@ BOOST_AUTO_TEST_CASE(others_are_refused_by_name) {
   };
   CHECK_CONTAINS(complaint(plain_chatml + "<think>"), "it is ChatML with thoughts, as of Qwen3");
   CHECK_CONTAINS(complaint(llama3 + "Cutting Knowledge Date: "), "it is that of Llama 3.1 or later");
-  CHECK_CONTAINS(complaint("{{ '[INST] ' + messages[0]['content'] }}"), "as those of Llama 2 and Mistral, and other texts");
+  CHECK_CONTAINS(complaint("{{ '[INST] ' + messages[0]['content'] }}"), "as those of Llama 2 and Mistral, but");
   CHECK_CONTAINS(complaint("  {{ messages }}"), "it begins with '{{ messages }}'");
+}
+
+/// `text` with `part`, which is in it, replaced.
+std::string with(std::string text, const std::string& part, const std::string& other) {
+  const std::size_t at = text.find(part);
+  BOOST_REQUIRE(at != std::string::npos);
+  return text.replace(at, part.size(), other);
+}
+
+BOOST_AUTO_TEST_CASE(qwen2_5_without_tools) {
+  const ChatTemplate chat(qwen25);
+  const std::string begin = "<|im_start|>system\nYou are Qwen.<|im_end|>\n<|im_start|>user\n Who? <|im_end|>\n";
+  BOOST_TEST(chat.render(question) == begin + "<|im_start|>assistant\n");
+  BOOST_TEST(chat.render_whole({question[0], {"assistant", "Me."}}).text == begin + "<|im_start|>assistant\nMe.<|im_end|>\n");
+  BOOST_TEST(chat.render(whole).starts_with("<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\nWho?"));
+  CHECK_REFUSED(ChatTemplate(with(qwen25, "{%- if tools %}", "{%- if not tools %}")), "as ChatML, but");
+}
+
+BOOST_AUTO_TEST_CASE(the_same_program_in_other_words) {
+  for (const std::string& jinja :
+       {with(plain_chatml, "message['role']", "message.role"),
+        with(plain_chatml, "message['content']", "( message [\"content\"] )"),
+        with(plain_chatml, "'<|im_end|>' + '\n'", "\"<|im_end|>\\n\""),
+        with(plain_chatml, "{% endfor %}", "\r\n  {%- endfor %}\n"),
+        with(plain_chatml, "{% endfor %}", "{#- '%} {{ #}{% endfor %}"), plain_chatml + "\n",
+        with(plain_chatml, "{{'<|im_start|>' + message['role'] + '\n' + ", "<|im_start|>{{ message.role }}\n{{ ")})
+    BOOST_TEST_CONTEXT(jinja) {
+      BOOST_TEST(ChatTemplate(jinja).render(question) == "<|im_start|>user\n Who? <|im_end|>\n<|im_start|>assistant\n");
+    }
+}
+
+// Each of them writes other texts than its family for some conversation, by a part that is easily overlooked.
+BOOST_AUTO_TEST_CASE(programs_that_differ_in_a_part_are_refused) {
+  const std::string message = "'<|im_start|>' + message['role']", for_all = "{% for message in messages %}",
+                    end = "{% if add_generation_prompt", content = "message['content']";
+  const std::string zephyr = known[2].jinja;
+  for (const std::string& jinja :
+       {"{{ bos_token }}" + plain_chatml, with(plain_chatml, content, content + " | trim"),
+        with(plain_chatml, content, content + ".strip()"), with(plain_chatml, content, content + "[1:]"),
+        with(plain_chatml, content, "(" + content + " if loop.first else '')"), with(plain_chatml, content, content + "|upper"),
+        with(plain_chatml, " + '\n'}}", "}}"), with(plain_chatml, " + '\n'}}", " + '\\t'}}"),
+        with(plain_chatml, "'\n' +", "'<|im_sep|>' +"), with(plain_chatml, "message['role']", "'human'"),
+        with(plain_chatml, "assistant\n", "assistant"), with(plain_chatml, for_all, "{% for message in messages[1:] %}"),
+        with(plain_chatml, for_all, for_all + "{% if message['role'] != 'system' %}") + "{% endif %}",
+        with(plain_chatml, "{% endif %}", "{% else %}{{ eos_token }}{% endif %}"), plain_chatml + " ", "\n" + plain_chatml,
+        plain_chatml + "{{ eos_token }}",
+        with(plain_chatml, for_all, "{{- raise_exception('No.') if messages|length > 2 }}" + for_all),
+        with(plain_chatml, for_all, "{% if messages|length > 2 %}{{ raise_exception('No.') }}{% endif %}" + for_all),
+        with(plain_chatml, "{{" + message, "{% generation %}{{" + message), with(plain_chatml, for_all, "{% raw %}" + for_all),
+        with(plain_chatml, end, "{% endif %}" + end), with(plain_chatml, "{% endfor %}", ""), plain_chatml + "{{",
+        // A system message that is not always said, or not as it is.
+        chatml("\\nYou.\\t"), chatml("\\nYou.' + bos_token + '"), chatml("\nYou {{ date }}."),
+        with(chatml("\nYou."), "!= 'system'", "== 'user'"), "{% set system = 'You.' %}" + chatml("\\n' + system + '"),
+        with(llama3, "| trim", "| upper"), with(llama3, "loop.first", "loop.last"), with(llama3, "bos_token", "eos_token"),
+        with(llama3, "\\n\\n'", "\\n'"), with(zephyr, "== 'system' %}", "== 'system' and loop.last %}"),
+        with(zephyr, "== 'system'", "== 'user'"), with(zephyr, "loop.last and", "loop.first and"),
+        with(known[0].jinja, "loop.index0 % 2", "loop.index % 2"), with(known[0].jinja, "== 'assistant'", "!= 'user'"),
+        with(known[1].jinja, "system_message = false", "system_message = ''"),
+        with(known[1].jinja, "loop.index0 == 0 and", "loop.last and"), with(known[3].jinja, "'model'", "'assistant'"),
+        with(known[4].jinja, "\n    {{ '<start_of_turn>'", "\n    {{ '<start_of_turn> '"),
+        with(known[5].jinja, "{% else %}{{ eos_token }}", "{% else %}{{ bos_token }}")})
+    CHECK_REFUSED(ChatTemplate(jinja, {"<s>", "</s>"}), "the model's chat template is not known");
 }
