@@ -277,7 +277,15 @@ void Setup::open_data() {
   std::uint32_t largest = 0;
   agree(world, [&] { largest = open_files(); });
   const std::size_t most = world.max(std::size_t{largest}), vocabulary = sharded->transformer().config().vocab_size;
-  if (most < vocabulary / 4)
+  bool doubted = false;
+  const auto warn_of_type = [&](const Tokens& tokens) {
+    const std::optional<std::string> doubt = doubt_type(tokens, vocabulary);
+    if (doubt) warn(*doubt);
+    doubted |= doubt.has_value();
+  };
+  for (const Ingredient& each : train_data->ingredients()) warn_of_type(each.samples.tokens());
+  if (valid_data) warn_of_type(valid_data->tokens());
+  if (!doubted && most < vocabulary / 4)
     warn(format("the largest token of {} is {}, and the model knows {} (were they made with its tokenizer?)",
                 train_data->description(), most, vocabulary));
 }

@@ -66,6 +66,7 @@ BOOST_AUTO_TEST_CASE(every_type_of_integers) {
       const auto tokens = open_token_file(path);
       BOOST_TEST(all_tokens(*tokens) == expected, boost::test_tools::per_element());
       BOOST_TEST(tokens->largest_possible() == largest);
+      BOOST_TEST(doubt_type(*tokens, 200'000).has_value() == (largest < 199'999));
       BOOST_TEST(!tokens->has_documents());
       std::vector<std::uint32_t> some(10);
       tokens->read(33, some);
