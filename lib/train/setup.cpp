@@ -222,6 +222,14 @@ std::optional<double> Setup::mfu(double tokens_per_second) const {
   return sharded->transformer().flops_per_token(cut.T) * tokens_per_second / *peak_flops;
 }
 
+void Setup::check_tokenizer() const {
+  if (const std::size_t size = fsdp::open_tokenizer(origin.tokenizer)->vocab_size(); size > origin.config.vocab_size)
+    throw UserError(
+        format("the tokenizer '{}' has {} tokens and the model {} (it is that of another model); give the model's own by "
+               "--tokenizer, or another --vocab-size",
+               origin.tokenizer, size, origin.config.vocab_size));
+}
+
 /// By rank 0, while the others wait.
 void Setup::make_tokens_of_texts(SignalWatch* watch) {
   std::vector<TextSet> all;
@@ -230,18 +238,14 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
     all = texts_;
     if (!options.valid.empty())
       for (TextSet& text : texts_in(options.valid, Split::valid)) all.push_back(std::move(text));
+    // One that is named goes into checkpoints, whether training needs it or not.
+    if (world.rank() == 0 && (!options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty()))) check_tokenizer();
     if (all.empty()) return;
     if (origin.tokenizer.empty())
       throw UserError(
           format("'{}' is text, and no tokenizer is known (the model has {} tokens, and nothing that it came from has a "
                  "tokenizer); give --tokenizer",
                  all.front().name, origin.config.vocab_size));
-    if (world.rank() != 0) return;
-    if (const std::size_t size = fsdp::open_tokenizer(origin.tokenizer)->vocab_size(); size > origin.config.vocab_size)
-      throw UserError(
-          format("'{}' is text, and its tokenizer '{}' has {} tokens, the model {} (it is that of another model); give the "
-                 "model's own by --tokenizer, or another --vocab-size",
-                 all.front().name, origin.tokenizer, size, origin.config.vocab_size));
   });
   if (world.max(all.size()) == 0) return;
   std::vector<std::string> said;
