@@ -126,6 +126,8 @@ class NodeTexts {
         throw UserError(
             format("'{}' is text, and {} has {} tokens, and no tokenizer lies with it (text needs one); give --tokenizer",
                    texts.front().name, source.description(), vocab_size));
+      try_opening(options.data, Split::valid);
+      if (!options.mask.empty()) open_tokens(options.mask);
     });
     if (world.max(texts.size()) == 0) return;
     std::string name;

@@ -190,6 +190,14 @@ std::vector<TextSet> texts_in(const std::string& name, Split split) {
   return texts;
 }
 
+void try_opening(const std::string& name, Split split) {
+  for (const Part& part : parts_of(name)) {
+    const std::vector<fs::path> paths = files_of(part.name, split);
+    if (text_of(part.name, paths)) continue;
+    for (const fs::path& path : paths) static_cast<void>(open_token_file(path));
+  }
+}
+
 Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks, const fs::path& text_tokens) {
   const std::vector<Part> parts = parts_of(name);
   std::vector<Ingredient> ingredients;

@@ -29,6 +29,9 @@ enum class Split { train, valid };
 std::vector<std::filesystem::path> files_of_pattern(const std::string& name);
 /// The data sets in it that are texts, which need to become tokens before the functions below can open them. Throws UserError.
 std::vector<TextSet> texts_in(const std::string& name, Split split);
+/// Opens all that is no text and lets it go: what is not there, or of an unknown format, is said before long work on the texts.
+/// Throws what open_token_file() throws.
+void try_opening(const std::string& name, Split split);
 /// Training data. `masks`: which of their tokens count (data/samples.hpp): the same names, one for each data set of a mixture,
 /// without weights; empty: what the data say themselves. `text_tokens` is the folder where texts have become tokens. Throws
 /// UserError, and what open_token_file() throws.

@@ -234,6 +234,10 @@ void Setup::check_tokenizer() const {
 void Setup::make_tokens_of_texts(SignalWatch* watch) {
   std::vector<TextSet> all;
   agree(world, [&] {
+    if (options.end_of_document && *options.end_of_document >= origin.config.vocab_size)
+      throw UserError(
+          format("--eos-token-id {} is no token of the model (its vocabulary is {}); give the token that ends documents",
+                 *options.end_of_document, origin.config.vocab_size));
     texts_ = texts_in(options.data, Split::train);
     all = texts_;
     if (!options.valid.empty())
@@ -246,6 +250,10 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
           format("'{}' is text, and no tokenizer is known (the model has {} tokens, and nothing that it came from has a "
                  "tokenizer); give --tokenizer",
                  all.front().name, origin.config.vocab_size));
+    try_opening(options.data, Split::train);
+    if (!options.valid.empty()) try_opening(options.valid, Split::valid);
+    for (const std::string& mask : {options.mask, options.valid_mask})
+      if (!mask.empty()) open_tokens(mask, Split::train);
   });
   if (world.max(all.size()) == 0) return;
   std::vector<std::string> said;
@@ -298,10 +306,6 @@ void Setup::open_data() {
 std::uint32_t Setup::open_files() {
   const std::size_t vocabulary = sharded->transformer().config().vocab_size;
   const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
-  if (options.end_of_document && *options.end_of_document >= vocabulary)
-    throw UserError(
-        format("--eos-token-id {} is no token of the model (its vocabulary is {}); give the token that ends documents",
-               *options.end_of_document, vocabulary));
   const Cut data_cut = {cut.T, options.break_mode, options.end_of_document, options.sharding.plan.documents};
   train_data = open_mixture(options.data, data_cut, options.mask, text_tokens());
   std::uint32_t largest = 0;
