@@ -109,6 +109,18 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
   BOOST_TEST(evaluate(folder, 1, "--mask others.bin --document-attention --break-mode complete") > 3);
   BOOST_TEST(std::abs(evaluate(folder, 1, "--mask valid.mask --break-mode complete") - answers) >
              1e-4);  // other documents seen
+
+  // Lines of other systems are messages as those of this one, and a line of spaces is none.
+  for (const auto& entry : fs::directory_iterator(folder / "one"))
+    if (entry.is_directory()) fs::copy(folder / "model", entry.path());
+  const auto answers_to = [&](const std::string& lines) {
+    write_file(folder / "lines", lines);
+    const Outcome talk =
+        run(folder, {"sh", "-c", FSDP_BIN "/fsdp-generate one --chat --temperature 0 --max-new-tokens 8 < lines"});
+    must(talk);
+    return talk.output;
+  };
+  BOOST_TEST(answers_to("abc\r\n \r\n  \nxyz\r\n") == answers_to("abc\nxyz\n"));
 }
 
 BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
