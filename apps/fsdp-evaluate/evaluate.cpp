@@ -127,7 +127,7 @@ class NodeTexts {
             format("'{}' is text, and {} has {} tokens, and no tokenizer lies with it (text needs one); give --tokenizer",
                    texts.front().name, source.description(), vocab_size));
       try_opening(options.data, Split::valid);
-      if (!options.mask.empty()) open_tokens(options.mask);
+      open_masks(options.mask);
     });
     if (world.max(texts.size()) == 0) return;
     std::string name;
@@ -169,7 +169,7 @@ class LossReport {
     agree(world, [&] {
       const std::size_t T = options.tokens_per_sample > 0 ? options.tokens_per_sample : default_length(tokens->size());
       samples_.emplace(std::move(tokens), Cut{T, options.break_mode, options.end_of_document, options.document_attention},
-                       options.mask.empty() ? nullptr : open_tokens(options.mask));
+                       open_masks(options.mask));
       batches_.emplace(*samples_, BatchCut{batch_size(), T, 1, world.rank(), world.size()}, vocab_size);
     });
   }

@@ -40,6 +40,9 @@ Mixture open_mixture(const std::string& name, const Cut& cut, const std::string&
 /// Data without weights, in one row: what is validated on or evaluated. Throws the same.
 std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split = Split::valid,
                                     const std::filesystem::path& text_tokens = {});
+/// Which tokens of data count, to be read in one row with them: numbers for Samples, of a file that also has a mask of its own
+/// that mask. Null without a name, for what the data say themselves. Throws the same.
+std::unique_ptr<Tokens> open_masks(const std::string& name);
 /// The folder, if it is one of fairseq-preprocess and has data to validate on.
 std::optional<std::string> valid_data_of(const std::string& name);
 /// The size of the vocabulary of folders of fairseq-preprocess, the largest of those that `name` has: the lines of dict.txt,

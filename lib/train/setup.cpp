@@ -252,8 +252,7 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
                  all.front().name, origin.config.vocab_size));
     try_opening(options.data, Split::train);
     if (!options.valid.empty()) try_opening(options.valid, Split::valid);
-    for (const std::string& mask : {options.mask, options.valid_mask})
-      if (!mask.empty()) open_tokens(mask, Split::train);
+    for (const std::string& masks : {options.mask, options.valid_mask}) open_masks(masks);
   });
   if (world.max(all.size()) == 0) return;
   std::vector<std::string> said;
@@ -295,7 +294,15 @@ void Setup::open_data() {
     if (doubt) warn(*doubt);
     doubted |= doubt.has_value();
   };
-  for (const Ingredient& each : train_data->ingredients()) warn_of_type(each.samples.tokens());
+  const auto& ingredients = train_data->ingredients();
+  for (const Ingredient& each : ingredients) warn_of_type(each.samples.tokens());
+  const auto has_mask = [](const Ingredient& each) { return each.samples.mask() != nullptr; };
+  if (const auto whole = std::find_if_not(ingredients.begin(), ingredients.end(), has_mask);
+      whole != ingredients.end() && std::any_of(ingredients.begin(), ingredients.end(), has_mask))
+    warn(
+        format("all tokens of {} count in the loss, and some of other data sets (those have masks in their files, and it has "
+               "none); if it has answers and questions, too, give its mask and those files by --mask",
+               whole->samples.tokens().name()));
   if (valid_data) warn_of_type(valid_data->tokens());
   if (!doubted && most < vocabulary / 4)
     warn(format("the largest token of {} is {}, and the model knows {} (were they made with its tokenizer?)",
@@ -332,7 +339,7 @@ std::uint32_t Setup::open_files() {
   if (valid.empty()) return largest;
   std::unique_ptr<Tokens> tokens = open_tokens(valid, Split::valid, text_tokens());
   check_vocabulary(*tokens, vocabulary, me, ranks);
-  valid_data.emplace(std::move(tokens), data_cut, options.valid_mask.empty() ? nullptr : open_tokens(options.valid_mask));
+  valid_data.emplace(std::move(tokens), data_cut, open_masks(options.valid_mask));
   valid_batches.emplace(*valid_data, cut, vocabulary);
   return largest;
 }

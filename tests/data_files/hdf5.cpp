@@ -9,6 +9,7 @@
 
 #include <hdf5.h>
 
+#include "data/open_data.hpp"
 #include "data/samples.hpp"
 #include "h5/h5.hpp"
 #include "support/files.hpp"
@@ -158,4 +159,12 @@ BOOST_AUTO_TEST_CASE(a_loss_mask_beside_the_tokens) {
   for (const char* const name : {"a.h5", "b.h5"}) mixed.push_back(open_token_file(folder / name));
   const std::string complaint = message_of([&] { Samples(join(std::move(mixed)), {10}); });
   CHECK_CONTAINS(complaint, "1 say which tokens count in the loss, and 1 do not");
+
+  // Beside masks in files of their own its name stands for its mask, in a row and in a mixture.
+  const std::string a = (folder / "a.h5").string(), b = (folder / "b.h5").string(), b_mask = (folder / "m.h5").string();
+  write_dataset(b_mask, "tokens", H5T_STD_U8LE, {30}, std::vector<std::int64_t>(30, 1));
+  BOOST_TEST(open_mixture(b + "," + a, {10}, b_mask + "," + a).samples(0).targets() == 31u);  // the first one is no target
+  const Mixture both = open_mixture(b + ":0.5," + a + ":0.5", {10}, b_mask + "," + a);
+  BOOST_TEST(both.samples(0).targets() == 29u);
+  BOOST_TEST(both.samples(1).targets() == 2u);
 }
