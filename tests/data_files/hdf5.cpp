@@ -109,7 +109,12 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
   H5Fclose(H5Fcreate((folder / "empty.h5").c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT));
   CHECK_CONTAINS(error("empty.h5"), "it is an HDF5 file without datasets");
   write_file(folder / "cut.h5", read_file(folder / "two.h5").substr(0, 1000));
-  CHECK_CONTAINS(error("cut.h5"), "cut.h5");
+  CHECK_CONTAINS(error("cut.h5"), "copy the file again, or use another one");
+  write_dataset(folder / "chunk.h5", "tokens", H5T_STD_I32LE, {1000}, counting(1000), /*compressed=*/true);
+  std::string bytes = read_file(folder / "chunk.h5");
+  bytes.replace(bytes.rfind("\x78\x9c") + 2, 8, 8, '\xff');  // the beginning of what zlib has made of one
+  write_file(folder / "chunk.h5", bytes);
+  CHECK_CONTAINS(message_of<DamagedError>([&] { tokens_of(folder / "chunk.h5"); }), "chunk.h5 cannot be read (can't read data");
   write_file(folder / "zeros.h5", "\x89HDF\r\n\x1a\n" + std::string(4000, '\0'));
   CHECK_CONTAINS(error("zeros.h5"), "zeros.h5");
 }
