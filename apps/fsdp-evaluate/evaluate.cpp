@@ -126,6 +126,8 @@ class NodeTexts {
         throw UserError(
             format("'{}' is text, and {} has {} tokens, and no tokenizer lies with it (text needs one); give --tokenizer",
                    texts.front().name, source.description(), vocab_size));
+      try_opening(options.data, Split::valid);
+      open_masks(options.mask);
     });
     if (world.max(texts.size()) == 0) return;
     std::string name;
@@ -163,10 +165,11 @@ class LossReport {
       tokens = open_tokens(options.data, Split::valid, texts.folder());
       check_vocabulary(*tokens, vocab_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
     });
+    if (const auto doubt = doubt_type(*tokens, vocab_size); doubt && world.rank() == 0) print_warnings({*doubt});
     agree(world, [&] {
       const std::size_t T = options.tokens_per_sample > 0 ? options.tokens_per_sample : default_length(tokens->size());
       samples_.emplace(std::move(tokens), Cut{T, options.break_mode, options.end_of_document, options.document_attention},
-                       options.mask.empty() ? nullptr : open_tokens(options.mask));
+                       open_masks(options.mask));
       batches_.emplace(*samples_, BatchCut{batch_size(), T, 1, world.rank(), world.size()}, vocab_size);
     });
   }

@@ -228,9 +228,10 @@ void converse(const GenerateOptions& options, const Inputs& inputs, Generator& g
   SharedLines lines(world);
   while (true) {
     if (asks) out("> ");
-    const std::optional<std::string> line = lines.next();
+    std::optional<std::string> line = lines.next();
     if (!line) return;
-    if (line->empty()) continue;
+    if (line->ends_with('\r')) line->pop_back();
+    if (line->find_first_not_of(" \t") == std::string::npos) continue;
     messages.push_back({"user", *line});
     std::string answer;  // every rank keeps the conversation
     generator.run(

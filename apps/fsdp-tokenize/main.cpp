@@ -15,6 +15,7 @@
 #include "base/version.hpp"
 #include "data/indexed_format.hpp"
 #include "data/open_data.hpp"
+#include "data/output_place.hpp"
 #include "data/text_data.hpp"
 #include "data/text_source.hpp"
 #include "data/token_writer.hpp"
@@ -65,6 +66,8 @@ void check(const TokenizeOptions& options, const OptionTable& table) {
     throw UserError("--valid-fraction without --valid-out (nothing is held out); give --valid-out FILE too");
   if (options.append_eos && options.tokenizer == "bytes")
     throw UserError("--append-eos with bytes (all 256 are text, none is left for the end of one); give a --tokenizer");
+  if (options.chat && options.tokenizer == "bytes")
+    throw UserError("--chat with bytes (no chat template lies with them); give the tokenizer of a chat model by --tokenizer");
   if (options.chat && (!options.json_field.empty() || options.train_bpe > 0))
     throw UserError(
         "--chat goes neither with --json-field nor with --train-bpe (conversations have fields of their own, and a "
@@ -186,9 +189,8 @@ std::uint64_t start_of_tail(const TextSource& text, double fraction, bool of_lin
 /// The token that says that a text ends.
 std::optional<TokenId> end_of_text(const Tokenizer& tokenizer, const TokenizeOptions& options) {
   std::vector<std::string> names = {options.eos_token};
-  const auto found = options.eos_token.empty()
-                         ? find_end_of_text(tokenizer, find_tokenizer(options.tokenizer).parent_path(), &names)
-                         : tokenizer.find(options.eos_token);
+  const auto found = options.eos_token.empty() ? find_end_of_text(tokenizer, folder_of_tokenizer(options.tokenizer), &names)
+                                               : tokenizer.find(options.eos_token);
   if (found) return found;
   throw UserError(format("the tokenizer '{}' has no token {} for the end of a text (--append-eos needs one); give --eos-token",
                          options.tokenizer, excerpt(fmt::to_string(fmt::join(names, ", ")))));
@@ -203,6 +205,12 @@ std::filesystem::path new_tokenizer(const TokenizeOptions& options) {
         format("'{}' is there already (what was tokenized with it would lose its tokenizer); give another --tokenizer, or "
                "leave --train-bpe out to use it",
                path.string()));
+  std::error_code problem;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), problem);
+  if (problem)
+    throw UserError(
+        format("cannot write '{}' ({}); give a --tokenizer in a folder that can be written", path.string(), problem.message()));
+  require_place(path);
   return path;
 }
 
@@ -218,13 +226,20 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
   TextPiece piece;
   while (pieces->next(piece)) trainer.add(std::string_view(piece.text).substr(piece.cut));
   const nlohmann::ordered_json learned = trainer.train();
-  std::error_code ignored;  // writing says so
-  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
-  write_text_file_durably(path, json_text(learned, 1) + "\n");
+  const auto write = [](const std::filesystem::path& to, const nlohmann::ordered_json& what) {
+    try {
+      write_text_file_durably(to, json_text(what, 1) + "\n");
+    } catch (const CallError& error) {
+      throw RunError(
+          format("'{}' could not be written ({}); free some space or see to the disk, and give the same command again",
+                 to.string(), error.what()));
+    }
+  };
+  write(path, learned);
   const std::filesystem::path config = path.parent_path() / "tokenizer_config.json";
   if (path.filename() == "tokenizer.json" && kind_of(config) == PathKind::missing) {
     const nlohmann::ordered_json says = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", "<|endoftext|>"}};
-    write_text_file_durably(config, json_text(says, 1) + "\n");  // for transformers' AutoTokenizer
+    write(config, says);  // for transformers' AutoTokenizer
   }
   const std::size_t tokens = learned["model"]["vocab"].size();
   fmt::print("{}: {} tokens{}\n", path.string(), tokens,
@@ -288,7 +303,7 @@ int tokenize(const TokenizeOptions& options) {
 
   std::optional<ChatTemplate> chat;
   const auto template_of_tokenizer = [&]() -> const ChatTemplate& {
-    if (!chat) chat = read_chat_template(find_tokenizer(options.tokenizer).parent_path(), *tokenizer);
+    if (!chat) chat = read_chat_template(folder_of_tokenizer(options.tokenizer), *tokenizer);
     return *chat;
   };
   const std::size_t threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());

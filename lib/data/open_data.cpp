@@ -160,19 +160,34 @@ std::optional<TextSet> text_of(const std::string& name, const std::vector<fs::pa
   return text;
 }
 
-std::unique_ptr<Tokens> open_part(const std::string& name, Split split, const fs::path& text_tokens) {
+/// A file, or of one that also has a mask that mask.
+std::unique_ptr<Tokens> open_mask_file(const fs::path& path) {
+  std::unique_ptr<Tokens> file = open_token_file(path);
+  std::unique_ptr<Tokens> own = file->mask();
+  return own ? std::move(own) : std::move(file);
+}
+
+using OpenFile = std::unique_ptr<Tokens> (*)(const fs::path&);
+
+std::unique_ptr<Tokens> open_part(const std::string& name, Split split, const fs::path& text_tokens,
+                                  OpenFile open_file = open_token_file) {
   const std::vector<fs::path> paths = files_of(name, split);
   if (!text_tokens.empty())
     if (const auto text = text_of(name, paths)) return open_tokens_of_text(*text, text_tokens);
   allow_open_files(paths.size());
   std::vector<std::unique_ptr<Tokens>> files;
-  for (const fs::path& path : paths) files.push_back(open_token_file(path));
+  for (const fs::path& path : paths) files.push_back(open_file(path));
   return join(std::move(files));
 }
 
-std::unique_ptr<Tokens> open_in_a_row(const std::vector<Part>& parts, Split split, const fs::path& text_tokens) {
+std::unique_ptr<Tokens> open_in_a_row(const std::string& name, Split split, const fs::path& text_tokens,
+                                      OpenFile open_file = open_token_file) {
+  const std::vector<Part> parts = parts_of(name);
+  if (parts.front().weight)
+    throw UserError(
+        format("'{}' has weights (all of such data is read once, whatever its shares would be); leave them out", name));
   std::vector<std::unique_ptr<Tokens>> all;
-  for (const Part& part : parts) all.push_back(open_part(part.name, split, text_tokens));
+  for (const Part& part : parts) all.push_back(open_part(part.name, split, text_tokens, open_file));
   return join(std::move(all));
 }
 
@@ -190,6 +205,14 @@ std::vector<TextSet> texts_in(const std::string& name, Split split) {
   return texts;
 }
 
+void try_opening(const std::string& name, Split split) {
+  for (const Part& part : parts_of(name)) {
+    const std::vector<fs::path> paths = files_of(part.name, split);
+    if (text_of(part.name, paths)) continue;
+    for (const fs::path& path : paths) static_cast<void>(open_token_file(path));
+  }
+}
+
 Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks, const fs::path& text_tokens) {
   const std::vector<Part> parts = parts_of(name);
   std::vector<Ingredient> ingredients;
@@ -200,21 +223,20 @@ Mixture open_mixture(const std::string& name, const Cut& cut, const std::string&
                              parts.size(), masks, mask_parts.size()));
     for (std::size_t i = 0; i < parts.size(); ++i)
       ingredients.push_back({Samples(open_part(parts[i].name, Split::train, text_tokens), cut,
-                                     masks.empty() ? nullptr : open_part(mask_parts[i].name, Split::train, {})),
+                                     masks.empty() ? nullptr : open_part(mask_parts[i].name, Split::train, {}, open_mask_file)),
                              *parts[i].weight});
   } else {
-    ingredients.push_back({Samples(open_in_a_row(parts, Split::train, text_tokens), cut,
-                                   masks.empty() ? nullptr : open_tokens(masks, Split::train))});
+    ingredients.push_back({Samples(open_in_a_row(name, Split::train, text_tokens), cut, open_masks(masks))});
   }
   return Mixture(std::move(ingredients));
 }
 
 std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split, const fs::path& text_tokens) {
-  const std::vector<Part> parts = parts_of(name);
-  if (parts.front().weight)
-    throw UserError(
-        format("'{}' has weights (all of such data is read once, whatever its shares would be); leave them out", name));
-  return open_in_a_row(parts, split, text_tokens);
+  return open_in_a_row(name, split, text_tokens);
+}
+
+std::unique_ptr<Tokens> open_masks(const std::string& name) {
+  return name.empty() ? nullptr : open_in_a_row(name, Split::train, {}, open_mask_file);
 }
 
 std::optional<std::string> valid_data_of(const std::string& name) {

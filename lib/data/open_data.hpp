@@ -29,6 +29,9 @@ enum class Split { train, valid };
 std::vector<std::filesystem::path> files_of_pattern(const std::string& name);
 /// The data sets in it that are texts, which need to become tokens before the functions below can open them. Throws UserError.
 std::vector<TextSet> texts_in(const std::string& name, Split split);
+/// Opens all that is no text and lets it go: what is not there, or of an unknown format, is said before long work on the texts.
+/// Throws what open_token_file() throws.
+void try_opening(const std::string& name, Split split);
 /// Training data. `masks`: which of their tokens count (data/samples.hpp): the same names, one for each data set of a mixture,
 /// without weights; empty: what the data say themselves. `text_tokens` is the folder where texts have become tokens. Throws
 /// UserError, and what open_token_file() throws.
@@ -37,6 +40,9 @@ Mixture open_mixture(const std::string& name, const Cut& cut, const std::string&
 /// Data without weights, in one row: what is validated on or evaluated. Throws the same.
 std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split = Split::valid,
                                     const std::filesystem::path& text_tokens = {});
+/// Which tokens of data count, to be read in one row with them: numbers for Samples, of a file that also has a mask of its own
+/// that mask. Null without a name, for what the data say themselves. Throws the same.
+std::unique_ptr<Tokens> open_masks(const std::string& name);
 /// The folder, if it is one of fairseq-preprocess and has data to validate on.
 std::optional<std::string> valid_data_of(const std::string& name);
 /// The size of the vocabulary of folders of fairseq-preprocess, the largest of those that `name` has: the lines of dict.txt,

@@ -82,7 +82,7 @@ class TokenMaker {
     }
     open();
     TokenizeJobOptions output = {.out = with(stem, ".bin"), .valid_out = {}, .format = OutputFormat::megatron};
-    if (!field.empty()) output.end_of_text = find_end_of_text(*tokenizer_, tokenizer_file_.parent_path());
+    if (!field.empty()) output.end_of_text = find_end_of_text(*tokenizer_, folder_of_tokenizer(reading_.tokenizer));
     output.json_field = field;
     output.threads = reading_.threads > 0 ? reading_.threads : std::max(1u, std::thread::hardware_concurrency());
     output.skip_invalid = reading_.skip_invalid;

@@ -1,6 +1,7 @@
 #include "data/tokens.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "base/error.hpp"
@@ -40,6 +41,16 @@ std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std
   return largest;
 }
 
+std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_size) {
+  const std::uint64_t largest = tokens.largest_possible();
+  if (largest + 1 >= vocab_size) return std::nullopt;
+  const int bits = std::bit_width(largest);
+  return format(
+      "{} stores tokens in {}{} bits, up to {}, and the model has {} (the others are not in these data, as where they were "
+      "made with the tokenizer of another model); if that is so, tokenize again with the model's",
+      tokens.name(), bits % 8 == 0 ? "" : "signed ", (bits + 7) / 8 * 8, largest, vocab_size);
+}
+
 namespace {
 
 class JoinedTokens : public Tokens {
@@ -67,8 +78,8 @@ class JoinedTokens : public Tokens {
     return parts_[p]->place(position - start_of(p));
   }
   std::uint64_t largest_possible() const override {
-    std::uint64_t largest = 0;
-    for (const auto& part : parts_) largest = std::max(largest, part->largest_possible());
+    std::uint64_t largest = parts_.front()->largest_possible();
+    for (const auto& part : parts_) largest = std::min(largest, part->largest_possible());
     return largest;
   }
   bool has_documents() const override {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,7 +32,7 @@ class Tokens {
   virtual std::string name() const = 0;
   /// Where a token stands: "position 17 of 'a.bin'".
   virtual std::string place(std::uint64_t position) const;
-  /// The largest token that the format can store here.
+  /// The largest token that the format can store here; of several files, that all of them can.
   virtual std::uint64_t largest_possible() const = 0;
   /// Whether the format says where documents begin.
   virtual bool has_documents() const { return false; }
@@ -55,6 +56,8 @@ std::unique_ptr<Tokens> join(std::vector<std::unique_ptr<Tokens>> parts);
 /// Throws UserError if it is not below vocab_size: ranks share the work, so that a wrong token is found before training, and
 /// once.
 std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts);
+/// A warning for tokens whose type cannot hold all of a vocabulary; nothing if it can.
+std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_size);
 /// What is said of a token outside the vocabulary.
 [[noreturn]] void refuse_token(const Tokens& tokens, std::uint64_t position, std::uint32_t token, std::size_t vocab_size);
 

@@ -56,6 +56,10 @@ InputFile::InputFile(const std::filesystem::path& path)
       fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {  // a pipe would wait for its writer
   if (fd_ < 0 && is_of_the_path(errno))
     throw UserError(format("{} cannot be opened ({}); check the path", path.string(), std::strerror(errno)));
+  if (fd_ < 0 && (errno == EMFILE || errno == ENFILE))
+    throw RunError(
+        format("{} cannot be opened ({}); let processes have more files open, as ulimit -n does, or put the data into fewer",
+               path.string(), std::strerror(errno)));
   check_errno(fd_ >= 0, "open " + path.string());
   struct stat info {};
   const bool known = ::fstat(fd_, &info) == 0;

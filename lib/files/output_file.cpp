@@ -139,9 +139,14 @@ void write_text_file_durably(const std::filesystem::path& path, std::string_view
   temporary += ".tmp";
   check_errno(::unlink(temporary.c_str()) == 0 || errno == ENOENT, "remove " + temporary.string());
   OutputFile output(temporary);
-  output.write(0, text.data(), text.size());
-  output.finish();
-  rename_durably(temporary, path);
+  try {
+    output.write(0, text.data(), text.size());
+    output.finish();
+    rename_durably(temporary, path);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
 }
 
 void sync_folder(const std::filesystem::path& folder) {

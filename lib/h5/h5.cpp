@@ -363,8 +363,7 @@ File File::open(const std::filesystem::path& path, Verify verify, std::optional<
   if (id < 0 && is_alone) die_if_out_of_memory();
   if (id < 0 && reason) std::rethrow_exception(reason);
   if (id < 0)
-    throw UserError(
-        format("{} cannot be opened ({}); copy the file again, or use another checkpoint", path.string(), error_stack()));
+    throw UserError(format("{} cannot be opened ({}); copy the file again, or use another one", path.string(), error_stack()));
   return {{id, H5Fclose, "H5Fclose"}, path, nullptr, std::move(input)};
 }
 
@@ -555,7 +554,11 @@ void Integers::read(Range range, std::int64_t* out) const {
   for (const Hyperslab& box : hyperslabs(shape_, range)) {
     select(space, box, what_);
     const Handle memory = dataspace({numel(box.count)});
-    check_h5(H5Dread(handle_.id(), H5T_NATIVE_INT64, memory.id(), space.id(), H5P_DEFAULT, out + box.offset), "H5Dread", what_);
+    const herr_t read = H5Dread(handle_.id(), H5T_NATIVE_INT64, memory.id(), space.id(), H5P_DEFAULT, out + box.offset);
+    if (const std::exception_ptr reason = take_read_error(); read < 0 && reason) std::rethrow_exception(reason);
+    if (read < 0 && is_alone) die_if_out_of_memory();
+    if (read < 0)
+      throw DamagedError(format("{} cannot be read ({}); copy the file again, or make it anew", what_, error_stack()));
   }
 }
 

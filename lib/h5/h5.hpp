@@ -116,6 +116,7 @@ class Integers : public Node {
   std::size_t bytes() const { return bytes_; }
   bool is_signed() const { return is_signed_; }
   /// Elements [range), flat in row-major order; one that no int64 holds reads as the largest that it does.
+  /// Throws DamagedError for what HDF5 cannot decode.
   void read(Range range, std::int64_t* out) const;
   /// Of a dataset that create_integers() has made: adds these behind the others.
   void append(std::span<const std::uint32_t> values);

@@ -18,9 +18,11 @@ namespace sp = sentencepiece;
 class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(const std::filesystem::path& file, const std::string& model) {
-    if (const auto status = processor_.LoadFromSerializedProto(model); !status.ok())
+    if (const auto status = processor_.LoadFromSerializedProto(model); !status.ok()) {
+      const bool is_of_code = status.ToString().find(".cc(") != std::string::npos;  // says where, and not what
       throw UserError(format("'{}' is no model of SentencePiece ({}); give a tokenizer.model or a tokenizer.json",
-                             file.string(), excerpt(status.ToString())));
+                             file.string(), is_of_code ? "it is another file, or damaged" : excerpt(status.ToString())));
+    }
     if (const int bos = processor_.bos_id(); bos >= 0) before_.push_back(bos);
     find_cuts();
   }

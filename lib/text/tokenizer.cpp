@@ -96,13 +96,21 @@ std::filesystem::path find_tokenizer(const std::string& name) {
   return path;
 }
 
+std::filesystem::path folder_of_tokenizer(const std::string& name) {
+  const std::filesystem::path path = find_tokenizer(name);
+  return path.empty() || path.has_parent_path() ? path.parent_path() : ".";
+}
+
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
   const std::filesystem::path path = find_tokenizer(name);
   if (path.empty()) return make_byte_tokenizer();
   const InputFile file(path);
+  if (file.size() == 0)
+    throw UserError(
+        format("'{}' is no tokenizer that can be used (it is empty); fetch it again, or give another", path.string()));
   char first = 0;
-  if (file.size() > 0) file.read(0, &first, 1);
-  return first == '{' ? read_tokenizer_json(path) : read_sentencepiece(path);
+  file.read(0, &first, 1);
+  return first == '{' || path.extension() == ".json" ? read_tokenizer_json(path) : read_sentencepiece(path);
 }
 
 }  // namespace fsdp

@@ -66,6 +66,8 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file)
 
 /// The file that open_tokenizer() opens; empty for bytes. Throws UserError if there is none.
 std::filesystem::path find_tokenizer(const std::string& name);
+/// Where the files beside it lie; empty for bytes. Throws the same.
+std::filesystem::path folder_of_tokenizer(const std::string& name);
 /// "bytes", a tokenizer.json, a tokenizer.model, or a folder with one of them (the first, if both). Throws UserError.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name);
 

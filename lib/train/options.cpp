@@ -48,7 +48,8 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
   table
       .text("mask", "FILES", o.mask,
             "Which tokens of DATA count in the loss: a token file with 1 for each that does and 0 for others; of several data "
-            "sets their masks, in the same order, without weights. A sequence of which nothing counts is left out.")
+            "sets their masks, in the same order, without weights; of an HDF5 file with a dataset loss_mask that. A sequence "
+            "of which nothing counts is left out.")
       .unset("the dataset loss_mask of an HDF5 file; else all count");
   table.text("valid-mask", "FILES", o.valid_mask, "The same for --valid.").unset("likewise");
   table

@@ -222,26 +222,37 @@ std::optional<double> Setup::mfu(double tokens_per_second) const {
   return sharded->transformer().flops_per_token(cut.T) * tokens_per_second / *peak_flops;
 }
 
+void Setup::check_tokenizer() const {
+  if (const std::size_t size = fsdp::open_tokenizer(origin.tokenizer)->vocab_size(); size > origin.config.vocab_size)
+    throw UserError(
+        format("the tokenizer '{}' has {} tokens and the model {} (it is that of another model); give the model's own by "
+               "--tokenizer, or another --vocab-size",
+               origin.tokenizer, size, origin.config.vocab_size));
+}
+
 /// By rank 0, while the others wait.
 void Setup::make_tokens_of_texts(SignalWatch* watch) {
   std::vector<TextSet> all;
   agree(world, [&] {
+    if (options.end_of_document && *options.end_of_document >= origin.config.vocab_size)
+      throw UserError(
+          format("--eos-token-id {} is no token of the model (its vocabulary is {}); give the token that ends documents",
+                 *options.end_of_document, origin.config.vocab_size));
     texts_ = texts_in(options.data, Split::train);
     all = texts_;
     if (!options.valid.empty())
       for (TextSet& text : texts_in(options.valid, Split::valid)) all.push_back(std::move(text));
+    // One that is named goes into checkpoints, whether training needs it or not.
+    if (world.rank() == 0 && (!options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty()))) check_tokenizer();
     if (all.empty()) return;
     if (origin.tokenizer.empty())
       throw UserError(
           format("'{}' is text, and no tokenizer is known (the model has {} tokens, and nothing that it came from has a "
                  "tokenizer); give --tokenizer",
                  all.front().name, origin.config.vocab_size));
-    if (world.rank() != 0) return;
-    if (const std::size_t size = fsdp::open_tokenizer(origin.tokenizer)->vocab_size(); size > origin.config.vocab_size)
-      throw UserError(
-          format("'{}' is text, and its tokenizer '{}' has {} tokens, the model {} (it is that of another model); give the "
-                 "model's own by --tokenizer, or another --vocab-size",
-                 all.front().name, origin.tokenizer, size, origin.config.vocab_size));
+    try_opening(options.data, Split::train);
+    if (!options.valid.empty()) try_opening(options.valid, Split::valid);
+    for (const std::string& masks : {options.mask, options.valid_mask}) open_masks(masks);
   });
   if (world.max(all.size()) == 0) return;
   std::vector<std::string> said;
@@ -277,7 +288,23 @@ void Setup::open_data() {
   std::uint32_t largest = 0;
   agree(world, [&] { largest = open_files(); });
   const std::size_t most = world.max(std::size_t{largest}), vocabulary = sharded->transformer().config().vocab_size;
-  if (most < vocabulary / 4)
+  bool doubted = false;
+  const auto warn_of_type = [&](const Tokens& tokens) {
+    const std::optional<std::string> doubt = doubt_type(tokens, vocabulary);
+    if (doubt) warn(*doubt);
+    doubted |= doubt.has_value();
+  };
+  const auto& ingredients = train_data->ingredients();
+  for (const Ingredient& each : ingredients) warn_of_type(each.samples.tokens());
+  const auto has_mask = [](const Ingredient& each) { return each.samples.mask() != nullptr; };
+  if (const auto whole = std::find_if_not(ingredients.begin(), ingredients.end(), has_mask);
+      whole != ingredients.end() && std::any_of(ingredients.begin(), ingredients.end(), has_mask))
+    warn(
+        format("all tokens of {} count in the loss, and some of other data sets (those have masks in their files, and it has "
+               "none); if it has answers and questions, too, give its mask and those files by --mask",
+               whole->samples.tokens().name()));
+  if (valid_data) warn_of_type(valid_data->tokens());
+  if (!doubted && most < vocabulary / 4)
     warn(format("the largest token of {} is {}, and the model knows {} (were they made with its tokenizer?)",
                 train_data->description(), most, vocabulary));
 }
@@ -286,10 +313,6 @@ void Setup::open_data() {
 std::uint32_t Setup::open_files() {
   const std::size_t vocabulary = sharded->transformer().config().vocab_size;
   const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
-  if (options.end_of_document && *options.end_of_document >= vocabulary)
-    throw UserError(
-        format("--eos-token-id {} is no token of the model (its vocabulary is {}); give the token that ends documents",
-               *options.end_of_document, vocabulary));
   const Cut data_cut = {cut.T, options.break_mode, options.end_of_document, options.sharding.plan.documents};
   train_data = open_mixture(options.data, data_cut, options.mask, text_tokens());
   std::uint32_t largest = 0;
@@ -316,7 +339,7 @@ std::uint32_t Setup::open_files() {
   if (valid.empty()) return largest;
   std::unique_ptr<Tokens> tokens = open_tokens(valid, Split::valid, text_tokens());
   check_vocabulary(*tokens, vocabulary, me, ranks);
-  valid_data.emplace(std::move(tokens), data_cut, options.valid_mask.empty() ? nullptr : open_tokens(options.valid_mask));
+  valid_data.emplace(std::move(tokens), data_cut, open_masks(options.valid_mask));
   valid_batches.emplace(*valid_data, cut, vocabulary);
   return largest;
 }

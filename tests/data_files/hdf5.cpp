@@ -9,6 +9,7 @@
 
 #include <hdf5.h>
 
+#include "data/open_data.hpp"
 #include "data/samples.hpp"
 #include "h5/h5.hpp"
 #include "support/files.hpp"
@@ -66,6 +67,7 @@ BOOST_AUTO_TEST_CASE(every_type_of_integers) {
       const auto tokens = open_token_file(path);
       BOOST_TEST(all_tokens(*tokens) == expected, boost::test_tools::per_element());
       BOOST_TEST(tokens->largest_possible() == largest);
+      BOOST_TEST(doubt_type(*tokens, 200'000).has_value() == (largest < 199'999));
       BOOST_TEST(!tokens->has_documents());
       std::vector<std::uint32_t> some(10);
       tokens->read(33, some);
@@ -107,7 +109,12 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
   H5Fclose(H5Fcreate((folder / "empty.h5").c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT));
   CHECK_CONTAINS(error("empty.h5"), "it is an HDF5 file without datasets");
   write_file(folder / "cut.h5", read_file(folder / "two.h5").substr(0, 1000));
-  CHECK_CONTAINS(error("cut.h5"), "cut.h5");
+  CHECK_CONTAINS(error("cut.h5"), "copy the file again, or use another one");
+  write_dataset(folder / "chunk.h5", "tokens", H5T_STD_I32LE, {1000}, counting(1000), /*compressed=*/true);
+  std::string bytes = read_file(folder / "chunk.h5");
+  bytes.replace(bytes.rfind("\x78\x9c") + 2, 8, 8, '\xff');  // the beginning of what zlib has made of one
+  write_file(folder / "chunk.h5", bytes);
+  CHECK_CONTAINS(message_of<DamagedError>([&] { tokens_of(folder / "chunk.h5"); }), "chunk.h5 cannot be read (can't read data");
   write_file(folder / "zeros.h5", "\x89HDF\r\n\x1a\n" + std::string(4000, '\0'));
   CHECK_CONTAINS(error("zeros.h5"), "zeros.h5");
 }
@@ -157,4 +164,12 @@ BOOST_AUTO_TEST_CASE(a_loss_mask_beside_the_tokens) {
   for (const char* const name : {"a.h5", "b.h5"}) mixed.push_back(open_token_file(folder / name));
   const std::string complaint = message_of([&] { Samples(join(std::move(mixed)), {10}); });
   CHECK_CONTAINS(complaint, "1 say which tokens count in the loss, and 1 do not");
+
+  // Beside masks in files of their own its name stands for its mask, in a row and in a mixture.
+  const std::string a = (folder / "a.h5").string(), b = (folder / "b.h5").string(), b_mask = (folder / "m.h5").string();
+  write_dataset(b_mask, "tokens", H5T_STD_U8LE, {30}, std::vector<std::int64_t>(30, 1));
+  BOOST_TEST(open_mixture(b + "," + a, {10}, b_mask + "," + a).samples(0).targets() == 31u);  // the first one is no target
+  const Mixture both = open_mixture(b + ":0.5," + a + ":0.5", {10}, b_mask + "," + a);
+  BOOST_TEST(both.samples(0).targets() == 29u);
+  BOOST_TEST(both.samples(1).targets() == 2u);
 }

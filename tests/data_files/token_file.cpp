@@ -45,6 +45,9 @@ BOOST_AUTO_TEST_CASE(what_is_written_reads_back) {
   const Samples file = samples_of(path, 7);
   BOOST_TEST(file.tokens().size() == 24u);
   BOOST_TEST(file.tokens().largest_possible() == 65535u);
+  BOOST_TEST(!doubt_type(file.tokens(), 65'536));
+  CHECK_CONTAINS(doubt_type(file.tokens(), 65'537).value_or(""),
+                 "stores tokens in 16 bits, up to 65535, and the model has 65537");
   BOOST_TEST(file.count() == 4u);  // 23 targets
   BOOST_TEST(samples_of(path, 23).count() == 1u);
   BOOST_TEST(samples_of(path, 24).count() == 1u);

@@ -1,5 +1,6 @@
 // The door: what is opened, what is refused, and that nothing waits.
 #define BOOST_TEST_MODULE files.input
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <boost/test/unit_test.hpp>
 
@@ -46,4 +47,16 @@ BOOST_AUTO_TEST_CASE(whatever_is_no_plain_file_is_refused_at_once) {
   for (const std::filesystem::path& path : {folder / "pipe", folder.path(), std::filesystem::path("/dev/null")})
     CHECK_CONTAINS(message_of([&] { InputFile file(path); }), "is not a file");
   CHECK_CONTAINS(message_of([&] { InputFile file(folder / "absent"); }), "No such file or directory");
+}
+
+BOOST_AUTO_TEST_CASE(more_files_than_a_process_may_open) {
+  const TemporaryFolder folder;
+  write_file(folder / "a", "x");
+  rlimit before{};
+  BOOST_REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{3, before.rlim_max};  // those of every process
+  BOOST_REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const std::string message = message_of<RunError>([&] { InputFile file(folder / "a"); });
+  BOOST_REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK_CONTAINS(message, "cannot be opened (Too many open files); let processes have more files open");
 }

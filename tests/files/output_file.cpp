@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "files/output_file.hpp"
+#include "support/file_size_limit.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
 
@@ -44,6 +45,11 @@ BOOST_AUTO_TEST_CASE(nothing_is_written_through_a_link_or_over_a_file) {
   CHECK_CONTAINS(message_of<CallError>([&] { OutputFile file(folder / "twin", OutputFile::Open::existing); }), "a hard link");
   write_text_file_durably(folder / "link", "new");  // takes the place of the link
   BOOST_TEST(read_file(folder / "link") == "new");
+  {
+    const FileSizeLimit limit(1000);
+    message_of<CallError>([&] { write_text_file_durably(folder / "long", std::string(2000, 'x')); });
+  }
+  BOOST_TEST(!std::filesystem::exists(folder / "long.tmp"));
   BOOST_TEST(read_file(folder / "victim") == "precious");
   BOOST_TEST(!std::filesystem::exists(folder / "absent"));
 }

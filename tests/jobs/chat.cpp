@@ -99,6 +99,16 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
     BOOST_TEST(std::abs(line["loss"].get<double>() - one[u++]["loss"].get<double>()) < 1e-5);
   }
 
+  // A data set without a mask beside one with its own is told, unless masks say what is meant.
+  const std::string both = "train:0.5,h.h5:0.5", told = "all tokens of 'train.bin' count in the loss";
+  const Outcome half_masked = run(folder, mpirun(1, "fsdp-train", options("both", "--batch-size 12 --max-update 1", both)));
+  must(half_masked);
+  BOOST_TEST(half_masked.times_said(told) == 1u, half_masked.output);
+  const Outcome masked = run(
+      folder, mpirun(1, "fsdp-train", options("masked", "--batch-size 12 --max-update 1", both + " --mask train.mask,h.h5")));
+  must(masked);
+  BOOST_TEST(!masked.says(told), masked.output);
+
   // What is said of validation is what fsdp-evaluate says; and the questions have not been learned.
   const double answers = evaluate(folder, 2, "--mask valid.mask --document-attention --break-mode complete");
   BOOST_TEST(std::abs(metrics(folder / "one.jsonl", "valid").back()["loss"].get<double>() - answers) < 1e-5);
@@ -109,6 +119,18 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
   BOOST_TEST(evaluate(folder, 1, "--mask others.bin --document-attention --break-mode complete") > 3);
   BOOST_TEST(std::abs(evaluate(folder, 1, "--mask valid.mask --break-mode complete") - answers) >
              1e-4);  // other documents seen
+
+  // Lines of other systems are messages as those of this one, and a line of spaces is none.
+  for (const auto& entry : fs::directory_iterator(folder / "one"))
+    if (entry.is_directory()) fs::copy(folder / "model", entry.path());
+  const auto answers_to = [&](const std::string& lines) {
+    write_file(folder / "lines", lines);
+    const Outcome talk =
+        run(folder, {"sh", "-c", FSDP_BIN "/fsdp-generate one --chat --temperature 0 --max-new-tokens 8 < lines"});
+    must(talk);
+    return talk.output;
+  };
+  BOOST_TEST(answers_to("abc\r\n \r\n  \nxyz\r\n") == answers_to("abc\nxyz\n"));
 }
 
 BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {

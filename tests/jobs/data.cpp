@@ -217,11 +217,16 @@ BOOST_AUTO_TEST_CASE(data_that_do_not_go_with_the_model_or_the_options) {
   write_megatron(folder / "mmap", folder / "tokens.bin", {31 * T + 20});
   refused("mmap", "--break-mode eos --valid tokens.bin", "tokens.bin' does not say where documents begin");
   refused("tokens.bin", "--valid tokens.bin:1,tokens.bin:1", "has weights");
-  auto words = options("small", 6, "--max-update 4");
-  *(std::find(words.begin(), words.end(), "--vocab-size") + 1) = "2000";
-  const Outcome other = run(folder, mpirun(2, "fsdp-train", words));
-  BOOST_TEST(other.code == 0, other.output);
-  BOOST_TEST(other.says("and the model knows 2000 (were they made with its tokenizer?)"), other.output);
+  for (const auto& [vocabulary, words_of_warning] :
+       {std::pair("2000", "and the model knows 2000 (were they made with its tokenizer?)"),
+        std::pair("66000", "'tokens.bin' stores tokens in 16 bits, up to 65535, and the model has 66000 (")}) {
+    auto words = options("small", 6, "--max-update 2 --no-save --valid tokens.bin");
+    *(std::find(words.begin(), words.end(), "--vocab-size") + 1) = vocabulary;
+    const Outcome other = run(folder, mpirun(2, "fsdp-train", words));
+    BOOST_TEST(other.code == 0, other.output);
+    BOOST_TEST(other.says(words_of_warning), other.output);
+    BOOST_TEST(other.times_said("warning: ") >= 1u, other.output);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(group_norms_add_up) {

@@ -179,8 +179,18 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   write_file(folder / "both" / "a.jsonl", "{\"text\": \"a\"}\n");
   write_file(folder / "both" / "b.txt", "b");
   check("both", "'both/a.jsonl' is named *.jsonl and 'both/b.txt' is not");
-  // Side by side with tokens, in a mixture: the default are bytes, and so is the vocabulary.
+  // A tokenizer that is named goes into the checkpoint, so that it is looked at with tokens, too.
   BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize text.txt --out tokens.bin").code == 0);
+  check("tokens.bin --vocab-size 300 --tokenizer " + tokenizers + "smollm2.json",
+        "smollm2.json' has 500 tokens and the model 300");
+  // All data are looked at before the texts become tokens.
+  for (const std::string missing : {"text.txt,none.bin", "text.txt:0.5,empty.txt:0.5", "text.txt --valid none.bin",
+                                    "text.txt --mask none.bin", "text.txt --valid tokens.bin --valid-mask text.txt"}) {
+    fs::remove_all(folder / "checkpoints");
+    check(missing, "is not a token file that can be used");
+    BOOST_TEST(!fs::exists(folder / "checkpoints" / "tokens"), missing);
+  }
+  // Side by side with tokens, in a mixture: the default are bytes, and so is the vocabulary.
   const Outcome mixed = train(folder, 2, "text.txt:0.5,tokens.bin:0.5 --max-update 2 --batch-size 6");
   BOOST_TEST(mixed.code == 0, mixed.output);
   const Outcome planned = train(folder, 1, "text.txt --dry-run --batch-size 12 --save-dir planned");

@@ -125,7 +125,13 @@ BOOST_AUTO_TEST_CASE(a_tokenizer_is_found_or_what_is_missing_is_said) {
   CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "none").string()); }), "there is no tokenizer '");
   CHECK_CONTAINS(message_of([&] { open_tokenizer(folder.path().string()); }), "has neither tokenizer.json nor tokenizer.model");
   write_file(folder / "empty", "");
-  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "empty").string()); }), "is no model of SentencePiece (");
+  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "empty").string()); }), "it is empty");
+  write_file(folder / "null.json", "null");
+  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "null.json").string()); }), "it is not JSON, or no object");
+  write_file(folder / "other.model", "null");
+  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "other.model").string()); }), "(it is another file, or damaged)");
+  BOOST_TEST(folder_of_tokenizer((folder / "null.json").string()) == folder.path());
+  BOOST_TEST(folder_of_tokenizer("bytes").empty());
   write_file(folder / "list", "[1]");
   CHECK_CONTAINS(message_of([&] { read_tokenizer_json(folder / "list"); }), "it is not JSON, or no object");
   write_file(folder / "cut", read_file(data / "gpt2.json").substr(0, 5000));
