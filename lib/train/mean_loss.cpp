@@ -38,7 +38,7 @@ void require_finite_loss(double loss) {
     throw RunError(
         format("the model's loss is {} (its weights are not finite, or give numbers that are too large for this "
                "type); use another checkpoint, or compute in fp32",
-               loss));
+               std::isnan(loss) ? "no number" : "infinite"));
 }
 
 }  // namespace fsdp

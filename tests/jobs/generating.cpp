@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(a_model_whose_weights_are_no_numbers_is_not_heard) {
          {"model train.bin --no-verify --tokens-per-sample 64", "model --no-verify --multiple-choice questions.jsonl"}) {
       const Outcome evaluated = run(folder, mpirun(np, "fsdp-evaluate", split(what)));
       BOOST_TEST(evaluated.code == 1, evaluated.output);
-      BOOST_TEST(evaluated.times_said("the model's loss is nan (its weights are not finite") == 1u, evaluated.output);
+      BOOST_TEST(evaluated.times_said("the model's loss is no number (its weights are not finite") == 1u, evaluated.output);
     }
   }
 }
