@@ -33,6 +33,11 @@ Bpe::Bpe(std::vector<std::string> tokens, const std::vector<std::pair<std::strin
       left = right;
     }
   has_all_bytes_ = std::all_of(rules_.of_byte.begin(), rules_.of_byte.end(), [](TokenId id) { return id >= 0; });
+  has_all_units_ = has_all_bytes_;
+  if (rules_.units == BpeRules::Units::bytes && !has_all_units_) {
+    has_all_units_ = true;
+    for (int byte = 0; byte < 256; ++byte) has_all_units_ = has_all_units_ && find(std::string(1, static_cast<char>(byte)));
+  }
   mask_ = std::bit_ceil(2 * merges.size() + 1) - 1;
   merges_.resize(mask_ + 1);
   std::uint32_t rank = 0;
@@ -77,8 +82,9 @@ void Bpe::encode(std::string_view piece, std::vector<TokenId>& ids) const {
 
 std::size_t Bpe::end_of_part(std::string_view piece, std::size_t begin) const {
   constexpr std::size_t short_piece = 24;  // looking at its neighbours takes longer than it saves
-  // Unknown units become one token across any cut.
-  if (piece.size() - begin <= short_piece || (rules_.unknown && rules_.fuses_unknown && !has_all_bytes_)) return piece.size();
+  if (piece.size() - begin <= short_piece) return piece.size();
+  // Unknown units become one token across any cut; where they vanish, those beside them become neighbours.
+  if (!has_all_units_ && (!rules_.unknown || rules_.fuses_unknown)) return piece.size();
   std::size_t at = begin, left = begin;
   next_unit(piece, at);
   while (at < piece.size()) {

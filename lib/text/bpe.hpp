@@ -69,7 +69,8 @@ class Bpe {
   std::vector<Merge> merges_;  // a hash table with open addresses
   std::size_t mask_ = 0;
   BpeRules rules_;
-  bool has_all_bytes_ = false;  // nothing is unknown
+  bool has_all_bytes_ = false;
+  bool has_all_units_ = false;  // nothing is unknown
   // Two units that stand side by side in some token. Where a text has other neighbours it can be cut: what would merge across
   // them would be such a token.
   std::unordered_set<std::string_view> neighbours_;

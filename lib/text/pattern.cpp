@@ -13,10 +13,12 @@ namespace fsdp {
 
 namespace {
 
-// Inside of brackets. White_Space and Oniguruma's \w: PCRE2's own have U+180E, and no marks and connectors.
+// Inside of brackets. White_Space and Oniguruma's \w: PCRE2's own have U+180E, and no marks and connectors. Outside of brackets
+// Oniguruma's \w has six more, those of the numbers that are no digits that Latin-1 has.
 constexpr std::string_view space_class =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view word_class = R"(\p{L}\p{M}\p{N}\p{Pc})";
+constexpr std::string_view word_class = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr std::string_view word_alone = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 
 UserError refuse(std::string_view expression, std::string_view why) {
   return UserError(format("the regular expression {} is not one that is known here ({}); use a tokenizer without it",
@@ -68,7 +70,7 @@ class Translation {
       out_ += in_class_ ? std::string(positive) : format("[{}{}]", negated ? "^" : "", positive);
     };
     if (c == 's' || c == 'S') return one_of(space_class, c == 'S');
-    if (c == 'w' || c == 'W') return one_of(word_class, c == 'W');
+    if (c == 'w' || c == 'W') return one_of(in_class_ ? word_class : word_alone, c == 'W');
     if (c == 'd' || c == 'D') return one_of(R"(\p{Nd})", c == 'D');
     if (c == 'p' || c == 'P') {
       const std::size_t close = expression_.find('}', at_);

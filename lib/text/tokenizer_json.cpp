@@ -2,6 +2,7 @@
 // through its parts in this order: added tokens, normalizer, added tokens that are normalized, pre-tokenizer, model. What it
 // says of truncation and padding is for batches of a model's inputs, and is not done here.
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.hpp"
@@ -83,7 +84,7 @@ class JsonTokenizer : public Tokenizer {
       : normalizer_(value(file, "normalizer")),
         pre_tokenizer_(value(file, "pre_tokenizer")),
         bpe_(read_model(value(file, "model"))) {
-    read_added_tokens(value(file, "added_tokens"));
+    read_added_tokens(value(file, "added_tokens"), value(value(file, "model"), "vocab"));
     find_cuts();
     read_post_processor(value(file, "post_processor"));
     read_decoder(value(file, "decoder"));
@@ -215,7 +216,17 @@ class JsonTokenizer : public Tokenizer {
     return Bpe(std::move(tokens), merges, rules);
   }
 
-  void read_added_tokens(const Json& list) {
+  void read_added_tokens(const Json& list, const Json& model) {
+    // Hugging Face's tokenizers leaves the model's own token its id, and one that was added before; another gets the next id
+    // behind all that were added, and behind as many as the model has tokens.
+    std::unordered_map<std::string, TokenId> before;
+    auto next = narrow<TokenId>(model.size());
+    const auto given_to = [&](const std::string& content) {
+      const auto in_model = model.find(content);
+      const TokenId id = in_model == model.end() ? before.emplace(content, next).first->second : in_model->get<TokenId>();
+      next = std::max(next, id + 1);
+      return id;
+    };
     if (list.is_null()) return;
     if (!list.is_array()) throw UserError("its added tokens are no list; fetch the file again");
     for (const Json& part : list) {
@@ -228,6 +239,11 @@ class JsonTokenizer : public Tokenizer {
       token.takes_right = part_flag(part, "rstrip", false);
       token.special = part_flag(part, "special", false);
       token.normalized = part_flag(part, "normalized", !token.special);
+      if (const TokenId own = given_to(token.content); token.id != own)
+        throw UserError(
+            format("its added token \"{}\" has the id {} (Hugging Face's tokenizers gives it {}, whatever the file "
+                   "says); use a file that this library has saved",
+                   excerpt(token.content), token.id, own));
       name(token.id, token.content);
       added_.push_back(token);
       if (token.normalized) {

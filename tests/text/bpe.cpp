@@ -79,6 +79,24 @@ BOOST_AUTO_TEST_CASE(random_vocabularies_give_what_the_definition_gives) {
   BOOST_TEST(wrong == 0u);
 }
 
+// Its neighbours join then, in long pieces as in short ones; where there is a token for it, they do not.
+BOOST_AUTO_TEST_CASE(a_unit_that_vanishes) {
+  const Merges merges = {{"a", "b"}};
+  for (const auto units : {BpeRules::Units::bytes, BpeRules::Units::characters})
+    for (const std::size_t more : {1, 12, 40}) {
+      BpeRules rules = of_bytes();
+      rules.units = units;
+      std::string piece = "a-b";
+      std::vector<TokenId> joined(1 + more, 3), apart = {1, 0, 2};
+      for (std::size_t i = 0; i < more; ++i) piece += "ab";
+      apart.insert(apart.end(), more, 3);
+      BOOST_TEST(encode(Bpe({"", "a", "b", "ab"}, merges, rules), piece) == joined, boost::test_tools::per_element());
+      BOOST_TEST(encode(Bpe({"-", "a", "b", "ab"}, merges, rules), piece) == apart, boost::test_tools::per_element());
+      rules.unknown = 0;
+      BOOST_TEST(encode(Bpe({"<unk>", "a", "b", "ab"}, merges, rules), piece) == apart, boost::test_tools::per_element());
+    }
+}
+
 BOOST_AUTO_TEST_CASE(units_that_are_no_tokens) {
   const std::vector<std::string> tokens = {"<unk>", "a", "b", "ab", "<x>", "<y>"};
   const Merges merges = {{"a", "b"}};

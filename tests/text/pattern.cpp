@@ -32,10 +32,15 @@ BOOST_AUTO_TEST_CASE(gpt2_words_are_found) {
 }
 
 BOOST_AUTO_TEST_CASE(classes_mean_what_they_mean_to_oniguruma) {
-  // U+180E is no space; U+0085 and U+2028 are. Marks, numbers that are no digits, and connectors are of words.
+  // U+180E is no space; U+0085 and U+2028 are. Of words are marks, connectors and circled letters; numbers that are no digits
+  // are not, but for those of Latin-1, and for these only outside of brackets.
   BOOST_TEST(found(R"(\s+)", "a\u180e\u0085\u2028b c") == (Parts{"\u0085\u2028", " "}), boost::test_tools::per_element());
   BOOST_TEST(found(R"([\s,]+)", "a, \u3000b") == (Parts{", \u3000"}), boost::test_tools::per_element());
   BOOST_TEST(found(R"(\w+)", "e\u0301_\u203f1\u00bd-x") == (Parts{"e\u0301_\u203f1\u00bd", "x"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(found(R"(\w+)", "a\u24b6\u2160\u00bda\u2460b\u09f4") == (Parts{"a\u24b6\u2160\u00bda", "b"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(found(R"([\w]+)", "a\u24b6\u2160\u00bda\u2460b") == (Parts{"a\u24b6\u2160", "a", "b"}),
              boost::test_tools::per_element());
   BOOST_TEST(found(R"(\W+)", "a-b") == (Parts{"-"}), boost::test_tools::per_element());
   BOOST_TEST(found(R"(\d+)", "1\u0663\u00bd") == (Parts{"1\u0663"}), boost::test_tools::per_element());

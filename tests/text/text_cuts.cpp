@@ -179,13 +179,13 @@ BOOST_AUTO_TEST_CASE(where_nothing_is_known_nothing_is_cut) {
   BOOST_TEST(!with("pre_tokenizer", split(R"(\p{L}+ \p{L}+|\s+)", "Isolated")).at_space);
   BOOST_TEST(!with("pre_tokenizer", split(R"( ?\p{L}+|\s+)", "MergedWithPrevious")).at_space);
   BOOST_TEST(!with("normalizer", {{"type", "Replace"}, {"pattern", {{"String", "a "}}}, {"content", "b"}}).at_space);
-  BOOST_TEST(!with("added_tokens", {{{"id", 0}, {"content", "in the"}, {"special", true}}}).at_space);
+  BOOST_TEST(!with("added_tokens", {{{"id", 500}, {"content", "in the"}, {"special", true}}}).at_space);
   BOOST_TEST(with("pre_tokenizer", deepseek(chinese_and_kana)).behind_line_end);
   BOOST_TEST(with("pre_tokenizer", deepseek(chinese_and_kana)).before_signs != 0);
   BOOST_TEST(with("normalizer", {{"type", "NFC"}}).before_signs != 0);
   BOOST_TEST(with("normalizer", {{"type", "Replace"}, {"pattern", {{"String", "\uff0c"}}}, {"content", ","}}).before_signs ==
              0u);
-  const CutRules with_token = with("added_tokens", {{{"id", 0}, {"content", "\u4e2d\uff0c"}, {"special", true}}});
+  const CutRules with_token = with("added_tokens", {{{"id", 500}, {"content", "\u4e2d\uff0c"}, {"special", true}}});
   BOOST_TEST(with_token.before_signs == (all_signs & ~sign_at_beginning("\uff0c")));
   BOOST_TEST(!with("pre_tokenizer", deepseek(R"([a-z ]+)")).at_space);
   const CutRules none;

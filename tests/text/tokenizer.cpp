@@ -175,6 +175,21 @@ BOOST_AUTO_TEST_CASE(damaged_files_are_refused) {
   CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["model"]["unk_token"] = "<none>"; }),
                  "its unknown token \"<none>\"");
   CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["added_tokens"][0]["id"] = 1e30; }), "has the id");
+  const auto with_added = [](const nlohmann::json& tokens) {
+    return [=](nlohmann::json& json) {
+      for (const auto& [content, id] : tokens.items()) {
+        nlohmann::json token = json["added_tokens"][0];
+        token["content"] = content;
+        token["id"] = id;
+        json["added_tokens"].push_back(token);
+      }
+    };
+  };
+  // A hole, one of the model's ids, a model's token with another id, and two in the wrong order.
+  CHECK_CONTAINS(complaint(with_added({{"<x>", 501}})), "\"<x>\" has the id 501 (Hugging Face's tokenizers gives it 500");
+  CHECK_CONTAINS(complaint(with_added({{"<x>", 3}})), "\"<x>\" has the id 3 (Hugging Face's tokenizers gives it 500");
+  CHECK_CONTAINS(complaint(with_added({{"a", 500}})), "\"a\" has the id 500 (Hugging Face's tokenizers gives it ");
+  CHECK_CONTAINS(complaint(with_added({{"<x>", 501}, {"<y>", 500}})), "\"<x>\" has the id 501");
   CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["added_tokens"][0]["content"] = 1; }), "\"content\" is not a text");
   CHECK_CONTAINS(complaint([](nlohmann::json& json) { json["added_tokens"][0]["lstrip"] = 1; }),
                  "\"lstrip\" is not true or false");

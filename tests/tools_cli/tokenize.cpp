@@ -63,8 +63,9 @@ BOOST_AUTO_TEST_CASE(tokens_of_a_tokenizer) {
 
   // An id that does not fit into 16 bits.
   std::string json = read_file(data + "smollm2.json");
-  const std::string added = "\"added_tokens\":[";
+  const std::string added = "\"added_tokens\":[", vocabulary = "\"vocab\":{";
   json.insert(json.find(added) + added.size(), R"({"id":100000,"content":"QQ","special":true},)");
+  json.insert(json.find(vocabulary) + vocabulary.size(), R"("QQ":100000,)");
   write_file(folder / "tokenizer.json", json);
   write_file(folder / "text", "aQQa");
   tokenize(at + "/text --tokenizer " + at + " --out " + at + "/wide.bin");
