@@ -29,27 +29,35 @@ bool looks_like_text(std::string_view beginning) {
   });
 }
 
-/// Files that are often taken for token files are called by their names.
-UserError of_another_kind(const fs::path& path, std::string_view beginning) {
-  constexpr std::pair<std::string_view, const char*> kinds[] = {
-      {"\x93NUMPY", "an array of numpy"},
-      {"TNTIDX", "the index of an old data set of fairseq; of its implementations only mmap is read"},
-      {"\x1f\x8b", "compressed by gzip"},
-      {"\x28\xb5\x2f\xfd", "compressed by zstd"},
-      {"PK\x03\x04", "a zip archive, as torch.save and numpy.savez make"},
-      {"PAR1", "a Parquet file"},
-      {"ARROW1", "an Arrow file"}};
-  if (beginning.starts_with("%PDF"))
-    return UserError(format("'{}' is neither tokens nor text (it is a PDF document); give its text in UTF-8", path.string()));
+/// Files that are often taken for tokens or texts are called by their names. Nothing for others.
+std::optional<UserError> of_known_kind(const fs::path& path, std::string_view beginning) {
+  constexpr const char* write_tokens =
+      "write its tokens to a token file as \"Tokens\" in docs/running.md shows, or its text in UTF-8";
+  struct Kind {
+    std::string_view signature;
+    const char *name, *advice;
+  };
+  constexpr Kind kinds[] = {
+      {"\x93NUMPY", "an array of numpy", write_tokens},
+      {"TNTIDX", "the index of an old data set of fairseq; of its implementations only mmap is read", write_tokens},
+      {"\x1f\x8b", "compressed by gzip", "unpack it, as gzip -dk does"},
+      {"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it, as zstd -d does"},
+      {"PK\x03\x04", "a zip archive, as torch.save and numpy.savez make", write_tokens},
+      {"PAR1", "a Parquet file", write_tokens},
+      {"ARROW1", "an Arrow file", write_tokens},
+      {"%PDF", "a PDF document", "give its text in UTF-8"}};
   if (beginning.starts_with("\xff\xfe") || beginning.starts_with("\xfe\xff"))
     return UserError(
         format("'{}' is text in UTF-16 (text is read in UTF-8); convert it, as iconv -f UTF-16 -t UTF-8 does", path.string()));
-  for (const auto& [signature, name] : kinds)
-    if (beginning.starts_with(signature))
-      return UserError(format(
-          "'{}' is not a token file that can be used (it is {}); write its tokens to one as \"Tokens\" in docs/running.md "
-          "shows",
-          path.string(), name));
+  for (const Kind& kind : kinds)
+    if (beginning.starts_with(kind.signature))
+      return UserError(format("'{}' is neither a token file that can be used nor text (it is {}); {}", path.string(), kind.name,
+                              kind.advice));
+  return std::nullopt;
+}
+
+UserError of_another_kind(const fs::path& path, std::string_view beginning) {
+  if (const auto known = of_known_kind(path, beginning)) return *known;
   std::int32_t first_number = 0;
   std::memcpy(&first_number, beginning.data(), std::min(beginning.size(), sizeof first_number));
   const std::string start = format("it starts with {}, a llm.c token file with 20240520", first_number);
@@ -94,9 +102,11 @@ bool is_text_file(const fs::path& path) {
   if (beginning.empty() || !looks_like_text(beginning)) return false;
   for (const auto& row : formats)
     if (row().recognises(path, beginning)) return false;
-  for (const std::string_view other : {"%PDF", "PAR1", "ARROW1", "TNTIDX", "\xff\xfe", "\xfe\xff"})
-    if (beginning.starts_with(other)) return false;
-  return true;
+  return !of_known_kind(path, beginning);
+}
+
+void require_no_known_kind(const fs::path& path) {
+  if (const auto known = of_known_kind(path, beginning_of(path))) throw *known;
 }
 
 std::unique_ptr<Tokens> open_token_file(const fs::path& name) {

@@ -11,6 +11,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/system.hpp"
+#include "data/formats.hpp"
 #include "files/checksum.hpp"
 #include "files/output_file.hpp"
 
@@ -56,6 +57,7 @@ TextSource::TextSource(const std::vector<std::string>& names) {
       case PathKind::file:
         text.file.emplace(name);
         if (text.size() == 0) throw unreadable(name, "it is empty");
+        require_no_known_kind(name);
         break;
       case PathKind::other:  // a pipe: opened in its turn, as its writer may wait for that
         break;

@@ -51,6 +51,14 @@ nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t mos
   return parse_json(read_text_file(path, most_bytes));
 }
 
+nlohmann::json read_json_object(const std::filesystem::path& path) {
+  nlohmann::json object = read_json_file(path);
+  if (!object.is_object())
+    throw UserError(format("'{}' is {} (it is damaged, or another file); fetch it again", path.string(),
+                           object.is_discarded() ? "not JSON" : "no object of JSON"));
+  return object;
+}
+
 std::string json_text(const nlohmann::json& value, int indent) { return dumped(value, indent); }
 std::string json_text(const nlohmann::ordered_json& value, int indent) { return dumped(value, indent); }
 

@@ -616,7 +616,7 @@ ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokeni
   const bool is_folder = kind_of(model) == PathKind::folder;
   nlohmann::json config;
   if (is_folder && kind_of(model / "tokenizer_config.json") == PathKind::file)
-    config = read_json_file(model / "tokenizer_config.json");
+    config = read_json_object(model / "tokenizer_config.json");
   if (is_folder && kind_of(model / "chat_template.jinja") == PathKind::file) {
     jinja = read_text_file(model / "chat_template.jinja", longest_template);
   } else if (config.is_object() && config.contains("chat_template")) {

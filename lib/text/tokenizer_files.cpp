@@ -65,8 +65,7 @@ std::optional<TokenId> find_end_of_text(const Tokenizer& tokenizer, const fs::pa
   std::vector<std::string> texts = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
   const fs::path config = folder / "tokenizer_config.json";
   if (!folder.empty() && kind_of(config) == PathKind::file) {
-    const nlohmann::json beside = read_json_file(config);
-    const nlohmann::json token = beside.is_object() ? beside.value("eos_token", nlohmann::json()) : nlohmann::json();
+    const nlohmann::json token = read_json_object(config).value("eos_token", nlohmann::json());
     if (token.is_string()) texts = {token.get<std::string>()};
     if (token.is_object() && token.contains("content") && token["content"].is_string())
       texts = {token["content"].get<std::string>()};

@@ -49,8 +49,8 @@ std::vector<TokenId> find_end_tokens(const std::filesystem::path& model, const T
   const bool is_folder = kind_of(model) == PathKind::folder;
   for (const char* const name : {"generation_config.json", "config.json"}) {
     if (!is_folder || kind_of(model / name) != PathKind::file) continue;
-    const nlohmann::json object = read_json_file(model / name);
-    if (!object.is_object() || !object.contains("eos_token_id")) continue;
+    const nlohmann::json object = read_json_object(model / name);
+    if (!object.contains("eos_token_id")) continue;
     const nlohmann::json& ids = object["eos_token_id"];
     std::vector<TokenId> found;
     for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids}))

@@ -175,6 +175,25 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   check("bad.jsonl", "line 2 of 'bad.jsonl' cannot be used (it has no \"text\")");
   write_file(folder / "blank.jsonl", "\n\n");
   check("blank.jsonl", "has no tokens");
+  write_file(folder / "chat.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})");
+  check("chat.jsonl", "it is a conversation); make tokens of such lines by fsdp-tokenize --chat");
+  // fsdp-tokenize says the same.
+  const auto check_tokenizing = [&](const std::string& data, const std::string& says) {
+    const Outcome outcome = tool(folder, "fsdp-tokenize " + data + " --out no.bin");
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    BOOST_TEST(outcome.says(says), outcome.output);
+    BOOST_TEST(!fs::exists(folder / "no.bin"));
+  };
+  write_file(folder / "text.gz", "\x1f\x8b\x08 and so on");
+  for (const std::string data : {"text.gz", "text.txt text.gz"})
+    check_tokenizing(data, "(it is compressed by gzip); unpack it");
+  check("text.gz", "(it is compressed by gzip); unpack it");
+  check_tokenizing("utf16", "'utf16' is text in UTF-16");
+  check_tokenizing("chat.jsonl", "by fsdp-tokenize --chat");
+  fs::create_directory(folder / "broken");
+  fs::copy(tokenizers + "smollm2.json", folder / "broken" / "tokenizer.json");
+  write_file(folder / "broken" / "tokenizer_config.json", "{\"eos_token\": ");
+  check_tokenizing("text.txt --append-eos --tokenizer broken", "'broken/tokenizer_config.json' is not JSON (it is damaged");
   fs::create_directory(folder / "both");
   write_file(folder / "both" / "a.jsonl", "{\"text\": \"a\"}\n");
   write_file(folder / "both" / "b.txt", "b");
