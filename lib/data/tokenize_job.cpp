@@ -24,7 +24,7 @@ constexpr std::size_t piece_bytes = std::size_t{1} << 20;
 /// No line of JSON, and no text between two places where it may be cut, is as long: memory would be 9 to 14 times as much.
 constexpr std::size_t longest_piece = std::size_t{256} << 20;
 
-/// Whether --chat would take a line of JSON for one, right or not.
+/// Whether a line of JSON is meant to be one, right or not.
 bool is_conversation(std::string_view line) {
   const nlohmann::json object = parse_json(line);
   return object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion")));
@@ -169,10 +169,10 @@ bool JsonPieces::next(TextPiece& piece) {
       throw UserError(format("{} is no conversation ({}); correct it, or leave such lines out by `skipping of lines`",
                              text_.place_of_line(begin), problem_));
     if (!text && is_conversation(line))
-      throw UserError(format(
-          "{} cannot be used ({}: it is a conversation); make tokens of such lines by fsdp-tokenize --chat, and train on "
-          "these, or name the field that has the text by `field of JSON`",
-          text_.place_of_line(begin), problem_));
+      throw UserError(
+          format("{} cannot be used ({}: it is a conversation); make tokens of such lines as \"Tokens\" in docs/running.md "
+                 "shows, and train on these, or name the field that has the text by `field of JSON`",
+                 text_.place_of_line(begin), problem_));
     if (!text)
       throw UserError(
           format("{} cannot be used ({}); correct it, name the field that has the text by `field of JSON`, or leave "

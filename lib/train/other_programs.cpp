@@ -701,8 +701,8 @@ void add_options_of_other_programs(OptionTable& table) {
       "(it is a configuration of Hugging Face's accelerate, in YAML); give lines 'name = value' with the options "
       "that docs/from-pytorch.md has for its keys");
   table.config_elsewhere(
-      {"[training]", "[parallelism]", "[activation_checkpoint]", "[lr_scheduler]", "[job]", "[model]", "[optimizer]",
-       "[checkpoint]", "[metrics]", "[profiling]", "[compile]", "[comm]", "[debug]", "[validation]", "[experimental]"},
+      // Not [model], [training] and the like, which stand in files of ours, too.
+      {"[parallelism]", "[activation_checkpoint]", "[lr_scheduler]", "[job]", "[profiling]", "[experimental]"},
       "(it is a configuration of torchtitan, in TOML); give lines 'name = value' with the options that "
       "docs/from-pytorch.md has for its keys");
 }

@@ -104,12 +104,11 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs) {
   expect_said("--config titan.toml",
               "cannot read --config 'titan.toml' (it is a configuration of torchtitan, in TOML); give lines");
   std::ofstream(folder / "part.toml") << "[training]\nlocal_batch_size = 8\n";
-  expect_said("--config part.toml",
-              "cannot read --config 'part.toml' (it is a configuration of torchtitan, in TOML); give lines");
-  std::ofstream(folder / "local.cfg") << "local_batch_size = 8\n";
-  expect_said("--config local.cfg", "(it is of torchtitan; it is called otherwise); give --batch-size");
-  std::ofstream(folder / "understood.toml") << "[debug]\nseed = 8\n";
+  expect_said("--config part.toml", "(it is of torchtitan; it is called otherwise); give --batch-size");
+  std::ofstream(folder / "understood.toml") << "[profiling]\nseed = 8\n";
   expect_said("--config understood.toml", "(it is a configuration of torchtitan, in TOML); give lines");
+  std::ofstream(folder / "ours.ini") << "[model]\narch = gpt2\n[optimizer]\nlr = 1e-3\n[run]\nnonsense = 1\n";
+  expect_said("--config ours.ini", "ours.ini:6: unknown option nonsense");
   std::ofstream(folder / "fsdp.yaml") << "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n";
   expect_said("--config fsdp.yaml", "(it is a configuration of Hugging Face's accelerate, in YAML); give lines");
   expect_said("--no-save --save-interval-updates 1", "--no-save contradicts what is said of saves");

@@ -176,7 +176,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   write_file(folder / "blank.jsonl", "\n\n");
   check("blank.jsonl", "has no tokens");
   write_file(folder / "chat.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})");
-  check("chat.jsonl", "it is a conversation); make tokens of such lines by fsdp-tokenize --chat");
+  check("chat.jsonl", "it is a conversation); make tokens of such lines as \"Tokens\" in docs/running.md shows");
   // fsdp-tokenize says the same.
   const auto check_tokenizing = [&](const std::string& data, const std::string& says) {
     const Outcome outcome = tool(folder, "fsdp-tokenize " + data + " --out no.bin");
@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
     check_tokenizing(data, "(it is compressed by gzip); unpack it");
   check("text.gz", "(it is compressed by gzip); unpack it");
   check_tokenizing("utf16", "'utf16' is text in UTF-16");
-  check_tokenizing("chat.jsonl", "by fsdp-tokenize --chat");
+  check_tokenizing("chat.jsonl", "it is a conversation)");
   fs::create_directory(folder / "broken");
   fs::copy(tokenizers + "smollm2.json", folder / "broken" / "tokenizer.json");
   write_file(folder / "broken" / "tokenizer_config.json", "{\"eos_token\": ");
