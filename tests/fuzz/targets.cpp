@@ -34,6 +34,7 @@
 #include "files/json.hpp"
 #include "h5/h5.hpp"
 #include "nn/parameters.hpp"
+#include "text/chat_template.hpp"
 #include "text/tokenizer.hpp"
 #include "text/utf8.hpp"
 #include "train/options.hpp"
@@ -696,6 +697,60 @@ Target make_json_lines(const fs::path& folder) {
   return target;
 }
 
+void require_answers_in(const ChatText& chat) {
+  std::size_t end = 0;
+  for (const ChatText::Span& answer : chat.answers) {
+    require(end <= answer.begin && answer.begin <= answer.end && answer.end <= chat.text.size(),
+            "an answer outside of its text");
+    end = answer.end;
+  }
+}
+
+/// Programs of models: those that are known, and no others, write conversations.
+Target make_chat_template(const fs::path&) {
+  Target target;
+  target.is_text = true;
+  for (const auto& model : parse_json(read_file(fs::path(FSDP_TEST_DATA) / "tokenizers" / "chat.json")))
+    target.corpus.push_back(model["template"].get<std::string>());
+  target.accepts = [](std::string_view bytes) {
+    return !is_refused([&] {
+      const ChatTemplate chat(std::string(bytes), {.begin = "<s>", .end = "</s>"});
+      std::vector<ChatMessage> messages = {{"user", " Who? "}};
+      require(chat.render(messages).find("Who?") != std::string::npos, "a conversation without what is said");
+      messages.push_back({"assistant", "Me.", true});
+      const ChatText whole = chat.render_whole(messages);
+      require(whole.answers.size() == 1 && whole.text.compare(whole.answers[0].begin, 3, "Me.") == 0,
+              "an answer that is not what is said");
+      require_answers_in(whole);
+    });
+  };
+  return target;
+}
+
+/// A line of JSON that holds a conversation.
+Target make_conversation(const fs::path& folder) {
+  Target target;
+  target.is_text = true;
+  target.corpus = {
+      R"({"messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "W\u00e9 ?"}, {"role": "assistant", "content": " Me. "}]})",
+      R"({"prompt": [{"role": "user", "content": "Who?"}], "completion": [{"role": "assistant", "content": "Me."}]})",
+      R"({"id": 7, "prompt": "Who? ", "completion": "Me.\ud83d\ude00"})"};
+  const std::string jinja = make_chat_template(folder).corpus.front();  // ChatML
+  const auto chat = std::make_shared<ChatTemplate>(jinja, ChatTemplate::Tokens{.begin = "<s>", .end = "</s>"});
+  target.accepts = [chat](std::string_view bytes) {
+    std::string problem;
+    ChatText text;
+    const bool refused = is_refused([&] {
+      text = read_conversation(
+          bytes, [&]() -> const ChatTemplate& { return *chat; }, problem);
+    });
+    require_answers_in(text);
+    require(valid_until(text.text) == text.text.size(), "text that is not UTF-8");
+    return !refused && problem.empty();
+  };
+  return target;
+}
+
 // --- what a killed run left ---
 
 using Files = std::map<std::string, std::string>;
@@ -864,6 +919,8 @@ constexpr NamedTarget named[] = {{"marker", make_marker},
                                  {"tokenizer_json", make_tokenizer_json},
                                  {"tokenizer_model", make_tokenizer_model},
                                  {"json_lines", make_json_lines},
+                                 {"chat_template", make_chat_template},
+                                 {"conversation", make_conversation},
                                  {"journal", make_journal},
                                  {"journal_of_folder", make_journal_of_folder},
                                  {"lock", make_lock},
