@@ -1,7 +1,6 @@
 #include "generate/generator.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/error.hpp"
@@ -183,7 +182,9 @@ void Generator::step() {
 
 /// The text's next token. A token whose place is beyond the longest sequence gets one in a sequence of the text's newest half.
 void Generator::go_on(Text& text, std::span<float> logits) {
-  for (const float logit : logits) are_numbers_ = are_numbers_ && !std::isnan(logit);
+  int others = 0;  // in vectors
+  for (const float logit : logits) others |= logit != logit;
+  are_numbers_ = are_numbers_ && others == 0;
   if (!are_numbers_) return;
   GeneratedText& result = text.result;
   const auto words = philox({narrow<std::uint32_t>(result.tokens.size()), narrow<std::uint32_t>(result.prompt), 0,

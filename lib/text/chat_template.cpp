@@ -23,16 +23,7 @@ constexpr std::size_t longest_template = std::size_t{1} << 20;
 bool is_space_in_python(char32_t c) { return is_space(c) || (c >= 0x1c && c <= 0x1f); }
 
 /// As str.strip() of Python does, which Jinja's filter `trim` calls.
-std::string trimmed(const std::string& text) {
-  std::size_t begin = text.size(), end = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t first = at;
-    if (is_space_in_python(next_character(text, at))) continue;
-    begin = std::min(begin, first);
-    end = at;
-  }
-  return begin < end ? text.substr(begin, end - begin) : "";
-}
+std::string trimmed(const std::string& text) { return strip(text, true, true, is_space_in_python); }
 
 void replace_all(std::string& text, std::string_view what, std::string_view with) {
   for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
@@ -68,6 +59,11 @@ std::vector<std::string> programs_by_role(const ChatFamily& family) {
   return programs;
 }
 
+/// One whose messages are all written by one format.
+ChatFamily of_one_format(const char* name, const std::string& begin, const std::string& message, const std::string& ask) {
+  return {.name = name, .begin = begin, .system = message, .user = message, .assistant = message, .ask = ask};
+}
+
 std::vector<ChatFamily> chatml_families() {
   const std::string message = "<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n";
   const std::string begin = "{%for message in messages%}", end = "{%endfor%}",
@@ -83,15 +79,10 @@ std::vector<ChatFamily> chatml_families() {
   const std::string calls =
       "{%elif message['role']=='assistant'%}<|im_start|>{message['role']}{%if message['content']%}\n{message['content']}"
       "{%endif%}<|im_end|>\n";
-  ChatFamily family = {.name = "ChatML",
-                       .begin = "",
-                       .system = "<|im_start|>{role}\n{content}<|im_end|>\n",
-                       .user = "<|im_start|>{role}\n{content}<|im_end|>\n",
-                       .assistant = "<|im_start|>{role}\n{content}<|im_end|>\n",
-                       .ask = "<|im_start|>assistant\n",
-                       .programs = {begin + message + end + ask, begin + first + message + end + ask,  // SmolLM2, Qwen2
-                                    "{%if messages[0]['role']!='system'%}" + system + begin + message + end + ask,
-                                    qwen + calls + "{%endif%}" + end + ask, qwen + "{%endif%}" + end + ask}};
+  ChatFamily family = of_one_format("ChatML", "", "<|im_start|>{role}\n{content}<|im_end|>\n", "<|im_start|>assistant\n");
+  family.programs = {begin + message + end + ask, begin + first + message + end + ask,  // SmolLM2, Qwen2
+                     "{%if messages[0]['role']!='system'%}" + system + begin + message + end + ask,
+                     qwen + calls + "{%endif%}" + end + ask, qwen + "{%endif%}" + end + ask};
   ChatFamily open = family;  // the first of Qwen1.5
   open.leaves_last_open = true;
   const std::string open_message =
@@ -108,9 +99,8 @@ std::vector<ChatFamily> llama3_families() {
   std::vector<ChatFamily> all;
   for (const char* const content : {"{content|trim}", "{content}"}) {
     for (const std::string begin : {"{bos_token}", "<|begin_of_text|>", ""}) {
-      ChatFamily family = {.name = "Llama 3", .begin = begin, .system = "", .user = "", .assistant = "", .ask = ask};
-      family.user = fmt::format("<|start_header_id|>{{role}}<|end_header_id|>\n\n{}<|eot_id|>", content);
-      family.system = family.assistant = family.user;
+      ChatFamily family = of_one_format(
+          "Llama 3", begin, fmt::format("<|start_header_id|>{{role}}<|end_header_id|>\n\n{}<|eot_id|>", content), ask);
       const std::string message = as_in_program(family.user);
       const std::string kept = "{%set loop_messages={messages}%}{%for message in loop_messages%}{%set content=" + message +
                                "%}{%if loop.index0==0%}{%set content=" + begin + "{content}%}{%endif%}{content}{%endfor%}";
@@ -168,15 +158,12 @@ const std::vector<ChatFamily>& families() {
                  .user = "<|user|>\n{content}{eos_token}\n",
                  .assistant = "<|assistant|>\n{content}{eos_token}\n",
                  .ask = "<|assistant|>\n"});
-    ChatFamily gemma = {.name = "Gemma 3",
-                        .begin = "{bos_token}",
-                        .system = "",
-                        .user = "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
-                        .assistant = "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
-                        .ask = "<start_of_turn>model\n",
-                        .with_system = "{system_message}\n\n{content|trim}",
-                        .assistant_name = "model",
-                        .alternates = true};
+    ChatFamily gemma = of_one_format("Gemma 3", "{bos_token}", "<start_of_turn>{role}\n{content|trim}<end_of_turn>\n",
+                                     "<start_of_turn>model\n");
+    gemma.system.clear();
+    gemma.with_system = "{system_message}\n\n{content|trim}";
+    gemma.assistant_name = "model";
+    gemma.alternates = true;
     const std::string role =
         "{%if message['role']=='assistant'%}{%set role=model%}{%else%}{%set role={message['role']}%}{%endif%}"
         "<start_of_turn>{role}\n";
@@ -214,13 +201,8 @@ const std::vector<ChatFamily>& families() {
                      .assistant = "<|assistant|>\n{content}<|end|>\n",
                      .ask = "<|assistant|>\n",
                      .last = last});
-        ChatFamily phi = {.name = "Phi-3",
-                          .begin = begin,
-                          .system = "<|{role}|>\n{content}<|end|>\n",
-                          .user = "<|{role}|>\n{content}<|end|>\n",
-                          .assistant = "<|{role}|>\n{content}<|end|>\n",
-                          .ask = "<|assistant|>\n",
-                          .last = last};
+        ChatFamily phi = of_one_format("Phi-3", begin, "<|{role}|>\n{content}<|end|>\n", "<|assistant|>\n");
+        phi.last = last;
         const std::string messages = begin + ("{%for message in messages%}" + as_in_program(phi.user)) + "{%endfor%}";
         const std::string ask = "<|assistant|>\n" + (phi.last.empty() ? "" : "{%else%}" + phi.last) + "{%endif%}";
         phi.programs = {messages + "{%if add_generation_prompt%}" + ask};
@@ -234,7 +216,7 @@ const std::vector<ChatFamily>& families() {
   return rows;
 }
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
 /// What stands in a program as text: braces and backslashes have a backslash before them, so that they are no part of it.
 std::string escaped(std::string_view text) {
@@ -272,14 +254,14 @@ std::string plain(std::string_view expression) {
     const char c = expression[at];
     const std::string_view rest = expression.substr(at);
     const auto is = [&](std::string_view name) {
-      return rest.starts_with(name) && (rest.size() == name.size() || !is_word(rest[name.size()]));
+      return rest.starts_with(name) && (rest.size() == name.size() || !is_name(rest[name.size()]));
     };
     if (c == ' ' || c == '\n' || c == '\t') {
       spaced = true;
       ++at;
       continue;
     }
-    if (std::exchange(spaced, false) && !all.empty() && is_word(all.back()) && is_word(c)) all += ' ';
+    if (std::exchange(spaced, false) && !all.empty() && is_name(all.back()) && is_name(c)) all += ' ';
     if (c == '\'' || c == '"') {
       std::string text = quoted(expression, at);
       replace_all(text, "'", "\\'");

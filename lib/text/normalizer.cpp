@@ -53,20 +53,6 @@ Normalizer::Step normal_form(NormalForm form) {
   };
 }
 
-std::string strip(const std::string& text, bool left, bool right) {
-  std::size_t begin = text.size(), end = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t here = at;
-    if (is_space(next_character(text, at))) continue;
-    begin = std::min(begin, here);
-    end = at;
-  }
-  if (begin > end) return left || right ? std::string() : text;
-  if (!left) begin = 0;
-  if (!right) end = text.size();
-  return text.substr(begin, end - begin);
-}
-
 }  // namespace
 
 Normalizer::Normalizer(const nlohmann::json& description) { add(description); }

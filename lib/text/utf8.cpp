@@ -79,6 +79,20 @@ std::size_t without_open_end(std::string_view text) {
 
 bool is_space(char32_t character) { return u_isUWhiteSpace(static_cast<UChar32>(character)); }
 
+std::string strip(const std::string& text, bool left, bool right, bool (*is_space)(char32_t)) {
+  std::size_t begin = text.size(), end = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t here = at;
+    if (is_space(next_character(text, at))) continue;
+    begin = std::min(begin, here);
+    end = at;
+  }
+  if (begin > end) return left || right ? std::string() : text;
+  if (!left) begin = 0;
+  if (!right) end = text.size();
+  return text.substr(begin, end - begin);
+}
+
 bool is_word(char32_t character) {
   const auto c = static_cast<UChar32>(character);
   return u_isUAlphabetic(c) || u_hasBinaryProperty(c, UCHAR_JOIN_CONTROL) ||

@@ -24,6 +24,8 @@ std::size_t without_open_end(std::string_view text);
 
 /// The property White_Space.
 bool is_space(char32_t character);
+/// The text without what `is_space` says at its beginning (`left`) and its end (`right`).
+std::string strip(const std::string& text, bool left = true, bool right = true, bool (*is_space)(char32_t) = fsdp::is_space);
 /// What \w matches in Rust's regular expressions: Alphabetic, marks, decimal digits, connectors and joiners.
 bool is_word(char32_t character);
 

@@ -38,11 +38,15 @@ std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const s
   const std::string found = name_of_model_tokenizer(name, model, vocab_size);
   if (found.empty()) return nullptr;
   auto tokenizer = open_tokenizer(found);
-  if (tokenizer->vocab_size() > vocab_size)
-    throw UserError(
-        format("the tokenizer '{}' has {} tokens and the model {} (it is that of another model); give the model's own", found,
-               tokenizer->vocab_size(), vocab_size));
+  require_tokenizer_of_model(*tokenizer, vocab_size, format("the tokenizer '{}'", found));
   return tokenizer;
+}
+
+void require_tokenizer_of_model(const Tokenizer& tokenizer, std::size_t vocab_size, const std::string& who,
+                                const char* remedy) {
+  if (tokenizer.vocab_size() > vocab_size)
+    throw UserError(format("{} has {} tokens and the model {} (it is that of another model); {}", who, tokenizer.vocab_size(),
+                           vocab_size, remedy));
 }
 
 std::vector<TokenId> find_end_tokens(const std::filesystem::path& model, const Tokenizer& tokenizer) {

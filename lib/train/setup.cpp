@@ -222,15 +222,6 @@ std::optional<double> Setup::mfu(double tokens_per_second) const {
   return sharded->transformer().flops_per_token(cut.T) * tokens_per_second / *peak_flops;
 }
 
-void Setup::check_tokenizer(const std::vector<TextSet>& texts) const {
-  if (const std::size_t size = fsdp::open_tokenizer(origin.tokenizer)->vocab_size(); size > origin.config.vocab_size)
-    throw UserError(
-        format("the tokenizer '{}'{} has {} tokens and the model {} (it is that of another model); give the model's own by "
-               "--tokenizer, or another --vocab-size",
-               origin.tokenizer, texts.empty() ? "" : format(" of the text '{}'", texts.front().name), size,
-               origin.config.vocab_size));
-}
-
 /// By rank 0, while the others wait.
 void Setup::make_tokens_of_texts(SignalWatch* watch) {
   std::vector<TextSet> all;
@@ -244,7 +235,11 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
     if (!options.valid.empty())
       for (TextSet& text : texts_in(options.valid, Split::valid)) all.push_back(std::move(text));
     // One that is named goes into checkpoints, whether training needs it or not.
-    if (world.rank() == 0 && (!options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty()))) check_tokenizer(all);
+    if (world.rank() == 0 && (!options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty())))
+      require_tokenizer_of_model(
+          *fsdp::open_tokenizer(origin.tokenizer), origin.config.vocab_size,
+          format("the tokenizer '{}'{}", origin.tokenizer, all.empty() ? "" : format(" of the text '{}'", all.front().name)),
+          "give the model's own by --tokenizer, or another --vocab-size");
     if (all.empty()) return;
     if (origin.tokenizer.empty())
       throw UserError(

@@ -77,7 +77,6 @@ struct Setup {
   void note_arithmetic(const CheckpointHeader& before);
   std::uint32_t open_files();
   std::filesystem::path text_tokens() const { return options.save.folder / "tokens"; }
-  void check_tokenizer(const std::vector<TextSet>& texts) const;
   void make_tokens_of_texts(SignalWatch* watch);
   void open_data();
   void open_tokenizer();

@@ -30,6 +30,14 @@ void write_data(const fs::path& folder) {
   BOOST_TEST_REQUIRE(run(folder, program("fsdp-tokenize", "text.txt --tokenizer bytes --out train.bin")).code == 0);
 }
 
+/// Trains into "saves", and makes the Hugging Face folder "model" of it.
+void make_model(const fs::path& folder) {
+  write_data(folder);
+  const Outcome trained = train(folder, "--save-dir saves");
+  BOOST_TEST_REQUIRE(trained.code == 0, trained.output);
+  BOOST_TEST_REQUIRE(run(folder, program("fsdp-consolidate", "saves model --format safetensors")).code == 0);
+}
+
 /// A JSON object a line.
 std::vector<json> lines(const Outcome& outcome) {
   std::vector<json> all;
@@ -48,10 +56,7 @@ std::vector<double> losses(const fs::path& file) {
 
 BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
   const auto folder = fresh_folder();
-  write_data(folder);
-  const Outcome trained = train(folder, "--save-dir saves");
-  BOOST_TEST_REQUIRE(trained.code == 0, trained.output);
-  BOOST_TEST_REQUIRE(run(folder, program("fsdp-consolidate", "saves model --format safetensors")).code == 0);
+  make_model(folder);
   BOOST_TEST_REQUIRE(run(folder, program("fsdp-consolidate", "saves model.h5 --format hdf5")).code == 0);
   write_file(folder / "prompts.txt", "all w\n\nno pl\r\njack\nmakes jack a dull\nb\n");
   write_file(folder / "prompts.jsonl",
@@ -109,10 +114,7 @@ BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
 
 BOOST_AUTO_TEST_CASE(a_model_whose_weights_are_no_numbers_is_not_heard) {
   const auto folder = fresh_folder();
-  write_data(folder);
-  const Outcome trained = train(folder, "--save-dir saves");
-  BOOST_TEST_REQUIRE(trained.code == 0, trained.output);
-  BOOST_TEST_REQUIRE(run(folder, program("fsdp-consolidate", "saves model --format safetensors")).code == 0);
+  make_model(folder);
   std::string weights = read_file(folder / "model" / "model.safetensors");
   for (std::size_t i = weights.size() - 4096; i < weights.size(); ++i) weights[i] = static_cast<char>(0xff);  // NaN
   write_file(folder / "model" / "model.safetensors", weights);
