@@ -27,7 +27,7 @@ namespace fsdp {
 
 OptionTable generate_option_table(GenerateOptions& options) {
   GenerationOptions& generation = options.generation;
-  SamplingOptions& sampling = generation.sampling;
+  GenerationWishes& wishes = options.wishes;
   OptionTable table("fsdp-generate", "MODEL [options]", "Generates text with a model, at any number of ranks.");
   table.group("What");
   table
@@ -39,22 +39,33 @@ OptionTable generate_option_table(GenerateOptions& options) {
              "many of them: a prompt in each line, or, of a file FILE.jsonl, a JSON object with \"prompt\"");
   add_model_tokenizer_option(table, options.tokenizer);
   table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "tokens to add");
-  table.texts("stop", "TEXT", generation.stop,
-              "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.");
+  table
+      .texts("stop", "TEXT", wishes.stop,
+             "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.")
+      .unset("what generation_config.json in the model's folder says, or none");
   table.flag("chat", options.chat,
              "talk with the model: each line of the standard input is a message, each answer comes as it is made. For models "
              "with a chat template of a family that is known.");
   table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
   table.flag("json", options.json, "print one JSON object per prompt, on a line of its own");
   table.group("Sampling");
-  table.number("temperature", "X", sampling.temperature, "divides the logits; 0 always takes the likeliest token", "0 or more",
-               [](double x) { return x >= 0; });
-  table.integer("top-k", "K", sampling.top_k, {0, 1e9}, "only the K likeliest tokens; 0 means all");
-  table.number("top-p", "P", sampling.top_p, "only the likeliest tokens that together have this probability",
-               "above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
-  table.number("repetition-penalty", "X", sampling.repetition_penalty,
-               "makes tokens less likely that were there before, in the prompt or the text: 1 changes nothing", "above 0",
-               [](double x) { return x > 0; });
+  const auto unset = [](const char* otherwise) {
+    return format("what generation_config.json in the model's folder says, or {}", otherwise);
+  };
+  table
+      .number("temperature", "X", wishes.temperature, "divides the logits; 0 always takes the likeliest token", "0 or more",
+              [](double x) { return x >= 0; })
+      .unset(unset("1"));
+  table.integer("top-k", "K", wishes.top_k, {0, 1e9}, "only the K likeliest tokens; 0 means all").unset(unset("0"));
+  table
+      .number("top-p", "P", wishes.top_p, "only the likeliest tokens that together have this probability", "above 0, at most 1",
+              [](double x) { return x > 0 && x <= 1; })
+      .unset(unset("1"));
+  table
+      .number("repetition-penalty", "X", wishes.repetition_penalty,
+              "makes tokens less likely that were there before, in the prompt or the text: 1 changes nothing", "above 0",
+              [](double x) { return x > 0; })
+      .unset(unset("1"));
   table.integer("seed", "N", generation.seed, {0, 4294967295.0}, "the same seed gives the same text");
   table.group("Run");
   table.integer("batch-size", "B", options.batch_size, {1, 1e4}, "texts that a rank generates at the same time");
@@ -123,6 +134,7 @@ struct Inputs {
     if (!tokenizer)
       throw UserError(format("{} has {} tokens, and no tokenizer lies beside it (its text needs one); give --tokenizer",
                              source->description(), source->config().vocab_size));
+    take_generation_config(options, folder, speaks);
     generation.end_tokens = find_end_tokens(folder, *tokenizer);
     if (options.chat) {
       chat = read_chat_template(folder, *tokenizer);
@@ -142,6 +154,28 @@ struct Inputs {
     std::size_t longest = 0;
     for (const auto& ids : tokens) longest = std::max(longest, ids.size());
     return longest;
+  }
+
+ private:
+  /// What nobody gave is what the model's file says; `speaks`: and that is told.
+  void take_generation_config(const GenerateOptions& options, const std::filesystem::path& folder, bool speaks) {
+    GenerationWishes wishes = options.wishes;
+    const AddedWishes added = add_generation_config(folder, wishes);
+    const SamplingOptions otherwise;
+    generation.sampling = {.temperature = wishes.temperature.value_or(otherwise.temperature),
+                           .top_k = wishes.top_k.value_or(otherwise.top_k),
+                           .top_p = wishes.top_p.value_or(otherwise.top_p),
+                           .repetition_penalty = wishes.repetition_penalty.value_or(otherwise.repetition_penalty)};
+    generation.stop = wishes.stop;
+    if (!speaks) return;
+    if (!added.taken.empty())
+      fmt::print(stderr, "from the model's generation_config.json: {}\n",
+                 printable(format("{}", fmt::join(added.taken, ", "))));
+    if (!added.unknown.empty())
+      print_warnings(
+          {format("the model's generation_config.json asks for {}, which is not here (texts may differ from those of "
+                  "transformers' generate())",
+                  fmt::join(added.unknown, ", "))});
   }
 };
 
@@ -255,6 +289,12 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
   const GenerationShape shape = generation_shape(config, texts, options.chat ? longest_conversation : inputs->longest_prompt(),
                                                  inputs->generation.max_new_tokens);
   std::optional<ShardedModel> sharded;
+  const std::size_t longest = inputs->longest_prompt() + inputs->generation.max_new_tokens;
+  if (!options.chat && longest > config.longest_sequence() && world.rank() == 0)
+    print_warnings(
+        {format("a prompt and its new tokens may be {} tokens, and {} that the model sees at a time (a text that "
+                "fills them goes on from its newest half; docs/running.md, \"Full sequences\")",
+                longest, config.longest_sequence())});
   load_model(sharded, *inputs->source, sharding_of(options, shape), rank, world, {.table_type = options.precision});
 
   Generator generator(sharded->executor(), world, config, *inputs->tokenizer, inputs->generation);

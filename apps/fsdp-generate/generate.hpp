@@ -12,6 +12,7 @@
 #include "comm/communicator.hpp"
 #include "generate/generator.hpp"
 #include "train/compute_device.hpp"
+#include "train/generation_config.hpp"
 
 namespace fsdp {
 
@@ -22,9 +23,10 @@ struct GenerateOptions {
   std::string tokenizer;
   bool json = false;
   bool chat = false;
-  std::string system;  // message of a conversation; empty: the chat template's own
-  GenerationOptions generation = {};
-  std::size_t batch_size = 8;  // texts of a rank at a time
+  std::string system;                 // message of a conversation; empty: the chat template's own
+  GenerationWishes wishes = {};       // the rest is what the model's generation_config.json says
+  GenerationOptions generation = {};  // its length and seed
+  std::size_t batch_size = 8;         // texts of a rank at a time
   std::string strategy = "full";
   DType precision = DType::f32;
   DeviceChoice device = DeviceChoice::automatic;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
@@ -83,6 +84,7 @@ class HuggingFaceFolder final : public TensorSource {
       files_.push_back(std::make_unique<SafetensorsFile>(folder / name, verify));
       for (const StoredTensor& tensor : files_.back()->tensors()) take(*files_.back(), tensor, wanted);
     }
+    check_tied_head();
     for (const std::string& name : state_files) {
       files_.push_back(std::make_unique<SafetensorsFile>(folder / name, verify));
       for (const StoredTensor& tensor : files_.back()->tensors()) take_state(*files_.back(), tensor);
@@ -118,12 +120,37 @@ class HuggingFaceFolder final : public TensorSource {
     for (const std::string& prefix : {std::string(), names.base})
       if (name.empty() && wanted.contains(prefix + tensor.name)) name = prefix + tensor.name;
     if (name.empty()) {
-      if (is_buffer(tensor.name) || (config_.tied_embeddings && tensor.name == names.head)) return;
+      if (is_buffer(tensor.name)) return;
+      if (config_.tied_embeddings && tensor.name == names.head) {
+        tied_head_ = {&file, &tensor};
+        return;
+      }
       name = tensor.name;
     } else {
       require_readable(file, tensor);
     }
     add(parameters_state, name, file, tensor);
+  }
+
+  /// A head that stands in the files although it is tied to the table is to be the same. Looks at some of its rows.
+  void check_tied_head() const {
+    const auto table = tensors_.find({parameters_state, find_family(config_.family).names.token_table});
+    if (!tied_head_.first || table == tensors_.end()) return;
+    const auto& [file, head] = tied_head_;
+    const auto& [table_file, rows] = table->second;
+    bool same = rows->shape.size() == 2 && head->shape == rows->shape && head->dtype == rows->dtype;
+    const std::size_t V = same ? rows->shape[0] : 0, width = same ? rows->shape[1] : 0, step = V / 64 + 1;
+    std::vector<float> ours(width), tables(width);
+    for (std::size_t row = 0; same && row < V; row += step) {
+      file->read(*head, {row * width, (row + 1) * width}, ours.data());
+      table_file->read(*rows, {row * width, (row + 1) * width}, tables.data());
+      same = std::memcmp(ours.data(), tables.data(), width * sizeof(float)) == 0;
+    }
+    if (!same)
+      throw UserError(format(
+          "{} holds {} that is not {}, and config.json has tie_word_embeddings (which of them is the head is unknown); set "
+          "that to false if the head is the file's own, or leave that tensor out",
+          file->path().string(), head->name, rows->name));
   }
 
   /// "exp_avg/transformer.wte.weight"
@@ -162,6 +189,7 @@ class HuggingFaceFolder final : public TensorSource {
   TransformerConfig config_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::pair<std::string, std::string>, Place> tensors_;  // by state and our name
+  Place tied_head_ = {};
   std::vector<std::string> states_ = {parameters_state};
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };

@@ -15,6 +15,8 @@ namespace {
 
 /// Prompts go through the model in steps of so many tokens: enough for products to be as fast as they get.
 constexpr std::size_t most_rows = 512;
+/// Texts grow in place up to so many tokens.
+constexpr std::size_t most_reserved = std::size_t{1} << 20;
 
 /// How much of a text may be shown, and whether it has come to its end.
 struct Cut {
@@ -105,8 +107,8 @@ void Generator::take_prompts() {
     const std::vector<TokenId>& prompt = (*prompts_)[next_prompt_];
     expect(!prompt.empty(), "a prompt has tokens");
     text.result.prompt = next_prompt_;
-    text.result.tokens.reserve(options_.max_new_tokens);
-    text.tokens.reserve(prompt.size() + options_.max_new_tokens);
+    text.result.tokens.reserve(std::min(options_.max_new_tokens, most_reserved));
+    text.tokens.reserve(prompt.size() + std::min(options_.max_new_tokens, most_reserved));
     text.tokens = prompt;
     text.base = text.cached = prompt.size() - std::min(prompt.size(), executor_.cache().positions);
     text.decoder = tokenizer_.make_decoder();

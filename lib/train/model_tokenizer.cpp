@@ -49,21 +49,4 @@ void require_tokenizer_of_model(const Tokenizer& tokenizer, std::size_t vocab_si
                            vocab_size, remedy));
 }
 
-std::vector<TokenId> find_end_tokens(const std::filesystem::path& model, const Tokenizer& tokenizer) {
-  const bool is_folder = kind_of(model) == PathKind::folder;
-  for (const char* const name : {"generation_config.json", "config.json"}) {
-    if (!is_folder || kind_of(model / name) != PathKind::file) continue;
-    const nlohmann::json object = read_json_object(model / name);
-    if (!object.contains("eos_token_id")) continue;
-    const nlohmann::json& ids = object["eos_token_id"];
-    std::vector<TokenId> found;
-    for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids}))
-      if (id.is_number_integer() && id >= 0 && id < tokenizer.vocab_size()) found.push_back(id.get<TokenId>());
-    if (!found.empty()) return found;
-  }
-  if (!tokenizer.behind_text().empty()) return {tokenizer.behind_text().back()};
-  if (const auto id = find_end_of_text(tokenizer, is_folder ? model : std::filesystem::path())) return {*id};
-  return {};
-}
-
 }  // namespace fsdp

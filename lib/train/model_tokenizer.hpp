@@ -30,8 +30,4 @@ std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const s
 void require_tokenizer_of_model(const Tokenizer& tokenizer, std::size_t vocab_size, const std::string& who,
                                 const char* remedy = "give the model's own");
 
-/// The tokens that end a text: eos_token_id of generation_config.json, or of config.json, in the model's folder; else what the
-/// tokenizer puts behind texts; else its "<|endoftext|>" or "</s>". None where nothing is known. Throws UserError.
-std::vector<TokenId> find_end_tokens(const std::filesystem::path& model, const Tokenizer& tokenizer);
-
 }  // namespace fsdp

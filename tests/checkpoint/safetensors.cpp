@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
   config.layers = 1;
   const auto parameters = list_parameters(config).parameters;
   // As in openai-community/gpt2: masks, and the head beside the table that it is tied to.
-  const auto write = [&](const fs::path& path, const std::string& extra, const Shape& shape) {
+  const auto write = [&](const fs::path& path, const std::string& extra, const Shape& shape, bool changed = false) {
     fs::create_directories(path);
     std::vector<std::pair<std::string, Shape>> tensors;
     for (const Parameter& parameter : parameters) tensors.emplace_back(parameter.name, parameter.shape);
@@ -142,12 +142,16 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
       const auto tensor = whole(0, p, parameters[p].shape, 1);
       values.insert(values.end(), tensor.begin(), tensor.end());
     }
-    values.resize(values.size() + 121 + numel(shape));
+    values.resize(values.size() + 121);
+    for (std::size_t i = 0; i < numel(shape); ++i) values.push_back(changed && i + 1 == numel(shape) ? 7 : values[i]);
     write_file(path / "model.safetensors", safetensors_header(tensors) + bytes_of(values));
     write_file(path / "config.json", config_to_json(config).dump());
   };
   write(folder / "a", "lm_head.weight", {37, 12});
   check_model(*open_hugging_face(folder / "a"), config);
+  write(folder / "other", "lm_head.weight", {37, 12}, true);
+  CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "other"); }),
+                 "holds lm_head.weight that is not transformer.wte.weight, and config.json has tie_word_embeddings");
   write(folder / "b", "transformer.h.0.attn.q_norm.weight", {12});
   const auto b = open_hugging_face(folder / "b");
   BOOST_TEST(b->names().size() == parameters.size() + 1);

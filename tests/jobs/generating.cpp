@@ -42,7 +42,8 @@ void make_model(const fs::path& folder) {
 std::vector<json> lines(const Outcome& outcome) {
   std::vector<json> all;
   std::istringstream stream(outcome.output);
-  for (std::string line; std::getline(stream, line);) all.push_back(json::parse(line));
+  for (std::string line; std::getline(stream, line);)
+    if (!line.starts_with("warning: ") && !line.starts_with("from the model's")) all.push_back(json::parse(line));
   return all;
 }
 
@@ -100,9 +101,31 @@ BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
   BOOST_TEST(one["tokens"].back() == 10);
   // A penalty that nothing outweighs: no token comes twice.
   one = ending("--repetition-penalty 1e9 --max-new-tokens 30");
-  std::vector<int> tokens = one["tokens"];
+  const json unlike = one["tokens"];
+  std::vector<int> tokens = unlike;
   std::sort(tokens.begin(), tokens.end());
   BOOST_TEST((std::adjacent_find(tokens.begin(), tokens.end()) == tokens.end()));
+  // The model's own file says what nobody gives, and what it asks for in vain is named.
+  write_file(
+      folder / "model" / "generation_config.json",
+      R"({"repetition_penalty": 1e9, "temperature": 0.5, "stop_strings": "q", "eos_token_id": [300, 10], "num_beams": 1, "min_new_tokens": 3,
+                 "suppress_tokens": [7], "bad_words_ids": null})");
+  BOOST_TEST(ending("--max-new-tokens 30")["tokens"] == unlike);
+  BOOST_TEST(ending("--repetition-penalty 1 --stop ull")["text"] == "ork and no play makes jack a d");
+  const Outcome told = run(folder, program("fsdp-generate", "model --prompt x --max-new-tokens 1 --temperature 0"));
+  BOOST_TEST(told.says("from the model's generation_config.json: repetition-penalty 1000000000, stop \"q\""), told.output);
+  BOOST_TEST(told.says("generation_config.json asks for min_new_tokens, suppress_tokens, which is not here"), told.output);
+  for (const char* const wrong :
+       {R"({"top_p": 0})", R"({"top_k": 2.5})", R"({"stop_strings": [1]})", R"({"eos_token_id": "10"})"}) {
+    write_file(folder / "model" / "generation_config.json", wrong);
+    const Outcome refused = run(folder, program("fsdp-generate", "model --prompt x"));
+    BOOST_TEST(refused.code == 2, refused.output);
+    BOOST_TEST(refused.says("is not accepted (it is to be "), refused.output);
+  }
+  write_file(folder / "model" / "generation_config.json", R"({"do_sample": false, "top_p": "x"})");
+  one = lines(run(folder, program("fsdp-generate", "model --json --top-p 1 --prompts one.txt --max-new-tokens 5"))).at(0);
+  BOOST_TEST(one["text"] == "ork a");
+  fs::remove(folder / "model" / "generation_config.json");
   // In bf16 it still knows its text by heart.
   for (const char* const precision : {"--bf16", "--fp16"}) {
     const Outcome low = run(

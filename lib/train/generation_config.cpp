@@ -1,0 +1,145 @@
+#include "train/generation_config.hpp"
+
+#include <cmath>
+#include <type_traits>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/input_file.hpp"
+#include "files/json.hpp"
+#include "text/tokenizer_files.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr const char* file_name = "generation_config.json";
+
+/// What changes a text in transformers 5.24 and is not here, with values that change nothing beside null, false and
+/// empty lists.
+struct Elsewhere {
+  const char* name;
+  double changes_nothing;
+};
+constexpr Elsewhere elsewhere[] = {{"num_beams", 1},
+                                   {"num_beam_groups", 1},
+                                   {"min_length", 0},
+                                   {"min_new_tokens", 0},
+                                   {"min_p", 0},
+                                   {"top_h", 1},
+                                   {"typical_p", 1},
+                                   {"epsilon_cutoff", 0},
+                                   {"eta_cutoff", 0},
+                                   {"encoder_repetition_penalty", 1},
+                                   {"encoder_no_repeat_ngram_size", 0},
+                                   {"max_time", 0},
+                                   {"no_repeat_ngram_size", 0},
+                                   {"guidance_scale", 1},
+                                   {"penalty_alpha", 0},
+                                   {"bad_words_ids", 0},
+                                   {"suppress_tokens", 0},
+                                   {"begin_suppress_tokens", 0},
+                                   {"sequence_bias", 0},
+                                   {"forced_bos_token_id", -1},
+                                   {"forced_eos_token_id", -1},
+                                   {"force_words_ids", 0},
+                                   {"constraints", 0},
+                                   {"exponential_decay_length_penalty", 0},
+                                   {"watermarking_config", 0}};
+
+bool changes_something(const nlohmann::json& value, double nothing) {
+  if (value.is_boolean()) return value.get<bool>();
+  return value.is_number() ? value.get<double>() != nothing : !value.empty();
+}
+
+/// A value of the file, once it is looked at.
+class Values {
+ public:
+  explicit Values(const std::filesystem::path& path) : path_(path), object_(read_json_object(path)) {}
+
+  /// The number `name`, if there is one.
+  std::optional<double> number(const char* name, const char* accepts, bool (*ok)(double)) const {
+    const nlohmann::json value = find(name);
+    if (value.is_null()) return std::nullopt;
+    if (!value.is_number() || !ok(value.get<double>())) refuse(name, value, accepts);
+    return value.get<double>();
+  }
+  /// A text or a list of texts.
+  std::vector<std::string> texts(const char* name) const {
+    const nlohmann::json value = find(name);
+    if (value.is_null()) return {};
+    std::vector<std::string> found;
+    for (const nlohmann::json& text : value.is_array() ? value : nlohmann::json::array({value})) {
+      if (!text.is_string() || text.get_ref<const std::string&>().empty()) refuse(name, value, "texts");
+      found.push_back(text.get<std::string>());
+    }
+    return found;
+  }
+  nlohmann::json find(const char* name) const { return object_.value(name, nlohmann::json()); }
+
+ private:
+  [[noreturn]] void refuse(const char* name, const nlohmann::json& value, const char* accepts) const {
+    throw UserError(
+        format("{}: {} {} is not accepted (it is to be {}); correct it", path_.string(), name, json_excerpt(value), accepts));
+  }
+
+  std::filesystem::path path_;
+  nlohmann::json object_;
+};
+
+}  // namespace
+
+AddedWishes add_generation_config(const std::filesystem::path& model, GenerationWishes& wishes) {
+  AddedWishes added;
+  if (kind_of(model) != PathKind::folder || kind_of(model / file_name) != PathKind::file) return added;
+  const Values values(model / file_name);
+  const auto add = [&](auto& wish, const char* option, const char* name, const char* accepts, bool (*ok)(double)) {
+    if (wish) return;
+    const std::optional<double> found = values.number(name, accepts, ok);
+    if (!found) return;
+    wish = static_cast<std::remove_reference_t<decltype(*wish)>>(*found);
+    added.taken.push_back(format("{} {}", option, *wish));
+  };
+  if (!wishes.temperature && values.find("do_sample") == false) {
+    wishes.temperature = 0;
+    added.taken.emplace_back("temperature 0 (do_sample is false)");
+  }
+  add(wishes.temperature, "temperature", "temperature", "0 or more", [](double x) { return x >= 0; });
+  add(wishes.top_k, "top-k", "top_k", "a whole number from 0 to 1e9",
+      [](double x) { return x >= 0 && x <= 1e9 && x == std::floor(x); });
+  add(wishes.top_p, "top-p", "top_p", "above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
+  add(wishes.repetition_penalty, "repetition-penalty", "repetition_penalty", "above 0", [](double x) { return x > 0; });
+  if (wishes.stop.empty()) {
+    wishes.stop = values.texts("stop_strings");
+    for (const std::string& text : wishes.stop) added.taken.push_back("stop " + json_text(nlohmann::json(text)));
+  }
+  for (const auto& [name, changes_nothing] : elsewhere)
+    if (changes_something(values.find(name), changes_nothing)) added.unknown.emplace_back(name);
+  return added;
+}
+
+std::vector<TokenId> find_end_tokens(const std::filesystem::path& model, const Tokenizer& tokenizer) {
+  const bool is_folder = kind_of(model) == PathKind::folder;
+  for (const char* const name : {file_name, "config.json"}) {
+    if (!is_folder || kind_of(model / name) != PathKind::file) continue;
+    const nlohmann::json object = read_json_object(model / name);
+    if (!object.contains("eos_token_id") || object["eos_token_id"].is_null()) continue;
+    const nlohmann::json& ids = object["eos_token_id"];
+    std::vector<TokenId> found;
+    for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
+      if (!id.is_number_integer())
+        throw UserError(
+            format("{}: eos_token_id {} is not accepted (it is to be a token's number, or a list of such); correct it",
+                   (model / name).string(), json_excerpt(ids)));
+      if (id >= 0 && id < tokenizer.vocab_size()) found.push_back(id.get<TokenId>());
+    }
+    if (!found.empty()) return found;
+  }
+  if (!tokenizer.behind_text().empty()) return {tokenizer.behind_text().back()};
+  if (const auto id = find_end_of_text(tokenizer, is_folder ? model : std::filesystem::path())) return {*id};
+  return {};
+}
+
+}  // namespace fsdp

@@ -1,0 +1,120 @@
+// Texts and tokens, both ways, with the Python packages that users have: Hugging Face's tokenizers and SentencePiece give our
+// ids on a megabyte of each kind of text, and Megatron reads and writes our data sets. Skipped where no Python has tokenizers,
+// and the parts of others where it lacks them: FSDP_PYTHON names one, else it is python3.
+#define BOOST_TEST_MODULE jobs.python_text
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include <boost/test/unit_test.hpp>
+
+#include "jobs/job.hpp"
+#include "support/files.hpp"
+#include "support/tokens.hpp"
+#include "text/tokenizer.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+const std::string tokenizers = FSDP_TEST_DATA "/tokenizers/";
+
+std::vector<std::string> python(const std::string& words) {
+  const char* const named = std::getenv("FSDP_PYTHON");
+  std::vector<std::string> command = {named ? named : "python3", FSDP_TEST_DATA "/../jobs/text_in_python.py"};
+  for (std::string& word : split(words)) command.push_back(std::move(word));
+  return command;
+}
+
+/// What --probe says this Python has; empty without what all of this needs.
+std::string packages() {
+  const fs::path folder = fs::temp_directory_path() / ("fsdp-probe-" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  const Outcome probe = run(folder, python("--probe"));
+  fs::remove_all(folder);
+  return probe.code == 0 ? probe.output : "";
+}
+
+boost::test_tools::assertion_result has_megatron(boost::unit_test::test_unit_id) {
+  boost::test_tools::assertion_result there = packages().find("megatron") != std::string::npos;
+  there.message() << "this Python has no megatron-core";
+  return there;
+}
+
+struct SkipWithoutPython {
+  SkipWithoutPython() {
+    if (!packages().empty()) return;
+    std::puts("skipped: no Python with numpy and Hugging Face's tokenizers (FSDP_PYTHON=FILE names one)");
+    std::exit(77);
+  }
+};
+BOOST_TEST_GLOBAL_FIXTURE(SkipWithoutPython);
+
+void must(const fs::path& folder, const std::vector<std::string>& command) {
+  const Outcome outcome = run(folder, command);
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+}
+
+std::vector<fsdp::TokenId> ids_in(const fs::path& path) {
+  const std::string bytes = read_file(path);
+  std::vector<fsdp::TokenId> ids(bytes.size() / sizeof(fsdp::TokenId));
+  std::copy_n(bytes.data(), ids.size() * sizeof(fsdp::TokenId), reinterpret_cast<char*>(ids.data()));
+  return ids;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(ids_are_those_of_others_on_a_megabyte_of_each_kind) {
+  const auto folder = fresh_folder();
+  must(folder, python("ids " + tokenizers));
+  std::size_t compared = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "ids")) {
+    const std::string name = entry.path().stem().string(), tokenizer = name.substr(0, name.rfind('-')),
+                      text = "texts/" + name.substr(name.rfind('-') + 1) + ".txt";
+    const auto wanted = ids_in(entry.path());
+    must(folder,
+         split(FSDP_BIN "/fsdp-tokenize " + text + " --tokenizer " + tokenizers + tokenizer + " --threads 2 --out out.bin"));
+    const std::vector<std::uint32_t> ours = tokens_of(folder / "out.bin");
+    const auto apart = std::mismatch(ours.begin(), ours.end(), wanted.begin(), wanted.end(),
+                                     [](std::uint32_t a, fsdp::TokenId b) { return static_cast<fsdp::TokenId>(a) == b; });
+    BOOST_TEST((apart.first == ours.end() && apart.second == wanted.end()), name << ": " << ours.size() << " ids, theirs "
+                                                                                 << wanted.size() << ", equal until "
+                                                                                 << apart.first - ours.begin());
+    compared += wanted.size() > 100000;
+  }
+  BOOST_TEST(compared >= 14u * 6);
+}
+
+BOOST_AUTO_TEST_CASE(megatron_reads_and_writes_the_same_data_sets, *boost::unit_test::precondition(has_megatron)) {
+  const auto folder = fresh_folder();
+  must(folder, python("megatron-write"));
+  for (const std::string name : {"theirs", "theirs-wide"}) {
+    const json documents = json::parse(std::ifstream(folder / (name + ".json")));
+    const auto tokens = fsdp::open_token_file(folder / name);
+    std::vector<std::uint32_t> all;
+    std::vector<std::uint64_t> begins;
+    for (const json& document : documents) {
+      begins.push_back(all.size());
+      for (const json& id : document) all.push_back(id);
+    }
+    BOOST_TEST((all_tokens(*tokens) == all), name);
+    BOOST_TEST((tokens->documents() == begins), name);
+  }
+
+  json documents = json::array();
+  std::string lines;
+  const auto tokenizer = fsdp::open_tokenizer(tokenizers + "gpt2.json");
+  for (int i = 0; i < 100; ++i) {
+    const std::string text = "Document " + std::to_string(i) + std::string(static_cast<std::size_t>(i % 7), '!');
+    lines += json({{"text", text}}).dump() + "\n";
+    documents.push_back(tokenizer->encode(text));
+    documents.back().push_back(*tokenizer->find("<|endoftext|>"));
+  }
+  write_file(folder / "text.jsonl", lines);
+  write_file(folder / "ours.json", documents.dump());
+  must(folder, split(FSDP_BIN "/fsdp-tokenize text.jsonl --append-eos --format megatron --out ours --tokenizer " + tokenizers +
+                     "gpt2.json"));
+  const Outcome read = run(folder, python("megatron-read"));
+  BOOST_TEST(read.code == 0, read.output);
+  BOOST_TEST(read.says("100 documents of ours, uint16"), read.output);
+}
