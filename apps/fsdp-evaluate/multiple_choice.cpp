@@ -82,9 +82,9 @@ void check_choices(const std::vector<Question>& questions, std::size_t T) {
   for (const Row& row : rows_of(questions))
     if (row.choice->tokens.size() > T)
       throw UserError(
-          format("question {} has a choice of {} tokens (a sequence has {}); leave the question out, or raise "
-                 "`sequence length`",
-                 row.question - questions.data(), row.choice->tokens.size(), T));
+          format("the file's question {} has a choice of {} tokens (a sequence has {}); leave the question out, or raise "
+                 "`sequence length` if the model's sequences may be longer",
+                 row.question - questions.data() + 1, row.choice->tokens.size(), T));
 }
 
 MultipleChoiceScore ask(const std::vector<Question>& questions, Executor& executor, std::size_t B, std::size_t T, Group& world,

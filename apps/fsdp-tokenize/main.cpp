@@ -74,6 +74,10 @@ void check(const TokenizeOptions& options, const OptionTable& table) {
         "template of a tokenizer that is there); leave these out");
   if (!options.eos_token.empty() && !options.append_eos)
     throw UserError("--eos-token without --append-eos (no such token is put anywhere); give --append-eos too");
+  if (options.train_bpe > 0 && table.given("tokenizer") && options.tokenizer == "bytes")
+    throw UserError(
+        "--train-bpe with --tokenizer bytes (that name is the tokenizer whose tokens are bytes); give another --tokenizer "
+        "FILE");
   if (options.train_bpe > 0 && !table.given("tokenizer"))
     throw UserError("--train-bpe without --tokenizer (the tokenizer that is learned would be lost); give --tokenizer FILE");
   if (table.given("shard-size") && options.format != OutputFormat::llmc)

@@ -19,6 +19,7 @@ struct OpenedFile {
         tokens(file.integers(dataset ? dataset : name_of_tokens(path))) {
     if (tokens.shape().size() > 2)
       throw unusable_tokens(path, format("its tokens have {} dimensions, and one or two are read", tokens.shape().size()));
+    tokens.require_whole();
   }
   std::string name_of_tokens(const std::filesystem::path& path) const {
     for (const char* known : {"tokens", "input_ids"})

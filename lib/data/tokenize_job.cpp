@@ -154,6 +154,10 @@ bool JsonPieces::next(TextPiece& piece) {
     if (conversations_) {
       problem_.clear();
       ChatText chat = conversations_(line, problem_);
+      if (!problem_.empty()) {
+        const std::string mended = with_replaced_surrogates(with_replacements(line, &piece.replaced), &piece.replaced);
+        if (piece.replaced > 0) chat = conversations_(mended, problem_);
+      }
       if (problem_.empty()) text = std::move(chat.text);
       piece.is_conversation = true;
       piece.answers = std::move(chat.answers);

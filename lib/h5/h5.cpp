@@ -562,6 +562,26 @@ void Integers::read(Range range, std::int64_t* out) const {
   }
 }
 
+void Integers::require_whole() const {
+  const Lock lock;
+  const auto damaged = [&](const std::string& why) {
+    throw DamagedError(format("{} has parts that are not in the file ({}); copy the file again, or make it anew", what_, why));
+  };
+  if (numel(shape_) > 0 && H5Dget_storage_size(handle_.id()) == 0) damaged("nothing of it was ever written");
+#if H5_VERSION_GE(1, 10, 5)
+  const Handle creation(check_h5(H5Dget_create_plist(handle_.id()), "H5Dget_create_plist", what_), H5Pclose, "H5Pclose");
+  if (H5Pget_layout(creation.id()) != H5D_CHUNKED) return;
+  std::vector<hsize_t> chunk(shape_.size());
+  check_h5(H5Pget_chunk(creation.id(), static_cast<int>(chunk.size()), chunk.data()), "H5Pget_chunk", what_);
+  std::size_t all = 1;
+  for (std::size_t d = 0; d < chunk.size(); ++d) all *= (shape_[d] + chunk[d] - 1) / chunk[d];
+  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
+  hsize_t stored = 0;
+  if (H5Dget_num_chunks(handle_.id(), space.id(), &stored) < 0) damaged(error_stack());
+  if (stored < all) damaged(format("{} of its {} chunks are", stored, all));
+#endif
+}
+
 void Integers::append(std::span<const std::uint32_t> values) {
   const Lock lock;
   expect(output_ != nullptr, "a dataset of a file open for reading is not written");

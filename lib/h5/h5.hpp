@@ -118,6 +118,8 @@ class Integers : public Node {
   /// Elements [range), flat in row-major order; one that no int64 holds reads as the largest that it does.
   /// Throws DamagedError for what HDF5 cannot decode.
   void read(Range range, std::int64_t* out) const;
+  /// Throws DamagedError if some were never written, or the index of its chunks is damaged: HDF5 reads such elements as zeros.
+  void require_whole() const;
   /// Of a dataset that create_integers() has made: adds these behind the others.
   void append(std::span<const std::uint32_t> values);
 

@@ -622,6 +622,13 @@ ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokeni
   return chat;
 }
 
+namespace {
+
+/// Data sets with a column for it have null or an empty list where there is none.
+bool says_something(const nlohmann::json& object, const char* name) { return object.contains(name) && !object[name].empty(); }
+
+}  // namespace
+
 ChatText read_conversation(std::string_view line, const std::function<const ChatTemplate&()>& chat, std::string& problem) {
   std::vector<ChatMessage> messages;
   problem.clear();
@@ -631,10 +638,12 @@ ChatText read_conversation(std::string_view line, const std::function<const Chat
     if (!list.is_array()) return void(problem = format("its \"{}\" is no list of messages", name));
     for (const nlohmann::json& one : list) {
       const bool is_message = one.is_object() && one.contains("role") && one["role"].is_string() && one.contains("content") &&
-                              one["content"].is_string() && !one.contains("tool_calls");
+                              one["content"].is_string();
       if (!is_message)
         return void(problem =
                         format("its \"{}\" has something that is no message with a \"role\" and a \"content\" of text", name));
+      if (says_something(one, "tool_calls"))
+        return void(problem = format("its \"{}\" has a message with \"tool_calls\", and tools are not known here", name));
       ChatMessage message{one["role"].get<std::string>(), one["content"].get<std::string>()};
       message.is_answer = has_answers && message.role == "assistant";
       messages.push_back(std::move(message));
@@ -642,6 +651,8 @@ ChatText read_conversation(std::string_view line, const std::function<const Chat
   };
   if (!object.is_object()) {
     problem = object.is_discarded() ? "it is not JSON" : "it is no object";
+  } else if (says_something(object, "tools")) {
+    problem = "it has \"tools\", which are not known here";
   } else if (object.contains("messages")) {
     add("messages", true);
   } else if (!object.contains("prompt") || !object.contains("completion")) {

@@ -6,6 +6,7 @@
 
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
+#include <unicode/uniset.h>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -23,13 +24,27 @@ void check_icu(UErrorCode status, const char* what) {
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 
+/// Characters that Hugging Face's tokenizers know in normal forms (unicode-normalization-alignments, of Unicode 9). Others stay
+/// as they are, and do not change places with their neighbours.
+const icu::UnicodeSet& normalized_characters() {
+  static const icu::UnicodeSet set = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    icu::UnicodeSet known(icu::UnicodeString("[:age=9.0:]"), status);
+    check_icu(status, "the characters of Unicode 9");
+    known.freeze();
+    return known;
+  }();
+  return set;
+}
+
 Normalizer::Step normal_form(NormalForm form) {
   UErrorCode status = U_ZERO_ERROR;
-  const icu::Normalizer2* const normalizer = form == NormalForm::nfc    ? icu::Normalizer2::getNFCInstance(status)
-                                             : form == NormalForm::nfd  ? icu::Normalizer2::getNFDInstance(status)
-                                             : form == NormalForm::nfkc ? icu::Normalizer2::getNFKCInstance(status)
-                                                                        : icu::Normalizer2::getNFKDInstance(status);
+  const icu::Normalizer2* const newest = form == NormalForm::nfc    ? icu::Normalizer2::getNFCInstance(status)
+                                         : form == NormalForm::nfd  ? icu::Normalizer2::getNFDInstance(status)
+                                         : form == NormalForm::nfkc ? icu::Normalizer2::getNFKCInstance(status)
+                                                                    : icu::Normalizer2::getNFKDInstance(status);
   check_icu(status, "a normal form");
+  const auto normalizer = std::make_shared<icu::FilteredNormalizer2>(*newest, normalized_characters());
   return [normalizer](const std::string& text) {
     std::string out;
     out.reserve(text.size());
@@ -107,6 +122,7 @@ void Normalizer::add(const nlohmann::json& description) {
   } else if (type == "Strip") {
     const bool left = part_flag(description, "strip_left", true), right = part_flag(description, "strip_right", true);
     steps_.push_back([left, right](const std::string& text) { return strip(text, left, right); });
+    keeps_beginning_ = keeps_beginning_ && !left;
   } else if (type == "Prepend") {
     steps_.push_back(
         [what = part_text(description, "prepend")](const std::string& text) { return text.empty() ? text : what + text; });
@@ -114,6 +130,7 @@ void Normalizer::add(const nlohmann::json& description) {
     const auto pattern = std::make_shared<Pattern>(part_pattern(description));
     const std::string with = part_text(description, "content");
     note_replacement(description["pattern"], with);
+    keeps_beginning_ = keeps_beginning_ && !with.empty() && description["pattern"].value("String", "") == " ";
     steps_.push_back([pattern, with](const std::string& text) {
       std::vector<TextRange> matches;
       pattern->find_all(text, matches);

@@ -29,6 +29,8 @@ class Normalizer {
   bool replaces_spaces_alone() const { return replaces_spaces_alone_; }
   /// Whether none of its texts has a space.
   bool removes_spaces() const { return removes_spaces_; }
+  /// Whether a text still begins with what it began with, or what that became.
+  bool keeps_beginning() const { return keeps_beginning_; }
   std::string operator()(std::string text) const;
 
  private:
@@ -37,7 +39,7 @@ class Normalizer {
 
   std::vector<Step> steps_;
   bool keeps_cuts_ = true, changes_spaces_ = false, changes_line_ends_ = false;
-  bool replaces_spaces_alone_ = true, removes_spaces_ = false;
+  bool replaces_spaces_alone_ = true, removes_spaces_ = false, keeps_beginning_ = true;
 };
 
 }  // namespace fsdp

@@ -1,6 +1,8 @@
 #include "text/pattern.hpp"
 
+#include <bitset>
 #include <cctype>
+#include <charconv>
 #include <cstdint>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -8,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "text/newer_characters.hpp"
 
 namespace fsdp {
 
@@ -17,24 +20,44 @@ namespace {
 // Oniguruma's \w has six more, those of the numbers that are no digits that Latin-1 has.
 constexpr std::string_view space_class =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view word_class = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
-constexpr std::string_view word_alone = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+const std::string word_class = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+const std::string word_alone = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+
+/// Names of properties may be written in several ways.
+std::string plain(std::string_view name) {
+  std::string letters;
+  for (const char c : name)
+    if (c != '_' && c != '-' && c != ' ') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return letters;
+}
 
 UserError refuse(std::string_view expression, std::string_view why) {
   return UserError(format("the regular expression {} is not one that is known here ({}); use a tokenizer without it",
                           excerpt(expression), why));
 }
 
+/// What PCRE2 lacks of a property: "L", "Lu", "Han", or "word".
+std::string newer_of(std::string_view property) {
+  std::string all;
+  for (const auto& [name, characters] : newer_characters) {
+    const bool is_part = property.size() == 1 && name.size() == 2 && std::toupper(property[0]) == name[0];
+    if (is_part || plain(name) == plain(property)) all += characters;
+  }
+  return all;
+}
+
 /// The same expression for PCRE2.
 class Translation {
  public:
-  explicit Translation(std::string_view expression) : expression_(expression) {
+  /// `knows_newer`: with the characters that PCRE2 may not know.
+  Translation(std::string_view expression, bool knows_newer) : expression_(expression), knows_newer_(knows_newer) {
     while (at_ < expression.size()) step();
     if (in_class_) throw wrong("a bracket is not closed");
   }
   std::string take() { return std::move(out_); }
 
  private:
+  std::string newer_of(std::string_view property) const { return knows_newer_ ? fsdp::newer_of(property) : std::string(); }
   UserError wrong(std::string_view why) const { return refuse(expression_, why); }
   bool here(std::string_view text) const { return expression_.substr(at_).starts_with(text); }
 
@@ -57,6 +80,11 @@ class Translation {
       throw wrong("it asks for the beginning or end of a line");
     } else if (c == '}' && at_ + 1 < expression_.size() && expression_[at_ + 1] == '+') {
       throw wrong("a repetition of a repetition");  // greedy for Oniguruma, possessive for PCRE2
+    } else if (c == '{') {
+      const std::string_view inside = expression_.substr(at_ + 1, expression_.find('}', at_) - at_ - 1);
+      if (inside.starts_with(',')) throw wrong("{,n}");  // no repetition for PCRE2
+      const bool is_number = !inside.empty() && inside.find_first_not_of("0123456789") == inside.npos;
+      if (is_number && expression_.substr(at_ + inside.size() + 1).starts_with("}?")) throw wrong("{n}?");  // that or nothing
     }
     out_ += expression_[at_++];
   }
@@ -70,8 +98,8 @@ class Translation {
       out_ += in_class_ ? std::string(positive) : format("[{}{}]", negated ? "^" : "", positive);
     };
     if (c == 's' || c == 'S') return one_of(space_class, c == 'S');
-    if (c == 'w' || c == 'W') return one_of(in_class_ ? word_class : word_alone, c == 'W');
-    if (c == 'd' || c == 'D') return one_of(R"(\p{Nd})", c == 'D');
+    if (c == 'w' || c == 'W') return one_of((in_class_ ? word_class : word_alone) + newer_of("word"), c == 'W');
+    if (c == 'd' || c == 'D') return one_of(R"(\p{Nd})" + newer_of("Nd"), c == 'D');
     if (c == 'p' || c == 'P') {
       const std::size_t close = expression_.find('}', at_);
       if (!expression_.substr(at_).starts_with('{') || close == std::string_view::npos)
@@ -79,9 +107,14 @@ class Translation {
       std::string_view name = expression_.substr(at_ + 1, close - at_ - 1);
       const bool negated = name.starts_with('^');
       if (negated) name.remove_prefix(1);
+      if (plain(name) == "c" || plain(name) == "cn") throw wrong("characters that are none yet depend on Unicode's version");
       // A category, or a script: PCRE2 would take a script's name for all characters that are used with it.
-      out_ += format("\\{}{{{}{}{}}}", c, negated ? "^" : "", name.size() <= 2 ? "" : "sc:", name);
+      const std::string property = format("{}{}", name.size() <= 2 ? "" : "sc:", name), newer = newer_of(name);
       at_ = close + 1;
+      if (newer.empty())
+        out_ += format("\\{}{{{}{}}}", c, negated ? "^" : "", property);
+      else
+        one_of(format("\\p{{{}}}{}", property, newer), negated != (c == 'P'));
     } else if (c == 'u' || c == 'x') {
       const std::string_view digits = expression_.substr(at_, c == 'u' ? 4 : 2);
       const bool braces = c == 'x' && expression_.substr(at_).starts_with('{');
@@ -98,40 +131,88 @@ class Translation {
                (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c)))) {
       out_ += format("\\{}", c);
     } else {
-      throw wrong(format("\\{}", c));
+      throw wrong(static_cast<unsigned char>(c) < 0x80 ? format("\\{}", c) : "a backslash before a letter that is not ASCII");
     }
   }
 
   std::string_view expression_;
+  bool knows_newer_;
   std::size_t at_ = 0, class_begin_ = 0;
   bool in_class_ = false;
   std::string out_;
 };
 
-}  // namespace
+/// The first two bytes of all newer characters in UTF-8, of which few texts have any.
+class NewerBytes {
+ public:
+  NewerBytes() {
+    for (const NewerCharacters& row : newer_characters)
+      for (std::size_t at = 0; (at = row.characters.find("\\x{", at)) != std::string_view::npos;) {
+        const auto number = [&] {
+          const char* const digits = row.characters.data() + at + 3;
+          std::uint32_t value = 0;
+          at = static_cast<std::size_t>(std::from_chars(digits, digits + 8, value, 16).ptr - row.characters.data()) + 1;
+          return value;
+        };
+        const std::uint32_t first = number(), last = row.characters.substr(at).starts_with('-') ? (++at, number()) : first;
+        for (std::uint32_t c = first; c <= last; ++c) begins_[bytes_of(c)] = true;
+      }
+  }
+  bool may_be_in(std::string_view text) const {
+    for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+      const auto lead = static_cast<unsigned char>(text[i]);
+      if (lead >= 0xE0 && begins_[256u * lead + static_cast<unsigned char>(text[i + 1])]) return true;
+    }
+    return false;
+  }
 
-struct Pattern::Code {
-  std::string expression;
-  pcre2_code* code = nullptr;
-  ~Code() { pcre2_code_free(code); }
+ private:
+  /// None has fewer than three bytes.
+  static std::size_t bytes_of(std::uint32_t c) {
+    return c < 0x10000 ? 256u * (0xE0 | c >> 12) + (0x80 | (c >> 6 & 63)) : 256u * (0xF0 | c >> 18) + (0x80 | (c >> 12 & 63));
+  }
+  std::bitset<65536> begins_;
 };
 
-Pattern::Pattern(std::string_view expression) : code_(std::make_unique<Code>()) {
-  code_->expression = expression;
-  const std::string translated = Translation(expression).take();
+const NewerBytes& newer_bytes() {
+  static const NewerBytes bytes;
+  return bytes;
+}
+
+struct Free {
+  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+};
+using Compiled = std::unique_ptr<pcre2_code, Free>;
+
+Compiled compile(std::string_view expression, const std::string& translated) {
   int error = 0;
   PCRE2_SIZE where = 0;
-  code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                              PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &where, nullptr);
-  if (code_->code == nullptr) {
+  Compiled code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                              PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &where, nullptr));
+  if (!code) {
     unsigned char why[128] = {};
     pcre2_get_error_message(error, why, sizeof why);
     throw refuse(expression, reinterpret_cast<const char*>(why));
   }
   std::uint32_t matches_nothing = 0;
-  pcre2_pattern_info(code_->code, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
+  pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   if (matches_nothing != 0) throw refuse(expression, "it matches where there is nothing");
-  pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);  // Without it the same matches are found, slowly.
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // Without it the same matches are found, slowly.
+  return code;
+}
+
+}  // namespace
+
+struct Pattern::Code {
+  std::string expression;
+  Compiled usual, with_newer;  // the second is slower, and null if it is the same
+};
+
+Pattern::Pattern(std::string_view expression) : code_(std::make_unique<Code>()) {
+  code_->expression = expression;
+  const std::string usual = Translation(expression, false).take(), with_newer = Translation(expression, true).take();
+  code_->usual = compile(expression, usual);
+  if (with_newer != usual) code_->with_newer = compile(expression, with_newer);
 }
 Pattern::Pattern(Pattern&&) noexcept = default;
 Pattern::~Pattern() = default;
@@ -153,8 +234,9 @@ void Pattern::find_all(std::string_view text, std::vector<TextRange>& matches) c
   std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(nullptr, pcre2_match_context_free);
   expect(data != nullptr, "PCRE2 has memory");
   const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(data.get());
+  const pcre2_code* const code = (code_->with_newer && newer_bytes().may_be_in(text) ? code_->with_newer : code_->usual).get();
   for (std::size_t from = 0; from < text.size();) {
-    const int found = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, PCRE2_NO_UTF_CHECK,
+    const int found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, PCRE2_NO_UTF_CHECK,
                                   data.get(), context.get());
     if (found == PCRE2_ERROR_NOMATCH) return;
     if (found == PCRE2_ERROR_JIT_STACKLIMIT && !stack) {

@@ -1,6 +1,5 @@
 // Regular expressions over UTF-8, written as Hugging Face's tokenizers take them (Oniguruma), run by PCRE2. Which characters
-// are letters or numbers is as old as PCRE2: in Debian 12 (Unicode 14) about 9,000 that Unicode has added since, most of them
-// rare Chinese characters, are none yet.
+// are letters or numbers is what Unicode 16 says, as there, where PCRE2 knows an older one (newer_characters.hpp).
 #pragma once
 
 #include <cstddef>

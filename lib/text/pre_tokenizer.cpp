@@ -184,12 +184,14 @@ void PreTokenizer::add(const nlohmann::json& description) {
     const Behavior behavior = behavior_of(description);
     const bool invert = part_flag(description, "invert", false);
     steps_.push_back(split(part_pattern(description), behavior, invert));
+    leaves_out_ = leaves_out_ || behavior == Behavior::removed;
     note_cuts(description.at("pattern"), behavior == Behavior::isolated && !invert, behavior == Behavior::removed && invert);
   } else if (type == "Digits") {
     steps_.push_back(split(Pattern(R"(\p{N})"),
                            part_flag(description, "individual_digits", false) ? Behavior::isolated : Behavior::contiguous));
   } else if (type == "WhitespaceSplit") {
     steps_.push_back(split(Pattern(R"(\s)"), Behavior::removed));
+    leaves_out_ = true;
     cuts_at_space_ = cuts_at_line_end_ = true;
   } else if (type == "Metaspace") {
     const std::string sign = part_text(description, "replacement");
@@ -199,6 +201,10 @@ void PreTokenizer::add(const nlohmann::json& description) {
                                                                                   : "never";
     const bool splits = part_flag(description, "split", true);
     steps_.push_back(metaspace(sign, scheme, splits));
+    marks_beginning_ = marks_beginning_ || scheme == "first";
+    // The first piece may be another one than the one with which the text began.
+    if (scheme == "first" && leaves_out_)
+      throw unknown_part("pre-tokenizer", "Metaspace, for the first word, behind parts that leave some out,");
     cuts_at_space_ = cuts_at_space_ || splits;
     keeps_cuts_ = keeps_cuts_ && sign == "\xE2\x96\x81";
   } else {

@@ -42,6 +42,8 @@ class PreTokenizer {
   bool joins_spaces() const { return joins_spaces_; }
   /// Whether something is put before a text or its pieces.
   bool prepends() const { return prepends_; }
+  /// Whether it looks for the piece with which the text begins.
+  bool marks_beginning() const { return marks_beginning_; }
   /// Pieces of UTF-8.
   Pieces operator()(std::string text, bool begins_text) const;
 
@@ -53,6 +55,7 @@ class PreTokenizer {
   bool to_bytes_ = false;
   bool keeps_cuts_ = true, cuts_at_space_ = false, cuts_at_line_end_ = false, prepends_ = false;
   bool keeps_signs_ = true, cuts_before_sign_ = false, joins_spaces_ = false;
+  bool marks_beginning_ = false, leaves_out_ = false;  // the second: parts of the text
 };
 
 }  // namespace fsdp

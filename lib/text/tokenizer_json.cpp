@@ -84,6 +84,8 @@ class JsonTokenizer : public Tokenizer {
       : normalizer_(value(file, "normalizer")),
         pre_tokenizer_(value(file, "pre_tokenizer")),
         bpe_(read_model(value(file, "model"))) {
+    if (pre_tokenizer_.marks_beginning() && !normalizer_.keeps_beginning())
+      throw unknown_part("pre-tokenizer", "Metaspace, for the first word, behind a normalizer that may change the beginning,");
     read_added_tokens(value(file, "added_tokens"), value(value(file, "model"), "vocab"));
     find_cuts();
     read_post_processor(value(file, "post_processor"));
@@ -191,6 +193,11 @@ class JsonTokenizer : public Tokenizer {
     };
     if (part_flag(model, "byte_fallback", false))
       for (std::size_t byte = 0; byte < 256; ++byte) rules.of_byte[byte] = id_named(format("<0x{:02X}>", byte));
+    if (const auto missing = std::count(rules.of_byte.begin(), rules.of_byte.end(), -1); missing > 0 && missing < 256)
+      throw UserError(
+          format("it falls back to bytes, and {} of the 256 are not in its vocabulary (\"<0x00>\" to \"<0xFF>\"); fetch the "
+                 "file again",
+                 missing));
     if (const Json& unknown = value(model, "unk_token"); unknown.is_string()) {
       const TokenId id = id_named(unknown.get<std::string>());
       if (id < 0)

@@ -115,6 +115,31 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
   bytes.replace(bytes.rfind("\x78\x9c") + 2, 8, 8, '\xff');  // the beginning of what zlib has made of one
   write_file(folder / "chunk.h5", bytes);
   CHECK_CONTAINS(message_of<DamagedError>([&] { tokens_of(folder / "chunk.h5"); }), "chunk.h5 cannot be read (can't read data");
+  {  // HDF5 reads chunks that were never written as zeros
+    const hid_t file = H5Fcreate((folder / "sparse.h5").c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT);
+    const hsize_t extent[] = {100}, chunk[] = {10}, start[] = {40}, count[] = {60};
+    const hid_t space = H5Screate_simple(1, extent, nullptr), part = H5Screate_simple(1, count, nullptr);
+    const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+    const auto make = [&](const char* name) {
+      return H5Dcreate2(file, name, H5T_STD_U16LE, space, H5P_DEFAULT, creation, H5P_DEFAULT);
+    };
+    H5Dclose(make("none"));
+    H5Pset_chunk(creation, 1, chunk);
+    const hid_t dataset = make("tokens");
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, start, nullptr, count, nullptr);
+    const std::vector<std::int64_t> values = counting(60);
+    BOOST_TEST_REQUIRE(H5Dwrite(dataset, H5T_NATIVE_INT64, part, space, H5P_DEFAULT, values.data()) >= 0);
+    for (const hid_t id : {space, part}) H5Sclose(id);
+    H5Pclose(creation);
+    H5Dclose(dataset);
+    BOOST_TEST_REQUIRE(H5Fclose(file) >= 0);
+  }
+  CHECK_CONTAINS(message_of<DamagedError>([&] { open_token_file(folder / "sparse.h5"); }),
+                 "has parts that are not in the file (6 of its 10 chunks are)");
+  {
+    const h5::File file = h5::File::open(folder / "sparse.h5", Verify::no);
+    CHECK_CONTAINS(message_of<DamagedError>([&] { file.integers("none").require_whole(); }), "nothing of it was ever written");
+  }
   write_file(folder / "zeros.h5", "\x89HDF\r\n\x1a\n" + std::string(4000, '\0'));
   CHECK_CONTAINS(error("zeros.h5"), "zeros.h5");
 }

@@ -122,8 +122,9 @@ BOOST_AUTO_TEST_CASE(formats_and_mixtures) {
   }
   const Outcome valid = run(folder, mpirun(2, "fsdp-evaluate", split("saves mmap --tokens-per-sample 32 --json")));
   BOOST_TEST_REQUIRE(valid.code == 0, valid.output);
+  // Other numbers of rows may be multiplied in another order.
   BOOST_TEST(std::abs(json::parse(valid.output.substr(valid.output.find('{')))["loss"].get<double>() -
-                      metrics(folder / "saves.jsonl", "valid").back()["loss"].get<double>()) < 1e-9);
+                      metrics(folder / "saves.jsonl", "valid").back()["loss"].get<double>()) < 1e-7);
 
   // Documents of 100, 400, 40 and 472 tokens: 4 + 13 + 2 + 15 sequences, and one target less for each document.
   const auto whole = train(folder, 2, "eos", 2, "--max-epoch 1 --break-mode eos", "mmap");

@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(ids_are_those_of_others_on_a_megabyte_of_each_kind) {
                                                                                  << apart.first - ours.begin());
     compared += wanted.size() > 100000;
   }
-  BOOST_TEST(compared >= 14u * 6);
+  BOOST_TEST(compared >= 14u * 7);
 }
 
 BOOST_AUTO_TEST_CASE(megatron_reads_and_writes_the_same_data_sets, *boost::unit_test::precondition(has_megatron)) {

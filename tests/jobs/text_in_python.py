@@ -68,14 +68,21 @@ def broken():
     return bytes(data)
 
 
+def every():
+    """Every character that has a meaning, beside letters and marks."""
+    all_of_them = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+    known = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\p{Cn}\p{Co}]"), "removed").pre_tokenize_str(all_of_them)
+    return "".join(f"a{c}\u0316!{c} " for piece, _ in known for c in piece).encode()
+
+
 def write_ids(folder):
     for name in ("texts", "ids"):
         pathlib.Path(name).mkdir()
     texts = {}
-    for kind in (prose, code, chess, emoji, cjk, broken):
+    for kind in (prose, code, chess, emoji, cjk, broken, every):
         data = kind()
         assert len(data) > size, (kind.__name__, len(data))
-        data = data[:size]  # the last character may be cut
+        data = data if kind is every else data[:size]  # the last character may be cut
         texts[kind.__name__] = data
         pathlib.Path("texts", kind.__name__ + ".txt").write_bytes(data)
 

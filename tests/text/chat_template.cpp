@@ -361,6 +361,11 @@ BOOST_AUTO_TEST_CASE(conversations_in_lines_of_json) {
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user","content":null}]})"), "has something that is no message");
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user"}]})"), "has something that is no message");
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"assistant","content":"a"}]})"), "take turns");
+  // Tools are named; columns for them may be there.
+  BOOST_TEST(answers(R"({"messages":[{"role":"user","content":"a","tool_calls":null},{"role":"assistant","content":"b",
+                     "tool_calls":[]}],"tools":null})") == std::vector<std::string>{"b </s>"});
+  CHECK_CONTAINS(complaint("{\"messages\":[" + first + "],\"tools\":[{}]}"), "it has \"tools\"");
+  CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user","content":"a","tool_calls":[1]}]})"), "\"tool_calls\"");
 }
 
 BOOST_AUTO_TEST_CASE(chatml_with_a_system_message_of_its_own) {

@@ -53,11 +53,25 @@ BOOST_AUTO_TEST_CASE(classes_mean_what_they_mean_to_oniguruma) {
   BOOST_TEST(ranges.size() == 2u);
 }
 
+// Of Unicode 15 and later, whatever PCRE2 knows: a Chinese character (15), a letter of Todhri (16), a digit of Kawi (15).
+BOOST_AUTO_TEST_CASE(newer_characters_are_known) {
+  const std::string chinese = "\U00031467", letter = "\U000105c0", digit = "\U00011f50",
+                    text = "a" + chinese + letter + digit + "!";
+  BOOST_TEST(found(R"(\p{L}+)", text) == (Parts{"a" + chinese + letter}), boost::test_tools::per_element());
+  BOOST_TEST(found(R"([\p{L}\p{N}]+)", text) == (Parts{"a" + chinese + letter + digit}), boost::test_tools::per_element());
+  BOOST_TEST(found(R"([^\s\p{L}\p{N}]+)", text) == (Parts{"!"}), boost::test_tools::per_element());
+  BOOST_TEST(found(R"(\P{L}+)", text) == (Parts{digit + "!"}), boost::test_tools::per_element());
+  BOOST_TEST(found(R"(\p{^Lo}+)", text) == (Parts{"a", digit + "!"}), boost::test_tools::per_element());
+  BOOST_TEST(found(R"(\p{Han}+|\d)", text) == (Parts{chinese, digit}), boost::test_tools::per_element());
+  BOOST_TEST(found(R"(\w+)", text) == (Parts{"a" + chinese + letter + digit}), boost::test_tools::per_element());
+  BOOST_TEST(found(R"(\W+)", text) == (Parts{"!"}), boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(what_could_mean_something_else_is_refused) {
   for (const char* const expression :
-       {"(",       "[a",      "a\\", "a*",          "",        "^a",     "a$",    "(?<=a)b", "(?<name>a)", "(a)\\1",
-        "\\bword", "\\h",     "\\R", "[[:alpha:]]", "[a[bc]]", "[a&&b]", "[\\S]", "a{2}+",   "\\pL",       "\\p{NoSuchScript}",
-        "\\u12",   "(?x: a)", "\\K"})
+       {"(",       "[a",      "a\\", "a*",          "",        "^a",     "a$",     "(?<=a)b", "(?<name>a)", "(a)\\1",
+        "\\bword", "\\h",     "\\R", "[[:alpha:]]", "[a[bc]]", "[a&&b]", "[\\S]",  "a{2}+",   "\\pL",       "\\p{NoSuchScript}",
+        "\\u12",   "(?x: a)", "\\K", "a{,3}",       "a{2}?",   "\\p{C}", "\\p{Cn}"})
     BOOST_CHECK_EXCEPTION(Pattern{expression}, UserError, [](const UserError& error) {
       return std::string(error.what()).find("regular expression") != std::string::npos;
     });

@@ -158,6 +158,25 @@ BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
   CHECK_CONTAINS(complaint(part("pre_tokenizer", {{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Other"}})),
                  "the behavior Other");
   CHECK_CONTAINS(complaint(part("post_processor", {{"type", "Other"}})), "the post-processor Other");
+  CHECK_CONTAINS(complaint([](nlohmann::json& json) {
+                   json["model"]["byte_fallback"] = true;
+                   json["model"]["vocab"]["<0x41>"] = json["model"]["vocab"].size();
+                 }),
+                 "255 of the 256 are not in its vocabulary");
+  // To whom the first word is another one, once something before it is gone.
+  const nlohmann::json first = {
+      {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", false}};
+  CHECK_CONTAINS(
+      complaint(part("pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {{{"type", "WhitespaceSplit"}}, first}}})),
+      "Metaspace, for the first word, behind parts that leave some out");
+  for (const nlohmann::json& normalizer :
+       {nlohmann::json({{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}}),
+        nlohmann::json({{"type", "Replace"}, {"pattern", {{"String", "``"}}}, {"content", "\""}})})
+    CHECK_CONTAINS(complaint([&](nlohmann::json& json) {
+                     json["pre_tokenizer"] = first;
+                     json["normalizer"] = normalizer;
+                   }),
+                   "Metaspace, for the first word, behind a normalizer that may change the beginning");
   CHECK_CONTAINS(complaint(part("decoder", {{"type", "WordPiece"}})), "the decoder WordPiece");
   CHECK_CONTAINS(complaint(part("decoder", nullptr)), "it has no decoder");
 }

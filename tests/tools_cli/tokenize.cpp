@@ -234,6 +234,31 @@ BOOST_AUTO_TEST_CASE(lines_that_are_nearly_json) {
   CHECK_CONTAINS(read_file(folder / "said"), "2 lines were left out");
 }
 
+BOOST_AUTO_TEST_CASE(conversations_are_mended_as_texts_are) {
+  const TemporaryFolder folder;
+  const std::filesystem::path data = FSDP_TEST_DATA "/tokenizers";
+  const std::string at = folder.path().string();
+  std::filesystem::copy(data / "chat-tokenizer.json", folder / "tokenizer.json");
+  write_file(folder / "tokenizer_config.json",
+             nlohmann::json({{"chat_template",
+                              "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+                              "'<|im_end|>' + '\\n'}}"
+                              "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"}})
+                 .dump());
+  const auto make = [&](const std::string& content) {
+    write_file(folder / "a.jsonl",
+               R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":")" + content + "\"}]}\n");
+    BOOST_TEST_REQUIRE(std::system((FSDP_TOKENIZE " " + at + "/a.jsonl --chat --tokenizer " + at + " --out " + at +
+                                    "/t.bin > " + at + "/said 2>&1")
+                                       .c_str()) == 0,
+                       read_file(folder / "said"));
+    return read_file(folder / "t.bin");
+  };
+  const std::string replaced = make("x\ufffdy");
+  BOOST_TEST((make(R"(x\ud83dy)") == replaced));
+  BOOST_TEST((make("x\xffy") == replaced));
+}
+
 BOOST_AUTO_TEST_CASE(a_closed_standard_input_is_no_file_of_ours) {
   const TemporaryFolder folder;
   const std::string at = folder.path().string();
