@@ -173,7 +173,7 @@ struct Inputs {
                  printable(format("{}", fmt::join(added.taken, ", "))));
     if (!added.unknown.empty())
       print_warnings(
-          {format("the model's generation_config.json asks for {}, which is not here (texts may differ from those of "
+          {format("the model's generation_config.json asks for what is not done here: {} (texts may differ from those of "
                   "transformers' generate())",
                   fmt::join(added.unknown, ", "))});
   }
@@ -292,7 +292,7 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
   const std::size_t longest = inputs->longest_prompt() + inputs->generation.max_new_tokens;
   if (!options.chat && longest > config.longest_sequence() && world.rank() == 0)
     print_warnings(
-        {format("a prompt and its new tokens may be {} tokens, and {} that the model sees at a time (a text that "
+        {format("a prompt and its new tokens may be {} tokens, and the model sees {} at a time (a text that "
                 "fills them goes on from its newest half; docs/running.md, \"Full sequences\")",
                 longest, config.longest_sequence())});
   load_model(sharded, *inputs->source, sharding_of(options, shape), rank, world, {.table_type = options.precision});

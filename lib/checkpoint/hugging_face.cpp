@@ -147,10 +147,10 @@ class HuggingFaceFolder final : public TensorSource {
       same = std::memcmp(ours.data(), tables.data(), width * sizeof(float)) == 0;
     }
     if (!same)
-      throw UserError(format(
-          "{} holds {} that is not {}, and config.json has tie_word_embeddings (which of them is the head is unknown); set "
-          "that to false if the head is the file's own, or leave that tensor out",
-          file->path().string(), head->name, rows->name));
+      throw UserError(
+          format("{} holds {} that differs from {}, and the model ties them (tie_word_embeddings of config.json); set "
+                 "that to false if the head is the file's own, or leave that tensor out",
+                 file->path().string(), head->name, rows->name));
   }
 
   /// "exp_avg/transformer.wte.weight"

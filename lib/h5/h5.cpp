@@ -567,17 +567,25 @@ void Integers::require_whole() const {
   const auto damaged = [&](const std::string& why) {
     throw DamagedError(format("{} has parts that are not in the file ({}); copy the file again, or make it anew", what_, why));
   };
-  if (numel(shape_) > 0 && H5Dget_storage_size(handle_.id()) == 0) damaged("nothing of it was ever written");
-#if H5_VERSION_GE(1, 10, 5)
   const Handle creation(check_h5(H5Dget_create_plist(handle_.id()), "H5Dget_create_plist", what_), H5Pclose, "H5Pclose");
-  if (H5Pget_layout(creation.id()) != H5D_CHUNKED) return;
+  const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what_);
+  H5D_fill_value_t fill = H5D_FILL_VALUE_ERROR;
+  check_h5(H5Pfill_value_defined(creation.id(), &fill), "H5Pfill_value_defined", what_);
+  if (fill == H5D_FILL_VALUE_USER_DEFINED) return;
+  if (layout == H5D_CONTIGUOUS && numel(shape_) > 0 && H5Dget_storage_size(handle_.id()) == 0)
+    damaged("nothing of it was ever written");
+#if H5_VERSION_GE(1, 10, 5)
+  if (layout != H5D_CHUNKED) return;
   std::vector<hsize_t> chunk(shape_.size());
   check_h5(H5Pget_chunk(creation.id(), static_cast<int>(chunk.size()), chunk.data()), "H5Pget_chunk", what_);
   std::size_t all = 1;
-  for (std::size_t d = 0; d < chunk.size(); ++d) all *= (shape_[d] + chunk[d] - 1) / chunk[d];
+  for (std::size_t d = 0; d < chunk.size(); ++d) all *= (shape_[d] + chunk[d] - 1) / std::max<hsize_t>(chunk[d], 1);
   const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
   hsize_t stored = 0;
-  if (H5Dget_num_chunks(handle_.id(), space.id(), &stored) < 0) damaged(error_stack());
+  const herr_t counted = H5Dget_num_chunks(handle_.id(), space.id(), &stored);
+  if (const std::exception_ptr reason = take_read_error(); counted < 0 && reason) std::rethrow_exception(reason);
+  if (counted < 0 && is_alone) die_if_out_of_memory();
+  if (counted < 0) damaged(error_stack());
   if (stored < all) damaged(format("{} of its {} chunks are", stored, all));
 #endif
 }

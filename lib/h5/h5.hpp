@@ -119,6 +119,7 @@ class Integers : public Node {
   /// Throws DamagedError for what HDF5 cannot decode.
   void read(Range range, std::int64_t* out) const;
   /// Throws DamagedError if some were never written, or the index of its chunks is damaged: HDF5 reads such elements as zeros.
+  /// Whoever made it may have said what they are to be instead, a fill value: then they may be missing.
   void require_whole() const;
   /// Of a dataset that create_integers() has made: adds these behind the others.
   void append(std::span<const std::uint32_t> values);

@@ -637,13 +637,13 @@ ChatText read_conversation(std::string_view line, const std::function<const Chat
     const nlohmann::json& list = object[name];
     if (!list.is_array()) return void(problem = format("its \"{}\" is no list of messages", name));
     for (const nlohmann::json& one : list) {
+      if (one.is_object() && says_something(one, "tool_calls"))
+        return void(problem = format("its \"{}\" has a message with \"tool_calls\", and tools are not known here", name));
       const bool is_message = one.is_object() && one.contains("role") && one["role"].is_string() && one.contains("content") &&
                               one["content"].is_string();
       if (!is_message)
         return void(problem =
                         format("its \"{}\" has something that is no message with a \"role\" and a \"content\" of text", name));
-      if (says_something(one, "tool_calls"))
-        return void(problem = format("its \"{}\" has a message with \"tool_calls\", and tools are not known here", name));
       ChatMessage message{one["role"].get<std::string>(), one["content"].get<std::string>()};
       message.is_answer = has_answers && message.role == "assistant";
       messages.push_back(std::move(message));

@@ -1,5 +1,5 @@
 // Characters that Unicode 15, 15.1 and 16 have added: Hugging Face's tokenizers (0.23) know them, PCRE2 10.42 of Debian 12 does
-// not. Of the categories and scripts of Unicode's Character Database (DerivedGeneralCategory.txt, Scripts.txt).
+// not. Taken from the categories and scripts of Unicode's Character Database (DerivedGeneralCategory.txt, Scripts.txt).
 #pragma once
 
 #include <string_view>
@@ -64,6 +64,9 @@ inline constexpr NewerCharacters newer_characters[] = {
     {"Lao", R"(\x{ece})"},
     {"Latin", R"(\x{a7cb}-\x{a7cd}\x{a7da}-\x{a7dc}\x{1df25}-\x{1df2a})"},
     {"Myanmar", R"(\x{116d0}-\x{116e3})"},
+    {"Egyptian_Hieroglyphs", R"(\x{1342f}\x{13439}-\x{13455}\x{13460}-\x{143fa})"},
+    {"Khojki", R"(\x{1123f}-\x{11241})"},
+    {"Khitan_Small_Script", R"(\x{18cff})"},
 };
 
 }  // namespace fsdp

@@ -130,7 +130,8 @@ void Normalizer::add(const nlohmann::json& description) {
     const auto pattern = std::make_shared<Pattern>(part_pattern(description));
     const std::string with = part_text(description, "content");
     note_replacement(description["pattern"], with);
-    keeps_beginning_ = keeps_beginning_ && !with.empty() && description["pattern"].value("String", "") == " ";
+    keeps_beginning_ = keeps_beginning_ && !with.empty() && description["pattern"].contains("String") &&
+                       description["pattern"]["String"] == " ";
     steps_.push_back([pattern, with](const std::string& text) {
       std::vector<TextRange> matches;
       pattern->find_all(text, matches);

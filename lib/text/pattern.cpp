@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstdint>
+#include <utility>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -36,8 +37,26 @@ UserError refuse(std::string_view expression, std::string_view why) {
                           excerpt(expression), why));
 }
 
-/// What PCRE2 lacks of a property: "L", "Lu", "Han", or "word".
+/// What PCRE2 lacks of a property: "L", "Lu", "Han" or "Hani", or "word".
 std::string newer_of(std::string_view property) {
+  constexpr std::pair<std::string_view, std::string_view> short_names[] = {{"arab", "Arabic"},
+                                                                           {"bali", "Balinese"},
+                                                                           {"zyyy", "Common"},
+                                                                           {"cyrl", "Cyrillic"},
+                                                                           {"deva", "Devanagari"},
+                                                                           {"hani", "Han"},
+                                                                           {"hira", "Hiragana"},
+                                                                           {"knda", "Kannada"},
+                                                                           {"kana", "Katakana"},
+                                                                           {"laoo", "Lao"},
+                                                                           {"latn", "Latin"},
+                                                                           {"mymr", "Myanmar"},
+                                                                           {"egyp", "Egyptian_Hieroglyphs"},
+                                                                           {"khoj", "Khojki"},
+                                                                           {"kits", "Khitan_Small_Script"}};
+  for (const auto& [name, whole] : short_names)
+    if (plain(property) == name) return newer_of(whole);
+  if (plain(property) == "lc") return newer_of("Lu") + newer_of("Ll");
   std::string all;
   for (const auto& [name, characters] : newer_characters) {
     const bool is_part = property.size() == 1 && name.size() == 2 && std::toupper(property[0]) == name[0];
@@ -94,7 +113,7 @@ class Translation {
     const char c = expression_[at_ + 1];
     at_ += 2;
     const auto one_of = [&](std::string_view positive, bool negated) {
-      if (in_class_ && negated) throw wrong(format("\\{} within brackets", c));
+      if (in_class_ && negated) throw wrong(format("\\{} within brackets, which is to mean all others", c));
       out_ += in_class_ ? std::string(positive) : format("[{}{}]", negated ? "^" : "", positive);
     };
     if (c == 's' || c == 'S') return one_of(space_class, c == 'S');
@@ -122,7 +141,10 @@ class Translation {
           (digits.size() < (c == 'u' ? 4u : 2u) || digits.find_first_not_of("0123456789abcdefABCDEF") != digits.npos))
         throw wrong(format("\\{} without its digits", c));
       if (braces) {
-        out_ += "\\x";
+        const std::size_t close = expression_.find('}', at_);
+        if (close == std::string_view::npos) throw wrong("a brace is not closed");
+        out_ += "\\x" + std::string(expression_.substr(at_, close + 1 - at_));
+        at_ = close + 1;
       } else {
         out_ += format("\\x{{{}}}", digits);
         at_ += digits.size();
@@ -142,7 +164,7 @@ class Translation {
   std::string out_;
 };
 
-/// The first two bytes of all newer characters in UTF-8, of which few texts have any.
+/// The first two bytes of all newer characters in UTF-8. Few texts have them, but for emoji, some of which share them.
 class NewerBytes {
  public:
   NewerBytes() {
@@ -151,7 +173,9 @@ class NewerBytes {
         const auto number = [&] {
           const char* const digits = row.characters.data() + at + 3;
           std::uint32_t value = 0;
-          at = static_cast<std::size_t>(std::from_chars(digits, digits + 8, value, 16).ptr - row.characters.data()) + 1;
+          at = static_cast<std::size_t>(std::from_chars(digits, row.characters.data() + row.characters.size(), value, 16).ptr -
+                                        row.characters.data()) +
+               1;
           return value;
         };
         const std::uint32_t first = number(), last = row.characters.substr(at).starts_with('-') ? (++at, number()) : first;

@@ -107,9 +107,11 @@ AddedWishes add_generation_config(const std::filesystem::path& model, Generation
     added.taken.emplace_back("temperature 0 (do_sample is false)");
   }
   add(wishes.temperature, "temperature", "temperature", "0 or more", [](double x) { return x >= 0; });
-  add(wishes.top_k, "top-k", "top_k", "a whole number from 0 to 1e9",
-      [](double x) { return x >= 0 && x <= 1e9 && x == std::floor(x); });
-  add(wishes.top_p, "top-p", "top_p", "above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
+  if (wishes.temperature != 0.0) {  // where it is 0, these do nothing
+    add(wishes.top_k, "top-k", "top_k", "a whole number from 0 to 1e9",
+        [](double x) { return x >= 0 && x <= 1e9 && x == std::floor(x); });
+    add(wishes.top_p, "top-p", "top_p", "above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
+  }
   add(wishes.repetition_penalty, "repetition-penalty", "repetition_penalty", "above 0", [](double x) { return x > 0; });
   if (wishes.stop.empty()) {
     wishes.stop = values.texts("stop_strings");

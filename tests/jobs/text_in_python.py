@@ -1,6 +1,6 @@
 """What Hugging Face's tokenizers, SentencePiece and Megatron make of texts and of our files; python_text.cpp compares.
 
-    text_in_python.py --probe         says which of them this Python has, and fails without Hugging Face's tokenizers
+    text_in_python.py --probe         says which of them this Python has; exits with 77 without Hugging Face's tokenizers
     text_in_python.py ids FOLDER      a megabyte of text of each kind, texts/KIND.txt, and for each tokenizer of FOLDER its ids of
                                       each text, ids/TOKENIZER-KIND.bin (int32)
     text_in_python.py megatron-write  data sets NAME.bin and NAME.idx, and what is in them, NAME.json
@@ -18,7 +18,7 @@ import sys
 has = {name: importlib.util.find_spec(name) is not None for name in ("tokenizers", "numpy", "sentencepiece", "megatron")}
 if sys.argv[1] == "--probe":
     print("there: " + ", ".join(name for name, there in has.items() if there))
-    sys.exit(not (has["tokenizers"] and has["numpy"]))
+    sys.exit(0 if has["tokenizers"] and has["numpy"] else 77)
 
 import numpy
 import tokenizers
@@ -31,7 +31,8 @@ random.seed(3)
 def prose():
     if shutil.which("bible"):
         return subprocess.run(["bible", "-f", "Gen1:1-Rev99"], capture_output=True, check=True).stdout
-    return (here.parent.parent / "README.md").read_bytes() * 40
+    readme = (here.parent.parent / "README.md").read_bytes()
+    return readme * (size // len(readme) + 1)
 
 
 def code():
@@ -69,7 +70,7 @@ def broken():
 
 
 def every():
-    """Every character that has a meaning, beside letters and marks."""
+    """Every character that has a meaning, each next to a letter and a mark."""
     all_of_them = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
     known = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\p{Cn}\p{Co}]"), "removed").pre_tokenize_str(all_of_them)
     return "".join(f"a{c}\u0316!{c} " for piece, _ in known for c in piece).encode()

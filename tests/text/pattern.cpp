@@ -62,16 +62,20 @@ BOOST_AUTO_TEST_CASE(newer_characters_are_known) {
   BOOST_TEST(found(R"([^\s\p{L}\p{N}]+)", text) == (Parts{"!"}), boost::test_tools::per_element());
   BOOST_TEST(found(R"(\P{L}+)", text) == (Parts{digit + "!"}), boost::test_tools::per_element());
   BOOST_TEST(found(R"(\p{^Lo}+)", text) == (Parts{"a", digit + "!"}), boost::test_tools::per_element());
+  BOOST_TEST(found(R"(\p{Hani}+|\x{61}?\x{21})", text) == (Parts{chinese, "!"}), boost::test_tools::per_element());
+  BOOST_TEST(found(R"(\p{LC}+)", "a\ua7cb") == (Parts{"a\ua7cb"}), boost::test_tools::per_element());
   BOOST_TEST(found(R"(\p{Han}+|\d)", text) == (Parts{chinese, digit}), boost::test_tools::per_element());
   BOOST_TEST(found(R"(\w+)", text) == (Parts{"a" + chinese + letter + digit}), boost::test_tools::per_element());
   BOOST_TEST(found(R"(\W+)", text) == (Parts{"!"}), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(what_could_mean_something_else_is_refused) {
-  for (const char* const expression :
-       {"(",       "[a",      "a\\", "a*",          "",        "^a",     "a$",     "(?<=a)b", "(?<name>a)", "(a)\\1",
-        "\\bword", "\\h",     "\\R", "[[:alpha:]]", "[a[bc]]", "[a&&b]", "[\\S]",  "a{2}+",   "\\pL",       "\\p{NoSuchScript}",
-        "\\u12",   "(?x: a)", "\\K", "a{,3}",       "a{2}?",   "\\p{C}", "\\p{Cn}"})
+  for (const char* const expression : {"(",       "[a",      "a\\",     "a*",          "",
+                                       "^a",      "a$",      "(?<=a)b", "(?<name>a)",  "(a)\\1",
+                                       "\\bword", "\\h",     "\\R",     "[[:alpha:]]", "[a[bc]]",
+                                       "[a&&b]",  "[\\S]",   "a{2}+",   "\\pL",        "\\p{NoSuchScript}",
+                                       "\\u12",   "(?x: a)", "\\K",     "a{,3}",       "a{2}?",
+                                       "\\p{C}",  "\\p{Cn}", "[\\P{L}]"})
     BOOST_CHECK_EXCEPTION(Pattern{expression}, UserError, [](const UserError& error) {
       return std::string(error.what()).find("regular expression") != std::string::npos;
     });
