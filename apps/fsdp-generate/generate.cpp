@@ -28,6 +28,9 @@ namespace fsdp {
 OptionTable generate_option_table(GenerateOptions& options) {
   GenerationOptions& generation = options.generation;
   GenerationWishes& wishes = options.wishes;
+  const auto of_model_or = [](const char* otherwise) {
+    return format("what generation_config.json in the model's folder says, or {}", otherwise);
+  };
   OptionTable table("fsdp-generate", "MODEL [options]", "Generates text with a model, at any number of ranks.");
   table.group("What");
   table
@@ -42,30 +45,28 @@ OptionTable generate_option_table(GenerateOptions& options) {
   table
       .texts("stop", "TEXT", wishes.stop,
              "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.")
-      .unset("what generation_config.json in the model's folder says, or none");
+      .unset(of_model_or("none"));
   table.flag("chat", options.chat,
              "talk with the model: each line of the standard input is a message, each answer comes as it is made. For models "
              "with a chat template of a family that is known.");
   table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
   table.flag("json", options.json, "print one JSON object per prompt, on a line of its own");
   table.group("Sampling");
-  const auto unset = [](const char* otherwise) {
-    return format("what generation_config.json in the model's folder says, or {}", otherwise);
-  };
   table
-      .number("temperature", "X", wishes.temperature, "divides the logits; 0 always takes the likeliest token", "0 or more",
-              [](double x) { return x >= 0; })
-      .unset(unset("1"));
-  table.integer("top-k", "K", wishes.top_k, {0, 1e9}, "only the K likeliest tokens; 0 means all").unset(unset("0"));
+      .number("temperature", "X", wishes.temperature, "divides the logits; 0 always takes the likeliest token",
+              temperature_rule.accepts, temperature_rule.ok)
+      .unset(of_model_or("1"));
+  table.integer("top-k", "K", wishes.top_k, {0, most_top_k}, "only the K likeliest tokens; 0 means all")
+      .unset(of_model_or("0"));
   table
-      .number("top-p", "P", wishes.top_p, "only the likeliest tokens that together have this probability", "above 0, at most 1",
-              [](double x) { return x > 0 && x <= 1; })
-      .unset(unset("1"));
+      .number("top-p", "P", wishes.top_p, "only the likeliest tokens that together have this probability", top_p_rule.accepts,
+              top_p_rule.ok)
+      .unset(of_model_or("1"));
   table
       .number("repetition-penalty", "X", wishes.repetition_penalty,
-              "makes tokens less likely that were there before, in the prompt or the text: 1 changes nothing", "above 0",
-              [](double x) { return x > 0; })
-      .unset(unset("1"));
+              "makes tokens less likely that were there before, in the prompt or the text: 1 changes nothing",
+              repetition_penalty_rule.accepts, repetition_penalty_rule.ok)
+      .unset(of_model_or("1"));
   table.integer("seed", "N", generation.seed, {0, 4294967295.0}, "the same seed gives the same text");
   table.group("Run");
   table.integer("batch-size", "B", options.batch_size, {1, 1e4}, "texts that a rank generates at the same time");
@@ -288,13 +289,13 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
                     texts = options.chat ? 1 : std::min(options.batch_size, (inputs->prompts.size() + ranks - 1) / ranks);
   const GenerationShape shape = generation_shape(config, texts, options.chat ? longest_conversation : inputs->longest_prompt(),
                                                  inputs->generation.max_new_tokens);
-  std::optional<ShardedModel> sharded;
   const std::size_t longest = inputs->longest_prompt() + inputs->generation.max_new_tokens;
   if (!options.chat && longest > config.longest_sequence() && world.rank() == 0)
     print_warnings(
         {format("a prompt and its new tokens may be {} tokens, and the model sees {} at a time (a text that "
                 "fills them goes on from its newest half; docs/running.md, \"Full sequences\")",
                 longest, config.longest_sequence())});
+  std::optional<ShardedModel> sharded;
   load_model(sharded, *inputs->source, sharding_of(options, shape), rank, world, {.table_type = options.precision});
 
   Generator generator(sharded->executor(), world, config, *inputs->tokenizer, inputs->generation);

@@ -129,13 +129,22 @@ bool JsonPieces::next_line() {
   }
 }
 
+namespace {
+
+/// The line with U+FFFD for what is no UTF-8 or half of a surrogate pair; how often is added to `replaced`.
+std::string mended(std::string_view line, std::size_t& replaced) {
+  return with_replaced_surrogates(with_replacements(line, &replaced), &replaced);
+}
+
+}  // namespace
+
 /// Nothing if there is none: then `problem_` says why.
 std::optional<std::string> JsonPieces::text_of_line(std::string_view line, std::size_t& replaced) {
   std::string_view text = reader_.read(line, problem_);
   if (problem_.empty()) return std::string(text);
   const std::string first_problem = problem_;
-  const std::string mended = with_replaced_surrogates(with_replacements(line, &replaced), &replaced);
-  if (replaced > 0) text = reader_.read(mended, problem_);
+  const std::string better = mended(line, replaced);
+  if (replaced > 0) text = reader_.read(better, problem_);
   if (problem_.empty()) return std::string(text);
   problem_ = first_problem;
   return std::nullopt;
@@ -155,8 +164,8 @@ bool JsonPieces::next(TextPiece& piece) {
       problem_.clear();
       ChatText chat = conversations_(line, problem_);
       if (!problem_.empty()) {
-        const std::string mended = with_replaced_surrogates(with_replacements(line, &piece.replaced), &piece.replaced);
-        if (piece.replaced > 0) chat = conversations_(mended, problem_);
+        const std::string better = mended(line, piece.replaced);
+        if (piece.replaced > 0) chat = conversations_(better, problem_);
       }
       if (problem_.empty()) text = std::move(chat.text);
       piece.is_conversation = true;

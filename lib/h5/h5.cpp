@@ -548,17 +548,26 @@ Integers::Integers(Handle handle, std::string what, std::shared_ptr<WrittenStora
   is_signed_ = H5Tget_sign(type.id()) == H5T_SGN_2;
 }
 
+namespace {
+
+/// Of a call that reads a file of somebody else: throws what the storage had to say, or else that the file is damaged.
+void require_read(herr_t result, const std::string& what) {
+  const std::exception_ptr reason = take_read_error();
+  if (result >= 0) return;
+  if (reason) std::rethrow_exception(reason);
+  if (is_alone) die_if_out_of_memory();
+  throw DamagedError(format("{} cannot be read ({}); copy the file again, or make it anew", what, error_stack()));
+}
+
+}  // namespace
+
 void Integers::read(Range range, std::int64_t* out) const {
   const Lock lock;
   const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
   for (const Hyperslab& box : hyperslabs(shape_, range)) {
     select(space, box, what_);
     const Handle memory = dataspace({numel(box.count)});
-    const herr_t read = H5Dread(handle_.id(), H5T_NATIVE_INT64, memory.id(), space.id(), H5P_DEFAULT, out + box.offset);
-    if (const std::exception_ptr reason = take_read_error(); read < 0 && reason) std::rethrow_exception(reason);
-    if (read < 0 && is_alone) die_if_out_of_memory();
-    if (read < 0)
-      throw DamagedError(format("{} cannot be read ({}); copy the file again, or make it anew", what_, error_stack()));
+    require_read(H5Dread(handle_.id(), H5T_NATIVE_INT64, memory.id(), space.id(), H5P_DEFAULT, out + box.offset), what_);
   }
 }
 
@@ -582,10 +591,7 @@ void Integers::require_whole() const {
   for (std::size_t d = 0; d < chunk.size(); ++d) all *= (shape_[d] + chunk[d] - 1) / std::max<hsize_t>(chunk[d], 1);
   const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
   hsize_t stored = 0;
-  const herr_t counted = H5Dget_num_chunks(handle_.id(), space.id(), &stored);
-  if (const std::exception_ptr reason = take_read_error(); counted < 0 && reason) std::rethrow_exception(reason);
-  if (counted < 0 && is_alone) die_if_out_of_memory();
-  if (counted < 0) damaged(error_stack());
+  require_read(H5Dget_num_chunks(handle_.id(), space.id(), &stored), what_);
   if (stored < all) damaged(format("{} of its {} chunks are", stored, all));
 #endif
 }

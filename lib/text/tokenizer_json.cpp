@@ -191,13 +191,14 @@ class JsonTokenizer : public Tokenizer {
       const auto found = vocabulary.find(token);
       return found == vocabulary.end() ? -1 : found->get<TokenId>();
     };
-    if (part_flag(model, "byte_fallback", false))
+    if (part_flag(model, "byte_fallback", false)) {
       for (std::size_t byte = 0; byte < 256; ++byte) rules.of_byte[byte] = id_named(format("<0x{:02X}>", byte));
-    if (const auto missing = std::count(rules.of_byte.begin(), rules.of_byte.end(), -1); missing > 0 && missing < 256)
-      throw UserError(
-          format("it falls back to bytes, and {} of the 256 are not in its vocabulary (\"<0x00>\" to \"<0xFF>\"); fetch the "
-                 "file again",
-                 missing));
+      if (const auto missing = std::count(rules.of_byte.begin(), rules.of_byte.end(), -1); missing > 0 && missing < 256)
+        throw UserError(
+            format("it falls back to bytes, and {} of the 256 are not in its vocabulary (\"<0x00>\" to \"<0xFF>\"); fetch the "
+                   "file again",
+                   missing));
+    }
     if (const Json& unknown = value(model, "unk_token"); unknown.is_string()) {
       const TokenId id = id_named(unknown.get<std::string>());
       if (id < 0)

@@ -60,10 +60,10 @@ class Values {
   explicit Values(const std::filesystem::path& path) : path_(path), object_(read_json_object(path)) {}
 
   /// The number `name`, if there is one.
-  std::optional<double> number(const char* name, const char* accepts, bool (*ok)(double)) const {
+  std::optional<double> number(const char* name, const SamplingRule& rule) const {
     const nlohmann::json value = find(name);
     if (value.is_null()) return std::nullopt;
-    if (!value.is_number() || !ok(value.get<double>())) refuse(name, value, accepts);
+    if (!value.is_number() || !rule.ok(value.get<double>())) refuse(name, value, rule.accepts);
     return value.get<double>();
   }
   /// A text or a list of texts.
@@ -95,9 +95,9 @@ AddedWishes add_generation_config(const std::filesystem::path& model, Generation
   AddedWishes added;
   if (kind_of(model) != PathKind::folder || kind_of(model / file_name) != PathKind::file) return added;
   const Values values(model / file_name);
-  const auto add = [&](auto& wish, const char* option, const char* name, const char* accepts, bool (*ok)(double)) {
+  const auto add = [&](auto& wish, const char* option, const char* name, const SamplingRule& rule) {
     if (wish) return;
-    const std::optional<double> found = values.number(name, accepts, ok);
+    const std::optional<double> found = values.number(name, rule);
     if (!found) return;
     wish = static_cast<std::remove_reference_t<decltype(*wish)>>(*found);
     added.taken.push_back(format("{} {}", option, *wish));
@@ -106,13 +106,13 @@ AddedWishes add_generation_config(const std::filesystem::path& model, Generation
     wishes.temperature = 0;
     added.taken.emplace_back("temperature 0 (do_sample is false)");
   }
-  add(wishes.temperature, "temperature", "temperature", "0 or more", [](double x) { return x >= 0; });
+  add(wishes.temperature, "temperature", "temperature", temperature_rule);
   if (wishes.temperature != 0.0) {  // where it is 0, these do nothing
-    add(wishes.top_k, "top-k", "top_k", "a whole number from 0 to 1e9",
-        [](double x) { return x >= 0 && x <= 1e9 && x == std::floor(x); });
-    add(wishes.top_p, "top-p", "top_p", "above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
+    add(wishes.top_k, "top-k", "top_k",
+        {"a whole number from 0 to 1e9", [](double x) { return x >= 0 && x <= most_top_k && x == std::floor(x); }});
+    add(wishes.top_p, "top-p", "top_p", top_p_rule);
   }
-  add(wishes.repetition_penalty, "repetition-penalty", "repetition_penalty", "above 0", [](double x) { return x > 0; });
+  add(wishes.repetition_penalty, "repetition-penalty", "repetition_penalty", repetition_penalty_rule);
   if (wishes.stop.empty()) {
     wishes.stop = values.texts("stop_strings");
     for (const std::string& text : wishes.stop) added.taken.push_back("stop " + json_text(nlohmann::json(text)));

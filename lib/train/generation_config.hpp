@@ -11,6 +11,16 @@
 
 namespace fsdp {
 
+/// Which numbers an option of sampling takes, on the command line and in the file.
+struct SamplingRule {
+  const char* accepts;
+  bool (*ok)(double);
+};
+inline constexpr SamplingRule temperature_rule = {"0 or more", [](double x) { return x >= 0; }},
+                              top_p_rule = {"above 0, at most 1", [](double x) { return x > 0 && x <= 1; }},
+                              repetition_penalty_rule = {"above 0", [](double x) { return x > 0; }};
+inline constexpr double most_top_k = 1e9;
+
 /// How a model generates, as far as somebody has said so.
 struct GenerationWishes {
   std::optional<double> temperature, top_p, repetition_penalty;

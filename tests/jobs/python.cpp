@@ -10,7 +10,7 @@
 #include "checkpoint/tensor_source.hpp"
 #include "families.hpp"
 #include "golden.hpp"
-#include "jobs/job.hpp"
+#include "jobs/python.hpp"
 #include "nn/model_run.hpp"
 #include "support/files.hpp"
 #include "text/tokenizer.hpp"
@@ -19,25 +19,12 @@ using namespace fsdp::test;
 
 namespace {
 
-std::string python() {
-  const char* named = std::getenv("FSDP_PYTHON");
-  return named ? named : "python3";
-}
-const std::string scripts = FSDP_TEST_DATA "/../jobs/", script = scripts + "read_in_python.py";
+const std::string script = script_of_jobs("read_in_python.py");
 
 struct SkipWithoutPython {
-  SkipWithoutPython() {
-    if (std::system((python() + " " + script + " --probe").c_str()) == 0) return;
-    std::puts("skipped: no Python with torch, transformers, safetensors and h5py (FSDP_PYTHON=FILE names one)");
-    std::exit(77);
-  }
+  SkipWithoutPython() { skip_without_python(script, "torch, transformers, safetensors and h5py"); }
 };
 BOOST_TEST_GLOBAL_FIXTURE(SkipWithoutPython);
-
-void must(const fs::path& folder, const std::vector<std::string>& command) {
-  const Outcome outcome = run(folder, command);
-  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
-}
 
 void consolidate(const fs::path& folder, const std::string& words) {
   must(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate " + words));
@@ -168,7 +155,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_of_fairseq_are_converted) {
 
 BOOST_AUTO_TEST_CASE(answers_are_those_of_others) {
   const auto folder = fresh_folder();
-  must(folder, {python(), scripts + "answer_in_python.py"});
+  must(folder, {python(), script_of_jobs("answer_in_python.py")});
   must(folder, split(FSDP_BIN "/fsdp-tokenize text.txt --tokenizer bytes --out text.bin"));
   const json expected = json::parse(std::ifstream(folder / "expected.json"));
   const auto said = [&](int np, const std::string& program, const std::string& words) {

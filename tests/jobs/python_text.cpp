@@ -3,12 +3,10 @@
 // and the parts of others where it lacks them: FSDP_PYTHON names one, else it is python3.
 #define BOOST_TEST_MODULE jobs.python_text
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 #include <boost/test/unit_test.hpp>
 
-#include "jobs/job.hpp"
+#include "jobs/python.hpp"
 #include "support/files.hpp"
 #include "support/tokens.hpp"
 #include "text/tokenizer.hpp"
@@ -19,43 +17,18 @@ namespace {
 
 const std::string tokenizers = FSDP_TEST_DATA "/tokenizers/";
 
-std::vector<std::string> python(const std::string& words) {
-  const char* const named = std::getenv("FSDP_PYTHON");
-  std::vector<std::string> command = {named ? named : "python3", FSDP_TEST_DATA "/../jobs/text_in_python.py"};
-  for (std::string& word : split(words)) command.push_back(std::move(word));
-  return command;
-}
-
-Outcome probe() {
-  const fs::path folder = fs::temp_directory_path() / ("fsdp-probe-" + std::to_string(getpid()));
-  fs::create_directories(folder);
-  const Outcome outcome = run(folder, python("--probe"));
-  fs::remove_all(folder);
-  return outcome;
-}
+const std::string script = script_of_jobs("text_in_python.py");
 
 boost::test_tools::assertion_result has_megatron(boost::unit_test::test_unit_id) {
-  boost::test_tools::assertion_result there = probe().says("megatron");
+  boost::test_tools::assertion_result there = probe_python(script).says("megatron");
   there.message() << "this Python has no megatron-core";
   return there;
 }
 
 struct SkipWithoutPython {
-  SkipWithoutPython() {
-    const Outcome outcome = probe();
-    if (outcome.code == 0) return;
-    const bool lacks_them = outcome.code == 77 || (outcome.code == 127 && !std::getenv("FSDP_PYTHON"));
-    BOOST_TEST_REQUIRE(lacks_them, outcome.output);
-    std::puts("skipped: no Python with numpy and Hugging Face's tokenizers (FSDP_PYTHON=FILE names one)");
-    std::exit(77);
-  }
+  SkipWithoutPython() { skip_without_python(script, "numpy and Hugging Face's tokenizers"); }
 };
 BOOST_TEST_GLOBAL_FIXTURE(SkipWithoutPython);
-
-void must(const fs::path& folder, const std::vector<std::string>& command) {
-  const Outcome outcome = run(folder, command);
-  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
-}
 
 std::vector<fsdp::TokenId> ids_in(const fs::path& path) {
   const std::string bytes = read_file(path);
@@ -68,7 +41,7 @@ std::vector<fsdp::TokenId> ids_in(const fs::path& path) {
 
 BOOST_AUTO_TEST_CASE(ids_are_those_of_others_on_a_megabyte_of_each_kind) {
   const auto folder = fresh_folder();
-  must(folder, python("ids " + tokenizers));
+  must(folder, {python(), script, "ids", tokenizers});
   std::size_t compared = 0;
   for (const auto& entry : fs::directory_iterator(folder / "ids")) {
     const std::string name = entry.path().stem().string(), tokenizer = name.substr(0, name.rfind('-')),
@@ -89,7 +62,7 @@ BOOST_AUTO_TEST_CASE(ids_are_those_of_others_on_a_megabyte_of_each_kind) {
 
 BOOST_AUTO_TEST_CASE(megatron_reads_and_writes_the_same_data_sets, *boost::unit_test::precondition(has_megatron)) {
   const auto folder = fresh_folder();
-  must(folder, python("megatron-write"));
+  must(folder, {python(), script, "megatron-write"});
   for (const std::string name : {"theirs", "theirs-wide"}) {
     const json documents = json::parse(std::ifstream(folder / (name + ".json")));
     const auto tokens = fsdp::open_token_file(folder / name);
@@ -116,7 +89,7 @@ BOOST_AUTO_TEST_CASE(megatron_reads_and_writes_the_same_data_sets, *boost::unit_
   write_file(folder / "ours.json", documents.dump());
   must(folder, split(FSDP_BIN "/fsdp-tokenize text.jsonl --append-eos --format megatron --out ours --tokenizer " + tokenizers +
                      "gpt2.json"));
-  const Outcome read = run(folder, python("megatron-read"));
+  const Outcome read = run(folder, {python(), script, "megatron-read"});
   BOOST_TEST(read.code == 0, read.output);
   BOOST_TEST(read.says("100 documents of ours, uint16"), read.output);
 }

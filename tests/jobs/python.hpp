@@ -1,0 +1,45 @@
+// Tests that compare with Python programs of others.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "jobs/job.hpp"
+
+namespace fsdp::test {
+
+/// The Python that FSDP_PYTHON names, else python3.
+inline std::string python() {
+  const char* const named = std::getenv("FSDP_PYTHON");
+  return named ? named : "python3";
+}
+/// A script that lies beside the tests.
+inline std::string script_of_jobs(const std::string& name) { return FSDP_TEST_DATA "/../jobs/" + name; }
+
+/// What `script --probe` says of this Python: it exits with 77 where packages are missing.
+inline Outcome probe_python(const std::string& script) {
+  const fs::path folder = fs::temp_directory_path() / ("fsdp-probe-" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  const Outcome outcome = run(folder, {python(), script, "--probe"});
+  fs::remove_all(folder);
+  return outcome;
+}
+
+/// Ends the test as skipped where no Python has the packages of `script`; one that FSDP_PYTHON names is to be there.
+inline void skip_without_python(const std::string& script, const std::string& packages) {
+  const Outcome outcome = probe_python(script);
+  if (outcome.code == 0) return;
+  BOOST_TEST_REQUIRE((outcome.code == 77 || (outcome.code == 127 && !std::getenv("FSDP_PYTHON"))), outcome.output);
+  std::printf("skipped: no Python with %s (FSDP_PYTHON=FILE names one)\n", packages.c_str());
+  std::fflush(stdout);
+  std::exit(77);
+}
+
+inline void must(const fs::path& folder, const std::vector<std::string>& command) {
+  const Outcome outcome = run(folder, command);
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+}
+
+}  // namespace fsdp::test
