@@ -2,71 +2,93 @@
 // not. Taken from the categories and scripts of Unicode's Character Database (DerivedGeneralCategory.txt, Scripts.txt).
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 namespace fsdp {
 
+/// Characters [first, last] have a property: a category, a script, or "word" for what \w has.
 struct NewerCharacters {
-  std::string_view property;    // a category, a script, or "word" for what \w has
-  std::string_view characters;  // as within brackets
+  std::string_view property;
+  std::uint32_t first, last;
 };
 
+// clang-format off
 inline constexpr NewerCharacters newer_characters[] = {
-    {"Lu", R"(\x{1c89}\x{a7cb}-\x{a7cc}\x{a7da}\x{a7dc}\x{10d50}-\x{10d65})"},
-    {"Ll", R"(\x{1c8a}\x{a7cd}\x{a7db}\x{10d70}-\x{10d85}\x{1df25}-\x{1df2a})"},
-    {"Lm", R"(\x{10d4e}\x{10d6f}\x{16d40}-\x{16d42}\x{16d6b}-\x{16d6c}\x{1e030}-\x{1e06d}\x{1e4eb})"},
-    {"Lo", R"(\x{105c0}-\x{105f3}\x{10d4a}-\x{10d4d}\x{10d4f}\x{10ec2}-\x{10ec4}\x{1123f}-\x{11240})"
-           R"(\x{11380}-\x{11389}\x{1138b}\x{1138e}\x{11390}-\x{113b5}\x{113b7}\x{113d1}\x{113d3})"
-           R"(\x{11bc0}-\x{11be0}\x{11f02}\x{11f04}-\x{11f10}\x{11f12}-\x{11f33}\x{1342f}\x{13441}-\x{13446})"
-           R"(\x{13460}-\x{143fa}\x{16100}-\x{1611d}\x{16d43}-\x{16d6a}\x{18cff}\x{1b132}\x{1b155})"
-           R"(\x{1e4d0}-\x{1e4ea}\x{1e5d0}-\x{1e5ed}\x{1e5f0}\x{2b739}\x{2ebf0}-\x{2ee5d}\x{31350}-\x{323af})"},
-    {"Mn", R"(\x{897}\x{ece}\x{10d69}-\x{10d6d}\x{10efc}-\x{10eff}\x{11241}\x{113bb}-\x{113c0}\x{113ce}\x{113d0})"
-           R"(\x{113d2}\x{113e1}-\x{113e2}\x{11f00}-\x{11f01}\x{11f36}-\x{11f3a}\x{11f40}\x{11f42}\x{11f5a})"
-           R"(\x{13440}\x{13447}-\x{13455}\x{1611e}-\x{16129}\x{1612d}-\x{1612f}\x{1e08f}\x{1e4ec}-\x{1e4ef})"
-           R"(\x{1e5ee}-\x{1e5ef})"},
-    {"Mc", R"(\x{cf3}\x{113b8}-\x{113ba}\x{113c2}\x{113c5}\x{113c7}-\x{113ca}\x{113cc}-\x{113cd}\x{113cf}\x{1171e})"
-           R"(\x{11f03}\x{11f34}-\x{11f35}\x{11f3e}-\x{11f3f}\x{11f41}\x{1612a}-\x{1612c})"},
-    {"Nd", R"(\x{10d40}-\x{10d49}\x{116d0}-\x{116e3}\x{11bf0}-\x{11bf9}\x{11f50}-\x{11f59}\x{16130}-\x{16139})"
-           R"(\x{16d70}-\x{16d79}\x{1ccf0}-\x{1ccf9}\x{1e4f0}-\x{1e4f9}\x{1e5f1}-\x{1e5fa})"},
-    {"No", R"(\x{1d2c0}-\x{1d2d3})"},
-    {"Pd", R"(\x{10d6e})"},
-    {"Po", R"(\x{1b4e}-\x{1b4f}\x{1b7f}\x{113d4}-\x{113d5}\x{113d7}-\x{113d8}\x{11b00}-\x{11b09}\x{11be1})"
-           R"(\x{11f43}-\x{11f4f}\x{16d6d}-\x{16d6f}\x{1e5ff})"},
-    {"Sm", R"(\x{10d8e}-\x{10d8f})"},
-    {"So", R"(\x{2427}-\x{2429}\x{2ffc}-\x{2fff}\x{31e4}-\x{31e5}\x{31ef}\x{1cc00}-\x{1ccef}\x{1cd00}-\x{1ceb3})"
-           R"(\x{1f6dc}\x{1f774}-\x{1f776}\x{1f77b}-\x{1f77f}\x{1f7d9}\x{1f8b2}-\x{1f8bb}\x{1f8c0}-\x{1f8c1})"
-           R"(\x{1fa75}-\x{1fa77}\x{1fa87}-\x{1fa89}\x{1fa8f}\x{1faad}-\x{1faaf}\x{1fabb}-\x{1fabf}\x{1fac6})"
-           R"(\x{1face}-\x{1facf}\x{1fada}-\x{1fadc}\x{1fadf}\x{1fae8}-\x{1fae9}\x{1faf7}-\x{1faf8})"
-           R"(\x{1fbcb}-\x{1fbef})"},
-    {"Cf", R"(\x{13439}-\x{1343f})"},
-    {"word", R"(\x{897}\x{cf3}\x{ece}\x{1c89}-\x{1c8a}\x{a7cb}-\x{a7cd}\x{a7da}-\x{a7dc}\x{105c0}-\x{105f3})"
-             R"(\x{10d40}-\x{10d65}\x{10d69}-\x{10d6d}\x{10d6f}-\x{10d85}\x{10ec2}-\x{10ec4}\x{10efc}-\x{10eff})"
-             R"(\x{1123f}-\x{11241}\x{11380}-\x{11389}\x{1138b}\x{1138e}\x{11390}-\x{113b5}\x{113b7}-\x{113c0})"
-             R"(\x{113c2}\x{113c5}\x{113c7}-\x{113ca}\x{113cc}-\x{113d3}\x{113e1}-\x{113e2}\x{116d0}-\x{116e3})"
-             R"(\x{11bc0}-\x{11be0}\x{11bf0}-\x{11bf9}\x{11f00}-\x{11f10}\x{11f12}-\x{11f3a}\x{11f3e}-\x{11f42})"
-             R"(\x{11f50}-\x{11f5a}\x{1342f}\x{13440}-\x{13455}\x{13460}-\x{143fa}\x{16100}-\x{16139})"
-             R"(\x{16d40}-\x{16d6c}\x{16d70}-\x{16d79}\x{18cff}\x{1b132}\x{1b155}\x{1ccf0}-\x{1ccf9})"
-             R"(\x{1df25}-\x{1df2a}\x{1e030}-\x{1e06d}\x{1e08f}\x{1e4d0}-\x{1e4f9}\x{1e5d0}-\x{1e5fa}\x{2b739})"
-             R"(\x{2ebf0}-\x{2ee5d}\x{31350}-\x{323af})"},
-    {"Arabic", R"(\x{897}\x{10ec2}-\x{10ec4}\x{10efc}-\x{10eff})"},
-    {"Balinese", R"(\x{1b4e}-\x{1b4f}\x{1b7f})"},
-    {"Common", R"(\x{2427}-\x{2429}\x{2ffc}-\x{2fff}\x{31e4}-\x{31e5}\x{31ef}\x{1cc00}-\x{1ccf9}\x{1cd00}-\x{1ceb3})"
-               R"(\x{1d2c0}-\x{1d2d3}\x{1f6dc}\x{1f774}-\x{1f776}\x{1f77b}-\x{1f77f}\x{1f7d9}\x{1f8b2}-\x{1f8bb})"
-               R"(\x{1f8c0}-\x{1f8c1}\x{1fa75}-\x{1fa77}\x{1fa87}-\x{1fa89}\x{1fa8f}\x{1faad}-\x{1faaf})"
-               R"(\x{1fabb}-\x{1fabf}\x{1fac6}\x{1face}-\x{1facf}\x{1fada}-\x{1fadc}\x{1fadf}\x{1fae8}-\x{1fae9})"
-               R"(\x{1faf7}-\x{1faf8}\x{1fbcb}-\x{1fbef})"},
-    {"Cyrillic", R"(\x{1c89}-\x{1c8a}\x{1e030}-\x{1e06d}\x{1e08f})"},
-    {"Devanagari", R"(\x{11b00}-\x{11b09})"},
-    {"Han", R"(\x{2b739}\x{2ebf0}-\x{2ee5d}\x{31350}-\x{323af})"},
-    {"Hiragana", R"(\x{1b132})"},
-    {"Kannada", R"(\x{cf3})"},
-    {"Katakana", R"(\x{1b155})"},
-    {"Lao", R"(\x{ece})"},
-    {"Latin", R"(\x{a7cb}-\x{a7cd}\x{a7da}-\x{a7dc}\x{1df25}-\x{1df2a})"},
-    {"Myanmar", R"(\x{116d0}-\x{116e3})"},
-    {"Egyptian_Hieroglyphs", R"(\x{1342f}\x{13439}-\x{13455}\x{13460}-\x{143fa})"},
-    {"Khojki", R"(\x{1123f}-\x{11241})"},
-    {"Khitan_Small_Script", R"(\x{18cff})"},
+    {"Lu", 0x1c89, 0x1c89}, {"Lu", 0xa7cb, 0xa7cc}, {"Lu", 0xa7da, 0xa7da}, {"Lu", 0xa7dc, 0xa7dc}, {"Lu", 0x10d50, 0x10d65},
+    {"Ll", 0x1c8a, 0x1c8a}, {"Ll", 0xa7cd, 0xa7cd}, {"Ll", 0xa7db, 0xa7db}, {"Ll", 0x10d70, 0x10d85},
+    {"Ll", 0x1df25, 0x1df2a},
+    {"Lm", 0x10d4e, 0x10d4e}, {"Lm", 0x10d6f, 0x10d6f}, {"Lm", 0x16d40, 0x16d42}, {"Lm", 0x16d6b, 0x16d6c},
+    {"Lm", 0x1e030, 0x1e06d}, {"Lm", 0x1e4eb, 0x1e4eb},
+    {"Lo", 0x105c0, 0x105f3}, {"Lo", 0x10d4a, 0x10d4d}, {"Lo", 0x10d4f, 0x10d4f}, {"Lo", 0x10ec2, 0x10ec4},
+    {"Lo", 0x1123f, 0x11240}, {"Lo", 0x11380, 0x11389}, {"Lo", 0x1138b, 0x1138b}, {"Lo", 0x1138e, 0x1138e},
+    {"Lo", 0x11390, 0x113b5}, {"Lo", 0x113b7, 0x113b7}, {"Lo", 0x113d1, 0x113d1}, {"Lo", 0x113d3, 0x113d3},
+    {"Lo", 0x11bc0, 0x11be0}, {"Lo", 0x11f02, 0x11f02}, {"Lo", 0x11f04, 0x11f10}, {"Lo", 0x11f12, 0x11f33},
+    {"Lo", 0x1342f, 0x1342f}, {"Lo", 0x13441, 0x13446}, {"Lo", 0x13460, 0x143fa}, {"Lo", 0x16100, 0x1611d},
+    {"Lo", 0x16d43, 0x16d6a}, {"Lo", 0x18cff, 0x18cff}, {"Lo", 0x1b132, 0x1b132}, {"Lo", 0x1b155, 0x1b155},
+    {"Lo", 0x1e4d0, 0x1e4ea}, {"Lo", 0x1e5d0, 0x1e5ed}, {"Lo", 0x1e5f0, 0x1e5f0}, {"Lo", 0x2b739, 0x2b739},
+    {"Lo", 0x2ebf0, 0x2ee5d}, {"Lo", 0x31350, 0x323af},
+    {"Mn", 0x897, 0x897}, {"Mn", 0xece, 0xece}, {"Mn", 0x10d69, 0x10d6d}, {"Mn", 0x10efc, 0x10eff}, {"Mn", 0x11241, 0x11241},
+    {"Mn", 0x113bb, 0x113c0}, {"Mn", 0x113ce, 0x113ce}, {"Mn", 0x113d0, 0x113d0}, {"Mn", 0x113d2, 0x113d2},
+    {"Mn", 0x113e1, 0x113e2}, {"Mn", 0x11f00, 0x11f01}, {"Mn", 0x11f36, 0x11f3a}, {"Mn", 0x11f40, 0x11f40},
+    {"Mn", 0x11f42, 0x11f42}, {"Mn", 0x11f5a, 0x11f5a}, {"Mn", 0x13440, 0x13440}, {"Mn", 0x13447, 0x13455},
+    {"Mn", 0x1611e, 0x16129}, {"Mn", 0x1612d, 0x1612f}, {"Mn", 0x1e08f, 0x1e08f}, {"Mn", 0x1e4ec, 0x1e4ef},
+    {"Mn", 0x1e5ee, 0x1e5ef},
+    {"Mc", 0xcf3, 0xcf3}, {"Mc", 0x113b8, 0x113ba}, {"Mc", 0x113c2, 0x113c2}, {"Mc", 0x113c5, 0x113c5},
+    {"Mc", 0x113c7, 0x113ca}, {"Mc", 0x113cc, 0x113cd}, {"Mc", 0x113cf, 0x113cf}, {"Mc", 0x1171e, 0x1171e},
+    {"Mc", 0x11f03, 0x11f03}, {"Mc", 0x11f34, 0x11f35}, {"Mc", 0x11f3e, 0x11f3f}, {"Mc", 0x11f41, 0x11f41},
+    {"Mc", 0x1612a, 0x1612c},
+    {"Nd", 0x10d40, 0x10d49}, {"Nd", 0x116d0, 0x116e3}, {"Nd", 0x11bf0, 0x11bf9}, {"Nd", 0x11f50, 0x11f59},
+    {"Nd", 0x16130, 0x16139}, {"Nd", 0x16d70, 0x16d79}, {"Nd", 0x1ccf0, 0x1ccf9}, {"Nd", 0x1e4f0, 0x1e4f9},
+    {"Nd", 0x1e5f1, 0x1e5fa},
+    {"No", 0x1d2c0, 0x1d2d3},
+    {"Pd", 0x10d6e, 0x10d6e},
+    {"Po", 0x1b4e, 0x1b4f}, {"Po", 0x1b7f, 0x1b7f}, {"Po", 0x113d4, 0x113d5}, {"Po", 0x113d7, 0x113d8},
+    {"Po", 0x11b00, 0x11b09}, {"Po", 0x11be1, 0x11be1}, {"Po", 0x11f43, 0x11f4f}, {"Po", 0x16d6d, 0x16d6f},
+    {"Po", 0x1e5ff, 0x1e5ff},
+    {"Sm", 0x10d8e, 0x10d8f},
+    {"So", 0x2427, 0x2429}, {"So", 0x2ffc, 0x2fff}, {"So", 0x31e4, 0x31e5}, {"So", 0x31ef, 0x31ef}, {"So", 0x1cc00, 0x1ccef},
+    {"So", 0x1cd00, 0x1ceb3}, {"So", 0x1f6dc, 0x1f6dc}, {"So", 0x1f774, 0x1f776}, {"So", 0x1f77b, 0x1f77f},
+    {"So", 0x1f7d9, 0x1f7d9}, {"So", 0x1f8b2, 0x1f8bb}, {"So", 0x1f8c0, 0x1f8c1}, {"So", 0x1fa75, 0x1fa77},
+    {"So", 0x1fa87, 0x1fa89}, {"So", 0x1fa8f, 0x1fa8f}, {"So", 0x1faad, 0x1faaf}, {"So", 0x1fabb, 0x1fabf},
+    {"So", 0x1fac6, 0x1fac6}, {"So", 0x1face, 0x1facf}, {"So", 0x1fada, 0x1fadc}, {"So", 0x1fadf, 0x1fadf},
+    {"So", 0x1fae8, 0x1fae9}, {"So", 0x1faf7, 0x1faf8}, {"So", 0x1fbcb, 0x1fbef},
+    {"Cf", 0x13439, 0x1343f},
+    {"word", 0x897, 0x897}, {"word", 0xcf3, 0xcf3}, {"word", 0xece, 0xece}, {"word", 0x1c89, 0x1c8a},
+    {"word", 0xa7cb, 0xa7cd}, {"word", 0xa7da, 0xa7dc}, {"word", 0x105c0, 0x105f3}, {"word", 0x10d40, 0x10d65},
+    {"word", 0x10d69, 0x10d6d}, {"word", 0x10d6f, 0x10d85}, {"word", 0x10ec2, 0x10ec4}, {"word", 0x10efc, 0x10eff},
+    {"word", 0x1123f, 0x11241}, {"word", 0x11380, 0x11389}, {"word", 0x1138b, 0x1138b}, {"word", 0x1138e, 0x1138e},
+    {"word", 0x11390, 0x113b5}, {"word", 0x113b7, 0x113c0}, {"word", 0x113c2, 0x113c2}, {"word", 0x113c5, 0x113c5},
+    {"word", 0x113c7, 0x113ca}, {"word", 0x113cc, 0x113d3}, {"word", 0x113e1, 0x113e2}, {"word", 0x116d0, 0x116e3},
+    {"word", 0x11bc0, 0x11be0}, {"word", 0x11bf0, 0x11bf9}, {"word", 0x11f00, 0x11f10}, {"word", 0x11f12, 0x11f3a},
+    {"word", 0x11f3e, 0x11f42}, {"word", 0x11f50, 0x11f5a}, {"word", 0x1342f, 0x1342f}, {"word", 0x13440, 0x13455},
+    {"word", 0x13460, 0x143fa}, {"word", 0x16100, 0x16139}, {"word", 0x16d40, 0x16d6c}, {"word", 0x16d70, 0x16d79},
+    {"word", 0x18cff, 0x18cff}, {"word", 0x1b132, 0x1b132}, {"word", 0x1b155, 0x1b155}, {"word", 0x1ccf0, 0x1ccf9},
+    {"word", 0x1df25, 0x1df2a}, {"word", 0x1e030, 0x1e06d}, {"word", 0x1e08f, 0x1e08f}, {"word", 0x1e4d0, 0x1e4f9},
+    {"word", 0x1e5d0, 0x1e5fa}, {"word", 0x2b739, 0x2b739}, {"word", 0x2ebf0, 0x2ee5d}, {"word", 0x31350, 0x323af},
+    {"Arabic", 0x897, 0x897}, {"Arabic", 0x10ec2, 0x10ec4}, {"Arabic", 0x10efc, 0x10eff},
+    {"Balinese", 0x1b4e, 0x1b4f}, {"Balinese", 0x1b7f, 0x1b7f},
+    {"Common", 0x2427, 0x2429}, {"Common", 0x2ffc, 0x2fff}, {"Common", 0x31e4, 0x31e5}, {"Common", 0x31ef, 0x31ef},
+    {"Common", 0x1cc00, 0x1ccf9}, {"Common", 0x1cd00, 0x1ceb3}, {"Common", 0x1d2c0, 0x1d2d3}, {"Common", 0x1f6dc, 0x1f6dc},
+    {"Common", 0x1f774, 0x1f776}, {"Common", 0x1f77b, 0x1f77f}, {"Common", 0x1f7d9, 0x1f7d9}, {"Common", 0x1f8b2, 0x1f8bb},
+    {"Common", 0x1f8c0, 0x1f8c1}, {"Common", 0x1fa75, 0x1fa77}, {"Common", 0x1fa87, 0x1fa89}, {"Common", 0x1fa8f, 0x1fa8f},
+    {"Common", 0x1faad, 0x1faaf}, {"Common", 0x1fabb, 0x1fabf}, {"Common", 0x1fac6, 0x1fac6}, {"Common", 0x1face, 0x1facf},
+    {"Common", 0x1fada, 0x1fadc}, {"Common", 0x1fadf, 0x1fadf}, {"Common", 0x1fae8, 0x1fae9}, {"Common", 0x1faf7, 0x1faf8},
+    {"Common", 0x1fbcb, 0x1fbef},
+    {"Cyrillic", 0x1c89, 0x1c8a}, {"Cyrillic", 0x1e030, 0x1e06d}, {"Cyrillic", 0x1e08f, 0x1e08f},
+    {"Devanagari", 0x11b00, 0x11b09},
+    {"Han", 0x2b739, 0x2b739}, {"Han", 0x2ebf0, 0x2ee5d}, {"Han", 0x31350, 0x323af},
+    {"Hiragana", 0x1b132, 0x1b132},
+    {"Kannada", 0xcf3, 0xcf3},
+    {"Katakana", 0x1b155, 0x1b155},
+    {"Lao", 0xece, 0xece},
+    {"Latin", 0xa7cb, 0xa7cd}, {"Latin", 0xa7da, 0xa7dc}, {"Latin", 0x1df25, 0x1df2a},
+    {"Myanmar", 0x116d0, 0x116e3},
+    {"Egyptian_Hieroglyphs", 0x1342f, 0x1342f}, {"Egyptian_Hieroglyphs", 0x13439, 0x13455},
+    {"Egyptian_Hieroglyphs", 0x13460, 0x143fa},
+    {"Khojki", 0x1123f, 0x11241},
+    {"Khitan_Small_Script", 0x18cff, 0x18cff},
 };
+// clang-format on
 
 }  // namespace fsdp

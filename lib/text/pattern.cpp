@@ -2,7 +2,6 @@
 
 #include <bitset>
 #include <cctype>
-#include <charconv>
 #include <cstdint>
 #include <utility>
 
@@ -37,7 +36,7 @@ UserError refuse(std::string_view expression, std::string_view why) {
                           excerpt(expression), why));
 }
 
-/// What PCRE2 lacks of a property: "L", "Lu", "Han" or "Hani", or "word".
+/// What PCRE2 lacks of a property ("L", "Lu", "Han" or "Hani", "word"), as within brackets.
 std::string newer_of(std::string_view property) {
   constexpr std::pair<std::string_view, std::string_view> short_names[] = {{"arab", "Arabic"},
                                                                            {"bali", "Balinese"},
@@ -58,9 +57,9 @@ std::string newer_of(std::string_view property) {
     if (plain(property) == name) return newer_of(whole);
   if (plain(property) == "lc") return newer_of("Lu") + newer_of("Ll");
   std::string all;
-  for (const auto& [name, characters] : newer_characters) {
+  for (const auto& [name, first, last] : newer_characters) {
     const bool is_part = property.size() == 1 && name.size() == 2 && std::toupper(property[0]) == name[0];
-    if (is_part || plain(name) == plain(property)) all += characters;
+    if (is_part || plain(name) == plain(property)) all += format("\\x{{{:x}}}-\\x{{{:x}}}", first, last);
   }
   return all;
 }
@@ -168,19 +167,8 @@ class Translation {
 class NewerBytes {
  public:
   NewerBytes() {
-    for (const NewerCharacters& row : newer_characters)
-      for (std::size_t at = 0; (at = row.characters.find("\\x{", at)) != std::string_view::npos;) {
-        const auto number = [&] {
-          const char* const digits = row.characters.data() + at + 3;
-          std::uint32_t value = 0;
-          at = static_cast<std::size_t>(std::from_chars(digits, row.characters.data() + row.characters.size(), value, 16).ptr -
-                                        row.characters.data()) +
-               1;
-          return value;
-        };
-        const std::uint32_t first = number(), last = row.characters.substr(at).starts_with('-') ? (++at, number()) : first;
-        for (std::uint32_t c = first; c <= last; ++c) begins_[bytes_of(c)] = true;
-      }
+    for (const auto& [property, first, last] : newer_characters)
+      for (std::uint32_t c = first; c <= last; ++c) begins_[bytes_of(c)] = true;
   }
   bool may_be_in(std::string_view text) const {
     for (std::size_t i = 0; i + 1 < text.size(); ++i) {
