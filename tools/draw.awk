@@ -40,7 +40,7 @@ function finish(height) {
 }
 # 1234567 -> "1,234,567"
 function grouped(n,   s, out) {
-  s = sprintf("%d", n)
+  s = sprintf("%.0f", n)
   while (length(s) > 3) { out = "," substr(s, length(s) - 2) out; s = substr(s, 1, length(s) - 3) }
   return s out
 }
@@ -92,10 +92,10 @@ function row_of(f, strategy,   s) {
   for (s = 0; s < N[f ":strategies"]; s++) if (J[f ":strategies." s ".strategy"] == strategy) return f ":strategies." s "."
   fail("no strategy " strategy)
 }
-# Into how many parts a state is cut, of which a rank has one. (Under optim parameters are whole, but for their fp32 copy.)
-function parts_of(of_a_rank, whole, shards) { return of_a_rank * shards < 1.5 * whole ? shards : 1 }
+# Into how many parts a state is cut, of which a rank has one. (Under optim parameters are whole, except for their fp32 copy.)
+function parts_of(row, state) { return J[row "sharded." state] == "true" ? J[row "shard"] : 1 }
 
-function draw_strategies(f,   order, n, i, row, whole, y, r, k, shard, shards, keys, names, parts, m, x, light, all_ranks, w, gathered, unreduced, theirs, model) {
+function draw_strategies(f,   order, n, i, row, y, r, k, keys, names, parts, m, x, light, all_ranks, w, theirs) {
   need_plan(f)
   n = split("none optim grad-op full hybrid", order, " ")
   split("DDP, NO_SHARD|ZeRO-1|ZeRO-2, SHARD_GRAD_OP|ZeRO-3, FULL_SHARD|HYBRID_SHARD", theirs, "|")
@@ -103,27 +103,21 @@ function draw_strategies(f,   order, n, i, row, whole, y, r, k, shard, shards, k
   split("parameters|gradients|optimizer state", names, "|")
   all_ranks = J[f ":nodes"] * J[f ":ranks_per_node"]
   if (all_ranks > 8) { quiet(14, 24, "8 of " all_ranks " ranks"); all_ranks = 8 }
-  whole = row_of(f, "none") "keeping.memory."
-  for (i = 0; i < N[f ":plan.units"]; i++)  # in the type that is gathered
-    model += J[f ":plan.units." i ".padded"] * J[f ":plan.units." i ".parameter_bytes"] / J[f ":plan.units." i ".of_a_rank"]
   x = 174; w = (W - x - 120) / all_ranks
   for (r = 0; r < all_ranks; r++) bold(x + w * (r + 0.5) - 4, 24, "rank " r, "middle")
   bold(W - 14, 24, "bytes of a rank", "end")
   y = 38
   for (i = 1; i <= n; i++) {
-    row = row_of(f, order[i]); m = row "keeping.memory."; shards = J[row "shard"]
+    row = row_of(f, order[i]); m = row "keeping.memory."
     line_to(14, y, W - 14, y)
     bold(14, y + 24, order[i]); quiet(14, y + 42, theirs[i])
     if (J[row "shard"] > 1 && J[row "replicate"] > 1) quiet(14, y + 58, "groups of " J[row "shard"])
-    gathered = J[m "gathered_parameters"] >= 0.99 * model; unreduced = J[m "unreduced_gradients"] >= J[whole "gradients"]
-    for (r = 0; r < all_ranks; r++) {
-      shard = r % shards
+    for (r = 0; r < all_ranks; r++)
       for (k = 1; k <= 3; k++) {
-        parts = parts_of(J[m keys[k]], J[whole keys[k]], shards)
-        light = k == 1 && gathered ? "#ddf3ff" : k == 2 && unreduced ? "#ffe0e6" : ""
-        strip(x + w * r, y + 10 + 14 * (k - 1), w - 14, 10, f, parts, parts == 1 ? 0 : shard, COLOUR[names[k]], light, order[i] ", rank " r ": " names[k])
+        parts = parts_of(row, keys[k])
+        light = J[row "kept_whole." keys[k]] != "true" ? "" : k == 1 ? "#ddf3ff" : "#ffe0e6"
+        strip(x + w * r, y + 10 + 14 * (k - 1), w - 14, 10, f, parts, r % parts, COLOUR[names[k]], light, order[i] ", rank " r ": " names[k])
       }
-    }
     for (k = 1; k <= 3; k++) small(W - 14, y + 19 + 14 * (k - 1), grouped(J[m keys[k]]), "end")
     small(W - 14, y + 64, "+ slots " grouped(J[m "gathered_parameters"] + J[m "unreduced_gradients"]), "end")
     small(W - 14, y + 80, "= " grouped(J[m "parameters"] + J[m "gradients"] + J[m "optimizer_state"] + J[m "gathered_parameters"] + J[m "unreduced_gradients"]), "end")
@@ -272,7 +266,7 @@ function draw_nodes(   f, y, x, w, r, row, shards, nodes, per, node, t, most, v,
   x = 130 + (per * w + 16) * nodes + 16
   bold(x, y, "a rank sends per update"); y += 12
   for (f = 1; f <= files; f++) {
-    row = row_of(f, J[f ":plan.strategy"]); shards = J[row "shard"]; t = row "keeping.traffic."
+    row = row_of(f, J[f ":plan.strategy"]); shards = parts_of(row, "parameters"); t = row "keeping.traffic."
     line_to(14, y, W - 14, y)
     bold(14, y + 26, TITLE[f] != "" ? TITLE[f] : J[row "strategy"]); quiet(14, y + 42, "mesh " J[row "shard"] " x " J[row "replicate"])
     for (r = 0; r < nodes * per; r++) {
@@ -292,17 +286,17 @@ function draw_nodes(   f, y, x, w, r, row, shards, nodes, per, node, t, most, v,
   finish(y + 34)
 }
 
-function draw_bytes(   f, u, y, x, scale, k, keys, names, v, at, total, most, elements, units) {
+function draw_bytes(   f, u, y, x, scale, k, keys, names, v, at, total, most, elements, whole, units) {
   split("parameter_bytes fp32_copy_bytes gradient_bytes optimizer_state_bytes", keys, " ")
   split("parameters computed with|fp32 copy|gradients|optimizer state", names, "|")
   x = 330; y = 16
   for (f = 1; f <= files; f++) {
-    need_plan(f); total = 0; elements = 0; units = N[f ":plan.units"]
+    need_plan(f); total = 0; elements = 0; whole = 0; units = N[f ":plan.units"]
     for (u = 0; u < units; u++) {
-      elements += J[f ":plan.units." u ".of_a_rank"]
+      elements += J[f ":plan.units." u ".of_a_rank"]; whole += J[f ":plan.units." u ".padded"]
       for (k = 1; k <= 4; k++) BYTES[f, k] += J[f ":plan.units." u "." keys[k]]
     }
-    for (k = 1; k <= 4; k++) total += BYTES[f, k] /= elements
+    for (k = 1; k <= 4; k++) total += BYTES[f, k] /= k == 1 && parts_of(row_of(f, J[f ":plan.strategy"]), "parameters") == 1 ? whole : elements
     TOTAL[f] = total; if (total > most) most = total
   }
   scale = (W - x - 60) / most
@@ -452,7 +446,7 @@ function draw_trace(   i, id, n, first, r, label, y, again) {
   for (r = 1; r <= panels; r++) TITLE[r] = "rank " r - 1
   y = draw_rows(1)
   legend(14, y + 10, "all-gather (G)|forward (E, F, H)" again "|backward (B, E)|reduce (R, A)|norm, optimizer (N, O)")
-  say(14, y + 34, sprintf("update %d, %.1f ms from left to right, measured", update, last_end))
+  say(14, y + 34, sprintf("update %.0f, %.1f ms from left to right, measured", update, last_end))
   finish(y + 46)
 }
 # The kind in an operation's title.

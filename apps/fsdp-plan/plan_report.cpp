@@ -378,6 +378,22 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
              between);
 }
 
+/// Which states a rank keeps a part of, between updates.
+nlohmann::json sharded_json(const Placement& placement) {
+  const bool updates_a_part = placement.optimizer_state == Place::sharded;
+  return {{"parameters", placement.parameters_at_rest == Place::sharded},
+          {"gradients", updates_a_part},
+          {"optimizer_state", updates_a_part}};
+}
+
+/// Which of these are whole besides, in slots: parameters from forward to backward, gradients until they are reduced.
+nlohmann::json kept_whole_json(const PlanRow& row) {
+  const Placement& placement = *row.placement;
+  return {{"parameters",
+           placement.parameters_at_rest == Place::sharded && placement.parameters_forward_to_backward == Place::whole},
+          {"gradients", row.keeping.keeps_whole_gradients}};
+}
+
 nlohmann::json memory_json(const MemoryAccount& m) {
   const bool on_gpu = m.device == DeviceKind::cuda;  // what the host holds beside it does not count
   return {{"parameters", m.of(BufferRole::parameters)},
@@ -539,7 +555,9 @@ nlohmann::json to_json(const PlanTable& table) {
     nlohmann::json json = {{"strategy", row.placement->name},
                            {"chosen", row.chosen},
                            {"shard", row.mesh.shard},
-                           {"replicate", row.mesh.replicate}};
+                           {"replicate", row.mesh.replicate},
+                           {"sharded", sharded_json(*row.placement)},
+                           {"kept_whole", kept_whole_json(row)}};
     for (const bool recompute : {false, true}) {
       const PlanVariant& v = row.variant(recompute);
       nlohmann::json& variant = json[recompute ? "recomputing" : "keeping"];

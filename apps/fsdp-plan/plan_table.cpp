@@ -66,6 +66,7 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   variant.memory = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
   variant.memory.trace = 0;  // it goes by the operations of an update, of which this plan has fewer than a run
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
+  variant.keeps_whole_gradients = planned.plan.kept_whole_gradients != planned.plan.gradients;
   if (gpu) variant.step = predict_update(model, options, mesh, cluster, *gpu);
   return variant;
 }

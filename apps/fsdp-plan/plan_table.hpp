@@ -30,9 +30,10 @@ struct PlanTableOptions {
 OptionTable plan_option_table(PlanTableOptions& options);
 
 struct PlanVariant {
-  MemoryAccount memory;    // of rank 0, which writes most in a save; without a trace
-  ClusterTraffic traffic;  // of one update
-  StepPrediction step;     // if there is a GPU to predict for
+  MemoryAccount memory;                // of rank 0, which writes most in a save; without a trace
+  ClusterTraffic traffic;              // of one update
+  StepPrediction step;                 // if there is a GPU to predict for
+  bool keeps_whole_gradients = false;  // beside the sums that a rank keeps
 };
 
 struct PlanRow {

@@ -36,6 +36,15 @@ while read -r -a words; do
   "$bin/fsdp-plan" "${words[@]:1}" >"$work/printed" || fail "this fails: ${words[*]}"
 done <<<"$commands"
 
+# Numbers above 2^31 are drawn whole, and what is sharded is what the strategy says: ZeRO-1 in bf16 on 2 ranks has whole parameters.
+"$bin/fsdp-plan" --arch llama-3.1-8b --ranks-per-node 2 --bf16 --json --explain >"$work/large"
+tools/draw units "$work/large" >"$work/units.svg"
+grep -qF '>8,030,261,248<' "$work/units.svg" || fail "tools/draw units writes 8,030,261,248 otherwise"
+tools/draw strategies "$work/large" >"$work/strategies.svg"
+widths() { grep -E "fill=\"$2\".*>$1, rank 1: " "$work/strategies.svg" | grep -o ' width="[^"]*"'; } # STRATEGY COLOUR
+[ "$(widths optim '#77aadd')" = "$(widths none '#77aadd')" ] || fail "tools/draw strategies cuts the parameters of optim"
+[ "$(widths full '#77aadd')" = "$(widths optim '#44bb99')" ] || fail "tools/draw strategies cuts full in another way than the state of optim"
+
 # refuses WORD ARGUMENT...: exit status 2 and WORD in the message.
 refuses() {
   local status=0

@@ -38,6 +38,19 @@ TABLE
 run 0 tuning.txt
 says "full, recomputing"
 ! grep -q ">none<" output || fail "draws a strategy of which nothing was measured"
+# A strategy has a colour of its own, and no point lies on the frame, where half of it and its number would be cut off.
+for strategy in full grad-op optim none hybrid hybrid-grad-op; do
+  for batch in 1 2; do
+    echo "$strategy no $batch ${batch}00 1.0 $((100 + batch))"
+    echo "$strategy yes $batch ${batch}00 1.0 $((100 + batch))"
+  done
+done >rows.txt
+{ grep '^# strategy' tuning.txt && cat rows.txt; } >many.txt
+run 0 many.txt
+colours=$(grep -o "gpPt[0-9]*'.*rgb([^)]*" output | sed 's/.*rgb/rgb/' | sort -u | wc -l)
+[ "$colours" = 6 ] || fail "$colours colours for 6 strategies"
+highest=$(sed -n "s/.*gpPt.*translate([0-9.]*,\([0-9]*\).*/\1/p" output | sort -n | head -n 1)
+((highest > 22)) || fail "the fastest point lies on the frame, at $highest"
 grep -v " [0-9]*\.[0-9] " tuning.txt >none.txt
 run 2 none.txt
 says "has no setting that was measured"
