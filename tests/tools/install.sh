@@ -20,7 +20,7 @@ run() {
 }
 called() { [[ $(cat "$work/calls") == "$1" ]] || fail "calls are not: $1"; }
 
-for program in cat chmod env fold grep mktemp mv paste rm sed tail tee; do ln -s "$(command -v "$program")" "$work/bin/$program"; done
+for program in cat chmod cmp cp dirname env fold grep mktemp mv paste rm sed tail tee; do ln -s "$(command -v "$program")" "$work/bin/$program"; done
 # Installed is what $work/installed/ has a file for; apt-get install makes it, if $work/known exists; apt-get update makes that.
 mkdir "$work/installed"
 stub dpkg-query "[[ -e $work/installed/\${!#} ]] && echo -n installed"
@@ -165,6 +165,35 @@ run 137 --slurm
 cp -p "$work/apt-get.whole" "$work/bin/apt-get"
 run 0 --slurm
 policy_is_back
+
+# Every test's packages: Slurm's, those of single tests, and a Python of its own, which is made again if the list of its packages changes.
+mkdir -p "$work/repository/tools" "$work/repository/tests/jobs"
+cp "$install" "$work/repository/tools/"
+install=$work/repository/tools/install
+echo "numpy==1" >"$work/repository/tests/jobs/requirements.txt"
+ln -s "$(command -v mkdir)" "$work/bin/mkdir"
+stub python3 "mkdir -p \"\$3/bin\" && cp $work/bin/pip \"\$3/bin/pip\"; echo \"python3 \$1 \$2\" >>$work/calls"
+stub pip "[[ ! -e $work/unreachable ]] && echo \"pip \$1\" >>$work/calls"
+run 1 --tests --check
+says "stockfish"
+called ""
+run 0 --tests
+says "Installed:"
+says "into $work/repository/build/python"
+[[ $(tail -n 2 "$work/calls") == $'python3 -m venv\npip install' ]] || fail "Python's packages are not installed"
+run 0 --tests
+called ""
+run 0 --tests --check
+echo "numpy==2" >"$work/repository/tests/jobs/requirements.txt"
+run 1 --tests --check
+says "Missing: $work/repository/build/python"
+: >"$work/unreachable"
+run 1 --tests
+says "PyPI must be reachable"
+run 1 --tests --check
+rm "$work/unreachable"
+run 0 --tests
+called $'python3 -m venv\npip install'
 
 # Another system.
 rm "$work/bin/dpkg-query"

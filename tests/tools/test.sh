@@ -35,6 +35,7 @@ for bad in --unknown "-j 0" "-j x" -j --filter; do
 done
 
 # The whole run, from another folder; the exit status is that of ctest, whose words come last.
+mkdir -p "$work/repository/build/ci"
 run 8
 says "install "
 says "cmake --preset ci --log-level=NOTICE in $work/repository"
@@ -52,5 +53,29 @@ says "Going on without installing"
 says "--parallel 3"
 says "ctest --preset ci --parallel 3 --no-tests=error --tests-regex comm."
 silent "--label-exclude"
+
+# Tests that CTest skips are named at the end. With --all, only those that need a GPU may be skipped.
+# shellcheck disable=SC2016
+stub "$work/bin/ctest" 'if [[ $* == *show-only* ]]; then
+  printf "  Test #1: gpu.kernels\n  Test  #12: gpu.jobs\n"
+else
+  printf "python: %s\n" "${FSDP_PYTHON:-none}"
+  printf "The following tests did not run:\n\t  1 - gpu.kernels (Skipped)\n"
+  [[ -e nothing-else ]] || printf "\t 27 - slurm.train (Skipped)\n\t 28 - jobs.python (Skipped)\n"
+fi'
+run 0
+says "python: none"
+says "Left out, as they need a GPU: gpu.kernels"
+says "Left out, as this machine lacks what they need: slurm.train jobs.python"
+[[ $(tail -n 1 "$work/output") == "As root, tools/test --all installs that"* ]] || fail "how to run them does not come last"
+mkdir -p "$work/repository/build/python/bin"
+stub "$work/repository/build/python/bin/python" ""
+run 1 --all
+says "install --tests"
+says "python: $work/repository/build/python/bin/python"
+says "tests were skipped that need no GPU"
+: >"$work/repository/nothing-else"
+run 0 --all
+silent "As root"
 
 exit $((failures > 0))
