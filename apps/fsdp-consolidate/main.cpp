@@ -107,15 +107,15 @@ int run(const Command& options) {
     const int files = reader->header().world_size + 1;
     with_progress("checksums", [&](const ByteProgress& progress) { reader->verify(0, 1, progress); });
     with_progress("norms", [&](const ByteProgress& progress) { verify_norms(*reader, {parameters_state}, progress); });
-    fmt::print("{}: {} files verified\n", reader->description(), files);
+    print_to(stdout, "{}: {} files verified\n", reader->description(), files);
   }
   Consolidated done;
   with_progress("consolidating",
                 [&](const ByteProgress& progress) { done = consolidate(*reader, options.out, options.how, progress); });
   print_warnings(done.warnings);
   if (done.kept_bytes > 0)
-    fmt::print("went on from {} that an earlier run had written\n", format_bytes(static_cast<double>(done.kept_bytes)));
-  if (!done.copied.empty()) fmt::print("copied from {}: {}\n", done.copied_from.string(), fmt::join(done.copied, ", "));
+    print_to(stdout, "went on from {} that an earlier run had written\n", format_bytes(static_cast<double>(done.kept_bytes)));
+  if (!done.copied.empty()) print_to(stdout, "copied from {}: {}\n", done.copied_from.string(), fmt::join(done.copied, ", "));
   const std::vector<std::string> states = consolidated_states(*reader, options.how);
   if (options.verify) {
     const auto result = open_tensor_source(options.out);
@@ -124,9 +124,9 @@ int run(const Command& options) {
   }
   std::size_t elements = 0;
   for (const std::string& name : reader->names()) elements += numel(reader->shape(name));
-  fmt::print("{}: {} parameters of {}, update {}{}{}\n", options.out.string(), format_count(static_cast<double>(elements)),
-             reader->description(), reader->header().progress.update,
-             states.size() > 1 ? format(", states: {}", fmt::join(states, ", ")) : "", options.verify ? ", verified" : "");
+  print_to(stdout, "{}: {} parameters of {}, update {}{}{}\n", options.out.string(),
+           format_count(static_cast<double>(elements)), reader->description(), reader->header().progress.update,
+           states.size() > 1 ? format(", states: {}", fmt::join(states, ", ")) : "", options.verify ? ", verified" : "");
   return exit_code::done;
 }
 

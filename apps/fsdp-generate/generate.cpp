@@ -170,7 +170,7 @@ struct Inputs {
     generation.stop = wishes.stop;
     if (!speaks) return;
     if (!added.taken.empty())
-      fmt::print(stderr, "from the model's generation_config.json: {}\n",
+      print_to(stderr, "from the model's generation_config.json: {}\n",
                  printable(format("{}", fmt::join(added.taken, ", "))));
     if (!added.unknown.empty())
       print_warnings(

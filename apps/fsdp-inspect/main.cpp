@@ -105,10 +105,10 @@ Cells joined(Cells a, const Cells& b) {
 /// What a program exits with that has shown `wrong` tensors whose norm is not the one that was saved.
 int exit_code_for(std::size_t wrong) {
   if (wrong == 0) return exit_code::done;
-  fmt::print(stderr,
-             "fsdp-inspect: {} tensor{} of another norm than when {} saved; restore the checkpoint from a copy, or use "
-             "another step\n",
-             wrong, wrong == 1 ? "" : "s", wrong == 1 ? "it was" : "they were");
+  print_to(stderr,
+           "fsdp-inspect: {} tensor{} of another norm than when {} saved; restore the checkpoint from a copy, or use "
+           "another step\n",
+           wrong, wrong == 1 ? "" : "s", wrong == 1 ? "it was" : "they were");
   return exit_code::failed;
 }
 
@@ -139,14 +139,14 @@ int show_difference(const TensorSource& a, const TensorSource& b, const Command&
   json["different"] = different;
   const int code = different == 0 ? exit_code::done : exit_code::failed;
   if (command.json) {
-    fmt::print("{}\n", json_text(json));
+    print_to(stdout, "{}\n", json_text(json));
     return code;
   }
-  fmt::print("a: {}\nb: {}\n", a.description(), b.description());
+  print_to(stdout, "a: {}\nb: {}\n", a.description(), b.description());
   if (different == 0)
-    fmt::print("the parameters, {} tensors, are the same, bit for bit\n", all.size());
+    print_to(stdout, "the parameters, {} tensors, are the same, bit for bit\n", all.size());
   else
-    fmt::print("{}{} of {} parameter tensors differ\n", lay_out(rows, 2), different, all.size());
+    print_to(stdout, "{}{} of {} parameter tensors differ\n", lay_out(rows, 2), different, all.size());
   return code;
 }
 
@@ -174,7 +174,7 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
       json["holders"].push_back({{"rank", rank}, {"begin", range.begin}, {"end", range.end}});
     }
   }
-  fmt::print("{}", command.json ? json_text(json) + "\n" : lay_out(rows, 2) + holders);
+  print_to(stdout, "{}", command.json ? json_text(json) + "\n" : lay_out(rows, 2) + holders);
   return exit_code_for(wrong);
 }
 
@@ -207,15 +207,15 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     json["version"] = h.version;
   }
   if (command.json) {
-    fmt::print("{}\n", json_text(json));
+    print_to(stdout, "{}\n", json_text(json));
     return exit_code_for(wrong);
   }
   const std::string states =
       source.states().size() > 1 ? format(", states: {}", fmt::join(source.states(), ", ")) : std::string();
-  fmt::print("{}{}{} parameters in {} tensors, norm {:.6g}{}\n",
-             reader ? describe_run(*reader) : source.description() + states + "\n", lay_out(rows, 2),
-             format_count(static_cast<double>(elements)), source.names().size(), std::sqrt(squares),
-             non_finite == 0 ? "" : format(", {} elements are not finite", non_finite));
+  print_to(stdout, "{}{}{} parameters in {} tensors, norm {:.6g}{}\n",
+           reader ? describe_run(*reader) : source.description() + states + "\n", lay_out(rows, 2),
+           format_count(static_cast<double>(elements)), source.names().size(), std::sqrt(squares),
+           non_finite == 0 ? "" : format(", {} elements are not finite", non_finite));
   return exit_code_for(wrong);
 }
 
@@ -223,7 +223,7 @@ int show_flight(const Command& command) {
   if (!command.checkpoint.empty() || command.verify || command.options || !command.tensor.empty() || command.no_verify)
     throw UserError("--flight goes with --json alone (it looks into no checkpoint); leave out the rest");
   const FlightFolder folder = read_flight_folder(command.flight);
-  fmt::print("{}", command.json ? json_text(flight_to_json(folder)) + "\n" : describe_flight(folder));
+  print_to(stdout, "{}", command.json ? json_text(flight_to_json(folder)) + "\n" : describe_flight(folder));
   return exit_code::done;
 }
 
@@ -262,12 +262,13 @@ int run(const Command& command) {
     });
     second.clear();
     if (!command.json)
-      fmt::print("{}: {} files, all checksums as written; {}\n", reader->description(), reader->header().world_size + 1,
-                 norms == 0 ? "norms were not stored" : format("{} tensors, all norms as saved", norms));
+      print_to(stdout, "{}: {} files, all checksums as written; {}\n", reader->description(), reader->header().world_size + 1,
+               norms == 0 ? "norms were not stored" : format("{} tensors, all norms as saved", norms));
   }
   if (command.options) {
     const auto options = parse_json(reader->header().options_json);
-    fmt::print("{}\n", options.is_discarded() ? reader->header().options_json : json_text(options, command.json ? -1 : 2));
+    print_to(stdout, "{}\n",
+             options.is_discarded() ? reader->header().options_json : json_text(options, command.json ? -1 : 2));
     return exit_code::done;
   }
   if (!command.tensor.empty()) return show_tensor(*source, reader, command);

@@ -11,16 +11,16 @@ namespace {
 
 int run(const PlanTableOptions& options, const OptionTable& option_table) {
   if (options.train.list_archs) {
-    fmt::print("{}", list_of_archs());
+    print_to(stdout, "{}", list_of_archs());
     return exit_code::done;
   }
   PlanTable table = make_plan_table(options);
   for (std::string& warning : table.warnings) warning = option_table.name_options(warning);
   print_warnings(table.warnings);
   if (options.json)
-    fmt::print("{}\n", to_json(table).dump(2));
+    print_to(stdout, "{}\n", to_json(table).dump(2));
   else
-    fmt::print("{}{}", describe(table), options.explain ? "\n" + explain(table) : "");
+    print_to(stdout, "{}{}", describe(table), options.explain ? "\n" + explain(table) : "");
   return exit_code::done;
 }
 

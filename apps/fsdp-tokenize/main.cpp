@@ -246,8 +246,8 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
     write(config, says);  // for transformers' AutoTokenizer
   }
   const std::size_t tokens = learned["model"]["vocab"].size();
-  fmt::print("{}: {} tokens{}\n", path.string(), tokens,
-             tokens < vocab_size ? format(" (not {}: no other neighbours are in the text twice)", vocab_size) : "");
+  print_to(stdout, "{}: {} tokens{}\n", path.string(), tokens,
+           tokens < vocab_size ? format(" (not {}: no other neighbours are in the text twice)", vocab_size) : "");
 }
 
 /// Of llm.c's files.
@@ -327,16 +327,16 @@ int tokenize(const TokenizeOptions& options) {
                    .skip_invalid = options.skip_invalid});
   const TokenizeResult done = job.run();
   for (const WrittenFile& file : done.train)
-    fmt::print("{}: {} tokens (vocabulary {})\n", file.path.string(), file.tokens, tokenizer->vocab_size());
+    print_to(stdout, "{}: {} tokens (vocabulary {})\n", file.path.string(), file.tokens, tokenizer->vocab_size());
   for (const WrittenFile& file : done.valid)
-    fmt::print("{}: {} tokens, the last {:.2f} % of the text\n", file.path.string(), file.tokens,
-               100.0 * static_cast<double>(text.size() - *tail) / static_cast<double>(text.size()));
+    print_to(stdout, "{}: {} tokens, the last {:.2f} % of the text\n", file.path.string(), file.tokens,
+             100.0 * static_cast<double>(text.size() - *tail) / static_cast<double>(text.size()));
   for (const auto* masks : {&done.train_mask, &done.valid_mask})
-    for (const WrittenFile& file : *masks) fmt::print("{}: which of them are of answers\n", file.path.string());
+    for (const WrittenFile& file : *masks) print_to(stdout, "{}: which of them are of answers\n", file.path.string());
   for (const auto* files : {&done.train, &done.valid})
     for (const WrittenFile& file : *files)
       if (options.chat && options.format == OutputFormat::hdf5)
-        fmt::print("{}: its dataset loss_mask says which of them are of answers\n", file.path.string());
+        print_to(stdout, "{}: its dataset loss_mask says which of them are of answers\n", file.path.string());
   if (options.format == OutputFormat::llmc) warn_of_earlier_files(options, done);
   return exit_code::done;
 }

@@ -11,7 +11,7 @@
 namespace fsdp {
 
 void print_warnings(const std::vector<std::string>& warnings) {
-  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", printable(warning));
+  for (const std::string& warning : warnings) print_to(stderr, "warning: {}\n", printable(warning));
 }
 
 int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body, const Wording& wording) {
@@ -19,7 +19,7 @@ int run_program(int argc, char** argv, const std::function<int(int argc, char** 
   const auto report = [&](const std::string& text, int code) {
     const std::string message = wording ? wording(text) : text;
     std::fflush(stdout);
-    fmt::print(stderr, "{}: {}\n", argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp", printable(message));
+    print_to(stderr, "{}: {}\n", argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp", printable(message));
     return code;
   };
   try {

@@ -1,9 +1,13 @@
-// The one `try` of an offline program. Programs under MPI have theirs in train/program.hpp.
+// What programs print, and the one `try` of an offline program. Programs under MPI have theirs in train/program.hpp.
 #pragma once
 
+#include <cstdio>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "base/format.hpp"
 
 namespace fsdp {
 
@@ -12,6 +16,14 @@ namespace exit_code {
 inline constexpr int done = 0, failed = 1, wrong_use = 2;
 inline constexpr int stopped = 75;  // on request, everything saved: the same command continues
 }  // namespace exit_code
+
+/// Writes formatted text to `out` in one call. Text that cannot be written (full disk, closed descriptor, no reader) is
+/// dropped: a program whose log is lost goes on. std::ferror(out) tells.
+template <class... Values>
+void print_to(std::FILE* out, fmt::format_string<Values...> pattern, Values&&... values) {
+  const std::string text = fmt::format(pattern, std::forward<Values>(values)...);
+  std::fwrite(text.data(), 1, text.size(), out);
+}
 
 /// "warning: ..." on stderr, a line each.
 void print_warnings(const std::vector<std::string>& warnings);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/format.hpp"
+#include "base/program.hpp"
 
 namespace fsdp {
 
@@ -42,7 +43,7 @@ std::string ProgressBar::words(double done, double total) const {
 void ProgressBar::draw(double done, double total, std::string_view words) {
   const double part = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0;
   if (!terminal_) {
-    fmt::print(out_, "{}: {:.0f} %  {}\n", what_, std::floor(100 * part), words);
+    print_to(out_, "{}: {:.0f} %  {}\n", what_, std::floor(100 * part), words);
     std::fflush(out_);
     return;
   }
@@ -53,7 +54,7 @@ void ProgressBar::draw(double done, double total, std::string_view words) {
   winsize window{};  // a bar longer than the line could not be drawn over
   if (ioctl(fileno(out_), TIOCGWINSZ, &window) == 0 && window.ws_col > 1)
     bar_.resize(std::min<std::size_t>(bar_.size(), window.ws_col - 1u));
-  fmt::print(out_, "\r{}\033[K", bar_);  // K: clear what a longer bar left
+  print_to(out_, "\r{}\033[K", bar_);  // K: clear what a longer bar left
   std::fflush(out_);
   drawn_ = true;
 }
@@ -68,15 +69,15 @@ void ProgressBar::update(double done, double total, std::string_view text) {
 
 void ProgressBar::line(std::string_view text) {
   if (drawn_)
-    fmt::print(out_, "\r\033[K{}\n{}", text, bar_);
+    print_to(out_, "\r\033[K{}\n{}", text, bar_);
   else
-    fmt::print(out_, "{}\n", text);
+    print_to(out_, "{}\n", text);
   std::fflush(out_);
 }
 
 void ProgressBar::clear() {
   if (!drawn_) return;
-  fmt::print(out_, "\r\033[K");
+  print_to(out_, "\r\033[K");
   std::fflush(out_);
   drawn_ = false;
 }
@@ -87,7 +88,7 @@ void ProgressBar::finish(double total) {
   const auto number = [&](double x) { return unit_ == Unit::bytes ? format_bytes(x) : format_count(x); };
   std::string rate;
   if (seconds > 0.001) rate = format(", {}/s", number((total - first_) / seconds));
-  fmt::print(out_, "{}: {} in {}{}\n", what_, number(total), format_duration(seconds), rate);
+  print_to(out_, "{}: {} in {}{}\n", what_, number(total), format_duration(seconds), rate);
   std::fflush(out_);
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/program.hpp"
 #include "base/version.hpp"
 #include "data/text_source.hpp"
 #include "data/token_writer.hpp"
@@ -109,7 +110,7 @@ class TokenMaker {
     if (!tokenizer_) tokenizer_ = open_tokenizer(reading_.tokenizer);
   }
   std::string name_of_tokenizer() const { return tokenizer_file_.empty() ? "bytes" : format("'{}'", reading_.tokenizer); }
-  void print_line(const std::string& line) const { fmt::print(stderr, "{}\n", printable(line)); }
+  void print_line(const std::string& line) const { print_to(stderr, "{}\n", printable(line)); }
 
   const TextReading& reading_;
   const std::function<bool()>& stop_;

@@ -279,7 +279,7 @@ void TokenizeJob::open_writers() {
       first_skipped_ = found.at("first_skipped").get<std::uint64_t>();
       train_ = open(output_.out, "train");
       if (tail_) valid_ = open(output_.valid_out, "valid");
-      fmt::print(stderr, "going on after {} of {}, {} tokens\n", format_bytes(static_cast<double>(at_)),
+      print_to(stderr, "going on after {} of {}, {} tokens\n", format_bytes(static_cast<double>(at_)),
                  format_bytes(static_cast<double>(text_.size())), tokens_);
       return;
     } catch (const DamagedError& error) {

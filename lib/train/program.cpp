@@ -1,5 +1,6 @@
 #include "train/program.hpp"
 
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
@@ -36,7 +37,8 @@ int run_mpi_program(int argc, char** argv,
                     const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body,
                     const Wording& wording) {
   open_standard_descriptors();
-  keep_freed_memory();  // oneDNN's gemm takes and frees its panels in every call
+  std::signal(SIGPIPE, SIG_IGN);  // a job whose log nobody reads any more goes on
+  keep_freed_memory();            // oneDNN's gemm takes and frees its panels in every call
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";
   const auto print = [&](const std::string& where, const std::string& message) {
     print_problem(program, where, message, wording);

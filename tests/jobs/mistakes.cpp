@@ -313,6 +313,32 @@ BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {
   BOOST_TEST(!fs::exists(folder / "saves" / "lock"));
 }
 
+// A run whose log is lost goes on and saves: full disks, closed descriptors, and readers that are gone.
+BOOST_AUTO_TEST_CASE(a_log_that_cannot_be_written) {
+  const auto folder = fresh_folder();
+  std::string command = FSDP_BIN "/fsdp-train " + tokens + " --log-interval 1 --save-dir saves";
+  for (const std::string& word : model) command += " " + word;
+  const std::string consolidate = FSDP_BIN "/fsdp-consolidate saves model.h5";
+  for (const char* lost : {"2>/dev/full", "2>&-", ">/dev/full 2>&1", ">&- 2>&-"}) {
+    const Outcome trained = run(folder, {"bash", "-c", command + " " + lost});
+    BOOST_TEST(trained.code == 0, lost << trained.output);
+    BOOST_TEST(fs::exists(folder / "saves" / "step-00000002" / "complete.json"), lost);
+    const Outcome made =
+        run(folder,
+            {"bash", "-c", consolidate + " 2>" + (std::string(lost).find("full") == std::string::npos ? "&-" : "/dev/full")});
+    BOOST_TEST(made.code == 0, lost << made.output);
+    for (const char* name : {"saves", "model.h5"}) fs::remove_all(folder / name);
+  }
+  const Outcome read =
+      run(folder, {"bash", "-c", "{ " + command + " --save-interval-updates 1 2>&1; echo $? >code; } | true; cat code"});
+  BOOST_TEST(read.says("0"), read.output);
+  BOOST_TEST(fs::exists(folder / "saves" / "step-00000002" / "complete.json"));
+  for (const char* program : {"fsdp-inspect none", "fsdp-tokenize none --out none.bin"}) {
+    const Outcome refused = run(folder, {"bash", "-c", std::string(FSDP_BIN "/") + program + " 2>/dev/full"});
+    BOOST_TEST(refused.code == 2, program);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(folders_that_may_only_be_read, *boost::unit_test::precondition(permissions_count)) {
   const auto folder = fresh_folder();
   const auto go = [&](int ranks, const std::string& program, const std::vector<std::string>& words) {
