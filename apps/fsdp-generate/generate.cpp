@@ -170,8 +170,7 @@ struct Inputs {
     generation.stop = wishes.stop;
     if (!speaks) return;
     if (!added.taken.empty())
-      print_to(stderr, "from the model's generation_config.json: {}\n",
-                 printable(format("{}", fmt::join(added.taken, ", "))));
+      print_to(stderr, "from the model's generation_config.json: {}\n", printable(format("{}", fmt::join(added.taken, ", "))));
     if (!added.unknown.empty())
       print_warnings(
           {format("the model's generation_config.json asks for what is not done here: {} (texts may differ from those of "

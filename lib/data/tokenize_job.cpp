@@ -280,7 +280,7 @@ void TokenizeJob::open_writers() {
       train_ = open(output_.out, "train");
       if (tail_) valid_ = open(output_.valid_out, "valid");
       print_to(stderr, "going on after {} of {}, {} tokens\n", format_bytes(static_cast<double>(at_)),
-                 format_bytes(static_cast<double>(text_.size())), tokens_);
+               format_bytes(static_cast<double>(text_.size())), tokens_);
       return;
     } catch (const DamagedError& error) {
       notes_.start_anew(error.what());

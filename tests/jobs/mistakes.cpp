@@ -319,13 +319,11 @@ BOOST_AUTO_TEST_CASE(a_log_that_cannot_be_written) {
   std::string command = FSDP_BIN "/fsdp-train " + tokens + " --log-interval 1 --save-dir saves";
   for (const std::string& word : model) command += " " + word;
   const std::string consolidate = FSDP_BIN "/fsdp-consolidate saves model.h5";
-  for (const char* lost : {"2>/dev/full", "2>&-", ">/dev/full 2>&1", ">&- 2>&-"}) {
+  for (const char* lost : {"2>/dev/full", "2>&-"}) {
     const Outcome trained = run(folder, {"bash", "-c", command + " " + lost});
     BOOST_TEST(trained.code == 0, lost << trained.output);
     BOOST_TEST(fs::exists(folder / "saves" / "step-00000002" / "complete.json"), lost);
-    const Outcome made =
-        run(folder,
-            {"bash", "-c", consolidate + " 2>" + (std::string(lost).find("full") == std::string::npos ? "&-" : "/dev/full")});
+    const Outcome made = run(folder, {"bash", "-c", consolidate + " " + lost});
     BOOST_TEST(made.code == 0, lost << made.output);
     for (const char* name : {"saves", "model.h5"}) fs::remove_all(folder / name);
   }
