@@ -203,7 +203,7 @@ function draw_units(f,   units, u, y, x, w, scale, most, shards, r, p, tensors, 
     say(label_x[t], y + 29, label_shape[t], "middle", "font-size=\"11\" fill=\"#555\" stroke=\"#f2f2f2\" stroke-width=\"4\" paint-order=\"stroke\"")
   }
   y += 80 + 14 * most_slices + 8
-  legend(x, y, "padding"); quiet(x + 100, y + 1, "that each tensor, and each shard, may start on a cache line (16 elements)")
+  legend(x, y, "padding"); quiet(x + 100, y + 1, "so that every tensor and shard starts on a cache line (16 elements)")
   finish(y + 16)
 }
 

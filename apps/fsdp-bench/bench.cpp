@@ -311,7 +311,8 @@ OptionTable bench_option_table(BenchOptions& options) {
   table
       .size("memory-limit", "SIZE", options.memory_limit,
             "tuning: memory that a rank may use. Batches double while plans of fsdp-train fit it; they are measured while a "
-            "doubling brings 5 % more tokens/s.")
+            "doubling brings 5 % more tokens/s.",
+            std::size_t{1} << 20)
       .unset("a rank's part of what its node has available, or the memory of its GPU");
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");

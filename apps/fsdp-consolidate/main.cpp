@@ -47,7 +47,7 @@ OptionTable consolidate_option_table(Command& o) {
   }
   table.choice<const ModelFormat*>("format", o.how.format, std::move(names), format("{}", fmt::join(about, " ")));
   table
-      .choice<DType>("dtype", o.how.type, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
+      .choice<DType>("dtype", o.how.type, dtype_names(),
                      "Type of the numbers written, rounded to nearest from the fp32 parameters.")
       .sets("type of the result");
   table

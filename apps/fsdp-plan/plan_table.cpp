@@ -116,7 +116,9 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   table.integer("ranks-per-node", "N", o.cluster.ranks_per_node, {1, most_ranks},
                 "Ranks of each node, consecutive; also the groups of the hybrid strategies, unless --shard-group-size says "
                 "otherwise.");
-  table.size("memory-limit", "SIZE", o.memory_limit, "Memory of a rank: what fits is marked, and the best of it named.")
+  table
+      .size("memory-limit", "SIZE", o.memory_limit, "Memory of a rank: what fits is marked, and the best of it named.",
+            std::size_t{1} << 20)
       .unset("no limit, or that of --gpu");
   std::vector<std::pair<std::string, const GpuFigures*>> gpus;
   for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.name, &gpu);

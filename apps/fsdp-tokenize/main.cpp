@@ -161,7 +161,7 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
                 "train_000002.bin and so on. With --format llm.c, which has room for 2147483647.");
   table.duration("save-interval", "TIME", o.save_interval_s,
                  "Make sure of what is done this often, so that a killed run goes on there when the same command is given "
-                 "again; 0: do not. Standard input and pipes cannot be gone on with.");
+                 "again; 0: do not. Runs on standard input and pipes cannot be resumed.");
   add_options_of_other_programs(table);
   table.then([&o](const OptionTable& read) { check(o, read); });
   return table;

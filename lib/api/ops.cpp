@@ -20,8 +20,8 @@ Tensor matrix_of(const LayerParameter& parameter, void* data, DType type) {
 
 const LayerParameter& parameter_of(const Pass& pass, std::size_t i) {
   if (i >= pass.parameters.size())
-    throw UserError(format("parameter {} is asked for (there are {}, counted from 0); correct the number, or parameters()", i,
-                           pass.parameters.size()));
+    throw UserError(format("parameter {} does not exist (the layer declares {}); correct the number, or parameters()", i,
+                           pass.parameters.empty() ? "none" : format("0 to {}", pass.parameters.size() - 1)));
   return pass.parameters[i];
 }
 

@@ -22,13 +22,14 @@ std::string lower(std::string_view text) {
 }
 
 /// Splits "12.5GiB" into 12.5 and "gib"; throws unless the number is finite and at least 0.
-std::pair<double, std::string> number_and_unit(std::string_view text, std::string_view kind, std::string_view example) {
+std::pair<double, std::string> number_and_unit(std::string_view given, std::string_view kind, std::string_view example) {
+  const std::string text = without_separators(given);
   double value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (code != std::errc() || !std::isfinite(value) || value < 0)
     throw UserError(
         format("'{}' is not a {} (it must start with a number, 0 or more); write for example {}", text, kind, example));
-  std::string_view unit(end, text.data() + text.size());
+  std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
   return {value, lower(unit)};
 }
@@ -78,6 +79,16 @@ std::string printable(std::string_view message) {
   if (all.size() <= most) return all;
   return format("{} ... ({} characters are left out) ... {}", all.substr(0, most - kept_end), all.size() - most,
                 all.substr(all.size() - kept_end));
+}
+
+std::string without_separators(std::string_view number) {
+  const auto digit = [&](std::size_t i) { return i < number.size() && number[i] >= '0' && number[i] <= '9'; };
+  std::string out;
+  for (std::size_t i = 0; i < number.size(); ++i) {
+    const bool separates = number[i] == '_' && i > 0 && digit(i - 1) && digit(i + 1);
+    if (!separates) out += number[i];
+  }
+  return out;
 }
 
 std::size_t parse_size(std::string_view text) {

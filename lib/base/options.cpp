@@ -4,9 +4,13 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <boost/program_options.hpp>
 
@@ -18,7 +22,7 @@ namespace po = boost::program_options;
 
 namespace {
 
-constexpr std::size_t page_width = 100, help_column = 34;
+constexpr std::size_t help_column = 34;
 
 std::string trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r\n");
@@ -53,12 +57,21 @@ double parse_finite(std::string_view text) {
   return value;
 }
 
-/// Appends `text` to `out`, which is at `column`, broken at spaces; later lines start at `indent`.
-void wrap(std::string& out, const std::string& text, std::size_t column, std::size_t indent) {
+/// The width of --help: that of $COLUMNS or of the terminal, from 60 to 160; 100 where neither is known.
+std::size_t page_width() {
+  winsize window{};
+  const char* const columns = std::getenv("COLUMNS");
+  std::size_t width = columns ? std::strtoul(columns, nullptr, 10) : 0;
+  if (width == 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) width = window.ws_col;
+  return width == 0 ? 100 : std::clamp<std::size_t>(width, 60, 160);
+}
+
+/// Appends `text` to `out`, which is at `column`, broken at spaces before `width`; later lines start at `indent`.
+void wrap(std::string& out, const std::string& text, std::size_t column, std::size_t indent, std::size_t width) {
   std::istringstream words(text);
   bool first = true;
   for (std::string word; words >> word; first = false) {
-    if (!first && column + 1 + word.size() > page_width) {
+    if (!first && column + 1 + word.size() > width) {
       out += "\n" + std::string(indent, ' ');
       column = indent;
     } else if (!first) {
@@ -190,7 +203,7 @@ void bind_integer(Field& field, Limits limits, std::string& accepts, std::functi
   accepts = limits.high < 1e18 ? format("a whole number from {:.0f} to {:.0f}", limits.low, limits.high)
                                : format("a whole number, {:.0f} or more", limits.low);
   set = [&field, limits](const std::string& text) {
-    const auto value = parse_number<std::int64_t>(text, "not a whole number");
+    const auto value = parse_number<std::int64_t>(without_separators(text), "not a whole number");
     if (static_cast<double>(value) < limits.low || static_cast<double>(value) > limits.high || !std::in_range<T>(value))
       throw UserError("out of range");
     field = static_cast<T>(value);
@@ -230,14 +243,17 @@ Option& OptionTable::integer(std::string name, std::string argument, std::option
   return finish(option);
 }
 
-Option& OptionTable::size(std::string name, std::string argument, std::size_t& field, std::string help) {
+Option& OptionTable::size(std::string name, std::string argument, std::size_t& field, std::string help, std::size_t least) {
   Option& option = add(std::move(name), std::move(argument), std::move(help), "a size, such as 4096, 64M or 2GiB");
-  option.set_ = [&field](const std::string& text) {
+  option.set_ = [&field, least](const std::string& text) {
+    std::size_t size = 0;
     try {
-      field = parse_size(text);
+      size = parse_size(text);
     } catch (const UserError&) {
       throw UserError("not a size");
     }
+    if (size < least) throw UserError(format("less than {}; is a unit missing?", format_bytes(static_cast<double>(least))));
+    field = size;
   };
   option.print_ = [&field] {
     const std::size_t mebibyte = std::size_t{1} << 20;
@@ -389,7 +405,7 @@ void OptionTable::config_elsewhere(std::vector<std::string> marks, std::string a
 
 std::string OptionTable::unknown(std::string_view name) const {
   for (const auto& [option, answer] : elsewhere_)
-    if (option == name) return answer;
+    if (option == name) return " " + answer;
   std::vector<std::string> names;
   for (const auto* rows : {&rows_, &help_rows_})
     for (const Option& row : *rows) {
@@ -397,8 +413,7 @@ std::string OptionTable::unknown(std::string_view name) const {
       names.insert(names.end(), row.aliases_.begin(), row.aliases_.end());
     }
   const std::string near = nearest(name, names);
-  return near.empty() ? format("({} has no such option); see {} --help", program_, program_)
-                      : format("({} has no such option); did you mean --{}? See {} --help", program_, near, program_);
+  return near.empty() ? format("; see {} --help", program_) : format("; did you mean --{}? See {} --help", near, program_);
 }
 
 std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const char* const* argv) {
@@ -448,7 +463,7 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
   } catch (const po::unknown_option& error) {
     std::string name = bare(error.get_option_name());
     name = name.substr(0, name.find('='));
-    throw UserError(format("unknown option --{} {}", name, unknown(name)));
+    throw UserError(format("unknown option --{}{}", name, unknown(name)));
   } catch (const po::invalid_syntax& error) {
     throw no_value(bare(error.get_option_name()));
   }
@@ -484,7 +499,7 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
       continue;
     }
     if (text.size() > 1 && text.front() == '-' && text.find_first_of("0123456789.") != 1)
-      throw UserError(format("unknown option {} {}", text, unknown(bare(text.substr(0, text.find('='))))));
+      throw UserError(format("unknown option {}{}", text, unknown(bare(text.substr(0, text.find('='))))));
     if (value_before && are_as_of_a_pattern(value_before->value, text))
       throw UserError(
           format("'{}' follows {} '{}' (a pattern that is not in quotes becomes several words, of which an option takes one); "
@@ -551,7 +566,7 @@ std::vector<OptionTable::Given> OptionTable::read_lines(const std::string& path,
       std::string name = with_hyphens(option.string_key);
       if (name.starts_with("--")) name = name.substr(2);
       Option* row = find(name);
-      if (row == nullptr) throw UserError(format("{}unknown option {} {}", where, name, unknown(name)));
+      if (row == nullptr) throw UserError(format("{}unknown option {}{}", where, name, unknown(name)));
       if (row->command_line_only_)
         throw UserError(format("{}{} in a file (it works on the command line only); remove this line", where, name));
       given.push_back({row, name, option.value.empty() ? "" : option.value.front(), where});
@@ -647,8 +662,11 @@ std::string OptionTable::name_options(std::string_view message) const {
 }
 
 std::string OptionTable::help() const {
-  std::string out = format("Usage: {} {}\n", program_, usage_);
-  wrap(out, summary_, 0, 0);
+  const std::size_t width = page_width();
+  std::string out = "Usage: ";
+  wrap(out, format("{} {}", program_, usage_), out.size(), out.size(), width);
+  out += "\n";
+  wrap(out, summary_, 0, 0, width);
   out += "\n";
   std::string title;
   for (const auto* rows : {&rows_, &help_rows_})
@@ -662,7 +680,7 @@ std::string OptionTable::help() const {
       if (const std::string text = row.default_text(); !text.empty()) right += format(" [{}]", text);
       for (const std::string& alias : row.aliases_) right += format(" [also --{}]", alias);
       out += left;
-      wrap(out, right, help_column, help_column);
+      wrap(out, right, help_column, help_column, width);
       out += "\n";
     }
   return out;

@@ -111,8 +111,8 @@ class OptionTable {
   Option& integer(std::string name, std::string argument, std::size_t& field, Limits limits, std::string help);
   Option& integer(std::string name, std::string argument, int& field, Limits limits, std::string help);
   Option& integer(std::string name, std::string argument, std::optional<std::size_t>& field, Limits limits, std::string help);
-  /// "64M", "2GiB".
-  Option& size(std::string name, std::string argument, std::size_t& field, std::string help);
+  /// "64M", "2GiB"; `least` or more.
+  Option& size(std::string name, std::string argument, std::size_t& field, std::string help, std::size_t least = 0);
   /// `accepts` is empty for any finite number, else it says what `ok` takes: "0 or more".
   Option& number(std::string name, std::string argument, double& field, std::string help, std::string accepts = "",
                  std::function<bool(double)> ok = nullptr);

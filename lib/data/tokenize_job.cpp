@@ -232,7 +232,7 @@ void JobNotes::compare_tokenizer(const std::filesystem::path& file) {
 
 void JobNotes::start_anew(const std::string& why) {
   found_.reset();
-  print_warnings({format("{} is of a run that cannot be gone on with ({}); all is tokenized anew", path_.string(), why)});
+  print_warnings({format("{} is of a run that cannot be resumed ({}); all is tokenized anew", path_.string(), why)});
 }
 
 void JobNotes::write(const nlohmann::json& progress) {

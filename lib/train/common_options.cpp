@@ -65,13 +65,23 @@ void add_group_option(OptionTable& table, int& shard_group_size) {
       .sets("shard group size");
 }
 
+std::vector<std::pair<std::string, DType>> dtype_names(bool with_fp16) {
+  std::vector<std::pair<std::string, DType>> names = {{"fp32", DType::f32}, {"bf16", DType::bf16}};
+  if (with_fp16) names.emplace_back("fp16", DType::f16);
+  for (const std::string prefix : {"", "torch."}) {
+    names.insert(names.end(), {{prefix + "float32", DType::f32}, {prefix + "bfloat16", DType::bf16}});
+    if (with_fp16) names.emplace_back(prefix + "float16", DType::f16);
+  }
+  return names;
+}
+
 void add_precision_options(OptionTable& table, DType& precision) {
   struct Spellings {
     bool bf16 = false, fp16 = false;
   };
   const auto spelled = std::make_shared<Spellings>();  // as long as the table has rows over it
   table
-      .choice<DType>("precision", precision, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}},
+      .choice<DType>("precision", precision, dtype_names(),
                      "Type of the numbers that are gathered, computed with and kept as activations. The optimizer works on "
                      "an fp32 copy; sums, gradients of parameters, softmax and loss are fp32 in any case, but see "
                      "--reduce-dtype.")
@@ -101,7 +111,7 @@ void add_recomputation_option(OptionTable& table, bool& checkpoint_activations) 
 
 void add_state_type_option(OptionTable& table, DType& type) {
   table.choice<DType>(
-      "optimizer-state-dtype", type, {{"fp32", DType::f32}, {"bf16", DType::bf16}},
+      "optimizer-state-dtype", type, dtype_names(false),
       "Type of the optimizer's moments. bf16 takes half the memory and is rounded at random (by --seed), so that "
       "small changes add up.");
 }
@@ -126,7 +136,7 @@ void add_invariance_option(OptionTable& table, ShardingOptions& sharding, const 
 }
 
 void add_kept_type_options(OptionTable& table, UnitTypes& types) {
-  const std::vector<std::pair<std::string, DType>> kept = {{"fp32", DType::f32}, {"bf16", DType::bf16}};
+  const auto kept = dtype_names(false);
   table.choice<DType>("master-dtype", types.master, kept,
                       "Type of the parameters that the optimizer updates. bf16, with --precision bf16: the parameters "
                       "themselves, without an fp32 copy; the optimizer computes in fp32, and new parameters are rounded at "

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/dtype.hpp"
 #include "base/options.hpp"
@@ -23,6 +25,8 @@ void add_document_options(OptionTable& table, BreakMode& break_mode, bool& docum
 void add_strategy_option(OptionTable& table, std::string& strategy);
 /// --shard-group-size, which goes with some of them.
 void add_group_option(OptionTable& table, int& shard_group_size);
+/// fp32, bf16 and fp16 by the names of fairseq, PyTorch and Hugging Face ("bf16", "bfloat16", "torch.bfloat16").
+std::vector<std::pair<std::string, DType>> dtype_names(bool with_fp16 = true);
 /// --precision, and fairseq's spellings of it.
 void add_precision_options(OptionTable& table, DType& precision);
 /// --checkpoint-activations.

@@ -189,9 +189,8 @@ void Metrics::save(std::uint64_t step, const std::filesystem::path& folder, doub
   if (!active_) return;
   here_.saves_s += 1e-3 * stall_ms;
   write({{"type", "save"}, {"step", step}, {"path", folder.string()}, {"ms", ms}, {"stall_ms", stall_ms}});
-  bar_.line(
-      format("saved {} in {}{}", folder.string(), format_duration(1e-3 * ms),
-             stall_ms < 0.9 * ms ? format(", of which training stood still for {}", format_duration(1e-3 * stall_ms)) : ""));
+  bar_.line(format("saved {} in {}{}", folder.string(), format_duration(1e-3 * ms),
+                   stall_ms < 0.9 * ms ? format("; training paused {}", format_duration(1e-3 * stall_ms)) : ""));
 }
 
 void Metrics::restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read,

@@ -451,7 +451,15 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const C
   using Kind = WrapPolicy::Kind;
   table.choice<Kind>(
       "wrap-policy", sharding.wrap.kind,
-      {{"transformer", Kind::transformer}, {"size", Kind::size}, {"none", Kind::none}, {"custom", Kind::custom}},
+      {{"transformer", Kind::transformer},
+       {"size", Kind::size},
+       {"none", Kind::none},
+       {"custom", Kind::custom},
+       {"transformer_auto_wrap_policy", Kind::transformer},
+       {"size_based_auto_wrap_policy", Kind::size},
+       {"TRANSFORMER_BASED_WRAP", Kind::transformer},
+       {"SIZE_BASED_WRAP", Kind::size},
+       {"NO_WRAP", Kind::none}},
       "What is gathered together. transformer: --wrap-layers blocks; size: modules of --min-num-params (PyTorch's "
       "size_based_auto_wrap_policy); custom: --wrap-units; none: everything. The rest is the root unit.");
   table.integer("wrap-layers", "N", sharding.wrap.blocks_per_unit, {1, 1e4}, "Blocks per unit.");
@@ -461,7 +469,12 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const C
              "Units of --wrap-policy custom: a shell glob over module names each, as in 'h.[0-3],h.[4-7]'.");
   table.choice<BackwardPrefetch>(
       "backward-prefetch", sharding.plan.backward_prefetch,
-      {{"pre", BackwardPrefetch::pre}, {"post", BackwardPrefetch::post}, {"none", BackwardPrefetch::none}},
+      {{"pre", BackwardPrefetch::pre},
+       {"post", BackwardPrefetch::post},
+       {"none", BackwardPrefetch::none},
+       {"BACKWARD_PRE", BackwardPrefetch::pre},
+       {"BACKWARD_POST", BackwardPrefetch::post},
+       {"NO_PREFETCH", BackwardPrefetch::none}},
       "When the next unit is gathered in backward: before the computation of the current one, after it, or when it is needed.");
   table.flag("forward-prefetch", sharding.plan.forward_prefetch,
              "Gather the next unit before the computation of the current one in forward; --forward-prefetch=false: when it is "
@@ -513,7 +526,7 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
   LossScalerOptions& scaler = o.loss_scaler;
   table.group("Precision");
   add_precision_options(table, sharding.types.parameter);
-  const std::vector<std::pair<std::string, DType>> dtypes = {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
+  const auto dtypes = dtype_names();
   table.choice<DType>(
       "reduce-dtype", sharding.types.reduce, dtypes,
       "Type in which gradients travel to where they are added up. Each rank's own is rounded once; the sums are "
@@ -563,7 +576,7 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   table.path("save-dir", "DIR", o.save.folder,
              "Folder of checkpoints. A file 'save' in it asks for one, a file 'stop' for one and the end.");
   table.flag("no-save", o.save.none,
-             "Write no checkpoints: the run cannot be gone on with. Tokens of texts are kept in --save-dir all the same.");
+             "Write no checkpoints: the run cannot be resumed. Tokens of texts are kept in --save-dir all the same.");
   table.integer("save-interval-updates", "N", o.save.interval_updates, {0},
                 "Save every N updates; 0: at the end and on request only.");
   table.duration("save-interval", "TIME", o.save.interval_s, "Save when this long has passed since the last save; 0: do not.",
@@ -731,7 +744,7 @@ void require_complete(const TrainOptions& o) {
     throw UserError(
         "no model (--restore none leaves nothing to take it from); give --arch NAME, see --list-archs, or --model DIR");
   if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)
-    throw UserError("no end (nothing says how many updates to do); give --max-update N or --max-epoch N");
+    throw UserError("no stopping point is set; give --max-update N or --max-epoch N");
   if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_s > 0 || o.save.keep_last > 0 || o.save.keep_every > 0))
     throw UserError("--no-save contradicts what is said of saves (it writes none); leave the one or the other out");
   if (o.log_group_norms && o.log_file.empty())

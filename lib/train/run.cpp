@@ -85,13 +85,12 @@ void Run::require_memory() {
   agree(setup_.world, [&] {
     const std::size_t available = available_memory_bytes();
     if (static_cast<std::size_t>(together) > available)
-      throw UserError(format(
-          "there is too little memory ({} of {} on this node need {} each by the plan above, {} are available); use more "
-          "nodes{}",
-          plural(setup_.rank.node->size(), "rank"), plural(setup_.world.size(), "rank"),
-          format_bytes(static_cast<double>(mine)), format_bytes(static_cast<double>(available)),
-          on_cpu ? ", a smaller --batch-size, --checkpoint-activations or --sharding-strategy full"
-                 : ", or offload less of the model, or nothing"));
+      throw UserError(format("there is too little memory ({} {} each by the plan above, {} are available); use more nodes{}",
+                             setup_.rank.node->size() == 1 ? "the rank on this node needs"
+                                                           : format("the {} ranks on this node need", setup_.rank.node->size()),
+                             format_bytes(static_cast<double>(mine)), format_bytes(static_cast<double>(available)),
+                             on_cpu ? ", a smaller --batch-size, --checkpoint-activations or --sharding-strategy full"
+                                    : ", or offload less of the model, or nothing"));
   });
 }
 
@@ -376,7 +375,7 @@ void Run::finish(const std::string& next) {
     expected +=
         format(",\n                      and {} in other ranks' slots, which the system counts here, too", bytes(borrowed));
   setup_.metrics->say(
-      format("memory of a rank, the most of all:\n"
+      format("peak memory per rank:\n"
              "  the plan's buffers  {} used, {} planned\n"
              "  the process         {} used since {}{}",
              bytes(measured), bytes(setup_.memory.plan), bytes(process), setup_.measured_since,

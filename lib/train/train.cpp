@@ -181,7 +181,7 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
   run.save(true);
   run.validate();
   run.finish(options.save.none ? "done; nothing is saved (--no-save)"
-                               : "done; fsdp-evaluate, fsdp-inspect and fsdp-consolidate read " + options.save.folder.string());
+                               : "done; next: fsdp-evaluate, fsdp-inspect or fsdp-consolidate " + options.save.folder.string());
   world.barrier();
   return exit_code::done;
 }

@@ -251,7 +251,7 @@ BOOST_AUTO_TEST_CASE(operations_say_what_they_were_given) {
   require_said(refusal([&] { ops::gelu(pass, a.columns_from(0, 2), a.columns_from(1, 2)); }), "[3, 2] in fp32, rows 4 apart");
   require_said(refusal([&] { ops::layer_norm(pass, a, a, a, 1e-5f, a, a); }), "stats [3, 4] in fp32 (it takes weight and bias");
   require_said(refusal([&] { ops::convert(pass, narrow, b); }), "convert is given to [3, 4] in bf16; from [5, 4] in fp32");
-  require_said(refusal([&] { pass.parameter(0); }), "parameter 0 is asked for (there are 0, counted from 0)");
+  require_said(refusal([&] { pass.parameter(0); }), "parameter 0 does not exist (the layer declares none)");
 }
 
 BOOST_AUTO_TEST_CASE(products_sigmoids_and_conversions) {

@@ -11,10 +11,12 @@ using namespace fsdp;
 BOOST_AUTO_TEST_CASE(sizes_are_read) {
   BOOST_TEST(parse_size("1024") == 1024u);
   BOOST_TEST(parse_size("64M") == 64'000'000u);
+  BOOST_TEST(parse_size("100_000_000") == 100'000'000u);
   BOOST_TEST(parse_size("2GiB") == 2u << 30);
   BOOST_TEST(parse_size("1.5kB") == 1500u);
   BOOST_TEST(parse_size("8 MiB") == 8u << 20);
-  for (const char* bad : {"", "M", "-1", "1X", "1.5", "1e30", "2 GiBs"}) BOOST_CHECK_THROW(parse_size(bad), UserError);
+  for (const char* bad : {"", "M", "-1", "1X", "1.5", "1e30", "2 GiBs", "_1", "1_", "1__0"})
+    BOOST_CHECK_THROW(parse_size(bad), UserError);
 }
 
 BOOST_AUTO_TEST_CASE(durations_are_read) {

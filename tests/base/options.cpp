@@ -268,6 +268,10 @@ BOOST_AUTO_TEST_CASE(help_names_everything_and_fits_the_page) {
   CHECK_CONTAINS(help, "\nNumbers:\n");
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) BOOST_TEST(line.size() <= 100u, line);
+  setenv("COLUMNS", "70", 1);
+  std::istringstream narrow(table.help());
+  for (std::string line; std::getline(narrow, line);) BOOST_TEST(line.size() <= 70u, line);
+  unsetenv("COLUMNS");
   CHECK_CONTAINS(table.markdown(), "| `--colour red\\|green` | `red` | Colour. |");
 }
 

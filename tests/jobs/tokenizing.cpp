@@ -187,7 +187,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_not_gone_on_with) {
   const auto check = [&](const std::string& arguments, const std::string& why) {
     const Outcome anew = tokenize(folder, arguments);
     BOOST_TEST(anew.code == 0, anew.output);
-    BOOST_TEST(anew.says("t.bin.resume is of a run that cannot be gone on with (" + why), anew.output);
+    BOOST_TEST(anew.says("t.bin.resume is of a run that cannot be resumed (" + why), anew.output);
     BOOST_TEST(anew.says("all is tokenized anew"), anew.output);
     BOOST_TEST(files_in(folder) == (std::vector<std::string>{"a", "output.txt", "t.bin", "t.json"}),
                boost::test_tools::per_element());

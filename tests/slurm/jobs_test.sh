@@ -65,7 +65,7 @@ finetune untuned 10
 for name in tuned untuned; do wait_for 40 "$name is over" is_over $name; done
 says tuned "^Using 2 GPUs on each of 1 nodes"
 says tuned "^Gradient accumulation steps: 3"
-says tuned "^done; fsdp-evaluate"
+says tuned "^done; next: fsdp-evaluate"
 grep -q '"update-freq":3' home/tuned.jsonl || fail "12 sequences on 2 ranks, 2 at once, are not 3 micro-batches"
 says untuned "total-batch-size 10 is not a multiple of --batch-size 2 x 2 ranks = 4"
 

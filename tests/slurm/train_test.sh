@@ -41,7 +41,7 @@ sed -i "s/^max-update.*/max-update = $again/" home/limited.cfg
 wait_for 40 "the limited job is done" is_over limited
 says limited "^stopping after step $stopped [(]the job ends in 2[0-9]"
 says limited "its time is nearly over; it goes back into the queue"
-says limited "^done; fsdp-evaluate"
+says limited "^done; next: fsdp-evaluate"
 
 step "one is cancelled"
 wait_for 60 "the undisturbed job is as far as the others" test -e home/undisturbed/"$(printf 'step-%08d' "$again")"/complete.json

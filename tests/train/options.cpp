@@ -257,9 +257,15 @@ BOOST_AUTO_TEST_CASE(one_strategy_has_several_spellings) {
   BOOST_TEST(strategy({"--sharding-strategy", "hybrid", "--no-reshard-after-forward"}) == "hybrid-grad-op");
   CHECK_CONTAINS(error({"--ddp-backend", "pytorch_ddp", "--sharding-strategy", "full"}), "contradicts");
   CHECK_CONTAINS(error({"--no-reshard-after-forward", "--sharding-strategy", "none"}), "does not go with");
+  for (const char* type : {"bfloat16", "torch.bfloat16", "bf16"})
+    BOOST_TEST((options({"--precision", type}).sharding.types.parameter == DType::bf16));
+  BOOST_TEST((options({"--backward-prefetch", "BACKWARD_POST"}).sharding.plan.backward_prefetch == BackwardPrefetch::post));
+  BOOST_TEST((options({"--wrap-policy", "transformer_auto_wrap_policy"}).sharding.wrap.kind == WrapPolicy::Kind::transformer));
+  BOOST_TEST(options({"--max-update", "1_000"}).max_update == 1000u);
   for (const char* backend : {"c10d", "legacy_ddp", "no_c10d"}) BOOST_TEST(strategy({"--ddp-backend", backend}) == "none");
-  CHECK_CONTAINS(error({"--ddp-backend", "slowmo"}),
-                 "--ddp-backend slowmo is not here (it is of fairseq; gradients are summed in every update); give pytorch_ddp");
+  CHECK_CONTAINS(
+      error({"--ddp-backend", "slowmo"}),
+      "--ddp-backend slowmo is not here (an option of fairseq; gradients are summed in every update); give pytorch_ddp");
   CHECK_CONTAINS(error({"--ddp-backend", "deepspeed"}), "give one of fully_sharded, pytorch_ddp, c10d, legacy_ddp, no_c10d");
 }
 
@@ -311,38 +317,37 @@ BOOST_AUTO_TEST_CASE(fairseqs_ways_to_change_a_model) {
   CHECK_CONTAINS(said("gpt2", {"--decoder-learned-pos=false"}), "--decoder-learned-pos=false is not");
   CHECK_CONTAINS(said("gpt2", {"--no-scale-embedding=false"}), "--no-scale-embedding=false is not");
   CHECK_CONTAINS(error({"--activation-fn", "tanh"}),
-                 "--activation-fn tanh is not here (it is of fairseq; no family here has it)");
+                 "--activation-fn tanh is not here (an option of fairseq; no family here has it)");
   CHECK_CONTAINS(error({"--criterion", "adaptive_loss"}), "the softmax is over the whole vocabulary");
 }
 
 BOOST_AUTO_TEST_CASE(options_of_other_programs_are_known_by_name) {
   const std::pair<const char*, const char*> said[] = {
       {"--max-tokens-valid=2048",
-       "unknown option --max-tokens-valid (it is of fairseq; validation has the batches of training); leave it out"},
-      {"--training.steps=100",
-       "unknown option --training.steps (it is of torchtitan; it is called otherwise); give --max-update"},
-      {"--deepspeed_config=x.json", "unknown option --deepspeed-config (it is of DeepSpeed; "},
-      {"--nproc_per_node=4", "unknown option --nproc-per-node (it is of torchrun; "},
-      {"--micro-batch-size",
-       "unknown option --micro-batch-size (it is of Megatron-LM; it is called otherwise); give --batch-size"},
+       "unknown option --max-tokens-valid (an option of fairseq; validation has the batches of training); leave it out"},
+      {"--training.steps=100", "unknown option --training.steps (this is torchtitan's name for it); give --max-update"},
+      {"--deepspeed_config=x.json", "unknown option --deepspeed-config (an option of DeepSpeed; "},
+      {"--nproc_per_node=4", "unknown option --nproc-per-node (an option of torchrun; "},
+      {"--micro-batch-size", "unknown option --micro-batch-size (this is Megatron-LM's name for it); give --batch-size"},
       {"--global-batch-size=8", "give --total-batch-size"},
-      {"--clip-grad=1", "(it is of Megatron-LM; it is called otherwise); give --clip-norm"},
-      {"--warmup_ratio", "(it is of Hugging Face; a warm-up is a number of updates); give --warmup-updates"},
+      {"--clip-grad=1", "(this is Megatron-LM's name for it); give --clip-norm"},
+      {"--warmup_ratio", "(an option of Hugging Face; a warm-up is a number of updates); give --warmup-updates"},
       {"--fsdp_reshard_after_forward=true",
-       "(it is of Hugging Face; it is called otherwise); give --sharding-strategy full (true) or grad-op (false)"},
-      {"--num_processes=8", "(it is of Hugging Face; the launcher says how many ranks there are); start that many"},
+       "(this is Hugging Face's name for it); give --sharding-strategy full (true) or grad-op (false)"},
+      {"--num_processes=8", "(an option of Hugging Face; the launcher says how many ranks there are); start that many"},
       {"--hold-steps=8",
-       "(it is of fairseq; the rate is held in all updates between warm-up and decay); give --lr-scheduler wsd"},
-      {"--lr-scheduler=tri_stage", "--lr-scheduler tri_stage is not here (it is of fairseq; it is called otherwise); give"},
-      {"--optimizer=nag",
-       "--optimizer nag is not here (it is of fairseq; it is called otherwise); give --optimizer sgd --momentum"},
+       "(an option of fairseq; the rate is held in all updates between warm-up and decay); give --lr-scheduler wsd"},
+      {"--lr-scheduler=tri_stage", "--lr-scheduler tri_stage is not here (this is fairseq's name for it); give"},
+      {"--optimizer=nag", "--optimizer nag is not here (this is fairseq's name for it); give --optimizer sgd --momentum"},
       {"--task=translation",
-       "--task translation is not here (it is of fairseq; language models alone are trained); leave it out"},
-      {"--update-freq=4,2,1", "--update-freq 4,2,1 is not here (it is of fairseq; one number holds for the whole run"},
-      {"--update-freq=[4]", "--update-freq [4] is not here (it is of fairseq; one number holds for the whole run"},
-      {"--lr=0.001,0.0005", "--lr 0.001,0.0005 is not here (it is of fairseq; one rate holds for the whole run"},
+       "--task translation is not here (an option of fairseq; language models alone are trained); leave it out"},
+      {"--update-freq=4,2,1", "--update-freq 4,2,1 is not here (an option of fairseq; one number holds for the whole run"},
+      {"--update-freq=[4]", "--update-freq [4] is not here (an option of fairseq; one number holds for the whole run"},
+      {"--lr=0.001,0.0005", "--lr 0.001,0.0005 is not here (an option of fairseq; one rate holds for the whole run"},
       {"--update-freq=x", "--update-freq 'x' is not accepted (not a whole number); give a whole number"},
-      {"--batchsize=2", "unknown option --batchsize (fsdp-train has no such option); did you mean --batch-size?"}};
+      {"--lr-scheduler=linear", "--lr-scheduler linear is not here (this is Hugging Face's name for it); give"},
+      {"--limit-all-gathers=true", "--limit-all-gathers true is not here (an option of PyTorch; it is always on"},
+      {"--batchsize=2", "unknown option --batchsize; did you mean --batch-size?"}};
   for (const auto& [option, text] : said) CHECK_CONTAINS(error({option}), text);
   BOOST_TEST(options({"--wd", "0.25"}).sharding.optimizer.weight_decay == 0.25);
   CHECK_CONTAINS(error({"--bf16", "True"}), "--bf16 True is not understood");
@@ -350,8 +355,9 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs_are_known_by_name) {
   OptionTable table("fsdp-generate", "", "");
   add_options_of_other_programs(table);
   const char* words[] = {"fsdp-generate", "--learning_rate=1"};
-  CHECK_CONTAINS(message_of([&] { table.parse(2, words); }),
-                 "unknown option --learning-rate (it is of Hugging Face; for fsdp-train: give --lr); see fsdp-generate --help");
+  CHECK_CONTAINS(
+      message_of([&] { table.parse(2, words); }),
+      "unknown option --learning-rate (an option of Hugging Face; for fsdp-train: give --lr); see fsdp-generate --help");
 }
 
 BOOST_AUTO_TEST_CASE(saves_by_time_have_a_unit) {
