@@ -150,6 +150,7 @@ void write_progress(h5::Node& node, const Progress& progress) {
   node.write_integer("seed", progress.data.seed);
   if (!progress.data.order.empty()) node.write_text("data_order", progress.data.order);
   if (progress.data.text_sum != 0) node.write_integer("data_text_sum", progress.data.text_sum);
+  if (progress.data.sample_sum != 0) node.write_integer("data_sample_sum", progress.data.sample_sum);
 }
 
 namespace {
@@ -187,7 +188,8 @@ Progress read_progress(const h5::Node& node) {
           {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
            node.read_integer("shuffled") != 0, node.read_integer("seed"),
            node.has_attribute("data_order") ? node.read_text("data_order") : "",
-           node.has_attribute("data_text_sum") ? node.read_integer("data_text_sum") : 0},
+           node.has_attribute("data_text_sum") ? node.read_integer("data_text_sum") : 0,
+           node.has_attribute("data_sample_sum") ? node.read_integer("data_sample_sum") : 0},
           node.has_attribute("optimizer_began") ? node.read_integer("optimizer_began") : 0,
           read_loss_scaler(node),
           read_spikes(node)};

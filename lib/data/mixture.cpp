@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/checksum.hpp"
 
 namespace fsdp {
 
@@ -51,6 +52,15 @@ std::uint64_t Mixture::tokens() const {
   std::uint64_t count = 0;
   for (const Ingredient& each : ingredients_) count += each.samples.tokens().size();
   return count;
+}
+
+std::uint64_t Mixture::sample_sum() const {
+  RunningSum sum;
+  for (const Ingredient& each : ingredients_) {
+    const std::uint64_t one = fsdp::sample_sum(each.samples.tokens());
+    sum.add(&one, sizeof one);
+  }
+  return sum.value() | 1;
 }
 
 Mixture::Source Mixture::source_of(std::uint64_t s) const {

@@ -60,5 +60,7 @@ std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std
 std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_size);
 /// What is said of a token outside the vocabulary.
 [[noreturn]] void refuse_token(const Tokens& tokens, std::uint64_t position, std::uint32_t token, std::size_t vocab_size);
+/// The checksum of some tokens that are spread over all: other data of as many tokens have another one, unless only few differ.
+std::uint64_t sample_sum(const Tokens& tokens);
 
 }  // namespace fsdp

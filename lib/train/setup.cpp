@@ -320,7 +320,8 @@ std::uint32_t Setup::open_files() {
                            options.shuffle,
                            options.seed,
                            train_data->order(),
-                           checksum_of_texts(texts_, text_tokens())};
+                           checksum_of_texts(texts_, text_tokens()),
+                           train_data->sample_sum()};
   std::string notice;
   const bool goes_on = origin.checkpoint && !options.reset_dataloader;
   progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;
