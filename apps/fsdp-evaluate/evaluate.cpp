@@ -166,6 +166,7 @@ class LossReport {
       check_vocabulary(*tokens, vocab_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
     });
     if (const auto doubt = doubt_type(*tokens, vocab_size); doubt && world.rank() == 0) print_warnings({*doubt});
+    if (const std::string unread = tokens->unread(); !unread.empty() && world.rank() == 0) print_warnings({unread});
     agree(world, [&] {
       const std::size_t T = options.tokens_per_sample > 0 ? options.tokens_per_sample : default_length(tokens->size());
       samples_.emplace(std::move(tokens), Cut{T, options.break_mode, options.end_of_document, options.document_attention},

@@ -116,6 +116,16 @@ class JoinedTokens : public Tokens {
                  name(), masks.size(), parts_.size() - masks.size()));
     return std::make_unique<JoinedTokens>(std::move(masks));
   }
+  std::string unread() const override {
+    std::string first;
+    std::size_t others = 0;
+    for (const auto& part : parts_) {
+      std::string one = part->unread();
+      if (!first.empty() && !one.empty()) ++others;
+      if (first.empty()) first = std::move(one);
+    }
+    return others == 0 ? first : format("{}; the same is so of {} more files", first, others);
+  }
   void check(std::size_t part, std::size_t parts) const override {
     for (const auto& each : parts_) each->check(part, parts);
   }

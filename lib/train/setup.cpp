@@ -289,6 +289,7 @@ void Setup::open_data() {
     const std::optional<std::string> doubt = doubt_type(tokens, vocabulary);
     if (doubt) warn(*doubt);
     doubted |= doubt.has_value();
+    if (const std::string unread = tokens.unread(); !unread.empty()) warn(unread);
   };
   const auto& ingredients = train_data->ingredients();
   for (const Ingredient& each : ingredients) warn_of_type(each.samples.tokens());
