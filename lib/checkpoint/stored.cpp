@@ -34,11 +34,13 @@ std::optional<std::uint64_t> update_of_step_name(const std::string& name) {
 }
 
 std::string rank_file_name(int rank, int world_size) { return format("rank-{:05}-of-{:05}.h5", rank, world_size); }
+std::string note_name(int rank, int world_size) { return format("rank-{:05}-of-{:05}.written", rank, world_size); }
 bool is_step_file(const std::string& name) {
   const auto is_rank_file = [&] {
     int rank = 0, ranks = 0, end = 0;
-    return std::sscanf(name.c_str(), "rank-%5d-of-%5d.h5%n", &rank, &ranks, &end) == 2 &&
-           static_cast<std::size_t>(end) == name.size();
+    if (std::sscanf(name.c_str(), "rank-%5d-of-%5d%n", &rank, &ranks, &end) != 2) return false;
+    const std::string_view kind = std::string_view(name).substr(static_cast<std::size_t>(end));
+    return kind == ".h5" || kind == ".written" || kind == ".written.tmp";
   };
   return name == index_name || name == marker_name || name == std::string(marker_name) + ".tmp" || is_tokenizer_file(name) ||
          is_rank_file();

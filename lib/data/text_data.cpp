@@ -184,6 +184,7 @@ std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts,
                                               const std::function<bool()>& stop) {
   std::vector<std::string> said;
   if (texts.empty()) return said;
+  require_no_link(reading.folder);
   std::error_code problem;
   fs::create_directories(reading.folder, problem);
   if (problem)
