@@ -300,7 +300,7 @@ class CheckpointBench {
     do {
       result.steps += update();
       ++result.count;
-    } while (world_.max(save.written() ? 0 : 1) > 0);
+    } while (world_.max(save.stage() == CheckpointSave::Stage::working ? 1 : 0) > 0);
     const Timer end;
     save.finish();
     result.stall += end.seconds();

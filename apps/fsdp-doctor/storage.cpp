@@ -59,7 +59,7 @@ std::string why_not_written(const fs::path& path, const std::string& text) {
 /// A file that is open for as long as this lives.
 class OpenFile {
  public:
-  OpenFile(const fs::path& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+  OpenFile(const fs::path& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
   OpenFile(const OpenFile&) = delete;
   ~OpenFile() {
     if (fd_ >= 0) ::close(fd_);

@@ -87,7 +87,7 @@ namespace {
 /// Bytes of the text that all targets that count stand for.
 std::size_t text_bytes(const Samples& samples, const Tokenizer& tokenizer) {
   const Tokens& tokens = samples.tokens();
-  std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens.size(), 4096)), counts(piece.size(), 1);
+  std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens.size(), 4096)), counts(piece.size());
   const auto decoder = tokenizer.make_decoder();
   std::string text;
   std::size_t bytes = 0;
@@ -96,11 +96,11 @@ std::size_t text_bytes(const Samples& samples, const Tokenizer& tokenizer) {
   for (std::uint64_t at = 0; at < tokens.size(); at += piece.size()) {
     const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), tokens.size() - at));
     tokens.read(at, here);
-    if (samples.mask()) samples.mask()->read(at, std::span(counts).first(here.size()));
+    samples.read_counts(at, std::span(counts).first(here.size()));
     for (std::size_t i = 0; i < here.size(); ++i) {
       decoder->add(static_cast<TokenId>(here[i]), text);
       while (at + i > sequence.begin + sequence.targets) sequence = samples.place_of(++k);
-      if (at + i > sequence.begin && counts[i] == 1) bytes += text.size();  // the first token of a document is no target
+      if (at + i > sequence.begin && counts[i] == 1) bytes += text.size();  // the first token of a sequence is no target
       text.clear();
     }
   }
@@ -166,6 +166,7 @@ class LossReport {
       check_vocabulary(*tokens, vocab_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
     });
     if (const auto doubt = doubt_type(*tokens, vocab_size); doubt && world.rank() == 0) print_warnings({*doubt});
+    if (const std::string unread = tokens->unread(); !unread.empty() && world.rank() == 0) print_warnings({unread});
     agree(world, [&] {
       const std::size_t T = options.tokens_per_sample > 0 ? options.tokens_per_sample : default_length(tokens->size());
       samples_.emplace(std::move(tokens), Cut{T, options.break_mode, options.end_of_document, options.document_attention},

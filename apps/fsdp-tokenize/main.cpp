@@ -201,9 +201,14 @@ std::optional<TokenId> end_of_text(const Tokenizer& tokenizer, const TokenizeOpt
 }
 
 /// Where --train-bpe writes.
-std::filesystem::path new_tokenizer(const TokenizeOptions& options) {
+std::filesystem::path learned_tokenizer(const TokenizeOptions& options) {
   std::filesystem::path path = options.tokenizer;
   if (path.extension() != ".json") path /= "tokenizer.json";
+  return path;
+}
+
+std::filesystem::path new_tokenizer(const TokenizeOptions& options) {
+  const std::filesystem::path path = learned_tokenizer(options);
   if (kind_of(path) != PathKind::missing)
     throw UserError(
         format("'{}' is there already (what was tokenized with it would lose its tokenizer); give another --tokenizer, or "
@@ -220,7 +225,7 @@ std::filesystem::path new_tokenizer(const TokenizeOptions& options) {
 
 /// Learns a tokenizer from the first `bytes` of the text and writes it.
 void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, TextSource& text, std::uint64_t bytes,
-                     const std::string& json_field, bool skip_invalid) {
+                     const std::string& json_field, bool skip_invalid, JobNotes& notes) {
   BpeTrainer trainer(vocab_size, {"<|endoftext|>"});
   std::unique_ptr<TextPieces> pieces;
   if (json_field.empty())
@@ -230,20 +235,18 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
   TextPiece piece;
   while (pieces->next(piece)) trainer.add(std::string_view(piece.text).substr(piece.cut));
   const nlohmann::ordered_json learned = trainer.train();
-  const auto write = [](const std::filesystem::path& to, const nlohmann::ordered_json& what) {
-    try {
-      write_text_file_durably(to, json_text(what, 1) + "\n");
-    } catch (const CallError& error) {
-      throw RunError(
-          format("'{}' could not be written ({}); free some space or see to the disk, and give the same command again",
-                 to.string(), error.what()));
-    }
-  };
-  write(path, learned);
+  const auto text_of = [](const nlohmann::ordered_json& what) { return json_text(what, 1) + "\n"; };
   const std::filesystem::path config = path.parent_path() / "tokenizer_config.json";
-  if (path.filename() == "tokenizer.json" && kind_of(config) == PathKind::missing) {
-    const nlohmann::ordered_json says = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", "<|endoftext|>"}};
-    write(config, says);  // for transformers' AutoTokenizer
+  try {
+    // The tokenizer comes last, when it is noted whose it is: what a killed run leaves refuses no later one.
+    if (path.filename() == "tokenizer.json" && kind_of(config) == PathKind::missing)  // for transformers' AutoTokenizer
+      write_text_file_durably(config,
+                              text_of({{"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", "<|endoftext|>"}}));
+    notes.begin_with_tokenizer(text_of(learned));
+    write_text_file_durably(path, text_of(learned));
+  } catch (const CallError& error) {
+    throw RunError(format("'{}' could not be written ({}); free some space or see to the disk, and give the same command again",
+                          path.string(), error.what()));
   }
   const std::size_t tokens = learned["model"]["vocab"].size();
   print_to(stdout, "{}: {} tokens{}\n", path.string(), tokens,
@@ -271,7 +274,7 @@ int tokenize(const TokenizeOptions& options) {
   const std::string json_field = options.chat ? "" : json_field_of(texts, options.json_field);
   std::unique_ptr<Tokenizer> tokenizer = options.train_bpe > 0 ? nullptr : open_tokenizer(options.tokenizer);
   TextSource text(texts);
-  const bool can_go_on = text.is_of_files() && options.format != OutputFormat::hdf5;
+  const bool of_files = text.is_of_files(), can_go_on = of_files && options.format != OutputFormat::hdf5;
   const bool holds_out = !options.valid_out.empty();
   if (holds_out || options.train_bpe > 0)  // both need all of it first
     text.copy_streams(options.out.has_parent_path() ? options.out.parent_path() : ".");
@@ -297,11 +300,11 @@ int tokenize(const TokenizeOptions& options) {
                                  {"shard_tokens", options.shard_size},
                                  {"valid_out", holds_out ? std::filesystem::absolute(options.valid_out).string() : ""},
                                  {"tail", tail ? nlohmann::ordered_json(*tail) : nlohmann::ordered_json()}};
-  if (can_go_on) same["texts"] = text.identity();
+  if (of_files) same["texts"] = text.identity();
   JobNotes notes(options.out.string() + ".resume", same, can_go_on ? options.save_interval_s : 0);
-  if (options.train_bpe > 0 && !notes.found())
+  if (options.train_bpe > 0 && !notes.know_tokenizer(learned_tokenizer(options)))
     train_tokenizer(new_tokenizer(options), options.train_bpe, text, tail.value_or(text.size()), json_field,
-                    options.skip_invalid);
+                    options.skip_invalid, notes);
   if (!tokenizer) tokenizer = open_tokenizer(options.tokenizer);
   notes.compare_tokenizer(find_tokenizer(options.tokenizer));
 
@@ -323,7 +326,7 @@ int tokenize(const TokenizeOptions& options) {
                    })
                                                  : nullptr,
                    .threads = threads,
-                   .note_at_once = options.train_bpe > 0,
+                   .own_tokenizer = options.train_bpe > 0,
                    .skip_invalid = options.skip_invalid});
   const TokenizeResult done = job.run();
   for (const WrittenFile& file : done.train)

@@ -44,7 +44,7 @@ void unlink_if_there(const fs::path& path) {
 // --- the folder ---
 
 WorkFolder::WorkFolder(const fs::path& folder) : folder_(folder) {
-  if (::mkdir(folder.c_str(), 0700) == 0) return;
+  if (::mkdir(folder.c_str(), 0770) == 0) return;  // others see the result alone
   if (errno == EACCES || errno == EROFS)
     throw UserError(format("{} cannot be made ({}; the result is written there first); choose a place where you may write",
                            folder.string(), std::strerror(errno)));
@@ -57,7 +57,7 @@ WorkFolder::WorkFolder(const fs::path& folder) : folder_(folder) {
   struct stat info {};
   check_errno(::lstat(folder.c_str(), &info) == 0, "stat " + folder.string());
   if (!S_ISDIR(info.st_mode)) refuse("it is no folder");
-  if (info.st_uid != ::geteuid()) refuse("it belongs to another user");
+  if (!is_ours(info)) refuse("it belongs to another user");
   if (::access(folder.c_str(), W_OK | X_OK) != 0) refuse("it cannot be written to");
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());

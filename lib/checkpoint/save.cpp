@@ -2,22 +2,33 @@
 // all ranks go on or all throw the same.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
+#include <cstdio>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <random>
 #include <type_traits>
+#include <utility>
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
 
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
+#include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
@@ -236,6 +247,43 @@ FileSum write_index(const fs::path& path, const stored::Index& index, const std:
   return file.seal();
 }
 
+/// A rank's file is on the disk: its note for rank 0, which need not survive a crash. It has its name once it is whole.
+void write_note(const fs::path& path, std::uint64_t save_id, const FileSum& sum,
+                const std::vector<kernels::ExactSum>& squares) {
+  nlohmann::json tensors = nlohmann::json::array();
+  for (std::size_t t = 0; t < squares.size(); ++t) {
+    const auto* const words = reinterpret_cast<const std::int64_t*>(&squares[t]);
+    const std::span<const std::int64_t> all(words, kernels::ExactSum::words);
+    if (std::any_of(all.begin(), all.end(), [](std::int64_t word) { return word != 0; }))
+      tensors.push_back(nlohmann::json::array({t, std::vector<std::int64_t>(all.begin(), all.end())}));
+  }
+  const std::string text =
+      json_text(nlohmann::json{{"save_id", save_id}, {"bytes", sum.bytes}, {"checksum", sum.checksum}, {"squares", tensors}});
+  fs::path temporary = path;
+  temporary += temporary_suffix;
+  OutputFile(temporary).write(0, text.data(), text.size());
+  check_errno(std::rename(temporary.c_str(), path.c_str()) == 0, "rename " + temporary.string());
+}
+
+/// Adds what a rank's note says; false if it is not there yet.
+bool read_note(const fs::path& path, std::uint64_t save_id, std::vector<FileSum>& sums,
+               std::vector<kernels::ExactSum>& squares) {
+  // NFS asks its server what is in a folder when the folder is opened; else it may answer from memory for a minute.
+  const int folder = ::open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0) ::close(folder);
+  if (kind_of(path) != PathKind::file) return false;
+  const nlohmann::json note = read_json_file(path, std::size_t{1} << 30);
+  if (!note.is_object() || note["save_id"] != save_id) return false;
+  sums.push_back({note["bytes"], note["checksum"]});
+  for (const nlohmann::json& tensor : note["squares"]) {
+    const std::vector<std::int64_t> words = tensor[1];
+    kernels::ExactSum sum;
+    std::memcpy(static_cast<void*>(&sum), words.data(), sizeof sum);
+    squares[tensor[0].get<std::size_t>()] += sum;
+  }
+  return true;
+}
+
 /// Rank 0, once all files are on the disk: the final name, the marker.
 void complete(const Names& names, const stored::Index& index, const std::vector<FileSum>& sums, const FileSum& index_sum,
               std::map<std::string, double> norms) {
@@ -276,13 +324,43 @@ struct CheckpointSave::Job {
   const Layout& layout;
   Communicator& world;
   h5::Compression compression;
-  std::vector<kernels::ExactSum> squares;  // of each tensor of each state: this rank's, then all ranks'
-  std::vector<Piece> pieces;               // of this rank
+  std::function<void()> may_complete;
+  std::vector<kernels::ExactSum> squares = {};  // of each tensor of each state: this rank's, then all ranks'
+  std::vector<Piece> pieces = {};               // of this rank
   std::uint64_t all_bytes = 0;
-  FileSum sum;             // of this rank's file, once it is written
+  FileSum sum = {};        // of this rank's file, once it is written
   FileSum index_sum = {};  // on rank 0
-  std::atomic<bool> written = false;
+  Timer since_began = {};
+  std::atomic<double> took_s = -1;  // until the step was complete; negative: it is not, or this rank does not know
+  std::atomic<Stage> stage = Stage::working;
+  std::mutex mutex = {};
+  std::condition_variable changed = {};
+  bool finishing = false;  // all ranks are in finish(): rank 0 needs no notes
 
+  fs::path note_of(int rank) const { return names.temporary_folder / stored::note_name(rank, world.size()); }
+
+  /// What a rank's thread does. Rank 0's completes the step as soon as the notes of all others are there, because the other
+  /// threads of the ranks may not meet for long.
+  void write_and_complete() {
+    write();
+    std::vector<FileSum> sums = {sum};
+    try {
+      if (world.rank() != 0) return write_note(note_of(world.rank()), index.save_id, sum, squares);
+      auto all = squares;
+      for (int rank = 1; rank < world.size(); ++rank)
+        for (auto pause = std::chrono::milliseconds(1); !read_note(note_of(rank), index.save_id, sums, all);
+             pause = std::min(2 * pause, std::chrono::milliseconds(250))) {
+          std::unique_lock lock(mutex);
+          if (changed.wait_for(lock, pause, [&] { return finishing; })) return;
+        }
+      squares = std::move(all);
+    } catch (const std::exception&) {  // what notes do not tell, the ranks tell each other in finish()
+      stage = Stage::stuck;
+      return;
+    }
+    require_permission();
+    complete_step(sums);
+  }
   /// The index says where everything lies, not what it is: rank 0 need not wait for the others.
   void write() {
     const int rank = world.rank();
@@ -331,15 +409,47 @@ struct CheckpointSave::Job {
                 std::sqrt(squares[s * parameters.size() + p].value());
     return all;
   }
+  /// Rank 0, once the files of all ranks are on the disk; `squares` are those of all.
+  void complete_step(const std::vector<FileSum>& sums) {
+    require_finite();
+    writing(names.final_folder, all_bytes, [&] {
+      for (int rank = 1; rank < world.size(); ++rank)
+        check_errno(::unlink(note_of(rank).c_str()) == 0 || errno == ENOENT, "remove " + note_of(rank).string());
+      complete(names, index, sums, index_sum, norms());
+    });
+    took_s = since_began.seconds();
+  }
+  void require_permission() const {
+    if (world.rank() == 0 && may_complete) may_complete();
+  }
+  /// Collective.
+  void share_took() {
+    double seconds = took_s;
+    world.broadcast(&seconds, sizeof seconds, 0);
+    took_s = seconds;
+  }
+  /// Lets rank 0's thread wait for nobody.
+  void stop_waiting() {
+    {
+      const std::lock_guard lock(mutex);
+      finishing = true;
+    }
+    changed.notify_all();
+  }
   /// All ranks have closed their files by now, or the job is ending.
   void remove_temporary_folder() const {
-    if (world.rank() == 0) remove_what_was_begun(names.temporary_folder);
+    if (world.rank() != 0) return;
+    try {
+      require_permission();
+      remove_our_files(names.temporary_folder, stored::is_step_file);
+    } catch (const std::exception&) {  // the error before this one is what the user is told
+    }
   }
 };
 
 CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
                                std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot,
-                               h5::Compression compression) {
+                               h5::Compression compression, std::function<void()> may_complete) {
   const int rank = world.rank(), world_size = world.size();
   const auto same = [](const UnitSpec& a, const UnitSpec& b) { return a == b; };
   expect(header.world_size == world_size && header.shards == layout.shards() && world_size % header.shards == 0 &&
@@ -360,10 +470,7 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
                      layout,
                      world,
                      compression,
-                     {},
-                     {},
-                     0,
-                     {}});
+                     std::move(may_complete)});
   job_->squares.resize(states.size() * job_->parameters.size());
   for (const ShardState& state : states) {
     job_->index.states.push_back(state.name);
@@ -394,46 +501,59 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
   writer_->start([job = job_.get()] {
     kernels::set_threads(1);  // the others compute
     try {
-      job->write();
+      job->write_and_complete();
     } catch (...) {
-      job->written = true;
+      job->stage = Stage::stuck;
       throw;
     }
-    job->written = true;
+    if (job->stage == Stage::working) job->stage = Stage::done;
   });
 }
 
-CheckpointSave::~CheckpointSave() = default;
+CheckpointSave::~CheckpointSave() {
+  if (job_) job_->stop_waiting();
+}
 
-bool CheckpointSave::written() const { return !writer_ || job_->written; }
+CheckpointSave::Stage CheckpointSave::stage() const { return writer_ ? job_->stage.load() : Stage::done; }
+
+double CheckpointSave::took_s() const { return job_->took_s; }
+
+const std::filesystem::path& CheckpointSave::folder() const { return job_->names.final_folder; }
 
 std::filesystem::path CheckpointSave::finish() {
   Communicator& world = job_->world;
   try {
+    job_->stop_waiting();
     agree(world, [&] {
-      if (writer_)
-        writer_->finish();
-      else
-        job_->write();
+      try {
+        if (writer_)
+          writer_->finish();
+        else
+          job_->write();
+      } catch (...) {
+        job_->require_permission();  // that it is missing may be why
+        throw;
+      }
+      if (job_->took_s < 0) job_->require_permission();
     });
+    if (job_->share_took(); job_->took_s >= 0) return folder();
     const std::vector<std::int64_t> sums =
         world.gather(std::array{static_cast<std::int64_t>(job_->sum.bytes), static_cast<std::int64_t>(job_->sum.checksum)});
     auto& squares = job_->squares;
     world.sum(std::span(reinterpret_cast<std::int64_t*>(squares.data()), squares.size() * kernels::ExactSum::words));
     agree(world, [&] {
       if (world.rank() != 0) return;
-      job_->require_finite();
       std::vector<FileSum> all(static_cast<std::size_t>(world.size()));
       for (std::size_t r = 0; r < all.size(); ++r)
         all[r] = {static_cast<std::uint64_t>(sums[2 * r]), static_cast<std::uint64_t>(sums[2 * r + 1])};
-      writing(job_->names.final_folder, job_->all_bytes,
-              [&] { complete(job_->names, job_->index, all, job_->index_sum, job_->norms()); });
+      job_->complete_step(all);
     });
+    job_->share_took();
   } catch (const std::exception&) {
     job_->remove_temporary_folder();
     throw;
   }
-  return job_->names.final_folder;
+  return folder();
 }
 
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,

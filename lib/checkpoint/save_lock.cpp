@@ -24,6 +24,7 @@
 #include "base/timer.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
+#include "files/output_file.hpp"
 
 namespace fsdp {
 
@@ -86,16 +87,6 @@ std::optional<Owner> read_owner(int fd) {
                is("slurm_restarts", &Json::is_number_integer) ? json["slurm_restarts"].get<std::int64_t>() : 0};
 }
 
-/// Whether the path still names this file: its last owner may have removed it in between.
-bool is_file_at(int fd, const fs::path& path) {
-  struct stat opened {
-  }, named{};
-  check_errno(::fstat(fd, &opened) == 0, "stat " + path.string());
-  const bool is_there = ::lstat(path.c_str(), &named) == 0;
-  check_errno(is_there || errno == ENOENT, "stat " + path.string());
-  return is_there && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
-}
-
 /// Whether another folder would not help.
 bool is_of_the_disk(int error) { return error == EIO || error == ESTALE || error == ETIMEDOUT; }
 
@@ -105,10 +96,14 @@ bool is_of_the_disk(int error) { return error == EIO || error == ESTALE || error
 
 /// Opens the lock file, or makes it. What is there and is not a lock stays as it is.
 int open_lock(const fs::path& folder, const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+  const int error = fd < 0 ? errno : 0;
   struct stat info {};
-  check_errno(fd >= 0 || !is_of_the_disk(errno), "open " + path.string());
-  if (fd < 0 && errno != ELOOP && errno != ENXIO && errno != EISDIR) cannot_write(folder, std::strerror(errno));
+  check_errno(!is_of_the_disk(error), "open " + path.string());
+  if (error == EACCES && ::lstat(path.c_str(), &info) == 0)
+    throw UserError(format("{} cannot be written ({}); make it writable, or remove it if no run saves there", path.string(),
+                           why_not_opened(path, error)));
+  if (error != 0 && error != ELOOP && error != ENXIO && error != EISDIR) cannot_write(folder, std::strerror(error));
   const bool plain = fd >= 0 && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink <= 1;
   try {
     if (plain && read_owner(fd)) return fd;
@@ -146,7 +141,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
       if (busy)
         throw RunError(format("{} is in use ({} saves there); wait for its end, or choose another folder", folder_.string(),
                               owner.host.empty() ? "another run" : owner.description()));
-      if (locked && !is_file_at(fd_, path_)) {
+      if (locked && !is_file_at(fd_, path_)) {  // its last owner has removed it in between
         ::close(std::exchange(fd_, -1));
         continue;
       }
@@ -184,13 +179,23 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
   }
 }
 
+void SaveLock::require_held() const {
+  if (is_file_at(fd_, path_)) return;
+  throw RunError(format(
+      "{} is not this run's save folder any more ({} is gone, or another run's: the folder was moved or replaced, or the "
+      "file was removed); put the folder back, or choose another one, and start again from the last checkpoint",
+      folder_.string(), path_.string()));
+}
+
 SaveLock::~SaveLock() {
+  bool ours = false;
   try {
-    if (is_file_at(fd_, path_)) ::unlink(path_.c_str());
+    ours = is_file_at(fd_, path_);
   } catch (const CallError&) {  // then it stays, and is void without the process
   }
+  if (ours) ::unlink(path_.c_str());
   ::close(fd_);
-  if (made_folder_) ::rmdir(folder_.c_str());  // only if nothing is in it
+  if (ours && made_folder_) ::rmdir(folder_.c_str());  // only if nothing is in it
 }
 
 }  // namespace fsdp

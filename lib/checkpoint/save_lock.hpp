@@ -19,6 +19,8 @@ class SaveLock {
   /// Gives it back, and removes the folder if this made it and nothing was written.
   ~SaveLock();
 
+  /// Throws RunError if the folder has been moved or replaced since, or the file removed: another run may save there now.
+  void require_held() const;
   /// Why a mark that another host left was void, in words; empty if there was none.
   const std::string& taken_over() const { return taken_over_; }
 

@@ -34,11 +34,13 @@ std::optional<std::uint64_t> update_of_step_name(const std::string& name) {
 }
 
 std::string rank_file_name(int rank, int world_size) { return format("rank-{:05}-of-{:05}.h5", rank, world_size); }
+std::string note_name(int rank, int world_size) { return format("rank-{:05}-of-{:05}.written", rank, world_size); }
 bool is_step_file(const std::string& name) {
   const auto is_rank_file = [&] {
     int rank = 0, ranks = 0, end = 0;
-    return std::sscanf(name.c_str(), "rank-%5d-of-%5d.h5%n", &rank, &ranks, &end) == 2 &&
-           static_cast<std::size_t>(end) == name.size();
+    if (std::sscanf(name.c_str(), "rank-%5d-of-%5d%n", &rank, &ranks, &end) != 2) return false;
+    const std::string_view kind = std::string_view(name).substr(static_cast<std::size_t>(end));
+    return kind == ".h5" || kind == ".written" || kind == ".written.tmp";
   };
   return name == index_name || name == marker_name || name == std::string(marker_name) + ".tmp" || is_tokenizer_file(name) ||
          is_rank_file();
@@ -150,6 +152,7 @@ void write_progress(h5::Node& node, const Progress& progress) {
   node.write_integer("seed", progress.data.seed);
   if (!progress.data.order.empty()) node.write_text("data_order", progress.data.order);
   if (progress.data.text_sum != 0) node.write_integer("data_text_sum", progress.data.text_sum);
+  if (progress.data.sample_sum != 0) node.write_integer("data_sample_sum", progress.data.sample_sum);
 }
 
 namespace {
@@ -187,7 +190,8 @@ Progress read_progress(const h5::Node& node) {
           {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
            node.read_integer("shuffled") != 0, node.read_integer("seed"),
            node.has_attribute("data_order") ? node.read_text("data_order") : "",
-           node.has_attribute("data_text_sum") ? node.read_integer("data_text_sum") : 0},
+           node.has_attribute("data_text_sum") ? node.read_integer("data_text_sum") : 0,
+           node.has_attribute("data_sample_sum") ? node.read_integer("data_sample_sum") : 0},
           node.has_attribute("optimizer_began") ? node.read_integer("optimizer_began") : 0,
           read_loss_scaler(node),
           read_spikes(node)};

@@ -26,6 +26,8 @@ std::string step_name(std::uint64_t update);
 /// Nothing if `name` is not that of a step.
 std::optional<std::uint64_t> update_of_step_name(const std::string& name);
 std::string rank_file_name(int rank, int world_size);
+/// The note by which a rank tells rank 0 that its file is on the disk, as long as the step is not complete.
+std::string note_name(int rank, int world_size);
 /// Whether we give this name to a file in a step folder.
 bool is_step_file(const std::string& name);
 /// Inside a rank file.

@@ -19,14 +19,16 @@ struct TokenFormat {
   std::unique_ptr<Tokens> (*open)(const std::filesystem::path& path);
 };
 /// Those of llm.c: 256 little-endian int32, then the tokens. The first three numbers of the header are 20240520, 1 and the
-/// count of tokens, which are uint16 then; or 20240801, 7 and their count, and they are uint32.
+/// count of tokens, which are uint16 then; or 20240801, 7 and their count, and they are uint32. The others are 0.
 const TokenFormat& llmc_tokens();
 /// The memory-mapped data sets of Megatron-LM (megatron.core.datasets.indexed_dataset) and of fairseq
 /// (fairseq.data.indexed_dataset.MMapIndexedDataset): NAME.bin, which is nothing but tokens, and NAME.idx, which says of what
 /// type they are, and how long each sequence is.
 const TokenFormat& indexed_tokens();
 /// An HDF5 file with a data set of integers of one dimension, or of two, whose rows follow each other: that called "tokens" or
-/// "input_ids", or the only one. A dataset "document_lengths" says how many tokens each document has.
+/// "input_ids", or the only one. A dataset "document_lengths" says how many tokens each document has, and "loss_mask" which
+/// tokens count. Throws UserError for others that would change training ("labels" that are not the tokens), with
+/// Tokens::check().
 const TokenFormat& hdf5_tokens();
 
 /// Whether a file is text as far as its first bytes tell: no format is recognised, and no control character is among them.

@@ -1,27 +1,63 @@
+// Tokens of HDF5 files.
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "data/formats.hpp"
 #include "data/stored_integers.hpp"
+#include "files/json.hpp"
 #include "h5/h5.hpp"
 
 namespace fsdp {
 
 namespace {
 
+constexpr const char *lengths_name = "document_lengths", *mask_name = "loss_mask";
+
+/// What a dataset that other programs write next to tokens holds if training is the same without it.
+enum class Holds { tokens, ones, zeros, columns, nothing };
+struct Companion {
+  const char* name;
+  Holds harmless;
+};
+constexpr Companion companions[] = {
+    {"labels", Holds::tokens},           {"attention_mask", Holds::ones},    {"token_type_ids", Holds::zeros},
+    {"segment_ids", Holds::zeros},       {"position_ids", Holds::columns},   {"label_ids", Holds::tokens},
+    {"targets", Holds::nothing},         {"target_ids", Holds::nothing},     {"completion_mask", Holds::nothing},
+    {"assistant_masks", Holds::nothing}, {"assistant_mask", Holds::nothing}, {"loss_weights", Holds::nothing},
+    {"weights", Holds::nothing}};
+/// These say nothing of how the tokens are trained on. The last ones are HDF5's own and those of PyTables.
+constexpr std::string_view meaningless_datasets[] = {"special_tokens_mask", "id", "idx", "index", "text", "url", "source"},
+                           meaningless_attributes[] = {"CLASS",   "NAME",   "DIMENSION_LIST", "REFERENCE_LIST",         "TITLE",
+                                                       "VERSION", "FLAVOR", "EXTDIM",         "PYTABLES_FORMAT_VERSION"};
+
+bool is_among(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 /// Opens the file, and finds the dataset of its tokens.
 struct OpenedFile {
   explicit OpenedFile(const std::filesystem::path& path, const char* dataset = nullptr)
       : file(h5::File::open(path, Verify::no)),
         names(file.dataset_names("/")),
-        tokens(file.integers(dataset ? dataset : name_of_tokens(path))) {
+        name(dataset ? dataset : name_of_tokens(path)),
+        tokens(file.integers(name)) {
     if (tokens.shape().size() > 2)
       throw unusable_tokens(path, format("its tokens have {} dimensions, and one or two are read", tokens.shape().size()));
     tokens.require_whole();
+    if (!dataset) open_others(path);
   }
   std::string name_of_tokens(const std::filesystem::path& path) const {
+    if (has("tokens") && has("input_ids"))
+      throw unusable_tokens(path, "it is an HDF5 file with two datasets of tokens, \"tokens\" and \"input_ids\"");
     for (const char* known : {"tokens", "input_ids"})
       if (has(known)) return known;
     if (names.size() == 1) return names.front();
@@ -30,11 +66,44 @@ struct OpenedFile {
                             : format("it is an HDF5 file of {} datasets, none of which is called \"tokens\" or \"input_ids\"",
                                      names.size()));
   }
-  bool has(const char* name) const { return std::find(names.begin(), names.end(), name) != names.end(); }
+  bool has(const char* dataset) const { return std::find(names.begin(), names.end(), dataset) != names.end(); }
 
   h5::File file;
   std::vector<std::string> names;
+  std::string name;
   h5::Integers tokens;
+  std::vector<std::pair<const Companion*, h5::Integers>> beside;  // to be compared with the tokens
+  std::vector<std::string> unread;                                // 'dataset "x"', 'attribute "y"'
+
+ private:
+  void open_others(const std::filesystem::path& path) {
+    for (const std::string& other : names) {
+      if (other == name || other == lengths_name || other == mask_name || is_among(meaningless_datasets, other)) continue;
+      const auto known = std::find_if(std::begin(companions), std::end(companions),
+                                      [&](const Companion& companion) { return companion.name == other; });
+      if (known == std::end(companions)) {
+        unread.push_back(format("dataset {}", json_excerpt(other)));
+        continue;
+      }
+      if (known->harmless == Holds::nothing) refuse(path, *known, "");
+      beside.emplace_back(known, file.integers(other));
+      if (numel(beside.back().second.shape()) != numel(tokens.shape()))
+        refuse(path, *known,
+               format(", which has {} numbers for {} tokens", numel(beside.back().second.shape()), numel(tokens.shape())));
+    }
+    for (const std::string& other : file.other_names("/")) unread.push_back(format("group {}", json_excerpt(other)));
+    for (const h5::Node* node : {static_cast<const h5::Node*>(&file), static_cast<const h5::Node*>(&tokens)})
+      for (const std::string& attribute : node->attribute_names())
+        if (!is_among(meaningless_attributes, attribute)) unread.push_back(format("attribute {}", json_excerpt(attribute)));
+  }
+
+ public:
+  [[noreturn]] static void refuse(const std::filesystem::path& path, const Companion& companion, const std::string& what) {
+    throw UserError(format(
+        "'{}' has a dataset \"{}\"{} (it is not read, and training would be another one with it); say which tokens count "
+        "in the loss by a dataset \"{}\" of 1 and 0, where documents begin by \"{}\", and take \"{}\" out",
+        path.string(), companion.name, what, mask_name, lengths_name, companion.name));
+  }
 };
 
 /// What HDF5 does with a damaged file is tried in another process, at 256 places: it crashes before it fails.
@@ -84,6 +153,26 @@ class Hdf5Tokens : public Tokens {
   std::unique_ptr<Tokens> mask() const override {
     return opened_.has(mask_name) ? std::make_unique<Hdf5Tokens>(path_, mask_name) : nullptr;
   }
+  std::string unread() const override {
+    if (opened_.unread.empty()) return "";
+    return format(
+        "{} has more than is read ({}); if that says which tokens count or where documents begin, write it as \"{}\" or \"{}\"",
+        name_, fmt::join(opened_.unread, ", "), mask_name, lengths_name);
+  }
+  void check(std::size_t part, std::size_t parts) const override {
+    const Range mine = share(size(), parts, part);
+    const std::uint64_t columns = opened_.tokens.shape().back();
+    std::vector<std::int64_t> tokens(std::min<std::size_t>(mine.size(), 1u << 16)), numbers(tokens.size());
+    for (const auto& [companion, dataset] : opened_.beside)
+      for (std::size_t begin = mine.begin; begin < mine.end; begin += tokens.size()) {
+        const std::size_t n = std::min(tokens.size(), mine.end - begin);
+        dataset.read({begin, begin + n}, numbers.data());
+        if (companion->harmless == Holds::tokens) opened_.tokens.read({begin, begin + n}, tokens.data());
+        for (std::size_t i = 0; i < n; ++i)
+          if (numbers[i] != harmless(companion->harmless, tokens[i], (begin + i) % columns))
+            OpenedFile::refuse(path_, *companion, format(", which is {} at position {}", numbers[i], begin + i));
+      }
+  }
   std::vector<std::uint64_t> documents() const override {
     const h5::Integers lengths = opened_.file.integers(lengths_name);
     const std::size_t count = numel(lengths.shape());
@@ -113,7 +202,10 @@ class Hdf5Tokens : public Tokens {
   }
 
  private:
-  static constexpr const char *lengths_name = "document_lengths", *mask_name = "loss_mask";
+  static std::int64_t harmless(Holds holds, std::int64_t token, std::uint64_t column) {
+    return holds == Holds::tokens ? token : holds == Holds::columns ? static_cast<std::int64_t>(column) : holds == Holds::ones;
+  }
+
   std::filesystem::path path_;
   std::string name_;
   OpenedFile opened_;

@@ -2,7 +2,7 @@
 // tokens. NAME.idx has the magic number, the version as uint64, the type of tokens as a byte, the number of sequences n as
 // uint64; with Megatron, the number of entries of its index of documents as uint64. Then the lengths of the sequences,
 // int32[n], and where each begins in NAME.bin, int64[n], in bytes; with Megatron, the first sequence of each document, and n
-// behind the last one, int64; and, in some, a byte per sequence.
+// behind the last one, int64; and, in some, a byte per sequence, its mode.
 #pragma once
 
 #include <cstdint>

@@ -9,6 +9,7 @@
 #include "data/formats.hpp"
 #include "data/indexed_format.hpp"
 #include "data/stored_integers.hpp"
+#include "files/checksum.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -50,6 +51,7 @@ class Index {
         fail(format("it says {} sequences, but {} bytes are neither Megatron's nor fairseq's index of so many (is it cut?)",
                     sequences_, bytes));
       if (document_entries_ == 0) fail("its documents lack their end");
+      if (bytes != without_documents + 8 * document_entries_) modes_ = without_documents + 8 * document_entries_;
     }
     starts_ = lengths_ + 4 * sequences_;
   }
@@ -85,6 +87,7 @@ class Index {
       begin += n;
     }
     check_documents(share(document_entries_, parts, part));
+    if (modes_ != 0) check_modes(mine);
   }
 
   /// The token with which each document begins: with Megatron's index of documents, else of each sequence. Documents without
@@ -147,9 +150,17 @@ class Index {
     }
   }
 
+  /// Of Megatron's multimodal data sets; text is 0.
+  void check_modes(Range mine) const {
+    each_piece(file_, modes_ + mine.begin, modes_ + mine.end, [&](const char* modes, std::size_t n) {
+      if (const auto other = std::find_if(modes, modes + n, [](char mode) { return mode != 0; }); other != modes + n)
+        fail(format("it has a sequence of mode {}, and only text, mode 0, is read", static_cast<int>(*other)));
+    });
+  }
+
   InputFile file_;
   IntegerType type_;
-  std::uint64_t sequences_ = 0, document_entries_ = 0, lengths_ = 0, starts_ = 0;
+  std::uint64_t sequences_ = 0, document_entries_ = 0, lengths_ = 0, starts_ = 0, modes_ = 0;  // modes_ is 0 without any
 };
 
 class IndexedTokens : public Tokens {

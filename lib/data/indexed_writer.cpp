@@ -9,6 +9,7 @@
 #include "data/indexed_format.hpp"
 #include "data/output_place.hpp"
 #include "data/token_writer.hpp"
+#include "files/checksum.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
 
@@ -21,13 +22,17 @@ namespace fs = std::filesystem;
 /// Numbers that are appended to a file in large pieces.
 class AppendedFile {
  public:
-  /// A new file, or one of which `size` bytes are to stay. Throws DamagedError if there are fewer, or no such file.
-  AppendedFile(const fs::path& path, std::uint64_t header_bytes, std::optional<std::uint64_t> size)
-      : file_(size ? kept(path, *size) : path, size ? OutputFile::Open::existing : OutputFile::Open::create),
-        written_(size.value_or(header_bytes)) {
+  /// A new file, or one of which so many bytes are to stay, `kept.checksum` being that of those after the header. Throws
+  /// DamagedError if they are not there.
+  AppendedFile(const fs::path& path, std::uint64_t header_bytes, const std::optional<FileSum>& kept)
+      : file_(kept ? require_size(path, kept->bytes) : path, kept ? OutputFile::Open::existing : OutputFile::Open::create),
+        written_(kept ? kept->bytes : header_bytes) {
     file_.lock();
     file_.resize(written_);
     buffer_.reserve(buffer_bytes + sizeof(std::int64_t));
+    if (!kept) return;
+    each_piece(file_, header_bytes, written_, [&](const void* data, std::size_t bytes) { sum_.add(data, bytes); });
+    if (sum_.value() != kept->checksum) throw_damaged(path);
   }
   template <class T>
   void append(T value) {
@@ -37,9 +42,12 @@ class AppendedFile {
   }
   void flush() {
     file_.write(written_, buffer_.data(), buffer_.size());
+    sum_.add(buffer_.data(), buffer_.size());
     written_ += buffer_.size();
     buffer_.clear();
   }
+  /// The checksum of what is written after the header.
+  std::uint64_t sum() const { return sum_.value(); }
   void sync() {
     flush();
     file_.sync();
@@ -47,16 +55,19 @@ class AppendedFile {
   OutputFile& file() { return file_; }
 
  private:
-  static const fs::path& kept(const fs::path& path, std::uint64_t size) {
+  [[noreturn]] static void throw_damaged(const fs::path& path) {
+    throw DamagedError(format("the temporary file {} is not what was written; start anew", path.string()));
+  }
+  static const fs::path& require_size(const fs::path& path, std::uint64_t size) {
     const auto there = size_of_file(path);
-    if (!there || *there < size)
-      throw DamagedError(format("the temporary file {} is not what was written; start anew", path.string()));
+    if (!there || *there < size) throw_damaged(path);
     return path;
   }
 
   static constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
   OutputFile file_;
   std::uint64_t written_;
+  RunningSum sum_;
   std::vector<std::byte> buffer_;
 };
 
@@ -66,7 +77,7 @@ class IndexedWriter : public TokenWriter {
  public:
   IndexedWriter(const fs::path& path, IntegerType type, const nlohmann::json& state)
       : data_path_(indexed::data_of(path)), index_path_(indexed::index_of(path)), type_(type) {
-    std::optional<std::uint64_t> data_bytes, index_bytes;
+    std::optional<FileSum> kept_data, kept_index;
     if (!state.is_null()) {
       const auto number = [&](const char* key) -> std::uint64_t {
         if (!state.contains(key) || !state[key].is_number_unsigned())
@@ -78,8 +89,8 @@ class IndexedWriter : public TokenWriter {
       tokens_ = number("tokens");
       documents_ = number("documents");
       in_document_ = number("in_document");
-      data_bytes = tokens_ * type_.bytes;
-      index_bytes = indexed::megatron_header_bytes + 4 * documents_;
+      kept_data = {tokens_ * type_.bytes, number("data_sum")};
+      kept_index = {indexed::megatron_header_bytes + 4 * documents_, number("index_sum")};
       kept_ = true;
     } else {
       for (const fs::path& target : {data_path_, index_path_}) {
@@ -87,8 +98,8 @@ class IndexedWriter : public TokenWriter {
         remove_left_over(temporary(target));
       }
     }
-    data_.emplace(temporary(data_path_), 0, data_bytes);
-    index_.emplace(temporary(index_path_), indexed::megatron_header_bytes, index_bytes);
+    data_.emplace(temporary(data_path_), 0, kept_data);
+    index_.emplace(temporary(index_path_), indexed::megatron_header_bytes, kept_index);
   }
   ~IndexedWriter() override {
     if (kept_ || finished_) return;
@@ -117,7 +128,8 @@ class IndexedWriter : public TokenWriter {
     data_->sync();
     index_->sync();
     if (!std::exchange(kept_, true)) sync_folder(folder_of(data_path_));
-    return {{"token_bytes", type_.bytes}, {"tokens", tokens_}, {"documents", documents_}, {"in_document", in_document_}};
+    return {{"token_bytes", type_.bytes},  {"tokens", tokens_},        {"documents", documents_},
+            {"in_document", in_document_}, {"data_sum", data_->sum()}, {"index_sum", index_->sum()}};
   }
 
   std::vector<WrittenFile> finish() override {

@@ -23,6 +23,10 @@ class LlmcTokens : public Tokens {
     if (header[1] != as.version)
       throw unusable_tokens(path, format("it is of version {}, only version {} with tokens of {} bits is read", header[1],
                                          as.version, 8 * as.token_bytes));
+    for (std::size_t i = 3; i < header.size(); ++i)
+      if (header[i] != 0)
+        throw unusable_tokens(
+            path, format("number {} of its header is {}, and only the first three are known; others are 0", i + 1, header[i]));
     const std::uint64_t stored = (bytes - sizeof header) / as.token_bytes;
     if (header[2] < 0 || stored < static_cast<std::uint64_t>(header[2]))
       throw unusable_tokens(path, format("it is truncated: its header says {} tokens, {} are there", header[2], stored));

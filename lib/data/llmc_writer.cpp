@@ -12,6 +12,7 @@
 #include "data/llmc_format.hpp"
 #include "data/output_place.hpp"
 #include "data/token_writer.hpp"
+#include "files/checksum.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
 
@@ -77,10 +78,9 @@ class LlmcWriter : public TokenWriter {
     flush();
     file_->sync();
     if (!std::exchange(kept_, true)) sync_folder(folder());
-    return {{"token_bytes", format_.token_bytes},
-            {"shard_tokens", shard_tokens_},
-            {"full_shards", full_.size()},
-            {"tokens_in_last", in_shard_}};
+    return {{"token_bytes", format_.token_bytes}, {"shard_tokens", shard_tokens_},
+            {"full_shards", full_.size()},        {"full_sums", full_sums_},
+            {"tokens_in_last", in_shard_},        {"last_sum", sum_.value()}};
   }
 
   std::vector<WrittenFile> finish() override {
@@ -114,6 +114,7 @@ class LlmcWriter : public TokenWriter {
     file_.emplace(temporary(full_.size() + 1));
     file_->lock();
     in_shard_ = 0;
+    sum_.reset();
     write_header();  // room for it; what it says is not right yet
     written_ = sizeof(LlmcHeader);
   }
@@ -133,9 +134,19 @@ class LlmcWriter : public TokenWriter {
     };
     require(number("token_bytes") == format_.token_bytes && number("shard_tokens") == shard_tokens_ &&
             in_shard_ <= shard_tokens_ && full < (std::uint64_t{1} << 32));
+    const nlohmann::json sums = state.value("full_sums", nlohmann::json());
+    require(sums.is_array() && sums.size() == full);
     for (std::size_t shard = 1; shard <= full; ++shard) {
-      require(size_of_file(temporary(shard)) == sizeof(LlmcHeader) + shard_tokens_ * format_.token_bytes);
+      const std::uint64_t bytes = sizeof(LlmcHeader) + shard_tokens_ * format_.token_bytes;
+      require(size_of_file(temporary(shard)) == bytes);
+      const InputFile file(temporary(shard));
+      LlmcHeader header;
+      file.read(0, header.data(), sizeof header);
+      sum_.reset();
+      add_tokens(file, bytes);
+      require(header == header_of(shard_tokens_) && sums[shard - 1] == sum_.value());
       full_.push_back(shard_tokens_);
+      full_sums_.push_back(sum_.value());
     }
     const std::filesystem::path last = temporary(full + 1);
     written_ = sizeof(LlmcHeader) + in_shard_ * format_.token_bytes;
@@ -144,20 +155,32 @@ class LlmcWriter : public TokenWriter {
     file_.emplace(last, OutputFile::Open::existing);
     file_->lock();
     file_->resize(written_);
+    sum_.reset();
+    add_tokens(*file_, written_);
+    require(sum_.value() == number("last_sum"));
     remove_temporaries(full + 2);  // begun behind it
     kept_ = true;
   }
 
-  void write_header() {
+  LlmcHeader header_of(std::uint64_t tokens) const {
     LlmcHeader header{};
     header[0] = format_.magic;
     header[1] = format_.version;
-    header[2] = static_cast<std::int32_t>(in_shard_);
+    header[2] = static_cast<std::int32_t>(tokens);
+    return header;
+  }
+  void write_header() {
+    const LlmcHeader header = header_of(in_shard_);
     file_->write(0, header.data(), sizeof header);
+  }
+  template <class File>
+  void add_tokens(const File& file, std::uint64_t end) {
+    each_piece(file, sizeof(LlmcHeader), end, [&](const void* data, std::size_t bytes) { sum_.add(data, bytes); });
   }
 
   void flush() {
     file_->write(written_, buffer_.data(), buffer_.size());
+    sum_.add(buffer_.data(), buffer_.size());
     written_ += buffer_.size();
     buffer_.clear();
   }
@@ -168,6 +191,7 @@ class LlmcWriter : public TokenWriter {
     file_->finish();
     file_.reset();
     full_.push_back(in_shard_);
+    full_sums_.push_back(sum_.value());
   }
 
   std::filesystem::path path_;
@@ -177,6 +201,8 @@ class LlmcWriter : public TokenWriter {
   std::optional<OutputFile> file_;   // of the one behind them
   std::uint64_t in_shard_ = 0;       // its tokens, with those in the buffer
   std::uint64_t written_ = 0;        // its bytes, without them
+  RunningSum sum_;                   // of its tokens that are written
+  std::vector<std::uint64_t> full_sums_;
   std::vector<std::byte> buffer_;
   bool kept_ = false, finished_ = false;
 };

@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/checksum.hpp"
 
 namespace fsdp {
 
@@ -25,7 +26,7 @@ Mixture::Mixture(std::vector<Ingredient> ingredients) : ingredients_(std::move(i
   for (const Ingredient& each : ingredients_) {
     expect(each.weight > 0 && each.samples.T() == T(), "data sets of a mixture have weights and one length of sequences");
     const Tokens& tokens = each.samples.tokens();
-    if (each.samples.cut().mode == BreakMode::none && !each.samples.mask() && each.samples.targets() < T())
+    if (each.samples.cut().mode == BreakMode::none && !each.samples.mask() && tokens.size() <= T())
       throw UserError(format(
           "{} holds no whole sequence ({} tokens, a sequence of {} needs {}); use more text or a smaller `sequence length`",
           tokens.name(), tokens.size(), T(), T() + 1));
@@ -51,6 +52,15 @@ std::uint64_t Mixture::tokens() const {
   std::uint64_t count = 0;
   for (const Ingredient& each : ingredients_) count += each.samples.tokens().size();
   return count;
+}
+
+std::uint64_t Mixture::sample_sum() const {
+  RunningSum sum;
+  for (const Ingredient& each : ingredients_) {
+    const std::uint64_t one = fsdp::sample_sum(each.samples.tokens());
+    sum.add(&one, sizeof one);
+  }
+  return sum.value() | 1;
 }
 
 Mixture::Source Mixture::source_of(std::uint64_t s) const {
@@ -82,7 +92,8 @@ std::string Mixture::order() const {
   if (cut.mode != BreakMode::none) text += cut.mode == BreakMode::eos ? "a document each" : "whole documents";
   if (cut.mode != BreakMode::none && cut.end_of_document) text += format(", ended by {}", *cut.end_of_document);
   for (const Ingredient& each : ingredients_)  // what does not count leaves sequences out
-    if (each.samples.mask()) text += format("{}{} targets count", text.empty() ? "" : ", ", each.samples.targets());
+    if (each.samples.mask() || each.samples.leaves_out())
+      text += format("{}{} targets count", text.empty() ? "" : ", ", each.samples.targets());
   return text;
 }
 

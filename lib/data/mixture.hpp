@@ -38,6 +38,9 @@ class Mixture {
   };
   Source source_of(std::uint64_t s) const;
 
+  /// Tells apart data of as many tokens: sample_sum() of all data sets. Not 0.
+  std::uint64_t sample_sum() const;
+
   /// "a.bin 70 %, b.bin 30 %"; of one data set its name.
   std::string description() const;
   /// What the order of sequences depends on beside the number of tokens, the shuffling and T; empty for one data set that is

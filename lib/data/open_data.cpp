@@ -107,6 +107,17 @@ std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
     if (kind_of(path) != PathKind::file) break;
     paths.push_back(path);
   }
+  // fairseq stops at a gap, too.
+  std::error_code problem;
+  for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
+    const std::string file = entry->path().stem().string(), number = file.substr(std::min(file.size(), name.size()));
+    if (entry->path().extension() == ".bin" && file.starts_with(name) && !number.empty() &&
+        number.find_first_not_of("0123456789") == std::string::npos && std::ranges::find(paths, entry->path()) == paths.end())
+      throw UserError(
+          format("'{}' would not be read (the parts of a split are {}.bin, {}1.bin, {}2.bin and so on, and one before "
+                 "it is missing); add that, or move the file away",
+                 entry->path().string(), name, name, name));
+  }
   if (paths.empty())
     throw UserError(
         format("'{0}' has no {1}.bin beside its dict.txt (it is a folder of fairseq-preprocess without that split; those of "
@@ -120,6 +131,11 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   std::error_code problem;
   for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
     const fs::path extension = entry->path().extension();
+    if (const std::string file = entry->path().filename().string(); file.starts_with("dict.") && file.ends_with(".txt"))
+      throw UserError(format(
+          "'{}' is a folder of fairseq-preprocess for pairs of languages ({} is there, and no dict.txt; all of its splits "
+          "would be read as one); preprocess one language alone, or name a file",
+          folder.string(), file));
     if (extension == ".bin" || extension == ".h5" || extension == ".hdf5") paths.push_back(entry->path());
     if (extension == ".txt" || extension == ".jsonl") texts.push_back(entry->path());
   }

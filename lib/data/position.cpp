@@ -13,12 +13,15 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
   const std::uint64_t T = before.tokens_per_sample, U = now.tokens_per_sample;
   // A file of tokens may take the place of the text that it was made of.
   const bool same_text = before.text_sum == now.text_sum || before.text_sum == 0 || now.text_sum == 0;
-  const bool same_data = before.data_tokens == now.data_tokens && same_text, same_shuffle = before.shuffled == now.shuffled,
-             same_order = same_shuffle && before.order == now.order;
+  const bool same_sample = before.sample_sum == now.sample_sum || before.sample_sum == 0 || now.sample_sum == 0;
+  const bool same_data = before.data_tokens == now.data_tokens && same_text && same_sample,
+             same_shuffle = before.shuffled == now.shuffled, same_order = same_shuffle && before.order == now.order;
   DataPosition position = now;
   if (same_data && same_order && T == U) {
     say("");
-    return before;
+    position = before;
+    position.sample_sum = now.sample_sum;
+    return position;
   }
   const auto per_pass = [](const DataPosition& data) {  // Samples::count()
     return data.data_tokens < 2 ? 0 : (data.data_tokens - 2) / data.tokens_per_sample + 1;
@@ -33,8 +36,10 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
   position.sequences = 0;
   say(format(
       "{}: they are read from the start",
-      !same_text   ? std::string("the text, or its tokenizer, is another one than before")
-      : !same_data ? format("the data are others ({} tokens, {} before)", now.data_tokens, before.data_tokens)
+      !same_text ? std::string("the text, or its tokenizer, is another one than before")
+      : before.data_tokens != now.data_tokens
+          ? format("the data are others ({} tokens, {} before)", now.data_tokens, before.data_tokens)
+      : !same_data ? format("the data are others (as many tokens as before, but not the same ones)")
       : !same_shuffle
           ? format("the data are {}shuffled now and were {}before", now.shuffled ? "" : "not ", now.shuffled ? "not " : "")
       : !same_order ? std::string("the data are mixed or cut in another way than before")

@@ -10,11 +10,12 @@ namespace fsdp {
 struct DataPosition {
   std::uint64_t sequences = 0;          // consumed so far, of all passes over the data together
   std::uint64_t tokens_per_sample = 0;  // T
-  std::uint64_t data_tokens = 0;        // of the whole data: by this number they are recognised
+  std::uint64_t data_tokens = 0;        // of the whole data: by this number and sample_sum they are recognised
   bool shuffled = false;
-  std::uint64_t seed = 0;      // of the order, if shuffled
-  std::string order = {};      // Mixture::order()
-  std::uint64_t text_sum = 0;  // of the tokens of texts among the data; 0: there are none
+  std::uint64_t seed = 0;        // of the order, if shuffled
+  std::string order = {};        // Mixture::order()
+  std::uint64_t text_sum = 0;    // of the tokens of texts among the data; 0: there are none
+  std::uint64_t sample_sum = 0;  // Mixture::sample_sum(); 0: not known
 
   bool operator==(const DataPosition&) const = default;
 };

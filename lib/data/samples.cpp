@@ -45,15 +45,24 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::uniq
           format("{} does not say where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
                  "HDF5); name the token that ends them by `end of document`, or leave out {}",
                  tokens_->name(), by_documents ? "`break mode`" : "`attention within documents`"));
-    documents_ = tokens_->documents();
   }
+  if (by_documents || cut.positions)
+    documents_ = cut.end_of_document ? documents_ended_by(*tokens_, *cut.end_of_document) : tokens_->documents();
   targets_ = tokens_->size() == 0 ? 0 : tokens_->size() - 1;
-  if (by_documents) find_places(cut.end_of_document ? documents_ended_by(*tokens_, *cut.end_of_document) : documents_);
-  if (!cut.positions) documents_ = {};
-  if (mask_) count_targets();
+  if (by_documents)
+    find_places_by_documents();
+  else if (has_places())
+    find_places();
+  if (mask_ || cut.positions) count_targets();
+  if (!cut.positions || cut.end_of_document) documents_ = {};
 }
 
-void Samples::find_places(const std::vector<std::uint64_t>& documents) {
+void Samples::find_places() {
+  for (std::uint64_t begin = 0; begin < targets_; begin += cut_.T)
+    places_.push_back({begin, static_cast<std::uint32_t>(std::min<std::uint64_t>(cut_.T, targets_ - begin)), 0});
+}
+
+void Samples::find_places_by_documents() {
   const std::uint64_t T = cut_.T;
   std::uint64_t begin = 0, end = 0;  // of documents that one sequence is to have
   const auto close = [&] {
@@ -63,8 +72,8 @@ void Samples::find_places(const std::vector<std::uint64_t>& documents) {
     }
     begin = end;
   };
-  for (std::size_t d = 0; d < documents.size(); ++d) {
-    const std::uint64_t next = d + 1 < documents.size() ? documents[d + 1] : tokens_->size();
+  for (std::size_t d = 0; d < documents_.size(); ++d) {
+    const std::uint64_t next = d + 1 < documents_.size() ? documents_[d + 1] : tokens_->size();
     const bool joins = cut_.mode == BreakMode::complete && next - begin <= T + 1;
     if (!joins) close();
     end = next;
@@ -74,45 +83,61 @@ void Samples::find_places(const std::vector<std::uint64_t>& documents) {
   for (const Place& place : places_) targets_ += place.targets;
 }
 
-/// By the mask, of which each sequence has a part of its own, in order. Leaves out sequences of which nothing counts.
+/// Of a mask each sequence has a part of its own, in order. Leaves out sequences of which nothing counts.
 void Samples::count_targets() {
-  if (mask_->size() != tokens_->size())
+  if (mask_ && mask_->size() != tokens_->size())
     throw UserError(
         format("{} has {} numbers, and {} has {} tokens (a mask has one for each token); give the mask that was made "
                "with these tokens",
                mask_->name(), mask_->size(), tokens_->name(), tokens_->size()));
-  if (cut_.mode == BreakMode::none)
-    for (std::uint64_t begin = 0; begin < targets_; begin += cut_.T)
-      places_.push_back({begin, static_cast<std::uint32_t>(std::min<std::uint64_t>(cut_.T, targets_ - begin)), 0});
-  targets_ = 0;
   for (Place& place : places_) place.counted = 0;
-  std::vector<std::uint32_t> piece(std::min<std::uint64_t>(mask_->size(), std::uint64_t{1} << 19));
+  std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens_->size(), std::uint64_t{1} << 19));
   auto place = places_.begin();
-  for (std::uint64_t at = 0; at < mask_->size(); at += piece.size()) {
-    const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), mask_->size() - at));
-    mask_->read(at, here);
+  for (std::uint64_t at = 0; at < tokens_->size(); at += piece.size()) {
+    const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), tokens_->size() - at));
+    read_counts(at, here);
     for (std::size_t i = 0; i < here.size(); ++i) {
-      if (here[i] > 1)
-        throw UserError(format("{} is {} (a mask has 1 where a token counts in the loss, and 0 where not); give another mask",
-                               mask_->place(at + i), here[i] == no_token ? "no such number" : std::to_string(here[i])));
       while (place != places_.end() && at + i > place->begin + place->targets) ++place;
       if (place != places_.end() && at + i > place->begin) place->counted += here[i];
     }
   }
-  std::erase_if(places_, [](const Place& each) { return each.counted == 0; });
+  leaves_out_ = std::erase_if(places_, [](const Place& each) { return each.counted == 0; }) > 0;
+  targets_ = 0;
   for (const Place& each : places_) targets_ += each.counted;
-  if (places_.empty())
+  if (mask_ && places_.empty())
     throw UserError(
         format("{} lets no token count in the loss (it is 0 for every target); give another mask, or none", mask_->name()));
 }
 
-std::uint64_t Samples::count() const {
-  return cut_.mode == BreakMode::none && !mask_ ? (targets_ + cut_.T - 1) / cut_.T : places_.size();
+void Samples::read_counts(std::uint64_t begin, std::span<std::uint32_t> out) const {
+  std::fill(out.begin(), out.end(), 1);
+  if (cut_.positions && !documents_.empty()) {
+    auto first = std::lower_bound(documents_.begin(), documents_.end(), begin);
+    for (; first != documents_.end() && *first < begin + out.size(); ++first) out[*first - begin] = 0;
+  } else if (cut_.positions) {
+    const auto behind_another = out.subspan(begin == 0 && !out.empty() ? 1 : 0);
+    tokens_->read(begin + out.size() - behind_another.size() - 1, behind_another);
+    for (std::uint32_t& token : behind_another) token = token == *cut_.end_of_document ? 0 : 1;
+  }
+  std::array<std::uint32_t, 4096> piece;
+  for (std::size_t done = 0; mask_ && done < out.size(); done += piece.size()) {
+    const auto mask = std::span(piece).first(std::min(piece.size(), out.size() - done));
+    mask_->read(begin + done, mask);
+    for (std::size_t i = 0; i < mask.size(); ++i) {
+      if (mask[i] > 1)
+        throw UserError(format("{} is {} (a mask has 1 where a token counts in the loss, and 0 where not); give another mask",
+                               mask_->place(begin + done + i),
+                               mask[i] == no_token ? "no such number" : std::to_string(mask[i])));
+      out[done + i] &= mask[i];
+    }
+  }
 }
+
+std::uint64_t Samples::count() const { return has_places() ? places_.size() : (targets_ + cut_.T - 1) / cut_.T; }
 
 Samples::Place Samples::place_of(std::uint64_t k) const {
   if (k >= count()) return {tokens_->size(), 0, 0};
-  if (cut_.mode != BreakMode::none || mask_) return places_[k];
+  if (has_places()) return places_[k];
   const std::uint64_t begin = k * cut_.T;
   const auto targets = static_cast<std::uint32_t>(std::min<std::uint64_t>(cut_.T, targets_ - begin));
   return {begin, targets, targets};
@@ -147,9 +172,9 @@ void Samples::read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs
   }
   std::fill(inputs + place.targets, inputs + cut_.T, 0);
   std::fill(targets + place.targets, targets + cut_.T, -1);
-  for (std::size_t first = 0; mask_ && first < place.targets; first += piece.size()) {
+  for (std::size_t first = 0; (mask_ || cut_.positions) && first < place.targets; first += piece.size()) {
     const auto counts = std::span(piece).first(std::min<std::size_t>(piece.size(), place.targets - first));
-    mask_->read(place.begin + 1 + first, counts);
+    read_counts(place.begin + 1 + first, counts);
     for (std::size_t i = 0; i < counts.size(); ++i)
       if (counts[i] == 0) targets[first + i] = -1;
   }

@@ -22,18 +22,22 @@ struct Cut {
   BreakMode mode = BreakMode::none;
   /// The token with which a document ends, for data whose format does not say where documents begin.
   std::optional<std::size_t> end_of_document = {};
-  bool positions = false;  // whether sequences say which token stands where in its document
+  /// Documents do not see each other: sequences say which token stands where in its document, and the first token of a document
+  /// is no target.
+  bool positions = false;
 };
 
-/// Sequences of T inputs and T targets, each the token that stands behind its input. Immutable.
+/// Sequences of T inputs and T targets, each the token that stands behind its input. docs/targets.md says which targets count.
+/// Immutable.
 class Samples {
  public:
   /// `mask`: a number for each token, 1 where it counts as a target and 0 where not; null: that of the tokens, if they have
   /// one, or all count. A sequence of which nothing counts is left out. Throws UserError if documents are asked for and cannot
   /// be told apart, or if the mask does not belong to the tokens.
   ///
-  /// With BreakMode::none and no mask, sequence k is tokens [kT, kT + T]; else the places of all sequences are found, of which
-  /// each takes 16 bytes, and all of the mask is read. Documents take 8 bytes each, where an index says where they begin.
+  /// With BreakMode::none, no mask and no positions, sequence k is tokens [kT, kT + T]; else the places of all sequences are
+  /// found, of which each takes 16 bytes, and all of the mask is read, or of the tokens if one of them ends documents.
+  /// Documents take 8 bytes each, where an index says where they begin.
   Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::unique_ptr<const Tokens> mask = nullptr);
 
   std::size_t T() const { return cut_.T; }
@@ -55,20 +59,28 @@ class Samples {
   /// and value, and what Tokens::read() throws. Allocates nothing of ours.
   void read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets,
             std::int32_t* positions = nullptr) const;
+  /// Sets out[i] to 1 if token begin + i, which is there, counts wherever it is a target, else to 0. Throws UserError for a
+  /// mask with other numbers, and what Tokens::read() throws.
+  void read_counts(std::uint64_t begin, std::span<std::uint32_t> out) const;
+  /// Some sequences are left out, as nothing of them counts.
+  bool leaves_out() const { return leaves_out_; }
   const Tokens& tokens() const { return *tokens_; }
   /// Null: all targets count.
   const Tokens* mask() const { return mask_.get(); }
 
  private:
-  void find_places(const std::vector<std::uint64_t>& documents);
+  bool has_places() const { return cut_.mode != BreakMode::none || mask_ || cut_.positions; }
+  void find_places();
+  void find_places_by_documents();
   void count_targets();
   void find_positions(const Place& place, const std::int32_t* inputs, std::int32_t* positions) const;
 
   std::unique_ptr<const Tokens> tokens_, mask_;  // no mask: all count
   Cut cut_;
-  std::vector<Place> places_;             // unless BreakMode::none and no mask
+  std::vector<Place> places_;             // if has_places()
   std::vector<std::uint64_t> documents_;  // where they begin, if positions are to be told and no token does
   std::uint64_t targets_ = 0;
+  bool leaves_out_ = false;
 };
 
 }  // namespace fsdp

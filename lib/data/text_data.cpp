@@ -14,6 +14,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/program.hpp"
+#include "base/progress.hpp"
 #include "base/version.hpp"
 #include "data/text_source.hpp"
 #include "data/token_writer.hpp"
@@ -53,6 +54,10 @@ bool is_whole(const fs::path& stem, const nlohmann::json& note) {
   return size_of_file(with(stem, ".bin")) == note["bytes"].get<std::uint64_t>() && size_of_file(with(stem, ".idx")).has_value();
 }
 
+FileSum sum_in(const nlohmann::json& note) {
+  return {note["bytes"].get<std::uint64_t>(), note["checksum"].get<std::uint64_t>()};
+}
+
 /// One tokenizer for all texts, opened once it is needed.
 class TokenMaker {
  public:
@@ -75,10 +80,12 @@ class TokenMaker {
     const std::string size = format_bytes(static_cast<double>(source.size()));
     std::string why;
     if (const nlohmann::json note = read_note(stem); note.is_object()) {
-      if (note["made_of"] == nlohmann::json(made_of) && is_whole(stem, note))
+      const bool same_text = note["made_of"] == nlohmann::json(made_of);
+      if (same_text && is_whole(stem, note) && is_what_was_written(text, stem, note))
         return format("text: {} of '{}' are {} tokens of {} in {}.bin, made before", size, text.name,
                       note["tokens"].get<std::uint64_t>(), name_of_tokenizer(), stem.string());
-      why = " anew, as the text, its tokenizer or what is read of it has changed";
+      why =
+          same_text ? " anew, as that file is damaged" : " anew, as the text, its tokenizer or what is read of it has changed";
       check_errno(::unlink(with(stem, ".json").c_str()) == 0, "remove " + with(stem, ".json").string());
     }
     open();
@@ -101,11 +108,31 @@ class TokenMaker {
                                                             {"tokenizer", reading_.tokenizer},
                                                             {"tokens", tokens},
                                                             {"bytes", sum.bytes},
-                                                            {"checksum", sum.checksum}}));
+                                                            {"checksum", sum.checksum},
+                                                            {"index_checksum", sum_file(with(stem, ".idx")).checksum}}));
     return format("text: '{}' has {} tokens", text.name, tokens);
   }
 
  private:
+  /// Reads the token file once, and its index. Throws TokenizingStopped.
+  bool is_what_was_written(const TextSet& text, const fs::path& stem, const nlohmann::json& note) const {
+    ProgressBar bar("comparing tokens with their checksum", ProgressBar::Unit::bytes);
+    const FileSum expected = sum_in(note);
+    std::uint64_t done = 0;
+    const auto piece_done = [&](std::size_t bytes) {
+      done = std::min(done + bytes, expected.bytes);
+      bar.update(static_cast<double>(done), static_cast<double>(expected.bytes));
+      if (stop_ && stop_())
+        throw TokenizingStopped(
+            format("stopped on request while the tokens of '{}' are compared with their checksum; the same command begins that "
+                   "again",
+                   text.name));
+    };
+    const bool same = sum_file(with(stem, ".bin"), piece_done) == expected &&
+                      (!note.contains("index_checksum") || sum_file(with(stem, ".idx")).checksum == note["index_checksum"]);
+    bar.clear();
+    return same;
+  }
   void open() {
     if (!tokenizer_) tokenizer_ = open_tokenizer(reading_.tokenizer);
   }
@@ -157,6 +184,7 @@ std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts,
                                               const std::function<bool()>& stop) {
   std::vector<std::string> said;
   if (texts.empty()) return said;
+  require_no_link(reading.folder);
   std::error_code problem;
   fs::create_directories(reading.folder, problem);
   if (problem)

@@ -224,10 +224,20 @@ void JobNotes::read() {
   found_ = notes["progress"];
 }
 
+bool JobNotes::know_tokenizer(const std::filesystem::path& file) const {
+  return found_ && kind_of(file) == PathKind::file && tokenizer_found_ == checksum_text(sum_file(file).checksum);
+}
+
 void JobNotes::compare_tokenizer(const std::filesystem::path& file) {
   const std::string sum = file.empty() ? "bytes" : checksum_text(sum_file(file).checksum);
   if (found_ && tokenizer_found_ != sum) start_anew("the tokenizer was another one then");
   tokenizer_found_ = sum;
+}
+
+void JobNotes::begin_with_tokenizer(std::string_view text) {
+  if (!same_.contains("texts")) return;
+  tokenizer_found_ = checksum_text(checksum(text.data(), text.size()));
+  put(nullptr);
 }
 
 void JobNotes::start_anew(const std::string& why) {
@@ -236,7 +246,10 @@ void JobNotes::start_anew(const std::string& why) {
 }
 
 void JobNotes::write(const nlohmann::json& progress) {
-  if (interval_s_ == 0) return;
+  if (interval_s_ > 0) put(progress);
+}
+
+void JobNotes::put(const nlohmann::json& progress) {
   write_text_file_durably(path_, seal_json({{"same", same_}, {"tokenizer_sum", tokenizer_found_}, {"progress", progress}}));
   timer_.restart();
 }
@@ -249,7 +262,7 @@ TokenizeJob::TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::opti
 
 void TokenizeJob::open_writers() {
   const auto open_one = [&](const std::filesystem::path& path, std::size_t vocab_size, const std::string& state) {
-    const nlohmann::json found = notes_.found() ? notes_.found()->at(state) : nlohmann::json();
+    const nlohmann::json found = notes_.found() && !notes_.found()->is_null() ? notes_.found()->at(state) : nlohmann::json();
     switch (output_.format) {
       case OutputFormat::megatron:
         return make_indexed_writer(path, vocab_size, found);
@@ -268,7 +281,8 @@ void TokenizeJob::open_writers() {
     if (!mask) mask = open_one(mask_path(path), 2, state + "_mask");
     return tokens;
   };
-  if (notes_.found()) {
+  const bool goes_on = notes_.found() && !notes_.found()->is_null();
+  if (goes_on) {
     try {
       const nlohmann::json& found = *notes_.found();
       at_ = found.at("at").get<std::uint64_t>();
@@ -292,8 +306,11 @@ void TokenizeJob::open_writers() {
   }
   train_ = open(output_.out, "train");
   if (tail_) valid_ = open(output_.valid_out, "valid");
-  notes_.remove();  // now that no other process writes the same files
-  if (output_.note_at_once) save();
+  // Now that no other process writes the same files.
+  if (!output_.own_tokenizer)
+    notes_.remove();
+  else if (notes_.are_kept())
+    save();
 }
 
 TokenizeResult TokenizeJob::run() {

@@ -90,8 +90,13 @@ class JobNotes {
   /// on stderr why what is there is of no use.
   JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s);
 
-  /// What was written last, or nothing: then the job begins anew.
+  /// What was written last, null of begin_with_tokenizer(), or nothing: in both cases the job begins anew.
   const std::optional<nlohmann::json>& found() const { return found_; }
+  /// Notes that the job is about to write its tokenizer's file, which will have this text: a job that is killed after that
+  /// finds the file and knows it. Not for texts from pipes.
+  void begin_with_tokenizer(std::string_view text);
+  /// Returns true if this file is the tokenizer of what was found.
+  bool know_tokenizer(const std::filesystem::path& file) const;
   /// The tokenizer's file (none for bytes) belongs to what must be the same.
   void compare_tokenizer(const std::filesystem::path& file);
   /// Another reason for that. Says it.
@@ -104,6 +109,7 @@ class JobNotes {
 
  private:
   void read();
+  void put(const nlohmann::json& progress);
 
   std::filesystem::path path_;
   nlohmann::ordered_json same_;
@@ -123,7 +129,7 @@ struct TokenizeJobOptions {
   std::string json_field = {};                    // of texts that are lines of JSON; else empty
   ConversationReader conversations = nullptr;     // lines of JSON are conversations: then masks are written, too
   std::size_t threads = 1;
-  bool note_at_once = false;        // before anything is tokenized: going on needs it from then on
+  bool own_tokenizer = false;       // its tokenizer was learned for it: going on needs the notes from then on
   bool skip_invalid = false;        // leave out lines of JSON without a text
   bool is_text = false;             // bytes of 0 are refused: a file that has them was taken for text and is none
   std::function<bool()> stop = {};  // asked between pieces

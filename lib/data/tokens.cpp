@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/checksum.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -39,6 +40,18 @@ std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std
     largest = std::max(largest, *most);
   }
   return largest;
+}
+
+std::uint64_t sample_sum(const Tokens& tokens) {
+  constexpr std::uint64_t places = 64;
+  RunningSum sum;
+  std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens.size(), 64));
+  for (std::uint64_t k = 0; k < places && !piece.empty(); ++k) {  // the first tokens, the last, and some between
+    const std::uint64_t last = tokens.size() - piece.size();
+    tokens.read(last / (places - 1) * k + last % (places - 1) * k / (places - 1), piece);
+    sum.add(piece.data(), piece.size() * sizeof piece[0]);
+  }
+  return sum.value();
 }
 
 std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_size) {
@@ -102,6 +115,16 @@ class JoinedTokens : public Tokens {
                  "give `mask`, or leave files out",
                  name(), masks.size(), parts_.size() - masks.size()));
     return std::make_unique<JoinedTokens>(std::move(masks));
+  }
+  std::string unread() const override {
+    std::string first;
+    std::size_t others = 0;
+    for (const auto& part : parts_) {
+      std::string one = part->unread();
+      if (!first.empty() && !one.empty()) ++others;
+      if (first.empty()) first = std::move(one);
+    }
+    return others == 0 ? first : format("{}; the same is so of {} more files", first, others);
   }
   void check(std::size_t part, std::size_t parts) const override {
     for (const auto& each : parts_) each->check(part, parts);

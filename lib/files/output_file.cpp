@@ -34,15 +34,20 @@ int open_output(const std::filesystem::path& path, OutputFile::Open how) {
   check_errno(fd >= 0, what);
   struct stat info {};
   const bool known = ::fstat(fd, &info) == 0;
-  if (known && S_ISREG(info.st_mode) && (create || (info.st_uid == ::geteuid() && info.st_nlink == 1))) return fd;
+  if (known && S_ISREG(info.st_mode) && (create || (is_ours(info) && info.st_nlink == 1))) return fd;
   ::close(fd);
-  throw CallError(what, !known                       ? "it cannot be looked at"
-                        : !S_ISREG(info.st_mode)     ? "it is not a plain file"
-                        : info.st_uid != ::geteuid() ? "it belongs to another user"
-                                                     : "it is another file, too (a hard link)");
+  throw CallError(what, !known                   ? "it cannot be looked at"
+                        : !S_ISREG(info.st_mode) ? "it is not a plain file"
+                        : !is_ours(info)         ? "it belongs to another user"
+                                                 : "it is another file, too (a hard link)");
 }
 
 }  // namespace
+
+bool is_ours(const struct stat& info) {
+  if (info.st_uid == ::geteuid()) return true;
+  return (info.st_mode & (S_IWGRP | S_IWOTH)) == S_IWGRP && (info.st_gid == ::getegid() || ::group_member(info.st_gid) != 0);
+}
 
 OutputFile::OutputFile(std::filesystem::path path, Open open)
     : path_(std::move(path)), fd_(open_output(path_, open)), direct_piece_(nullptr, std::free) {
@@ -178,6 +183,33 @@ void require_no_foreign_link(const std::filesystem::path& path) {
   if (::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode) && info.st_uid != ::geteuid() && info.st_uid != 0)
     throw UserError(format("{} is a link that another user has made (it may lead into any file of yours); give another name",
                            path.string()));
+}
+
+void require_no_link(const std::filesystem::path& folder) {
+  struct stat info {};
+  if (::lstat(folder.c_str(), &info) == 0 && !S_ISDIR(info.st_mode))
+    throw UserError(
+        format("{} is in the way (files of the run are made there, and it is a link, or no folder); move it away, or "
+               "choose another `save folder`",
+               folder.string()));
+}
+
+std::string why_not_opened(const std::filesystem::path& path, int error) {
+  struct stat info {};
+  const bool theirs = error == EACCES && ::lstat(path.c_str(), &info) == 0 && info.st_uid != ::geteuid();
+  return std::strerror(error) + (theirs ? format("; it is another user's, of mode {:o}", info.st_mode & 07777) : std::string());
+}
+
+bool is_file_at(int fd, const std::filesystem::path& path) {
+  struct stat opened {
+  }, named{};
+  if (::fstat(fd, &opened) != 0) {
+    check_errno(errno == ESTALE, "stat " + path.string());  // removed on another node
+    return false;
+  }
+  const bool is_there = ::lstat(path.c_str(), &named) == 0;
+  check_errno(is_there || errno == ENOENT || errno == ENOTDIR, "stat " + path.string());
+  return is_there && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
 bool remove_our_files(const std::filesystem::path& folder, const std::function<bool(const std::string& name)>& is_ours) {

@@ -10,7 +10,12 @@
 #include <string>
 #include <string_view>
 
+struct stat;
+
 namespace fsdp {
+
+/// Returns true for what this user made, or a member of one of its groups who lets that group write there, and nobody else.
+bool is_ours(const struct stat& info);
 
 /// A file that is being written. Large writes go past the page cache (O_DIRECT) where the file system allows that: copying
 /// into it takes a core that trains while a save goes on, and pages for it, which others need.
@@ -18,7 +23,7 @@ class OutputFile {
  public:
   enum class Open { create, existing };
   /// `create` fails if anything has this name; `existing` if it is a link, has other names (hard links), is no plain file or
-  /// belongs to another user. Throws CallError.
+  /// is not ours(). Throws CallError.
   explicit OutputFile(std::filesystem::path path, Open open = Open::create);
   OutputFile(const OutputFile&) = delete;
   ~OutputFile();
@@ -59,6 +64,14 @@ void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes
 
 /// Throws UserError if `path` is a link that another user has made, root excepted. Called before a file is appended to.
 void require_no_foreign_link(const std::filesystem::path& path);
+
+/// Throws UserError if something else than a folder has this name, also a link to one: files made in it would go elsewhere.
+void require_no_link(const std::filesystem::path& folder);
+/// Why a file of this name could not be opened for writing, from errno: "Permission denied; it is another user's, of mode 644".
+std::string why_not_opened(const std::filesystem::path& path, int error);
+
+/// Returns true if `path` names the open file `fd`, which may have been moved, removed or replaced. Throws CallError.
+bool is_file_at(int fd, const std::filesystem::path& path);
 
 /// Removes from a folder those files whose names are ours, then the folder if nothing else is in it. A link to a folder is left
 /// alone. Returns whether the folder is gone, as it is if there was none. Throws CallError.

@@ -153,7 +153,7 @@ OpenAttribute open_scalar(std::int64_t node, const std::string& name, H5T_class_
 
 /// Names of the datasets of a group, and what else stands among them.
 struct Collected {
-  std::vector<std::string> datasets;
+  std::vector<std::string> datasets, others;
   std::string refused;
 };
 
@@ -164,8 +164,27 @@ extern "C" herr_t collect_dataset(hid_t group, const char* name, const H5L_info_
   if (link->type != H5L_TYPE_HARD || std::strlen(name) > longest_name) return collected.refused = excerpt(name), 1;
   const hid_t object = H5Oopen(group, name, H5P_DEFAULT);
   if (object < 0) return -1;
-  if (H5Iget_type(object) == H5I_DATASET) collected.datasets.push_back(name);
+  (H5Iget_type(object) == H5I_DATASET ? collected.datasets : collected.others).push_back(name);
   return H5Oclose(object);
+}
+
+extern "C" herr_t collect_attribute(hid_t, const char* name, const H5A_info_t*, void* out) {
+  static_cast<std::vector<std::string>*>(out)->push_back(excerpt(name));
+  return 0;
+}
+
+/// What is directly in a group. Throws UserError for a link that leads elsewhere.
+Collected collect(const Handle& file, const std::string& group, const std::string& what) {
+  const Handle opened(check_h5(H5Gopen2(file.id(), group.c_str(), H5P_DEFAULT), "H5Gopen2", format("{} of {}", group, what)),
+                      H5Gclose, "H5Gclose");
+  Collected collected;
+  check_h5(H5Literate(opened.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_dataset, &collected), "H5Literate", what);
+  if (!collected.refused.empty())
+    throw UserError(
+        format("{} of {} is a link to another place, or has a very long name (it may lead into any file); copy what it "
+               "stands for into the file",
+               collected.refused, what));
+  return collected;
 }
 
 }  // namespace
@@ -211,6 +230,13 @@ void Node::write_number(const std::string& name, double value) {
 bool Node::has_attribute(const std::string& name) const {
   const Lock lock;
   return check_h5(H5Aexists(handle_.id(), name.c_str()), "H5Aexists", format("{} of {}", name, what_)) > 0;
+}
+
+std::vector<std::string> Node::attribute_names() const {
+  const Lock lock;
+  std::vector<std::string> names;
+  check_h5(H5Aiterate2(handle_.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_attribute, &names), "H5Aiterate2", what_);
+  return names;
 }
 
 std::string Node::read_text(const std::string& name) const {
@@ -631,17 +657,12 @@ Integers File::create_integers(const std::string& name, std::size_t bytes, Compr
 
 std::vector<std::string> File::dataset_names(const std::string& group) const {
   const Lock lock;
-  const Handle opened(
-      check_h5(H5Gopen2(handle_.id(), group.c_str(), H5P_DEFAULT), "H5Gopen2", format("{} of {}", group, what_)), H5Gclose,
-      "H5Gclose");
-  Collected collected;
-  check_h5(H5Literate(opened.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_dataset, &collected), "H5Literate", what_);
-  if (!collected.refused.empty())
-    throw UserError(
-        format("{} of {} is a link to another place, or has a very long name (it may lead into any file); copy what it "
-               "stands for into the file",
-               collected.refused, what_));
-  return collected.datasets;
+  return collect(handle_, group, what_).datasets;
+}
+
+std::vector<std::string> File::other_names(const std::string& group) const {
+  const Lock lock;
+  return collect(handle_, group, what_).others;
 }
 
 void File::close() {

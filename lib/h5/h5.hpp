@@ -74,6 +74,7 @@ class Node {
   void write_number(const std::string& name, double value);
 
   bool has_attribute(const std::string& name) const;
+  std::vector<std::string> attribute_names() const;
   /// These throw CallError if there is no such attribute or it is of another kind.
   std::string read_text(const std::string& name) const;
   std::uint64_t read_integer(const std::string& name) const;
@@ -175,6 +176,8 @@ class File : public Node {
   Integers integers(const std::string& name) const;
   /// Names of the datasets directly in a group ("/" for the root), in HDF5's order by name.
   std::vector<std::string> dataset_names(const std::string& group) const;
+  /// Names of what else is directly in a group: other groups, and types.
+  std::vector<std::string> other_names(const std::string& group) const;
   /// Closes; what was written is on the disk then, or this throws CallError. Datasets of this file must be gone by then.
   void close();
   /// Seals it and closes. What is in memory need not be read again. Returns what it is as a whole.

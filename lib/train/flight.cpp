@@ -101,7 +101,7 @@ FlightContents* FlightFile::open(FlightMemory memory) {
     problem_ = format("{} {}: {}", what, path_.string(), std::strerror(errno));
     if (fd_ >= 0) ::close(std::exchange(fd_, -1)), ::unlink(path_.c_str());
   };
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (fd_ < 0) failed("make");
   // Blocks that are there already: a store to a page without one could find the disk full.
   if (fd_ >= 0) {
@@ -160,7 +160,10 @@ void FlightFile::ends(FlightEnd why, std::string_view message, int missed) noexc
 void FlightFile::remove() noexcept {
   if (fd_ < 0) return;
   const std::lock_guard lock(mutex_);
-  ::unlink(path_.c_str());
+  try {
+    if (is_file_at(fd_, path_)) ::unlink(path_.c_str());  // else it is another run's
+  } catch (const CallError&) {
+  }
 }
 
 FlightNote::FlightNote(FlightLanes& lanes, std::string_view what, std::uint64_t update, Kind kind)
@@ -185,9 +188,11 @@ std::vector<fs::path> flight_files(const fs::path& folder) {
 
 bool put_flight_records_aside(const fs::path& save_dir) {
   const fs::path folder = flight_folder(save_dir), old = save_dir / "flight.old";
+  require_no_link(folder);
   if (flight_files(folder).empty()) return false;
+  require_no_link(old);
   for (const fs::path& file : flight_files(old)) ::unlink(file.c_str());
-  ::mkdir(old.c_str(), 0755);
+  ::mkdir(old.c_str(), 0777);
   bool all = true;
   for (const fs::path& file : flight_files(folder)) {
     if (::rename(file.c_str(), (old / file.filename()).c_str()) == 0) continue;
@@ -203,10 +208,11 @@ void remove_flight_folder(const fs::path& save_dir) noexcept { ::rmdir(flight_fo
 int with_flight_record(Setup& setup, const std::function<int(FlightLanes&)>& work) {
   const fs::path& saves = setup.options.save.folder;
   Communicator& world = setup.world;
-  if (world.rank() == 0 && put_flight_records_aside(saves))
+  bool aside = false;
+  agree(world, [&] { aside = world.rank() == 0 && put_flight_records_aside(saves); });
+  if (aside)
     setup.metrics->say(format("the run before did not end in good order; fsdp-inspect --flight {} says what its ranks did last",
                               (saves / "flight.old").string()));
-  world.barrier();
   FlightFile record(flight_folder(saves), world.rank(), world.size(), setup.rank.device->kind());
   if (const std::int64_t without = world.sum(std::int64_t{!record.problem().empty()}); without > 0)
     setup.warn(format("{} without a flight record (could not {})", plural(without, "rank"),

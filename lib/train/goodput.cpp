@@ -1,5 +1,6 @@
 #include "train/goodput.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -16,6 +17,8 @@ constexpr std::pair<const char*, double TimeSpent::*> fields[] = {
     {"startup_s", &TimeSpent::startup_s}, {"between_s", &TimeSpent::between_s}};
 
 }  // namespace
+
+double TimeSpent::goodput() const { return running_s > 0 ? std::min(1.0, useful_s / running_s) : 0; }
 
 TimeSpent& TimeSpent::operator+=(const TimeSpent& other) {
   for (const auto& [name, field] : fields) this->*field += other.*field;

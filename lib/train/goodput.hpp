@@ -8,7 +8,8 @@
 
 namespace fsdp {
 
-/// Seconds, by the clock of rank 0. What is left of running_s is the time between updates: metrics, requests, waiting for data.
+/// Seconds of rank 0, by clocks that nobody sets but for between_s. What is left of running_s is the time between updates:
+/// metrics, requests, waiting for data.
 struct TimeSpent {
   double running_s = 0;  // from the start of each process to its last line
   double useful_s = 0;   // in updates that count
@@ -20,7 +21,8 @@ struct TimeSpent {
   double between_s = 0;  // between the starts: no part of running_s
   std::uint64_t starts = 0;
 
-  double goodput() const { return running_s > 0 ? useful_s / running_s : 0; }
+  /// Between 0 and 1.
+  double goodput() const;
   TimeSpent& operator+=(const TimeSpent& other);
 };
 

@@ -48,6 +48,7 @@ Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bo
 void Metrics::write(nlohmann::json line) {
   if (!file_.is_open()) return;
   line["time"] = wall_s();
+  if (!line.contains("process_s")) line["process_s"] = 1e-3 * std::round(1e3 * (age_s_ + since_made_.seconds()));
   if (!file_.append(json_text(line) + "\n"))  // training is worth more than its log
     bar_.line(format("warning: cannot write to {} any more; going on without it", file_.path().string()));
 }
@@ -80,6 +81,9 @@ void Metrics::start(const StartMetrics& m) {
   if (file_.is_open() && m.options && m.options->contains("save-dir")) {
     const TakenUp taken = take_up_metrics(file_.path(), {(*m.options)["save-dir"], m.step, m.sequences, wall_s() - age_s});
     before_ = taken.before;
+    if (taken.clock_went_back)
+      bar_.line(format("warning: the times in {} go back (the clock was set), so that the time between starts is not known",
+                       file_.path().string()));
     if (!taken.problem.empty())
       bar_.line(
           format("warning: lines of {} tell of what comes after step {}, and is done again now; they stay as they are "

@@ -112,7 +112,7 @@ class Metrics {
   void valid(const ValidMetrics& m);
   /// `stall_ms`: of `ms`, how long training stood still.
   void save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms);
-  /// Before a save counts: all lines of its updates are on the disk.
+  /// Before a save counts: all lines of its updates are on the disk. Any thread may call it.
   void sync() { file_.sync(); }
   /// `bytes_read`: of tensors, by the rank that read most; `file_bytes`: of the whole source.
   void restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read, std::size_t file_bytes);

@@ -60,14 +60,16 @@ std::string whole_path(const std::filesystem::path& path) {
 
 MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
   require_no_foreign_link(path_);
+  const PathKind kind = kind_of(path_);
   const bool mid_line = ends_in_mid_line(path_);
   std::error_code ignored;  // opening it says so
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
   // A pipe that nobody reads would wait for somebody.
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd_ < 0)
-    throw UserError(format("cannot write --log-file '{}' ({}); give a path in a folder that can be written", path_.string(),
-                           std::strerror(errno)));
+    throw UserError(format("cannot write --log-file '{}' ({}); {}", path_.string(), why_not_opened(path_, errno),
+                           kind == PathKind::file ? "make the file writable, or give another name"
+                                                  : "give a path in a folder that can be written"));
   ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
   if (mid_line) static_cast<void>(write_all(fd_, "\n"));
 }
@@ -75,6 +77,7 @@ MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
 MetricsFile& MetricsFile::operator=(MetricsFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
+  std::swap(failed_, other.failed_);
   return *this;
 }
 
@@ -83,10 +86,9 @@ MetricsFile::~MetricsFile() {
 }
 
 bool MetricsFile::append(std::string_view line) {
-  if (fd_ < 0) return true;
-  if (write_all(fd_, line)) return true;
-  ::close(std::exchange(fd_, -1));
-  return false;
+  if (!is_open()) return true;
+  failed_ = !write_all(fd_, line);
+  return !failed_;
 }
 
 void MetricsFile::sync() noexcept {
@@ -119,22 +121,28 @@ double number(const nlohmann::json& line, const char* key) {
   return line.contains(key) && line[key].is_number() ? line[key].get<double>() : 0;
 }
 
+constexpr double clock_step_s = 1;  // shorter ones do not matter
+
 /// One start of the run, whose lines are seen from the last one on.
 struct Segment {
   TimeSpent spent{.starts = 1};
-  bool came_to_update = false;  // that is not done again
-  double last_time = 0, first_update_began = 0;
+  bool came_to_update = false;                                    // that is not done again
+  double last_time = 0, time_behind = 0, first_update_began = 0;  // by the wall clock
+  double last_age = 0, first_update_age = 0;                      // of the process; 0 in lines of older versions
+  bool clock_went_back = false;
   std::vector<std::pair<std::uint64_t, std::string_view>> marks;  // where which text takes the place of a type
   double marked_s = 0;                                            // of train lines among them
 
   void see(const std::string& type, const nlohmann::json& line, bool lost) {
     const double time = number(line, "time"), seconds = 1e-3 * number(line, "ms");
-    if (last_time == 0) last_time = time;
+    if (last_time == 0) last_time = time, last_age = number(line, "process_s");
+    clock_went_back = clock_went_back || (time > time_behind + clock_step_s && time_behind > 0);
+    time_behind = time;
     if (type == "save") spent.saves_s += 1e-3 * number(line, "stall_ms");
     if (type == "valid") spent.validation_s += seconds;
     const bool was_update = type == "train" || type == "skip" || (type == "lost" && line.contains("gnorm"));
     if (!was_update) return;
-    if (time > 0) first_update_began = time - seconds;
+    if (time > 0) first_update_began = time - seconds, first_update_age = number(line, "process_s") - seconds;
     (lost || type == "lost" ? spent.lost_s : type == "skip" ? spent.skipped_s : spent.useful_s) += seconds;
     if (lost && type == "train") marked_s += seconds;
     came_to_update = came_to_update || (type == "train" && !lost);
@@ -142,8 +150,12 @@ struct Segment {
   /// At the line of its start.
   void end(const nlohmann::json& start) {
     const double began = number(start, "time") - number(start, "process_s");
-    spent.running_s = std::max(0.0, last_time - began);
-    spent.startup_s = first_update_began > 0 ? std::max(0.0, first_update_began - began) : spent.running_s;
+    const double parts = spent.useful_s + spent.lost_s + spent.skipped_s + spent.saves_s + spent.validation_s;
+    spent.running_s = last_age > 0 ? last_age : last_time - began;
+    clock_went_back = clock_went_back || spent.running_s < parts - clock_step_s;
+    spent.running_s = std::max(spent.running_s, parts);
+    spent.startup_s =
+        first_update_began == 0 ? spent.running_s : std::max(0.0, last_age > 0 ? first_update_age : first_update_began - began);
   }
 };
 
@@ -199,10 +211,14 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
       return true;
     }
     segment.end(line);
+    taken.clock_went_back = taken.clock_went_back || segment.clock_went_back;
     if (!std::exchange(came_to_start, true)) {
       taken.before = segment.spent;
       if (line.contains("so_far")) taken.before += time_spent_from_json(line["so_far"]);
-      if (segment.last_time > 0) taken.before.between_s += std::max(0.0, at.start_time - segment.last_time);
+      if (segment.last_time > 0) {
+        taken.before.between_s += std::max(0.0, at.start_time - segment.last_time);
+        taken.clock_went_back = taken.clock_went_back || at.start_time < segment.last_time - clock_step_s;
+      }
     } else {  // what `so_far` has counted as useful
       taken.before.useful_s -= segment.marked_s;
       taken.before.lost_s += segment.marked_s;

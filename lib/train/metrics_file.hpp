@@ -26,16 +26,17 @@ class MetricsFile {
   MetricsFile& operator=(MetricsFile&& other) noexcept;
   ~MetricsFile();
 
-  bool is_open() const { return fd_ >= 0; }
+  bool is_open() const { return fd_ >= 0 && !failed_; }
   const std::filesystem::path& path() const { return path_; }
-  /// False if it could not be written: then it is closed.
+  /// False if it could not be written: then nothing more is.
   [[nodiscard]] bool append(std::string_view line);
-  /// Waits until all lines are on the disk, as far as that is possible.
+  /// Waits until all lines are on the disk, as far as that is possible. Another thread may append.
   void sync() noexcept;
 
  private:
   std::filesystem::path path_;
   int fd_ = -1;
+  bool failed_ = false;
 };
 
 /// Where a run goes on.
@@ -46,9 +47,10 @@ struct GoesOnAt {
   double start_time = 0;        // of this start, in seconds since 1970
 };
 struct TakenUp {
-  TimeSpent before;      // of all earlier starts
-  std::size_t lost = 0;  // lines that are marked now
-  std::string problem;   // why they could not be marked; empty if they could
+  TimeSpent before;              // of all earlier starts
+  std::size_t lost = 0;          // lines that are marked now
+  bool clock_went_back = false;  // times between lines are not what the wall clock says
+  std::string problem;           // why they could not be marked; empty if they could
 };
 /// Lines of types train, valid and skip that tell of what lies behind the place where the run goes on become lines of type
 /// lost, in place: so a reader that takes lines of type train sees each update once. A start that dies in the midst of it

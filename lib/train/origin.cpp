@@ -11,6 +11,7 @@
 #include "data/open_data.hpp"
 #include "files/json.hpp"
 #include "text/tokenizer_files.hpp"
+#include "train/changed_options.hpp"
 
 namespace fsdp {
 
@@ -46,16 +47,6 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
     if (std::find(there.begin(), there.end(), state) == there.end())
       throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options: there are {}); {}",
                              checkpoint.description(), state, wanted, fmt::join(there, ", "), remedy));
-}
-
-/// Another batch is allowed, and another run: the batch follows the number of ranks unless --total-batch-size says what it is.
-void note_batch(const TrainOptions& options, const CheckpointReader& checkpoint, std::vector<std::string>& warnings) {
-  const nlohmann::json before = parse_json(checkpoint.header().options_json);
-  if (!before.is_object() || !before.contains("total-batch-size") || !before["total-batch-size"].is_number()) return;
-  if (const auto sequences = before["total-batch-size"].get<std::size_t>(); sequences != options.total_batch_size)
-    warnings.push_back(
-        format("an update has {} sequences now and had {} before; --total-batch-size keeps it at any number of ranks",
-               options.total_batch_size, sequences));
 }
 
 Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verify::no : Verify::yes; }
@@ -158,7 +149,9 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
       anew.restore = "none";
       return complete_origin(anew, origin);
     }
-    note_batch(options, *origin.checkpoint, origin.warnings);
+    const std::string& told = origin.checkpoint->header().options_json;
+    if (std::string changed = describe_changed_options(parse_json(told), options, origin.update()); !changed.empty())
+      origin.warnings.push_back(std::move(changed));
     if (options.reset_optimizer) origin.warnings.push_back("the optimizer's state starts at zero (--reset-optimizer)");
   } else if (!tuned && options.init == InitFrom::pretrained) {
     origin.pretrained = open_hugging_face(options.model, verify_of(options));

@@ -49,7 +49,7 @@ Run::Run(Setup& setup, FlightLanes& flight)
   if (options.log_group_norms) group_norms_.emplace(sharded_, options.sharding.optimizer);
   agree(setup_.world, [&] {
     saver_.emplace(options.save, setup_.rank.device->allocate_staging(setup_.memory.snapshot), sharded_.layout(), setup_.world,
-                   *setup_.metrics, setup_.progress.update);
+                   *setup_.metrics, setup_.save_lock ? &*setup_.save_lock : nullptr, setup_.progress.update);
     if (!options.trace.file.empty()) recorder_.emplace(sharded_.plan(), options.trace.updates);
   });
   sharded_.executor().note_operations(&flight_);
@@ -321,6 +321,7 @@ void Run::validate(const std::function<bool()>& stop) {
   std::optional<double> loss;
   try {
     const auto progress = [&](std::size_t batches) {
+      saver_->announce();
       setup_.metrics->validating(setup_.progress.update, batches, setup_.valid_batches->batches());
     };
     loss = mean_loss(sharded_.executor(), *setup_.valid_batches, setup_.world, progress, stop);

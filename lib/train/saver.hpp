@@ -10,6 +10,7 @@
 
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/save_lock.hpp"
 #include "device/device.hpp"
 #include "h5/h5.hpp"
 #include "train/metrics.hpp"
@@ -31,19 +32,22 @@ struct SaveOptions {
 class Saver {
  public:
   /// A save that goes on while training does writes from `snapshot`, snapshot_bytes() long; it is empty where training waits
-  /// for every save. `saved_update` needs no save. What is referred to must outlive this.
+  /// for every save. `saved_update` needs no save. `lock` is rank 0's, null on the others; a save fails once it is lost. What
+  /// is referred to must outlive this.
   Saver(const SaveOptions& options, Buffer snapshot, const Layout& layout, Communicator& world, Metrics& metrics,
-        std::uint64_t saved_update);
+        const SaveLock* lock, std::uint64_t saved_update);
 
   /// Saves the update that the header names, unless that has been done; a save that goes on is finished first. The new one goes
   /// on while its caller computes, unless `wait`. Collective over world.
   void save(const CheckpointHeader& header, std::span<const ShardState> states, bool wait);
-  /// Makes a checkpoint of what has been written, which all ranks wait for; then older ones go. Collective over world.
+  /// Waits for the save under way to be complete; then older ones go. Collective over world.
   void finish();
+  /// Reports the save under way if it is complete, which it can be long before finish(). Not collective.
+  void announce();
 
-  /// Whether a save goes on; whether this rank has written its part of it.
+  /// Whether a save goes on; how far this rank's part of it is.
   bool saving() const { return save_ != nullptr; }
-  bool wrote_its_part() const { return !save_ || save_->written(); }
+  CheckpointSave::Stage stage() const { return save_ ? save_->stage() : CheckpointSave::Stage::done; }
   /// Whether the interval by the clock has passed on this rank since the last save.
   bool is_due() const { return options_.interval_s > 0 && since_save_.seconds() >= options_.interval_s; }
   /// The update that was saved last, or where the run began.
@@ -57,8 +61,10 @@ class Saver {
   const Layout& layout_;
   Communicator& world_;
   Metrics& metrics_;
+  const SaveLock* lock_;
   std::uint64_t last_;
   std::unique_ptr<CheckpointSave> save_;
+  bool announced_ = false;  // the present save
   Timer since_began_, since_save_;
   double last_duration_s_ = -1;
   double stall_s_ = 0;  // how long training has stood still for the present save

@@ -289,6 +289,7 @@ void Setup::open_data() {
     const std::optional<std::string> doubt = doubt_type(tokens, vocabulary);
     if (doubt) warn(*doubt);
     doubted |= doubt.has_value();
+    if (const std::string unread = tokens.unread(); !unread.empty()) warn(unread);
   };
   const auto& ingredients = train_data->ingredients();
   for (const Ingredient& each : ingredients) warn_of_type(each.samples.tokens());
@@ -320,7 +321,8 @@ std::uint32_t Setup::open_files() {
                            options.shuffle,
                            options.seed,
                            train_data->order(),
-                           checksum_of_texts(texts_, text_tokens())};
+                           checksum_of_texts(texts_, text_tokens()),
+                           train_data->sample_sum()};
   std::string notice;
   const bool goes_on = origin.checkpoint && !options.reset_dataloader;
   progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;

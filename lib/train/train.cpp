@@ -55,10 +55,10 @@ void say_nothing_to_do(Setup& setup) {
 
 struct AgreedRequests {
   Requests asked;
-  bool due = false;      // by the clock of rank 0
-  bool writing = false;  // some rank still writes its part of a save
-  bool blind = false;    // some rank cannot read its part of the next update
-  bool ends = false;     // on rank 0: the end of the job is near
+  bool due = false;    // by the clock of rank 0
+  bool saved = false;  // the save under way is complete, or cannot become so without finish()
+  bool blind = false;  // some rank cannot read its part of the next update
+  bool ends = false;   // on rank 0: the end of the job is near
 };
 
 /// What all ranks tell each other after an update, in one sum, in memory that is taken once.
@@ -80,22 +80,25 @@ class Agreement {
     told[0] = narrow<std::int64_t>(mine.stop) + agreed.ends;
     told[1] = narrow<std::int64_t>(mine.save);
     told[2] = world_.rank() == 0 && run.saver().is_due();
-    told[3] = !run.saver().wrote_its_part();
+    told[3] = static_cast<std::int64_t>(run.saver().stage());
     told[4] = !run.can_read();
     told[5] = run.computing_ns();
     told[6] = run.data_wait_ns();
     world_.sum(told_);
     data_wait_ns_ = 0;
+    bool working = false, stuck = false;
     for (int rank = 0; rank < world_.size(); ++rank) {
       const std::int64_t* const theirs = told_of(rank);
       agreed.asked.stop = std::max(agreed.asked.stop, static_cast<std::size_t>(theirs[0]));
       agreed.asked.save = std::max(agreed.asked.save, static_cast<std::size_t>(theirs[1]));
       agreed.due = agreed.due || theirs[2] > 0;
-      agreed.writing = agreed.writing || theirs[3] > 0;
+      working |= theirs[3] == static_cast<std::int64_t>(CheckpointSave::Stage::working);
+      stuck |= theirs[3] == static_cast<std::int64_t>(CheckpointSave::Stage::stuck);
       agreed.blind = agreed.blind || theirs[4] > 0;
       computing_ns_[static_cast<std::size_t>(rank)] = theirs[5];
       data_wait_ns_ = std::max(data_wait_ns_, theirs[6]);
     }
+    agreed.saved = run.saver().saving() && (stuck || !working);
     return agreed;
   }
   /// Of each rank in the last update; 0: unknown.
@@ -151,10 +154,10 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
     const bool done = run.update_parameters();  // else it was left out
     run.await_batch();                          // of the next update
 
-    const auto [requests, due, writing, blind, ends] = agreement.after_update(watch, job_end, run);
+    const auto [requests, due, saved, blind, ends] = agreement.after_update(watch, job_end, run);
     if (done) run.report(agreement.computing_ns(), agreement.data_wait_ns());
     watch.expect(run.outlook());  // what comes now is honoured after the next update
-    if (run.saver().saving() && !writing) run.saver().finish();
+    if (saved) run.saver().finish();
     lead_is_short = lead_is_short || warn_of_short_lead(options, run);
     const bool asked = requests.save > saves_honoured, stop = requests.stop > 0;
     const bool wait = asked || stop || blind;

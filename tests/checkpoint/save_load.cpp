@@ -3,12 +3,15 @@
 #include <boost/test/unit_test.hpp>
 
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -184,6 +187,47 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_another_is_named_and_one_that_is_missing_is_
   BOOST_TEST(!old->norm("exp_avg", tensor));
   BOOST_TEST(verify_norms(*old, state_names) == 0u);
   check_load(step, Run{}, Run{});
+}
+
+BOOST_AUTO_TEST_CASE(a_save_is_complete_before_the_ranks_meet_again) {
+  const TemporaryFolder folder;
+  for (const int ranks : {1, 3, 4}) {
+    const fs::path saves = folder / std::to_string(ranks);
+    Run job;
+    job.strategy = ranks == 4 ? "hybrid" : "full";
+    job.world_size = ranks;
+    const fs::path waited = save(saves / "waited", job);
+    std::vector<std::string> found(static_cast<std::size_t>(ranks));
+    run_ranks(ranks, [&](Communicator& world) {
+      const Layout layout = job.layout();
+      std::vector<UnitValues> values;
+      std::vector<ShardState> states;
+      for (std::size_t s = 0; s < state_names.size(); ++s)
+        values.push_back(shard_values(layout, world.rank() % layout.shards(), s, job.update, padding));
+      for (std::size_t s = 0; s < state_names.size(); ++s) states.push_back({state_names[s], spans(values[s])});
+      std::vector<std::byte> snapshot(snapshot_bytes(layout, DType::f32, world.rank(), ranks));
+      CheckpointSave one(saves, job.header(), layout, states, world, snapshot);
+      std::string& said = found[static_cast<std::size_t>(world.rank())];
+      const auto complete = [&] { return fs::exists(one.folder() / "complete.json"); };
+      for (int i = 0; i < 1200 && !(complete() && one.stage() == CheckpointSave::Stage::done); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      if (!complete()) said = "it is not complete";
+      if ((one.took_s() > 0) != (world.rank() == 0)) said += " another duration";
+      world.barrier();
+      one.finish();
+      if (one.took_s() <= 0) said += " no duration";
+    });
+    for (const std::string& said : found) BOOST_TEST(said == "");
+    const fs::path step = saves / waited.filename();
+    BOOST_TEST((stored::read_complete(step).norms == stored::read_complete(waited).norms));
+    const auto names_in = [](const fs::path& of) {
+      std::set<std::string> names;
+      for (const auto& entry : fs::directory_iterator(of)) names.insert(entry.path().filename().string());
+      return names;
+    };
+    BOOST_TEST((names_in(step) == names_in(waited)));
+    CheckpointReader::open(step)->verify(0, 1);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(the_header_comes_back) {

@@ -63,6 +63,29 @@ BOOST_AUTO_TEST_CASE(a_run_that_wrote_nothing_leaves_no_folder) {
   BOOST_TEST(fs::exists(folder / "old"));
 }
 
+BOOST_AUTO_TEST_CASE(a_folder_that_was_replaced_is_not_held_any_more) {
+  const TemporaryFolder folder;
+  const fs::path saves = folder / "saves";
+  {
+    const SaveLock lock(saves);
+    lock.require_held();
+    fs::rename(saves, folder / "moved");
+    CHECK_CONTAINS(message_of([&] { lock.require_held(); }), "is not this run's save folder any more");
+    fs::create_directory(saves);
+    CHECK_CONTAINS(message_of([&] { lock.require_held(); }), "start again from the last checkpoint");
+    const SaveLock other(saves);
+    message_of([&] { lock.require_held(); });
+    other.require_held();
+  }
+  BOOST_TEST(fs::exists(saves));  // not made by a run
+  {
+    const SaveLock lock(saves);
+    fs::remove_all(saves);
+    fs::create_directory(saves);
+  }
+  BOOST_TEST(fs::exists(saves));
+}
+
 BOOST_AUTO_TEST_CASE(a_killed_owner_holds_nothing) {
   const TemporaryFolder folder;
   int ready[2];

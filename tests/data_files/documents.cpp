@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/format.hpp"
 #include "data/batch.hpp"
 #include "data/open_data.hpp"
 #include "data/token_writer.hpp"
@@ -66,11 +67,68 @@ BOOST_AUTO_TEST_CASE(positions_begin_anew_with_each_document) {
         const Sequence one(by_token, k);
         BOOST_TEST((Sequence(by_index, k).positions == one.positions));
         for (std::size_t t = 0; t < T; ++t) {
-          const bool begins = t == 0 || t >= by_token.targets_of(k) || one.inputs[t - 1] == 0;
+          const bool begins = t == 0 || t >= by_token.place_of(k).targets || one.inputs[t - 1] == 0;
           BOOST_TEST_REQUIRE(one.positions[t] == (begins ? 0 : one.positions[t - 1] + 1));
         }
       }
     }
+}
+
+/// docs/targets.md has each of these rows.
+BOOST_AUTO_TEST_CASE(the_targets_of_six_documents) {
+  const TemporaryFolder folder;
+  const auto writer = make_indexed_writer(folder / "six", 100);
+  for (const std::size_t length : {5, 7, 1, 9, 16, 3}) {
+    writer->add(std::vector<TokenId>(length, 1));
+    writer->end_document();
+  }
+  writer->finish();
+  const std::string page = read_file(FSDP_TEST_DATA "/../../docs/targets.md");
+  for (const auto& [name, mode] :
+       {std::pair("none", BreakMode::none), {"complete", BreakMode::complete}, {"eos", BreakMode::eos}})
+    for (const std::size_t T : {8, 16, 64}) {
+      const Samples all(open_token_file(folder / "six"), {T, mode}),
+          apart(open_token_file(folder / "six"), {T, mode, {}, true});
+      std::string sequences;
+      for (std::uint64_t k = 0; k < all.count(); ++k)
+        sequences += (k == 0 ? "" : ", ") + std::to_string(all.place_of(k).targets + 1);
+      BOOST_TEST(apart.targets() == 35u);
+      const std::string row = format("\n| {} | {} | {} | {} | {} |\n", name, T, sequences, all.targets(), apart.targets());
+      BOOST_TEST(page.find(row) != std::string::npos, "docs/targets.md lacks" << row);
+    }
+}
+
+/// With attention within documents their first tokens are no targets, whatever says where they begin, with a mask and without.
+BOOST_AUTO_TEST_CASE(first_tokens_are_no_targets_of_other_documents) {
+  const Corpus corpus;
+  for (const BreakMode mode : {BreakMode::none, BreakMode::complete, BreakMode::eos})
+    for (const std::size_t T : {1, 7, 64, 400})
+      for (const bool masked : {false, true}) {
+        const auto mask = [&] { return masked ? corpus.open("t.mask.bin") : nullptr; };
+        const Samples all(corpus.open("t.bin"), {T, mode, 0}, mask());
+        const Samples by_token(corpus.open("t.bin"), {T, mode, 0, true}, mask());
+        const Samples by_index(corpus.open("indexed"), {T, mode, {}, true}, mask());
+        BOOST_TEST(by_token.targets() == by_index.targets());
+        std::uint64_t counted = 0, k = 0;  // of by_token
+        for (std::uint64_t s = 0; s < all.count(); ++s) {
+          Sequence expected(all, s);
+          for (std::size_t t = 0; t < T; ++t)
+            if (expected.inputs[t] == 0) expected.targets[t] = -1;  // it ends a document
+          const auto count = T - static_cast<std::size_t>(std::ranges::count(expected.targets, -1));
+          if (count == 0) continue;
+          BOOST_TEST_REQUIRE(k < by_token.count());
+          BOOST_TEST(by_token.targets_of(k) == count);
+          BOOST_TEST((Sequence(by_token, k).targets == expected.targets));
+          BOOST_TEST((Sequence(by_index, k).targets == expected.targets));
+          counted += count, ++k;
+        }
+        BOOST_TEST(by_token.count() == k);
+        BOOST_TEST(by_token.targets() == counted);
+        std::vector<std::uint32_t> counts(300);
+        by_token.read_counts(0, counts);
+        for (std::size_t i = 1; i < 300; ++i)
+          BOOST_TEST((counts[i] == 1) == (corpus.tokens[i - 1] != 0 && (!masked || corpus.mask[i] == 1)));
+      }
 }
 
 BOOST_AUTO_TEST_CASE(documents_must_be_known) {

@@ -89,6 +89,64 @@ BOOST_AUTO_TEST_CASE(rows_follow_each_other) {
   for (std::uint32_t i = 0; i < some.size(); ++i) BOOST_TEST(some[i] == 4 + i);
 }
 
+BOOST_AUTO_TEST_CASE(datasets_that_would_change_training_are_refused) {
+  const TemporaryFolder folder;
+  std::vector<std::int64_t> ones(20, 1), zeros(20, 0), columns;
+  for (int i = 0; i < 20; ++i) columns.push_back(i % 5);
+  int number = 0;
+  const auto with = [&](const char* name, const std::vector<std::int64_t>& values) {
+    const auto path = folder / (std::to_string(number++) + ".h5");
+    write_dataset(path, "input_ids", H5T_STD_I32LE, {4, 5}, counting(20));
+    write_dataset(path, name, H5T_STD_I32LE, {values.size()}, values);
+    return open_token_file(path);
+  };
+  const auto changed = [](std::vector<std::int64_t> values, std::size_t at, std::int64_t value) {
+    values[at] = value;
+    return values;
+  };
+  const std::tuple<const char*, std::vector<std::int64_t>, std::int64_t> harmless[] = {{"labels", counting(20), -100},
+                                                                                       {"attention_mask", ones, 0},
+                                                                                       {"token_type_ids", zeros, 1},
+                                                                                       {"segment_ids", zeros, 1},
+                                                                                       {"position_ids", columns, 9}};
+  for (const auto& [name, values, other] : harmless) {
+    const auto same = with(name, values), differs = with(name, changed(values, 13, other));
+    for (std::size_t part = 0; part < 3; ++part) same->check(part, 3);
+    BOOST_TEST(same->unread() == "");
+    differs->check(0, 3);  // another rank's part
+    CHECK_CONTAINS(message_of([&] { check_vocabulary(*differs, 20, 1, 2); }),
+                   "has a dataset \"" + std::string(name) + "\", which is " + std::to_string(other) + " at position 13 (");
+    CHECK_CONTAINS(message_of([&] { with(name, counting(19)); }), "which has 19 numbers for 20 tokens");
+  }
+  CHECK_CONTAINS(
+      message_of([&] { with("completion_mask", ones); }),
+      "has a dataset \"completion_mask\" (it is not read, and training would be another one with it); say which tokens "
+      "count in the loss by a dataset \"loss_mask\"");
+  CHECK_CONTAINS(message_of([&] { with("tokens", ones); }), "two datasets of tokens, \"tokens\" and \"input_ids\"");
+
+  // What nobody knows is named.
+  const auto path = folder / "more.h5";
+  write_dataset(path, "tokens", H5T_STD_I32LE, {20}, counting(20));
+  for (const char* name : {"id", "special_tokens_mask", "quality"}) write_dataset(path, name, H5T_STD_I32LE, {20}, ones);
+  {
+    const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), space = H5Screate(H5S_SCALAR);
+    H5Gclose(H5Gcreate2(file, "valid", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    const hid_t dataset = H5Dopen2(file, "tokens", H5P_DEFAULT);
+    for (const auto& [object, name] : {std::pair(file, "seed"), {dataset, "pad_token_id"}, {dataset, "CLASS"}})
+      H5Aclose(H5Acreate2(object, name, H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT));
+    H5Dclose(dataset);
+    H5Sclose(space);
+    H5Fclose(file);
+  }
+  std::vector<std::unique_ptr<Tokens>> files;
+  for (int i = 0; i < 3; ++i) files.push_back(open_token_file(path));
+  const std::string warning = join(std::move(files))->unread();
+  CHECK_CONTAINS(warning,
+                 "has more than is read (dataset \"quality\", group \"valid\", attribute \"seed\", attribute "
+                 "\"pad_token_id\"); if that says");
+  CHECK_CONTAINS(warning, "the same is so of 2 more files");
+}
+
 BOOST_AUTO_TEST_CASE(what_is_no_token) {
   const TemporaryFolder folder;
   const auto path = folder / "t.h5";

@@ -29,6 +29,7 @@ struct Index {
   std::vector<std::int64_t> starts = {0, 6, 6, 16};
   std::vector<std::int64_t> documents = {0, 2, 3, 4};  // of Megatron
   bool has_modes = false;
+  char last_mode = 0;
 
   std::string fairseq() const {
     std::string bytes = beginning();
@@ -41,7 +42,7 @@ struct Index {
     put<std::uint64_t>(bytes, documents.size());
     bytes += arrays();
     for (const auto document : documents) put(bytes, document);
-    return bytes + std::string(has_modes ? lengths.size() : 0, '\1');
+    return has_modes ? bytes + std::string(lengths.size() - 1, '\0') + last_mode : bytes;
   }
 
  private:
@@ -176,6 +177,8 @@ BOOST_AUTO_TEST_CASE(an_index_that_lies) {
   CHECK_CONTAINS(with([](Index& i) { i.documents[1] = 7; }), "its document 1 begins with sequence 7 of 4");
   CHECK_CONTAINS(with([](Index& i) { i.documents[0] = 1; }), "its document 0 begins with sequence 1");
   CHECK_CONTAINS(with([](Index& i) { i.documents.clear(); }), "its documents lack their end");
+  CHECK_CONTAINS(with([](Index& i) { i.has_modes = true, i.last_mode = 1; }),
+                 "it has a sequence of mode 1, and only text, mode 0, is read");
   pair.write(Index().megatron().substr(0, 80));
   CHECK_CONTAINS(pair.error(), "(is it cut?)");
   pair.write(Index().megatron().substr(0, 20));

@@ -148,13 +148,17 @@ BOOST_AUTO_TEST_CASE(folders) {
   auto tokens = open_tokens(folder.string());
   BOOST_TEST(tokens->size() == 572u);
   BOOST_TEST(tokens->place(0) == "position 0 of '" + (folder / "10.bin").string() + "'");
+  write_file(folder / "dict.en.txt", "the 10\n");
+  CHECK_CONTAINS(error(), "of fairseq-preprocess for pairs of languages (dict.en.txt is there");
   // With dict.txt it is fairseq's, which has splits.
   write_file(folder / "dict.txt", "the 10\n");
   BOOST_TEST(!valid_data_of(folder.string()).has_value());
   CHECK_CONTAINS(error(), "has no train.bin beside its dict.txt");
   for (const char* name : {"train.bin", "train1.bin", "train3.bin", "valid.bin"})
     std::filesystem::copy_file(data.path("b"), folder / name);
-  BOOST_TEST(open_tokens(folder.string(), Split::train)->size() == 142u);  // train2 is missing: train3 is not read
+  CHECK_CONTAINS(error(), "train3.bin' would not be read");
+  std::filesystem::rename(folder / "train3.bin", folder / "train2.bin");
+  BOOST_TEST(open_tokens(folder.string(), Split::train)->size() == 213u);
   BOOST_TEST(open_tokens(folder.string())->size() == 71u);
   BOOST_TEST(valid_data_of(folder.string()).value() == folder.string());
 }

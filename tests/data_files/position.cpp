@@ -37,6 +37,10 @@ BOOST_AUTO_TEST_CASE(other_data_or_another_order_start_anew) {
   BOOST_CHECK((after({25, 10, 1001, true, 1}, {0, 10, 1001, false, 2}) == DataPosition{0, 10, 1001, false, 2}));
   BOOST_CHECK((after({25, 10, 1001, true, 1}, {0, 20, 1001, true, 2}) == DataPosition{0, 20, 1001, true, 2}));
   BOOST_TEST(notice.find("shuffled samples of 10") != std::string::npos);
+  BOOST_CHECK((after({25, 10, 1001, false, 1, "", 0, 5}, {0, 10, 1001, false, 1, "", 0, 6}) ==
+               DataPosition{0, 10, 1001, false, 1, "", 0, 6}));
+  BOOST_TEST(notice.find("as many tokens as before, but not the same ones") != std::string::npos);
+  BOOST_TEST(after({25, 10, 1001}, {0, 10, 1001, false, 1, "", 0, 6}).sequences == 25u);  // of an older version
 }
 
 BOOST_AUTO_TEST_CASE(another_mixture_or_cut_starts_anew) {

@@ -99,6 +99,35 @@ BOOST_AUTO_TEST_CASE(a_later_writer_goes_on) {
     }
 }
 
+/// A later writer does not go on after tokens that are not those that were written.
+BOOST_AUTO_TEST_CASE(what_was_damaged_is_not_gone_on_with) {
+  const TemporaryFolder folder;
+  const auto damaged = [&](const char* name, std::size_t at, const auto& make) {
+    nlohmann::json state;
+    {
+      const auto writer = make(nlohmann::json());
+      writer->add(counting(50));
+      writer->end_document();
+      writer->add(counting(7));
+      state = nlohmann::json::parse(writer->save().dump());
+    }
+    std::string bytes = read_file(folder / name);
+    bytes[at] ^= 1;
+    write_file(folder / name, bytes);
+    const std::string message = message_of<DamagedError>([&] { make(state); });
+    bytes[at] ^= 1;
+    write_file(folder / name, bytes);
+    make(state)->finish();
+    return message;
+  };
+  const auto llmc = [&](const nlohmann::json& state) { return make_llmc_writer(folder / "t.bin", 256, 20, state); };
+  const auto indexed = [&](const nlohmann::json& state) { return make_indexed_writer(folder / "i.bin", 256, state); };
+  for (const auto& [name, at] : {std::pair("t.bin.tmp-1", 1024 + 7), {"t.bin.tmp-2", 8}, {"t.bin.tmp-3", 1024 + 33}})
+    CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), llmc), "are not what was written");
+  for (const auto& [name, at] : {std::pair("i.bin.tmp-1", 3), {"i.idx.tmp-1", 34}})
+    CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), indexed), "is not what was written");
+}
+
 BOOST_AUTO_TEST_CASE(what_is_not_saved_is_removed_and_what_does_not_fit_is_refused) {
   const TemporaryFolder folder;
   { make_llmc_writer(folder / "t.bin", 256, 2)->add(counting(9)); }
@@ -118,6 +147,8 @@ BOOST_AUTO_TEST_CASE(what_is_not_saved_is_removed_and_what_does_not_fit_is_refus
   CHECK_CONTAINS(complaint(70000, most_llmc_tokens, state), "are not what was written");
   CHECK_CONTAINS(complaint(256, 100, state), "are not what was written");
   CHECK_CONTAINS(complaint(256, most_llmc_tokens, nlohmann::json::object()), "\"full_shards\" is missing");
+  write_file(folder / "t.bin.tmp-1", read_file(folder / "t.bin.tmp-1").replace(1030, 1, 1, '\x55'));
+  CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "are not what was written");
   std::filesystem::resize_file(folder / "t.bin.tmp-1", 1030);
   CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "are not what was written");
   { make_llmc_writer(folder / "t.bin", 256)->finish(); }  // starting anew takes their place

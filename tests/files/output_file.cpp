@@ -1,6 +1,11 @@
 // What this program makes and removes, and what it leaves alone.
 #define BOOST_TEST_MODULE files.output
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <tuple>
+
 #include <boost/test/unit_test.hpp>
 
 #include "files/output_file.hpp"
@@ -64,10 +69,35 @@ BOOST_AUTO_TEST_CASE(files_of_another_user_are_not_written) {
   BOOST_REQUIRE(::chown((folder / "theirs").c_str(), 1, 1) == 0);
   CHECK_CONTAINS(message_of<CallError>([&] { OutputFile file(folder / "theirs", OutputFile::Open::existing); }),
                  "belongs to another user");
+  // Of a member of our group, who lets the group write.
+  for (const auto& [mode, group, may] : {std::tuple{0664, ::getegid(), true}, {0666, ::getegid(), false}, {0664, 1u, false}}) {
+    BOOST_REQUIRE(::chown((folder / "theirs").c_str(), 1, group) == 0);
+    BOOST_REQUIRE(::chmod((folder / "theirs").c_str(), static_cast<mode_t>(mode)) == 0);
+    struct stat info {};
+    BOOST_REQUIRE(::stat((folder / "theirs").c_str(), &info) == 0);
+    BOOST_TEST(is_ours(info) == may);
+  }
   std::filesystem::create_symlink("theirs", folder / "log");
   require_no_foreign_link(folder / "log");  // our own link
   BOOST_REQUIRE(::lchown((folder / "log").c_str(), 1, 1) == 0);
   CHECK_CONTAINS(message_of([&] { require_no_foreign_link(folder / "log"); }), "a link that another user has made");
+}
+
+BOOST_AUTO_TEST_CASE(a_file_is_known_by_more_than_its_name) {
+  const TemporaryFolder folder;
+  write_file(folder / "a", "");
+  const int fd = ::open((folder / "a").c_str(), O_RDONLY | O_CLOEXEC);
+  BOOST_TEST(is_file_at(fd, folder / "a"));
+  std::filesystem::rename(folder / "a", folder / "b");
+  BOOST_TEST(!is_file_at(fd, folder / "a"));
+  write_file(folder / "a", "");
+  BOOST_TEST(!is_file_at(fd, folder / "a"));
+  BOOST_TEST(is_file_at(fd, folder / "b"));
+  ::close(fd);
+  std::filesystem::create_directory_symlink("/", folder / "link");
+  require_no_link(folder / "absent");
+  require_no_link(folder.path());
+  for (const char* name : {"link", "a"}) CHECK_CONTAINS(message_of([&] { require_no_link(folder / name); }), "is in the way");
 }
 
 BOOST_AUTO_TEST_CASE(only_our_files_are_removed) {

@@ -199,6 +199,42 @@ BOOST_AUTO_TEST_CASE(validation_by_documents) {
   }
 }
 
+/// Documents that do not see each other have one loss in every packing that cuts none: that of each alone (docs/targets.md).
+BOOST_AUTO_TEST_CASE(document_attention_does_not_depend_on_the_packing) {
+  const auto folder = fresh_folder();
+  write_tokens(folder / "tokens.bin", 41);
+  write_megatron(folder / "mmap", folder / "tokens.bin", {5, 12, 13, 22, 38, 41});
+  std::vector<double> losses;
+  for (const auto& [ranks, batch, packing] : {std::tuple(1, 6, "--break-mode eos"),
+                                              {2, 1, "--break-mode complete --tokens-per-sample 16"},
+                                              {3, 2, "--break-mode complete --tokens-per-sample 64"},
+                                              {2, 1, "--break-mode none --tokens-per-sample 64"}}) {
+    const std::string name = "saves-" + std::to_string(losses.size());
+    std::vector<std::string> words = split(
+        std::string("mmap --arch llama-7b --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 48 --decoder-ffn-embed-dim "
+                    "96 --decoder-attention-heads 4 --lr 3e-3 --max-update 1 --max-epoch 1 --document-attention --valid mmap "
+                    "--seed 3 --total-batch-size 6 --threads 1 --batch-size ") +
+        std::to_string(batch) + " --log-file " + name + ".jsonl --save-dir " + name + " " + packing +
+        (losses.empty() ? " --tokens-per-sample 32" : ""));
+    const Outcome outcome = run(folder, mpirun(ranks, "fsdp-train", words));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    const json trained = metrics(folder / (name + ".jsonl"), "train").back(),
+               valid = metrics(folder / (name + ".jsonl"), "valid").back();
+    BOOST_TEST(trained["tokens"] == 35);
+    BOOST_TEST(valid["tokens"] == 35);
+    losses.push_back(trained["loss"].get<double>());
+    BOOST_TEST(std::abs(losses.back() - losses.front()) < 1e-6);
+    const Outcome evaluated =
+        run(folder, mpirun(ranks, "fsdp-evaluate",
+                           split("saves-0 mmap --json --document-attention --batch-size 6 " + std::string(packing))));
+    BOOST_TEST_REQUIRE(evaluated.code == 0, evaluated.output);
+    const json found = json::parse(evaluated.output.substr(evaluated.output.find('{')));
+    BOOST_TEST(found["tokens"] == 35);
+    BOOST_TEST(std::abs(found["loss"].get<double>() - metrics(folder / "saves-0.jsonl", "valid").back()["loss"].get<double>()) <
+               1e-6);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(data_that_do_not_go_with_the_model_or_the_options) {
   const auto folder = fresh_folder();
   write_tokens(folder / "tokens.bin");

@@ -305,6 +305,24 @@ BOOST_AUTO_TEST_CASE(a_disk_that_fails_at_any_call_ends_the_run_and_loses_nothin
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_note_of_a_rank_that_fails_harms_no_save) {
+  const auto folder = fresh_folder();
+  const auto start = [&](const std::string& save_dir, const Fault& fault) {
+    return run(folder,
+               mpirun(3, "fsdp-train", options(3, save_dir, 5, "--save-interval-updates 2"), with(fault, folder, save_dir)));
+  };
+  for (const auto& [save_dir, fault] :
+       {std::pair{"unwritten", Fault{"create", "ENOSPC", 1, 1'000'000, 2, "rank-00002-of-00003.written.tmp"}},
+        {"unread", Fault{"stat", "EIO", 1, 1'000'000, 0, "rank-00001-of-00003.written"}}}) {
+    const Outcome outcome = start(save_dir, fault);
+    BOOST_TEST(!read_calls(folder).fault.empty());
+    BOOST_TEST(outcome.code == 0, outcome.output);
+    BOOST_CHECK(complete_steps(folder / save_dir) == (std::set<std::size_t>{2, 4, 5}));
+    BOOST_TEST(metrics(folder / (std::string(save_dir) + ".jsonl"), "save").size() == 3u);
+    BOOST_TEST(inspect(folder, std::string(save_dir) + " --verify").code == 0);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_save_that_goes_on_is_finished_however_a_run_ends_in_good_order) {
   const auto folder = fresh_folder();
   const Fault slow{"sync", "wait", 1, 1'000'000, -1};  // saves take seconds, and updates milliseconds

@@ -337,6 +337,81 @@ BOOST_AUTO_TEST_CASE(a_log_that_cannot_be_written) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(links_in_a_save_folder_lead_nowhere) {
+  const auto folder = fresh_folder();
+  std::ofstream(folder / "text.txt") << std::string(4000, 'x');
+  fs::create_directory(folder / "home");
+  std::ofstream(folder / "home" / "rank-00000-of-00001.flight") << "precious";
+  for (const std::string name : {"tokens", "flight", "lock"}) {
+    const fs::path saves = folder / ("with-" + name);
+    fs::create_directory(saves);
+    fs::create_directory_symlink("../home", saves / name);
+    expect_mistake(folder,
+                   split("text.txt --arch gpt2 --decoder-layers 1 --decoder-embed-dim 16 --decoder-attention-heads 1 "
+                         "--tokens-per-sample 16 --max-update 1 --save-dir with-" +
+                         name),
+                   {"with-" + name + "/" + name + " is in the way", "move it away"});
+    BOOST_TEST(std::distance(fs::directory_iterator(folder / "home"), {}) == 1);
+    BOOST_TEST(read_whole(folder / "home" / "rank-00000-of-00001.flight") == "precious");
+  }
+}
+
+namespace {
+
+/// A process of user `id` and of the group 100, as a shell with `umask 002`.
+std::vector<std::string> as_member(const std::string& id, const std::string& command) {
+  return {"setpriv", "--reuid=" + id, "--regid=100", "--clear-groups", "bash", "-c", "umask 002; HOME=/tmp exec " + command};
+}
+boost::test_tools::assertion_result can_be_others(boost::unit_test::test_unit_id) {
+  const std::string test = "setpriv --reuid=2001 --regid=100 --clear-groups test -x " FSDP_BIN "/fsdp-train";
+  boost::test_tools::assertion_result yes(geteuid() == 0 && std::system(test.c_str()) == 0);
+  yes.message() << "only root can be two users";
+  return yes;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(members_of_a_group_continue_each_others_runs, *boost::unit_test::precondition(can_be_others)) {
+  const auto folder = fresh_folder();
+  std::ofstream(folder / "text.txt") << std::string(4000, 'x');
+  BOOST_TEST_REQUIRE(chown(folder.c_str(), 0, 100) == 0);
+  fs::permissions(folder, fs::perms(02775));
+  const std::string bin = std::string(FSDP_BIN) + "/", train = bin +
+                                                               "fsdp-train text.txt --arch gpt2 --decoder-layers 1 "
+                                                               "--decoder-embed-dim 16 --decoder-attention-heads 1 "
+                                                               "--tokens-per-sample 16 --save-dir saves --log-file log.jsonl ";
+  run(folder, as_member("2001", train + "--max-update 1000000 --save-interval-updates 5 --keep-last 2"), [&](pid_t first) {
+    wait_until([&] { return metrics(folder / "log.jsonl", "save").size() >= 2; });
+    kill(first, SIGKILL);
+  });
+  BOOST_TEST(fs::exists(folder / "saves" / "lock"));
+  std::size_t saved = metrics(folder / "log.jsonl", "save").back()["step"];
+  for (const char* member : {"2002", "2001"}) {
+    const Outcome on =
+        run(folder, as_member(member, train + "--keep-last 1 --trace trace.json --max-update " + std::to_string(saved += 20)));
+    BOOST_TEST(on.code == 0, on.output);
+  }
+  BOOST_TEST(fs::exists(folder / "saves" / "flight.old" / "rank-00000-of-00001.flight"));
+  for (const std::string more : {"a.h5", "b --format safetensors"})
+    BOOST_TEST(run(folder, as_member("2002", bin + "fsdp-consolidate saves " + more)).code == 0);
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const auto mode = static_cast<unsigned>(entry.status().permissions()) & 0777;
+    if (entry.path().filename() != "text.txt" && entry.path().filename() != "output.txt")
+      BOOST_TEST(mode == (entry.is_directory() ? 0775u : 0664u), entry.path());
+  }
+  // A file that cannot be written is named, and not its folder.
+  fs::permissions(folder / "log.jsonl", fs::perms(0644));
+  std::ofstream(folder / "saves" / "lock") << "";
+  for (const auto& [member, texts] :
+       {std::pair{"2002", "cannot write --log-file 'log.jsonl' (Permission denied; it is another user's, of mode 644); make"},
+        {"2001", "saves/lock cannot be written (Permission denied; it is another user's, of mode 644); make it writable"}}) {
+    BOOST_TEST(chown((folder / "log.jsonl").c_str(), 2001, 100) == 0);
+    const Outcome refused = run(folder, as_member(member, train + "--max-update 1000"));
+    BOOST_TEST(refused.code == 2, refused.output);
+    BOOST_TEST(refused.says(texts), refused.output);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(folders_that_may_only_be_read, *boost::unit_test::precondition(permissions_count)) {
   const auto folder = fresh_folder();
   const auto go = [&](int ranks, const std::string& program, const std::vector<std::string>& words) {

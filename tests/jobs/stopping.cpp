@@ -208,6 +208,43 @@ BOOST_AUTO_TEST_CASE(a_validation_does_not_keep_a_run_from_stopping) {
   BOOST_TEST(metrics(folder / "long.jsonl", "valid").empty());
 }
 
+BOOST_AUTO_TEST_CASE(a_save_counts_whatever_training_does_after_it) {
+  const auto folder = fresh_folder();
+  fsdp::write_token_file(folder / "long.bin", std::vector<std::uint16_t>(8'000'000, 7));  // takes minutes
+  for (const std::string more : {"", " --no-async-save"}) {
+    const std::string name = more.empty() ? "meanwhile" : "waiting", log = name + ".jsonl";
+    const auto words =
+        options(2, 40, name, split("--valid long.bin --validate-interval-updates 1 --save-interval-updates 1" + more));
+    const Outcome killed = run(folder, mpirun(2, "fsdp-train", words), [&](pid_t launcher) {
+      wait_until([&] { return !metrics(folder / log, "save").empty(); });
+      for (const pid_t rank : ranks_of(launcher)) kill(rank, SIGKILL);
+    });
+    BOOST_TEST(killed.code != 0);
+    BOOST_TEST(steps_done(folder, name) == 1u);
+    BOOST_TEST(metrics(folder / log, "valid").empty());
+    BOOST_TEST(killed.says("saved " + name + "/step-00000001 in "), killed.output);
+    expect_code(run(folder, mpirun(3, "fsdp-train", options(3, 2, name))), 0);
+    BOOST_TEST(metrics(folder / log, "restore").back()["step"] == 1);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_save_folder_that_is_replaced_is_not_written_to) {
+  const auto folder = fresh_folder();
+  const auto words = options(2, 1'000'000, "saves", split("--save-interval-updates 20 --keep-last 2"));
+  const Outcome outcome = run(folder, mpirun(2, "fsdp-train", words), [&](pid_t) {
+    wait_until([&] { return metrics(folder / "saves.jsonl", "save").size() >= 2; });
+    fs::rename(folder / "saves", folder / "moved");
+    fs::create_directories(folder / "saves" / "flight");
+    std::ofstream(folder / "saves" / "flight" / "rank-00000-of-00002.flight") << "another run's";
+  });
+  BOOST_TEST(outcome.code == 1, outcome.output);
+  BOOST_TEST(outcome.times_said("fsdp-train: ") == 1u, outcome.output);
+  BOOST_TEST(outcome.says("saves is not this run's save folder any more"), outcome.output);
+  BOOST_TEST(fs::exists(folder / "saves" / "flight" / "rank-00000-of-00002.flight"));
+  BOOST_TEST(std::distance(fs::directory_iterator(folder / "saves"), {}) == 1);
+  BOOST_TEST(run(folder, split(std::string(FSDP_BIN) + "/fsdp-inspect moved --verify")).code == 0);
+}
+
 BOOST_AUTO_TEST_CASE(sigusr2_saves_and_goes_on_and_files_do_the_same) {
   const auto folder = fresh_folder();
   const Outcome outcome = run(folder, mpirun(2, "fsdp-train", options(2, 100000, "saves")), [&](pid_t launcher) {

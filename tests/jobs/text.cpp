@@ -113,11 +113,33 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   BOOST_TEST(too_short.code == 2);
   BOOST_TEST(too_short.says("'token.txt' holds nothing to predict (1 tokens"), too_short.output);
 
+  // Tokens that are not those that were written are made anew, and training goes on with these.
+  const auto cache = [&] {
+    for (const auto& entry : fs::directory_iterator(folder / "saves" / "tokens"))
+      if (entry.path().extension() == ".bin" && entry.path().filename().string().starts_with("text-")) return entry.path();
+    throw std::runtime_error("there are no tokens of the text");
+  }();
+  const std::string whole = read_file(cache);
+  fs::path index = cache;
+  for (const fs::path& damaged : {cache, index.replace_extension(".idx")}) {
+    write_file(damaged, read_file(damaged).replace(60, 1, 1, '\x7f'));
+    const Outcome anew = train(folder, 2, command + "12 --batch-size 6");
+    BOOST_TEST_REQUIRE(anew.code == 0, anew.output);
+    const bool is_damaged_index = damaged == index;
+    BOOST_TEST(anew.says("nothing to do"), anew.output);
+    BOOST_TEST(!anew.says("anew"), anew.output);
+    const Outcome mended = train(folder, 2, command + (is_damaged_index ? "14" : "13") + " --batch-size 6");
+    BOOST_TEST_REQUIRE(mended.code == 0, mended.output);
+    BOOST_TEST(mended.times_said("anew, as that file is damaged") == 1u, mended.output);
+    BOOST_TEST(!mended.says("read from the start"), mended.output);
+    BOOST_TEST((read_file(cache) == whole));
+  }
+
   // A run that goes on needs no --tokenizer: the checkpoint has it. Another text is noticed, also of the same length.
   std::string other = sentences(300);
   other[other.size() - 3] = 'z';
   write_file(folder / "text.txt", other);
-  const Outcome changed = train(folder, 2, "text.txt --save-dir saves --max-update 13 --batch-size 6");
+  const Outcome changed = train(folder, 2, "text.txt --save-dir saves --max-update 15 --batch-size 6");
   BOOST_TEST_REQUIRE(changed.code == 0, changed.output);
   BOOST_TEST(changed.says("anew, as the text, its tokenizer or what is read of it has changed"), changed.output);
   BOOST_TEST(changed.says("read from the start"), changed.output);

@@ -6,6 +6,7 @@
 
 #include <sys/resource.h>
 
+#include "jobs/fault.hpp"
 #include "jobs/job.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
@@ -170,6 +171,39 @@ BOOST_AUTO_TEST_CASE(a_killed_run_goes_on) {
     }
     BOOST_TEST(files_in(folder).size() == 4u);  // the texts and what was said
   }
+}
+
+/// Whatever is kept of the tokens, and whichever file was the last one.
+BOOST_AUTO_TEST_CASE(a_run_that_is_killed_while_it_learns_a_tokenizer_completes) {
+  const auto folder = fresh_folder();
+  write_text(folder / "a", 20'000, 1);
+  fs::create_directory(folder / "out");
+  std::string learned;
+  for (const std::string more : {"", " --format megatron", " --format hdf5", " --save-interval 0"}) {
+    const std::string command = "a --train-bpe 300 --tokenizer out/own --out out/t.bin" + more;
+    bool killed = true;
+    for (int at = 1; killed && at < 10; ++at) {
+      fs::remove_all(folder / "out" / "own");
+      std::vector<std::string> words = with({.calls = "rename", .at = at}, folder, "out");
+      words.push_back(FSDP_BIN "/fsdp-tokenize");
+      for (std::string& word : split(command)) words.push_back(std::move(word));
+      killed = run(folder, words).code != 0;
+      if (killed) {
+        const Outcome again = tokenize(folder, command);
+        BOOST_TEST(again.code == 0, again.output << at << more);
+        BOOST_TEST(!again.says("warning"), again.output);
+      }
+      const std::string tokenizer = read_file(folder / "out" / "own" / "tokenizer.json");
+      if (learned.empty()) learned = tokenizer;
+      BOOST_TEST((tokenizer == learned));
+      BOOST_TEST(!fs::exists(folder / "out" / "t.bin.resume"));
+    }
+    BOOST_TEST(!killed);
+  }
+  // A tokenizer that was there before, and one that was changed since, are left alone.
+  const Outcome there = tokenize(folder, "a --train-bpe 300 --tokenizer out/own --out out/t.bin");
+  BOOST_TEST(there.code == 2);
+  BOOST_TEST(there.says("tokenizer.json' is there already"), there.output);
 }
 
 BOOST_AUTO_TEST_CASE(what_does_not_fit_is_not_gone_on_with) {

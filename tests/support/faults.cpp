@@ -76,8 +76,9 @@ enum class Fault { none, error, death };
 Fault count(const char* kind, const std::string& path) {
   const Settings& s = settings();
   const std::string& below = s.below;
-  // Flight records are no part of a save: only a test that names them means them.
-  if (s.name.empty() && (path.find("/flight/") != path.npos || path.ends_with("/flight"))) return Fault::none;
+  // Flight records and the notes by which a save ends sooner are no part of it: only a test that names them means them.
+  const bool is_beside = path.find("/flight/") != path.npos || path.ends_with("/flight") || path.find(".written") != path.npos;
+  if (s.name.empty() && is_beside) return Fault::none;
   if (below.empty() || path.compare(0, below.size(), below) != 0 || (path.size() > below.size() && path[below.size()] != '/') ||
       s.calls.find("," + std::string(kind) + ",") == std::string::npos ||
       (path.size() >= s.name.size() ? path.compare(path.size() - s.name.size(), s.name.size(), s.name) != 0 : true))

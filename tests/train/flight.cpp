@@ -97,6 +97,13 @@ BOOST_AUTO_TEST_CASE(a_good_end_removes_the_file_and_a_name_that_is_taken_is_a_p
   note(second.lanes(), 3);  // is lost with the process
   second.remove();
   BOOST_TEST(std::filesystem::exists(folder / "flight" / name));
+  std::filesystem::rename(folder / "flight", folder / "moved");
+  std::filesystem::create_directory(folder / "flight");
+  write_file(folder / "flight" / name, "another run's");
+  file.remove();
+  BOOST_TEST(std::filesystem::exists(folder / "flight" / name));
+  std::filesystem::remove_all(folder / "flight");
+  std::filesystem::rename(folder / "moved", folder / "flight");
   file.remove();
   remove_flight_folder(folder / "");
   BOOST_TEST(!std::filesystem::exists(folder / "flight"));
@@ -115,6 +122,15 @@ BOOST_AUTO_TEST_CASE(records_are_put_aside_in_the_place_of_older_ones) {
     BOOST_TEST(read_flight_record(flight_files(folder / "flight.old")[0]).size == size);
   }
   BOOST_TEST(read_file(folder / "flight.old/notes") == "mine");
+  // Links are not followed.
+  std::filesystem::rename(folder / "flight.old", folder / "home");
+  std::filesystem::create_directory_symlink("home", folder / "flight.old");
+  { const FlightFile file(folder / "flight", 1, 2, DeviceKind::cpu); }
+  CHECK_CONTAINS(message_of([&] { put_flight_records_aside(saves); }), "flight.old is in the way");
+  std::filesystem::remove_all(folder / "flight");
+  std::filesystem::create_directory_symlink("home", folder / "flight");
+  CHECK_CONTAINS(message_of([&] { put_flight_records_aside(saves); }), "flight is in the way");
+  BOOST_TEST(flight_files(folder / "home").size() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_damaged_is_refused_or_left_out) {

@@ -61,6 +61,7 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
   BOOST_TEST(lines[0].at("nodes") == 2);
   BOOST_TEST(lines[0].at("update_bytes_sent") == 5000u);
   BOOST_TEST(lines[0].at("update_bytes_out_of_node") == 3000u);
+  for (const auto& line : lines) BOOST_TEST(line.at("process_s").get<double>() > 0);
   const auto& train = lines[1];
   for (const char* field :
        {"step", "loss", "ppl", "lr", "gnorm", "tokens", "wps", "ms", "mfu", "loss_scale", "comm_exposed_ms", "mem_peak_bytes"})

@@ -147,6 +147,12 @@ BOOST_AUTO_TEST_CASE(a_file_that_holds_something_else_stays_as_it_is) {
   BOOST_TEST(read_file(folder / "data") == "tokens");
   BOOST_TEST_REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   CHECK_CONTAINS(message_of([&] { MetricsFile file(folder / "pipe"); }), "cannot write --log-file");  // nobody reads it
+  const mode_t mask = ::umask(002);
+  MetricsFile shared(folder / "shared");
+  ::umask(mask);
+  struct stat info {};
+  BOOST_TEST(::stat((folder / "shared").c_str(), &info) == 0);
+  BOOST_TEST((info.st_mode & 0777) == 0664u);
   write_file(folder / "cut", "{\"type\":\"tra");
   BOOST_TEST(MetricsFile(folder / "cut").append("{}\n"));
   BOOST_TEST(read_file(folder / "cut") == "{\"type\":\"tra\n{}\n");
@@ -176,6 +182,41 @@ BOOST_AUTO_TEST_CASE(long_files_are_read_from_their_end) {
   BOOST_TEST(taken.lost == 2000u);
   BOOST_TEST(taken.before.useful_s == 1000);
   BOOST_TEST(types_of(read_file(folder / "m")) == "?|" + std::string(1000, 't') + std::string(2000, 'l'));
+}
+
+BOOST_AUTO_TEST_CASE(a_clock_that_was_set_changes_no_time_that_was_spent) {
+  const TemporaryFolder folder;
+  const auto two_starts = [&](bool with_ages, double first_step, double second_step) {
+    Lines lines;
+    lines.start(10000, "a");  // the process is two seconds old
+    for (int step = 1; step <= 6; ++step) {
+      lines.time += step == 3 ? 1 + first_step : 1;
+      json line = {{"type", "train"}, {"step", step}, {"ms", 1000}, {"gnorm", 1}};
+      if (with_ages) line["process_s"] = 2 + step;
+      lines.add(line);
+    }
+    write_file(folder / "m", lines.text);
+    return take_up_metrics(folder / "m", {"a", 6, 0, lines.time + 5 + second_step});
+  };
+  for (const bool with_ages : {true, false}) {
+    const TakenUp right = two_starts(with_ages, 0, 0);
+    BOOST_TEST(!right.clock_went_back);
+    BOOST_TEST(right.before.running_s == 8);
+    BOOST_TEST(right.before.startup_s == 2);
+    BOOST_TEST(right.before.between_s == 5);
+    const TakenUp before = two_starts(with_ages, -3600, 0);  // during the first start
+    BOOST_TEST(before.clock_went_back);
+    BOOST_TEST(before.before.running_s == (with_ages ? 8 : 6));  // at least its updates
+    BOOST_TEST(before.before.useful_s == 6);
+    BOOST_TEST(before.before.goodput() <= 1);
+    const TakenUp between = two_starts(with_ages, 0, -3600);
+    BOOST_TEST(between.clock_went_back);
+    BOOST_TEST(between.before.between_s == 0);
+    BOOST_TEST(between.before.running_s == 8);
+  }
+  const TakenUp ahead = two_starts(true, 3600, 0);
+  BOOST_TEST(ahead.before.running_s == 8);
+  BOOST_TEST((TimeSpent{.running_s = 1, .useful_s = 2}.goodput() == 1));  // as older versions may have written
 }
 
 BOOST_AUTO_TEST_CASE(goodput_is_useful_over_running_time) {

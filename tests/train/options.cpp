@@ -9,6 +9,7 @@
 
 #include "support/files.hpp"
 #include "support/messages.hpp"
+#include "train/changed_options.hpp"
 #include "train/options.hpp"
 #include "train/other_programs.hpp"
 
@@ -244,6 +245,97 @@ BOOST_AUTO_TEST_CASE(the_echo_holds_numbers_as_numbers) {
   BOOST_TEST(json.at("arch").get<std::string>() == "gpt2");
   BOOST_TEST(json.at("valid").is_null());
   BOOST_TEST(!json.contains("list-archs"));
+}
+
+/// Whoever adds an option decides whether a resumed run is compared by it: these are all that are not.
+BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes) {
+  const auto now = options({"--lr-scheduler", "cosine", "--fp16"});
+  const auto told = to_json(now);
+  BOOST_TEST(describe_changed_options(told, now, 6) == "");
+  const std::string compared[] = {"adam-betas",
+                                  "adam-eps",
+                                  "amsgrad",
+                                  "attention-dropout",
+                                  "break-mode",
+                                  "buffer-dtype",
+                                  "clip-norm",
+                                  "clip-value",
+                                  "criterion",
+                                  "data",
+                                  "decay-updates",
+                                  "document-attention",
+                                  "dropout",
+                                  "end-learning-rate",
+                                  "eos-token-id",
+                                  "fp16-init-scale",
+                                  "fp16-scale-tolerance",
+                                  "fp16-scale-window",
+                                  "freeze",
+                                  "grad-dtype",
+                                  "lr",
+                                  "lr-scale",
+                                  "lr-scheduler",
+                                  "mask",
+                                  "master-dtype",
+                                  "min-loss-scale",
+                                  "momentum",
+                                  "nesterov",
+                                  "no-decay",
+                                  "optimizer",
+                                  "optimizer-state-dtype",
+                                  "power",
+                                  "precision",
+                                  "reduce-dtype",
+                                  "seed",
+                                  "shuffle",
+                                  "skip-spikes",
+                                  "task",
+                                  "threshold-loss-scale",
+                                  "tokens-per-sample",
+                                  "total-batch-size",
+                                  "total-num-update",
+                                  "train-only",
+                                  "warmup-updates",
+                                  "weight-decay"};
+  std::size_t rows = 0;
+  for (const auto& [name, value] : told.items()) {
+    auto before = told;
+    before[name] = "another";
+    const std::string warning = describe_changed_options(before, now, 6);
+    const bool is_compared = std::find(std::begin(compared), std::end(compared), name) != std::end(compared);
+    BOOST_TEST(warning.empty() != (is_compared), name);
+    if (is_compared) CHECK_CONTAINS(warning, "--" + name);
+    rows += is_compared;
+  }
+  BOOST_TEST(rows == std::size(compared));
+  for (const std::string_view name : options_that_keep_results()) BOOST_TEST(told.contains(std::string(name)), name);
+}
+
+BOOST_AUTO_TEST_CASE(what_follows_from_changed_options_is_said) {
+  const auto changed = [](std::vector<const char*> before, std::vector<const char*> now, std::uint64_t update = 6) {
+    for (auto* words : {&before, &now}) words->insert(words->end(), {"--data", "d", "--arch", "gpt2"});
+    return describe_changed_options(to_json(parse(before).options), parse(now).options, update);
+  };
+  BOOST_TEST(
+      changed({"--lr-scheduler", "cosine", "--max-update", "6"}, {"--lr-scheduler", "cosine", "--max-update", "12"}) ==
+      "the run goes on after update 6 with other options than before: --total-num-update (by --max-update) is 12 now and "
+      "was 6 (the rate was 0 at update 6 and is 3.71e-04 at update 7)");
+  for (const char* const fixed : {"fixed", "inverse_sqrt"})
+    BOOST_TEST(changed({"--lr-scheduler", fixed, "--max-update", "6"}, {"--lr-scheduler", fixed, "--max-update", "12"}) == "");
+  BOOST_TEST(changed({"--lr-scheduler", "cosine", "--total-num-update", "9", "--max-update", "6"},
+                     {"--lr-scheduler", "cosine", "--total-num-update", "9", "--max-update", "8"}) == "");
+  CHECK_CONTAINS(changed({"--lr-scheduler", "cosine", "--max-epoch", "1"}, {"--lr-scheduler", "cosine", "--max-epoch", "2"}),
+                 "--max-epoch is 2 now and was 1");
+  BOOST_TEST(changed({"--max-epoch", "1"}, {"--max-epoch", "2"}) == "");
+  const std::string two = changed({"--max-update", "9", "--seed", "1", "--batch-size", "4"},
+                                  {"--max-update", "9", "--seed", "2", "--batch-size", "2", "--weight-decay", "0.5"});
+  for (const char* const part : {"--seed is 2 now and was 1", "--total-batch-size is 2 now and was 4", "--weight-decay is 0.5",
+                                 "; --total-batch-size keeps an update's sequences"})
+    CHECK_CONTAINS(two, part);
+  BOOST_TEST(two.find("rate was") == std::string::npos);
+  // The same batch in other pieces is the same to rounding.
+  BOOST_TEST(changed({"--max-update", "9", "--batch-size", "4"},
+                     {"--max-update", "9", "--batch-size", "2", "--update-freq", "2"}) == "");
 }
 
 BOOST_AUTO_TEST_CASE(one_strategy_has_several_spellings) {

@@ -1,0 +1,114 @@
+#include "train/changed_options.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/json.hpp"
+#include "optim/schedule.hpp"
+
+namespace fsdp {
+
+std::span<const std::string_view> options_that_keep_results() {
+  static constexpr std::string_view names[] = {
+      // The position in the data has the tokens of texts, whatever made them.
+      "valid", "valid-mask", "tokenizer", "json-field", "skip-invalid",
+      // A checkpoint of another model is refused.
+      "arch", "model", "init", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
+      "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
+      "activation-fn",
+      // How the sequences of --total-batch-size are divided.
+      "batch-size", "update-freq",
+      // The end of the run.
+      "max-update", "stop-before",
+      // Who holds and computes what when.
+      "sharding-strategy", "shard-group-size", "wrap-policy", "wrap-layers", "min-num-params", "wrap-units",
+      "backward-prefetch", "forward-prefetch", "limit-all-gathers", "accumulate-unsharded", "invariant", "ignore-params",
+      "checkpoint-activations", "checkpoint-policy", "checkpoint-every", "offload-params", "offload-optimizer", "device",
+      "comm", "sum-order", "collective-timeout", "comm-thread", "threads",
+      // Checkpoints, and where this run begins.
+      "save-dir", "no-save", "save-interval-updates", "save-interval", "no-async-save", "compress", "keep-last", "keep-every",
+      "restore", "finetune-from", "ignore-missing", "reset-optimizer", "reset-dataloader", "no-verify",
+      // What is printed.
+      "log-interval", "log-format", "log-file", "log-group-norms", "validate-interval-updates", "sample-interval-updates",
+      "sample-prompt", "trace", "trace-updates", "dry-run"};
+  return names;
+}
+
+namespace {
+
+constexpr std::array of_schedule = {
+    "lr", "lr-scheduler", "warmup-updates", "total-num-update", "decay-updates", "end-learning-rate", "power"};
+
+bool ends(const Schedule& schedule) { return schedule.decay != Decay::fixed && schedule.decay != Decay::inverse_sqrt; }
+
+/// Some options follow from others, and nothing reads them here.
+bool is_read(const std::string& option, const TrainOptions& now) {
+  if (option == "total-num-update") return ends(now.schedule);
+  if (option == "max-epoch") return ends(now.schedule) && now.schedule.total == 0;
+  if (option == "fp16-scale-window") return now.sharding.types.parameter == DType::f16;
+  return true;
+}
+
+std::string text_of(const nlohmann::json& value) {
+  return value.is_null() ? "unset" : value.is_string() ? excerpt(value.get<std::string>()) : json_text(value);
+}
+
+/// The schedule that options in JSON ask for; nothing if its length is not known.
+std::optional<Schedule> schedule_of(const nlohmann::json& options) {
+  std::vector<std::string> words = {"fsdp-train"};
+  for (const char* name : of_schedule)
+    if (options.contains(name) && !options[name].is_null() && options[name] != nlohmann::json(0))
+      words.push_back(format("--{}={}", name, text_of(options[name])));
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  TrainOptions found;
+  try {
+    train_option_table(found, 1).parse(static_cast<int>(arguments.size()), arguments.data());
+  } catch (const UserError&) {
+    return {};
+  }
+  if (ends(found.schedule) && found.schedule.total == 0) return {};
+  return found.schedule;
+}
+
+std::string rate_text(double rate) { return rate == 0 ? "0" : format("{:.2e}", rate); }
+
+/// " (the rate was 0 at update 6 and is 3.71e-04 at update 7)", if it is known.
+std::string effect_on_rate(const nlohmann::json& before, const nlohmann::json& now, std::uint64_t update) {
+  const std::optional<Schedule> earlier = schedule_of(before), later = schedule_of(now);
+  if (!earlier || !later || update == 0) return "";
+  return format(" (the rate was {} at update {} and is {} at update {})", rate_text(learning_rate(*earlier, update)), update,
+                rate_text(learning_rate(*later, update + 1)), update + 1);
+}
+
+}  // namespace
+
+std::string describe_changed_options(const nlohmann::json& before, const TrainOptions& options, std::uint64_t update) {
+  if (!before.is_object()) return "";
+  const nlohmann::json now = to_json(options);
+  const auto kept = options_that_keep_results();
+  std::string changed;
+  bool changes_rate = false;
+  for (const auto& [name, value] : now.items()) {
+    if (std::find(kept.begin(), kept.end(), name) != kept.end() || !before.contains(name) || before[name] == value ||
+        !is_read(name, options))
+      continue;
+    const bool follows = name == "total-num-update" && value == now["max-update"];
+    changed += format("{}--{}{} is {} now and was {}", changed.empty() ? "" : ", ", name, follows ? " (by --max-update)" : "",
+                      text_of(value), text_of(before[name]));
+    changes_rate |= std::find(of_schedule.begin(), of_schedule.end(), name) != of_schedule.end();
+  }
+  if (changed.empty()) return "";
+  const bool other_batch = before.contains("total-batch-size") && before["total-batch-size"] != now["total-batch-size"];
+  return format("the run goes on after update {} with other options than before: {}{}{}", update, changed,
+                changes_rate ? effect_on_rate(before, now, update) : "",
+                other_batch ? "; --total-batch-size keeps an update's sequences at any number of ranks" : "");
+}
+
+}  // namespace fsdp
