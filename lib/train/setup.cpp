@@ -304,6 +304,13 @@ void Setup::open_data() {
   if (!doubted && most < vocabulary / 4)
     warn(format("the largest token of {} is {}, and the model knows {} (were they made with its tokenizer?)",
                 train_data->description(), most, vocabulary));
+  const std::size_t per_update = cut.sequences_per_update();
+  if (ingredients.size() == 1 && !options.max_epoch && train_data->sequences() < per_update)
+    warn(format("an update takes {}, and {} holds {}: an update reads some of them more than once",
+                plural(per_update, "sequence"), train_data->description(), train_data->sequences()));
+  if (const std::uint64_t last = last_update(); last > 0 && options.schedule.warmup >= last)
+    warn(format("the learning rate never reaches --lr (it rises over {}, and update {} is the last)",
+                plural(options.schedule.warmup, "update"), last));
 }
 
 /// May fail on this rank alone. Returns the largest token that it has found.
