@@ -1,6 +1,6 @@
 // The format "safetensors": a Hugging Face folder. Some checkpoints on the Hub, as GPT-2's, leave out the prefix of the model
-// without its head ("transformer."); some carry buffers that are computed, not learned, and are left out. Any other tensor is
-// listed, for whoever loads to refuse.
+// without its head ("transformer."); some carry buffers that are computed, not learned, and are left out. Names that PyTorch's
+// wrappers have changed ("_orig_mod.") are read as those of the model. Any other tensor is listed, for whoever loads to refuse.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -33,6 +33,18 @@ using nlohmann::json;
 
 bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
+}
+
+/// The name without what torch.compile, FSDP and activation checkpointing put before modules, and DDP before the model.
+std::string without_wrappers(std::string name) {
+  for (const std::string wrapper : {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."})
+    for (std::size_t at = name.find(wrapper); at != std::string::npos; at = name.find(wrapper, at))
+      if (at == 0 || name[at - 1] == '.')
+        name.erase(at, wrapper.size());
+      else
+        ++at;
+  const std::string ddp = "module.";
+  return name.starts_with(ddp) ? name.substr(ddp.size()) : name;
 }
 
 constexpr std::size_t longest_index = std::size_t{64} << 20;
@@ -117,11 +129,13 @@ class HuggingFaceFolder final : public TensorSource {
   void take(const SafetensorsFile& file, const StoredTensor& tensor, const std::set<std::string>& wanted) {
     std::string name;
     const ParameterNames& names = find_family(config_.family).names;
+    const std::string plain = without_wrappers(tensor.name);
     for (const std::string& prefix : {std::string(), names.base})
-      if (name.empty() && wanted.contains(prefix + tensor.name)) name = prefix + tensor.name;
+      for (const std::string& suffix : {tensor.name, plain})
+        if (name.empty() && wanted.contains(prefix + suffix)) name = prefix + suffix;
     if (name.empty()) {
       if (is_buffer(tensor.name)) return;
-      if (config_.tied_embeddings && tensor.name == names.head) {
+      if (config_.tied_embeddings && plain == names.head) {
         tied_head_ = {&file, &tensor};
         return;
       }
@@ -333,6 +347,7 @@ constexpr ModelFormat row = {
 }  // namespace
 
 std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify verify) {
+  if (const auto adapter = adapter_in(folder)) throw UserError(*adapter);
   const PathKind kind = kind_of(folder);
   if (kind != PathKind::folder && kind != PathKind::missing)
     throw UserError(format("{} is a single file (the model's config.json is needed, too); give its folder", folder.string()));
@@ -341,12 +356,15 @@ std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify v
   const auto files_of = [&](const std::string& name) -> std::vector<std::string> {
     const std::string single = name + ".safetensors", index = single + ".index.json";
     if (there(single)) return {single};
+    if (!there(index))
+      if (const auto shards = shards_without_index(folder, name)) throw UserError(*shards);
     return there(index) ? files_of_index(folder / index) : std::vector<std::string>();
   };
   const std::vector<std::string> files = files_of("model");
-  if (files.empty())
-    throw UserError(format("{} has no model.safetensors (the weights are read from there);{} check the path", folder.string(),
-                           there("pytorch_model.bin") ? " save its pytorch_model.bin as safetensors, or" : ""));
+  if (files.empty()) {
+    if (const auto other = model_of_other_kind(folder)) throw UserError(*other);
+    throw UserError(format("{} has no model.safetensors (the weights are read from there); check the path", folder.string()));
+  }
   if (!there("config.json"))
     throw UserError(
         format("{} has no config.json (it says what the model is); copy it from where the weights are from", folder.string()));

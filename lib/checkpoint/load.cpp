@@ -15,7 +15,26 @@ namespace {
 constexpr std::size_t most_at_once = std::size_t{1} << 20;  // elements
 
 constexpr const char* other_source = "check the model options, or use another source";
-constexpr std::size_t most_named = 40;
+constexpr std::size_t most_named = 5;
+
+/// "a: it is not there; b: it is not there; and 3 more"
+std::string cut(std::vector<std::string> lines) {
+  const std::size_t all = lines.size();
+  if (all > most_named) lines.resize(most_named), lines.push_back(format("and {} more", all - most_named));
+  return format("{}", fmt::join(lines, "; "));
+}
+
+/// A head that is not there may be another matter: whether it is tied.
+std::string why_missing(const TensorSource& source, const std::string& name) {
+  const StoredModel model = source.model();
+  if (!model.is_transformer()) return "it is not there";
+  const TransformerConfig& config = model.transformer(source.description());
+  if (name != find_family(config.family).names.head) return "it is not there";
+  return config.tied_embeddings
+             ? "it is not there, as the head is the token table there (tie_word_embeddings)"
+             : "it is not there, and tie_word_embeddings of config.json is false: set it to true if the head "
+               "is the token table";
+}
 
 }  // namespace
 
@@ -24,15 +43,15 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
   Mismatch result;
   result.fresh.resize(parameters.size());
   std::vector<bool> used(patterns.size());
-  std::vector<std::string> bad;
-  const auto note = [&](const std::string& name, const std::string& how, const char* then) {
+  std::vector<std::string> bad, surplus;
+  const auto note = [&](const std::string& name, const std::string& how, const char* then, std::vector<std::string>& refused) {
     bool allowed = false;
     for (std::size_t i = 0; i < patterns.size(); ++i)
       if (matches(patterns[i], name)) used[i] = allowed = true;
     if (allowed)
       result.said.push_back(format("{} {}: {}", name, then, how));
     else
-      bad.push_back(format("{}: {}", name, how));
+      refused.push_back(format("{}: {}", name, how));
     return allowed;
   };
   std::set<std::string> known;
@@ -40,23 +59,23 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
     const auto& [name, shape] = std::tie(parameters[p].name, parameters[p].shape);
     known.insert(name);
     if (!source.has(name))
-      result.fresh[p] = note(name, "it is not there", "starts afresh");
+      result.fresh[p] = note(name, why_missing(source, name), "starts afresh", bad);
     else if (const Shape found = source.shape(name); found != shape)
-      result.fresh[p] =
-          note(name, format("its shape is {} there, {} in the model", to_string(found), to_string(shape)), "starts afresh");
+      result.fresh[p] = note(name, format("its shape is {} there, {} in the model", to_string(found), to_string(shape)),
+                             "starts afresh", bad);
   }
   for (const std::string& name : source.names())
     if (!known.contains(name))
-      note(name, format("the model has none, there it is {}", to_string(source.shape(name))), "is left out");
-  if (!bad.empty()) {
-    const std::size_t all = bad.size();
-    if (all > most_named) bad.resize(most_named), bad.push_back(format("and {} more", all - most_named));
-    throw UserError(format("{} does not fit the model in {} ({}); {}", source.description(), plural(all, "tensor"),
-                           fmt::join(bad, "; "), remedy.empty() ? other_source : remedy));
-  }
+      note(name, format("the model has none, there it is {}", to_string(source.shape(name))), "is left out", surplus);
+  if (const std::size_t all = bad.size() + surplus.size(); all > 0)
+    throw UserError(format("{} does not fit the model in {} ({}{}{}); {}", source.description(), plural(all, "tensor"),
+                           cut(bad), bad.empty() || surplus.empty() ? "" : "; ", cut(surplus),
+                           remedy.empty() ? other_source : remedy));
   for (std::size_t i = 0; i < patterns.size(); ++i)
     if (!used[i])
-      result.said.push_back(format("'{}' changes nothing: all that it matches fits, or it matches nothing", patterns[i]));
+      result.said.push_back(
+          format("'{}' changes nothing: {}", patterns[i],
+                 tied_head(patterns[i], parameters).value_or("all that it matches fits, or it matches nothing")));
   return result;
 }
 

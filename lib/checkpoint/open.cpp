@@ -1,6 +1,7 @@
-// Opens the source of tensors that a path names: a checkpoint of ours, or a model of one of the formats. Where a path names
-// none, this says what was expected.
+// Opens the source of tensors that a path names: a checkpoint of ours, or a model of one of the formats. If a path names none,
+// this says what it is, if that is a common mistake, or what was expected.
 #include <algorithm>
+#include <string_view>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -37,7 +38,96 @@ bool has_steps(const fs::path& folder) {
 
 fs::path without_final_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
 
+/// The first name in the folder, in their order, for which `fits` holds; else empty.
+template <class Fits>
+std::string first_name(const fs::path& folder, const Fits& fits) {
+  std::string first;
+  if (kind_of(folder) != PathKind::folder) return first;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if ((first.empty() || name < first) && fits(name)) first = name;
+  }
+  return first;
+}
+
+bool begins_with(const fs::path& file, std::string_view bytes) {
+  if (kind_of(file) != PathKind::file) return false;
+  const InputFile input(file);
+  std::string found(std::min<std::uint64_t>(input.size(), bytes.size()), '\0');
+  input.read(0, found.data(), found.size());
+  return found == bytes;
+}
+
+/// Weights, or anything else, that torch.save wrote.
+bool is_pickled(const fs::path& file) {
+  const std::string kind = file.extension().string();
+  return (kind == ".bin" || kind == ".pt" || kind == ".pth" || kind == ".ckpt") &&
+         (begins_with(file, "PK\x03\x04") || begins_with(file, "\x80\x02"));
+}
+
 }  // namespace
+
+std::optional<std::string> adapter_in(const fs::path& path) {
+  const auto is_adapter = [](const std::string& name) {
+    return name == "adapter_config.json" || name.starts_with("adapter_model.");
+  };
+  const std::string name = path.filename().string(), found = is_adapter(name) ? name : first_name(path, is_adapter);
+  if (found.empty()) return std::nullopt;
+  return format(
+      "{} {} an adapter such as LoRA's ({}: changes to the weights of a model); merge it into that model (in Python: peft's "
+      "merge_and_unload(), then save_pretrained()), and give the result",
+      path.string(), found == name ? "is of" : "holds", found);
+}
+
+std::optional<std::string> shards_without_index(const fs::path& folder, const std::string& name) {
+  const std::string shard = first_name(folder, [&](const std::string& file) {
+    return file.starts_with(name + "-") && file.find("-of-") != std::string::npos && file.ends_with(".safetensors");
+  });
+  if (shard.empty()) return std::nullopt;
+  return format("{} has {} without {}.safetensors.index.json (which says which file has which tensor); copy the whole folder",
+                folder.string(), shard, name);
+}
+
+std::optional<std::string> model_of_other_kind(const fs::path& path) {
+  constexpr const char* as_safetensors =
+      "save the model as safetensors (in Python: transformers' save_pretrained()), and give that folder";
+  if (const auto adapter = adapter_in(path)) return adapter;
+  if (const auto shards = shards_without_index(path, "model")) return shards;
+  if (kind_of(path) == PathKind::file) {
+    if (path.extension() == ".gguf" || begins_with(path, "GGUF"))
+      return format("{} is a GGUF file (llama.cpp's form of a model); give the Hugging Face folder that it was made from",
+                    path.string());
+    if (is_pickled(path)) return format("{} is pickled by PyTorch (which is not read); {}", path.string(), as_safetensors);
+    return std::nullopt;
+  }
+  const auto ends = [](const char* end) { return [end](const std::string& name) { return name.ends_with(end); }; };
+  const std::string pickled = first_name(path, [&](const std::string& name) {
+    for (const char* other : {"training_args", "optimizer", "scheduler", "scaler", "rng_state"})
+      if (name.starts_with(other)) return false;
+    return is_pickled(path / name) || (name.starts_with("pytorch_model") && name.find(".bin") != name.npos);
+  });
+  if (!pickled.empty())
+    return format("{} has its weights pickled by PyTorch ({}: not read), and no model.safetensors; {}", path.string(), pickled,
+                  as_safetensors);
+  if (const std::string gguf = first_name(path, ends(".gguf")); !gguf.empty())
+    return format(
+        "{} has a GGUF file ({}: llama.cpp's form of a model), and no model.safetensors; give the Hugging Face folder "
+        "that it was made from",
+        path.string(), gguf);
+  if (const std::string shard = first_name(path, ends(".distcp")); !shard.empty())
+    return format("{} is a checkpoint of torch.distributed.checkpoint ({}: not read); {}", path.string(), shard,
+                  as_safetensors);
+  for (const char* other : {"tf_model.h5", "flax_model.msgpack"})
+    if (is_there(path / other))
+      return format("{} has its weights in {} (which is not read), and no model.safetensors; {}", path.string(), other,
+                    as_safetensors);
+  if (const std::string other = first_name(path, ends(".safetensors")); !other.empty())
+    return format(
+        "{} has {}, and no model.safetensors (the weights are read from there); rename it if it holds the model under "
+        "its names in transformers, or {}",
+        path.string(), other, as_safetensors);
+  return std::nullopt;
+}
 
 std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& given, std::vector<std::string>* warnings, Verify verify) {
   const fs::path path = without_final_slash(given);
@@ -72,6 +162,7 @@ std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vec
                path.string(), (*row)->what));
   if (row != rows.rend()) return (*row)->open(path, verify);
   if (is_save_folder) return open_checkpoint(path, warnings, verify);
+  if (const auto other = model_of_other_kind(path)) throw UserError(*other);
   throw UserError(
       format("{} {} ({}); check the path", path.string(), is_folder ? "holds no model" : "is not a model", expected()));
 }

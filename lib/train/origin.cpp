@@ -125,13 +125,13 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model",
                            options.save.folder.string()));
-  note_dropout(options, origin.warnings);
   std::size_t vocabulary = 0;  // of the model that had the tokenizer
   std::optional<TransformerConfig> source;
   if (origin.checkpoint) source = origin.checkpoint->config();
   if (!origin.checkpoint && tuned) source = origin.pretrained->config();
   origin.tokenizer = tokenizer_of(options, origin, vocabulary);
   origin.config = named_config(options, source ? &*source : nullptr, origin.tokenizer);
+  note_dropout(options, origin.warnings);
   if (vocabulary > origin.config.vocab_size) origin.tokenizer.clear();  // this model is another one
   const bool is_new = !source && options.model.empty();
   if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))
@@ -195,6 +195,9 @@ void require_nothing_to_lose(const TrainOptions& options, std::vector<std::strin
 
 TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source, std::string tokenizer) {
   expect(source || !options.arch.empty() || !options.model.empty(), "something names the model");
+  if (options.arch.empty() && kind_of(options.model) != PathKind::missing &&
+      kind_of(options.model / "config.json") == PathKind::missing)
+    if (const auto other = model_of_other_kind(options.model)) throw UserError(*other);
   const TransformerConfig base = !options.arch.empty()    ? arch_config(options.arch)
                                  : !options.model.empty() ? read_config(options.model)
                                                           : *source;

@@ -1,6 +1,7 @@
 // Steps that are not whole are passed over, with a warning; damage is found, and named.
 #define BOOST_TEST_MODULE checkpoint.damage
 #include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/inspect.hpp"
 #include "checkpoint/stored.hpp"
@@ -258,6 +259,52 @@ BOOST_AUTO_TEST_CASE(a_path_that_is_something_else_is_told_what_was_expected) {
   CHECK_CONTAINS(message_of([&] { open_checkpoint(folder / "notes.txt"); }), "is not a folder");
   BOOST_TEST(open_checkpoint(folder / "saves")->header().progress.update == 100u);
   BOOST_TEST(open_checkpoint(step.string() + "/")->header().progress.update == 100u);
+}
+
+// With the configuration or without; what fsdp-train says of --model is in tests/jobs/mistakes.cpp.
+BOOST_AUTO_TEST_CASE(a_model_in_a_form_that_is_not_read_is_told_what_it_is) {
+  const TemporaryFolder folder;
+  const std::string zip = "PK\x03\x04 and more", config = config_to_json(gpt2_config()).dump();
+  struct Form {
+    std::string file, content, said;
+  };
+  for (const Form& form : std::vector<Form>{
+           {"model-00001-of-00002.safetensors", "", "without model.safetensors.index.json"},
+           {"adapter_config.json", "{}", "holds an adapter such as LoRA's (adapter_config.json: "},
+           {"adapter_model.safetensors", "", "merge it into that model"},
+           {"model.gguf", "GGUF", "has a GGUF file (model.gguf: "},
+           {"pytorch_model.bin", zip, "has its weights pickled by PyTorch (pytorch_model.bin: "},
+           {"pytorch_model-00001-of-00002.bin", "\x80\x02 and more", "(pytorch_model-00001-of-00002.bin: not read)"},
+           {"pytorch_model.bin.index.json", "{}", "has its weights pickled by PyTorch"},
+           {"consolidated.00.pth", zip, "has its weights pickled by PyTorch (consolidated.00.pth: "},
+           {"__0_0.distcp", "", "is a checkpoint of torch.distributed.checkpoint (__0_0.distcp: "},
+           {"tf_model.h5", "", "has its weights in tf_model.h5"},
+           {"consolidated.safetensors", "", "has consolidated.safetensors, and no model.safetensors"},
+       }) {
+    const fs::path here = folder / ("with-" + form.file);
+    fs::create_directory(here);
+    write_file(here / form.file, form.content);
+    CHECK_CONTAINS(message_of([&] { open_tensor_source(here); }), form.said);
+    write_file(here / "config.json", config);
+    CHECK_CONTAINS(message_of([&] { open_tensor_source(here); }), form.said);
+    CHECK_CONTAINS(message_of([&] { open_hugging_face(here); }), form.said);
+  }
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder / "with-model.gguf" / "model.gguf"); }), "is a GGUF file");
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder / "with-pytorch_model.bin" / "pytorch_model.bin"); }),
+                 "is pickled by PyTorch");
+  CHECK_CONTAINS(
+      message_of([&] { open_tensor_source(folder / "with-adapter_model.safetensors" / "adapter_model.safetensors"); }),
+      "is of an adapter such as LoRA's");
+  // transformers would apply an adapter that lies beside a model; states of a trainer are no weights.
+  const fs::path both = folder / "both";
+  consolidate(*CheckpointReader::open(save(folder / "saves", Run{})), both, {.format = &safetensors_format()});
+  for (const char* name : {"optimizer.pt", "training_args.bin"}) write_file(both / name, zip);
+  open_tensor_source(both);
+  fs::remove(both / "model.safetensors");
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(both); }), "has no model.safetensors (the weights are read from there)");
+  write_file(both / "model.safetensors", "");
+  write_file(both / "adapter_config.json", "{}");
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(both); }), "holds an adapter");
 }
 
 // Somebody trains into the folder that the model came from, or puts its config.json beside the steps.

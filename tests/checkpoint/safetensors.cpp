@@ -125,6 +125,34 @@ BOOST_AUTO_TEST_CASE(names_may_lack_their_prefix) {
   check_model(*open_hugging_face(folder / "opt"), opt);
 }
 
+BOOST_AUTO_TEST_CASE(names_may_have_the_prefixes_of_wrappers) {
+  const TemporaryFolder folder;
+  const auto compiled = [](const std::string& name) { return "_orig_mod." + name; };
+  write_folder(folder / "compiled", llama_config(), compiled);
+  check_model(*open_hugging_face(folder / "compiled"), llama_config());
+  write_folder(folder / "ddp", gpt2_config(), [](const std::string& name) { return "module._orig_mod." + name; });
+  check_model(*open_hugging_face(folder / "ddp"), gpt2_config());
+  write_folder(folder / "bare", gpt2_config(),
+               [](const std::string& name) { return "_orig_mod." + name.substr(name.starts_with("transformer.") ? 12 : 0); });
+  check_model(*open_hugging_face(folder / "bare"), gpt2_config());
+  // Blocks that were compiled, recomputed or sharded one by one.
+  write_folder(folder / "blocks", llama_config(), [](std::string name) {
+    if (name.starts_with("model.layers.")) name.insert(15, "_fsdp_wrapped_module._checkpoint_wrapped_module._orig_mod.");
+    return name;
+  });
+  check_model(*open_hugging_face(folder / "blocks"), llama_config());
+  write_folder(folder / "twice", gpt2_config(), [](const std::string& name) {
+    return name == "transformer.ln_f.bias" ? "_orig_mod.transformer.ln_f.weight" : name;
+  });
+  CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "twice"); }), "transformer.ln_f.weight a second time");
+  // A tied head under such a name is compared as any.
+  TransformerConfig tied = llama_config();
+  write_folder(folder / "tied", tied, compiled);
+  tied.tied_embeddings = true;
+  write_file(folder / "tied" / "config.json", config_to_json(tied).dump());
+  CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "tied"); }), "_orig_mod.lm_head.weight");
+}
+
 BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
   const TemporaryFolder folder;
   TransformerConfig config = gpt2_config();
@@ -183,8 +211,30 @@ BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
   });
   CHECK_CONTAINS(shape, "in 9 tensors");
   for (const char* text : {"transformer.h.0.mlp.c_fc.weight: its shape is [12, 29] there, [12, 31] in the model",
-                           "transformer.h.0.mlp.c_fc.bias: its shape is [29] there", "transformer.h.2.mlp.c_proj.weight: "})
+                           "transformer.h.0.mlp.c_fc.bias: its shape is [29] there", "; and 4 more)"})
     CHECK_CONTAINS(shape, text);
+}
+
+BOOST_AUTO_TEST_CASE(messages_about_tensors_are_short_and_explain_a_missing_head) {
+  const TemporaryFolder folder;
+  TransformerConfig config = llama_config();
+  const auto complaint = [&](const TransformerConfig& wanted, const char* name) {
+    return message_of([&] { find_mismatch(*open_hugging_face(folder / name), list_parameters(wanted).parameters); });
+  };
+  write_folder(folder / "headless", config, [](const std::string& name) { return name == "lm_head.weight" ? "" : name; });
+  CHECK_CONTAINS(complaint(config, "headless"),
+                 "(lm_head.weight: it is not there, and tie_word_embeddings of config.json is "
+                 "false: set it to true if the head is the token table);");
+  TransformerConfig tied = config;
+  tied.tied_embeddings = true;
+  write_folder(folder / "tied", tied, same_name);
+  CHECK_CONTAINS(complaint(config, "tied"), "(lm_head.weight: it is not there, as the head is the token table there");
+  write_folder(folder / "others", config, [](const std::string& name) { return "student." + name; });
+  const std::string others = complaint(config, "others");
+  BOOST_TEST(others.size() < 1500u);
+  for (const char* text :
+       {"in 42 tensors (model.embed_tokens.weight: it is not there; ", "and 16 more; student.", "; and 16 more); check"})
+    CHECK_CONTAINS(others, text);
 }
 
 BOOST_AUTO_TEST_CASE(patterns_allow_what_does_not_fit) {
@@ -261,7 +311,8 @@ BOOST_AUTO_TEST_CASE(what_is_not_supported_yet_is_said) {
   write_file(folder / "config.json", config_to_json(gpt2_config()).dump());
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "no model.safetensors");
   write_file(folder / "pytorch_model.bin", "x");
-  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "save its pytorch_model.bin as safetensors");
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }),
+                 "(pytorch_model.bin: not read), and no model.safetensors; save the model as safetensors");
   write_file(folder / "model.safetensors.index.json", "{}");
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "it has no weight_map");
   write_file(folder / "model.safetensors.index.json", R"({"weight_map":{"transformer.wte.weight":"model-1.safetensors"}})");

@@ -97,7 +97,27 @@ BOOST_AUTO_TEST_CASE(frozen_and_ignored_parameters_have_units_of_their_own) {
   CHECK_CONTAINS(message_of([] { wrap_parameters(gpt2(2), {}, {.freeze = {"*"}}); }), "every parameter is frozen");
   CHECK_CONTAINS(message_of([] { wrap_parameters(gpt2(2), {}, {.train_only = {"h.7.*"}}); }),
                  "`trained parameters` 'h.7.*' matches no parameter");
-  CHECK_CONTAINS(message_of([] { wrap_parameters(gpt2(2), {}, {.ignore = {"lm_head"}}); }), "`ignored parameters` 'lm_head'");
+  CHECK_CONTAINS(message_of([] { wrap_parameters(gpt2(2), {}, {.ignore = {"head"}}); }), "`ignored parameters` 'head'");
+}
+
+BOOST_AUTO_TEST_CASE(a_tied_head_is_named_as_the_table) {
+  const std::string is_table = "lm_head.weight is transformer.wte.weight here (tie_word_embeddings)";
+  for (const char* pattern : {"lm_head.weight", "lm_head", "lm_head.*", "lm_*"}) {
+    CHECK_CONTAINS(message_of([&] { wrap_parameters(gpt2(2), {}, {.train_only = {pattern}}); }), is_table);
+    CHECK_CONTAINS(message_of([&] { wrap_parameters(gpt2(2), {}, {.freeze = {"wpe*", pattern}}); }), is_table);
+    CHECK_CONTAINS(message_of([&] { wrap_parameters(gpt2(2), {}, {.ignore = {pattern}}); }), is_table);
+    CHECK_CONTAINS(message_of([&] { wrap_parameters(gpt2(2), {.kind = Kind::custom, .patterns = {pattern}}); }), is_table);
+  }
+  for (const char* arch : {"llama-3.2-1b", "qwen3-0.6b", "opt-125m", "transformer_lm_gpt"}) {
+    ConfigOverrides overrides;
+    overrides.layers = 1;
+    overrides.tied_embeddings = true;
+    const auto parameters = list_parameters(override_config(arch_config(arch), overrides)).parameters;
+    CHECK_CONTAINS(message_of([&] { wrap_parameters(parameters, {}, {.train_only = {"lm_head.weight"}}); }),
+                   "is " + parameters.front().name + " here (tie_word_embeddings)");
+    overrides.tied_embeddings = false;
+    wrap_parameters(list_parameters(override_config(arch_config(arch), overrides)).parameters, {}, {.train_only = {"lm_*"}});
+  }
 }
 
 BOOST_AUTO_TEST_CASE(globs_cross_dots_and_leave_out_the_models_name) {

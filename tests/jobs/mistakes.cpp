@@ -72,6 +72,8 @@ BOOST_AUTO_TEST_CASE(options_that_are_not) {
   expect_mistake(folder, plus({tokens, "--sharding-strategy", "hybrid", "--shard-group-size", "2"}, model),
                  {"groups of 2", "3 ranks"});
   expect_mistake(folder, plus({tokens, "--freeze", "h.9.*"}, model), {"--freeze 'h.9.*' matches no parameter"});
+  expect_mistake(folder, plus({tokens, "--train-only", "lm_head.weight"}, model),
+                 {"matches no parameter: lm_head.weight is transformer.wte.weight here (tie_word_embeddings)"});
   expect_mistake(folder, plus({tokens, "--train-only", "h.1.*", "--freeze", "h.*"}, model), {"every parameter is frozen"});
   expect_mistake(folder, plus({tokens, "--wrap-policy", "custom", "--wrap-units", "h.0,h.[01]"}, model), {"overlap"});
   expect_mistake(folder, plus({tokens, "--ddp-backend", "pytorch_ddp", "--sharding-strategy", "full"}, model), {"contradicts"});
@@ -130,6 +132,12 @@ BOOST_AUTO_TEST_CASE(data_that_is_not) {
 
 BOOST_AUTO_TEST_CASE(models_that_are_not) {
   const auto folder = fresh_folder();
+  // What is no folder of Hugging Face's, and what is one of an adapter.
+  std::ofstream(folder / "model.gguf") << "GGUF";
+  fs::create_directory(folder / "lora");
+  std::ofstream(folder / "lora" / "adapter_config.json") << "{}";
+  expect_mistake(folder, {tokens, "--model", "model.gguf", "--max-update", "2"}, {"model.gguf is a GGUF file"});
+  expect_mistake(folder, {tokens, "--model", "lora", "--max-update", "2"}, {"merge it into that model"});
   // Tokens of the golden runs reach 210.
   expect_mistake(folder,
                  {tokens, "--arch", "gpt2", "--vocab-size", "100", "--decoder-layers", "1", "--decoder-embed-dim", "24",

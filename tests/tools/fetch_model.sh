@@ -73,6 +73,8 @@ broken && truncate --size=-100 broken/model.safetensors
 refused "broken/model.safetensors is damaged" --from broken
 broken && echo "version https://git-lfs.github.com/spec/v1" >broken/model.safetensors
 refused "broken/model.safetensors is a pointer of Git LFS" --from broken
+broken && echo "{}" >broken/adapter_config.json
+refused "broken holds an adapter" --from broken
 broken && rm broken/model.safetensors
 refused "broken has no model.safetensors" --from broken
 echo '{"weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors"}}' >broken/model.safetensors.index.json
