@@ -123,12 +123,12 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   fs::path index = cache;
   for (const fs::path& damaged : {cache, index.replace_extension(".idx")}) {
     write_file(damaged, read_file(damaged).replace(60, 1, 1, '\x7f'));
-    const Outcome anew = train(folder, 2, command + "12 --batch-size 6");
+    const std::string resume = "text.txt --valid valid.jsonl --save-dir saves --batch-size 6 --max-update ";
+    const Outcome anew = train(folder, 2, resume + (damaged == cache ? "12" : "13"));
     BOOST_TEST_REQUIRE(anew.code == 0, anew.output);
-    const bool is_damaged_index = damaged == index;
     BOOST_TEST(anew.says("nothing to do"), anew.output);
     BOOST_TEST(!anew.says("anew"), anew.output);
-    const Outcome mended = train(folder, 2, command + (is_damaged_index ? "14" : "13") + " --batch-size 6");
+    const Outcome mended = train(folder, 2, resume + (damaged == cache ? "13" : "14"));
     BOOST_TEST_REQUIRE(mended.code == 0, mended.output);
     BOOST_TEST(mended.times_said("anew, as that file is damaged") == 1u, mended.output);
     BOOST_TEST(!mended.says("read from the start"), mended.output);

@@ -191,7 +191,6 @@ BOOST_AUTO_TEST_CASE(a_run_that_is_killed_while_it_learns_a_tokenizer_completes)
       if (killed) {
         const Outcome again = tokenize(folder, command);
         BOOST_TEST(again.code == 0, again.output << at << more);
-        BOOST_TEST(!again.says("warning"), again.output);
       }
       const std::string tokenizer = read_file(folder / "out" / "own" / "tokenizer.json");
       if (learned.empty()) learned = tokenizer;
