@@ -129,7 +129,9 @@ class HuggingFaceFolder final : public TensorSource {
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("Hugging Face folder {}", folder_.string()); }
-  std::string holder_of(const std::string& name) const override { return locate(parameters_state, name).first->path().string(); }
+  std::string holder_of(const std::string& name) const override {
+    return locate(parameters_state, name).first->path().string();
+  }
   std::vector<std::string> warnings() const override { return warnings_; }
 
  private:
@@ -168,9 +170,9 @@ class HuggingFaceFolder final : public TensorSource {
     std::sort(unread.begin(), unread.end());
     const std::size_t all = unread.size();
     if (all > 3) unread.resize(3), unread.push_back(format("and {} more", all - 3));
-    warnings_.push_back(format("{} of {} {} not read ({})", fmt::join(unread, ", "), folder_.string(), all == 1 ? "is" : "are",
-                               files.file_of.empty() ? "model.safetensors is the whole model"
-                                                     : "model.safetensors.index.json does not name it"));
+    warnings_.push_back(format(
+        "{} of {} {} not read ({})", fmt::join(unread, ", "), folder_.string(), all == 1 ? "is" : "are",
+        files.file_of.empty() ? "model.safetensors is the whole model" : "model.safetensors.index.json does not name it"));
   }
 
   bool is_not_needed(const std::string& name) const {

@@ -169,8 +169,9 @@ void load_parameters(const TensorSource& source, const std::vector<Parameter>& p
     state.units[unit].clear(0, state.units[unit].bytes());  // padding
     for (const Slice& slice : layout.slices(unit, shard))
       if (fresh.empty() || !fresh[slice.parameter])
-        fill(state, unit, slice.shard_offset, slice.range,
-             [&](Range range, float* out) { source.read_to_use(parameters_state, parameters[slice.parameter].name, range, out); });
+        fill(state, unit, slice.shard_offset, slice.range, [&](Range range, float* out) {
+          source.read_to_use(parameters_state, parameters[slice.parameter].name, range, out);
+        });
   }
 }
 

@@ -50,7 +50,8 @@ json ask_hdf5(const std::filesystem::path& path, const std::string& kind, std::v
         entry["offset"] = dataset.offset().value();
       } else {
         values.resize(std::min(n, std::size_t{1} << 20));
-        for (std::size_t at = 0; at < n; at += values.size()) dataset.read({at, std::min(n, at + values.size())}, values.data());
+        for (std::size_t at = 0; at < n; at += values.size())
+          dataset.read({at, std::min(n, at + values.size())}, values.data());
       }
       said["datasets"].push_back(std::move(entry));
     }

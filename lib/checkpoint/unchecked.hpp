@@ -13,8 +13,8 @@
 
 namespace fsdp {
 
-/// What such a file says, as a process of its own has read it with HDF5. Whoever has this need not call HDF5, which may crash in
-/// one process and not in another: where it reads beyond the end of its memory, what lies there decides.
+/// What such a file says, as a process of its own has read it with HDF5. Whoever has this need not call HDF5, which may crash
+/// in one process and not in another: where it reads beyond the end of its memory, what lies there decides.
 struct UncheckedFile {
   /// Elements that lie in the file one behind the other, as `type` has them on this machine, from `offset` on.
   struct Plain {
