@@ -173,7 +173,7 @@ std::size_t write_numbers(const CheckpointReader& source, const WrittenModel& re
             return;
           }
         }
-        source.read_state(item.state, item.name, range, piece.data());
+        source.read_to_use(item.state, item.name, range, piece.data());
         const auto values = std::span(piece).first(range.size());
         if (item.type == DType::f16) require_fp16(values, item.name);
         const std::span<const std::byte> bytes = as_stored(item.type, values, narrow);

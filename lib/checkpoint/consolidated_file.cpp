@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/safetensors.hpp"
 #include "checkpoint/stored.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "checkpoint/unchecked.hpp"
@@ -22,60 +23,76 @@ namespace {
 
 namespace fs = std::filesystem;
 
-h5::File open_guarded(const fs::path& path, Verify verify) {
-  // A file with a right seal is tried, too: checksums are no signature, and anybody can make them.
-  try_unchecked(path, {"/"}, "copy it again, or consolidate again");
-  h5::File file = h5::File::open(path, verify);
-  if (verify == Verify::yes && !file.is_checked() && file.has_attribute("checksums"))
-    throw DamagedError(
-        format("{} has lost its checksums (it was cut, or changed by another program); copy it again; or give "
-               "`unchecked reading` to take it as it is",
-               path.string()));
-  return file;
-}
+constexpr const char* remedy = "copy it again, or consolidate again";
 
 class ConsolidatedFile final : public TensorSource {
  public:
-  ConsolidatedFile(const fs::path& path, Verify verify) : path_(path), file_(open_guarded(path, verify)) {
-    const std::string kind = file_.has_attribute("format") ? file_.read_text("format") : "";
+  ConsolidatedFile(const fs::path& path, Verify verify)
+      // A file with a right seal is read elsewhere, too: checksums are no signature, and anybody can make them.
+      : path_(path), verify_(verify), content_(read_unchecked(path, stored::model_kind, {"/"}, remedy)), file_(path, verify) {
+    if (verify == Verify::yes && !file_.is_checked() && content_.texts.contains("checksums"))
+      throw DamagedError(
+          format("{} has lost its checksums (it was cut, or changed by another program); copy it again; or give "
+                 "`unchecked reading` to take it as it is",
+                 path.string()));
+    const std::string& kind = content_.texts["format"];
     if (kind == stored::index_kind || kind == stored::rank_kind)
       throw UserError(format("{} is one file of a checkpoint (its folder is needed); give {}", path.string(),
                              path.has_parent_path() ? path.parent_path().string() : "its folder"));
     if (kind != stored::model_kind)
       throw UserError(
           format("{} is an HDF5 file of another kind (fsdp-consolidate did not write it); check the path", path.string()));
-    stored::check_kind(file_, path.string(), stored::model_kind);
-    const auto config = parse_json(file_.read_text("config"));
+    stored::check_version(content_.integers["format_version"], path.string());
+    const auto config = parse_json(content_.texts["config"]);
     if (config.is_discarded())
       throw DamagedError(format("{} is damaged (its configuration is not JSON); consolidate again", path.string()));
     model_ = StoredModel::read(config, path.string());
-    if (file_.has_attribute("states")) states_ = stored::read_states(file_);
+    if (content_.texts.contains("states")) states_ = stored::split_states(content_.texts["states"]);
   }
 
   StoredModel model() const override { return model_; }
-  std::vector<std::string> names() const override { return file_.dataset_names("/"); }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> all;
+    for (const auto& [name, dataset] : content_.datasets)
+      if (name.find('/') == std::string::npos) all.push_back(name);
+    return all;
+  }
   std::vector<std::string> states() const override { return states_; }
   bool has_state(const std::string& state, const std::string& name) const override {
-    return file_.has(stored::whole_name(state, name));
+    return content_.datasets.contains(stored::whole_name(state, name));
   }
-  Shape state_shape(const std::string& state, const std::string& name) const override { return find(state, name).shape(); }
+  Shape state_shape(const std::string& state, const std::string& name) const override { return find(state, name).shape; }
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
-    find(state, name).read(range, out);
+    const UncheckedFile::Dataset& dataset = find(state, name);
+    const std::size_t n = numel(dataset.shape);
+    expect(range.begin <= range.end && range.end <= n, "a range lies outside its tensor");
+    if (!dataset.plain) {
+      h5::File::open(path_, verify_).dataset(stored::whole_name(state, name)).read(range, out);
+    } else {
+      const auto& [type, offset] = *dataset.plain;
+      if (offset > file_.size() || n > (file_.size() - offset) / size_of(type))
+        throw DamagedError(format("{} is damaged ({} lies beyond its end); {}", path_.string(), name, remedy));
+      read_elements(file_, type, offset + range.begin * size_of(type), range.size(), out);
+    }
     bytes_read_ += range.size() * sizeof(float);
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("consolidated file {}", path_.string()); }
+  std::string holder_of(const std::string&) const override { return path_.string(); }
 
  private:
-  h5::Dataset find(const std::string& state, const std::string& name) const {
-    if (!has_state(state, name))
+  const UncheckedFile::Dataset& find(const std::string& state, const std::string& name) const {
+    const auto found = content_.datasets.find(stored::whole_name(state, name));
+    if (found == content_.datasets.end())
       throw UserError(format("{} has no tensor {} (its model has none of that name); fsdp-inspect lists those it has",
                              path_.string(), stored::whole_name(state, name)));
-    return file_.dataset(stored::whole_name(state, name));
+    return found->second;
   }
 
   fs::path path_;
-  h5::File file_;
+  Verify verify_;
+  UncheckedFile content_;
+  CheckedFile file_;
   StoredModel model_;
   std::vector<std::string> states_ = {parameters_state};
   mutable std::atomic<std::size_t> bytes_read_ = 0;

@@ -49,8 +49,14 @@ std::string without_wrappers(std::string name) {
 
 constexpr std::size_t longest_index = std::size_t{64} << 20;
 
-/// The files that an index names, each once. Throws UserError.
-std::vector<std::string> files_of_index(const fs::path& path) {
+/// The safetensors files of a model, and where an index says that each tensor is; without an index `file_of` is empty.
+struct ModelFiles {
+  std::vector<std::string> names;
+  std::map<std::string, std::string> file_of = {};
+};
+
+/// Throws UserError.
+ModelFiles files_of_index(const fs::path& path) {
   const auto damaged = [&](const std::string& why) {
     throw UserError(format("{} is damaged ({}); download or copy it again", path.string(), why));
   };
@@ -69,6 +75,7 @@ std::vector<std::string> files_of_index(const fs::path& path) {
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
     damaged("it has no weight_map, which says in which file each tensor is");
   std::set<std::string> names;
+  ModelFiles files;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     if (!file.is_string()) damaged(format("its weight_map names no file for {}", excerpt(tensor)));
     const std::string name = file;
@@ -79,28 +86,26 @@ std::vector<std::string> files_of_index(const fs::path& path) {
       throw UserError(format("{} is not there ({} is in it, as {} says); copy the whole folder",
                              (path.parent_path() / name).string(), tensor, path.string()));
     names.insert(name);
+    files.file_of[tensor] = name;
   }
-  return {names.begin(), names.end()};
+  files.names.assign(names.begin(), names.end());
+  return files;
 }
 
 class HuggingFaceFolder final : public TensorSource {
  public:
-  /// `files`: names of safetensors files in it, which together hold the model; `state_files` the optimizer's states.
-  HuggingFaceFolder(const fs::path& folder, const std::vector<std::string>& files, const std::vector<std::string>& state_files,
-                    Verify verify)
+  /// `files` hold the model, `state_files` the optimizer's states.
+  HuggingFaceFolder(const fs::path& folder, const ModelFiles& files, const ModelFiles& state_files, Verify verify)
       : folder_(folder), config_(read_config(folder)) {
     config_.validate();
     std::set<std::string> wanted;
     for (const Parameter& parameter : list_parameters(config_).parameters) wanted.insert(parameter.name);
-    for (const std::string& name : files) {
-      files_.push_back(std::make_unique<SafetensorsFile>(folder / name, verify));
-      for (const StoredTensor& tensor : files_.back()->tensors()) take(*files_.back(), tensor, wanted);
-    }
-    check_tied_head();
-    for (const std::string& name : state_files) {
-      files_.push_back(std::make_unique<SafetensorsFile>(folder / name, verify));
-      for (const StoredTensor& tensor : files_.back()->tensors()) take_state(*files_.back(), tensor);
-    }
+    open_all(files, verify, [&](const SafetensorsFile& file, const StoredTensor& tensor) { take(file, tensor, wanted); });
+    const auto table = tensors_.find({parameters_state, find_family(config_.family).names.token_table});
+    if (tied_head_.first && table != tensors_.end() && table->second.second->shape != tied_head_.second->shape)
+      refuse_tied_head();
+    open_all(state_files, verify, [&](const SafetensorsFile& file, const StoredTensor& tensor) { take_state(file, tensor); });
+    note_unread(files);
   }
 
   StoredModel model() const override { return config_; }
@@ -118,13 +123,61 @@ class HuggingFaceFolder final : public TensorSource {
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     const auto& [file, tensor] = locate(state, name);
     file->read(*tensor, range, out);
+    if (tied_head_.first && state == parameters_state && name == find_family(config_.family).names.token_table)
+      compare_tied_head(range, out);
     bytes_read_ += range.size() * size_of(*type_of_safetensors(tensor->dtype));
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("Hugging Face folder {}", folder_.string()); }
+  std::string holder_of(const std::string& name) const override {
+    return locate(parameters_state, name).first->path().string();
+  }
+  std::vector<std::string> warnings() const override { return warnings_; }
 
  private:
   using Place = std::pair<const SafetensorsFile*, const StoredTensor*>;
+
+  /// Calls handle(file, tensor) for all tensors that count. Throws UserError if a tensor is not where the index says.
+  template <class Handle>
+  void open_all(const ModelFiles& files, Verify verify, Handle&& handle) {
+    std::map<std::string, const SafetensorsFile*> by_name;
+    for (const std::string& name : files.names) {
+      files_.push_back(std::make_unique<SafetensorsFile>(folder_ / name, verify));
+      const SafetensorsFile& file = *files_.back();
+      by_name[name] = &file;
+      for (const StoredTensor& tensor : file.tensors()) {
+        const auto entry = files.file_of.find(tensor.name);
+        if (entry == files.file_of.end() || entry->second == name) handle(file, tensor);
+      }
+    }
+    for (const auto& [tensor, name] : files.file_of)
+      if (!by_name.at(name)->find(tensor) && !is_not_needed(tensor))
+        throw UserError(format("{} has no tensor {} (the index of its folder says that it is there); copy the whole folder",
+                               (folder_ / name).string(), excerpt(tensor)));
+  }
+
+  /// Weights in the folder that nothing says are of this model.
+  void note_unread(const ModelFiles& files) {
+    std::vector<std::string> unread;
+    std::error_code ignored;
+    for (fs::directory_iterator at(folder_, ignored), end; at != end; at.increment(ignored)) {
+      const std::string name = at->path().filename().string();
+      if (name.starts_with("model") && name.ends_with(".safetensors") &&
+          std::find(files.names.begin(), files.names.end(), name) == files.names.end())
+        unread.push_back(excerpt(name));
+    }
+    if (unread.empty()) return;
+    std::sort(unread.begin(), unread.end());
+    const std::size_t all = unread.size();
+    if (all > 3) unread.resize(3), unread.push_back(format("and {} more", all - 3));
+    warnings_.push_back(format(
+        "{} of {} {} not read ({})", fmt::join(unread, ", "), folder_.string(), all == 1 ? "is" : "are",
+        files.file_of.empty() ? "model.safetensors is the whole model" : "model.safetensors.index.json does not name it"));
+  }
+
+  bool is_not_needed(const std::string& name) const {
+    return is_buffer(name) || (config_.tied_embeddings && without_wrappers(name) == find_family(config_.family).names.head);
+  }
 
   void take(const SafetensorsFile& file, const StoredTensor& tensor, const std::set<std::string>& wanted) {
     std::string name;
@@ -135,7 +188,8 @@ class HuggingFaceFolder final : public TensorSource {
         if (name.empty() && wanted.contains(prefix + suffix)) name = prefix + suffix;
     if (name.empty()) {
       if (is_buffer(tensor.name)) return;
-      if (config_.tied_embeddings && plain == names.head) {
+      if (is_not_needed(tensor.name)) {
+        if (tied_head_.first) refuse_second(file, tensor.name);
         tied_head_ = {&file, &tensor};
         return;
       }
@@ -146,25 +200,24 @@ class HuggingFaceFolder final : public TensorSource {
     add(parameters_state, name, file, tensor);
   }
 
-  /// A head that stands in the files although it is tied to the table is to be the same. Looks at some of its rows.
-  void check_tied_head() const {
-    const auto table = tensors_.find({parameters_state, find_family(config_.family).names.token_table});
-    if (!tied_head_.first || table == tensors_.end()) return;
+  [[noreturn]] void refuse_tied_head() const {
     const auto& [file, head] = tied_head_;
-    const auto& [table_file, rows] = table->second;
-    bool same = rows->shape.size() == 2 && head->shape == rows->shape && head->dtype == rows->dtype;
-    const std::size_t V = same ? rows->shape[0] : 0, width = same ? rows->shape[1] : 0, step = V / 64 + 1;
-    std::vector<float> ours(width), tables(width);
-    for (std::size_t row = 0; same && row < V; row += step) {
-      file->read(*head, {row * width, (row + 1) * width}, ours.data());
-      table_file->read(*rows, {row * width, (row + 1) * width}, tables.data());
-      same = std::memcmp(ours.data(), tables.data(), width * sizeof(float)) == 0;
+    throw UserError(
+        format("{} holds {} that differs from {}, and the model ties them (tie_word_embeddings of config.json); set "
+               "that to false if the head is the file's own, or leave that tensor out",
+               file->path().string(), head->name, find_family(config_.family).names.token_table));
+  }
+
+  /// A head that is in the files although it is tied to the table must be the same. All of the table that is read is compared,
+  /// so that the ranks that share it compare all of it.
+  void compare_tied_head(Range range, const float* table) const {
+    const auto& [file, head] = tied_head_;
+    std::vector<float> piece(std::min(range.size(), std::size_t{1} << 16));
+    for (std::size_t at = 0; at < range.size(); at += piece.size()) {
+      const std::size_t n = std::min(piece.size(), range.size() - at);
+      file->read(*head, {range.begin + at, range.begin + at + n}, piece.data());
+      if (std::memcmp(piece.data(), table + at, n * sizeof(float)) != 0) refuse_tied_head();
     }
-    if (!same)
-      throw UserError(
-          format("{} holds {} that differs from {}, and the model ties them (tie_word_embeddings of config.json); set "
-                 "that to false if the head is the file's own, or leave that tensor out",
-                 file->path().string(), head->name, rows->name));
   }
 
   /// "exp_avg/transformer.wte.weight"
@@ -184,9 +237,11 @@ class HuggingFaceFolder final : public TensorSource {
   }
 
   void add(const std::string& state, const std::string& name, const SafetensorsFile& file, const StoredTensor& tensor) {
-    if (!tensors_.emplace(std::pair(state, name), Place{&file, &tensor}).second)
-      throw UserError(
-          format("{} holds {} a second time (which one counts is unknown); remove one", file.path().string(), name));
+    if (!tensors_.emplace(std::pair(state, name), Place{&file, &tensor}).second) refuse_second(file, name);
+  }
+
+  [[noreturn]] static void refuse_second(const SafetensorsFile& file, const std::string& name) {
+    throw UserError(format("{} holds {} a second time (which one counts is unknown); remove one", file.path().string(), name));
   }
 
   const Place& locate(const std::string& state, const std::string& name) const {
@@ -204,7 +259,7 @@ class HuggingFaceFolder final : public TensorSource {
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::pair<std::string, std::string>, Place> tensors_;  // by state and our name
   Place tied_head_ = {};
-  std::vector<std::string> states_ = {parameters_state};
+  std::vector<std::string> states_ = {parameters_state}, warnings_;
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };
 
@@ -353,15 +408,15 @@ std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify v
     throw UserError(format("{} is a single file (the model's config.json is needed, too); give its folder", folder.string()));
   const auto there = [&](const std::string& name) { return kind_of(folder / name) != PathKind::missing; };
   /// NAME.safetensors, or the files that its index names; none if neither is there.
-  const auto files_of = [&](const std::string& name) -> std::vector<std::string> {
+  const auto files_of = [&](const std::string& name) -> ModelFiles {
     const std::string single = name + ".safetensors", index = single + ".index.json";
-    if (there(single)) return {single};
+    if (there(single)) return {{single}};
     if (!there(index))
       if (const auto shards = shards_without_index(folder, name)) throw UserError(*shards);
-    return there(index) ? files_of_index(folder / index) : std::vector<std::string>();
+    return there(index) ? files_of_index(folder / index) : ModelFiles();
   };
-  const std::vector<std::string> files = files_of("model");
-  if (files.empty()) {
+  const ModelFiles files = files_of("model");
+  if (files.names.empty()) {
     if (const auto other = model_of_other_kind(folder)) throw UserError(*other);
     throw UserError(format("{} has no model.safetensors (the weights are read from there); check the path", folder.string()));
   }

@@ -155,7 +155,7 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
       reader.prefetch_state(reads[i + 1].first->name, parameters[reads[i + 1].second.parameter].name,
                             reads[i + 1].second.range);
     fill(state, read.unit, read.offset, read.range,
-         [&](Range range, float* out) { reader.read_state(state.name, name, range, out); });
+         [&](Range range, float* out) { reader.read_to_use(state.name, name, range, out); });
   }
 }
 
@@ -169,8 +169,9 @@ void load_parameters(const TensorSource& source, const std::vector<Parameter>& p
     state.units[unit].clear(0, state.units[unit].bytes());  // padding
     for (const Slice& slice : layout.slices(unit, shard))
       if (fresh.empty() || !fresh[slice.parameter])
-        fill(state, unit, slice.shard_offset, slice.range,
-             [&](Range range, float* out) { source.read(parameters[slice.parameter].name, range, out); });
+        fill(state, unit, slice.shard_offset, slice.range, [&](Range range, float* out) {
+          source.read_to_use(parameters_state, parameters[slice.parameter].name, range, out);
+        });
   }
 }
 

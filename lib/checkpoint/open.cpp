@@ -160,7 +160,12 @@ std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vec
         format("{} is both {} and a save folder (step folders are in it); name one of the steps, or move the steps or the "
                "model's files elsewhere",
                path.string(), (*row)->what));
-  if (row != rows.rend()) return (*row)->open(path, verify);
+  if (row != rows.rend()) {
+    auto source = (*row)->open(path, verify);
+    if (warnings)
+      for (std::string& text : source->warnings()) warnings->push_back(std::move(text));
+    return source;
+  }
   if (is_save_folder) return open_checkpoint(path, warnings, verify);
   if (const auto other = model_of_other_kind(path)) throw UserError(*other);
   throw UserError(

@@ -167,7 +167,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     }
     const FileSum& sum = marker_.files[static_cast<std::size_t>(rank)].sum;
     if (verify_ == Verify::no && !CheckedFile(rank_path(rank), verify_, sum).is_checked())  // it has no seal
-      try_unchecked(rank_path(rank), index_.states, "restore it from a copy, or use another step");
+      read_unchecked(rank_path(rank), stored::rank_kind, index_.states, "restore it from a copy, or use another step");
     h5::File file = h5::File::open(rank_path(rank), verify_, sum);
     stored::check_kind(file, rank_path(rank).string(), stored::rank_kind);
     if (file.read_integer("save_id") != index_.save_id || file.read_integer("rank") != static_cast<std::uint64_t>(rank))

@@ -153,15 +153,18 @@ void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) 
     throw UserError(format("{} of {} has type {} (F32, BF16 and F16 are read); convert the model", tensor.name, path().string(),
                            tensor.dtype));
   expect(range.begin <= range.end && range.end <= tensor.bytes / size_of(*type), "a range lies outside its tensor");
-  with_element(*type, [&]<class E>() {
-    const std::uint64_t begin = tensor.offset + range.begin * sizeof(E);
+  read_elements(file_, *type, tensor.offset + range.begin * size_of(*type), range.size(), out);
+}
+
+void read_elements(const CheckedFile& file, DType type, std::uint64_t offset, std::size_t count, float* out) {
+  with_element(type, [&]<class E>() {
     if constexpr (std::is_same_v<E, float>) {
-      file_.read(begin, out, range.size() * sizeof(E));
+      file.read(offset, out, count * sizeof(E));
     } else {
-      std::vector<E> narrow(std::min(converted_at_once, range.size()));
-      for (std::size_t at = 0; at < range.size(); at += narrow.size()) {
-        const std::size_t n = std::min(narrow.size(), range.size() - at);
-        file_.read(begin + at * sizeof(E), narrow.data(), n * sizeof(E));
+      std::vector<E> narrow(std::min(converted_at_once, count));
+      for (std::size_t at = 0; at < count; at += narrow.size()) {
+        const std::size_t n = std::min(narrow.size(), count - at);
+        file.read(offset + at * sizeof(E), narrow.data(), n * sizeof(E));
         std::copy_n(narrow.begin(), n, out + at);
       }
     }

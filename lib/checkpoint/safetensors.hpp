@@ -46,6 +46,9 @@ class SafetensorsFile {
   std::vector<StoredTensor> tensors_;
 };
 
+/// `count` elements of type f32, bf16 or f16 that lie in a file one behind the other from `offset` on, as fp32.
+void read_elements(const CheckedFile& file, DType type, std::uint64_t offset, std::size_t count, float* out);
+
 /// What a file of these tensors, all of one type, begins with: their bytes follow without gaps, in this order. `metadata` are
 /// texts beside the format's own.
 std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>& tensors, DType type = DType::f32,

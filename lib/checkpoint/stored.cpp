@@ -201,9 +201,10 @@ void write_states(h5::Node& node, const std::vector<std::string>& states) {
   node.write_text("states", format("{}", fmt::join(states, " ")));
 }
 
-std::vector<std::string> read_states(const h5::Node& node) {
+std::vector<std::string> read_states(const h5::Node& node) { return split_states(node.read_text("states")); }
+
+std::vector<std::string> split_states(const std::string& states) {
   std::vector<std::string> all;
-  const std::string states = node.read_text("states");
   for (std::size_t at = 0; at < states.size();) {
     const std::size_t end = std::min(states.find(' ', at), states.size());
     all.push_back(states.substr(at, end - at));
@@ -212,17 +213,12 @@ std::vector<std::string> read_states(const h5::Node& node) {
   return all;
 }
 
-namespace {
-
-/// Refuses a file of another format version: it may be whole, but this program cannot read it.
 void check_version(std::uint64_t found, const std::string& name) {
   if (found != version)
     throw UserError(format(
         "{} has format version {} (this program knows {}); use the fsdp that wrote it, or a newer one; the file is as it was",
         name, found, version));
 }
-
-}  // namespace
 
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind) {
   const std::string found = node.has_attribute("format") ? node.read_text("format") : "";

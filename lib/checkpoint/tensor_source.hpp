@@ -36,6 +36,10 @@ class TensorSource {
   virtual std::size_t bytes_read() const = 0;
   /// "Hugging Face folder models/gpt2", "checkpoint checkpoints/step-00000350 (4 ranks)".
   virtual std::string description() const = 0;
+  /// The file of a parameter, or what else holds it, for messages.
+  virtual std::string holder_of(const std::string&) const { return description(); }
+  /// What of the files is not used, a sentence each.
+  virtual std::vector<std::string> warnings() const { return {}; }
 
   /// Of a transformer; throws UserError where the source holds another model.
   TransformerConfig config() const { return model().transformer(description()); }
@@ -44,18 +48,23 @@ class TensorSource {
   bool has(const std::string& name) const { return has_state(parameters_state, name); }
   Shape shape(const std::string& name) const { return state_shape(parameters_state, name); }
   void read(const std::string& name, Range range, float* out) const { read_state(parameters_state, name, range, out); }
+  /// read_state() for those who compute with the values: throws UserError if an element of a parameter is not finite, and names
+  /// its file. States of the optimizer may be infinite: they are read as they are.
+  void read_to_use(const std::string& state, const std::string& name, Range range, float* out) const;
 };
 
 /// Opens whatever `path` is: a Hugging Face folder, a step folder, a save folder (its latest complete step; incomplete ones are
 /// named in `warnings`) or a consolidated HDF5 file. Throws UserError that says what was expected and found, also where a save
 /// folder holds the files of a model, too, config.json for example: it is not guessed which of them is meant. What is read is
-/// compared with checksums wherever there are some, unless Verify::no.
+/// compared with checksums wherever there are some, unless Verify::no. `warnings` receives those of the source, too.
 std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path,
                                                  std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
 
 /// A Hugging Face folder: config.json and model.safetensors, or the files that model.safetensors.index.json names, with tensors
 /// in fp32, bf16 or fp16, with or without their "transformer." or "model."; optimizer.safetensors as consolidate() writes it.
-/// The source's names include tensors for which the model has no place.
+/// If several files hold a tensor, the index says which copy counts. The source's names include tensors for which the model has
+/// no place. If the files hold a head although the model ties it to the embedding, whoever reads some of the embedding compares
+/// that part with the head; a difference is a UserError.
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder, Verify verify = Verify::yes);
 /// Opens one HDF5 file with whole parameters, as consolidate() writes it. It is read in a process of its own first, since HDF5
 /// may crash, or never return, where a file is damaged, or somebody has made it so.

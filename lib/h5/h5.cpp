@@ -597,29 +597,51 @@ void Integers::read(Range range, std::int64_t* out) const {
   }
 }
 
-void Integers::require_whole() const {
-  const Lock lock;
+namespace {
+
+void require_all_stored(const Handle& dataset, const Shape& shape, const std::string& what) {
   const auto damaged = [&](const std::string& why) {
-    throw DamagedError(format("{} has parts that are not in the file ({}); copy the file again, or make it anew", what_, why));
+    throw DamagedError(format("{} has parts that are not in the file ({}); copy the file again, or make it anew", what, why));
   };
-  const Handle creation(check_h5(H5Dget_create_plist(handle_.id()), "H5Dget_create_plist", what_), H5Pclose, "H5Pclose");
-  const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what_);
+  const Handle creation(check_h5(H5Dget_create_plist(dataset.id()), "H5Dget_create_plist", what), H5Pclose, "H5Pclose");
+  const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what);
   H5D_fill_value_t fill = H5D_FILL_VALUE_ERROR;
-  check_h5(H5Pfill_value_defined(creation.id(), &fill), "H5Pfill_value_defined", what_);
+  check_h5(H5Pfill_value_defined(creation.id(), &fill), "H5Pfill_value_defined", what);
   if (fill == H5D_FILL_VALUE_USER_DEFINED) return;
-  if (layout == H5D_CONTIGUOUS && numel(shape_) > 0 && H5Dget_storage_size(handle_.id()) == 0)
+  if (layout == H5D_CONTIGUOUS && numel(shape) > 0 && H5Dget_storage_size(dataset.id()) == 0)
     damaged("nothing of it was ever written");
 #if H5_VERSION_GE(1, 10, 5)
   if (layout != H5D_CHUNKED) return;
-  std::vector<hsize_t> chunk(shape_.size());
-  check_h5(H5Pget_chunk(creation.id(), static_cast<int>(chunk.size()), chunk.data()), "H5Pget_chunk", what_);
+  std::vector<hsize_t> chunk(shape.size());
+  check_h5(H5Pget_chunk(creation.id(), static_cast<int>(chunk.size()), chunk.data()), "H5Pget_chunk", what);
   std::size_t all = 1;
-  for (std::size_t d = 0; d < chunk.size(); ++d) all *= (shape_[d] + chunk[d] - 1) / std::max<hsize_t>(chunk[d], 1);
-  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
+  for (std::size_t d = 0; d < chunk.size(); ++d) all *= (shape[d] + chunk[d] - 1) / std::max<hsize_t>(chunk[d], 1);
+  const Handle space(check_h5(H5Dget_space(dataset.id()), "H5Dget_space", what), H5Sclose, "H5Sclose");
   hsize_t stored = 0;
-  require_read(H5Dget_num_chunks(handle_.id(), space.id(), &stored), what_);
+  require_read(H5Dget_num_chunks(dataset.id(), space.id(), &stored), what);
   if (stored < all) damaged(format("{} of its {} chunks are", stored, all));
 #endif
+}
+
+}  // namespace
+
+void Integers::require_whole() const {
+  const Lock lock;
+  require_all_stored(handle_, shape_, what_);
+}
+
+void Dataset::require_whole() const {
+  const Lock lock;
+  require_all_stored(handle_, shape_, what_);
+}
+
+std::optional<DType> Dataset::plain_type() const {
+  const Lock lock;
+  if (!offset()) return std::nullopt;
+  const Handle type(check_h5(H5Dget_type(handle_.id()), "H5Dget_type", what_), H5Tclose, "H5Tclose");
+  for (const DType known : {DType::f32, DType::bf16, DType::f16})
+    if (H5Tequal(type.id(), file_type(known, what_).id()) > 0) return known;
+  return std::nullopt;
 }
 
 void Integers::append(std::span<const std::uint32_t> values) {

@@ -96,6 +96,11 @@ class Dataset : public Node {
   void read(Range range, float* out) const;
   /// Where its elements begin in the file; nothing if they do not lie there one behind the other, or were never written.
   std::optional<std::uint64_t> offset() const;
+  /// The type of its elements if they lie there as this machine has them: f32, bf16 or f16, uncompressed.
+  std::optional<DType> plain_type() const;
+  /// Throws DamagedError if some were never written, or the index of its chunks is damaged: HDF5 reads such elements as zeros.
+  /// Whoever made it may have said what they are to be instead, a fill value: then they may be missing.
+  void require_whole() const;
   /// All bytes of the file that hold its elements, compressed or not.
   struct StoredRange {
     std::uint64_t offset, bytes;
@@ -119,8 +124,7 @@ class Integers : public Node {
   /// Elements [range), flat in row-major order; one that no int64 holds reads as the largest that it does.
   /// Throws DamagedError for what HDF5 cannot decode.
   void read(Range range, std::int64_t* out) const;
-  /// Throws DamagedError if some were never written, or the index of its chunks is damaged: HDF5 reads such elements as zeros.
-  /// Whoever made it may have said what they are to be instead, a fill value: then they may be missing.
+  /// As for a Dataset.
   void require_whole() const;
   /// Of a dataset that create_integers() has made: adds these behind the others.
   void append(std::span<const std::uint32_t> values);

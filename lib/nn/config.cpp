@@ -172,24 +172,47 @@ TransformerConfig config_from_json(const json& object) {
   } catch (const UserError& unknown) {
     throw UserError(format("config.json: {}", unknown.what()));
   }
-  keys::require_off(object, "add_cross_attention", false);
+  // Arithmetic that no family here has, each with the value that stands for none of it.
+  const std::pair<const char*, json> no_family_has[] = {{"add_cross_attention", false},
+                                                        {"is_encoder_decoder", false},
+                                                        {"is_causal", true},
+                                                        {"alibi", false},
+                                                        {"parallel_residual", false},
+                                                        {"use_parallel_residual", false},
+                                                        {"rope_interleave", false},
+                                                        {"rope_interleaved", false},
+                                                        {"rotary_pct", 1.0},
+                                                        {"embedding_multiplier", 1.0},
+                                                        {"residual_multiplier", 1.0},
+                                                        {"attention_multiplier", 1.0},
+                                                        {"logits_scaling", 1.0},
+                                                        {"logit_scale", 1.0}};
+  for (const auto& [key, off] : no_family_has) keys::require_off(object, key, off);
   const auto require_without = [&](const char* key) {
     if (const json* value = keys::find(object, {key}); value && *value != json(false))
       throw UserError(format("config.json: \"{}\" is not supported (it changes the results); use a model without it", key));
   };
-  require_without("quantization_config");
-  require_without("attention_chunk_size");
-  if (!family->reads_sliding_window) require_without("sliding_window");
+  for (const char* key : {"quantization_config", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"})
+    require_without(key);
   if (const json* heads = keys::find(object, {"pruned_heads"}); heads && !heads->empty())
     throw UserError("config.json: \"pruned_heads\" is not supported (it changes the shapes); use a model with all its heads");
   if (const json* types = keys::find(object, {"layer_types"}))
     for (const json& layer_type : *types)
-      if (layer_type != "full_attention")
+      if (layer_type != "full_attention" &&
+          !(layer_type == "sliding_attention" && family->reads_sliding_window && keys::find(object, {"use_sliding_window"})))
         throw UserError(
             format("config.json: layer type {} is not supported (it changes the results); use a model with full attention in "
                    "all layers",
                    json_excerpt(layer_type)));
   const TransformerConfig config = read_keys(*family, object);
+  // A window or a chunk as long as the longest sequence cuts nothing off.
+  const auto require_long = [&](const char* key) {
+    const json* value = keys::find(object, {key});
+    if (!value || !value->is_number_integer() || keys::read_count(object, {key}, 0) < config.max_positions)
+      require_without(key);
+  };
+  require_long("attention_chunk_size");
+  if (!family->reads_sliding_window) require_long("sliding_window");
   config.validate();
   return config;
 }

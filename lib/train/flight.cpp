@@ -1,8 +1,11 @@
 #include "train/flight.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -77,6 +80,43 @@ struct FlightContents {
   FlightLanes lanes;
 };
 
+namespace {
+
+// A store to a mapped file that somebody has truncated raises SIGBUS. Training is worth more than its record: memory of this
+// process takes the place of the file's.
+std::array<std::atomic<std::byte*>, 8> mapped_records;  // more are not mapped
+struct sigaction before_records {};
+
+extern "C" void replace_truncated_record(int, siginfo_t* info, void*) {
+  for (const auto& record : mapped_records) {
+    std::byte* const begin = record;
+    if (!begin || info->si_addr < begin || info->si_addr >= begin + sizeof(FlightContents)) continue;
+    if (::mmap(begin, sizeof(FlightContents), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+        MAP_FAILED)
+      return;
+  }
+  ::sigaction(SIGBUS, &before_records, nullptr);  // the access is repeated, and ends as it did without records
+}
+
+bool watch_record(std::byte* begin) {
+  static const bool installed = [] {
+    struct sigaction ours {};
+    ours.sa_sigaction = replace_truncated_record;
+    ours.sa_flags = SA_SIGINFO;
+    return ::sigaction(SIGBUS, &ours, &before_records) == 0;
+  }();
+  for (auto& record : mapped_records)
+    if (std::byte* none = nullptr; installed && record.compare_exchange_strong(none, begin)) return true;
+  return false;
+}
+
+void forget_record(std::byte* begin) {
+  for (auto& record : mapped_records)
+    if (std::byte* ours = begin; record.compare_exchange_strong(ours, nullptr)) return;
+}
+
+}  // namespace
+
 FlightFile::FlightFile(const fs::path& folder, int rank, int size, DeviceKind device, FlightMemory memory)
     : path_(folder / file_name(rank, size)) {
   std::error_code ignored;  // opening the file says so
@@ -111,10 +151,11 @@ FlightContents* FlightFile::open(FlightMemory memory) {
   const bool map = memory == FlightMemory::mapped || (memory == FlightMemory::automatic && fd_ >= 0 && is_of_the_node(fd_));
   if (fd_ >= 0 && map) {
     void* const place = ::mmap(nullptr, sizeof(FlightContents), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd_, 0);
-    if (place != MAP_FAILED) {
+    if (place != MAP_FAILED && watch_record(static_cast<std::byte*>(place))) {
       mapped_bytes_ = sizeof(FlightContents);
       return new (place) FlightContents;
     }
+    if (place != MAP_FAILED) ::munmap(place, sizeof(FlightContents));
   }
   own_ = std::make_unique<FlightContents>();
   return own_.get();
@@ -129,7 +170,10 @@ FlightFile::~FlightFile() {
     changed_.notify_all();
     copier_.join();
   }
-  if (is_mapped()) ::munmap(record_, mapped_bytes_);
+  if (is_mapped()) {
+    forget_record(reinterpret_cast<std::byte*>(record_));
+    ::munmap(record_, mapped_bytes_);
+  }
   if (fd_ >= 0) ::close(fd_);
 }
 

@@ -5,7 +5,8 @@
 // Where the file system is one of the node's own disks, the file is mapped: a note of an operation is a store to memory, the
 // kernel has it at once, and it outlives the process. On any other one (NFS, Lustre, ...) a store to a mapped file may wait for
 // the server, when the page is just being written there, and a full disk ends the process (SIGBUS): so there the notes are
-// taken in memory, and a thread copies them to the file once a second.
+// taken in memory, and a thread copies them to the file once a second. If somebody truncates a mapped file, its record is lost,
+// and the run continues.
 #pragma once
 
 #include <condition_variable>

@@ -155,6 +155,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     if (options.reset_optimizer) origin.warnings.push_back("the optimizer's state starts at zero (--reset-optimizer)");
   } else if (!tuned && options.init == InitFrom::pretrained) {
     origin.pretrained = open_hugging_face(options.model, verify_of(options));
+    for (std::string& text : origin.pretrained->warnings()) origin.warnings.push_back(std::move(text));
   }
   if (origin.pretrained) {
     Mismatch mismatch = find_mismatch(

@@ -14,6 +14,7 @@
 
 #include "checkpoint/inspect.hpp"
 #include "checkpoint/journal.hpp"
+#include "checkpoint/safetensors.hpp"
 #include "checkpoint/save_lock.hpp"
 #include "checkpoint/stored.hpp"
 #include "checkpoint/support.hpp"
@@ -447,6 +448,51 @@ BOOST_AUTO_TEST_CASE(weights_that_are_not_finite_are_no_step) {
   write_file(late / "complete.json", stored::marker_text(marker));
   BOOST_TEST(remove_old_checkpoints(folder.path(), 1, 0) == "");
   BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"step-00000100", "step-00000200"}));
+}
+
+// Checksums speak first. What nothing vouches for is to be finite.
+BOOST_AUTO_TEST_CASE(weights_that_became_no_numbers_are_damaged_or_refused) {
+  const TemporaryFolder folder;
+  const Run run;
+  const auto reader = CheckpointReader::open(save(folder / "saves", run));
+  const std::string name = "transformer.h.1.mlp.c_fc.bias", whole = "holds weights that are not finite (element 17 of " + name;
+  const auto load = [&](const fs::path& path, Verify verify) {
+    const auto parameters = list_parameters(run.config).parameters;
+    const Layout layout = run.layout();
+    for (int shard = 0; shard < layout.shards(); ++shard) {
+      UnitValues values = room(layout, 0);
+      load_parameters(*open_tensor_source(path, nullptr, verify), parameters, layout, shard, {"parameters", spans(values)});
+    }
+  };
+  const auto spoil = [&](const fs::path& path, std::uint64_t offset) {
+    std::string bytes = read_file(path);
+    bytes.replace(offset + 4 * 17, 4, std::string("\x00\x00\xc0\x7f", 4));
+    write_file(path, bytes);
+  };
+  consolidate(*reader, folder / "model", {.format = &safetensors_format()});
+  const fs::path file = folder / "model" / "model.safetensors", h5 = folder / "model.h5";
+  spoil(file, SafetensorsFile(file).find(name)->offset);
+  consolidate(*reader, h5, {});
+  spoil(h5, h5::File::open(h5).dataset(name).offset().value());
+  for (const fs::path& path : {folder / "model", h5})
+    CHECK_CONTAINS(message_of<DamagedError>([&] { load(path, Verify::yes); }), " is damaged (bytes ");
+  CHECK_CONTAINS(message_of<UserError>([&] { load(folder / "model", Verify::no); }), file.string() + " " + whole);
+  fs::resize_file(h5, fs::file_size(h5) - 8);  // the seal is gone
+  CHECK_CONTAINS(message_of<UserError>([&] { load(h5, Verify::no); }), h5.string() + " " + whole);
+  const std::string part = "parameters/" + name;
+  for (const char* rank : {"rank-00000-of-00002.h5", "rank-00001-of-00002.h5"}) {
+    const fs::path path = reader->folder() / rank;
+    const h5::File stored = h5::File::open(path);
+    if (!stored.has(part)) continue;
+    const h5::Dataset dataset = stored.dataset(part);
+    if (const std::uint64_t begin = dataset.read_integer("begin"); begin <= 17 && 17 < begin + dataset.shape()[0])
+      spoil(path, dataset.offset().value() - 4 * begin);
+  }
+  const auto consolidated = [&] { consolidate(*CheckpointReader::open(reader->folder()), folder / "out", {}); };
+  CHECK_CONTAINS(message_of<DamagedError>(consolidated), " is damaged (bytes ");
+  remove_seals(reader->folder());  // an older program may have saved such weights
+  CHECK_CONTAINS(message_of<UserError>(consolidated), whole);
+  CHECK_CONTAINS(message_of<UserError>([&] { load(reader->folder(), Verify::yes); }), whole);
 }
 
 BOOST_AUTO_TEST_CASE(texts_are_neither_deep_nor_long_nor_pipes) {

@@ -3,10 +3,15 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
+#include "base/element.hpp"
+#include "base/format.hpp"
+#include "checkpoint/inspect.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/support.hpp"
 
@@ -61,6 +66,53 @@ void check_model(const TensorSource& source, const TransformerConfig& config) {
 }
 
 const auto same_name = [](const std::string& name) { return name; };
+
+/// What each of so many ranks says that loads its share of a folder.
+std::vector<std::string> load(const fs::path& folder, int shards) {
+  const auto source = open_tensor_source(folder);
+  const auto parameters = list_parameters(source->config()).parameters;
+  const Layout layout(parameters, wrap_parameters(parameters, {}), shards);
+  std::vector<std::string> said;
+  for (int shard = 0; shard < shards; ++shard) {
+    UnitValues values = room(layout, 0);
+    try {
+      load_parameters(*source, parameters, layout, shard, {"parameters", spans(values)});
+      said.emplace_back();
+    } catch (const UserError& error) {
+      said.emplace_back(error.what());
+    }
+  }
+  return said;
+}
+
+struct Written {
+  std::string name;
+  Shape shape;
+  std::vector<float> values;
+};
+/// All parameters, as write_folder() has them.
+std::vector<Written> tensors_of(const TransformerConfig& config) {
+  std::vector<Written> all;
+  const auto parameters = list_parameters(config).parameters;
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    all.push_back({parameters[p].name, parameters[p].shape, whole(0, p, parameters[p].shape, 1)});
+  return all;
+}
+void write_tensors(const fs::path& path, const std::vector<Written>& tensors, DType type = DType::f32) {
+  fs::create_directories(path.parent_path());
+  std::vector<std::pair<std::string, Shape>> names;
+  std::string data;
+  for (const Written& tensor : tensors) {
+    names.emplace_back(tensor.name, tensor.shape);
+    with_element(type, [&]<class E>() {
+      for (const float value : tensor.values) {
+        const E element(value);
+        data.append(reinterpret_cast<const char*>(&element), sizeof element);
+      }
+    });
+  }
+  write_file(path, safetensors_header(names, type) + data);
+}
 
 /// What opening a folder with this model.safetensors says.
 std::string complaint(const std::string& contents) {
@@ -159,7 +211,7 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
   config.layers = 1;
   const auto parameters = list_parameters(config).parameters;
   // As in openai-community/gpt2: masks, and the head beside the table that it is tied to.
-  const auto write = [&](const fs::path& path, const std::string& extra, const Shape& shape, bool changed = false) {
+  const auto write = [&](const fs::path& path, const std::string& extra, const Shape& shape, std::size_t changed = SIZE_MAX) {
     fs::create_directories(path);
     std::vector<std::pair<std::string, Shape>> tensors;
     for (const Parameter& parameter : parameters) tensors.emplace_back(parameter.name, parameter.shape);
@@ -171,15 +223,23 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
       values.insert(values.end(), tensor.begin(), tensor.end());
     }
     values.resize(values.size() + 121);
-    for (std::size_t i = 0; i < numel(shape); ++i) values.push_back(changed && i + 1 == numel(shape) ? 7 : values[i]);
+    for (std::size_t i = 0; i < numel(shape); ++i) values.push_back(i == changed ? 7 : values[i]);
     write_file(path / "model.safetensors", safetensors_header(tensors) + bytes_of(values));
     write_file(path / "config.json", config_to_json(config).dump());
   };
   write(folder / "a", "lm_head.weight", {37, 12});
   check_model(*open_hugging_face(folder / "a"), config);
-  write(folder / "other", "lm_head.weight", {37, 12}, true);
-  CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "other"); }),
-                 "holds lm_head.weight that differs from transformer.wte.weight, and the model ties them");
+  BOOST_CHECK((load(folder / "a", 3) == std::vector<std::string>(3)));
+  // Whatever element differs, one of the ranks that share the table sees it.
+  const std::string differs = "holds lm_head.weight that differs from transformer.wte.weight, and the model ties them";
+  for (const std::size_t changed : {0, 12 * 18 + 5, 12 * 19, 37 * 12 - 1})
+    for (const int shards : {1, 2, 4}) {
+      write(folder / "other", "lm_head.weight", {37, 12}, changed);
+      const auto said = load(folder / "other", shards);
+      BOOST_TEST(std::count_if(said.begin(), said.end(), [&](const auto& text) { return contains(text, differs); }) == 1);
+    }
+  write(folder / "shape", "lm_head.weight", {36, 12});
+  CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "shape"); }), differs);
   write(folder / "b", "transformer.h.0.attn.q_norm.weight", {12});
   const auto b = open_hugging_face(folder / "b");
   BOOST_TEST(b->names().size() == parameters.size() + 1);
@@ -187,6 +247,100 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
                  "1 tensor (transformer.h.0.attn.q_norm.weight: the model has none, there it is [12])");
   write(folder / "c", "wte.weight", {37, 12});
   CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "c"); }), "transformer.wte.weight a second time");
+}
+
+// Tables of other types, and heads in other files, count by their values.
+BOOST_AUTO_TEST_CASE(a_tied_head_may_be_of_another_type_and_in_another_file) {
+  const TemporaryFolder folder;
+  std::vector<Written> all = tensors_of(gpt2_config());
+  for (float& value : all[0].values) value = std::round(value);  // which bf16 holds
+  Written head = all[0];
+  head.name = "lm_head.weight";
+  nlohmann::json map;
+  for (const Written& tensor : all) map[tensor.name] = "model-a.safetensors";
+  map[head.name] = "model-b.safetensors";
+  write_file(folder / "config.json", config_to_json(gpt2_config()).dump());
+  write_file(folder / "model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
+  write_tensors(folder / "model-a.safetensors", all);
+  write_tensors(folder / "model-b.safetensors", {head}, DType::bf16);
+  BOOST_CHECK((load(folder.path(), 2) == std::vector<std::string>(2)));
+  head.values[12 * 30 + 1] += 1;
+  write_tensors(folder / "model-b.safetensors", {head}, DType::bf16);
+  BOOST_TEST(load(folder.path(), 2)[0] == "");
+  CHECK_CONTAINS(load(folder.path(), 2)[1], "model-b.safetensors holds lm_head.weight that differs");
+}
+
+BOOST_AUTO_TEST_CASE(an_index_says_which_copy_counts) {
+  const TemporaryFolder folder;
+  const std::vector<Written> all = tensors_of(gpt2_config());
+  Written stale = all[0], listed_nowhere = all.back();
+  for (float& value : stale.values) value += 1;
+  write_file(folder / "config.json", config_to_json(gpt2_config()).dump());
+  const auto write_index = [&](const std::string& of_table, const std::string& extra = "") {
+    nlohmann::json map;
+    for (std::size_t i = 0; i + 1 < all.size(); ++i) map[all[i].name] = "model-b.safetensors";
+    map[stale.name] = of_table;
+    if (!extra.empty()) map[extra] = "model-a.safetensors";
+    write_file(folder / "model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
+  };
+  std::vector<Written> most(all.begin(), all.end() - 1);
+  for (const bool first : {true, false}) {  // whichever file is read first
+    write_tensors(folder / "model-a.safetensors", {first ? all[0] : stale, listed_nowhere});
+    if (!first) most[0] = all[0];
+    if (first) most[0] = stale;
+    write_tensors(folder / "model-b.safetensors", most);
+    write_index(first ? "model-a.safetensors" : "model-b.safetensors", listed_nowhere.name);
+    check_model(*open_tensor_source(folder.path()), gpt2_config());
+  }
+  // A tensor that the index does not name is read if one file alone has it.
+  write_index("model-a.safetensors");
+  write_tensors(folder / "model-a.safetensors", {all[0], listed_nowhere});
+  check_model(*open_tensor_source(folder.path()), gpt2_config());
+  most.push_back(listed_nowhere);
+  write_tensors(folder / "model-b.safetensors", most);
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "ln_f.bias a second time");
+  most.pop_back();
+  write_tensors(folder / "model-b.safetensors", most);
+  // One that it names is to be there; a head that is tied is not missed.
+  write_index("model-a.safetensors", "lm_head.weight");
+  check_model(*open_tensor_source(folder.path()), gpt2_config());
+  write_index("model-a.safetensors", most[3].name);
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "model-a.safetensors has no tensor " + most[3].name);
+  // Weights beside them are named.
+  write_index("model-a.safetensors");
+  std::vector<std::string> warnings;
+  open_tensor_source(folder.path(), &warnings);
+  BOOST_TEST(warnings.empty());
+  write_tensors(folder / "model-00002-of-00003.safetensors", {stale});
+  open_tensor_source(folder.path(), &warnings);
+  BOOST_TEST_REQUIRE(warnings.size() == 1u);
+  CHECK_CONTAINS(warnings[0], "model-00002-of-00003.safetensors of ");
+  CHECK_CONTAINS(warnings[0], "is not read (model.safetensors.index.json does not name it)");
+  warnings.clear();
+  write_tensors(folder / "model.safetensors", all);
+  check_model(*open_tensor_source(folder.path(), &warnings), gpt2_config());
+  BOOST_TEST_REQUIRE(warnings.size() == 1u);
+  CHECK_CONTAINS(warnings[0], "are not read (model.safetensors is the whole model)");
+}
+
+BOOST_AUTO_TEST_CASE(weights_that_are_not_finite_are_refused_with_file_and_tensor) {
+  const TemporaryFolder folder;
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
+    for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()})
+      for (const std::size_t p : {0, 5, 37}) {
+        std::vector<Written> all = tensors_of(gpt2_config());
+        all.at(p).values.back() = bad;
+        write_tensors(folder / "model.safetensors", all, type);
+        write_file(folder / "config.json", config_to_json(gpt2_config()).dump());
+        const auto said = load(folder.path(), 3);
+        const auto told = std::find_if(said.begin(), said.end(), [](const std::string& text) { return !text.empty(); });
+        BOOST_TEST_REQUIRE((told != said.end()));
+        CHECK_CONTAINS(*told, "model.safetensors holds weights that are not finite (element ");
+        CHECK_CONTAINS(*told, format("{} of {} is ", all[p].values.size() - 1, all[p].name));
+        BOOST_TEST(std::count(said.begin(), said.end(), "") == 2);
+        // Whoever shows what is there is not kept from it.
+        BOOST_TEST(summarize(*open_tensor_source(folder.path()), all[p].name).non_finite == 1u);
+      }
 }
 
 BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {

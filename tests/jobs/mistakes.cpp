@@ -150,6 +150,16 @@ BOOST_AUTO_TEST_CASE(models_that_are_not) {
                  {"4096", "1024"});
   expect_mistake(folder, {tokens, "--model", "none", "--max-update", "2", "--tokens-per-sample", "16"}, {"none"});
   const auto golden = golden_folder("gpt2-tied");
+  // One weight, of the share of one rank, is not a number.
+  fs::create_directory(folder / "nan");
+  fs::copy(golden / "config.json", folder / "nan");
+  std::string weights = read_whole(golden / "model.safetensors");
+  weights.replace(weights.size() - 4, 4, std::string("\x00\x00\xc0\x7f", 4));
+  std::ofstream(folder / "nan" / "model.safetensors", std::ios::binary) << weights;
+  expect_mistake(folder, {tokens, "--model", "nan", "--tokens-per-sample", "16", "--max-update", "2"},
+                 {"nan/model.safetensors holds weights that are not finite (element "});
+  expect_failure(2, folder, {"nan", tokens, "--tokens-per-sample", "16"}, {"holds weights that are not finite"},
+                 "fsdp-evaluate");
   for (const std::size_t bytes : {0u, 5u, 300u, 200000u}) {
     fs::remove_all(folder / "broken");
     fs::create_directory(folder / "broken");

@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(both_spellings_of_rotary_positions_are_read) {
   const json both = with(with(kLlama, "rope_parameters", new_scaling), "rope_theta", 500000.0);
   BOOST_CHECK(config_from_json(with(both, "rope_scaling", old_scaling)).rope == expected);
   BOOST_CHECK(config_from_json(with(both, "rope_scaling", nullptr)).rope == expected);
-  for (const char* type : {"yarn", "dynamic"})
+  for (const char* type : {"yarn", "linear"})
     BOOST_CHECK_EXCEPTION(config_from_json(with(both, "rope_scaling", {{"rope_type", type}, {"factor", 2.0}})), UserError,
                           names(type));
   BOOST_CHECK_EXCEPTION(config_from_json(with(both, "rope_scaling", {{"rope_type", "default"}})), UserError,
@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {
                                                          {"attention_bias", "yes"}};
   for (const auto& [key, value] : llama_features)
     BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, key, value)), UserError, names(key));
-  for (const char* type : {"linear", "dynamic", "yarn", "longrope"})
+  for (const char* type : {"linear", "yarn", "longrope"})
     BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", {{"type", type}, {"factor", 2.0}})), UserError,
                           names(type));
   BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", {{"rope_type", "llama3"}, {"factor", 2.0}})), UserError,
@@ -125,6 +125,61 @@ BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {
   BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "layer_types", {"full_attention", "sliding_attention"})), UserError,
                         names("sliding_attention"));
   BOOST_CHECK_NO_THROW(config_from_json(with(with(kLlama, "sliding_window", nullptr), "layer_types", {"full_attention"})));
+}
+
+BOOST_AUTO_TEST_CASE(what_changes_no_result_is_accepted) {
+  const auto plain = config_from_json(kLlama);
+  for (const json& scaling : {json{{"type", "linear"}, {"factor", 1.0}}, json{{"rope_type", "linear"}, {"factor", 1}},
+                              json{{"rope_type", "default"}}, json{{"rope_type", "dynamic"}, {"factor", 2.0}},
+                              json{{"rope_type", "yarn"}, {"factor", 1.0}, {"original_max_position_embeddings", 48}}})
+    for (const char* key : {"rope_scaling", "rope_parameters"})
+      BOOST_CHECK(config_from_json(with(kLlama, key, scaling)) == plain);
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", {{"type", "linear"}})), UserError, names("linear"));
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 1.0}, {"attention_factor", 1.5}};
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", yarn)), UserError, names("yarn"));
+  const std::pair<const char*, json> neutral[] = {{"sliding_window", 48},
+                                                  {"sliding_window", false},
+                                                  {"attention_chunk_size", 48},
+                                                  {"hidden_act", "swish"},
+                                                  {"logits_scaling", 1},
+                                                  {"embedding_multiplier", 1.0},
+                                                  {"is_causal", true},
+                                                  {"final_logit_softcapping", nullptr},
+                                                  {"pruned_heads", json::object()}};
+  for (const auto& [key, value] : neutral) BOOST_CHECK(config_from_json(with(kLlama, key, value)) == plain);
+  const std::pair<const char*, json> effective[] = {{"sliding_window", 47},       {"attention_chunk_size", 8},
+                                                    {"logits_scaling", 8.0},      {"residual_multiplier", 0.2},
+                                                    {"is_encoder_decoder", true}, {"final_logit_softcapping", 30.0}};
+  for (const auto& [key, value] : effective)
+    BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, key, value)), UserError, names(key));
+  for (const char* name : {"gelu_fast", "gelu_pytorch_tanh", "gelu_accurate"})
+    BOOST_CHECK(config_from_json(with(kGpt2, "activation_function", name)) == config_from_json(kGpt2));
+}
+
+// Windows of Qwen are of the layers from max_window_layers on, or of those that layer_types names.
+BOOST_AUTO_TEST_CASE(windows_count_if_a_layer_has_one) {
+  for (const char* type : {"qwen2", "qwen3"}) {
+    const json qwen = with(with(kLlama, "model_type", type), "head_dim", 16);
+    const json windows = with(with(qwen, "use_sliding_window", true), "sliding_window", 8);
+    const auto plain = config_from_json(qwen);
+    const json full = {"full_attention", "full_attention", "full_attention"};
+    const json sliding = {"sliding_attention", "sliding_attention", "sliding_attention"};
+    BOOST_CHECK(config_from_json(windows) == plain);  // 28 layers have none
+    BOOST_CHECK(config_from_json(with(windows, "max_window_layers", 3)) == plain);
+    BOOST_CHECK(config_from_json(with(with(windows, "max_window_layers", 0), "layer_types", full)) == plain);
+    BOOST_CHECK(config_from_json(with(with(windows, "max_window_layers", 1), "sliding_window", 48)) == plain);
+    BOOST_TEST(config_from_json(with(with(windows, "max_window_layers", 0), "sliding_window", 48)).longest_sequence() == 48u);
+    BOOST_CHECK(config_from_json(with(with(windows, "max_window_layers", 0), "sliding_window", nullptr)) == plain);
+    BOOST_CHECK(config_from_json(with(with(windows, "max_window_layers", 0), "use_sliding_window", false)) == plain);
+    for (const json& all : {with(windows, "max_window_layers", 0), with(windows, "layer_types", sliding)}) {
+      const TransformerConfig config = config_from_json(all);
+      BOOST_TEST(config.longest_sequence() == 8u);
+      BOOST_CHECK(config_from_json(config_to_json(config)) == config);
+    }
+    BOOST_CHECK_EXCEPTION(config_from_json(with(windows, "max_window_layers", 2)), UserError, names("1 of 3 layers"));
+    BOOST_CHECK_EXCEPTION(config_from_json(with(with(windows, "layer_types", sliding), "use_sliding_window", false)), UserError,
+                          names("layer_types"));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(sizes_that_do_not_fit_name_the_option) {

@@ -67,6 +67,37 @@ BOOST_AUTO_TEST_CASE(a_killed_process_leaves_its_last_entries) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_truncated_file_ends_no_process) {
+  for (const off_t bytes : {0, 4096}) {
+    const TemporaryFolder folder;
+    const pid_t child = fork();
+    if (child == 0) {
+      FlightFile file(folder / "flight", 1, 3, DeviceKind::cpu, FlightMemory::mapped);
+      note(file.lanes(), 10);
+      bool ok = file.is_mapped() && truncate((folder / "flight" / name).c_str(), bytes) == 0;
+      note(file.lanes(), 200);
+      file.ends(FlightEnd::failed, "as planned");
+      _exit(ok ? 0 : 1);
+    }
+    int status = 0;
+    BOOST_TEST_REQUIRE(waitpid(child, &status, 0) == child);
+    BOOST_TEST(status == 0);
+    CHECK_CONTAINS(message_of([&] { read_flight_record(folder / "flight" / name); }), "is no flight record");
+  }
+  // Any other access beyond the end of a file ends the process as before.
+  const pid_t child = fork();
+  if (child == 0) {
+    const TemporaryFolder folder;
+    const FlightFile file(folder / "flight", 1, 3, DeviceKind::cpu, FlightMemory::mapped);
+    raise(SIGBUS);
+    raise(SIGBUS);
+    _exit(0);
+  }
+  int status = 0;
+  BOOST_TEST_REQUIRE(waitpid(child, &status, 0) == child);
+  BOOST_TEST((WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS));
+}
+
 BOOST_AUTO_TEST_CASE(the_host_notes_what_it_does_between_operations) {
   const TemporaryFolder folder;
   FlightFile file(folder / "flight", 1, 3, DeviceKind::cpu);

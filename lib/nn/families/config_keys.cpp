@@ -1,5 +1,6 @@
 #include "nn/families/config_keys.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -67,10 +68,42 @@ void require_off(const json& object, const char* name, const json& off) {
                          json_excerpt(*value), name, off.dump()));
 }
 
+std::size_t read_windows(const json& object, std::size_t layers, std::size_t max_positions) {
+  const bool used = read_bool(object, "use_sliding_window", false);
+  const std::size_t window = used ? read_count(object, {"sliding_window"}, 4096) : 0;
+  const bool is_off = !used || (object.contains("sliding_window") && object["sliding_window"].is_null());
+  const std::size_t first = std::min(read_count(object, {"max_window_layers"}, 28), layers);
+  std::size_t windows = layers - first;
+  if (const json* types = find(object, {"layer_types"}))
+    windows = static_cast<std::size_t>(std::count(types->begin(), types->end(), json("sliding_attention")));
+  if (is_off && windows > 0 && find(object, {"layer_types"}))
+    throw UserError(
+        "config.json: \"layer_types\" has layers with a window, and no window is used (use_sliding_window); correct the one "
+        "that "
+        "is wrong");
+  if (is_off || windows == 0 || (windows < layers && window >= max_positions)) return 0;
+  if (windows < layers)
+    throw UserError(
+        format("config.json: \"use_sliding_window\" with a window of {} in {} of {} layers is not supported (it changes the "
+               "results of longer "
+               "sequences); use a model without it, or with \"max_position_embeddings\": {}",
+               window, windows, layers, window));
+  if (window == 0) wrong_value("sliding_window", object["sliding_window"], "a count of tokens, or null for no window");
+  return window;
+}
+
+void write_windows(std::size_t window, json& object) {
+  object["sliding_window"] = window == 0 ? json() : json(window);
+  object["use_sliding_window"] = window > 0;
+  if (window > 0) object["max_window_layers"] = 0;
+}
+
 Activation read_activation(const json& object, const char* name, const std::string& otherwise,
                            std::initializer_list<Activation> known) {
   std::string value = read_text(object, name, otherwise), names;
-  if (value == "gelu_pytorch_tanh") value = name_of(Activation::gelu_tanh);
+  if (value == "gelu_pytorch_tanh" || value == "gelu_fast" || value == "gelu_accurate") value = name_of(Activation::gelu_tanh);
+  if (value == "gelu_python") value = name_of(Activation::gelu_erf);
+  if (value == "swish") value = name_of(Activation::swiglu);
   for (const Activation activation : known) {
     if (value == name_of(activation)) return activation;
     names += format("{}\"{}\"", names.empty() ? "" : ", ", name_of(activation));
@@ -86,6 +119,15 @@ const char* name_of(Activation activation) {
 
 namespace {
 
+/// Returns true if a scaling leaves the frequencies as they are. "dynamic" does up to max_position_embeddings, beyond which no
+/// sequence is trained or evaluated.
+bool changes_no_rotation(const json& parameters, const std::string& type) {
+  if (!find(parameters, {"factor"})) return false;
+  const double factor = read_number(parameters, "factor", 0);
+  if (type == "dynamic") return factor > 0;
+  return (type == "linear" || type == "yarn") && factor == 1 && read_number(parameters, "attention_factor", 1) == 1;
+}
+
 Rope read_rope_from(const json& object, const char* key, double default_theta) {
   Rope rope;
   rope.theta = default_theta;
@@ -97,7 +139,7 @@ Rope read_rope_from(const json& object, const char* key, double default_theta) {
   require_off(*parameters, "partial_rotary_factor", 1.0);
   rope.theta = read_number(*parameters, "rope_theta", rope.theta);
   const std::string type = read_text(*parameters, "rope_type", read_text(*parameters, "type", "default"));
-  if (type == "default") return rope;
+  if (type == "default" || changes_no_rotation(*parameters, type)) return rope;
   if (type != "llama3")
     throw UserError(
         format("config.json: rope type \"{}\" is not supported (it changes the results); use a model with rope type "

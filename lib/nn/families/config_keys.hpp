@@ -23,7 +23,11 @@ bool read_bool(const nlohmann::json& object, const char* name, bool otherwise);
 std::string read_text(const nlohmann::json& object, const char* name, const std::string& otherwise);
 /// Throws where a feature is on that the program does not have; `off` is the value that means that it is not.
 void require_off(const nlohmann::json& object, const char* name, const nlohmann::json& off);
-/// One of `known`, by the name that name_of() gives it; "gelu_pytorch_tanh" is "gelu_new".
+/// The window of all layers of a Qwen, 0 if none has one. Throws if only some have one that is shorter than the longest
+/// sequence.
+std::size_t read_windows(const nlohmann::json& object, std::size_t layers, std::size_t max_positions);
+void write_windows(std::size_t window, nlohmann::json& object);
+/// One of `known`, by the name that name_of() gives it, or another one of transformers: "gelu_pytorch_tanh" is "gelu_new".
 Activation read_activation(const nlohmann::json& object, const char* name, const std::string& otherwise,
                            std::initializer_list<Activation> known);
 const char* name_of(Activation activation);

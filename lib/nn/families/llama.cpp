@@ -25,7 +25,7 @@ ParameterNames llama_names() {
 }
 
 TransformerConfig read_llama_keys(const json& object, TransformerConfig config) {
-  keys::require_off(object, "hidden_act", "silu");
+  keys::read_activation(object, "hidden_act", "silu", {Activation::swiglu});
   config.max_positions = keys::read_count(object, {"max_position_embeddings"}, config.max_positions);
   config.width = keys::read_count(object, {"hidden_size"}, config.width);
   config.layers = keys::read_count(object, {"num_hidden_layers"}, config.layers);

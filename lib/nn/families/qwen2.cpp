@@ -23,14 +23,14 @@ TransformerConfig defaults() {
 }
 
 TransformerConfig read(const json& object, TransformerConfig defaults) {
-  keys::require_off(object, "use_sliding_window", false);  // "sliding_window" counts only with it
-  return read_llama_keys(object, std::move(defaults));
+  TransformerConfig config = read_llama_keys(object, std::move(defaults));
+  config.sliding_window = keys::read_windows(object, config.layers, config.max_positions);
+  return config;
 }
 
 json write(const TransformerConfig& config) {
   json object = write_llama_keys(config);
-  object["sliding_window"] = json();
-  object["use_sliding_window"] = false;
+  keys::write_windows(config.sliding_window, object);
   return object;
 }
 

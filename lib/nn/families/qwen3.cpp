@@ -31,17 +31,16 @@ ParameterNames names() {
 }
 
 TransformerConfig read(const json& object, TransformerConfig defaults) {
-  keys::require_off(object, "use_sliding_window", false);  // "sliding_window" counts only with it
   TransformerConfig config = read_llama_keys(object, std::move(defaults));
   config.qkv_bias = config.attention_out_bias = keys::read_bool(object, "attention_bias", false);
+  config.sliding_window = keys::read_windows(object, config.layers, config.max_positions);
   return config;
 }
 
 json write(const TransformerConfig& config) {
   json object = write_llama_keys(config);
   object["attention_bias"] = config.qkv_bias;
-  object["sliding_window"] = json();
-  object["use_sliding_window"] = false;
+  keys::write_windows(config.sliding_window, object);
   return object;
 }
 
