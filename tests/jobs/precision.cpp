@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(evaluation_names_its_precision_and_can_have_that_of_trainin
   setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), 1);
   const std::string valid = (golden_folder("gpt2-tied") / "train.bin").string();
   const auto words = [&](const std::string& saves) {
-    return options(2, 3, saves, "--bf16 --validate-interval-updates 1 --valid " + valid);
+    return options(2, 6, saves, "--bf16 --validate-interval-updates 1 --valid " + valid);
   };
   const Outcome first = run(folder, mpirun(2, "fsdp-train", words("saves")));
   BOOST_TEST_REQUIRE(first.code == 0, first.output);
