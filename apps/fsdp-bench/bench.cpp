@@ -205,9 +205,20 @@ namespace {
 
 /// Throws UserError for options that the measurement does not read.
 void require_read(const OptionTable& table, std::string_view what) {
+  constexpr std::string_view of_models = "gemm attention step tuning optimizer checkpoint generate";
   const std::pair<const char*, std::string_view> uses[] = {
-      {"arch", "gemm attention step tuning optimizer checkpoint generate"},
-      {"model", "gemm attention step tuning optimizer checkpoint generate"},
+      {"arch", of_models},
+      {"model", of_models},
+      {"decoder-layers", of_models},
+      {"decoder-embed-dim", of_models},
+      {"decoder-ffn-embed-dim", of_models},
+      {"decoder-attention-heads", of_models},
+      {"decoder-kv-heads", of_models},
+      {"vocab-size", of_models},
+      {"share-decoder-input-output-embed", of_models},
+      {"decoder-learned-pos", of_models},
+      {"no-scale-embedding", of_models},
+      {"activation-fn", of_models},
       {"shard-group-size", "step tuning checkpoint"},
       {"batch-size", "gemm attention step tuning checkpoint generate"},
       {"tokens-per-sample", "gemm attention step tuning checkpoint generate"},
@@ -270,10 +281,15 @@ void check(const OptionTable& table, const BenchOptions& o) {
 }  // namespace
 
 TransformerConfig config_of(const BenchOptions& options) {
-  return options.model.empty() ? arch_config(options.arch) : read_config(options.model);
+  TransformerConfig config =
+      override_config(options.model.empty() ? arch_config(options.arch) : read_config(options.model), options.sizes);
+  config.validate();
+  return config;
 }
 
-std::string model_of(const BenchOptions& options) { return options.model.empty() ? options.arch : options.model.string(); }
+std::string model_of(const BenchOptions& options) {
+  return (options.model.empty() ? options.arch : options.model.string()) + options.changes;
+}
 
 OptionTable bench_option_table(BenchOptions& options) {
   OptionTable table("fsdp-bench", "gemm|attention|step|tuning|collectives|optimizer|checkpoint|generate|tokenize [options]",
@@ -296,6 +312,7 @@ OptionTable bench_option_table(BenchOptions& options) {
       .path("model", "DIR", options.model,
             "Hugging Face folder, instead of --arch: its config.json says what is measured, and weights are not read.")
       .unset("as --arch");
+  add_size_options(table, options.sizes);
   add_strategy_option(table, options.sharding.strategy);
   add_group_option(table, options.sharding.shard_group_size);
   add_recomputation_option(table, options.sharding.plan.checkpoint_activations);
@@ -348,6 +365,16 @@ OptionTable bench_option_table(BenchOptions& options) {
     options.every_strategy = !read.given("sharding-strategy");
     if (options.what == "tuning" && !read.given("batch-size")) options.sharding.batch.B = 1;
     check(read, options);
+    const ConfigOverrides& sizes = options.sizes;
+    for (const auto& [name, value] : {std::pair{"decoder-layers", sizes.layers},
+                                      {"decoder-embed-dim", sizes.width},
+                                      {"decoder-ffn-embed-dim", sizes.ffn_width},
+                                      {"decoder-attention-heads", sizes.heads},
+                                      {"decoder-kv-heads", sizes.kv_heads},
+                                      {"vocab-size", sizes.vocab_size}})
+      if (value) options.changes += format(" --{} {}", name, *value);
+    for (const char* name : {"share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding", "activation-fn"})
+      if (read.given(name)) options.changes += format(" {}", read.typed(name));
   });
   add_options_of_other_programs(table);
   return table;

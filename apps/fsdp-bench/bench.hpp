@@ -19,6 +19,8 @@ struct BenchOptions {
   std::string
       what;  // "gemm", "attention", "step", "tuning", "collectives", "optimizer", "checkpoint", "generate" or "tokenize"
   std::string arch = "gpt2";
+  ConfigOverrides sizes;                                     // what is changed of that model
+  std::string changes;                                       // the same, as options
   std::filesystem::path model;                               // a Hugging Face folder, whose config.json counts; empty: arch
   ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the updates that are measured
   std::size_t steps = 5;                                     // counted, after two that are not
@@ -40,7 +42,7 @@ struct BenchOptions {
   bool json = false;
 };
 
-/// What --model or --arch names. Throws UserError.
+/// What --model or --arch names, with its changes. Throws UserError.
 TransformerConfig config_of(const BenchOptions& options);
 /// How reports call it.
 std::string model_of(const BenchOptions& options);

@@ -1,6 +1,10 @@
 // A sharded checkpoint to one HDF5 file or a Hugging Face folder. One process, constant memory: it runs on a login node.
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
@@ -67,16 +71,38 @@ OptionTable consolidate_option_table(Command& o) {
   return table;
 }
 
+/// Throws UserError if the name promises another format than `format`.
+void check_name(const std::filesystem::path& out, const ModelFormat& format) {
+  const std::pair<std::string_view, std::string_view> not_made[] = {
+      {"pt", "PyTorch's files"},  {"pth", "PyTorch's files"},   {"bin", "PyTorch's files"}, {"ckpt", "PyTorch's files"},
+      {"pkl", "pickled objects"}, {"npz", "NumPy's files"},     {"npy", "NumPy's files"},   {"msgpack", "Flax's files"},
+      {"onnx", "ONNX models"},    {"gguf", "llama.cpp's files"}};
+  std::string ending = (out.has_filename() ? out : out.parent_path()).extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (!ending.empty()) ending.erase(0, 1);
+  for (const auto& [name, what] : not_made)
+    if (ending == name)
+      throw UserError(fsdp::format(
+          "{} would be {} (fsdp-consolidate makes no {}); {}", out.string(), format.what, what,
+          name == "gguf"
+              ? "make a folder with --format safetensors, which convert_hf_to_gguf.py of llama.cpp reads"
+              : "name a folder, with --format safetensors, which transformers and PyTorch read, or give a name in .h5"));
+  if (ending == "safetensors")
+    throw UserError(
+        fsdp::format("{} would be {} (OUT names the whole result, and a file model.safetensors is made in a folder); name "
+                     "the folder, with --format safetensors, or give a name in .h5",
+                     out.string(), format.what));
+  if (format.is_file && (ending == "h5" || ending == "hdf5"))
+    throw UserError(fsdp::format("{} would be a folder (--format {} makes one); name a folder, or leave out --format",
+                                 out.string(), format.name));
+}
+
 /// Runs `work` with a progress report on stderr that begins with `what`.
 template <class Work>
 void with_progress(const std::string& what, Work&& work) {
   ProgressBar bar(what, ProgressBar::Unit::bytes);
-  double total = 0;
-  work([&](std::size_t done, std::size_t all) {
-    total = static_cast<double>(all);
-    bar.update(static_cast<double>(done), total);
-  });
-  bar.finish(total);
+  work([&](std::size_t done, std::size_t all) { bar.update(static_cast<double>(done), static_cast<double>(all)); });
+  bar.finish();
 }
 
 int run(const Command& options) {
@@ -88,15 +114,7 @@ int run(const Command& options) {
         format("--max-shard-size changes nothing (--format {} makes one file); add --format safetensors, or leave it out",
                options.how.format->name));
   if (options.how.format->check) options.how.format->check(options.how);
-  const std::filesystem::path ending = options.out.extension();
-  if (ending == ".safetensors")
-    throw UserError(
-        format("{} would be {} (OUT names the whole result, and a file model.safetensors is made in a folder); name "
-               "the folder, with --format safetensors, or give a name in .h5",
-               options.out.string(), options.how.format->what));
-  if (options.how.format->is_file && (ending == ".h5" || ending == ".hdf5"))
-    throw UserError(format("{} would be a folder (--format {} makes one); name a folder, or leave out --format",
-                           options.out.string(), options.how.format->name));
+  check_name(options.out, *options.how.format);
 
   std::vector<std::string> warnings;
   if (options.verify && options.no_verify)

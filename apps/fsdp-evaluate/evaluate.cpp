@@ -56,6 +56,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
       .alias("block-size")
       .sets("sequence length")
       .unset("the model's longest sequence, of DATA at most 1024");
+  add_precision_options(table, options.precision);
   add_model_tokenizer_option(table, options.tokenizer);
   add_text_options(table, options.json_field, options.skip_invalid);
   add_no_verify_option(table, options.no_verify);
@@ -197,16 +198,20 @@ class LossReport {
       if (bytes > 0) bits_per_byte = bits * (static_cast<double>(targets) / static_cast<double>(bytes));
     });
     if (options_.json) {
-      nlohmann::json json = {{"loss", loss},           {"ppl", std::exp(loss)},
-                             {"bits_per_token", bits}, {"tokens", batches_->targets()},
-                             {"seconds", seconds},     {"model", source_.description()}};
+      nlohmann::json json = {{"loss", loss},
+                             {"ppl", std::exp(loss)},
+                             {"bits_per_token", bits},
+                             {"tokens", batches_->targets()},
+                             {"seconds", seconds},
+                             {"model", source_.description()},
+                             {"precision", name_of(options_.precision)}};
       if (bits_per_byte) json["bits_per_byte"] = *bits_per_byte;
       return json_text(json) + "\n";
     }
     std::string in_bits = is_bytes ? "" : format("  bits per token {:.6g}", bits);
     if (bits_per_byte) in_bits += format("  bits per byte {:.6g}", *bits_per_byte);
-    return format("{}\nloss {:.17g}  ppl {:.6g}{}  ({} tokens, {})\n", source_.description(), loss, std::exp(loss), in_bits,
-                  batches_->targets(), format_duration(seconds));
+    return format("{}\nloss {:.17g}  ppl {:.6g}{}  ({} tokens, in {}, {})\n", source_.description(), loss, std::exp(loss),
+                  in_bits, batches_->targets(), name_of(options_.precision), format_duration(seconds));
   }
 
  private:
@@ -252,12 +257,15 @@ class ChoiceReport {
         {"acc", "likeliest choice", score.right}, {"acc_per_token", "likeliest per token", score.right_per_token}};
     if (score.right_per_character) lines.emplace_back("acc_norm", "likeliest per character", *score.right_per_character);
     if (options_.json) {
-      nlohmann::json json = {{"questions", score.questions}, {"seconds", seconds}, {"model", source_.description()}};
+      nlohmann::json json = {{"questions", score.questions},
+                             {"seconds", seconds},
+                             {"model", source_.description()},
+                             {"precision", name_of(options_.precision)}};
       for (const auto& [key, name, right] : lines) json[key] = part(right), json[std::string(key) + "_stderr"] = error(right);
       return json_text(json) + "\n";
     }
-    std::string text = format("{}\n{} questions of {} ({})\n", source_.description(), score.questions,
-                              options_.multiple_choice.string(), format_duration(seconds));
+    std::string text = format("{}\n{} questions of {} (in {}, {})\n", source_.description(), score.questions,
+                              options_.multiple_choice.string(), name_of(options_.precision), format_duration(seconds));
     for (const auto& [key, name, right] : lines)
       text += format("{:<13}  {:<23}  {:6.2f} %  +- {:.2f}\n", key, name, 100 * part(right), 100 * error(right));
     return text;
@@ -277,6 +285,8 @@ std::string run(const Report& report, const EvaluateOptions& options, const Tens
   std::optional<ShardedModel> sharded;
   load_model(sharded, source,
              {.batch = {report.batch_size(), report.tokens_per_sample()},
+              .types = {.parameter = options.precision,
+                        .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // no copy where none is needed
               .plan = {.training = false, .documents = options.document_attention}},
              rank, world);
   ProgressBar bar("evaluating");
@@ -285,6 +295,18 @@ std::string run(const Report& report, const EvaluateOptions& options, const Tens
   });
   bar.clear();
   return result;
+}
+
+/// Says so if training computed in another precision: its validations have other losses then.
+void note_precision(const TensorSource& source, DType precision) {
+  const auto* const checkpoint = dynamic_cast<const CheckpointReader*>(&source);
+  if (!checkpoint) return;
+  const nlohmann::json trained = parse_json(checkpoint->header().options_json);
+  if (!trained.is_object() || !trained.contains("precision") || !trained["precision"].is_string()) return;
+  const auto theirs = trained["precision"].get<std::string>();
+  if (theirs != name_of(precision))
+    print_to(stderr, "{} was trained in {}, and is evaluated in {}; --precision {} computes as its validations did\n",
+             source.description(), theirs, name_of(precision), theirs);
 }
 
 }  // namespace
@@ -296,7 +318,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   agree(world, [&] {
     std::vector<std::string> warnings;
     source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
-    if (world.rank() == 0) print_warnings(warnings);
+    if (world.rank() == 0) print_warnings(warnings), note_precision(*source, options.precision);
     if (world.rank() == 0 || options.data.empty())  // rank 0 alone says how many bytes data have
       tokenizer = find_model_tokenizer(options.tokenizer, folder_beside(*source, options.model), source->config().vocab_size);
   });

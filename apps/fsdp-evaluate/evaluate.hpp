@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/dtype.hpp"
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
 #include "data/samples.hpp"
@@ -26,6 +27,7 @@ struct EvaluateOptions {
   bool skip_invalid = false;
   std::size_t batch_size = 8;         // sequences per rank at a time
   std::size_t tokens_per_sample = 0;  // 0: the model's longest, at most 1024
+  DType precision = DType::f32;
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
   bool json = false;

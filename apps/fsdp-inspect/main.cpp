@@ -123,7 +123,7 @@ int show_difference(const TensorSource& a, const TensorSource& b, const Command&
   ProgressBar bar("comparing", ProgressBar::Unit::bytes);
   const auto all = compare_tensors(
       a, b, [&](std::size_t done, std::size_t of) { bar.update(static_cast<double>(done), static_cast<double>(of)); });
-  bar.clear();
+  bar.finish();
   std::vector<Cells> rows = {{"tensor", "elements that differ", "largest", "relative", ""}};
   nlohmann::json json = {{"a", a.description()}, {"b", b.description()}, {"tensors", nlohmann::json::array()}};
   std::size_t different = 0;
@@ -255,12 +255,12 @@ int run(const Command& command) {
     ProgressBar bar("checksums", ProgressBar::Unit::bytes);
     reader->verify(0, 1,
                    [&](std::size_t done, std::size_t all) { bar.update(static_cast<double>(done), static_cast<double>(all)); });
-    bar.clear();
+    bar.finish();
     ProgressBar second("norms", ProgressBar::Unit::bytes);
     const std::size_t norms = verify_norms(*reader, reader->states(), [&](std::size_t done, std::size_t all) {
       second.update(static_cast<double>(done), static_cast<double>(all));
     });
-    second.clear();
+    second.finish();
     if (!command.json)
       print_to(stdout, "{}: {} files, all checksums as written; {}\n", reader->description(), reader->header().world_size + 1,
                norms == 0 ? "norms were not stored" : format("{} tensors, all norms as saved", norms));

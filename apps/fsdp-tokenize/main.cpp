@@ -82,6 +82,11 @@ void check(const TokenizeOptions& options, const OptionTable& table) {
     throw UserError("--train-bpe without --tokenizer (the tokenizer that is learned would be lost); give --tokenizer FILE");
   if (table.given("shard-size") && options.format != OutputFormat::llmc)
     throw UserError("--shard-size does not go with this --format (only llm.c's files are numbered); leave it out");
+  for (const std::filesystem::path& out : {options.out, options.valid_out})
+    if (const auto ending = out.extension(); options.format != OutputFormat::hdf5 && (ending == ".h5" || ending == ".hdf5"))
+      throw UserError(
+          format("'{}' would not be an HDF5 file (another --format is made); add --format hdf5, or give a name in .bin",
+                 out.string()));
   const bool is_megatron = options.format == OutputFormat::megatron;  // of one name in all its forms
   const auto target = [&](const std::filesystem::path& path) { return is_megatron ? indexed::data_of(path) : path; };
   if (!options.valid_out.empty() && same_file(target(options.out), target(options.valid_out)))

@@ -20,10 +20,15 @@ bool draws(const char* name) { return name != nullptr && std::string_view(name) 
 }  // namespace
 
 ProgressBar::ProgressBar(std::string what, Unit unit, std::FILE* out)
-    : what_(std::move(what)), unit_(unit), out_(out), terminal_(isatty(fileno(out)) != 0 && draws(std::getenv("TERM"))) {}
+    : what_(std::move(what)),
+      unit_(unit),
+      out_(out),
+      terminal_(isatty(fileno(out)) != 0 && draws(std::getenv("TERM"))),
+      last_draw_s_(terminal_ ? -1e9 : -1) {}
 
 bool ProgressBar::due(double done, double total) {
   if (first_ < 0) first_ = done, timer_.restart();
+  done_ = done;
   const double now_s = timer_.seconds();
   const int tenth = total > 0 ? static_cast<int>(std::floor(10 * done / total)) : 0;
   if (terminal_ ? now_s - last_draw_s_ < 0.1 && done < total : tenth <= last_tenth_ || now_s - last_draw_s_ < 2) return false;
@@ -82,13 +87,12 @@ void ProgressBar::clear() {
   drawn_ = false;
 }
 
-void ProgressBar::finish(double total) {
+void ProgressBar::finish() {
   clear();
   const double seconds = first_ < 0 ? 0 : timer_.seconds();
+  if (seconds < 1) return;
   const auto number = [&](double x) { return unit_ == Unit::bytes ? format_bytes(x) : format_count(x); };
-  std::string rate;
-  if (seconds > 0.001) rate = format(", {}/s", number((total - first_) / seconds));
-  print_to(out_, "{}: {} in {}{}\n", what_, number(total), format_duration(seconds), rate);
+  print_to(out_, "{}: {} in {}, {}/s\n", what_, number(done_), format_duration(seconds), number((done_ - first_) / seconds));
   std::fflush(out_);
 }
 

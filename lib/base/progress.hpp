@@ -18,14 +18,14 @@ class ProgressBar {
   ~ProgressBar() { clear(); }
 
   /// `done` of `total` is done. Cheap to call often: a bar is redrawn at most ten times a second, a line printed at each tenth
-  /// of the work and at most once in two seconds.
+  /// of the work, after a second and then at most once in two seconds.
   void update(double done, double total);
   /// Replaces what follows the bar ("1.2 GiB of 3 GiB, ...") by the caller's own words.
   void update(double done, double total, std::string_view words);
   /// Prints a line that stays, above the bar.
   void line(std::string_view text);
-  /// Ends the bar with a line that says what was done in which time.
-  void finish(double total);
+  /// Ends the bar, and work of a second or more with a line that says what was done in which time.
+  void finish();
   /// Takes the bar off the screen.
   void clear();
   bool terminal() const { return terminal_; }
@@ -41,7 +41,8 @@ class ProgressBar {
   bool terminal_, drawn_ = false;
   Timer timer_;
   double first_ = -1;  // `done` at the first update: the rate counts from there
-  double last_draw_s_ = -1e9;
+  double done_ = 0;
+  double last_draw_s_;
   int last_tenth_ = 0;
   std::string bar_;  // what is on the screen
 };

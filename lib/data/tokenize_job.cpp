@@ -366,7 +366,7 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t
   if (text_.is_of_files()) all = static_cast<double>(text_.size());
   ProgressBar bar("tokenizing", ProgressBar::Unit::bytes);
   const auto show = [&](double done) {
-    if (all && done < *all) bar.update(done, *all);
+    if (all) bar.update(done, *all);
   };
   ParallelEncoder encoder(tokenizer_, output_.threads, [&](EncodedPiece piece) {
     if (piece.replaced > 0 && replaced_ == 0) first_replaced_ = at_ + piece.first_replaced;
@@ -405,7 +405,7 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t
                                    format_bytes(static_cast<double>(at_)), format_bytes(static_cast<double>(text_.size()))));
   }
   encoder.finish();
-  bar.clear();
+  bar.finish();
   if (!documents) writer.end_document();
 }
 

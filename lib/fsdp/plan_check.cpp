@@ -278,8 +278,8 @@ class ListChecker : private CheckedList {
   void check_turns() const {
     std::map<std::size_t, std::vector<Location>> filled;  // of each unit
     const auto fill = [&](std::size_t u, const Location& place) {
-      for (auto& [other, places] : filled)
-        std::erase_if(places, [&](const Location& one) { return overlap(u, place, other, one, DType::f32); });
+      for (auto& other : filled)
+        std::erase_if(other.second, [&](const Location& one) { return overlap(u, place, other.first, one, DType::f32); });
       filled[u].push_back(place);
     };
     const auto takes_turns = [&](std::size_t u, const Location& place) {

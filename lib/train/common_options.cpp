@@ -59,6 +59,52 @@ void add_strategy_option(OptionTable& table, std::string& strategy) {
       "hybrid, hybrid-grad-op: full and grad-op inside groups that hold a copy each. PyTorch's names mean the same.");
 }
 
+void add_size_options(OptionTable& table, ConfigOverrides& sizes) {
+  const auto add = [&](const char* name, const char* letter, std::optional<std::size_t>& field, double most, const char* help) {
+    table.integer(name, letter, field, {1, most}, help).unset("as the model says");
+  };
+  add("decoder-layers", "L", sizes.layers, 1e4, "Number of blocks.");
+  add("decoder-embed-dim", "C", sizes.width, 1e6, "Width.");
+  add("decoder-ffn-embed-dim", "F", sizes.ffn_width, 1e7, "Inner width of the feed-forward layers.");
+  add("decoder-attention-heads", "H", sizes.heads, 1e5, "Query heads.");
+  add("decoder-kv-heads", "K", sizes.kv_heads, 1e5, "Key/value heads.");
+  add("vocab-size", "V", sizes.vocab_size, 1e8, "Size of the vocabulary.");
+  const auto property = [&](const char* name, std::optional<bool>& field, const char* help) {
+    table.flag(name, field, help).unset("as the model says");
+  };
+  property("share-decoder-input-output-embed", sizes.tied_embeddings,
+           "The output projection is the embedding of the tokens; =false: it is a matrix of its own.");
+  property("decoder-learned-pos", sizes.learned_positions,
+           "Positions are a learned table; =false: sines and cosines. transformer_lm_* can have either, other models what they "
+           "have.");
+  property("no-scale-embedding", sizes.unscaled_embedding,
+           "Embeddings of tokens are not multiplied by the root of their width, which transformer_lm_* do.");
+  using MaybeActivation = std::optional<Activation>;
+  table
+      .choice<MaybeActivation>(
+          "activation-fn", sizes.activation,
+          {{"relu", Activation::relu},
+           {"gelu", Activation::gelu_erf},
+           {"gelu_accurate", Activation::gelu_tanh},
+           {"gelu_fast", Activation::gelu_tanh},
+           {"gelu_new", Activation::gelu_tanh}},
+          "What the feed-forward layers apply, where the model's family has it. gelu: by erf; gelu_accurate "
+          "(gelu_fast; transformers' gelu_new): by tanh, as in gpt2.")
+      .unset("as the model says");
+  const std::pair<const char*, const char*> quantities[] = {{"decoder-layers", "number of layers"},
+                                                            {"decoder-embed-dim", "width"},
+                                                            {"decoder-ffn-embed-dim", "inner width"},
+                                                            {"decoder-attention-heads", "number of heads"},
+                                                            {"decoder-kv-heads", "number of key/value heads"},
+                                                            {"activation-fn", "activation"},
+                                                            {"no-scale-embedding", "unscaled embedding"},
+                                                            {"decoder-learned-pos", "learned positions"},
+                                                            {"vocab-size", "vocabulary size"}};
+  for (const auto& [option, quantity] : quantities) table.row(option).sets(quantity);
+  table.row("no-scale-embedding").sets("scaled embedding", "--no-scale-embedding=false");
+  table.row("decoder-learned-pos").sets("sinusoidal positions", "--decoder-learned-pos=false");
+}
+
 void add_group_option(OptionTable& table, int& shard_group_size) {
   table.integer("shard-group-size", "N", shard_group_size, {1, 1e6}, "Ranks of a group of the hybrid strategies.")
       .unset("the ranks of a node")

@@ -12,6 +12,7 @@
 #include "comm/mpi_session.hpp"
 #include "data/samples.hpp"
 #include "fsdp/sharded_model.hpp"
+#include "nn/config.hpp"
 #include "train/compute_device.hpp"
 
 namespace fsdp {
@@ -21,6 +22,8 @@ void add_batch_options(OptionTable& table, ShardingOptions& sharding);
 /// --break-mode, --document-attention, and --eos-token-id, which goes with them; of every program that cuts data.
 void add_document_options(OptionTable& table, BreakMode& break_mode, bool& document_attention,
                           std::optional<std::size_t>& end_of_document);
+/// --decoder-layers and the others that change the model that --arch or --model names.
+void add_size_options(OptionTable& table, ConfigOverrides& sizes);
 /// --sharding-strategy.
 void add_strategy_option(OptionTable& table, std::string& strategy);
 /// --shard-group-size, which goes with some of them.

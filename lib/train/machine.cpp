@@ -20,6 +20,7 @@
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "kernels/threads.hpp"
+#include "train/measure.hpp"
 
 namespace fsdp {
 
@@ -103,8 +104,6 @@ std::optional<double> peak_in(const nlohmann::json& peaks, DType type) {
 
 }  // namespace
 
-std::optional<double> noted_peak_per_core(DType type) { return peak_in(read_note(note_of_this_host()), type); }
-
 void note_peak_per_core(DType type, double flops) {
   const std::filesystem::path path = note_of_this_host();
   nlohmann::json peaks = read_note(path);
@@ -115,6 +114,20 @@ void note_peak_per_core(DType type, double flops) {
     write_text_file_durably(path, json_text(nlohmann::json{{"flops_per_core", peaks}}) + "\n");
   } catch (const std::exception&) {  // it is but a note
   }
+}
+
+CorePeak peak_of_cores(DType type, const ComputingRank& rank, Communicator& world) {
+  std::optional<double> per_core = peak_in(read_note(note_of_this_host()), type);
+  const bool measure = !world.all(per_core.has_value());
+  if (measure) {
+    const auto stream = rank.device->make_stream();
+    const double rate =
+        product_rate(type, *rank.device, *stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.3);
+    const double now = rank.node->sum(rate) / rank.node->sum(rank.cpus.cores);
+    if (rank.node->rank() == 0) note_peak_per_core(type, now);
+    per_core = std::max(now, per_core.value_or(0));
+  }
+  return {world.sum(*per_core * rank.cpus.cores), measure};
 }
 
 std::optional<double> peak_of_gpus(const Device& device, DType type, Group& world) {

@@ -40,11 +40,18 @@ ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
                 const ComputingRank& rank, Communicator& world, const ExecutorOptions& execution = {});
 
-/// FLOP/s of one core of this host: the most that `fsdp-bench gemm` has measured and noted ($XDG_CACHE_HOME/fsdp,
-/// ~/.cache/fsdp); none until then.
-std::optional<double> noted_peak_per_core(DType type);
-/// Notes it, unless more is noted: other work was in the way then. A note that cannot be written is none: MFU stays null.
+/// Stores FLOP/s of one core of this host in $XDG_CACHE_HOME/fsdp or ~/.cache/fsdp, unless more is stored: other work was
+/// running then. A note that cannot be written is dropped.
 void note_peak_per_core(DType type, double flops);
+
+struct CorePeak {
+  double flops = 0;       // of the cores of all ranks together
+  bool measured = false;  // just now; else all hosts had a note
+};
+/// What the CPUs of all ranks can do, by the notes of their hosts. If a host has none, all ranks multiply at once for about a
+/// third of a second, and their hosts store the result. Collective over world. Throws CollectiveError if a rank lacks the
+/// memory.
+CorePeak peak_of_cores(DType type, const ComputingRank& rank, Communicator& world);
 
 /// FLOP/s of the GPUs of all ranks by their datasheets (device/gpu_figures.hpp), one for each rank; none where a rank's device
 /// is no GPU that is known. Collective over world.

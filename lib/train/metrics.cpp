@@ -29,8 +29,11 @@ nlohmann::json or_null(const std::optional<T>& value) {
 }  // namespace
 
 std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s) {
-  std::string line = format("step {}/{}  loss {:.4f}  gnorm {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s", m.step, max_step, m.loss,
-                            m.gradient_norm, m.learning_rate, m.ms, format_count(m.tokens_per_second));
+  const std::string in_loss = format_count(m.tokens_per_second),
+                    all = m.positions_per_second > 0 ? format_count(m.positions_per_second) : in_loss;
+  std::string line =
+      format("step {}/{}  loss {:.4f}  gnorm {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s{}", m.step, max_step, m.loss,
+             m.gradient_norm, m.learning_rate, m.ms, all, all == in_loss ? "" : format(" ({} in the loss)", in_loss));
   if (m.mfu) line += format("  mfu {:.1f} %", 100 * *m.mfu);
   if (m.step < max_step) line += format("  eta {}", format_duration(eta_s));
   return line;
@@ -123,6 +126,7 @@ void Metrics::train(const TrainMetrics& m) {
                          {"gnorm", m.gradient_norm},
                          {"tokens", m.tokens},
                          {"wps", m.tokens_per_second},
+                         {"positions_per_second", m.positions_per_second},
                          {"ms", m.ms},
                          {"mfu", m.mfu ? nlohmann::json(*m.mfu) : nlohmann::json()},
                          {"loss_scale", m.loss_scale ? nlohmann::json(*m.loss_scale) : nlohmann::json()},

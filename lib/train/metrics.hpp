@@ -48,7 +48,7 @@ struct TrainMetrics {
   std::uint64_t step = 0;
   double loss = 0, learning_rate = 0, gradient_norm = 0;
   std::uint64_t tokens = 0;                                          // so far
-  double tokens_per_second = 0;                                      // all ranks
+  double tokens_per_second = 0;                                      // all ranks, tokens that count in the loss
   double ms = 0;                                                     // of this update
   std::optional<double> mfu;                                         // null until the device's peak is known
   std::optional<double> loss_scale = {};                             // of fp16
@@ -57,6 +57,7 @@ struct TrainMetrics {
   std::size_t mem_peak_bytes = 0;                                    // most of all ranks
   std::span<const std::pair<std::string, double>> group_norms = {};  // of groups of parameters, if asked for
   std::optional<Straggler> straggler = {};                           // every log_interval updates, where it is known
+  double positions_per_second = 0;                                   // all that are computed; 0: as many as count in the loss
 };
 
 /// An update that was left out: it overflowed in fp16, or it was a spike.
@@ -141,7 +142,8 @@ class Metrics {
   double spent_ms_ = 0;  // on the steps of this run
 };
 
-/// "step 120/700  loss 2.3412  gnorm 0.532  lr 1.90e-03  412 ms  9.93 k tok/s  eta 3:58 min".
+/// "step 120/700  loss 2.3412  gnorm 0.532  lr 1.90e-03  412 ms  9.93 k tok/s  eta 3:58 min". If only some tokens count in the
+/// loss: "9.93 k tok/s (2.50 k in the loss)".
 std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s);
 
 }  // namespace fsdp

@@ -123,43 +123,11 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
       .choice<InitFrom>("init", o.init, {{"random", InitFrom::random}, {"pretrained", InitFrom::pretrained}},
                         "Where the first weights come from.")
       .follows("pretrained with --model, random with --arch");
-  const auto size = [&](const char* name, const char* letter, std::optional<std::size_t>& field, double most,
-                        const char* help) {
-    table.integer(name, letter, field, {1, most}, help).unset("as the model says");
-  };
-  size("decoder-layers", "L", o.sizes.layers, 1e4, "Number of blocks.");
-  size("decoder-embed-dim", "C", o.sizes.width, 1e6, "Width.");
-  size("decoder-ffn-embed-dim", "F", o.sizes.ffn_width, 1e7, "Inner width of the feed-forward layers.");
-  size("decoder-attention-heads", "H", o.sizes.heads, 1e5, "Query heads.");
-  size("decoder-kv-heads", "K", o.sizes.kv_heads, 1e5, "Key/value heads.");
-  size("vocab-size", "V", o.sizes.vocab_size, 1e8, "Size of the vocabulary.");
+  add_size_options(table, o.sizes);
   table.row("vocab-size")
       .unset(
           "with --arch, that of the tokenizer for text or --tokenizer, or of a data-bin folder's dict.txt; else as the model "
           "says");
-  const auto property = [&](const char* name, std::optional<bool>& field, const char* help) {
-    table.flag(name, field, help).unset("as the model says");
-  };
-  property("share-decoder-input-output-embed", o.sizes.tied_embeddings,
-           "The output projection is the embedding of the tokens; =false: it is a matrix of its own.");
-  property("decoder-learned-pos", o.sizes.learned_positions,
-           "Positions are a learned table; =false: sines and cosines. transformer_lm_* can have either, other models what they "
-           "have.");
-  property("no-scale-embedding", o.sizes.unscaled_embedding,
-           "Embeddings of tokens are not multiplied by the root of their width, which transformer_lm_* do.");
-  using MaybeActivation = std::optional<Activation>;
-  table
-      .choice<MaybeActivation>(
-          "activation-fn", o.sizes.activation,
-          {{"relu", Activation::relu},
-           {"gelu", Activation::gelu_erf},
-           {"gelu_accurate", Activation::gelu_tanh},
-           {"gelu_fast", Activation::gelu_tanh},
-           {"gelu_new", Activation::gelu_tanh}},
-          "What the feed-forward layers apply, where the model's family has it. gelu: by erf; gelu_accurate "
-          "(gelu_fast; transformers' gelu_new): by tanh, as in gpt2.")
-      .unset("as the model says");
-
   table.number("dropout", "P", o.dropout, "Drop elements of the embeddings and of what attention and feed-forward layers add.",
                "from 0 to below 1", below_1);
   table.number("attention-dropout", "P", o.attention_dropout, "Drop attention probabilities.", "from 0 to below 1", below_1);
@@ -697,15 +665,6 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
   const std::pair<const char*, const char*> quantities[] = {{"arch", "architecture"},
                                                             {"list-archs", "list of architectures"},
                                                             {"model", "model folder"},
-                                                            {"decoder-layers", "number of layers"},
-                                                            {"decoder-embed-dim", "width"},
-                                                            {"decoder-ffn-embed-dim", "inner width"},
-                                                            {"decoder-attention-heads", "number of heads"},
-                                                            {"decoder-kv-heads", "number of key/value heads"},
-                                                            {"activation-fn", "activation"},
-                                                            {"no-scale-embedding", "unscaled embedding"},
-                                                            {"decoder-learned-pos", "learned positions"},
-                                                            {"vocab-size", "vocabulary size"},
                                                             {"no-decay", "parameters without decay"},
                                                             {"lr-scale", "scales of the learning rate"},
                                                             {"min-num-params", "least parameters of a unit"},
@@ -718,8 +677,6 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
                                                             {"restore", "checkpoint to restore"}};
   for (const auto& [option, quantity] : quantities) table.row(option).sets(quantity);
   table.row("restore").sets("restoring the latest", "--restore latest");
-  table.row("no-scale-embedding").sets("scaled embedding", "--no-scale-embedding=false");
-  table.row("decoder-learned-pos").sets("sinusoidal positions", "--decoder-learned-pos=false");
 }
 
 OptionTable train_option_table(TrainOptions& o, int ranks) {

@@ -74,7 +74,7 @@ Run::Run(Setup& setup, FlightLanes& flight)
     if (data_problem_) std::rethrow_exception(data_problem_);
   });
   energy_.emplace(*setup_.rank.device, *setup_.rank.node);
-  since_start_.restart();
+  updating_s_ = 0;
 }
 
 /// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
@@ -146,6 +146,7 @@ void Run::await_batch() {
   }
   std::swap(batch_, next_batch_);
   data_wait_ns_ = std::llround(1e9 * timer.seconds());
+  updating_s_ += timer.seconds();
 }
 
 void Run::copy_batch(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const {
@@ -209,8 +210,10 @@ bool Run::update_parameters() {
     setup_.progress.spikes = spikes_->state();
   }
   energy_->look();
+  const double seconds = since_update_.seconds();
+  updating_s_ += seconds;
   if (!result.finite() || result.is_spike) {
-    SkipMetrics skip{setup_.progress.update + 1, since_update_.seconds() * 1e3, setup_.progress.data.sequences};
+    SkipMetrics skip{setup_.progress.update + 1, seconds * 1e3, setup_.progress.data.sequences};
     if (result.is_spike)
       skip.spike = {result.loss, result.gradient_norm, scalars_.most_loss, scalars_.most_norm};
     else
@@ -220,7 +223,8 @@ bool Run::update_parameters() {
   }
   ++setup_.progress.update;
   setup_.progress.tokens += static_cast<std::uint64_t>(scalars_.tokens);
-  const double seconds = last_update_s_ = since_update_.seconds(), tokens_per_second = scalars_.tokens / seconds;
+  last_update_s_ = seconds;
+  const double positions_per_second = static_cast<double>(setup_.cut.sequences_per_update() * setup_.cut.T) / seconds;
   std::span<const std::pair<std::string, double>> group_norms;
   if (group_norms_) group_norms = group_norms_->measure(scalars_.loss_scale);
   last_ = {.step = setup_.progress.update,
@@ -228,14 +232,15 @@ bool Run::update_parameters() {
            .learning_rate = scalars_.learning_rate,
            .gradient_norm = result.gradient_norm,
            .tokens = setup_.progress.tokens,
-           .tokens_per_second = tokens_per_second,
+           .tokens_per_second = scalars_.tokens / seconds,
            .ms = seconds * 1e3,
-           .mfu = setup_.mfu(tokens_per_second),
+           .mfu = setup_.mfu(positions_per_second),
            .loss_scale = scaler_ ? std::optional(scalars_.loss_scale) : std::nullopt,
            .comm_exposed_ms =
                sharded_.executor().knows_times() ? std::optional(sharded_.executor().times().exposed * 1e3) : std::nullopt,
            .mem_peak_bytes = sharded_.executor().peak_bytes(),
-           .group_norms = group_norms};
+           .group_norms = group_norms,
+           .positions_per_second = positions_per_second};
   if (recorder_ && recorder_->full()) write_trace();
   return true;
 }
@@ -375,13 +380,16 @@ void Run::finish(const std::string& next) {
   if (borrowed > 0)
     expected +=
         format(",\n                      and {} in other ranks' slots, which the system counts here, too", bytes(borrowed));
+  if (process > total + borrowed)
+    expected += format(",\n                      and {} more: code that was loaded when it first ran, and memory of libraries",
+                       bytes(process - total - borrowed));
   setup_.metrics->say(
       format("peak memory per rank:\n"
              "  the plan's buffers  {} used, {} planned\n"
              "  the process         {} used since {}{}",
              bytes(measured), bytes(setup_.memory.plan), bytes(process), setup_.measured_since,
              on_cpu ? ", " + expected : " of the host's memory"));
-  const double rate = static_cast<double>(setup_.progress.tokens - start_tokens_) / since_start_.seconds();
+  const double rate = updating_s_ > 0 ? static_cast<double>(setup_.progress.tokens - start_tokens_) / updating_s_ : 0;
   setup_.metrics->end({setup_.progress.update, setup_.progress.tokens, rate, measured, next,
                        setup_.progress.tokens - start_tokens_, energy_->total(world)});
 }

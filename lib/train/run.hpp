@@ -99,7 +99,8 @@ class Run {
   std::exception_ptr data_problem_;               // why the next one could not be read
   std::int64_t data_wait_ns_ = 0;
   UpdateScalars scalars_;  // of the update under way
-  Timer since_start_, since_update_;
+  Timer since_update_;
+  double updating_s_ = 0;  // computing updates and waiting for their data, those that were left out among them
   double last_update_s_ = -1;
   const BatchReader read_ = [this](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(micro, inputs, targets);

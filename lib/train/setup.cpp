@@ -72,13 +72,15 @@ DeviceKind Setup::start() {
     std::array<float, 5 * 64> x{};  // more rows than are few
     kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
                   kernels::Write::overwrite);
+    if (rank.device->kind() == DeviceKind::cuda) {
+      peak_flops = peak_of_gpus(*rank.device, options.sharding.types.parameter, world);
+    } else {
+      core_peak = peak_of_cores(options.sharding.types.parameter, rank, world);
+      peak_flops = core_peak.flops;
+      if (core_peak.measured) restart_process_peak();
+    }
     start_bytes = process_peak_bytes();
   }
-  const double cores = world.sum(rank.cpus.cores);
-  if (rank.device && rank.device->kind() == DeviceKind::cuda)
-    peak_flops = peak_of_gpus(*rank.device, options.sharding.types.parameter, world);
-  else if (const auto per_core = noted_peak_per_core(options.sharding.types.parameter))
-    peak_flops = *per_core * cores;
   return rank.device ? rank.device->kind() : kind_to_plan_for(options.device);
 }
 
@@ -168,6 +170,11 @@ void Setup::announce() {
                                       kernels::gemm_description())
                              : std::string(),
                       world.description()));
+  if (core_peak.measured)
+    metrics->say(
+        format("MFU refers to {:.0f} GFLOP/s of all ranks in {}, measured just now and kept for later runs; if other "
+               "work was running, fsdp-bench gemm measures again",
+               *peak_flops / 1e9, name_of(options.sharding.types.parameter)));
   if (const DType type = options.sharding.types.parameter; on_cpu && !kernels::multiplies(type))
     metrics->say(format(
         "warning: {} products convert their operands to fp32 here (this machine has no instructions for them): memory and "
@@ -217,9 +224,9 @@ Schedule Setup::schedule() const {
   return schedule;
 }
 
-std::optional<double> Setup::mfu(double tokens_per_second) const {
+std::optional<double> Setup::mfu(double positions_per_second) const {
   if (!peak_flops) return {};
-  return sharded->transformer().flops_per_token(cut.T) * tokens_per_second / *peak_flops;
+  return sharded->transformer().flops_per_token(cut.T) * positions_per_second / *peak_flops;
 }
 
 /// By rank 0, while the others wait.

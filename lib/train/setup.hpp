@@ -42,8 +42,8 @@ struct Setup {
   /// Where passes over the data are the only end, the decay ends with them: a function of the update and the position, so that
   /// a resumed run goes on with the same rates.
   Schedule schedule() const;
-  /// Share of what the cores of the job can do, if that has been measured.
-  std::optional<double> mfu(double tokens_per_second) const;
+  /// Share of the peak of the job's devices, if that is known; of all positions that are computed, in the loss or not.
+  std::optional<double> mfu(double positions_per_second) const;
   void warn(const std::string& text);
   /// What makes products here: their bits depend on it.
   std::string arithmetic() const;
@@ -53,7 +53,8 @@ struct Setup {
   ComputingRank rank;           // a dry run has no device
   std::size_t start_bytes = 0;  // what the process had used before
   const char* measured_since = "its start";
-  std::optional<double> peak_flops;  // of all cores of the job, if it has been measured
+  std::optional<double> peak_flops;  // of all devices of the job, if it is known
+  CorePeak core_peak;                // likewise, of CPUs
   nlohmann::json options_json;
   std::optional<Metrics> metrics;
   std::optional<SaveLock> save_lock;    // rank 0's

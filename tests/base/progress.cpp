@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include "base/progress.hpp"
 #include "support/files.hpp"
@@ -23,15 +25,25 @@ BOOST_AUTO_TEST_CASE(plain_lines_without_a_terminal) {
   {
     ProgressBar bar("writing", ProgressBar::Unit::bytes, out);
     BOOST_TEST(!bar.terminal());
-    for (int i = 0; i <= 1000; ++i) bar.update(i * 1024.0 * 1024, 1000 * 1024.0 * 1024);
+    const auto update = [&](int mib) { bar.update(mib * 1024.0 * 1024, 1000 * 1024.0 * 1024); };
+    update(0);
+    for (int i = 0; i < 500; ++i) update(i);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1050));
+    for (int i = 500; i <= 1000; ++i) update(i);
     bar.line("a note");
-    bar.finish(1000 * 1024.0 * 1024);
+    bar.finish();
+    ProgressBar trivial("reading", ProgressBar::Unit::bytes, out);
+    for (int i = 0; i <= 1000; ++i) trivial.update(i, 1000);
+    trivial.finish();
+    ProgressBar nothing("reading", ProgressBar::Unit::bytes, out);
+    nothing.finish();
   }
   std::fclose(out);
   const std::string text = read_file(path);
-  // A thousand updates within milliseconds are one line, beside the note and the end.
+  // A thousand updates are one line, as they took a second, beside the note and the end; within milliseconds they are none.
   BOOST_TEST(std::count(text.begin(), text.end(), '\n') == 3);
-  CHECK_CONTAINS(text, "writing: 10 %  100 MiB of 1000 MiB");
+  BOOST_TEST(!contains(text, "reading"));
+  CHECK_CONTAINS(text, "writing: 50 %  500 MiB of 1000 MiB");
   CHECK_CONTAINS(text, "\na note\n");
   CHECK_CONTAINS(text, "writing: 1000 MiB in ");
   BOOST_TEST(!contains(text, "\r"));
@@ -48,6 +60,7 @@ BOOST_AUTO_TEST_CASE(a_terminal_that_cannot_draw_gets_plain_lines) {
       ProgressBar bar("writing", ProgressBar::Unit::count, out);
       BOOST_TEST(bar.terminal() == draws);
       bar.update(5, 10);
+      bar.line("a note");
     }
     char text[256] = "";
     BOOST_TEST(read(master, text, sizeof text - 1) > 0);

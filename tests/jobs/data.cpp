@@ -85,6 +85,15 @@ BOOST_AUTO_TEST_CASE(a_finished_pass_is_nothing_to_do_and_another_one_goes_on) {
   BOOST_TEST(both[2]["tokens"] == 31 * T + 19);
   BOOST_TEST(both[3]["tokens"] == 31 * T + 19 + 12 * T);
   BOOST_TEST(both[5]["tokens"] == 2 * (31 * T + 19));
+  // MFU counts what is computed, which is as much in an update with fewer tokens in the loss.
+  for (std::size_t u = 0; u < both.size(); ++u) {
+    const json &line = both[u], &first = both[u < 3 ? 0 : 3];  // of the same start, for which the peak is the same
+    const auto share = [](const json& of) { return of["mfu"].get<double>() / of["positions_per_second"].get<double>(); };
+    const double positions = 1e-3 * line["positions_per_second"].get<double>() * line["ms"].get<double>();
+    BOOST_TEST(std::abs(positions / (12.0 * T) - 1) < 1e-6, line.dump());
+    BOOST_TEST(std::abs(share(line) / share(first) - 1) < 1e-6, line.dump());
+  }
+  BOOST_TEST(both[2]["wps"].get<double>() < 0.7 * both[2]["positions_per_second"].get<double>());
   const Outcome neither = run(folder, mpirun(2, "fsdp-train", options("none", 3, "")));
   BOOST_TEST(neither.code == 2);
   BOOST_TEST(neither.says("give --max-update N or --max-epoch N"), neither.output);

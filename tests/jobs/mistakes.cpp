@@ -223,7 +223,8 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   BOOST_TEST(nothing.says("tokens\nnothing to do"), nothing.output);
   // Results whose name says something else than what they would be.
   for (const char* words :
-       {"saves out.safetensors", "saves out.safetensors --format safetensors", "saves out.h5 --format safetensors"}) {
+       {"saves out.safetensors", "saves out.safetensors --format safetensors", "saves out.h5 --format safetensors",
+        "saves out.pt", "saves out.PTH", "saves out.bin/", "saves out.gguf", "saves out.npz --format safetensors"}) {
     const Outcome named = run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate " + words));
     BOOST_TEST(named.code == 2, named.output);
     BOOST_TEST(named.says("would be a"), named.output);

@@ -56,6 +56,49 @@ BOOST_AUTO_TEST_CASE(bf16_and_fp16_follow_fp32_at_any_number_of_ranks) {
     }
 }
 
+// Validation computes in the precision of training, and fsdp-evaluate in fp32 unless it is told; both say so.
+BOOST_AUTO_TEST_CASE(evaluation_names_its_precision_and_can_have_that_of_training) {
+  const auto folder = fresh_folder();
+  setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), 1);
+  const std::string valid = (golden_folder("gpt2-tied") / "train.bin").string();
+  const auto words = [&](const std::string& saves) {
+    return options(2, 6, saves, "--bf16 --validate-interval-updates 1 --valid " + valid);
+  };
+  const Outcome first = run(folder, mpirun(2, "fsdp-train", words("saves")));
+  BOOST_TEST_REQUIRE(first.code == 0, first.output);
+  // The peak of the cores is measured by the first run on a machine.
+  BOOST_TEST(first.times_said("MFU refers to ") == 1u, first.output);
+  const Outcome second = run(folder, mpirun(2, "fsdp-train", words("again")));
+  BOOST_TEST(!second.says("MFU refers to "), second.output);
+  BOOST_TEST(second.says("  mfu "), second.output);
+  unsetenv("XDG_CACHE_HOME");
+  // The rate of the whole run is that of its updates, without its validations.
+  const auto lines = metrics(folder / "saves.jsonl", "train");
+  double ms = 0, waited_ms = 0;
+  for (const json& line : lines) ms += line["ms"].get<double>(), waited_ms += line["data_wait_ms"].get<double>();
+  const json end = metrics(folder / "saves.jsonl", "end").at(0);
+  const double seconds = end["tokens"].get<double>() / end["wps"].get<double>();
+  BOOST_TEST((seconds > 0.999e-3 * ms && seconds < 1.001e-3 * (ms + waited_ms)), seconds << " s for " << ms << " ms");
+
+  const double validated = metrics(folder / "saves.jsonl", "valid").back()["loss"];
+  for (const int np : {1, 3}) {
+    const auto evaluate = [&](const std::string& more) {
+      return run(folder, mpirun(np, "fsdp-evaluate", split("saves " + valid + " --tokens-per-sample 32 --json " + more)));
+    };
+    const Outcome same = evaluate("--bf16"), fp32 = evaluate("");
+    BOOST_TEST_REQUIRE(same.code == 0, same.output);
+    BOOST_TEST(!same.says("was trained in"), same.output);
+    const json result = json::parse(same.output);
+    BOOST_TEST(result["precision"] == "bf16");
+    BOOST_TEST(std::abs(result["loss"].get<double>() - validated) < 1e-6);
+    BOOST_TEST(fp32.times_said("was trained in bf16, and is evaluated in fp32; --precision bf16 computes as") == 1u,
+               fp32.output);
+    const json other = json::parse(fp32.output.substr(fp32.output.find('{')));
+    BOOST_TEST(other["precision"] == "fp32");
+    BOOST_TEST(other["loss"].get<double>() != validated);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(overflows_are_skipped_and_survived) {
   const auto folder = fresh_folder();
   const std::string more = "--fp16 --fp16-init-scale 1e9 --fp16-scale-window 8";

@@ -58,7 +58,10 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
     const auto number_behind = [&](const std::string& words) {
       return std::stod(first.output.substr(first.output.find(words) + words.size()));
     };
-    BOOST_TEST(number_behind(used) < number_behind(expected) + 25, first.output);
+    const double more = number_behind(used) - number_behind(expected);
+    BOOST_TEST(more < 25, first.output);
+    BOOST_TEST((more < 1 || first.says(" MiB more: code that was loaded when it first ran, and memory of libraries")),
+               first.output);
   }
 
   // The tokens are those of fsdp-tokenize, made once; 3 ranks go on where 2 have stopped, as 2 would have.

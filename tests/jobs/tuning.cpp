@@ -34,7 +34,7 @@ json report_of(const Outcome& outcome, int code = 0) {
 BOOST_AUTO_TEST_CASE(memory_is_that_of_the_plan) {
   const auto folder = fresh_folder();
   // Nothing fits: so nothing is measured, either.
-  const std::string sizes = " --batch-size 3 --tokens-per-sample 1024 --threads 1";
+  const std::string sizes = " --batch-size 3 --tokens-per-sample 1024 --threads 1 --decoder-layers 3";
   const json report = report_of(tune(folder, "--json --memory-limit 1MiB" + sizes), 1);
   const json table = report_of(plan(folder, "--json --ranks-per-node 2 --save-interval-updates 1" + sizes));
   std::size_t compared = 0;

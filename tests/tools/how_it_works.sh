@@ -36,6 +36,9 @@ while read -r -a words; do
   "$bin/fsdp-plan" "${words[@]:1}" >"$work/printed" || fail "this fails: ${words[*]}"
 done <<<"$commands"
 
+# Question 7: the lesson's model is trained on text.
+"$bin/fsdp-train" README.md --config inputs/lesson.cfg --vocab-size 256 --max-update 2 --save-dir "$work/saves" 2>"$work/output" || fail "the lesson cannot be trained"
+
 # Numbers above 2^31 are drawn whole, and what is sharded is what the strategy says: ZeRO-1 in bf16 on 2 ranks has whole parameters.
 "$bin/fsdp-plan" --arch llama-3.1-8b --ranks-per-node 2 --bf16 --json --explain >"$work/large"
 tools/draw units "$work/large" >"$work/units.svg"

@@ -74,6 +74,8 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
   CHECK_CONTAINS(text, "step 11/13 ");  // the first of the run
   CHECK_CONTAINS(text, "step 12/13  loss 2.3412  gnorm 0.100  lr 1.90e-03  412 ms  9.93 k tok/s  eta 412 ms\n");
   CHECK_CONTAINS(text, "step 13/13 ");  // the last
+  const TrainMetrics masked = {.step = 5, .tokens_per_second = 993.05, .ms = 412, .mfu = 0.3, .positions_per_second = 9930.5};
+  CHECK_CONTAINS(step_line(masked, 5, 0), "  9.93 k tok/s (993 in the loss)  mfu 30.0 %");
   CHECK_CONTAINS(text, "stopping after step 13 (SIGUSR1)");
   CHECK_CONTAINS(text, "continue with the same command\n");
 }
