@@ -40,10 +40,9 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
             "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional();
   table.text("data", "DATA", options.data, "tokens or text, of any format that fsdp-train reads").positional();
-  table.path(
-      "multiple-choice", "FILE", options.multiple_choice,
-      "instead of DATA, questions to answer: a JSON object in each line with \"context\", \"choices\" and \"answer\" (the "
-      "number of the right choice, from 0), or a file of llm.c's for HellaSwag or MMLU");
+  table.path("multiple-choice", "FILE", options.multiple_choice,
+             "instead of DATA, questions to answer: JSON, objects with \"context\", \"choices\" and \"answer\" (the "
+             "number of the right choice, from 0), or a file of llm.c's for HellaSwag or MMLU");
   table
       .text("mask", "FILES", options.mask,
             "which tokens of DATA count: a token file with 1 for each that does and 0 for others")

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -15,9 +16,11 @@
 #include "base/program.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
-#include "files/input_file.hpp"
+#include "data/json_records.hpp"
+#include "data/text_source.hpp"
 #include "files/json.hpp"
 #include "text/chat_template.hpp"
+#include "text/json_reader.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
 #include "train/model_tokenizer.hpp"
@@ -38,8 +41,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
             "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional();
   table.text("prompt", "TEXT", options.prompt, "text to go on from").unset("a line break");
-  table.path("prompts", "FILE", options.prompts,
-             "many of them: a prompt in each line, or, of a file FILE.jsonl, a JSON object with \"prompt\"");
+  table.path("prompts", "FILE", options.prompts, "many of them: a prompt in each line, or JSON, objects with \"prompt\"");
   add_model_tokenizer_option(table, options.tokenizer);
   table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "tokens to add");
   table
@@ -91,26 +93,33 @@ void require_complete(const GenerateOptions& options) {
 
 namespace {
 
-constexpr std::size_t longest_prompts_file = std::size_t{1} << 30;
+constexpr const char* prompt_field = "prompt";
 
-/// One of a file's lines, which is number `line`.
-std::string prompt_of(const std::string& text, const std::filesystem::path& file, std::size_t line) {
-  if (file.extension() != ".jsonl") return text;
-  const nlohmann::json object = parse_json(text);
-  if (!object.is_object() || !object.contains("prompt") || !object["prompt"].is_string())
-    throw UserError(format("{}:{}: no prompt (each line of a .jsonl file is a JSON object with \"prompt\", a text); correct it",
-                           file.string(), line));
-  return object["prompt"].get<std::string>();
+std::vector<std::string> read_json_prompts(TextSource& text) {
+  std::vector<std::string> prompts;
+  for (JsonRecords records(text, 0, std::nullopt); records.next();) {
+    std::string problem;
+    std::optional<std::string> prompt = read_json_field(records.record(), prompt_field, problem);
+    if (!prompt)
+      throw UserError(format("{} has no prompt ({}: prompts in JSON are objects with \"prompt\", a text); correct it",
+                             records.place(), problem));
+    prompts.push_back(std::move(*prompt));
+  }
+  return prompts;
 }
 
 std::vector<std::string> read_prompts(const GenerateOptions& options) {
   if (options.prompts.empty()) return {options.prompt.empty() ? "\n" : options.prompt};
-  std::istringstream file(read_text_file(options.prompts, longest_prompts_file));
+  TextSource source({options.prompts.string()});
   std::vector<std::string> prompts;
-  std::string text;
-  for (std::size_t line = 1; std::getline(file, text); ++line) {
-    if (text.ends_with('\r')) text.pop_back();
-    if (!text.empty()) prompts.push_back(prompt_of(text, options.prompts, line));
+  if (source.json_field("", prompt_field).empty()) {
+    std::istringstream lines(source.read_at(0, source.size()));
+    for (std::string text; std::getline(lines, text);) {
+      if (text.ends_with('\r')) text.pop_back();
+      if (!text.empty()) prompts.push_back(text);
+    }
+  } else {
+    prompts = read_json_prompts(source);
   }
   if (prompts.empty())
     throw UserError(format("no prompts in {} (all of its lines are empty); write one in each line", options.prompts.string()));

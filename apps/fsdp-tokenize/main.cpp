@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -136,7 +137,7 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
   add_text_options(table, o.json_field, o.skip_invalid);
   table.flag(
       "chat", o.chat,
-      "The texts are lines of JSON that have conversations, {\"messages\": [{\"role\": .., \"content\": ..}, ..]} or "
+      "The texts are JSON, lines or an array of conversations, {\"messages\": [{\"role\": .., \"content\": ..}, ..]} or "
       "{\"prompt\": .., \"completion\": ..}. Each is a document, written by the chat template in the tokenizer's folder. "
       "NAME.mask.bin beside --out NAME.bin says which tokens are of answers, for --mask of fsdp-train; an HDF5 file has that "
       "in its dataset loss_mask.");
@@ -172,21 +173,11 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
   return table;
 }
 
-/// The first line that begins there or behind; the end if there is none.
-std::uint64_t next_line(const TextSource& text, std::uint64_t from) {
-  for (std::uint64_t at = from - std::min<std::uint64_t>(from, 1); at < text.size();) {
-    const std::string piece = text.read_at(at, std::size_t{1} << 16);
-    if (const std::size_t end = piece.find('\n'); end != std::string::npos) return at + end + 1;
-    at += piece.size();
-  }
-  return text.size();
-}
-
-/// Where the tail starts: about `fraction` of the text from its end, not inside a UTF-8 character, of lines with one.
-std::uint64_t start_of_tail(const TextSource& text, double fraction, bool of_lines) {
+/// Where the tail starts: about `fraction` of the text from its end, not inside a UTF-8 character or a record of JSON.
+std::uint64_t start_of_tail(TextSource& text, double fraction, bool is_json) {
   const std::uint64_t size = text.size();
   const auto start = size - static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(size)));
-  if (of_lines) return next_line(text, start);
+  if (is_json) return next_record(text, start);
   const std::uint64_t first = start - std::min<std::uint64_t>(start, 3);
   const std::string around = text.read_at(first, 4);
   std::size_t at = start - first;
@@ -275,10 +266,9 @@ void warn_of_earlier_files(const TokenizeOptions& options, const TokenizeResult&
 }
 
 int tokenize(const TokenizeOptions& options) {
-  const std::vector<std::string> texts = find_texts(options);
-  const std::string json_field = options.chat ? "" : json_field_of(texts, options.json_field);
+  TextSource text(find_texts(options));
+  const std::string json_field = options.chat ? "" : text.json_field(options.json_field);
   std::unique_ptr<Tokenizer> tokenizer = options.train_bpe > 0 ? nullptr : open_tokenizer(options.tokenizer);
-  TextSource text(texts);
   const bool of_files = text.is_of_files(), can_go_on = of_files && options.format != OutputFormat::hdf5;
   const bool holds_out = !options.valid_out.empty();
   if (holds_out || options.train_bpe > 0)  // both need all of it first
@@ -314,6 +304,7 @@ int tokenize(const TokenizeOptions& options) {
   notes.compare_tokenizer(find_tokenizer(options.tokenizer));
 
   std::optional<ChatTemplate> chat;
+  std::set<std::string> unused;  // keys
   const auto template_of_tokenizer = [&]() -> const ChatTemplate& {
     if (!chat) chat = read_chat_template(folder_of_tokenizer(options.tokenizer), *tokenizer);
     return *chat;
@@ -326,8 +317,8 @@ int tokenize(const TokenizeOptions& options) {
                    .shard_tokens = options.shard_size,
                    .end_of_text = options.append_eos ? end_of_text(*tokenizer, options) : std::nullopt,
                    .json_field = json_field,
-                   .conversations = options.chat ? ConversationReader([&](std::string_view line, std::string& problem) {
-                     return read_conversation(line, template_of_tokenizer, problem);
+                   .conversations = options.chat ? ConversationReader([&](const nlohmann::json& record, std::string& problem) {
+                     return read_conversation(record, template_of_tokenizer, problem, unused);
                    })
                                                  : nullptr,
                    .threads = threads,
@@ -346,6 +337,11 @@ int tokenize(const TokenizeOptions& options) {
       if (options.chat && options.format == OutputFormat::hdf5)
         print_to(stdout, "{}: its dataset loss_mask says which of them are of answers\n", file.path.string());
   if (options.format == OutputFormat::llmc) warn_of_earlier_files(options, done);
+  if (!unused.empty())
+    print_warnings(
+        {format("the conversations have keys that are not used ({}: text and mask do not depend on them); look whether "
+                "they matter",
+                list_of({unused.begin(), unused.end()}))});
   return exit_code::done;
 }
 

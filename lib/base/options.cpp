@@ -14,6 +14,7 @@
 
 #include <boost/program_options.hpp>
 
+#include "base/byte_order_mark.hpp"
 #include "base/format.hpp"
 
 namespace fsdp {
@@ -534,6 +535,7 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
       for (const std::string& mark : marks)
         if (holds(mark)) throw UserError(format("cannot read --config '{}' {}", path, answer));
   };
+  text.erase(0, byte_order_mark(text));
   // Sections are decoration here, and Boost takes each line that follows one. Those of others mean something.
   refuse_elsewhere(
       [&](const std::string& mark) { return mark[0] == '[' && ("\n" + text).find("\n" + mark) != std::string::npos; });

@@ -105,8 +105,10 @@ bool is_text_file(const fs::path& path) {
   return !of_known_kind(path, beginning);
 }
 
-void require_no_known_kind(const fs::path& path) {
-  if (const auto known = of_known_kind(path, beginning_of(path))) throw *known;
+void require_no_known_kind(const fs::path& path) { require_no_known_kind(path, beginning_of(path)); }
+
+void require_no_known_kind(const fs::path& name, std::string_view beginning) {
+  if (const auto known = of_known_kind(name, beginning)) throw *known;
 }
 
 std::unique_ptr<Tokens> open_token_file(const fs::path& name) {

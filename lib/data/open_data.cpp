@@ -13,6 +13,7 @@
 #include "base/format.hpp"
 #include "base/system.hpp"
 #include "data/formats.hpp"
+#include "data/text_source.hpp"
 #include "files/input_file.hpp"
 
 namespace fsdp {
@@ -126,6 +127,13 @@ std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
   return paths;
 }
 
+/// Compressed ones, too, which are refused by their content.
+bool is_named_text(fs::path path) {
+  for (const char* const packed : {".gz", ".zst"})
+    if (path.extension() == packed) path.replace_extension();
+  return is_named_json(path) || path.extension() == ".txt" || path.extension() == ".TXT";
+}
+
 std::vector<fs::path> files_of_folder(const fs::path& folder) {
   std::vector<fs::path> paths, texts;
   std::error_code problem;
@@ -137,14 +145,14 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
           "would be read as one); preprocess one language alone, or name a file",
           folder.string(), file));
     if (extension == ".bin" || extension == ".h5" || extension == ".hdf5") paths.push_back(entry->path());
-    if (extension == ".txt" || extension == ".jsonl") texts.push_back(entry->path());
+    if (is_named_text(entry->path())) texts.push_back(entry->path());
   }
   if (problem) throw CallError("read the folder " + folder.string(), problem.message());
   if (paths.empty()) paths = std::move(texts);
   if (paths.empty())
     throw UserError(
         format("'{}' holds no token files (it is a folder without any .bin, .h5 or .hdf5, without dict.txt, and without any "
-               ".txt or .jsonl); name a token file, as fsdp-tokenize makes, or a text",
+               ".txt, .jsonl, .ndjson or .json); name a token file, as fsdp-tokenize makes, or a text",
                folder.string()));
   std::sort(paths.begin(), paths.end());
   leave_out_masks(paths);

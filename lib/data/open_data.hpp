@@ -4,7 +4,7 @@
 //   a folder with dict.txt     of fairseq-preprocess ("data-bin"): its split train, or valid where data to validate on are
 //                              named
 //   another folder             all files in it that end in .bin, .h5 or .hdf5, in the order of their names; if there are none,
-//                              those that end in .txt or .jsonl
+//                              those named as text or JSON
 //   a pattern with * ? [ ]     all files that match, in the order of their names (bytes, whatever the locale)
 //   several of these, a,b      one behind the other
 //   several with weights, a:0.7,b:0.3   side by side

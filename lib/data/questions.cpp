@@ -2,19 +2,20 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <sstream>
+#include <optional>
 #include <string>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "data/json_records.hpp"
+#include "data/text_source.hpp"
 #include "files/input_file.hpp"
-#include "files/json.hpp"
+#include "text/json_reader.hpp"
 
 namespace fsdp {
 
 namespace {
 
-constexpr std::size_t longest_questions_file = std::size_t{1} << 30;
 constexpr std::int32_t llmc_magic = 20240522;
 
 /// Without spaces in front, which separate a choice from its context.
@@ -24,20 +25,22 @@ std::size_t count_characters(std::string_view utf8) {
       std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-/// One line of a file of JSON.
+/// Records of JSON.
 class QuestionReader {
  public:
-  QuestionReader(const std::filesystem::path& file, const Tokenizer& tokenizer) : file_(file), tokenizer_(tokenizer) {}
+  explicit QuestionReader(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  Question read(const std::string& text, std::size_t line) const {
-    const nlohmann::json object = parse_json(text);
+  Question read(const JsonRecords& record) const {
+    std::string problem;
+    const nlohmann::json object = read_json(record.record(), problem);
     const auto fail = [&](const std::string& why) {
       return UserError(
-          format("{}:{}: {} (each line is a JSON object with \"context\", a text, \"choices\", several texts, and "
+          format("{} is no question ({}: each is a JSON object with \"context\", a text, \"choices\", several texts, and "
                  "\"answer\", the number of the right one from 0); correct it",
-                 file_.string(), line, why));
+                 record.place(), why));
     };
-    if (!object.is_object()) throw fail("no JSON object");
+    if (!problem.empty()) throw fail(problem);
+    if (!object.is_object()) throw fail("it is no object");
     if (!object.contains("context") || !object["context"].is_string()) throw fail("no context");
     if (!object.contains("choices") || !object["choices"].is_array() || object["choices"].size() < 2)
       throw fail("no two choices");
@@ -69,7 +72,6 @@ class QuestionReader {
     return ids;
   }
 
-  const std::filesystem::path& file_;
   const Tokenizer& tokenizer_;
 };
 
@@ -135,13 +137,11 @@ class LlmCQuestions {
   std::vector<std::uint16_t> words_;
 };
 
-std::vector<Question> read_json_lines(const std::filesystem::path& path, const Tokenizer& tokenizer) {
-  const QuestionReader reader(path, tokenizer);
-  std::istringstream lines(read_text_file(path, longest_questions_file));
+std::vector<Question> read_records(const std::filesystem::path& path, const Tokenizer& tokenizer) {
+  const QuestionReader reader(tokenizer);
+  TextSource text({path.string()});
   std::vector<Question> questions;
-  std::string text;
-  for (std::size_t line = 1; std::getline(lines, text); ++line)
-    if (text.find_first_not_of(" \t\r") != std::string::npos) questions.push_back(reader.read(text, line));
+  for (JsonRecords records(text, 0, std::nullopt); records.next();) questions.push_back(reader.read(records));
   return questions;
 }
 
@@ -154,7 +154,7 @@ std::vector<Question> read_questions(const std::filesystem::path& path, const To
   if (magic != llmc_magic && !tokenizer)
     throw UserError(
         "there is no tokenizer for the questions (they are texts, and none lies beside the model); give `tokenizer`");
-  std::vector<Question> questions = magic == llmc_magic ? LlmCQuestions(file).read() : read_json_lines(path, *tokenizer);
+  std::vector<Question> questions = magic == llmc_magic ? LlmCQuestions(file).read() : read_records(path, *tokenizer);
   if (questions.empty())
     throw UserError(format("no questions in {} (all of its lines are empty); write one in each line", path.string()));
   for (std::size_t q = 0; q < questions.size(); ++q) {

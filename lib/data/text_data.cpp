@@ -72,7 +72,7 @@ class TokenMaker {
     if (!source.is_of_files())
       throw UserError(
           format("'{}' is a pipe or a device (text is read again at the next start); copy it into a file", text.name));
-    const std::string field = json_field_of(text.files, reading_.json_field);
+    const std::string field = source.json_field(reading_.json_field);
     nlohmann::ordered_json made_of = {{"texts", source.identity()},
                                       {"tokenizer", tokenizer_sum_},
                                       {"json_field", field},
@@ -167,18 +167,6 @@ class TokensOfText : public Tokens {
 };
 
 }  // namespace
-
-std::string json_field_of(const std::vector<std::string>& files, const std::string& named) {
-  if (!named.empty()) return named;
-  const auto is_json = [](const std::string& file) { return file.ends_with(".jsonl"); };
-  const auto count = std::count_if(files.begin(), files.end(), is_json);
-  if (count > 0 && count < std::ssize(files))
-    throw UserError(
-        format("'{}' is named *.jsonl and '{}' is not (the texts that are read as one are all lines of JSON, or all plain); "
-               "give one kind at a time, or name the field that has the text by `field of JSON` if all are JSON",
-               *std::find_if(files.begin(), files.end(), is_json), *std::find_if_not(files.begin(), files.end(), is_json)));
-  return count > 0 ? "text" : "";
-}
 
 std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts, const TextReading& reading,
                                               const std::function<bool()>& stop) {

@@ -21,16 +21,12 @@ struct TextSet {
   std::vector<std::string> files;
 };
 
-/// The field that has the text in files of lines of JSON: `named`, or "text" for files named *.jsonl; empty for plain texts.
-/// Throws UserError where some are named so and some are not.
-std::string json_field_of(const std::vector<std::string>& files, const std::string& named);
-
 /// How texts become tokens. Lines of JSON are documents, each followed by the tokenizer's end-of-text token if it has one; of
 /// plain texts, which follow each other, nothing but their own tokens is there.
 struct TextReading {
-  std::string tokenizer = "bytes";  // of open_tokenizer()
-  std::string json_field = {};  // all texts are lines of JSON with it; empty: "text" for files named *.jsonl, others are plain
-  bool skip_invalid = false;    // leave out lines of JSON without a text
+  std::string tokenizer = "bytes";    // of open_tokenizer()
+  std::string json_field = {};        // as TextSource::json_field() takes it
+  bool skip_invalid = false;          // leave out lines of JSON without a text
   std::filesystem::path folder = {};  // where the token files lie; it is made if it is not there
   std::size_t threads = 0;            // 0: as many as the cores that this process may use
   double save_interval_s = 30;

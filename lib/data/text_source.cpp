@@ -8,10 +8,12 @@
 
 #include <unistd.h>
 
+#include "base/byte_order_mark.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/system.hpp"
 #include "data/formats.hpp"
+#include "data/json_records.hpp"
 #include "files/checksum.hpp"
 #include "files/output_file.hpp"
 
@@ -23,6 +25,8 @@ UserError unreadable(const std::string& name, const char* why) {
   return UserError(format("cannot read '{}' ({}); give a text file", name, why));
 }
 
+constexpr std::size_t beginning_bytes = std::size_t{1} << 16;
+
 using Stream = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 Stream open_stream(const std::string& name) {
@@ -32,13 +36,68 @@ Stream open_stream(const std::string& name) {
   return stream;
 }
 
+UserError mixed(const std::string& json, const std::string& plain) {
+  return UserError(format(
+      "'{}' is JSON and '{}' is not (the texts that are read as one are all JSON, or all plain); give one kind at a time, "
+      "or name the field that has the text by `field of JSON` if all are JSON",
+      json, plain));
+}
+
 }  // namespace
+
+bool is_named_json(const std::filesystem::path& name) {
+  std::string extension = name.extension().string();
+  for (char& c : extension)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
+}
 
 struct TextSource::Text {
   std::string name;
   std::optional<InputFile> file;  // or
   Stream stream{nullptr, nullptr};
-  std::uint64_t size() const { return file->size(); }
+  std::string first = {};      // of a stream: what is read of it already, and
+  std::size_t first_used = 0;  // how much of that was handed on
+  std::size_t mark = 0;        // bytes of a byte-order mark
+
+  std::uint64_t size() const { return file->size() - mark; }
+  void read(std::uint64_t offset, char* to, std::size_t bytes) const { file->read(mark + offset, to, bytes); }
+
+  void use_file(const std::filesystem::path& path) {
+    file.emplace(path);
+    std::string start(std::min<std::uint64_t>(file->size(), 3), '\0');
+    file->read(0, start.data(), start.size());
+    mark = byte_order_mark(start);
+  }
+
+  void open() {
+    if (stream) return;
+    stream = open_stream(name);
+    first.resize(beginning_bytes);
+    first.resize(std::fread(first.data(), 1, first.size(), stream.get()));
+    if (std::ferror(stream.get())) throw unreadable(name, std::strerror(errno));
+    first.erase(0, byte_order_mark(first));
+    if (first.empty()) throw unreadable(name, "it is empty");
+    require_no_known_kind(name, first);
+  }
+
+  std::string beginning() {
+    if (!file) return open(), first;
+    std::string text(std::min<std::uint64_t>(size(), beginning_bytes), '\0');
+    read(0, text.data(), text.size());
+    return text;
+  }
+
+  bool is_json(const char* field) { return is_named_json(name) || json_shape(beginning(), field) != JsonShape::none; }
+
+  std::size_t read_on(char* to, std::size_t bytes) {
+    open();
+    const std::size_t known = first.copy(to, bytes, first_used);
+    first_used += known;
+    const std::size_t got = known < bytes ? std::fread(to + known, 1, bytes - known, stream.get()) : 0;
+    if (std::ferror(stream.get())) throw unreadable(name, std::strerror(errno));
+    return known + got;
+  }
 };
 
 TextSource::TextSource(TextSource&&) noexcept = default;
@@ -55,7 +114,7 @@ TextSource::TextSource(const std::vector<std::string>& names) {
       case PathKind::folder:
         throw unreadable(name, "it is a folder");
       case PathKind::file:
-        text.file.emplace(name);
+        text.use_file(name);
         if (text.size() == 0) throw unreadable(name, "it is empty");
         require_no_known_kind(name);
         break;
@@ -73,20 +132,17 @@ bool TextSource::is_of_files() const {
 void TextSource::copy_streams(const std::filesystem::path& folder) {
   for (Text& text : texts_) {
     if (text.file) continue;
-    const Stream stream = open_stream(text.name);
     const std::filesystem::path path = folder / format("fsdp-tokenize.text-{}", ::getpid());
     {
       OutputFile copy(path);
       try {
         std::vector<char> piece(std::size_t{1} << 20);
         std::uint64_t at = 0;
-        while (const std::size_t got = std::fread(piece.data(), 1, piece.size(), stream.get())) {
+        while (const std::size_t got = text.read_on(piece.data(), piece.size())) {
           copy.write(at, piece.data(), got);
           at += got;
         }
-        if (std::ferror(stream.get())) throw unreadable(text.name, std::strerror(errno));
-        if (at == 0) throw unreadable(text.name, "it is empty");
-        text.file.emplace(path);
+        text.use_file(path);
       } catch (...) {
         ::unlink(path.c_str());
         throw;
@@ -111,7 +167,7 @@ std::string TextSource::read_at(std::uint64_t offset, std::size_t bytes) const {
     }
     const std::size_t before = out.size(), here = std::min<std::uint64_t>(bytes - before, text.size() - offset);
     out.resize(before + here);
-    text.file->read(offset, out.data() + before, here);
+    text.read(offset, out.data() + before, here);
     offset = 0;
     if (out.size() == bytes) break;
   }
@@ -146,16 +202,22 @@ const TextSource::Text& TextSource::text_at(std::uint64_t& offset) const {
 
 std::string TextSource::name_at(std::uint64_t offset) const { return text_at(offset).name; }
 
+std::uint64_t TextSource::begin_of_text(std::uint64_t offset) const {
+  std::uint64_t in_text = offset;
+  text_at(in_text);
+  return offset - in_text;
+}
+
 std::string TextSource::place(std::uint64_t offset) const {
   const Text& text = text_at(offset);
-  return format("byte {} of '{}'", offset, text.name);
+  return format("byte {} of '{}'", text.mark + offset, text.name);
 }
 
 std::string TextSource::place_of_line(std::uint64_t offset) const {
   const Text& text = text_at(offset);
-  if (!text.file) return format("the line at byte {} of '{}'", offset, text.name);
+  if (!text.file) return format("the line at byte {} of '{}'", text.mark + offset, text.name);
   std::uint64_t line = 1;
-  each_piece(*text.file, 0, offset,
+  each_piece(*text.file, 0, text.mark + offset,
              [&](const char* piece, std::size_t bytes) { line += std::count(piece, piece + bytes, '\n'); });
   return format("line {} of '{}'", line, text.name);
 }
@@ -169,22 +231,35 @@ nlohmann::ordered_json TextSource::identity() const {
   return all;
 }
 
+std::string TextSource::json_field(const std::string& named, const char* otherwise) {
+  if (!named.empty()) return named;
+  const Text *json = nullptr, *plain = nullptr;
+  for (Text& text : texts_)
+    if (text.file || &text == &texts_.front()) (text.is_json(otherwise) ? json : plain) = &text;
+  if (json && plain) throw mixed(json->name, plain->name);
+  return json ? otherwise : "";
+}
+
+void TextSource::require_plain() {
+  Text& text = texts_[present_];
+  if (!text.file && text.is_json("text")) throw mixed(text.name, texts_.front().name);
+}
+
+std::string TextSource::beginning() { return texts_[present_].beginning(); }
+
 std::size_t TextSource::read(std::string& to, std::size_t bytes) {
   Text& text = texts_[present_];
   const std::size_t before = to.size();
   if (text.file) {
     const std::size_t here = std::min<std::uint64_t>(bytes, text.size() - at_);
     to.resize(before + here);
-    text.file->read(at_, to.data() + before, here);
+    text.read(at_, to.data() + before, here);
     at_ += here;
     return here;
   }
-  if (!text.stream) text.stream = open_stream(text.name);
   to.resize(before + bytes);
-  const std::size_t got = std::fread(to.data() + before, 1, bytes, text.stream.get());
+  const std::size_t got = text.read_on(to.data() + before, bytes);
   to.resize(before + got);
-  if (std::ferror(text.stream.get())) throw unreadable(text.name, std::strerror(errno));
-  if (got == 0 && at_ == 0) throw unreadable(text.name, "it is empty");
   at_ += got;
   return got;
 }

@@ -1,4 +1,5 @@
-// Texts one after the other, as one: read by position where all are files, else once from the beginning.
+// Texts one after the other, as one: read by position where all are files, else once from the beginning. Byte-order marks at
+// their beginnings are no part of them.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,9 @@
 
 namespace fsdp {
 
+/// Whether a file is named as JSON is: .jsonl, .ndjson or .json, in letters of any size.
+bool is_named_json(const std::filesystem::path& name);
+
 class TextSource {
  public:
   /// '-' is standard input. Throws UserError for what cannot be read or is empty.
@@ -27,7 +31,7 @@ class TextSource {
   /// Copies what is no file into files in `folder`, whose names are removed at once: then all are.
   void copy_streams(const std::filesystem::path& folder);
 
-  /// All bytes. Requires files, as the next four do.
+  /// All bytes. Requires files, as the next three do.
   std::uint64_t size() const;
   /// Bytes of the whole text, `bytes` or those up to its end.
   std::string read_at(std::uint64_t offset, std::size_t bytes) const;
@@ -40,9 +44,20 @@ class TextSource {
   /// "line 3 of 'a.txt'", which it counts; of streams "the line at byte 17 of '-'".
   std::string place_of_line(std::uint64_t offset) const;
   std::string name_at(std::uint64_t offset) const;
+  /// Where the text begins that `offset` is in.
+  std::uint64_t begin_of_text(std::uint64_t offset) const;
   /// Names, sizes and times of last writing: what tells whether these are the same texts as another time.
   nlohmann::ordered_json identity() const;
 
+  /// Returns the field of JSON that has the text: `named`; or else `otherwise` if the texts are JSON by their names or
+  /// content, and nothing if they are plain. Throws UserError if some are the one and some the other. Of streams it opens only
+  /// the first text's: require_plain() looks at the others, which may wait for what is read before them.
+  std::string json_field(const std::string& named, const char* otherwise = "text");
+  /// Throws UserError if the present text is a stream of JSON.
+  void require_plain();
+
+  /// The first bytes of the present text, up to 64 KiB, wherever read() is. Opens a stream.
+  std::string beginning();
   /// Appends up to `bytes` of the present text. Returns how many; 0 at its end.
   std::size_t read(std::string& to, std::size_t bytes);
   /// Begins the next text; false if there is none.

@@ -12,21 +12,15 @@
 #include "base/progress.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
-#include "files/json_lines.hpp"
 #include "files/output_file.hpp"
-#include "text/utf8.hpp"
+#include "text/json_reader.hpp"
 
 namespace fsdp {
 
 namespace {
 
-constexpr std::size_t piece_bytes = std::size_t{1} << 20;
-/// No line of JSON, and no text between two places where it may be cut, is as long: memory would be 9 to 14 times as much.
-constexpr std::size_t longest_piece = std::size_t{256} << 20;
-
-/// Whether a line of JSON is meant to be one, right or not.
-bool is_conversation(std::string_view line) {
-  const nlohmann::json object = parse_json(line);
+/// Whether a record is meant to be a conversation, right or not.
+bool is_conversation(const nlohmann::json& object) {
   return object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion")));
 }
 
@@ -54,6 +48,7 @@ void PlainPieces::fill(std::size_t bytes) {
     } else if (text_.read(buffer_, more) == 0) {
       at_end_ = !text_.next();
       document_ends_ = documents_;
+      if (!at_end_) text_.require_plain();
     }
   }
 }
@@ -87,121 +82,58 @@ bool PlainPieces::next(TextPiece& piece) {
 
 JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
                        ConversationReader conversations, bool skip_invalid)
-    : text_(text),
-      end_(end),
-      reader_(field),
-      conversations_(std::move(conversations)),
-      skip_invalid_(skip_invalid),
-      at_(begin) {
-  if (text.is_of_files()) text_.seek(begin);
+    : records_(text, begin, end), field_(field), conversations_(std::move(conversations)), skip_invalid_(skip_invalid) {}
+
+/// The text of the record. Nothing if there is none: then `problem_` says why.
+std::optional<std::string> JsonPieces::read(TextPiece& piece) {
+  piece.replaced = 0;
+  if (!conversations_) return read_json_field(records_.record(), field_, problem_, &piece.replaced);
+  const nlohmann::json object = read_json(records_.record(), problem_, &piece.replaced);
+  if (!problem_.empty()) return std::nullopt;
+  ChatText chat = conversations_(object, problem_);
+  if (!problem_.empty()) return std::nullopt;
+  piece.is_conversation = true;
+  piece.answers = std::move(chat.answers);
+  piece.ends_open = chat.ends_open;
+  return std::move(chat.text);
 }
 
-/// Finds the next line, and reads until it has all of it. False if there is none.
-bool JsonPieces::next_line() {
-  line_begin_ = line_end_;
-  for (searched_ = line_begin_;;) {
-    const std::size_t found = buffer_.find('\n', searched_);
-    if (found != std::string::npos || (at_end_ && line_begin_ < buffer_.size())) {
-      line_end_ = found == std::string::npos ? buffer_.size() : found + 1;
-      return true;
-    }
-    if (at_end_) return false;
-    at_ += line_begin_;
-    buffer_.erase(0, line_begin_);
-    line_begin_ = line_end_ = 0;
-    searched_ = buffer_.size();
-    if (buffer_.size() >= longest_piece)
-      throw UserError(
-          format("{} has {} or more (a line is held in memory whole); divide its text among several lines, and look "
-                 "whether this is JSON in lines at all",
-                 text_.place_of_line(at_), format_bytes(static_cast<double>(longest_piece))));
-    std::size_t more = piece_bytes;
-    if (end_) more = std::min<std::uint64_t>(more, *end_ - at_ - buffer_.size());
-    if (more == 0) {
-      at_end_ = true;
-    } else if (text_.read(buffer_, more) == 0) {
-      at_end_ = !text_.next();
-      if (!at_end_ && !buffer_.empty()) {  // the last line of a file needs no end
-        line_end_ = buffer_.size();
-        return true;
-      }
-    }
-  }
-}
-
-namespace {
-
-/// The line with U+FFFD for what is no UTF-8 or half of a surrogate pair; how often is added to `replaced`.
-std::string mended(std::string_view line, std::size_t& replaced) {
-  return with_replaced_surrogates(with_replacements(line, &replaced), &replaced);
-}
-
-}  // namespace
-
-/// Nothing if there is none: then `problem_` says why.
-std::optional<std::string> JsonPieces::text_of_line(std::string_view line, std::size_t& replaced) {
-  std::string_view text = reader_.read(line, problem_);
-  if (problem_.empty()) return std::string(text);
-  const std::string first_problem = problem_;
-  const std::string better = mended(line, replaced);
-  if (replaced > 0) text = reader_.read(better, problem_);
-  if (problem_.empty()) return std::string(text);
-  problem_ = first_problem;
-  return std::nullopt;
+void JsonPieces::fail() const {
+  if (conversations_)
+    throw UserError(format("{} is no conversation ({}); correct it, or leave such lines out by `skipping of lines`",
+                           records_.place(), problem_));
+  std::string none;
+  if (is_conversation(read_json(records_.record(), none)))
+    throw UserError(
+        format("{} cannot be used ({}: it is a conversation); make tokens of such lines as \"Tokens\" in docs/running.md "
+               "shows, and train on these, or name the field that has the text by `field of JSON`",
+               records_.place(), problem_));
+  throw UserError(
+      format("{} cannot be used ({}); correct it, name the field that has the text by `field of JSON`, or leave "
+             "such lines out by `skipping of lines`",
+             records_.place(), problem_));
 }
 
 bool JsonPieces::next(TextPiece& piece) {
   piece.skipped = 0;
-  while (next_line()) {
-    std::string_view line = std::string_view(buffer_).substr(line_begin_, line_end_ - line_begin_);
-    if (constexpr std::string_view byte_order_mark = "\xef\xbb\xbf"; line.starts_with(byte_order_mark))
-      line.remove_prefix(byte_order_mark.size());
-    if (line.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
-    const std::uint64_t begin = at_ + line_begin_;
-    piece.replaced = 0;
-    std::optional<std::string> text;
-    if (conversations_) {
-      problem_.clear();
-      ChatText chat = conversations_(line, problem_);
-      if (!problem_.empty()) {
-        const std::string better = mended(line, piece.replaced);
-        if (piece.replaced > 0) chat = conversations_(better, problem_);
-      }
-      if (problem_.empty()) text = std::move(chat.text);
-      piece.is_conversation = true;
-      piece.answers = std::move(chat.answers);
-      piece.ends_open = chat.ends_open;
-    } else {
-      text = text_of_line(line, piece.replaced);
-    }
-    if (!text && skip_invalid_) {
-      if (piece.skipped++ == 0) piece.first_skipped = begin;
+  piece.cut = 0;
+  while (records_.next()) {
+    std::optional<std::string> text = read(piece);
+    if (!text && !skip_invalid_) fail();
+    if (!text) {
+      if (piece.skipped++ == 0) piece.first_skipped = records_.begin();
       continue;
     }
-    if (!text && conversations_)
-      throw UserError(format("{} is no conversation ({}); correct it, or leave such lines out by `skipping of lines`",
-                             text_.place_of_line(begin), problem_));
-    if (!text && is_conversation(line))
-      throw UserError(
-          format("{} cannot be used ({}: it is a conversation); make tokens of such lines as \"Tokens\" in docs/running.md "
-                 "shows, and train on these, or name the field that has the text by `field of JSON`",
-                 text_.place_of_line(begin), problem_));
-    if (!text)
-      throw UserError(
-          format("{} cannot be used ({}); correct it, name the field that has the text by `field of JSON`, or leave "
-                 "such lines out by `skipping of lines`",
-                 text_.place_of_line(begin), problem_));
     piece.text = std::move(*text);
-    piece.cut = 0;
-    piece.end = at_ + line_end_;
+    piece.end = records_.end();
     piece.ends_document = true;
     return true;
   }
   if (piece.skipped == 0) return false;
   piece.text.clear();  // so that the last lines count
-  piece.cut = 0;
+  piece.answers.clear();
   piece.replaced = 0;
-  piece.end = at_ + line_end_;
+  piece.end = records_.end();
   piece.ends_document = false;
   return true;
 }

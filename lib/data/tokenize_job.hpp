@@ -14,9 +14,9 @@
 
 #include "base/error.hpp"
 #include "base/timer.hpp"
+#include "data/json_records.hpp"
 #include "data/text_source.hpp"
 #include "data/token_writer.hpp"
-#include "files/json_lines.hpp"
 #include "text/chat_template.hpp"
 #include "text/parallel_encoder.hpp"
 #include "text/text_cuts.hpp"
@@ -54,33 +54,28 @@ class PlainPieces : public TextPieces {
   std::uint64_t at_;        // where the rest of the buffer begins in the text
 };
 
-/// Reads the conversation in a line of JSON, or says why there is none.
-using ConversationReader = std::function<ChatText(std::string_view line, std::string& problem)>;
+/// Reads the conversation in a record of JSON, or says why there is none.
+using ConversationReader = std::function<ChatText(const nlohmann::json& record, std::string& problem)>;
 
-/// Lines of JSON: the text of a field in each is a document, and a piece. Empty lines are left out. What is no UTF-8, or half
-/// of a surrogate pair, counts as U+FFFD.
+/// Records of JSON: the text of a field in each is a document, and a piece.
 class JsonPieces : public TextPieces {
  public:
-  /// Of the part [begin, end), which begins and ends between lines. With `conversations` each line is one of these instead.
-  /// `skip_invalid`: lines without a text are left out, too.
+  /// Of the part [begin, end), which begins and ends between records. With `conversations` each record is one of these instead.
+  /// `skip_invalid`: records without a text are left out.
   JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
              ConversationReader conversations = nullptr, bool skip_invalid = false);
-  /// Throws UserError for a line of 256 MiB or more; and for one without a text, unless those are left out.
+  /// Throws what JsonRecords throws; and UserError for a record without a text, unless those are left out.
   bool next(TextPiece& piece) override;
 
  private:
-  bool next_line();
-  std::optional<std::string> text_of_line(std::string_view line, std::size_t& replaced);
+  std::optional<std::string> read(TextPiece& piece);
+  [[noreturn]] void fail() const;
 
-  TextSource& text_;
-  std::optional<std::uint64_t> end_;
-  JsonLineReader reader_;
+  JsonRecords records_;
+  std::string field_;
   ConversationReader conversations_;
   bool skip_invalid_;
-  std::string buffer_, problem_;
-  std::size_t line_begin_ = 0, line_end_ = 0, searched_ = 0;  // in the buffer
-  std::uint64_t at_;                                          // where the buffer begins in the text
-  bool at_end_ = false;
+  std::string problem_;
 };
 
 /// What is known of a job on the disk, in a file beside its output.

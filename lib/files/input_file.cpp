@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/byte_order_mark.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 
@@ -103,6 +104,7 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t most_b
                            format_bytes(static_cast<double>(file.size())), format_bytes(static_cast<double>(most_bytes))));
   std::string text(file.size(), '\0');
   file.read(0, text.data(), text.size());
+  text.erase(0, byte_order_mark(text));
   return text;
 }
 

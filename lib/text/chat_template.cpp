@@ -624,38 +624,101 @@ ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokeni
 
 namespace {
 
-/// Data sets with a column for it have null or an empty list where there is none.
-bool says_something(const nlohmann::json& object, const char* name) { return object.contains(name) && !object[name].empty(); }
+/// What the keys of an object are: all others are named to the user.
+struct Keys {
+  std::vector<std::string_view> used, meaningless, refused;
+};
+
+const Keys keys_of_record = {
+    .used = {"messages", "prompt", "completion", "weight", "train"},
+    .meaningless = {"id", "uuid", "prompt_id", "conversation_id", "source"},
+    .refused = {"tools", "functions", "function_call", "system", "conversations", "images", "image", "videos", "video",
+                "audios", "audio", "documents", "chat_template", "chat_template_kwargs"}};
+const Keys keys_of_message = {.used = {"role", "content", "weight", "train"},
+                              .meaningless = {"id", "timestamp"},
+                              .refused = {"tool_calls", "function_call", "refusal", "prefix", "train_detail", "images", "image",
+                                          "videos", "video", "audios", "audio"}};
+
+/// Data sets with a column for it have null or something empty where there is none.
+bool says_something(const nlohmann::json& value) {
+  return !value.empty() && value != nlohmann::json(false) && value != nlohmann::json("");
+}
+
+/// The first key that is refused, or nothing. Adds those that are not known to `unused`, with `behind` after their names.
+std::string look_at_keys(const nlohmann::json& object, const Keys& keys, const char* behind, std::set<std::string>& unused) {
+  const auto is_in = [](const std::vector<std::string_view>& list, const std::string& key) {
+    return std::find(list.begin(), list.end(), key) != list.end();
+  };
+  for (const auto& [key, value] : object.items()) {
+    if (!says_something(value)) continue;
+    if (is_in(keys.refused, key)) return key;
+    if (!is_in(keys.used, key) && !is_in(keys.meaningless, key)) unused.insert(format("\"{}\"{}", excerpt(key), behind));
+  }
+  return "";
+}
+
+/// Whether "weight" and "train" say that a message is to be learned; nothing if they are not there.
+std::optional<bool> is_to_be_learned(const nlohmann::json& message, std::string& problem) {
+  std::optional<bool> learned;
+  for (const char* const key : {"weight", "train"}) {
+    const nlohmann::json value = message.value(key, nlohmann::json());
+    if (value.is_null()) continue;
+    const bool yes = value == nlohmann::json(true) || value == nlohmann::json(1);
+    if (!yes && value != nlohmann::json(false) && value != nlohmann::json(0))
+      problem = format("it has \"{}\": {}, and only 0 and 1, false and true are read", key, json_excerpt(value));
+    if (learned.value_or(yes) != yes) problem = "its \"weight\" and its \"train\" contradict each other";
+    learned = yes;
+  }
+  return learned;
+}
 
 }  // namespace
 
-ChatText read_conversation(std::string_view line, const std::function<const ChatTemplate&()>& chat, std::string& problem) {
+ChatText read_conversation(const nlohmann::json& object, const std::function<const ChatTemplate&()>& chat, std::string& problem,
+                           std::set<std::string>& unused) {
   std::vector<ChatMessage> messages;
   problem.clear();
-  const nlohmann::json object = parse_json(line);
   const auto add = [&](const char* name, bool has_answers) {
     const nlohmann::json& list = object[name];
     if (!list.is_array()) return void(problem = format("its \"{}\" is no list of messages", name));
     for (const nlohmann::json& one : list) {
-      if (one.is_object() && says_something(one, "tool_calls"))
-        return void(problem = format("its \"{}\" has a message with \"tool_calls\", and tools are not known here", name));
-      const bool is_message = one.is_object() && one.contains("role") && one["role"].is_string() && one.contains("content") &&
-                              one["content"].is_string();
+      if (!one.is_object()) return void(problem = format("its \"{}\" has something that is no message", name));
+      if (const std::string key = look_at_keys(one, keys_of_message, " of messages", unused); !key.empty())
+        return void(problem = format("its \"{}\" has a message with \"{}\", which is not read here", name, key));
+      const bool is_message =
+          one.contains("role") && one["role"].is_string() && one.contains("content") && one["content"].is_string();
       if (!is_message)
         return void(problem =
                         format("its \"{}\" has something that is no message with a \"role\" and a \"content\" of text", name));
       ChatMessage message{one["role"].get<std::string>(), one["content"].get<std::string>()};
-      message.is_answer = has_answers && message.role == "assistant";
+      const bool can_be_learned = has_answers && message.role == "assistant";
+      const bool learned = is_to_be_learned(one, problem).value_or(can_be_learned);
+      if (problem.empty() && learned && !can_be_learned)
+        problem = format("its \"{}\" has a message of the role '{}' that says it is to be learned, and only answers are", name,
+                         excerpt(message.role));
+      if (!problem.empty()) return;
+      message.is_answer = learned;
       messages.push_back(std::move(message));
     }
   };
+  const std::string refused = object.is_object() ? look_at_keys(object, keys_of_record, "", unused) : "";
+  const auto has = [&](const char* key) { return object.contains(key) && !object[key].is_null(); };
   if (!object.is_object()) {
-    problem = object.is_discarded() ? "it is not JSON" : "it is no object";
-  } else if (says_something(object, "tools")) {
-    problem = "it has \"tools\", which are not known here";
-  } else if (object.contains("messages")) {
+    problem = "it is no object";
+  } else if (refused == "conversations") {
+    problem = "it has \"conversations\", as of ShareGPT: what is read is \"messages\", each with \"role\" and \"content\"";
+  } else if (!refused.empty()) {
+    problem = format("it has \"{}\", which is not read here", refused);
+  } else if (!is_to_be_learned(object, problem).value_or(true)) {
+    problem = "it says that it is not to be learned";
+  } else if (!problem.empty()) {
+    return {};
+  } else if (has("messages") && has("completion")) {
+    problem = "it has both \"messages\" and \"completion\"";
+  } else if (has("messages")) {
+    if (has("prompt")) unused.insert("\"prompt\"");
     add("messages", true);
-  } else if (!object.contains("prompt") || !object.contains("completion")) {
+  } else if (!has("prompt") || !has("completion")) {
     problem = "it has neither \"messages\" nor \"prompt\" and \"completion\"";
   } else if (object["prompt"].is_string() && object["completion"].is_string()) {
     const std::string prompt = object["prompt"].get<std::string>(), text = prompt + object["completion"].get<std::string>();

@@ -5,9 +5,12 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "text/tokenizer.hpp"
 
@@ -83,11 +86,14 @@ class ChatTemplate {
   std::string end_;
 };
 
-/// The conversation in a line of JSON, in the forms of Hugging Face's TRL: {"messages": [{"role": .., "content": ..}, ..]}, of
-/// which the assistant's are answers, or {"prompt": .., "completion": ..}, both lists of messages, where those of the
+/// The conversation in a record of JSON, in the forms of Hugging Face's TRL: {"messages": [{"role": .., "content": ..}, ..]},
+/// of which the assistant's are answers, or {"prompt": .., "completion": ..}, both lists of messages, where those of the
 /// completion are. Where these are texts, they stand behind each other without a template, and the completion is an answer.
-/// `chat` gives the template where one is needed, or throws. `problem` says why there is no conversation.
-ChatText read_conversation(std::string_view line, const std::function<const ChatTemplate&()>& chat, std::string& problem);
+/// An answer whose "weight" is 0 or "train" is false is none. `chat` gives the template where one is needed, or throws.
+/// `problem` says why there is no conversation, as for keys that would change the text. Other keys that are not known are added
+/// to `unused`.
+ChatText read_conversation(const nlohmann::json& object, const std::function<const ChatTemplate&()>& chat, std::string& problem,
+                           std::set<std::string>& unused);
 
 /// That of the model's folder: chat_template.jinja, or "chat_template" of tokenizer_config.json. Throws UserError, also where
 /// the tokenizer does not have the template's tokens.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include <unicode/uchar.h>
 #include <unicode/utf8.h>
@@ -39,8 +40,12 @@ void append_utf8(std::string& text, char32_t character) {
 
 std::size_t valid_until(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
+    for (std::uint64_t eight; at + sizeof eight <= text.size(); at += sizeof eight) {  // of ASCII, at once
+      std::memcpy(&eight, text.data() + at, sizeof eight);
+      if ((eight & 0x8080808080808080) != 0) break;
+    }
     const std::size_t begin = at;
-    if (next(text, at) < 0) return begin;
+    if (at < text.size() && next(text, at) < 0) return begin;
   }
   return text.size();
 }

@@ -272,10 +272,13 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
 void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid) {
   table
       .text("json-field", "NAME", json_field,
-            "Texts are lines of JSON, objects whose field NAME has the text: each is a document, tokenized by itself.")
-      .unset("text for files named *.jsonl; others are plain texts")
+            "Texts are JSON, lines or an array of objects whose field NAME has the text: each is a document, tokenized by "
+            "itself.")
+      .unset("text if the texts are JSON by their content or names; others are plain")
       .sets("field of JSON");
-  table.flag("skip-invalid", skip_invalid, "Leave out lines of JSON that have no text that can be used, and say how many.")
+  table
+      .flag("skip-invalid", skip_invalid,
+            "Leave out lines or objects of JSON that have no text that can be used, and say how many.")
       .sets("skipping of lines");
 }
 

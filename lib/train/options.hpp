@@ -36,7 +36,7 @@ struct TrainOptions {
   std::optional<std::size_t> end_of_document;
   bool shuffle = false;
   std::string tokenizer;   // of texts, samples and the model; empty: that of the model, or bytes
-  std::string json_field;  // of texts that are lines of JSON; empty: "text" for those named *.jsonl
+  std::string json_field;  // of texts, as TextSource::json_field() takes it
   bool skip_invalid = false;
   // model: one of arch and model, or neither where a checkpoint is resumed, which has its own configuration
   std::string arch;

@@ -35,6 +35,7 @@
 #include "h5/h5.hpp"
 #include "nn/parameters.hpp"
 #include "text/chat_template.hpp"
+#include "text/json_reader.hpp"
 #include "text/tokenizer.hpp"
 #include "text/utf8.hpp"
 #include "train/options.hpp"
@@ -671,13 +672,14 @@ Target make_tokenizer_model(const fs::path& folder) {
   return target;
 }
 
-/// Lines of JSON, as a text: all that can be read is UTF-8, and where bad lines are left out, nothing else is refused.
+/// JSON as a text, in lines and other shapes: all that can be read is UTF-8.
 Target make_json_lines(const fs::path& folder) {
   Target target;
   target.is_text = true;
   target.corpus = {
       "{\"text\": \"a b\"}\n{\"id\": 7, \"text\": \"\\u00e9 \\ud83d\\ude00 \\n\"}\n\n{\"text\": \"\"}",
-      "\xef\xbb\xbf{\"text\": \"\\ud83d \xff \\\\ud83d \\ude00\"}\r\n {\"x\": [1, {\"text\": 2}], \"text\": \"c\"}\n"};
+      "\xef\xbb\xbf{\"text\": \"\\ud83d \xff \\\\ud83d \\ude00\"}\r\n {\"x\": [1, {\"text\": 2}], \"text\": \"c\"}\n",
+      "[{\"text\": \"a\"},\n {\"n\": NaN, \"text\": \"b\"}]\n", "{\n\"text\": \"a\"\n}\n{\"text\": \"b\"}"};
   const fs::path path = folder / "lines.jsonl";
   target.accepts = [=](std::string_view bytes) {
     write_file(path, bytes);
@@ -691,8 +693,10 @@ Target make_json_lines(const fs::path& folder) {
         require(piece.end > end && piece.end <= bytes.size(), "a line that ends where it cannot");
       }
     };
-    read(true);
-    return !is_refused([&] { read(false); });
+    const bool is_whole = !is_refused([&] { read(true); });  // an array is refused if its next element cannot be found
+    const bool is_right = !is_refused([&] { read(false); });
+    require(is_whole || !is_right, "text that is refused because bad lines are left out");
+    return is_right;
   };
   return target;
 }
@@ -739,10 +743,13 @@ Target make_conversation(const fs::path& folder) {
   const auto chat = std::make_shared<ChatTemplate>(jinja, ChatTemplate::Tokens{.begin = "<s>", .end = "</s>"});
   target.accepts = [chat](std::string_view bytes) {
     std::string problem;
+    std::set<std::string> unused;
     ChatText text;
+    const nlohmann::json record = read_json(bytes, problem);
+    if (!problem.empty()) return false;
     const bool refused = is_refused([&] {
       text = read_conversation(
-          bytes, [&]() -> const ChatTemplate& { return *chat; }, problem);
+          record, [&]() -> const ChatTemplate& { return *chat; }, problem, unused);
     });
     require_answers_in(text);
     require(valid_until(text.text) == text.text.size(), "text that is not UTF-8");

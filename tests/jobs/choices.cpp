@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(the_choice_with_the_least_loss) {
     per_character += least(by_character) == question.answer;
   }
   BOOST_TEST(right != per_token);  // the questions tell them apart
-  write_file(folder / "questions.jsonl", lines);
+  write_file(folder / "questions.jsonl", "\xef\xbb\xbf{\"id\":NaN," + lines.substr(1));
   const double n = static_cast<double>(questions.size());
   for (const auto& [np, B] : {std::pair<int, int>{1, 8}, {1, 1}, {2, 3}, {3, 8}}) {
     const json found = evaluate(folder, np, "saves --multiple-choice questions.jsonl --batch-size " + std::to_string(B));
@@ -148,13 +148,17 @@ BOOST_AUTO_TEST_CASE(the_choice_with_the_least_loss) {
     BOOST_TEST(outcome.times_said(why) == 1u, outcome.output);
   };
   const std::string good = lines.substr(0, lines.find('\n') + 1);
-  refused("bad.jsonl", good + "no json\n", "bad.jsonl:2: no JSON object");
-  refused("bad.jsonl", R"({"choices":["a","b"],"answer":0})", "bad.jsonl:1: no context");
-  refused("bad.jsonl", R"({"context":"","choices":["a","b"],"answer":0})", "bad.jsonl:1: a context without tokens");
-  refused("bad.jsonl", R"({"context":"a","choices":["a"],"answer":0})", "bad.jsonl:1: no two choices");
-  refused("bad.jsonl", R"({"context":"a","choices":["a",""],"answer":0})", "bad.jsonl:1: a choice that adds no token");
-  refused("bad.jsonl", R"({"context":"a","choices":["a",7],"answer":0})", "bad.jsonl:1: a choice that is no text");
-  refused("bad.jsonl", R"({"context":"a","choices":["a","b"],"answer":2})", "bad.jsonl:1: no answer from 0 to 1");
+  refused("bad.jsonl", good + "no json\n", "line 2 of 'bad.jsonl' is no question (it is not JSON");
+  refused("bad.jsonl", R"({"choices":["a","b"],"answer":0})", "line 1 of 'bad.jsonl' is no question (no context");
+  refused("bad.jsonl", R"({"context":"","choices":["a","b"],"answer":0})",
+          "line 1 of 'bad.jsonl' is no question (a context without tokens");
+  refused("bad.jsonl", R"({"context":"a","choices":["a"],"answer":0})", "line 1 of 'bad.jsonl' is no question (no two choices");
+  refused("bad.jsonl", R"({"context":"a","choices":["a",""],"answer":0})",
+          "line 1 of 'bad.jsonl' is no question (a choice that adds no token");
+  refused("bad.jsonl", R"({"context":"a","choices":["a",7],"answer":0})",
+          "line 1 of 'bad.jsonl' is no question (a choice that is no text");
+  refused("bad.jsonl", R"({"context":"a","choices":["a","b"],"answer":2})",
+          "line 1 of 'bad.jsonl' is no question (no answer from 0 to 1");
   refused("bad.jsonl", "\n\n", "no questions in bad.jsonl");
   refused("long.jsonl", R"({"context":"a","choices":["a","123456789"],"answer":0})",
           "has a choice of 9 tokens (a sequence has 8)", " --tokens-per-sample 8");

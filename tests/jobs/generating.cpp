@@ -59,10 +59,16 @@ BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
   const auto folder = fresh_folder();
   make_model(folder);
   BOOST_TEST_REQUIRE(run(folder, program("fsdp-consolidate", "saves model.h5 --format hdf5")).code == 0);
-  write_file(folder / "prompts.txt", "all w\n\nno pl\r\njack\nmakes jack a dull\nb\n");
+  write_file(folder / "prompts.txt",
+             "\xef\xbb\xbf"
+             "all w\n\nno pl\r\njack\nmakes jack a dull\nb\n");
   write_file(folder / "prompts.jsonl",
              "{\"prompt\":\"all w\"}\n{\"id\":7,\"prompt\":\"no pl\"}\n{\"prompt\":\"jack\"}\n{\"prompt\":\"makes jack a "
              "dull\"}\n{\"prompt\":\"b\"}\n");
+  write_file(
+      folder / "prompts.json",
+      "\xef\xbb\xbf[{\"prompt\":\"all w\"},\n{\"id\":NaN,\"prompt\":\"no pl\"},{\"prompt\":\"jack\"},{\"prompt\":\"makes "
+      "jack a dull\"},\n{\"prompt\":\"b\"}]");
 
   const std::string ask = " --temperature 0 --max-new-tokens 30 --json --prompts prompts";
   const auto expected = lines(run(folder, program("fsdp-generate", "saves --batch-size 1" + ask + ".txt")));
@@ -76,7 +82,7 @@ BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
   BOOST_TEST(expected[3]["index"] == 3);
   for (const auto& [np, what] : {std::pair(1, "model --batch-size 3" + ask + ".jsonl"), std::pair(2, "saves" + ask + ".txt"),
                                  std::pair(2, "model.h5 --sharding-strategy none" + ask + ".txt"),
-                                 std::pair(3, "model --batch-size 1" + ask + ".jsonl")}) {
+                                 std::pair(3, "model --batch-size 1" + ask + ".json")}) {
     const Outcome other = run(folder, mpirun(np, "fsdp-generate", split(what)));
     BOOST_TEST_REQUIRE(other.code == 0, other.output);
     BOOST_TEST((lines(other) == expected), other.output);
@@ -183,7 +189,7 @@ BOOST_AUTO_TEST_CASE(mistakes_are_said_once) {
   write_file(folder / "bad.jsonl", "{\"prompt\":\"a\"}\n{\"text\":\"b\"}\n");
   write_file(folder / "empty.txt", "\n\n");
   const std::pair<const char*, const char*> mistakes[] = {
-      {"saves --prompts bad.jsonl", "bad.jsonl:2: no prompt (each line of a .jsonl file is a JSON object with \"prompt\""},
+      {"saves --prompts bad.jsonl", "line 2 of 'bad.jsonl' has no prompt (it has no \"prompt\": prompts in JSON are objects"},
       {"saves --prompts empty.txt", "no prompts in empty.txt (all of its lines are empty)"},
       {"saves --prompts none.txt", "none.txt cannot be opened"},
       {"saves --prompts bad.jsonl --prompt a", "--prompt contradicts --prompts"},

@@ -42,11 +42,12 @@ std::string sentences(int n) {
 BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   const auto folder = fresh_folder();
   write_file(folder / "text.txt", sentences(300));
-  write_file(folder / "valid.jsonl", "{\"text\": \"In the beginning\"}\n{\"text\": \"the heaven and the earth\"}\n");
+  write_file(folder / "valid.json",
+             "[{\"text\": \"In the beginning\"},\n{\"text\": \"the heaven and the earth\", \"n\": NaN}]");
   fs::create_directory(folder / "own");
   fs::copy(tokenizers + "smollm2.json", folder / "own" / "tokenizer.json");
   write_file(folder / "own" / "tokenizer_config.json", R"({"eos_token": "<|im_start|>"})");
-  const std::string command = "text.txt --valid valid.jsonl --tokenizer own --save-dir saves --log-file m.jsonl --max-update ";
+  const std::string command = "text.txt --valid valid.json --tokenizer own --save-dir saves --log-file m.jsonl --max-update ";
   const Outcome first = train(folder, 2, command + "6 --batch-size 6");
   BOOST_TEST_REQUIRE(first.code == 0, first.output);
   BOOST_TEST(first.says("text: tokenizing "), first.output);
@@ -222,7 +223,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   fs::create_directory(folder / "both");
   write_file(folder / "both" / "a.jsonl", "{\"text\": \"a\"}\n");
   write_file(folder / "both" / "b.txt", "b");
-  check("both", "'both/a.jsonl' is named *.jsonl and 'both/b.txt' is not");
+  check("both", "'both/a.jsonl' is JSON and 'both/b.txt' is not");
   // A tokenizer that is named goes into the checkpoint, so that it is looked at with tokens, too.
   BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize text.txt --out tokens.bin").code == 0);
   check("tokens.bin --vocab-size 300 --tokenizer " + tokenizers + "smollm2.json",

@@ -4,10 +4,12 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
+#include "base/format.hpp"
 #include "files/json.hpp"
 #include "support/messages.hpp"
 #include "text/chat_template.hpp"
@@ -317,8 +319,9 @@ BOOST_AUTO_TEST_CASE(tokens_and_masks_are_those_of_transformers) {
     const ChatTemplate chat(sample["template"].get<std::string>(), {sample["bos"], sample["eos"]});
     for (const nlohmann::json& line : sample["lines"]) BOOST_TEST_CONTEXT(name << ", " << line["messages"].dump()) {
         std::string problem;
+        std::set<std::string> unused;
         const ChatText text = read_conversation(
-            line.dump(), [&]() -> const ChatTemplate& { return chat; }, problem);
+            line, [&]() -> const ChatTemplate& { return chat; }, problem, unused);
         BOOST_TEST(problem == "");
         EncodedPiece got;
         ParallelEncoder encoder(*tokenizer, 1, [&](EncodedPiece piece) { got = std::move(piece); });
@@ -332,9 +335,10 @@ BOOST_AUTO_TEST_CASE(tokens_and_masks_are_those_of_transformers) {
 BOOST_AUTO_TEST_CASE(conversations_in_lines_of_json) {
   const ChatTemplate chat(known[1].jinja, {"<s>", "</s>"});
   std::string problem;
+  std::set<std::string> unused;
   const auto read = [&](const std::string& line) {
     return read_conversation(
-        line, [&]() -> const ChatTemplate& { return chat; }, problem);
+        nlohmann::json::parse(line), [&]() -> const ChatTemplate& { return chat; }, problem, unused);
   };
   const auto answers = [&](const std::string& line) {
     const ChatText text = read(line);
@@ -353,7 +357,6 @@ BOOST_AUTO_TEST_CASE(conversations_in_lines_of_json) {
     read(line);
     return problem;
   };
-  BOOST_TEST(complaint("{") == "it is not JSON");
   BOOST_TEST(complaint("[]") == "it is no object");
   BOOST_TEST(complaint(R"({"text":"a"})") == "it has neither \"messages\" nor \"prompt\" and \"completion\"");
   BOOST_TEST(complaint(R"({"messages":"a"})") == "its \"messages\" is no list of messages");
@@ -366,6 +369,52 @@ BOOST_AUTO_TEST_CASE(conversations_in_lines_of_json) {
                      "tool_calls":[]}],"tools":null})") == std::vector<std::string>{"b </s>"});
   CHECK_CONTAINS(complaint("{\"messages\":[" + first + "],\"tools\":[{}]}"), "it has \"tools\"");
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user","content":"a","tool_calls":[1]}]})"), "\"tool_calls\"");
+}
+
+BOOST_AUTO_TEST_CASE(keys_of_conversations_are_used_or_named) {
+  const ChatTemplate chat(known[1].jinja, {"<s>", "</s>"});
+  std::string problem;
+  std::set<std::string> unused;
+  const auto learned = [&](const std::string& more, const std::string& of_first = "") {
+    const ChatText text = read_conversation(
+        nlohmann::json::parse(R"({"messages":[{"role":"user","content":"a")" + of_first +
+                              R"(},{"role":"assistant","content":"b")" + more +
+                              R"(},{"role":"user","content":"c"},{"role":"assistant","content":"d"}]})"),
+        [&]() -> const ChatTemplate& { return chat; }, problem, unused);
+    std::string all = problem;
+    for (const auto [begin, end] : text.answers) all += text.text.substr(begin, 1);
+    return all;
+  };
+  for (const char* const no : {"\"weight\":0", "\"weight\":0.0", "\"train\":false", "\"weight\":0,\"train\":false"})
+    BOOST_TEST(learned(format(",{}", no)) == "d");
+  for (const char* const yes : {"\"weight\":1", "\"train\":true", "\"weight\":null", "\"id\":7", "\"tool_calls\":[]"})
+    BOOST_TEST(learned(format(",{}", yes)) == "bd");
+  BOOST_TEST(learned("", R"(,"weight":0)") == "bd");
+  CHECK_CONTAINS(learned(R"(,"weight":0.5)"), "it has \"weight\": 0.5");
+  CHECK_CONTAINS(learned(R"(,"train":"no")"), "it has \"train\": \"no\"");
+  CHECK_CONTAINS(learned(R"(,"weight":1,"train":false)"), "contradict");
+  CHECK_CONTAINS(learned("", R"(,"weight":1)"), "of the role 'user' that says it is to be learned");
+  CHECK_CONTAINS(learned(R"(,"function_call":{"name":"f"})"), "\"function_call\", which is not read here");
+  BOOST_TEST(unused.empty());
+  BOOST_TEST(learned(R"(,"name":"x","reasoning_content":"hm")") == "bd");
+  BOOST_TEST(unused == (std::set<std::string>{"\"name\" of messages", "\"reasoning_content\" of messages"}));
+
+  unused.clear();
+  const auto complaint = [&](const std::string& more) {
+    read_conversation(
+        nlohmann::json::parse(R"({"messages":[{"role":"user","content":"a"}],)" + more + "}"),
+        [&]() -> const ChatTemplate& { return chat; }, problem, unused);
+    return problem;
+  };
+  for (const char* const key : {"functions", "system", "images"})
+    CHECK_CONTAINS(complaint(format("\"{}\":\"x\"", key)), format("it has \"{}\", which is not read here", key));
+  CHECK_CONTAINS(complaint(R"("conversations":[{"from":"human","value":"a"}])"), "as of ShareGPT");
+  CHECK_CONTAINS(complaint(R"("completion":"a")"), "both \"messages\" and \"completion\"");
+  CHECK_CONTAINS(complaint(R"("weight":0)"), "it says that it is not to be learned");
+  BOOST_TEST(complaint(R"("weight":1,"id":7,"functions":[],"system":"","images":null)") == "");
+  BOOST_TEST(unused.empty());
+  BOOST_TEST(complaint(R"("prompt":"a","score":1)") == "");
+  BOOST_TEST(unused == (std::set<std::string>{"\"prompt\"", "\"score\""}));
 }
 
 BOOST_AUTO_TEST_CASE(chatml_with_a_system_message_of_its_own) {

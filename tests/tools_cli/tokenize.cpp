@@ -190,8 +190,7 @@ BOOST_AUTO_TEST_CASE(lines_that_are_no_json) {
   write_file(folder / "a.jsonl", "\n \r\n");
   CHECK_CONTAINS(error(at + "/a.jsonl"), "the text has no tokens");
   write_file(folder / "b.txt", "plain");
-  CHECK_CONTAINS(error(at + "/a.jsonl " + at + "/b.txt"),
-                 "/b.txt' is not (the texts that are read as one are all lines of JSON");
+  CHECK_CONTAINS(error(at + "/a.jsonl " + at + "/b.txt"), "/b.txt' is not (the texts that are read as one are all JSON");
   CHECK_CONTAINS(error(at + "/b.txt --format hdf5 --shard-size 5"), "--shard-size does not go with this --format");
 }
 
@@ -232,6 +231,60 @@ BOOST_AUTO_TEST_CASE(lines_that_are_nearly_json) {
   BOOST_TEST(make(R"({"text": "\ud83dx\ude00 \ud83d\ude00 \\ud83d"})", "") == "\ufffdx\ufffd \U0001f600 \\ud83d");
   BOOST_TEST(make("{\"text\": \"a\"}\nno\n{\"text\": \"b\"}\n[]\n", "--skip-invalid") == "ab");
   CHECK_CONTAINS(read_file(folder / "said"), "2 lines were left out");
+}
+
+// What a file is follows from what is in it.
+BOOST_AUTO_TEST_CASE(json_of_any_name_and_shape) {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string(), said = at + "/said";
+  const auto run = [&](const std::string& words) {
+    return std::system((FSDP_TOKENIZE " " + words + " --out " + at + "/t.bin > " + said + " 2>&1").c_str());
+  };
+  const auto make = [&](const std::string& name, const std::string& text, const std::string& more = "") {
+    write_file(folder / name, text);
+    BOOST_TEST_REQUIRE(run(at + "/" + name + more) == 0, read_file(said));
+    return text_of(folder / "t.bin");
+  };
+  const std::string mark = "\xef\xbb\xbf", lines = "{\"text\": \"a\", \"n\": NaN}\n{\"text\": \"b\"}\n",
+                    array = "[ {\"text\": \"a\"},\n{\"text\":\n\"b\"}\n]\n",
+                    objects = "{\n\"text\": \"a\"\n}\n{\n\"text\": \"b\" }";
+  for (const std::string name : {"a.json", "a.ndjson", "a.JSONL", "a.txt", "a"})
+    for (const std::string& text : {lines, array, objects, mark + lines, mark + array, mark + objects})
+      BOOST_TEST(make(name, text) == "ab", name + ": " + text);
+  write_file(folder / "b.json", array);
+  write_file(folder / "c", objects);
+  BOOST_TEST(make("a.jsonl", lines, " " + at + "/b.json " + at + "/c " + at + "/b.json") == "abababab");
+  BOOST_TEST(std::system(("cat " + at + "/b.json | " FSDP_TOKENIZE " - --out " + at + "/t.bin > " + said + " 2>&1").c_str()) ==
+             0);
+  BOOST_TEST(text_of(folder / "t.bin") == "ab");
+  // Texts stay what they are.
+  for (const std::string text :
+       {"{see} below\n", "[1] Smith\n[2] Jones\n", "{\"a\": 1}\nis JSON\n", "{'text': 'a'}\n", "[1]\na"})
+    BOOST_TEST(make("a.txt", text) == text);
+  BOOST_TEST(make("a.txt", mark + "one", " " + at + "/a.txt") == "oneone");
+  // What is neither is refused.
+  const auto error = [&](const std::string& text, const std::string& more = "") {
+    write_file(folder / "a.txt", text);
+    BOOST_TEST(run(at + "/a.txt" + more) == 2 << 8);
+    return read_file(said);
+  };
+  CHECK_CONTAINS(error("{\"content\": \"a\"}\n{\"content\": \"b\"}\n"), "(it has no \"text\"); correct it, name the field");
+  CHECK_CONTAINS(error("[\"a\", \"b\"]"), "(it is no object)");
+  CHECK_CONTAINS(error("[{\"text\": \"a\"}, {\"text\": \"b\"}\n"), "(the array has no closing bracket: it was cut)");
+  CHECK_CONTAINS(error("[{\"text\": \"a\"},\n{\"text\": \"b\"} {}]", " --skip-invalid"),
+                 "line 2 of '" + at + "/a.txt' is not JSON");
+  CHECK_CONTAINS(error("[{\"text\": \"a\"},]"), "(no value");
+  CHECK_CONTAINS(error("{\"text\": \"a\"},\n{\"text\": \"b\"},\n"), "(it is not JSON: something follows the value");
+  // An array of several pieces, cut between its elements.
+  std::string large = "[", all;
+  for (int i = 0; i < 3000; ++i) {
+    const std::string text = std::to_string(i) + std::string(1000, i % 2 ? 'x' : 'y');
+    large += (i ? ",\n{\n\"text\": \"" : "{\"text\": \"") + text + "\"\n}";
+    all += text;
+  }
+  const std::string start = make("a.json", large + "]", " --valid-out " + at + "/v.bin --valid-fraction 0.5");
+  BOOST_TEST(start.size() > all.size() / 3);
+  BOOST_TEST((start + text_of(folder / "v.bin") == all));
 }
 
 BOOST_AUTO_TEST_CASE(conversations_are_mended_as_texts_are) {

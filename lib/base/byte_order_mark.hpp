@@ -1,0 +1,12 @@
+// The byte-order mark of UTF-8, which some editors write in front of a text, and which is no part of it.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace fsdp {
+
+/// The length of the mark at the beginning of a text: 3, or 0 if there is none.
+inline std::size_t byte_order_mark(std::string_view text) { return text.starts_with("\xef\xbb\xbf") ? 3 : 0; }
+
+}  // namespace fsdp

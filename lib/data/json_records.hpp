@@ -1,0 +1,63 @@
+// Records of JSON in texts: lines (JSONL, ndjson), the elements of an array, or objects of several lines each, one after the
+// other. The content of a text says which.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "data/text_source.hpp"
+
+namespace fsdp {
+
+/// A record of JSON, and a stretch of text that cannot be cut, is shorter: memory is 9 to 14 times as much.
+inline constexpr std::size_t longest_piece = std::size_t{256} << 20;
+inline constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+
+enum class JsonShape { none, lines, values };
+/// Judges the beginning of a text. It is JSON if it is an array or begins with one of objects; or if it begins with a brace,
+/// and nothing but objects follow, or the first object or a whole line has `field`, a string. Texts that merely begin with a
+/// bracket are not.
+JsonShape json_shape(std::string_view beginning, std::string_view field);
+
+/// Reads the records one by one.
+class JsonRecords {
+ public:
+  /// Of the part [begin, end) of a text that is JSON; both lie between records. An empty `end` is that of the text.
+  JsonRecords(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end);
+  /// False at the end. Throws UserError for a record of 256 MiB or more, and where the next record of an array cannot be found.
+  /// Empty lines are no records.
+  bool next();
+  /// Valid until the next one. A line may be no JSON.
+  std::string_view record() const { return std::string_view(buffer_).substr(record_begin_, record_end_ - record_begin_); }
+  /// Where the record begins in the text.
+  std::uint64_t begin() const { return at_ + record_begin_; }
+  /// Where the next part of the text begins.
+  std::uint64_t end() const { return at_ + end_in_buffer_; }
+  /// "line 3 of 'a.jsonl'".
+  std::string place() const { return text_.place_of_line(begin()); }
+
+ private:
+  void begin_text(bool at_its_beginning);
+  bool more();
+  bool next_line();
+  bool next_value();
+  [[noreturn]] void fail(std::uint64_t at, const std::string& why) const;
+
+  TextSource& text_;
+  std::optional<std::uint64_t> end_;
+  bool is_lines_ = true;
+  bool is_array_ = false;
+  enum class Behind { nothing, bracket, element, comma, end } behind_ = Behind::nothing;  // what was read of an array last
+  bool text_ends_ = false, is_over_ = false;
+  std::string buffer_;
+  std::size_t record_begin_ = 0, record_end_ = 0, end_in_buffer_ = 0;
+  std::uint64_t at_;  // where the buffer begins in the text
+};
+
+/// The first place at or after `from` where a record may begin. Reads an array from its beginning. Requires files.
+std::uint64_t next_record(TextSource& text, std::uint64_t from);
+
+}  // namespace fsdp
