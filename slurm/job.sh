@@ -43,9 +43,17 @@ if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then job_name=${SLURM_ARRAY_JOB_ID}_$SLURM
 restarts=${SLURM_RESTART_COUNT:-0}
 
 # of_job FIELD: what ask_slurm has just heard of one thing, such as JobState; empty if unknown. Times are compared, so that they may not
-# come in the format that the user prefers.
+# come in the format that the user prefers. The job's name comes first and may hold anything, also "Reason=TimeLimit": it is cut off.
 job=""
-ask_slurm() { job=$(SLURM_TIME_FORMAT=standard timeout 20 scontrol --oneliner show job "$job_name" 2>/dev/null) || job=""; }
+ask_slurm() {
+  local behind_name='^.* UserId=[^=]*\([0-9]+\) GroupId=[^=]*\([0-9]+\) (.*)$'
+  job=$(SLURM_TIME_FORMAT=standard timeout 20 scontrol --oneliner show job "$job_name" 2>/dev/null) || job=""
+  if [[ $job =~ $behind_name ]]; then job=${BASH_REMATCH[1]}; fi
+}
+ask_slurm_patiently() { # for a minute
+  local end=$((SECONDS + 60))
+  until ask_slurm && [[ -n $job ]] || ((SECONDS >= end)); do sleep 5; done
+}
 of_job() { if [[ " $job " =~ \ "$1"=([^ ]*) ]]; then echo "${BASH_REMATCH[1]}"; fi; }
 seconds_left() { # prints nothing if the job has no end
   local end
@@ -80,12 +88,6 @@ how_to_launch() {
   fi
 }
 
-run_once() { # run_once PROGRAM WORDS...
-  require_program "$1"
-  local command=("$FSDP_BIN/$1" "${@:2}")
-  echo "job ${job_name:-none}, start $((restarts + 1)), on ${SLURM_JOB_NODELIST:-this host}: ${command[*]}"
-  exec srun --nodes=1 --ntasks=1 "${step_options[@]}" "${command[@]}"
-}
 
 # ---- training ----------------------------------------------------------------------------------------------------------
 
@@ -115,9 +117,26 @@ run_step() {
   launcher=""
 }
 
-# Whether the step has ended because a node died. When Slurm notices that, some minutes later, it takes the node from the job, and ends the
-# step, of which srun then says 0. MPI may notice first and end the ranks; so after a failure the nodes are asked, and if one does not
-# answer, Slurm is given the time to notice, too.
+# If slurmd of this node dies, or the node is cut off, Slurm takes it for dead and starts the job anew elsewhere, while this script lives on.
+is_started_anew() {
+  local count
+  count=$(of_job Restarts)
+  ((${count:-0} > restarts))
+}
+is_node_of_job() { [[ -z ${SLURMD_NODENAME:-} ]] || scontrol show hostnames "$(of_job NodeList)" 2>/dev/null | grep -qx -- "$SLURMD_NODENAME"; }
+
+# Whether another job takes the place of this one, which has a grace time.
+is_preempted() {
+  local since
+  since=$(of_job PreemptTime)
+  [[ $(of_job JobState) == RUNNING && $since == 2* && ! $since < $(of_job StartTime) ]]   # not that of an earlier start
+}
+# Whether that has ended the run before it could save, while it started: by the signal, or because it found that its time was nearly over.
+is_preempted_at_start() { [[ $status =~ ^(2|1[2-9][0-9])$ ]] && is_preempted; }
+
+# Whether the job has fewer nodes than the step had. When a node dies Slurm notices, some minutes later, takes the node from the job, and
+# ends the step, of which srun then says 0. MPI may notice first and end the ranks; so after a failure the nodes are asked, and if one does
+# not answer, Slurm is given the time to notice, too.
 has_lost_a_node() {
   local patience=300 end
   [[ -n $job_name && $nodes -gt 1 && ! $status =~ ^(2|75)$ ]] || return 1
@@ -125,9 +144,9 @@ has_lost_a_node() {
   end=$((SECONDS + patience + 60))
   while :; do
     ask_slurm
-    [[ $(of_job JobState) == RUNNING ]] || return 1
+    if [[ $(of_job JobState) != RUNNING ]] || is_started_anew; then return 1; fi
     if (($(of_job NumNodes) < nodes)); then return 0; fi
-    if ((status == 0 || SECONDS >= end)); then return 1; fi
+    if ((status == 0 || SECONDS >= end)) || is_preempted_at_start; then return 1; fi
     if timeout 20 srun --overlap --mem=0 --quiet --nodes="$nodes" --ntasks-per-node=1 --cpus-per-task=1 true 2>/dev/null; then return 1; fi
     sleep 2
   done
@@ -144,9 +163,8 @@ watch_first_node() {
   srun --overlap --mem=0 --quiet --nodes=1 --ntasks=1 --cpus-per-task=1 --exclude="$here" bash -c '
     trap "" USR2   # it is for the run
     while sleep 15; do
-      job=$(scontrol --oneliner show job "$1") || continue
-      [[ $job =~ \ NodeList=([^ ]+)\ BatchHost=([^ ]+) ]] || continue
-      scontrol show hostnames "${BASH_REMATCH[1]}" | grep -qx -- "${BASH_REMATCH[2]}" && continue
+      read -r first nodes < <(squeue --noheader --states=running --jobs="$1" --format="%B %N") && [[ -n $nodes ]] || continue
+      scontrol show hostnames "$nodes" | grep -qx -- "$first" && continue
       if [[ $2 == yes ]]; then scontrol requeue "$1"; else scancel "$1"; fi   # nobody is left to go on
     done' watch "$job_name" "$REQUEUE" >/dev/null 2>&1 &
   watcher=$!
@@ -161,13 +179,11 @@ time_is_nearly_over() {
 
 # Why Slurm has stopped the job, in words; nothing if Slurm has not, or if the job cannot go back into the queue any more.
 why_stopped() {
-  local preempted
-  preempted=$(of_job PreemptTime)
   if [[ $(of_job Reason) == TimeLimit ]]; then
     echo "its time is over"
   elif [[ $(of_job JobState) != RUNNING ]]; then
     return   # scancel
-  elif [[ $preempted == 2* && ! $preempted < $(of_job StartTime) ]]; then   # not that of an earlier start
+  elif is_preempted; then
     echo "another job takes its place"
   elif time_is_nearly_over; then
     echo "its time is nearly over"
@@ -190,16 +206,11 @@ requeue() {
 # Of a run that has saved everything: why it has stopped, and what follows from that.
 go_on() {
   local why
+  why=$(why_stopped)
   if [[ -z $job_name ]]; then
     echo "$again"
-    return
-  fi
-  ask_slurm
-  why=$(why_stopped)
-  if [[ -z $job ]]; then
+  elif [[ -z $job ]]; then
     echo "Slurm does not say why; $again"
-  elif (($(of_job Restarts) > restarts)); then
-    echo "Slurm itself has put the job back into the queue"
   elif [[ -z $why ]]; then
     echo "this was asked for, by scancel, a signal or a file; $again"
   elif [[ $why == *nearly* ]] && ((SECONDS < 60)); then
@@ -208,6 +219,20 @@ $again"
   else
     requeue "$why"
   fi
+}
+
+# Whether srun's 0 means that all is done: it says 0 also when Slurm takes a node for dead.
+is_done() { [[ -z $job_name ]] || { [[ $(of_job JobState) == RUNNING ]] && is_node_of_job; }; }
+
+run_once() { # run_once PROGRAM WORDS...
+  local status=0 REQUEUE=${REQUEUE:-yes} MAX_RESTARTS=${MAX_RESTARTS:-100}
+  require_program "$1"
+  local command=("$FSDP_BIN/$1" "${@:2}")
+  echo "job ${job_name:-none}, start $((restarts + 1)), on ${SLURM_JOB_NODELIST:-this host}: ${command[*]}"
+  srun --nodes=1 --ntasks=1 "${step_options[@]}" "${command[@]}" || status=$?
+  ask_slurm
+  if is_preempted_at_start; then requeue "another job takes its place"; fi
+  exit "$status"
 }
 
 train() { # train WORDS...
@@ -225,34 +250,39 @@ MAX_RESTARTS; see above what it has done, and submit it again"
   $warned || run_step   # it may have been warned before it could start
   while has_lost_a_node; do
     nodes=$(of_job NumNodes)
-    echo "a node has died; what is left is $(of_job NodeList)"
-    if ((nodes < MIN_NODES)) || time_is_nearly_over; then
+    echo "a node has died or was given back; what is left is $(of_job NodeList)"
+    if ((nodes < MIN_NODES)) || time_is_nearly_over || ! is_node_of_job; then
       status=1   # srun has said 0
-    else
-      echo "going on with that from the last checkpoint, in this job"
-      # Where MPI was first to notice, Slurm never ends the step that has died, which holds what this one needs (22.05).
-      step_options+=(--overlap --mem=0)
-      # By these mpirun finds the nodes.
-      SLURM_JOB_NODELIST=$(of_job NodeList) SLURM_TASKS_PER_NODE="$ranks_per_node(x$nodes)"
-      SLURM_NODELIST=$SLURM_JOB_NODELIST SLURM_JOB_CPUS_PER_NODE="$((ranks_per_node * cores))(x$nodes)"
-      watch_first_node
-      run_step
+      break
     fi
+    echo "going on with that from the last checkpoint, in this job"
+    # Where MPI was first to notice, Slurm never ends the step that has died, which holds what this one needs (22.05).
+    step_options+=(--overlap --mem=0)
+    # By these mpirun finds the nodes.
+    SLURM_JOB_NODELIST=$(of_job NodeList) SLURM_TASKS_PER_NODE="$ranks_per_node(x$nodes)"
+    SLURM_NODELIST=$SLURM_JOB_NODELIST SLURM_JOB_CPUS_PER_NODE="$((ranks_per_node * cores))(x$nodes)"
+    watch_first_node
+    run_step
   done
   [[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true
-  case $status in
-    0) echo "done" ;;
-    75)
-      echo "stopped with everything saved"
-      go_on
-      ;;
-    *)
-      if ((nodes < all_nodes)); then
-        requeue "a node has died, and the run cannot go on with the others"
-      else
-        echo "failed with exit code $status; what went wrong is said above" >&2
-      fi
-      ;;
-  esac
+  if ((status == 75)); then echo "stopped with everything saved"; fi
+  [[ -z $job_name ]] || ask_slurm_patiently
+  if is_started_anew; then
+    echo "Slurm itself has put the job back into the queue"
+    ((status != 0)) || status=1   # srun has said 0
+  elif ((status == 75)); then
+    go_on
+  elif ((status == 0)) && is_done; then
+    echo "done"
+  elif is_preempted_at_start; then
+    requeue "another job takes its place"
+  elif ((nodes < all_nodes)); then
+    requeue "a node has died or was given back, and the run cannot go on with the others"
+  elif ((status == 0)); then
+    echo "srun has ended with 0, as it also does when a node dies, and this is no longer a running job on $here; $again"
+    status=1
+  else
+    echo "failed with exit code $status; what went wrong is said above" >&2
+  fi
   exit "$status"
 }

@@ -23,9 +23,6 @@ struct DoctorOptions {
   bool json = false;
 };
 
-/// std::getenv, or a test's.
-using Environment = std::function<const char*(const char*)>;
-
 /// How the ranks were started, as the environment says before MPI does.
 struct Start {
   LaunchedRanks launched = {};

@@ -8,6 +8,7 @@
 #include "base/format.hpp"
 #include "base/system.hpp"
 #include "base/version.hpp"
+#include "checkpoint/save_lock.hpp"
 #include "h5/h5.hpp"
 #include "kernels/kernels.hpp"
 
@@ -45,15 +46,6 @@ Start how_started(const std::string& library, const Environment& get) {
   else if (get("PMIX_NAMESPACE"))
     start.launcher = "a launcher with PMIx";
   return start;
-}
-
-bool ranks_stay_alone(const Start& start, const Environment& get) {
-  if (start.launched.count <= 1) return false;
-  const auto any_of = [&](std::initializer_list<const char*> names) {
-    return std::any_of(names.begin(), names.end(), [&](const char* name) { return get(name) != nullptr; });
-  };
-  return is_open_mpi(start.library) ? !any_of({"PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"})
-                                    : !any_of({"PMI_SIZE", "PMI_FD", "PMI_PORT", "PMIX_NAMESPACE"});
 }
 
 int launched_rank(const Environment& get) {
@@ -128,6 +120,12 @@ Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ran
     finding.text = slurm.plugins ? format("this is no job of Slurm's; {}", pmix) : "this is no job of Slurm's";
     return finding;
   }
+  if (slurm.is_over) {
+    finding.status = Status::warning;
+    finding.text = format("SLURM_JOB_ID is {}, and that job is over: srun and mpirun would ask for its nodes here, and fail", slurm.job);
+    finding.advice = "unset the variables of that job (in bash: unset ${!SLURM_*}), or open a new shell";
+    return finding;
+  }
   finding.text = format("job {} with {} and {}; {}", slurm.job, plural(slurm.nodes, "node"), plural(slurm.tasks, "task"), pmix);
   const bool is_alone = ranks == 1 && start.launcher.empty();
   if (is_alone && (slurm.tasks > 1 || slurm.nodes > 1)) {
@@ -166,7 +164,8 @@ std::optional<Finding> check_slurm(DoctorJob& job) {
   if (job.world->rank() != 0) return Finding{};  // what it asks for is rank 0's
   SlurmFacts slurm;
   if (const char* const id = std::getenv("SLURM_JOB_ID"))
-    slurm = {.job = excerpt(id, 20), .nodes = number("SLURM_JOB_NUM_NODES"), .tasks = number("SLURM_NTASKS"), .plugins = {}};
+    slurm = {.job = excerpt(id, 20), .nodes = number("SLURM_JOB_NUM_NODES"), .tasks = number("SLURM_NTASKS"), .plugins = {},
+             .is_over = slurm_job_is_over(id)};
   slurm.plugins = plugins_of_srun();
   return judge_slurm(slurm, job.start, job.node_of.size(), job.nodes.size());
 }

@@ -11,12 +11,9 @@ namespace fsdp {
 /// `library` is what MPI says of itself, at any length. Ask before MPI starts, as MPI may set such variables itself.
 Start how_started(const std::string& library, const Environment& get);
 
-/// Whether the launcher has started several ranks that this MPI cannot connect: MPI_Init ends them with messages of its own, or
-/// makes each a job of one rank.
-bool ranks_stay_alone(const Start& start, const Environment& get);
 /// The number of this process among those that the launcher has started; 0 if nothing says so.
 int launched_rank(const Environment& get);
-/// What is wrong then. `plugins` is what `srun --mpi=list` prints; none: there is no srun.
+/// What is wrong if ranks_stay_alone(). `plugins` is what `srun --mpi=list` prints; none: there is no srun.
 Finding judge_alone(const Start& start, const std::optional<std::string>& plugins);
 
 /// `ranks` of each node. `mpirun` is the answer of `mpirun --version`, for a job without a launcher; none: there is no mpirun.
@@ -27,6 +24,7 @@ struct SlurmFacts {
   std::string job = {};                     // its number; empty: this is no job of Slurm's
   std::size_t nodes = 1, tasks = 1;         // that it has been given
   std::optional<std::string> plugins = {};  // of srun, as `srun --mpi=list` prints them; none: there is no srun
+  bool is_over = false;                     // the variables of the job are left in a shell that outlived it
 };
 Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ranks, std::size_t nodes);
 

@@ -1,7 +1,10 @@
 #include "fsdp-doctor/watchdog.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
+
+#include "base/timer.hpp"
 
 namespace fsdp {
 
@@ -31,9 +34,10 @@ void Watchdog::watch() {
   while (!ended_) {
     const std::size_t stage = stages_;
     const auto is_over = [&] { return ended_ || stages_ != stage; };
-    if (limit_s_ <= 0) {
-      changed_.wait(lock, is_over);
-    } else if (!changed_.wait_for(lock, std::chrono::duration<double>(limit_s_), is_over)) {
+    const std::chrono::duration<double> between_looks(limit_s_ > 0 ? std::min(limit_s_, 0.5) : 0.5);
+    WaitTimer waited;
+    while (!is_over() && (limit_s_ <= 0 || waited.seconds() < limit_s_)) changed_.wait_for(lock, between_looks);
+    if (!is_over()) {
       const std::string name = stage_;
       const double limit_s = limit_s_;
       lock.unlock();

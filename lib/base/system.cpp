@@ -80,12 +80,12 @@ std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, 
 
   ProgramAnswer answer{};
   bool ended = false;
-  const Timer timer;
+  WaitTimer timer;
   while (runs && !ended) {
     const double left_s = timeout_s - timer.seconds();
     pollfd readable = {ends[0], POLLIN, 0};
     if (left_s <= 0) break;
-    if (::poll(&readable, 1, 1 + static_cast<int>(1e3 * left_s)) <= 0) continue;  // too late, or a signal
+    if (::poll(&readable, 1, 1 + static_cast<int>(1e3 * std::min(left_s, 0.5))) <= 0) continue;  // too late, or a signal
     char piece[512];
     const ssize_t n = ::read(ends[0], piece, sizeof piece);
     ended = n == 0;

@@ -1,6 +1,7 @@
 // Wall-clock seconds.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
@@ -20,6 +21,23 @@ class Timer {
  private:
   using Clock = std::chrono::steady_clock;
   Clock::time_point start_ = Clock::now();
+};
+
+/// How long a loop has waited for others. The loop asks at each of its looks, and looks at least once a second: of the time between
+/// two looks, one second at most counts. What is longer is time in which this process did not run, because its job was suspended
+/// (scontrol suspend, SIGSTOP), and those that it waits for did not run either.
+class WaitTimer {
+ public:
+  /// Seconds that count since construction.
+  double seconds() {
+    const std::int64_t now = now_ns();
+    waited_ns_ += std::min(now - last_look_ns_, std::int64_t{1'000'000'000});
+    last_look_ns_ = now;
+    return 1e-9 * static_cast<double>(waited_ns_);
+  }
+
+ private:
+  std::int64_t last_look_ns_ = now_ns(), waited_ns_ = 0;
 };
 
 /// Adds its own lifetime to `seconds`.

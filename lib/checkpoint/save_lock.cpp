@@ -1,5 +1,6 @@
 #include "checkpoint/save_lock.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -21,7 +22,6 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/system.hpp"
-#include "base/timer.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
@@ -50,17 +50,6 @@ std::string environment(const char* name) {
 Owner myself() {
   return {host_name(), environment("SLURM_JOB_ID"), environment("SLURM_CLUSTER_NAME"), getpid(),
           std::atoll(environment("SLURM_RESTART_COUNT").c_str())};
-}
-
-/// Whether Slurm says that a job of this cluster is over. false if it does not answer.
-bool is_over(const std::string& job) {
-  if (job.empty() || job.find_first_not_of("0123456789") != job.npos) return false;  // the file may say anything
-  const std::optional<ProgramAnswer> squeue = ask_program({"squeue", "-h", "-o", "%A %T", "-j", job}, 10);
-  if (!squeue) return false;
-  // Of a job that has ended it prints nothing for some minutes, and then that there is none of this number. The number of one
-  // job of an array may be that of the whole array, too: then it prints all of them.
-  if (squeue->exit_code != 0) return squeue->text.find("Invalid job id") != std::string::npos;
-  return ("\n" + squeue->text).find("\n" + job + " ") == std::string::npos;
 }
 
 /// Nothing if what it holds was not written by a run of ours. Of one that died while it wrote there is the beginning of a mark.
@@ -120,20 +109,42 @@ int open_lock(const fs::path& folder, const fs::path& path) {
 
 }  // namespace
 
-SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_dir), path_(save_dir / "lock") {
+bool slurm_job_is_over(const std::string& job) {
+  if (job.empty() || job.find_first_not_of("0123456789") != job.npos) return false;  // the file may say anything
+  const std::optional<ProgramAnswer> squeue = ask_program({"squeue", "-h", "-o", "%A %T", "-j", job}, 10);
+  if (!squeue) return false;
+  // Of a job that has ended it prints nothing for some minutes, and then that there is none of this number. The number of one
+  // job of an array may be that of the whole array, too: then it prints all of them.
+  if (squeue->exit_code != 0) return squeue->text.find("Invalid job id") != std::string::npos;
+  return ("\n" + squeue->text).find("\n" + job + " ") == std::string::npos;
+}
+
+SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierStart& earlier_start)
+    : folder_(save_dir), path_(save_dir / "lock") {
   std::error_code error;
   made_folder_ = fs::create_directories(folder_, error);
   if (is_of_the_disk(error.value())) throw CallError("make folder " + folder_.string(), error.message());
   if (error || kind_of(folder_) != PathKind::folder) cannot_write(folder_, error ? error.message() : "it is not a folder");
   const Owner me = myself();
-  const Timer timer;
+  WaitTimer waited;
+  bool asked = false;
   try {
     for (;;) {
       fd_ = open_lock(folder_, path_);
       const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
       const bool busy = !locked && errno == EWOULDBLOCK;  // any other error: a file system without locks
       const Owner owner = read_owner(fd_).value_or(Owner{});
-      if (busy && timer.seconds() < patience_s) {
+      // A requeued job is told from another step of the same job by its number of restarts.
+      const bool requeued = !owner.job.empty() && owner.job == me.job && owner.restarts < me.restarts;
+      if (busy && requeued && !std::exchange(asked, true)) {
+        ::lseek(fd_, 0, SEEK_END);
+        [[maybe_unused]] const ssize_t told = ::write(fd_, "\n", 1);  // is_wanted()
+        if (earlier_start.say)
+          earlier_start.say(format("waiting until an earlier start of this job, {}, has saved to {} and ended", owner.description(),
+                                   folder_.string()));
+      }
+      const bool stop = requeued && earlier_start.stop && earlier_start.stop();
+      if (busy && !stop && waited.seconds() < (requeued ? std::max(patience_s, earlier_start.patience_s) : patience_s)) {
         ::close(std::exchange(fd_, -1));
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         continue;
@@ -146,11 +157,9 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
         continue;
       }
       const bool left_here = owner.host.empty() || (owner.host == me.host && locked);  // a dead process holds no flock
-      // A requeued job is told from another step of the same job by its number of restarts.
-      const bool requeued = !owner.job.empty() && owner.job == me.job && owner.restarts < me.restarts;
       if (left_here || requeued) break;
       const bool is_of_this_cluster = !me.cluster.empty() && owner.cluster == me.cluster;
-      if (owner.job == me.job || !is_of_this_cluster || !is_over(owner.job))
+      if (owner.job == me.job || !is_of_this_cluster || !slurm_job_is_over(owner.job))
         throw RunError(format("{} may be in use (by {}); wait for its end; if it is dead, remove {}", folder_.string(),
                               owner.description(), path_.string()));
       taken_over_ = format("the mark in {} was left by {}, which is over, and is void", folder_.string(), owner.description());
@@ -165,6 +174,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s) : folder_(save_d
                              "\n";
     const bool written =
         ::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+    mark_bytes_ = text.size();
     if (!written) {
       const int why = errno;
       static_cast<void>(::ftruncate(fd_, 0));  // nobody's, rather than half a name
@@ -196,6 +206,14 @@ SaveLock::~SaveLock() {
   if (ours) ::unlink(path_.c_str());
   ::close(fd_);
   if (ours && made_folder_) ::rmdir(folder_.c_str());  // only if nothing is in it
+}
+
+bool SaveLock::is_wanted() {
+  if (wanted_ || since_look_.seconds() < 1) return wanted_;
+  since_look_.restart();
+  struct stat info {};
+  wanted_ = ::fstat(fd_, &info) == 0 && static_cast<std::size_t>(info.st_size) > mark_bytes_;
+  return wanted_;
 }
 
 }  // namespace fsdp

@@ -1,7 +1,9 @@
 #include "comm/launcher.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <initializer_list>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -21,7 +23,7 @@ constexpr Variable variables[] = {
 
 }  // namespace
 
-LaunchedRanks launched_ranks(const std::function<const char*(const char*)>& get) {
+LaunchedRanks launched_ranks(const Environment& get) {
   LaunchedRanks most;
   for (const auto& [name, is_rank] : variables) {
     const char* text = get(name);
@@ -35,12 +37,23 @@ LaunchedRanks launched_ranks(const std::function<const char*(const char*)>& get)
   return most;
 }
 
+bool ranks_stay_alone(const LaunchedRanks& launched, const std::string& library, bool knows_pmi, const Environment& get) {
+  if (launched.count <= 1) return false;
+  const auto any_of = [&](std::initializer_list<const char*> names) {
+    return std::any_of(names.begin(), names.end(), [&](const char* name) { return get(name) != nullptr; });
+  };
+  const bool by_pmi = any_of({"PMI_SIZE", "PMI_FD", "PMI_PORT"}), by_pmix = any_of({"PMIX_NAMESPACE"});
+  if (!library.starts_with("Open MPI")) return !by_pmi && !by_pmix;
+  return !by_pmix && !any_of({"PMIX_RANK", "OMPI_COMM_WORLD_SIZE"}) && !(by_pmi && knows_pmi);
+}
+
 void require_own_launcher(const LaunchedRanks& launched, int world_size, const std::string& library) {
   if (world_size > 1 || launched.count <= world_size) return;
   throw UserError(format(
       "the ranks do not see each other (the launcher has started {} or more, by {}, and this program's MPI, {}, sees one: "
-      "they are of different MPIs); start it with mpirun of that MPI, under Slurm with the plugin of srun that it knows, or "
-      "build it with the launcher's MPI; if one rank is what you want, unset {}",
+      "they are of different MPIs, or srun had no plugin for this one); start it with mpirun of that MPI, under Slurm with the "
+      "plugin of srun that it knows, such as srun --mpi=pmix, or build it with the launcher's MPI; if one rank is what you want, "
+      "unset {}",
       launched.count, launched.variable, library, launched.variable));
 }
 

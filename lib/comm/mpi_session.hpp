@@ -11,7 +11,8 @@ namespace fsdp {
 
 /// Initialises MPI (thread level SERIALIZED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
 /// the job from inside. Where the program has initialised MPI already, the program finalises it, too, and what handles errors
-/// of MPI_COMM_WORLD stays as it is. Throws UserError if the launcher is another MPI's (comm/launcher.hpp). Its destructor
+/// of MPI_COMM_WORLD stays as it is. Throws UserError if the launcher is another MPI's (comm/launcher.hpp), under Open MPI
+/// before MPI starts, if the environment shows it. Its destructor
 /// finalises MPI, except while an exception unwinds: then other ranks may never reach the matching call, and main() ends the
 /// job with abort_job(). One per process; the only process-wide state here, because it is MPI's own.
 class MpiSession {
@@ -34,6 +35,8 @@ class MpiSession {
   static bool is_over();
   /// "Open MPI v4.1.4, ..."
   static std::string library_version();
+  /// Returns true unless this is an Open MPI that was built without the PMI of Slurm. PMIx is not meant.
+  static bool knows_pmi();
 
  private:
   void start(int& argc, char**& argv);

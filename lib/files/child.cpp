@@ -72,12 +72,12 @@ void come_to_an_end(const std::function<void()>& work) {
 
 /// Whether the child says within so many seconds that it is done; nothing if it does not end in that time.
 std::optional<bool> wait_for(int said, double seconds) {
-  const Timer timer;
+  WaitTimer timer;
   for (;;) {
     pollfd one{said, POLLIN, 0};
     const double left = seconds - timer.seconds();
     if (left <= 0) return {};
-    const int ready = ::poll(&one, 1, static_cast<int>(left * 1000) + 1);
+    const int ready = ::poll(&one, 1, static_cast<int>(std::min(left, 0.5) * 1000) + 1);
     check_errno(ready >= 0 || errno == EINTR, "poll");
     if (ready <= 0) continue;
     char done = 0;

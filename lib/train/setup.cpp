@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 #include "base/format.hpp"
@@ -29,7 +30,9 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalW
   agree(world, [&] {
     metrics.emplace(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval, first, stderr,
                     options.log_format);
-    if (first && !options.dry_run) save_lock.emplace(options.save.folder);
+  });
+  take_save_folder(watch);
+  agree(world, [&] {
     if (first && !options.dry_run && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   if (save_lock && !save_lock->taken_over().empty()) metrics->say(save_lock->taken_over());
@@ -58,6 +61,28 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalW
   }
   if (options.sample_interval_updates > 0) agree(world, [&] { open_tokenizer(); });
   announce();
+}
+
+/// By rank 0. An earlier start of this job ends once it has saved, or after the time-out of a collective in which it hangs.
+void Setup::take_save_folder(SignalWatch* watch) {
+  const double timeout_s = options.comm.timeout_s;
+  bool stopped = false;
+  work_meanwhile(
+      world, world.rank() == 0 && !options.dry_run,
+      [&](const std::function<bool()>& stop) {
+        try {
+          save_lock.emplace(options.save.folder, 5,
+                            EarlierStart{.patience_s = timeout_s > 0 ? 1.25 * timeout_s + 60 : HUGE_VAL,
+                                         .say = [&](const std::string& text) { metrics->say(text); },
+                                         .stop = stop});
+        } catch (const RunError&) {
+          stopped = stop();
+          if (!stopped) throw;
+        }
+      },
+      [&] { return watch && watch->poll().stop > 0; });
+  if (!world.all(!stopped))
+    throw CollectiveError("stopped on request, before it could begin; the same command continues", 0, true, exit_code::stopped);
 }
 
 /// Returns the kind of device that the plan is for.

@@ -78,6 +78,7 @@ struct Setup {
   void note_arithmetic(const CheckpointHeader& before);
   std::uint32_t open_files();
   std::filesystem::path text_tokens() const { return options.save.folder / "tokens"; }
+  void take_save_folder(SignalWatch* watch);
   void make_tokens_of_texts(SignalWatch* watch);
   void open_data();
   void open_tokenizer();

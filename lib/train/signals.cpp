@@ -76,15 +76,14 @@ void act_by_default(int signal) {
 /// Takes the signals of the process, one at a time, for as long as it lives.
 void wait_for_signals() {
   const sigset_t set = watched();
-  bool interrupted = false;
+  bool interrupted = false, terminated = false;
   for (int signal; sigwait(&set, &signal) == 0;) {
-    // Before there is a watch, launchers' requests wait for it; an interrupt does not.
-    const bool may_wait = watches > 0 || signal == SIGUSR1 || signal == SIGUSR2;
-    if (!may_wait || (signal == SIGINT && interrupted)) act_by_default(signal);
+    if (signal == SIGINT && (interrupted || watches == 0)) act_by_default(signal);
+    if (signal == SIGTERM && terminated && watches == 0) act_by_default(signal);
     if (signal == SIGUSR2) {
       ++saves;
     } else {
-      interrupted = interrupted || signal == SIGINT;
+      interrupted = interrupted || signal == SIGINT, terminated = terminated || signal == SIGTERM;
       last_stop = signal;
       ++stops;
       announce_stop(signal);

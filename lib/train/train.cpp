@@ -55,10 +55,11 @@ void say_nothing_to_do(Setup& setup) {
 
 struct AgreedRequests {
   Requests asked;
-  bool due = false;    // by the clock of rank 0
-  bool saved = false;  // the save under way is complete, or cannot become so without finish()
-  bool blind = false;  // some rank cannot read its part of the next update
-  bool ends = false;   // on rank 0: the end of the job is near
+  bool due = false;     // by the clock of rank 0
+  bool saved = false;   // the save under way is complete, or cannot become so without finish()
+  bool blind = false;   // some rank cannot read its part of the next update
+  bool ends = false;    // on rank 0: the end of the job is near
+  bool wanted = false;  // on rank 0: a later start of the job waits for the save folder
 };
 
 /// What all ranks tell each other after an update, in one sum, in memory that is taken once.
@@ -70,14 +71,16 @@ class Agreement {
         computing_ns_(static_cast<std::size_t>(world.size())) {}
 
   /// The most that any rank has been asked, and how long each has computed. The end of the job is known to rank 0. Collective.
-  AgreedRequests after_update(SignalWatch& watch, std::optional<JobEnd>& job_end, const Run& run) {
+  AgreedRequests after_update(SignalWatch& watch, std::optional<JobEnd>& job_end, std::optional<SaveLock>& lock,
+                              const Run& run) {
     const FlightNote note(run.flight(), "agree on requests to stop or save", run.update(), FlightNote::Kind::exchange);
     const Requests mine = watch.poll();
     AgreedRequests agreed;
     agreed.ends = job_end && job_end->is_near();
+    agreed.wanted = lock && lock->is_wanted();
     std::fill(told_.begin(), told_.end(), 0);
     std::int64_t* const told = told_of(world_.rank());
-    told[0] = narrow<std::int64_t>(mine.stop) + agreed.ends;
+    told[0] = narrow<std::int64_t>(mine.stop) + agreed.ends + agreed.wanted;
     told[1] = narrow<std::int64_t>(mine.save);
     told[2] = world_.rank() == 0 && run.saver().is_due();
     told[3] = static_cast<std::int64_t>(run.saver().stage());
@@ -154,7 +157,7 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
     const bool done = run.update_parameters();  // else it was left out
     run.await_batch();                          // of the next update
 
-    const auto [requests, due, saved, blind, ends] = agreement.after_update(watch, job_end, run);
+    const auto [requests, due, saved, blind, ends, wanted] = agreement.after_update(watch, job_end, setup.save_lock, run);
     if (done) run.report(agreement.computing_ns(), agreement.data_wait_ns());
     watch.expect(run.outlook());  // what comes now is honoured after the next update
     if (saved) run.saver().finish();
@@ -170,7 +173,9 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
     if (stop) problem = watch.honoured_stop();
     if (!problem.empty()) run.warn(problem);
     if (stop && !run.done()) {
-      run.say_stopping(ends ? job_end->reason() : watch.stop_reason());
+      run.say_stopping(ends     ? job_end->reason()
+                       : wanted ? "a later start of this job waits for " + options.save.folder.string()
+                                : watch.stop_reason());
       run.finish("stopped on request; " + (options.save.none
                                                ? "nothing is saved (--no-save), so that the same command begins anew"
                                                : how_to_continue(options)));

@@ -53,6 +53,10 @@ const std::string plugins =
     "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\n";
 const Variables step = {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "2"}};
 
+bool stay_alone(const Start& start, const Environment& get) {
+  return ranks_stay_alone(start.launched, start.library, /*knows_pmi=*/false, get);
+}
+
 Variables plus(Variables one, const Variables& other) {
   one.insert(other.begin(), other.end());
   return one;
@@ -64,7 +68,7 @@ BOOST_AUTO_TEST_CASE(srun_without_pmix) {
   for (const Variables& variables : {step, plus(step, {{"PMI_SIZE", "4"}, {"PMI_FD", "11"}, {"PMI_RANK", "2"}})}) {
     const Start start = how_started(open_mpi, environment(variables));
     BOOST_TEST(start.library == "Open MPI v4.1.4");
-    BOOST_TEST(ranks_stay_alone(start, environment(variables)));
+    BOOST_TEST(stay_alone(start, environment(variables)));
     BOOST_TEST(launched_rank(environment(variables)) == 2);
     expect_finding(judge_alone(start, plugins), Status::failed, {"srun with", "has started 4 ranks"}, "srun --mpi=pmix");
     expect_finding(judge_alone(start, "MPI plugin types are...\n\tnone\n\tpmi2\n"), Status::failed, {"4 ranks"},
@@ -73,7 +77,7 @@ BOOST_AUTO_TEST_CASE(srun_without_pmix) {
   const auto with_pmix =
       environment(plus(step, {{"PMIX_NAMESPACE", "slurm.pmix.2.0"}, {"PMIX_RANK", "2"}, {"PMIX_VERSION", "4.2.2"}}));
   const Start start = how_started(open_mpi, with_pmix);
-  BOOST_TEST(!ranks_stay_alone(start, with_pmix));
+  BOOST_TEST(!stay_alone(start, with_pmix));
   BOOST_TEST(start.launcher == "srun with PMIx 4.2.2");
   expect_finding(judge_mpi(start, {"a", "b"}, {2, 2}, {}), Status::ok,
                  {"Open MPI v4.1.4 connects 4 ranks on 2 nodes; started by srun with PMIx 4.2.2"});
@@ -81,26 +85,26 @@ BOOST_AUTO_TEST_CASE(srun_without_pmix) {
                  "--ntasks-per-node");
   // MPICH speaks PMI2, and srun's one task is nobody's loss.
   const auto with_pmi = environment(plus(step, {{"PMI_SIZE", "4"}}));
-  BOOST_TEST(!ranks_stay_alone(how_started(mpich, with_pmi), with_pmi));
+  BOOST_TEST(!stay_alone(how_started(mpich, with_pmi), with_pmi));
   const auto one_task = environment({{"SLURM_STEP_NUM_TASKS", "1"}});
-  BOOST_TEST(!ranks_stay_alone(how_started(open_mpi, one_task), one_task));
+  BOOST_TEST(!stay_alone(how_started(open_mpi, one_task), one_task));
   // The terminal of srun --pty is a task of the step, and what is typed there is none.
   const auto terminal = environment(plus(step, {{"SLURM_PTY_PORT", "1"}}));
-  BOOST_TEST(!ranks_stay_alone(how_started(open_mpi, terminal), terminal));
+  BOOST_TEST(!stay_alone(how_started(open_mpi, terminal), terminal));
   BOOST_TEST(how_started(open_mpi, terminal).launcher == "");
 }
 
 BOOST_AUTO_TEST_CASE(launchers_of_other_mpis) {
   const auto hydra = environment({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}});
   const Start start = how_started(open_mpi, hydra);
-  BOOST_TEST(ranks_stay_alone(start, hydra));
+  BOOST_TEST(stay_alone(start, hydra));
   expect_finding(judge_alone(start, std::nullopt), Status::failed,
                  {"mpiexec with PMI has started 2 ranks, and Open MPI v4.1.4 cannot"}, "-DMPI_CXX_COMPILER");
   const auto ours = environment({{"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_RANK", "1"}, {"PMI_SIZE", "2"}});
-  BOOST_TEST(!ranks_stay_alone(how_started(open_mpi, ours), ours));
+  BOOST_TEST(!stay_alone(how_started(open_mpi, ours), ours));
   BOOST_TEST(how_started(open_mpi, ours).launcher == "mpirun");
   const auto theirs = environment({{"OMPI_COMM_WORLD_SIZE", "2"}});
-  BOOST_TEST(ranks_stay_alone(how_started(mpich, theirs), theirs));
+  BOOST_TEST(stay_alone(how_started(mpich, theirs), theirs));
 
   // Before a job: whose mpirun it is.
   const Start alone = how_started(open_mpi, environment({}));
@@ -121,6 +125,7 @@ BOOST_AUTO_TEST_CASE(what_slurm_has_given) {
   expect_finding(judge_slurm({"12", 2, 4, plugins}, alone, 1, 1), Status::warning, {"nothing has started"}, "srun --mpi=pmix");
   expect_finding(judge_slurm({"12", 2, 4, "none"}, alone, 1, 1), Status::warning, {"srun has no PMIx"}, "mpirun");
   expect_finding(judge_slurm({"12", 1, 1, plugins}, alone, 1, 1), Status::ok, {"job 12 with 1 node and 1 task"});
+  expect_finding(judge_slurm({"12", 2, 4, plugins, true}, alone, 1, 1), Status::warning, {"SLURM_JOB_ID is 12", "is over"}, "unset");
   expect_finding(judge_slurm({"", 1, 1, {}}, alone, 1, 1), Status::ok, {"no job of Slurm's"});
 }
 

@@ -2,6 +2,8 @@
 #define BOOST_TEST_MODULE base.system
 #include <boost/test/unit_test.hpp>
 
+#include <thread>
+
 #include "base/system.hpp"
 #include "base/timer.hpp"
 
@@ -24,4 +26,19 @@ BOOST_AUTO_TEST_CASE(a_program_that_gives_no_answer) {
   BOOST_TEST(!ask_program({"sleep", "60"}, 0.2).has_value());
   BOOST_TEST(!ask_program({"sh", "-c", "while :; do echo more; done"}, 0.2).has_value());
   BOOST_TEST(timer.seconds() < 30);
+}
+
+BOOST_AUTO_TEST_CASE(a_wait_counts_the_time_in_which_it_looks) {
+  using namespace std::chrono_literals;
+  WaitTimer waited;
+  const Timer timer;
+  std::this_thread::sleep_for(1500ms);  // as if the process had been suspended
+  const double first = waited.seconds();
+  BOOST_TEST(first <= 1.0);
+  BOOST_TEST(first > 0.9);
+  double now = first;
+  const double before = timer.seconds();
+  while (timer.seconds() < before + 0.2) now = waited.seconds();
+  BOOST_TEST(now > first + 0.15);
+  BOOST_TEST(now <= timer.seconds());
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include <boost/test/unit_test.hpp>
@@ -133,6 +134,33 @@ BOOST_AUTO_TEST_CASE(files_that_were_left) {
   }
   std::ofstream(folder / "lock") << "{";  // its owner died while it wrote
   SaveLock taken(folder.path());
+}
+
+// Slurm may start a job anew while ranks of its earlier start live.
+BOOST_AUTO_TEST_CASE(an_earlier_start_of_the_same_job_is_asked_to_stop) {
+  const TemporaryFolder folder;
+  setenv("SLURM_JOB_ID", "123", 1);
+  std::optional<SaveLock> earlier(std::in_place, folder.path());
+  BOOST_CHECK_THROW(SaveLock(folder.path(), 0.1), RunError);  // another step of the same start asks for nothing
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  BOOST_TEST(!earlier->is_wanted());
+  setenv("SLURM_RESTART_COUNT", "1", 1);
+  std::string said;
+  const EarlierStart given_up = {.patience_s = 60, .say = [&](const std::string& text) { said = text; }, .stop = [] { return true; }};
+  BOOST_CHECK_THROW(SaveLock(folder.path(), 0, given_up), RunError);
+  CHECK_CONTAINS(said, "waiting until an earlier start of this job, process " + std::to_string(getpid()));
+  std::thread run([&] {
+    while (!earlier->is_wanted()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    earlier.reset();
+  });
+  {
+    SaveLock later(folder.path(), 0, {.patience_s = 60});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    BOOST_TEST(!later.is_wanted());  // what was asked was asked of the earlier one
+  }
+  run.join();
+  unsetenv("SLURM_RESTART_COUNT");
+  unsetenv("SLURM_JOB_ID");
 }
 
 // A squeue of ours answers for Slurm.

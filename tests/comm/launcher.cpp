@@ -13,12 +13,16 @@ using fsdp::test::message_of;
 
 namespace {
 
-LaunchedRanks launched(const std::map<std::string, const char*>& environment) {
-  return launched_ranks([&](const char* name) {
-    const auto found = environment.find(name);
-    return found == environment.end() ? nullptr : found->second;
-  });
+using Variables = std::map<std::string, const char*>;
+
+Environment environment(const Variables& variables) {
+  return [variables](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second;
+  };
 }
+
+LaunchedRanks launched(const Variables& variables) { return launched_ranks(environment(variables)); }
 
 }  // namespace
 
@@ -47,4 +51,23 @@ BOOST_AUTO_TEST_CASE(another_launcher_is_refused_where_mpi_sees_one_rank) {
   require_own_launcher({}, 1, "Open MPI v4.1.4");
   CHECK_CONTAINS(message_of([&] { require_own_launcher(two, 1, "Open MPI v4.1.4"); }),
                  "has started 2 or more, by PMI_SIZE, and this program's MPI, Open MPI v4.1.4, sees one");
+}
+
+BOOST_AUTO_TEST_CASE(srun_without_a_plugin_that_mpi_knows_is_seen_before_mpi_starts) {
+  const auto alone = [](const std::string& library, bool knows_pmi, const Variables& variables) {
+    return ranks_stay_alone(launched(variables), library, knows_pmi, environment(variables));
+  };
+  const Variables none = {{"SLURM_STEP_NUM_TASKS", "2"}}, one = {{"SLURM_STEP_NUM_TASKS", "1"}},
+                  pmi2 = {{"SLURM_STEP_NUM_TASKS", "2"}, {"PMI_SIZE", "2"}, {"PMI_FD", "11"}},
+                  pmix = {{"SLURM_STEP_NUM_TASKS", "2"}, {"PMIX_NAMESPACE", "slurm.pmix.1.0"}, {"PMIX_RANK", "0"}},
+                  mpirun = {{"SLURM_STEP_NUM_TASKS", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
+  for (const bool knows_pmi : {false, true}) {
+    BOOST_TEST(alone("Open MPI v4.1.4", knows_pmi, none));
+    BOOST_TEST(alone("Open MPI v4.1.4", knows_pmi, pmi2) == !knows_pmi);
+    BOOST_TEST(!alone("Open MPI v4.1.4", knows_pmi, one));
+    BOOST_TEST(!alone("Open MPI v4.1.4", knows_pmi, pmix));
+    BOOST_TEST(!alone("Open MPI v4.1.4", knows_pmi, mpirun));
+  }
+  BOOST_TEST(!alone("MPICH Version: 4.0.2", true, pmi2));
+  BOOST_TEST(alone("MPICH Version: 4.0.2", true, none));
 }

@@ -6,7 +6,7 @@ set -euo pipefail
 . "$1/tests/slurm/support.sh"
 fsdp_slurm_test doctor "$1"
 mkdir bin lib
-cp "$2/fsdp-doctor" bin
+cp "$2"/fsdp-{doctor,train} bin
 cp -a "$2"/../lib/libfsdp.so* lib
 
 fail() {
@@ -55,6 +55,9 @@ for plugin in none pmi2; do
   once "^  failed   MPI  .*has started 2 ranks"
   once "start the job with srun --mpi=pmix"
   once "^1 failed"
+  examine 2 srun --mpi="$plugin" --nodes=2 --ntasks=2 ../bin/fsdp-train --version
+  says "^fsdp-train: the ranks do not see each other .*srun --mpi=pmix"
+  ! grep -q "MPI_Init" "$work/output" || fail "MPI has begun"
 done
 
 step "more threads than cores"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # links_test.sh REPOSITORY BIN: two nodes with two ranks each. What crosses the network for an update is what fsdp-plan says, by the counters
-# of the nodes' interfaces; a rank that hangs ends the job on both nodes, and nothing is left. Exit status 77: no such cluster here.
+# of the nodes' interfaces; a job that is suspended goes on; a rank that hangs ends the job on both nodes, and nothing is left. Exit status
+# 77: no such cluster here.
 # shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
@@ -33,9 +34,17 @@ for strategy in full hybrid; do
   ((100 * measured > 90 * plan && 100 * measured < 110 * plan)) || fail "$strategy does not send what is planned"
 done
 
-step "a rank hangs"
+step "a job is suspended for longer than its time-out"
 submit_training hangs CONFIG=wide.cfg "${two_each[@]}" -- "${model[@]}" --max-update 1000000 --collective-timeout 5s
 wait_for 40 "it trains" has_done hangs 10
+job=$(at_head squeue --noheader --name=hangs --format=%A)
+at_head --as root scontrol suspend "$job"
+sleep 6.5
+suspended=$(last_update hangs)
+at_head --as root scontrol resume "$job"
+wait_for 30 "it trains again" has_done hangs $((suspended + 20))
+
+step "a rank hangs"
 at_head --on node2 --as root bash -c 'pgrep -x fsdp-train | head -n 1 | xargs kill -STOP'
 began=$SECONDS
 wait_for 40 "it ends" is_over hangs

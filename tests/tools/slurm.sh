@@ -36,7 +36,7 @@ exec "$@"'
 # shellcheck disable=SC2016
 stub scontrol 'case "$*" in
   "show config") echo "TaskPlugin              = ${TASK_PLUGIN:-task/none}" ;;
-  *"show job"*) echo "JobId=17 JobName=x ${SHOWN:-}" ;;
+  *"show job"*) echo "JobId=17 JobName=${JOB_NAME:-x} UserId=b(2) GroupId=domain users(3) ${SHOWN:-JobState=RUNNING}" ;;
 esac'
 stub salloc ''
 unset CUDA_VISIBLE_DEVICES SLURM_JOB_ID SLURM_CPUS_PER_TASK SLURM_RESTART_COUNT SLURM_NTASKS REQUEUE MAX_RESTARTS CONFIG
@@ -166,6 +166,8 @@ unset FSDP_JOB CONFIG
 run 2 bash slurm/consolidate.sbatch --verify
 called "srun --nodes=1 --ntasks=1"
 called "fsdp-consolidate quickstart/checkpoints quickstart/model --format safetensors --verify"
+SHOWN=$preempted SRUN_ENDS=143 SLURM_JOB_ID=17 run 143 bash slurm/consolidate.sbatch
+called "scontrol requeue 17"
 
 # Sites: what they set is there for the program; what fails in them is no start.
 prefix=${FSDP_BIN%/bin}
@@ -262,6 +264,18 @@ queue no 75 "asked for, by scancel, a signal or a file" "JobState=COMPLETING Pre
 queue no 75 "REQUEUE is no" "$preempted" REQUEUE=no
 queue no 75 "as MAX_RESTARTS allows" "$preempted" MAX_RESTARTS=3 SLURM_RESTART_COUNT=3
 queue no 1 "failed with exit code 1" "$preempted"
+queue yes 2 "another job takes its place" "$preempted"     # while it started
+queue yes 143 "another job takes its place" "$preempted"
+queue no 2 "failed with exit code 2" "JobState=RUNNING PreemptTime=None"
+queue no 143 "failed with exit code 143" "JobState=RUNNING PreemptTime=None"
+# What stands in the name of a job is not what Slurm says.
+queue no 75 "asked for, by scancel, a signal or a file" "JobState=COMPLETING" JOB_NAME="a UserId=a(1) Reason=TimeLimit Restarts=9"
+# Slurm has taken this node for dead: srun says 0, and the job may run elsewhere.
+queue no 0 "done" "JobState=RUNNING"
+SHOWN="JobState=RUNNING Restarts=1" SRUN_ENDS=0 run 1 bash slurm/train.sbatch
+says "Slurm itself has put the job back"
+SHOWN="JobState=NODE_FAIL Restarts=0" SRUN_ENDS=0 run 1 bash slurm/train.sbatch
+says "srun has ended with 0, as it also does when a node dies"
 # Times come in one format, whatever the user prefers.
 # shellcheck disable=SC2016
 stub scontrol 'case "$*" in
@@ -310,7 +324,7 @@ export SLURM_JOB_NUM_NODES=2 SLURM_NTASKS=4
 for FIRST_ENDS in 0 1 137; do
   export FIRST_ENDS
   run 0 bash slurm/train.sbatch
-  says "a node has died; what is left is a"
+  says "a node has died or was given back; what is left is a"
   says "going on with that from the last checkpoint, in this job"
   called "srun --mpi=pmix --nodes=1 --ntasks-per-node=2"
   ! grep -q "^scontrol requeue" "$work/calls" || fail "was requeued though it went on"
@@ -325,6 +339,9 @@ NEXT_ENDS=2 REQUEUE=no run 2 bash slurm/train.sbatch
 ! grep -q "^scontrol requeue" "$work/calls" || fail "was requeued though REQUEUE is no"
 FIRST_ENDS=2 run 2 bash slurm/train.sbatch
 ! grep -q "^srun --mpi=pmix --nodes=1" "$work/calls" || fail "a wrong command was started again"
+SLURMD_NODENAME=b FIRST_ENDS=0 run 1 bash slurm/train.sbatch   # the first node, on which slurmd has died, and this script lives
+called "scontrol requeue 17"
+! grep -q "^srun --mpi=pmix --nodes=1" "$work/calls" || fail "went on from a node that is no longer the job's"
 LEFT=2 FIRST_ENDS=1 run 1 bash slurm/train.sbatch
 says "failed with exit code 1"
 unset SLURM_JOB_NUM_NODES SLURM_NTASKS FIRST_ENDS

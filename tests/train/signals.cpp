@@ -31,11 +31,14 @@ void send(int signal, SignalWatch& watch) {
 }  // namespace
 
 // First: a child has one thread, and starts its own to take signals.
-BOOST_AUTO_TEST_CASE(without_a_watch_interrupts_end_the_process) {
+BOOST_AUTO_TEST_CASE(without_a_watch_an_interrupt_and_a_second_sigterm_end_the_process) {
   for (const int signal : {SIGTERM, SIGINT}) {
     const pid_t child = fork();
     if (child == 0) {
       hold_signals();
+      kill(getpid(), signal);
+      usleep(200'000);
+      if (signal == SIGINT) _exit(0);  // too late
       kill(getpid(), signal);
       sleep(10);
       _exit(0);
@@ -48,19 +51,21 @@ BOOST_AUTO_TEST_CASE(without_a_watch_interrupts_end_the_process) {
 }
 
 BOOST_AUTO_TEST_CASE(a_launchers_request_waits_for_the_first_watch) {
-  const pid_t child = fork();
-  if (child == 0) {
-    hold_signals();
-    kill(getpid(), SIGUSR1);
-    kill(getpid(), SIGUSR2);
-    usleep(200'000);
-    const Requests requests = SignalWatch("/nowhere", true).poll();
-    _exit(requests.stop == 1 && requests.save == 1 ? 7 : 0);
+  for (const int signal : {SIGUSR1, SIGTERM}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      hold_signals();
+      kill(getpid(), signal);
+      kill(getpid(), SIGUSR2);
+      usleep(200'000);
+      const Requests requests = SignalWatch("/nowhere", true).poll();
+      _exit(requests.stop == 1 && requests.save == 1 ? 7 : 0);
+    }
+    int status = 0;
+    BOOST_TEST_REQUIRE(waitpid(child, &status, 0) == child);
+    BOOST_TEST(WIFEXITED(status));
+    BOOST_TEST(WEXITSTATUS(status) == 7);
   }
-  int status = 0;
-  BOOST_TEST_REQUIRE(waitpid(child, &status, 0) == child);
-  BOOST_TEST(WIFEXITED(status));
-  BOOST_TEST(WEXITSTATUS(status) == 7);
 }
 
 BOOST_AUTO_TEST_CASE(signals_that_stop) {

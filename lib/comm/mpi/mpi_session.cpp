@@ -1,11 +1,14 @@
 #include "comm/mpi_session.hpp"
 
+#include <dlfcn.h>
 #include <mpi.h>
 
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <system_error>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -25,7 +28,8 @@ MpiSession::MpiSession() {
 MpiSession::MpiSession(int& argc, char**& argv) { start(argc, argv); }
 
 void MpiSession::start(int& argc, char**& argv) {
-  const LaunchedRanks launched = launched_ranks([](const char* name) { return std::getenv(name); });
+  const Environment environment = [](const char* name) { return std::getenv(name); };
+  const LaunchedRanks launched = launched_ranks(environment);
   int level = MPI_THREAD_SINGLE, is_there = 0;
   FSDP_CHECK_MPI(MPI_Initialized(&is_there));
   if (is_over())
@@ -34,6 +38,9 @@ void MpiSession::start(int& argc, char**& argv) {
         "start MPI in the program itself");
   began_here_ = is_there == 0;
   if (began_here_) {
+    const std::string library = library_version();
+    if (library.starts_with("Open MPI") && ranks_stay_alone(launched, library, knows_pmi(), environment))
+      require_own_launcher(launched, 1, library);  // else it would end each with a page of its own
     FSDP_CHECK_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level));
     expect(level >= MPI_THREAD_SERIALIZED, "MPI lets the threads of a program communicate one at a time");
     FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -122,6 +129,22 @@ void MpiSession::abort_job(int code) noexcept {
     MPI_Abort(MPI_COMM_WORLD, code);
   }
   std::_Exit(code);
+}
+
+// Open MPI 4 and older have PMI in modules, which stand next to the library.
+bool MpiSession::knows_pmi() {
+  namespace fs = std::filesystem;
+  Dl_info library{};
+  if (!library_version().starts_with("Open MPI") || dladdr(reinterpret_cast<const void*>(&MPI_Init), &library) == 0) return true;
+  std::error_code error;
+  bool has_modules = false, has_pmi = false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(fs::canonical(library.dli_fname, error).parent_path(), error)) {
+    if (!entry.path().filename().string().starts_with("openmpi")) continue;
+    has_modules = true;
+    for (const char* module : {"mca_pmix_s1.so", "mca_pmix_s2.so"})
+      has_pmi = has_pmi || fs::exists(entry.path() / module, error);
+  }
+  return has_pmi || !has_modules;
 }
 
 std::string MpiSession::library_version() {

@@ -10,7 +10,7 @@ namespace fsdp {
 
 bool wait_all(std::span<MPI_Request> requests, double timeout_s, const std::atomic<bool>& given_up) {
   constexpr double spin_s = 50e-6;
-  const Timer waited;
+  WaitTimer waited;
   while (true) {
     int done = 0;
     FSDP_CHECK_MPI(MPI_Testall(narrow<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE));

@@ -189,7 +189,7 @@ class Groups final : public NcclGroups {
   /// Returns when a call of NCCL's within a collective has been done. Throws what a wait for the collective throws.
   void finish(ncclResult_t status, ncclComm_t comm, std::string_view call) {
     if (status == ncclInProgress) {
-      const Timer waited;
+      WaitTimer waited;
       while (status == ncclInProgress) {
         check_nccl(ncclCommGetAsyncError(comm, &status), "ncclCommGetAsyncError", comm);
         if (is_too_long(waited.seconds())) give_up(open_.back(), {});
@@ -208,7 +208,7 @@ class Groups final : public NcclGroups {
   /// For a communicator that is made, split or ended.
   void wait_until_made(ncclResult_t status, ncclComm_t comm, std::string_view call) const {
     check_nccl(status, call, comm);
-    const Timer waited;
+    WaitTimer waited;
     while (status == ncclInProgress) {
       check_nccl(ncclCommGetAsyncError(comm, &status), "ncclCommGetAsyncError", comm);
       check_nccl(status, call, comm);
@@ -292,7 +292,7 @@ class Groups final : public NcclGroups {
   std::vector<std::weak_ptr<Registered>> registered_;
   std::list<Started> open_, spare_;  // in the order in which they were given
   std::uint64_t begun_ = 0;
-  const Timer clock_;
+  WaitTimer clock_;
   double next_look_s_ = 0;
   bool failed_ = false;
 };

@@ -175,7 +175,7 @@ void MeetingPlace::meet(const Called& called) {
     return;
   }
   const auto over = [&] { return h.round.load(std::memory_order_acquire) != round; };
-  const Timer waited;
+  WaitTimer waited;
   while (!over()) {
     const double seconds = waited.seconds();
     if (seconds < spin_s) {
