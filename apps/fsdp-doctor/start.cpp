@@ -122,7 +122,8 @@ Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ran
   }
   if (slurm.is_over) {
     finding.status = Status::warning;
-    finding.text = format("SLURM_JOB_ID is {}, and that job is over: srun and mpirun would ask for its nodes here, and fail", slurm.job);
+    finding.text =
+        format("SLURM_JOB_ID is {}, and that job is over: srun and mpirun would ask for its nodes here, and fail", slurm.job);
     finding.advice = "unset the variables of that job (in bash: unset ${!SLURM_*}), or open a new shell";
     return finding;
   }
@@ -164,7 +165,10 @@ std::optional<Finding> check_slurm(DoctorJob& job) {
   if (job.world->rank() != 0) return Finding{};  // what it asks for is rank 0's
   SlurmFacts slurm;
   if (const char* const id = std::getenv("SLURM_JOB_ID"))
-    slurm = {.job = excerpt(id, 20), .nodes = number("SLURM_JOB_NUM_NODES"), .tasks = number("SLURM_NTASKS"), .plugins = {},
+    slurm = {.job = excerpt(id, 20),
+             .nodes = number("SLURM_JOB_NUM_NODES"),
+             .tasks = number("SLURM_NTASKS"),
+             .plugins = {},
              .is_over = slurm_job_is_over(id)};
   slurm.plugins = plugins_of_srun();
   return judge_slurm(slurm, job.start, job.node_of.size(), job.nodes.size());

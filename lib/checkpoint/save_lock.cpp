@@ -140,8 +140,8 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
         ::lseek(fd_, 0, SEEK_END);
         [[maybe_unused]] const ssize_t told = ::write(fd_, "\n", 1);  // is_wanted()
         if (earlier_start.say)
-          earlier_start.say(format("waiting until an earlier start of this job, {}, has saved to {} and ended", owner.description(),
-                                   folder_.string()));
+          earlier_start.say(format("waiting until an earlier start of this job, {}, has saved to {} and ended",
+                                   owner.description(), folder_.string()));
       }
       const bool stop = requeued && earlier_start.stop && earlier_start.stop();
       if (busy && !stop && waited.seconds() < (requeued ? std::max(patience_s, earlier_start.patience_s) : patience_s)) {

@@ -38,7 +38,8 @@ class SaveLock {
   void require_held() const;
   /// Why a mark that another host left was void, in words; empty if there was none.
   const std::string& taken_over() const { return taken_over_; }
-  /// Returns true once a later start of this Slurm job waits for the folder: this run should save and stop. Looks once a second.
+  /// Returns true once a later start of this Slurm job waits for the folder: this run should save and stop. Looks once a
+  /// second.
   bool is_wanted();
 
  private:

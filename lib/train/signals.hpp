@@ -21,8 +21,8 @@ struct Requests {
 /// Holds the four signals back in this thread and in those that it starts from now on, and starts one thread that takes them:
 /// call it first in main(). So no handler runs in the midst of a computation: oneDNN 2.6.3's AVX-512 code corrupts the heap
 /// when one does on its thread (seen within seconds at 2 kHz). While there is no SignalWatch, SIGUSR1, SIGUSR2 and a first
-/// SIGTERM wait for one: a job that Slurm stops while MPI starts can still say that it was stopped. SIGINT and a second SIGTERM end
-/// the process then; a second SIGINT always does.
+/// SIGTERM wait for one: a job that Slurm stops while MPI starts can still say that it was stopped. SIGINT and a second SIGTERM
+/// end the process then; a second SIGINT always does.
 void hold_signals();
 
 /// What is said when a signal asks to stop: the update after which the run saves, and how long the last update and the last

@@ -125,7 +125,8 @@ BOOST_AUTO_TEST_CASE(what_slurm_has_given) {
   expect_finding(judge_slurm({"12", 2, 4, plugins}, alone, 1, 1), Status::warning, {"nothing has started"}, "srun --mpi=pmix");
   expect_finding(judge_slurm({"12", 2, 4, "none"}, alone, 1, 1), Status::warning, {"srun has no PMIx"}, "mpirun");
   expect_finding(judge_slurm({"12", 1, 1, plugins}, alone, 1, 1), Status::ok, {"job 12 with 1 node and 1 task"});
-  expect_finding(judge_slurm({"12", 2, 4, plugins, true}, alone, 1, 1), Status::warning, {"SLURM_JOB_ID is 12", "is over"}, "unset");
+  expect_finding(judge_slurm({"12", 2, 4, plugins, true}, alone, 1, 1), Status::warning, {"SLURM_JOB_ID is 12", "is over"},
+                 "unset");
   expect_finding(judge_slurm({"", 1, 1, {}}, alone, 1, 1), Status::ok, {"no job of Slurm's"});
 }
 

@@ -146,7 +146,8 @@ BOOST_AUTO_TEST_CASE(an_earlier_start_of_the_same_job_is_asked_to_stop) {
   BOOST_TEST(!earlier->is_wanted());
   setenv("SLURM_RESTART_COUNT", "1", 1);
   std::string said;
-  const EarlierStart given_up = {.patience_s = 60, .say = [&](const std::string& text) { said = text; }, .stop = [] { return true; }};
+  const EarlierStart given_up = {
+      .patience_s = 60, .say = [&](const std::string& text) { said = text; }, .stop = [] { return true; }};
   BOOST_CHECK_THROW(SaveLock(folder.path(), 0, given_up), RunError);
   CHECK_CONTAINS(said, "waiting until an earlier start of this job, process " + std::to_string(getpid()));
   std::thread run([&] {

@@ -317,7 +317,8 @@ BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named_and_ends_the_job) {
       wait_until([&] { return steps_done(folder, "saves") >= 2; });
       const auto ranks = ranks_of(launcher);
       BOOST_TEST_REQUIRE(ranks.size() == 4u);
-      if (!comm.ends_with("--comm-thread")) {  // all are suspended for longer than the time-out, while three wait for the fourth
+      if (!comm.ends_with(
+              "--comm-thread")) {  // all are suspended for longer than the time-out, while three wait for the fourth
         kill(ranks[2], SIGSTOP);
         ::usleep(100'000);
         for (const pid_t rank : ranks) kill(rank, SIGSTOP);

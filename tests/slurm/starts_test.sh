@@ -36,7 +36,7 @@ done
 step "and cancelled"
 for k in 1 2 3; do at_head scancel "$(cat job$k)"; done
 for k in 1 2 3; do
-  are_over() { [[ -z $(field "$(cat job$k)" %i) ]]; }
+  are_over() { [[ -z $(field "$(cat "job$k")" %i) ]]; }
   wait_for 20 "job $k ends" are_over
   says starting$k "this was asked for"
 done
@@ -48,16 +48,17 @@ has_saved() { compgen -G "home/$1/step-*/complete.json" >/dev/null; }
 for name in one two; do wait_for 30 "$name saves" has_saved $name; done
 [[ $(field "$two" %D) == 2 ]] || fail "two has not begun on two nodes"
 for job in $one $two; do
-  at_head --on "$(field "$job" %B)" --as root bash -c 'kill -9 $(pgrep -x slurmd)'
+  at_head --on "$(field "$job" %B)" --as root pkill -KILL -x slurmd
 done
 for name in one two; do
   wait_for 120 "$name starts again" has_started $name 2
   wait_for 20 "$name trains again" has_done $name $(($(last_update $name) + 10))
-  says $name "waiting until an earlier start of this job, process [0-9]+ on node[13], Slurm job [0-9]+, has saved to $name and ended"
   says $name "^job [0-9]+, start 2, on node[24]:"
   ! grep -E "^done$|failed with exit code" home/$name.out || fail "$name says the wrong thing"
 done
-says one "^stopping after step [0-9]+ .a later start of this job waits for one."
+# Ranks that hang may end before the next start. Where nobody hangs the earlier one saves for the later one, after srun, which printed for it.
+says one "waiting until an earlier start of this job, process [0-9]+ on node1, Slurm job [0-9]+, has saved to one and ended"
+grep -q '"reason":"a later start of this job waits for one"' home/one.jsonl || fail "the earlier start was not asked to stop"
 says one "^Slurm itself has put the job back into the queue"
 [[ $(updates one | cut -d ' ' -f 1 | uniq -d) == "" ]] || fail "one has done updates twice"
 says two "a node has died or was given back|Slurm itself has put the job back"

@@ -135,10 +135,12 @@ void MpiSession::abort_job(int code) noexcept {
 bool MpiSession::knows_pmi() {
   namespace fs = std::filesystem;
   Dl_info library{};
-  if (!library_version().starts_with("Open MPI") || dladdr(reinterpret_cast<const void*>(&MPI_Init), &library) == 0) return true;
+  if (!library_version().starts_with("Open MPI") || dladdr(reinterpret_cast<const void*>(&MPI_Init), &library) == 0)
+    return true;
   std::error_code error;
   bool has_modules = false, has_pmi = false;
-  for (const fs::directory_entry& entry : fs::directory_iterator(fs::canonical(library.dli_fname, error).parent_path(), error)) {
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator(fs::canonical(library.dli_fname, error).parent_path(), error)) {
     if (!entry.path().filename().string().starts_with("openmpi")) continue;
     has_modules = true;
     for (const char* module : {"mca_pmix_s1.so", "mca_pmix_s2.so"})
