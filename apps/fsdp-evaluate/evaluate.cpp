@@ -120,7 +120,7 @@ class NodeTexts {
     agree(world, [&] {
       texts = texts_in(options.data, Split::valid);
       if (texts.empty()) return;
-      const std::size_t vocab_size = source.config().vocab_size;
+      const std::size_t vocab_size = reading.vocab_size = source.config().vocab_size;
       reading.tokenizer = name_of_model_tokenizer(options.tokenizer, folder_beside(source, options.model), vocab_size);
       if (reading.tokenizer.empty())
         throw UserError(
@@ -320,6 +320,8 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
     if (world.rank() == 0) print_warnings(warnings), note_precision(*source, options.precision);
     if (world.rank() == 0 || options.data.empty())  // rank 0 alone says how many bytes data have
       tokenizer = find_model_tokenizer(options.tokenizer, folder_beside(*source, options.model), source->config().vocab_size);
+    if (!tokenizer || world.rank() != 0) return;
+    if (const auto doubt = doubt_tokenizer(*tokenizer, source->config().vocab_size)) print_warnings({*doubt});
   });
   const auto report = [&]<class Report>(const Report& made) { return run(made, options, *source, rank, world); };
   return options.data.empty() ? report(ChoiceReport(options, *source, tokenizer.get(), world))

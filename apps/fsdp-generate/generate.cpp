@@ -20,6 +20,7 @@
 #include "data/text_source.hpp"
 #include "files/json.hpp"
 #include "text/chat_template.hpp"
+#include "text/end_tokens.hpp"
 #include "text/json_reader.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
@@ -145,19 +146,24 @@ struct Inputs {
       throw UserError(format("{} has {} tokens, and no tokenizer lies beside it (its text needs one); give --tokenizer",
                              source->description(), source->config().vocab_size));
     take_generation_config(options, folder, speaks);
-    generation.end_tokens = find_end_tokens(folder, *tokenizer);
+    const std::size_t vocab_size = source->config().vocab_size;
+    const bool has_folder = kind_of(folder) == PathKind::folder || options.tokenizer.empty();
+    const EndTokens end = find_end_tokens(has_folder ? folder : folder_of_tokenizer(options.tokenizer),
+                                          folder_of_origin(*source), tokenizer.get(), vocab_size);
+    generation.end_tokens = end.ids;
+    if (speaks && !end.contradiction.empty()) print_warnings({end.contradiction});
+    if (const auto doubt = doubt_tokenizer(*tokenizer, vocab_size); doubt && speaks) print_warnings({*doubt});
     if (options.chat) {
       chat = read_chat_template(folder, *tokenizer);
-      generation.end_tokens.push_back(*tokenizer->find(chat->end()));
       return;
     }
     prompts = read_prompts(options);
     for (const std::string& prompt : prompts) {
       std::vector<TokenId>& ids = tokens.emplace_back(tokenizer->before_text());
       tokenizer->encode(prompt, ids);
-      if (!ids.empty()) continue;
-      throw UserError(format("the prompt{} has no tokens (its tokenizer leaves all of it out); give another one",
-                             prompts.size() > 1 ? format(" {}", tokens.size()) : ""));
+      const std::string what = format("the prompt{}", prompts.size() > 1 ? format(" {}", tokens.size()) : "");
+      if (ids.empty()) throw UserError(format("{} has no tokens (its tokenizer leaves all of it out); give another one", what));
+      require_tokens_of_model(ids, *tokenizer, vocab_size, what);
     }
   }
   std::size_t longest_prompt() const {
@@ -181,10 +187,10 @@ struct Inputs {
     if (!added.taken.empty())
       print_to(stderr, "from the model's generation_config.json: {}\n", printable(format("{}", fmt::join(added.taken, ", "))));
     if (!added.unknown.empty())
-      print_warnings(
-          {format("the model's generation_config.json asks for what is not done here: {} (texts may differ from those of "
-                  "transformers' generate())",
-                  fmt::join(added.unknown, ", "))});
+      print_warnings({format(
+          "the model's generation_config.json asks for what is not done or not known here: {} (texts may differ from those "
+          "of transformers' generate())",
+          fmt::join(added.unknown, ", "))});
   }
 };
 
@@ -277,8 +283,13 @@ void converse(const GenerateOptions& options, const Inputs& inputs, Generator& g
     if (line->find_first_not_of(" \t") == std::string::npos) continue;
     messages.push_back({"user", *line});
     std::string answer;  // every rank keeps the conversation
+    std::vector<TokenId> ids;
+    agree(world, [&] {
+      ids = inputs.tokenizer->encode(inputs.chat->render(messages));
+      require_tokens_of_model(ids, *inputs.tokenizer, inputs.source->config().vocab_size, "the conversation");
+    });
     generator.run(
-        {inputs.tokenizer->encode(inputs.chat->render(messages))}, [&](const GeneratedText& text) { answer = text.text; },
+        {ids}, [&](const GeneratedText& text) { answer = text.text; },
         [&](std::size_t, std::string_view piece) { out(piece); });
     messages.push_back({"assistant", world.broadcast(answer, 0)});
     if (world.rank() == 0) out("\n");

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -22,6 +23,7 @@
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "nn/parameters.hpp"
+#include "text/end_tokens.hpp"
 #include "text/tokenizer_files.hpp"
 
 namespace fsdp {
@@ -313,8 +315,8 @@ void write_file_index(const WrittenModel& model, const std::string& name) {
 }
 
 /// The tokenizer's files: those of the checkpoint, or else of the folder that the model came from, whose config.json also says
-/// which tokens are special; that goes into `config`.
-void take_tokenizer(const CheckpointReader& source, const fs::path& model, json& config, Consolidated& done) {
+/// which tokens are special; that goes into `config`. Returns that folder if its config.json counts, else an empty path.
+fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, json& config, Consolidated& done) {
   const auto copy = [&](const fs::path& folder) {
     for (const TokenizerFile& file : read_tokenizer_files(folder)) {
       write_text_file_durably(model / file.name, file.text);
@@ -323,20 +325,14 @@ void take_tokenizer(const CheckpointReader& source, const fs::path& model, json&
     if (!done.copied.empty()) done.copied_from = folder;
   };
   copy(source.folder());
-  if (has_tokenizer(source.folder())) {
-    try {
-      const auto tokenizer = open_tokenizer(source.folder().string());
-      if (const auto id = find_end_of_text(*tokenizer, source.folder())) config["eos_token_id"] = *id;
-    } catch (const UserError&) {  // of a kind that is not known here
-    }
-  }
   const fs::path folder = source.header().model_folder;
-  if (folder.empty() || !source.model().is_transformer()) return;
-  const auto copy_by_hand = [&](const std::string& why) {
-    if (!done.copied.empty()) return;
+  if (folder.empty() || !source.model().is_transformer()) return {};
+  const auto copy_by_hand = [&](const std::string& why) -> fs::path {
+    if (!done.copied.empty()) return {};
     done.warnings.push_back(
         format("no tokenizer files were copied from {}, where the model came from ({}): copy those that fit beside config.json",
                folder.string(), why));
+    return {};
   };
   json theirs;
   try {
@@ -353,6 +349,38 @@ void take_tokenizer(const CheckpointReader& source, const fs::path& model, json&
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (theirs.contains(key)) config[key] = theirs[key];
   if (done.copied.empty()) copy(folder);
+  return folder;
+}
+
+/// The tokens that end texts, by all files that say so, go into config.json and generation_config.json: transformers ends
+/// there, too. `origin`: the folder that the model came from, if it is used.
+void write_end_tokens(const CheckpointReader& source, const fs::path& model, const fs::path& origin, json& config,
+                      Consolidated& done) {
+  const std::size_t vocab_size =
+      source.model().is_transformer() ? source.config().vocab_size : std::numeric_limits<std::size_t>::max();
+  std::unique_ptr<Tokenizer> tokenizer;
+  try {
+    if (has_tokenizer(model)) tokenizer = open_tokenizer(model.string());
+  } catch (const UserError&) {  // of a kind that is not known here
+  }
+  try {
+    const EndTokens end = find_end_tokens(model, origin, tokenizer.get(), vocab_size);
+    if (!end.contradiction.empty()) done.warnings.push_back(end.contradiction);
+    if (end.ids.empty()) return;
+    const json ids = end.ids.size() == 1 ? json(end.ids.front()) : json(end.ids);
+    config["eos_token_id"] = ids;
+    const fs::path path = model / "generation_config.json";
+    if (kind_of(path) != PathKind::file) return;
+    json generation = read_json_object(path);
+    const json found = generation.value("eos_token_id", json());
+    if (found == ids ||
+        (found.is_array() && std::set<json>(found.begin(), found.end()) == std::set<json>(ids.begin(), ids.end())))
+      return;
+    generation["eos_token_id"] = ids;
+    write_text_file_durably(path, json_text(generation, 2) + "\n");
+  } catch (const UserError& error) {
+    done.warnings.push_back(format("tokens that end a text are those of config.json alone ({})", error.what()));
+  }
 }
 
 void finish(const CheckpointReader& source, const ConsolidateOptions& options, const WrittenModel& model, Consolidated& done) {
@@ -363,7 +391,8 @@ void finish(const CheckpointReader& source, const ConsolidateOptions& options, c
                                             : options.type == DType::bf16 ? "bfloat16"
                                                                           : "float16";
   config["bos_token_id"] = config["eos_token_id"] = nullptr;
-  take_tokenizer(source, model.path, config, done);
+  const fs::path origin = take_tokenizer(source, model.path, config, done);
+  write_end_tokens(source, model.path, origin, config, done);
   write_text_file_durably(model.path / "config.json", json_text(config, 2) + "\n");
   sync_folder(model.path);
 }

@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
 #include "files/input_file.hpp"
+#include "nn/families/config_keys.hpp"
 
 namespace fsdp {
 
@@ -164,6 +165,8 @@ std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vec
     auto source = (*row)->open(path, verify);
     if (warnings)
       for (std::string& text : source->warnings()) warnings->push_back(std::move(text));
+    if (warnings && is_folder)
+      if (auto doubt = keys::doubt_config(path)) warnings->push_back(std::move(*doubt));
     return source;
   }
   if (is_save_folder) return open_checkpoint(path, warnings, verify);

@@ -161,10 +161,10 @@ std::vector<Question> read_questions(const std::filesystem::path& path, const To
     const auto check = [&](const std::vector<TokenId>& tokens) {
       for (const TokenId token : tokens)
         if (token < 0 || static_cast<std::size_t>(token) >= vocab_size)
-          throw UserError(
-              format("token {} of question {} in {} is outside the vocabulary of {} (it was made with another "
-                     "tokenizer); use that of the model",
-                     token, q, path.string(), vocab_size));
+          throw UserError(format(
+              "token {}{} of question {} in {} is outside the vocabulary of {} (it was made with another "
+              "tokenizer); use that of the model",
+              token, tokenizer ? format(" ('{}')", excerpt(tokenizer->spelling(token))) : "", q, path.string(), vocab_size));
     };
     check(questions[q].context);
     for (const Choice& choice : questions[q].choices) check(choice.tokens);

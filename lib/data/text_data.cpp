@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -81,9 +82,11 @@ class TokenMaker {
     std::string why;
     if (const nlohmann::json note = read_note(stem); note.is_object()) {
       const bool same_text = note["made_of"] == nlohmann::json(made_of);
-      if (same_text && is_whole(stem, note) && is_what_was_written(text, stem, note))
+      if (same_text && is_whole(stem, note) && is_what_was_written(text, stem, note)) {
+        require_tokens_of_model(text, stem);
         return format("text: {} of '{}' are {} tokens of {} in {}.bin, made before", size, text.name,
                       note["tokens"].get<std::uint64_t>(), name_of_tokenizer(), stem.string());
+      }
       why =
           same_text ? " anew, as that file is damaged" : " anew, as the text, its tokenizer or what is read of it has changed";
       check_errno(::unlink(with(stem, ".json").c_str()) == 0, "remove " + with(stem, ".json").string());
@@ -110,6 +113,7 @@ class TokenMaker {
                                                             {"bytes", sum.bytes},
                                                             {"checksum", sum.checksum},
                                                             {"index_checksum", sum_file(with(stem, ".idx")).checksum}}));
+    require_tokens_of_model(text, stem);
     return format("text: '{}' has {} tokens", text.name, tokens);
   }
 
@@ -135,6 +139,24 @@ class TokenMaker {
   }
   void open() {
     if (!tokenizer_) tokenizer_ = open_tokenizer(reading_.tokenizer);
+  }
+  /// Throws UserError for the first token that the model does not have.
+  void require_tokens_of_model(const TextSet& text, const fs::path& stem) {
+    open();
+    if (reading_.vocab_size == 0 || tokenizer_->vocab_size() <= reading_.vocab_size) return;
+    const auto tokens = open_token_file(with(stem, ".bin"));
+    std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens->size(), std::size_t{1} << 19));
+    for (std::uint64_t at = 0; at < tokens->size(); at += piece.size()) {
+      const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), tokens->size() - at));
+      tokens->read(at, here);
+      const auto other = std::find_if(here.begin(), here.end(), [&](std::uint32_t id) { return id >= reading_.vocab_size; });
+      if (other == here.end()) continue;
+      throw UserError(
+          format("'{}' holds the token '{}' ({}, at position {}), which the model does not have (its tokens are 0 to {}); "
+                 "leave it out, or give the model's own `tokenizer`",
+                 text.name, excerpt(tokenizer_->spelling(static_cast<TokenId>(*other))), *other,
+                 at + static_cast<std::uint64_t>(other - here.begin()), reading_.vocab_size - 1));
+    }
   }
   std::string name_of_tokenizer() const { return tokenizer_file_.empty() ? "bytes" : format("'{}'", reading_.tokenizer); }
   void print_line(const std::string& line) const { print_to(stderr, "{}\n", printable(line)); }

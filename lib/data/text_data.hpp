@@ -28,12 +28,14 @@ struct TextReading {
   std::string json_field = {};        // as TextSource::json_field() takes it
   bool skip_invalid = false;          // leave out lines of JSON without a text
   std::filesystem::path folder = {};  // where the token files lie; it is made if it is not there
+  std::size_t vocab_size = 0;         // of the model: a text with a token from there on is refused; 0: none is
   std::size_t threads = 0;            // 0: as many as the cores that this process may use
   double save_interval_s = 30;
 };
 
 /// Makes the token files of these texts, or finds them. Returns a line for each: what it has done. For one process alone.
-/// `stop` is asked now and then. Throws UserError (an unreadable, empty or binary text, a tokenizer that is none), RunError (a
+/// `stop` is asked now and then. Throws UserError (an unreadable, empty or binary text, a tokenizer that is none, a
+/// token that the model does not have), RunError (a
 /// full disk), and TokenizingStopped if `stop` says so.
 std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts, const TextReading& reading,
                                               const std::function<bool()>& stop);

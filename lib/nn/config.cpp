@@ -2,6 +2,7 @@
 #include "nn/config.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include <nlohmann/json.hpp>
@@ -223,6 +224,112 @@ json config_to_json(const TransformerConfig& config) {
   object.update(json{
       {"architectures", {family.architecture}}, {"dtype", "float32"}, {"model_type", family.model_type}, {"use_cache", true}});
   return object;
+}
+
+namespace {
+
+/// Keys that change nothing here, whatever they say: of transformers itself, of heads that are not read, of dropout (which is
+/// an option) and of tokens (text/end_tokens.hpp).
+constexpr const char* without_effect[] = {"_attn_implementation",
+                                          "_attn_implementation_autoset",
+                                          "_commit_hash",
+                                          "_flash_attn_2_enabled",
+                                          "_name_or_path",
+                                          "activation_dropout",
+                                          "attention_dropout",
+                                          "attention_probs_dropout_prob",
+                                          "attn_implementation",
+                                          "attn_pdrop",
+                                          "bos_token_id",
+                                          "chunk_size_feed_forward",
+                                          "decoder_start_token_id",
+                                          "dropout",
+                                          "embd_pdrop",
+                                          "eos_token_id",
+                                          "finetuning_task",
+                                          "gradient_checkpointing",
+                                          "hidden_dropout_prob",
+                                          "id2label",
+                                          "is_decoder",
+                                          "label2id",
+                                          "layerdrop",
+                                          "n_ctx",
+                                          "num_labels",
+                                          "output_attentions",
+                                          "output_hidden_states",
+                                          "output_past",
+                                          "pad_token_id",
+                                          "prefix",
+                                          "pretraining_tp",
+                                          "problem_type",
+                                          "resid_pdrop",
+                                          "return_dict",
+                                          "sep_token_id",
+                                          "summary_activation",
+                                          "summary_first_dropout",
+                                          "summary_proj_to_labels",
+                                          "summary_type",
+                                          "summary_use_proj",
+                                          "task_specific_params",
+                                          "tokenizer_class",
+                                          "torch_dtype",
+                                          "transformers_version",
+                                          "unk_token_id",
+                                          "unsloth_fixed",
+                                          "unsloth_version",
+                                          "use_cache"};
+/// Keys that config_from_json() or a family reads, or refuses unless they are off, and need not write.
+constexpr const char* read_elsewhere[] = {"attention_chunk_size",
+                                          "hidden_size",
+                                          "layer_types",
+                                          "max_position_embeddings",
+                                          "num_attention_heads",
+                                          "num_hidden_layers",
+                                          "quantization_config",
+                                          "rope_scaling",
+                                          "rope_theta",
+                                          "rope_parameters",
+                                          "sliding_window",
+                                          "use_sliding_window",
+                                          "pruned_heads",
+                                          "partial_rotary_factor",
+                                          "max_window_layers",
+                                          "layer_norm_elementwise_affine",
+                                          "layer_norm_eps",
+                                          "_remove_final_layer_norm",
+                                          "is_encoder_decoder",
+                                          "add_cross_attention",
+                                          "is_causal",
+                                          "alibi",
+                                          "parallel_residual",
+                                          "use_parallel_residual",
+                                          "rope_interleave",
+                                          "rope_interleaved",
+                                          "rotary_pct",
+                                          "embedding_multiplier",
+                                          "residual_multiplier",
+                                          "attention_multiplier",
+                                          "logits_scaling",
+                                          "logit_scale"};
+
+}  // namespace
+
+std::optional<std::string> keys::doubt_config(const std::filesystem::path& folder) {
+  if (kind_of(folder / "config.json") != PathKind::file) return std::nullopt;
+  const json object = read_json_object(folder / "config.json"), read = config_to_json(read_config(folder));
+  const auto is_in = [](const auto& names, const std::string& name) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  std::vector<std::string> others;
+  for (const auto& [name, value] : object.items())
+    if (!value.empty() && value != json(false) && !read.contains(name) && !is_in(without_effect, name) &&
+        !is_in(read_elsewhere, name))
+      others.push_back(excerpt(name));
+  if (others.empty()) return std::nullopt;
+  const std::size_t all = others.size();
+  if (all > 5) others.resize(5), others.push_back(format("and {} more", all - 5));
+  return format("config.json of {} has what is not known here for a model_type of \"{}\": {} (it is not used)", folder.string(),
+                read["model_type"].get<std::string>(), fmt::join(others, ", "));
 }
 
 TransformerConfig read_config(const std::filesystem::path& folder) {

@@ -41,6 +41,9 @@ class SentencePieceTokenizer : public Tokenizer {
     const int id = processor_.PieceToId(absl::string_view(token.data(), token.size()));
     return processor_.IdToPiece(id) == token ? std::optional<TokenId>(id) : std::nullopt;
   }
+  std::string spelling(TokenId id) const override {
+    return id < 0 || id >= processor_.GetPieceSize() ? "" : processor_.IdToPiece(id);
+  }
   const CutRules& cuts() const override { return cuts_; }
   const std::vector<TokenId>& before_text() const override { return before_; }
   const std::vector<TokenId>& behind_text() const override { return behind_; }

@@ -43,6 +43,8 @@ class Tokenizer {
   virtual std::size_t vocab_size() const = 0;
   /// The token of exactly this text, special ones included: "<|endoftext|>".
   virtual std::optional<TokenId> find(std::string_view token) const = 0;
+  /// The text by which find() finds an id, for messages; empty if there is none.
+  virtual std::string spelling(TokenId) const { return {}; }
   /// What belongs before and behind a text that is given to the model: "<s>".
   virtual const std::vector<TokenId>& before_text() const = 0;
   virtual const std::vector<TokenId>& behind_text() const = 0;

@@ -113,6 +113,9 @@ class JsonTokenizer : public Tokenizer {
     const auto found = ids_.find(token);
     return found == ids_.end() ? std::nullopt : std::optional(found->second);
   }
+  std::string spelling(TokenId id) const override {
+    return id < 0 || static_cast<std::size_t>(id) >= names_.size() ? "" : names_[static_cast<std::size_t>(id)];
+  }
   const std::vector<TokenId>& before_text() const override { return before_; }
   const std::vector<TokenId>& behind_text() const override { return behind_; }
   std::string description() const override {

@@ -1,6 +1,8 @@
 #include "train/generation_config.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <type_traits>
 
 #include <nlohmann/json.hpp>
@@ -9,7 +11,6 @@
 #include "base/format.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
-#include "text/tokenizer_files.hpp"
 
 namespace fsdp {
 
@@ -47,7 +48,52 @@ constexpr Elsewhere elsewhere[] = {{"num_beams", 1},
                                    {"force_words_ids", 0},
                                    {"constraints", 0},
                                    {"exponential_decay_length_penalty", 0},
-                                   {"watermarking_config", 0}};
+                                   {"watermarking_config", 0},
+                                   {"num_return_sequences", 1},
+                                   {"token_healing", 0},
+                                   {"dola_layers", 0}};
+/// What is used here, and what changes no token: of beams, of speed, of what generate() returns.
+constexpr const char* known[] = {"temperature",
+                                 "top_k",
+                                 "top_p",
+                                 "do_sample",
+                                 "repetition_penalty",
+                                 "stop_strings",
+                                 "eos_token_id",
+                                 "bos_token_id",
+                                 "pad_token_id",
+                                 "decoder_start_token_id",
+                                 "max_new_tokens",
+                                 "max_length",
+                                 "transformers_version",
+                                 "_from_model_config",
+                                 "use_cache",
+                                 "cache_implementation",
+                                 "cache_config",
+                                 "return_legacy_cache",
+                                 "compile_config",
+                                 "disable_compile",
+                                 "prefill_chunk_size",
+                                 "low_memory",
+                                 "early_stopping",
+                                 "length_penalty",
+                                 "diversity_penalty",
+                                 "renormalize_logits",
+                                 "remove_invalid_values",
+                                 "output_scores",
+                                 "output_logits",
+                                 "output_attentions",
+                                 "output_hidden_states",
+                                 "return_dict_in_generate",
+                                 "assistant_confidence_threshold",
+                                 "assistant_early_exit",
+                                 "assistant_lookbehind",
+                                 "is_assistant",
+                                 "max_matching_ngram_size",
+                                 "num_assistant_tokens",
+                                 "num_assistant_tokens_schedule",
+                                 "prompt_lookup_num_tokens",
+                                 "target_lookbehind"};
 
 bool changes_something(const nlohmann::json& value, double nothing) {
   if (value.is_boolean()) return value.get<bool>();
@@ -77,6 +123,7 @@ class Values {
     }
     return found;
   }
+  const nlohmann::json& object() const { return object_; }
   nlohmann::json find(const char* name) const { return object_.value(name, nlohmann::json()); }
 
  private:
@@ -117,31 +164,13 @@ AddedWishes add_generation_config(const std::filesystem::path& model, Generation
     wishes.stop = values.texts("stop_strings");
     for (const std::string& text : wishes.stop) added.taken.push_back("stop " + json_text(nlohmann::json(text)));
   }
-  for (const auto& [name, changes_nothing] : elsewhere)
-    if (changes_something(values.find(name), changes_nothing)) added.unknown.emplace_back(name);
-  return added;
-}
-
-std::vector<TokenId> find_end_tokens(const std::filesystem::path& model, const Tokenizer& tokenizer) {
-  const bool is_folder = kind_of(model) == PathKind::folder;
-  for (const char* const name : {file_name, "config.json"}) {
-    if (!is_folder || kind_of(model / name) != PathKind::file) continue;
-    const nlohmann::json object = read_json_object(model / name);
-    if (!object.contains("eos_token_id") || object["eos_token_id"].is_null()) continue;
-    const nlohmann::json& ids = object["eos_token_id"];
-    std::vector<TokenId> found;
-    for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
-      if (!id.is_number_integer())
-        throw UserError(
-            format("{}: eos_token_id {} is not accepted (it is to be a token's number, or a list of such); correct it",
-                   (model / name).string(), json_excerpt(ids)));
-      if (id >= 0 && id < tokenizer.vocab_size()) found.push_back(id.get<TokenId>());
-    }
-    if (!found.empty()) return found;
+  for (const auto& [name, value] : values.object().items()) {
+    const auto row =
+        std::find_if(std::begin(elsewhere), std::end(elsewhere), [&](const Elsewhere& e) { return name == e.name; });
+    if (row == std::end(elsewhere) && std::find(std::begin(known), std::end(known), name) != std::end(known)) continue;
+    if (changes_something(value, row == std::end(elsewhere) ? 0 : row->changes_nothing)) added.unknown.push_back(excerpt(name));
   }
-  if (!tokenizer.behind_text().empty()) return {tokenizer.behind_text().back()};
-  if (const auto id = find_end_of_text(tokenizer, is_folder ? model : std::filesystem::path())) return {*id};
-  return {};
+  return added;
 }
 
 }  // namespace fsdp

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "text/tokenizer.hpp"
-
 namespace fsdp {
 
 /// Which numbers an option of sampling takes, on the command line and in the file.
@@ -31,17 +29,12 @@ struct GenerationWishes {
 /// What a file added to the wishes.
 struct AddedWishes {
   std::vector<std::string> taken;    // "temperature 0.6"
-  std::vector<std::string> unknown;  // names of what else changes the text there, and does nothing here
+  std::vector<std::string> unknown;  // names of what else changes the text there, or is not known, and does nothing here
 };
 
 /// Wishes for what is not set, from the file in the model's folder, if there is one: temperature (0 if it says do_sample
 /// false), top_k, top_p, repetition_penalty and stop_strings. Throws UserError for a value of these that generate() would not
 /// take.
 AddedWishes add_generation_config(const std::filesystem::path& model, GenerationWishes& wishes);
-
-/// The tokens that end a text: eos_token_id of generation_config.json, or of config.json, in the model's folder; else what the
-/// tokenizer puts behind texts; else its "<|endoftext|>" or "</s>". None where nothing is known. Throws UserError, also for
-/// what is no id.
-std::vector<TokenId> find_end_tokens(const std::filesystem::path& model, const Tokenizer& tokenizer);
 
 }  // namespace fsdp

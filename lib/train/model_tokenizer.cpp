@@ -27,6 +27,11 @@ std::filesystem::path folder_beside(const TensorSource& source, const std::files
   return checkpoint->folder();
 }
 
+std::filesystem::path folder_of_origin(const TensorSource& source) {
+  const auto* const checkpoint = dynamic_cast<const CheckpointReader*>(&source);
+  return checkpoint ? checkpoint->header().model_folder : "";
+}
+
 std::string name_of_model_tokenizer(const std::string& name, const std::filesystem::path& folder, std::size_t vocab_size) {
   if (!name.empty()) return name;
   if (has_tokenizer(folder)) return folder.string();
@@ -37,16 +42,26 @@ std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const s
                                                 std::size_t vocab_size) {
   const std::string found = name_of_model_tokenizer(name, model, vocab_size);
   if (found.empty()) return nullptr;
-  auto tokenizer = open_tokenizer(found);
-  require_tokenizer_of_model(*tokenizer, vocab_size, format("the tokenizer '{}'", found));
-  return tokenizer;
+  return open_tokenizer(found);
 }
 
-void require_tokenizer_of_model(const Tokenizer& tokenizer, std::size_t vocab_size, const std::string& who,
-                                const char* remedy) {
-  if (tokenizer.vocab_size() > vocab_size)
-    throw UserError(format("{} has {} tokens and the model {} (it is that of another model); {}", who, tokenizer.vocab_size(),
-                           vocab_size, remedy));
+std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, std::size_t vocab_size) {
+  if (tokenizer.vocab_size() <= vocab_size) return std::nullopt;
+  return format(
+      "the tokenizer has {} tokens and the model {}: a text that holds one of the others is refused (if there are many, it is "
+      "the "
+      "tokenizer of another model)",
+      tokenizer.vocab_size(), vocab_size);
+}
+
+void require_tokens_of_model(const std::vector<TokenId>& ids, const Tokenizer& tokenizer, std::size_t vocab_size,
+                             const std::string& what) {
+  for (const TokenId id : ids)
+    if (id < 0 || static_cast<std::size_t>(id) >= vocab_size)
+      throw UserError(format(
+          "{} holds the token '{}' ({}), which the model does not have (its tokens are 0 to {}); leave it out, or give the "
+          "model's own tokenizer by --tokenizer",
+          what, excerpt(tokenizer.spelling(id)), id, vocab_size - 1));
 }
 
 }  // namespace fsdp

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/options.hpp"
 #include "checkpoint/tensor_source.hpp"
@@ -19,15 +21,20 @@ void add_model_tokenizer_option(OptionTable& table, std::string& name);
 /// or else the folder that the model came from; `path` is what the source was opened by.
 std::filesystem::path folder_beside(const TensorSource& source, const std::filesystem::path& path);
 
+/// The folder that a checkpoint's model came from; else empty.
+std::filesystem::path folder_of_origin(const TensorSource& source);
+
 /// The name, for open_tokenizer(), of the tokenizer that find_model_tokenizer() finds; empty if there is none.
 std::string name_of_model_tokenizer(const std::string& name, const std::filesystem::path& folder, std::size_t vocab_size);
 /// The tokenizer `name`; without one, tokenizer.json or tokenizer.model in the model's folder, or bytes where the model has 256
-/// tokens, or nullptr. Throws UserError, also for one that has more tokens than the model.
+/// tokens, or nullptr. Throws UserError.
 std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const std::filesystem::path& model,
                                                 std::size_t vocab_size);
 
-/// Throws UserError if `tokenizer` has more tokens than the model: it is that of another. `who` names it: "the tokenizer 'x'".
-void require_tokenizer_of_model(const Tokenizer& tokenizer, std::size_t vocab_size, const std::string& who,
-                                const char* remedy = "give the model's own");
+/// A warning if the tokenizer has more tokens than the model: texts that hold one of the others are refused.
+std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, std::size_t vocab_size);
+/// Throws UserError for a token that the model does not have; `what` holds the tokens: "the prompt".
+void require_tokens_of_model(const std::vector<TokenId>& ids, const Tokenizer& tokenizer, std::size_t vocab_size,
+                             const std::string& what);
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 #include "comm/agree.hpp"
 #include "data/open_data.hpp"
 #include "files/json.hpp"
+#include "nn/families/config_keys.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/changed_options.hpp"
 
@@ -57,7 +58,7 @@ void note_dropout(const TrainOptions& options, std::vector<std::string>& warning
   const nlohmann::json config = read_json_file(options.model / "config.json");
   std::vector<std::string> rates;
   for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout", "dropout", "hidden_dropout_prob",
-                          "attention_probs_dropout_prob", "activation_dropout"})
+                          "attention_probs_dropout_prob", "activation_dropout", "layerdrop"})
     if (config.is_object() && config.contains(key) && config[key].is_number() && config[key] > 0)
       rates.push_back(format("{} {}", key, json_excerpt(config[key])));
   if (!rates.empty())
@@ -132,6 +133,8 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   origin.tokenizer = tokenizer_of(options, origin, vocabulary);
   origin.config = named_config(options, source ? &*source : nullptr, origin.tokenizer);
   note_dropout(options, origin.warnings);
+  if (!options.model.empty())
+    if (auto doubt = keys::doubt_config(options.model)) origin.warnings.push_back(std::move(*doubt));
   if (vocabulary > origin.config.vocab_size) origin.tokenizer.clear();  // this model is another one
   const bool is_new = !source && options.model.empty();
   if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))

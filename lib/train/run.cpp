@@ -43,9 +43,11 @@ Run::Run(Setup& setup, FlightLanes& flight)
   if (const std::string& data = sharded_.mesh().data_description; !data.empty())
     setup_.metrics->say("collectives of GPUs: " + data);
   if (setup_.tokenizer)
-    generator_.emplace(
-        sharded_.executor(), setup_.world, sharded_.transformer().config(), *setup_.tokenizer,
-        GenerationOptions{.sampling = {.temperature = 0.8}, .max_new_tokens = sample_tokens, .seed = options.seed});
+    generator_.emplace(sharded_.executor(), setup_.world, sharded_.transformer().config(), *setup_.tokenizer,
+                       GenerationOptions{.sampling = {.temperature = 0.8},
+                                         .max_new_tokens = sample_tokens,
+                                         .seed = options.seed,
+                                         .end_tokens = setup_.sample_end});
   if (options.log_group_norms) group_norms_.emplace(sharded_, options.sharding.optimizer);
   agree(setup_.world, [&] {
     saver_.emplace(options.save, setup_.rank.device->allocate_staging(setup_.memory.snapshot), sharded_.layout(), setup_.world,

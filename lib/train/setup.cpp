@@ -18,6 +18,7 @@
 #include "fsdp/timeline.hpp"
 #include "fsdp/traffic.hpp"
 #include "kernels/kernels.hpp"
+#include "text/end_tokens.hpp"
 #include "train/compute_device.hpp"
 #include "train/model_tokenizer.hpp"
 
@@ -140,6 +141,11 @@ void Setup::open_tokenizer() {
   tokenizer->encode(options.sample_prompt, sample_prompt);
   if (sample_prompt.empty())
     throw UserError("--sample-prompt has no tokens (its tokenizer leaves all of it out); give another one");
+  require_tokens_of_model(sample_prompt, *tokenizer, origin.config.vocab_size, "--sample-prompt");
+  const EndTokens end =
+      find_end_tokens(folder_of_tokenizer(origin.tokenizer), origin.model_folder, tokenizer.get(), origin.config.vocab_size);
+  sample_end = end.ids;
+  if (!end.contradiction.empty()) warn(end.contradiction);
 }
 
 void Setup::warn(const std::string& text) { metrics->say("warning: " + with_option_names(text)); }
@@ -268,10 +274,7 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
       for (TextSet& text : texts_in(options.valid, Split::valid)) all.push_back(std::move(text));
     // One that is named goes into checkpoints, whether training needs it or not.
     if (world.rank() == 0 && (!options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty())))
-      require_tokenizer_of_model(
-          *fsdp::open_tokenizer(origin.tokenizer), origin.config.vocab_size,
-          format("the tokenizer '{}'{}", origin.tokenizer, all.empty() ? "" : format(" of the text '{}'", all.front().name)),
-          "give the model's own by --tokenizer, or another --vocab-size");
+      if (const auto doubt = doubt_tokenizer(*fsdp::open_tokenizer(origin.tokenizer), origin.config.vocab_size)) warn(*doubt);
     if (all.empty()) return;
     if (origin.tokenizer.empty())
       throw UserError(
@@ -293,7 +296,8 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
                                             {.tokenizer = origin.tokenizer,
                                              .json_field = options.json_field,
                                              .skip_invalid = options.skip_invalid,
-                                             .folder = text_tokens()},
+                                             .folder = text_tokens(),
+                                             .vocab_size = origin.config.vocab_size},
                                             stop);
         } catch (const TokenizingStopped& request) {
           stopped = request.what();

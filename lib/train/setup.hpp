@@ -70,7 +70,7 @@ struct Setup {
   std::optional<ValidBatches> valid_batches;
   std::shared_ptr<const std::vector<TokenizerFile>> tokenizer_files;  // rank 0's: they go into checkpoints
   std::unique_ptr<Tokenizer> tokenizer;  // for samples of what the model says; null: there are none
-  std::vector<TokenId> sample_prompt;
+  std::vector<TokenId> sample_prompt, sample_end;
 
  private:
   std::vector<TextSet> texts_;  // of the training data

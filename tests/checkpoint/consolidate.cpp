@@ -242,14 +242,21 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
   write_file(run.model_folder / "config.json", config.dump());
   for (const char* name : {"merges.txt", "generation_config.json", "README.md", "pytorch_model.bin"})
     write_file(run.model_folder / name, name);
+  write_file(run.model_folder / "generation_config.json", R"({"eos_token_id": [7, 900], "do_sample": true})");
   fs::remove_all(folder / "model");
   const Consolidated done = consolidate(*reader, folder / "model", options);
-  BOOST_TEST(done.warnings.empty());
+  // Texts end at every token that a file names.
+  BOOST_TEST_REQUIRE(done.warnings.size() == 1u);
+  CHECK_CONTAINS(
+      done.warnings.front(),
+      "files of the model name different special tokens (eos: config.json 5, generation_config.json 7); a text ends");
   BOOST_CHECK(
       (list(folder / "model") == std::vector<std::string>{"config.json", "generation_config.json", "merges.txt",
                                                           "model.safetensors", "model.safetensors.xxh3", "tokenizer.json"}));
   BOOST_TEST(read_file(folder / "model" / "merges.txt") == "merges.txt");
-  BOOST_TEST(nlohmann::json::parse(read_file(folder / "model" / "config.json"))["eos_token_id"] == 5);
+  BOOST_TEST(nlohmann::json::parse(read_file(folder / "model" / "config.json"))["eos_token_id"] == (nlohmann::json{5, 7}));
+  BOOST_TEST(nlohmann::json::parse(read_file(folder / "model" / "generation_config.json")) ==
+             (nlohmann::json{{"eos_token_id", {5, 7}}, {"do_sample", true}}));
   compare_sources(*reader, *open_tensor_source(folder / "model"));
 }
 

@@ -12,6 +12,7 @@
 #include "support/files.hpp"
 #include "support/messages.hpp"
 #include "support/tokens.hpp"
+#include "text/tokenizer.hpp"
 
 using namespace fsdp::test;
 
@@ -131,6 +132,22 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
     return talk.output;
   };
   BOOST_TEST(answers_to("abc\r\n \r\n  \nxyz\r\n") == answers_to("abc\nxyz\n"));
+
+  // An answer ends at the template's token, whatever the base model's file says; and so it does in transformers.
+  for (const auto& entry : fs::directory_iterator(folder / "one"))
+    if (entry.is_directory()) write_file(entry.path() / "generation_config.json", R"({"eos_token_id": 0, "max_length": 99})");
+  const auto end = *fsdp::open_tokenizer((folder / "model").string())->find("<|im_end|>");
+  const std::string prompt = "<|im_start|>user\nabc<|im_end|>\n<|im_start|>assistant\n";
+  const Outcome ended =
+      run(folder,
+          mpirun(2, "fsdp-generate", {"one", "--prompt", prompt, "--temperature", "0", "--max-new-tokens", "30", "--json"}));
+  must(ended);
+  CHECK_CONTAINS(ended.output, "\"finish\":\"end_token\"");
+  CHECK_CONTAINS(ended.output, "(eos: generation_config.json 0, tokenizer_config.json " + std::to_string(end) +
+                                   ", the chat template " + std::to_string(end) + "); a text ends at each");
+  must(run(folder, split(FSDP_BIN "/fsdp-consolidate one whole --format safetensors")));
+  for (const char* name : {"config.json", "generation_config.json"})
+    BOOST_TEST(json::parse(std::ifstream(folder / "whole" / name))["eos_token_id"] == (json{0, end}), name);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {

@@ -114,13 +114,14 @@ BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
   // The model's own file says what nobody gives, and what it asks for in vain is named.
   write_file(
       folder / "model" / "generation_config.json",
-      R"({"repetition_penalty": 1e9, "temperature": 0.5, "stop_strings": "q", "eos_token_id": [300, 10], "num_beams": 1, "min_new_tokens": 3,
+      R"({"repetition_penalty": 1e9, "temperature": 0.5, "stop_strings": "q", "eos_token_id": [300, 10], "num_beams": 1, "min_new_tokens": 3, "my_rule": 1, "max_new_tokens": 9,
                  "suppress_tokens": [7], "bad_words_ids": null})");
   BOOST_TEST(ending("--max-new-tokens 30")["tokens"] == unlike);
   BOOST_TEST(ending("--repetition-penalty 1 --stop ull")["text"] == "ork and no play makes jack a d");
   const Outcome told = run(folder, program("fsdp-generate", "model --prompt x --max-new-tokens 1 --temperature 0"));
   BOOST_TEST(told.says("from the model's generation_config.json: repetition-penalty 1000000000, stop \"q\""), told.output);
-  BOOST_TEST(told.says("generation_config.json asks for what is not done here: min_new_tokens, suppress_tokens"), told.output);
+  BOOST_TEST(told.says("asks for what is not done or not known here: min_new_tokens, my_rule, suppress_tokens (texts"),
+             told.output);
   for (const char* const wrong :
        {R"({"top_p": 0})", R"({"top_k": 2.5})", R"({"stop_strings": [1]})", R"({"eos_token_id": "10"})"}) {
     write_file(folder / "model" / "generation_config.json", wrong);
@@ -128,6 +129,10 @@ BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
     BOOST_TEST(refused.code == 2, refused.output);
     BOOST_TEST(refused.says("is not accepted (it is to be "), refused.output);
   }
+  fs::remove(folder / "model" / "generation_config.json");
+  write_file(folder / "model" / "special_tokens_map.json", R"({"eos_token": {"content": "\n"}})");
+  BOOST_TEST(ending("")["finish"] == "end_token");
+  fs::remove(folder / "model" / "special_tokens_map.json");
   write_file(folder / "model" / "generation_config.json", R"({"do_sample": false, "top_p": "x"})");
   one = lines(run(folder, program("fsdp-generate", "model --json --top-p 1 --prompts one.txt --max-new-tokens 5"))).at(0);
   BOOST_TEST(one["text"] == "ork a");

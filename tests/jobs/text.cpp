@@ -196,7 +196,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   write_file(folder / "empty.txt", "");
   check("empty.txt", "it is empty");
   check("text.txt --tokenizer nowhere", "there is no tokenizer 'nowhere'");
-  check("text.txt --tokenizer " + tokenizers + "smollm2.json --vocab-size 300", "it is that of another model");
+  check("text.txt --tokenizer " + tokenizers + "smollm2.json --vocab-size 300",
+        "), which the model does not have (its tokens are 0 to 299)");
   write_file(folder / "bad.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n");
   check("bad.jsonl", "line 2 of 'bad.jsonl' cannot be used (it has no \"text\")");
   write_file(folder / "blank.jsonl", "\n\n");
@@ -224,10 +225,13 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   write_file(folder / "both" / "a.jsonl", "{\"text\": \"a\"}\n");
   write_file(folder / "both" / "b.txt", "b");
   check("both", "'both/a.jsonl' is JSON and 'both/b.txt' is not");
-  // A tokenizer that is named goes into the checkpoint, so that it is looked at with tokens, too.
+  // A tokenizer that is named goes into the checkpoint, so that it is looked at with tokens, too: they may be the model's.
   BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize text.txt --out tokens.bin").code == 0);
-  check("tokens.bin --vocab-size 300 --tokenizer " + tokenizers + "smollm2.json",
-        "smollm2.json' has 500 tokens and the model 300");
+  const Outcome named = train(
+      folder, 1,
+      "tokens.bin --vocab-size 300 --max-update 1 --batch-size 12 --save-dir named --tokenizer " + tokenizers + "smollm2.json");
+  BOOST_TEST(named.code == 0, named.output);
+  BOOST_TEST(named.says("warning: the tokenizer has 500 tokens and the model 300: "), named.output);
   // All data are looked at before the texts become tokens.
   for (const std::string missing : {"text.txt,none.bin", "text.txt:0.5,empty.txt:0.5", "text.txt --valid none.bin",
                                     "text.txt --mask none.bin", "text.txt --valid tokens.bin --valid-mask text.txt"}) {
@@ -271,9 +275,35 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_tokens_of_a_tokenizer_and_speaks_with_it
   BOOST_TEST(unknown.says("no tokenizer lies beside it"), unknown.output);
   fs::copy(tokenizers + "smollm2.json", folder / "out" / "tokenizer.json");
   BOOST_TEST(tool(folder, "fsdp-generate out" + ask).output == spoken.output);
-  const Outcome other = tool(folder, "fsdp-generate out" + ask + " --tokenizer " + tokenizers + "llama2.json");
-  BOOST_TEST(other.code == 2);
-  BOOST_TEST(other.says("it is that of another model"), other.output);
+  // A token more than the model has is no matter until a text holds it.
+  fs::copy(folder / "out", folder / "padded");
+  json padded = json::parse(std::ifstream(folder / "out" / "tokenizer.json"));
+  padded["added_tokens"].push_back({{"id", 500},
+                                    {"content", "[PAD]"},
+                                    {"single_word", false},
+                                    {"lstrip", false},
+                                    {"rstrip", false},
+                                    {"normalized", false},
+                                    {"special", true}});
+  write_file(folder / "padded" / "tokenizer.json", padded.dump());
+  write_file(folder / "pad.txt", text + "[PAD]" + text);
+  const Outcome same = tool(folder, "fsdp-generate padded" + ask);
+  BOOST_TEST(same.says(spoken.output), same.output);
+  BOOST_TEST(same.says("the tokenizer has 501 tokens and the model 500"), same.output);
+  const std::string short_job =
+      " --model padded --tokens-per-sample 32 --batch-size 2 --max-update 1 --sample-interval-updates 1 ";
+  const Outcome tuned = run(folder, mpirun(2, "fsdp-train", split("text.txt --save-dir tuned --sample-prompt In" + short_job)));
+  BOOST_TEST(tuned.code == 0, tuned.output);
+  const auto refuses = [&](const std::vector<std::string>& command) {
+    const Outcome refused = run(folder, command);
+    BOOST_TEST(refused.code == 2, refused.output);
+    BOOST_TEST(refused.says("holds the token '[PAD]' (500"), refused.output);
+    BOOST_TEST(refused.says("which the model does not have (its tokens are 0 to 499)"), refused.output);
+  };
+  refuses(mpirun(2, "fsdp-train", split("pad.txt --save-dir refused" + short_job)));
+  refuses(mpirun(2, "fsdp-train", split("text.txt --save-dir refused --sample-prompt [PAD]" + short_job)));
+  refuses(mpirun(2, "fsdp-evaluate", split("padded pad.txt --tokens-per-sample 32")));
+  refuses(mpirun(2, "fsdp-generate", split("padded --prompt [PAD]")));
 
   // Bits per byte are those of the text: all targets, so without the first token's bytes.
   const Outcome evaluated = run(folder, mpirun(2, "fsdp-evaluate", split("out train.bin --json --tokens-per-sample 64")));

@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "nn/families/config_keys.hpp"
 #include "nn/transformer.hpp"
+#include "support/files.hpp"
 
 using namespace fsdp;
 using nlohmann::json;
@@ -180,6 +182,40 @@ BOOST_AUTO_TEST_CASE(windows_count_if_a_layer_has_one) {
     BOOST_CHECK_EXCEPTION(config_from_json(with(with(windows, "layer_types", sliding), "use_sliding_window", false)), UserError,
                           names("layer_types"));
   }
+}
+
+BOOST_AUTO_TEST_CASE(keys_that_are_not_known_are_named) {
+  const test::TemporaryFolder folder;
+  const auto doubt = [&](const json& object) {
+    test::write_file(folder / "config.json", object.dump());
+    return keys::doubt_config(folder.path()).value_or("");
+  };
+  for (const Family* family : families())
+    for (const Arch& arch : family->archs) BOOST_TEST(doubt(config_to_json(arch.config)) == "");
+  json usual = kLlama;
+  usual.update(json{{"architectures", {"LlamaForCausalLM"}},
+                    {"bos_token_id", 1},
+                    {"eos_token_id", {2, 3}},
+                    {"pretraining_tp", 1},
+                    {"torch_dtype", "bfloat16"},
+                    {"transformers_version", "4.46.0"},
+                    {"use_cache", true},
+                    {"rope_scaling", nullptr},
+                    {"quantization_config", nullptr},
+                    {"my_switch", false},
+                    {"_name_or_path", "x"}});
+  BOOST_TEST(doubt(usual) == "");
+  usual.update(json{{"my_multiplier", 12}, {"auto_map", {{"AutoModel", "x.py"}}}});
+  BOOST_TEST(doubt(usual).find("\"llama\": auto_map, my_multiplier (it is not used)") != std::string::npos, doubt(usual));
+  for (int i = 0; i < 100; ++i) usual["key" + std::to_string(i)] = 1;
+  BOOST_TEST(doubt(usual).find(" and 97 more") != std::string::npos, doubt(usual));
+  BOOST_TEST(doubt(usual).size() < 400u);
+  // One size under two names.
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "hidden_size", 64)), UserError, names("hidden_size"));
+  BOOST_TEST(config_from_json(with(kGpt2, "hidden_size", 48)).width == 48u);
+  BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "partial_rotary_factor", 0.5)), UserError,
+                        names("partial_rotary_factor"));
+  config_from_json(with(kLlama, "partial_rotary_factor", 1));
 }
 
 BOOST_AUTO_TEST_CASE(sizes_that_do_not_fit_name_the_option) {

@@ -29,6 +29,10 @@ void wrong_value(const char* name, const json& value, const char* wanted) {
 std::size_t read_count(const json& object, std::initializer_list<const char*> names, std::size_t otherwise) {
   const json* value = find(object, names);
   if (!value) return otherwise;
+  for (const char* name : names)
+    if (const json* other = find(object, {name}); other && *other != *value)
+      wrong_value(name, *other,
+                  format("{}, as \"{}\" has it: both are the same key", json_excerpt(*value), *names.begin()).c_str());
   if (!value->is_number_integer() || value->get<std::int64_t>() < 0) wrong_value(*names.begin(), *value, "a count");
   return value->get<std::size_t>();
 }

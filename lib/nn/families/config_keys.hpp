@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <initializer_list>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -35,6 +37,9 @@ const char* name_of(Activation activation);
 Rope read_rope(const nlohmann::json& object, double default_theta);
 /// Adds them to `object` in both spellings.
 void write_rope(const Rope& rope, nlohmann::json& object);
+/// A warning that names the keys of the folder's config.json which the family does not read, unless they are known to mean
+/// nothing here, null, false or empty; nothing if there are none, or no file. Throws UserError as read_config() does.
+std::optional<std::string> doubt_config(const std::filesystem::path& folder);
 /// The double with the fewest digits that rounds to `x`: 1e-05, not 9.999999747378752e-06.
 double shortest(float x);
 
