@@ -127,7 +127,7 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   fs::path index = cache;
   for (const fs::path& damaged : {cache, index.replace_extension(".idx")}) {
     write_file(damaged, read_file(damaged).replace(60, 1, 1, '\x7f'));
-    const std::string resume = "text.txt --valid valid.jsonl --save-dir saves --batch-size 6 --max-update ";
+    const std::string resume = "text.txt --valid valid.json --save-dir saves --batch-size 6 --max-update ";
     const Outcome anew = train(folder, 2, resume + (damaged == cache ? "12" : "13"));
     BOOST_TEST_REQUIRE(anew.code == 0, anew.output);
     BOOST_TEST(anew.says("nothing to do"), anew.output);
