@@ -358,7 +358,7 @@ OptionTable bench_option_table(BenchOptions& options) {
       "save-dir", "DIR", options.save_dir,
       "checkpoint: a new folder fsdp-bench-XXXXXX is made in it, and removed in the end, but not if the measurement is killed");
   table.text("tokenizer", "NAME", options.tokenizer,
-             "tokenize: tokenizer.json, tokenizer.model, a folder with one of them, or bytes");
+             "tokenize: a folder with tokenizer.json, tokenizer.model or vocab.json, such a file, or bytes");
   table.list("text", "TEXT", options.texts, "tokenize: texts, of up to 64 MiB each").positional();
   table.flag("json", options.json, "print one JSON object");
   table.then([&options](const OptionTable& read) {

@@ -321,6 +321,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
     if (world.rank() == 0 || options.data.empty())  // rank 0 alone says how many bytes data have
       tokenizer = find_model_tokenizer(options.tokenizer, folder_beside(*source, options.model), source->config().vocab_size);
     if (!tokenizer || world.rank() != 0) return;
+    print_warnings(tokenizer->warnings());
     if (const auto doubt = doubt_tokenizer(*tokenizer, source->config().vocab_size)) print_warnings({*doubt});
   });
   const auto report = [&]<class Report>(const Report& made) { return run(made, options, *source, rank, world); };

@@ -145,6 +145,7 @@ struct Inputs {
     if (!tokenizer)
       throw UserError(format("{} has {} tokens, and no tokenizer lies beside it (its text needs one); give --tokenizer",
                              source->description(), source->config().vocab_size));
+    if (speaks) print_warnings(tokenizer->warnings());
     take_generation_config(options, folder, speaks);
     const std::size_t vocab_size = source->config().vocab_size;
     const bool has_folder = kind_of(folder) == PathKind::folder || options.tokenizer.empty();

@@ -126,8 +126,8 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       .required();
   table.text(
       "tokenizer", "NAME", o.tokenizer,
-      "A tokenizer.json (byte-pair encoding, as of GPT-2, Llama 3, SmolLM2, Qwen and Mistral), a tokenizer.model of "
-      "SentencePiece (Llama 2), or a folder with one of them, for the ids that Hugging Face's tokenizers give; or bytes: every "
+      "A model's folder, or the file in it that has the vocabulary: tokenizer.json, tokenizer.model (of SentencePiece), or "
+      "vocab.json with merges.txt. With the files next to it, ids are those of transformers' AutoTokenizer. Or bytes: every "
       "byte is a token, 0 to 255. Train with the --vocab-size that is printed, or with that of the tokenizer's model.");
   table.integer(
       "train-bpe", "N", o.train_bpe, {0, 1e6},
@@ -189,8 +189,7 @@ std::uint64_t start_of_tail(TextSource& text, double fraction, bool is_json) {
 /// The token that says that a text ends.
 std::optional<TokenId> end_of_text(const Tokenizer& tokenizer, const TokenizeOptions& options) {
   std::vector<std::string> names = {options.eos_token};
-  const auto found = options.eos_token.empty() ? find_end_of_text(tokenizer, folder_of_tokenizer(options.tokenizer), &names)
-                                               : tokenizer.find(options.eos_token);
+  const auto found = options.eos_token.empty() ? find_end_of_text(tokenizer, &names) : tokenizer.find(options.eos_token);
   if (found) return found;
   throw UserError(format("the tokenizer '{}' has no token {} for the end of a text (--append-eos needs one); give --eos-token",
                          options.tokenizer, excerpt(fmt::to_string(fmt::join(names, ", ")))));
@@ -301,7 +300,8 @@ int tokenize(const TokenizeOptions& options) {
     train_tokenizer(new_tokenizer(options), options.train_bpe, text, tail.value_or(text.size()), json_field,
                     options.skip_invalid, notes);
   if (!tokenizer) tokenizer = open_tokenizer(options.tokenizer);
-  notes.compare_tokenizer(find_tokenizer(options.tokenizer));
+  notes.compare_tokenizer(sum_of_tokenizer(options.tokenizer));
+  print_warnings(tokenizer->warnings());
 
   std::optional<ChatTemplate> chat;
   std::set<std::string> unused;  // keys

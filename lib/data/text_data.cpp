@@ -63,9 +63,7 @@ FileSum sum_in(const nlohmann::json& note) {
 class TokenMaker {
  public:
   TokenMaker(const TextReading& reading, const std::function<bool()>& stop)
-      : reading_(reading), stop_(stop), tokenizer_file_(find_tokenizer(reading.tokenizer)) {
-    tokenizer_sum_ = tokenizer_file_.empty() ? "bytes" : checksum_text(sum_file(tokenizer_file_).checksum);
-  }
+      : reading_(reading), stop_(stop), tokenizer_sum_(sum_of_tokenizer(reading.tokenizer)) {}
 
   std::string make(const TextSet& text) {
     const fs::path stem = stem_of(text, reading_.folder);
@@ -93,7 +91,7 @@ class TokenMaker {
     }
     open();
     TokenizeJobOptions output = {.out = with(stem, ".bin"), .valid_out = {}, .format = OutputFormat::megatron};
-    if (!field.empty()) output.end_of_text = find_end_of_text(*tokenizer_, folder_of_tokenizer(reading_.tokenizer));
+    if (!field.empty()) output.end_of_text = find_end_of_text(*tokenizer_);
     output.json_field = field;
     output.threads = reading_.threads > 0 ? reading_.threads : std::max(1u, std::thread::hardware_concurrency());
     output.skip_invalid = reading_.skip_invalid;
@@ -102,7 +100,7 @@ class TokenMaker {
     nlohmann::ordered_json same = made_of;
     same["version"] = version_string();
     JobNotes notes(with(stem, ".bin.resume"), same, reading_.save_interval_s);
-    notes.compare_tokenizer(tokenizer_file_);
+    notes.compare_tokenizer(tokenizer_sum_);
     print_line(
         format("text: tokenizing {} of '{}' with {} into {}.bin{}", size, text.name, name_of_tokenizer(), stem.string(), why));
     const std::uint64_t tokens = TokenizeJob(*tokenizer_, source, std::nullopt, notes, output).run().train.front().tokens;
@@ -158,12 +156,11 @@ class TokenMaker {
                  at + static_cast<std::uint64_t>(other - here.begin()), reading_.vocab_size - 1));
     }
   }
-  std::string name_of_tokenizer() const { return tokenizer_file_.empty() ? "bytes" : format("'{}'", reading_.tokenizer); }
+  std::string name_of_tokenizer() const { return reading_.tokenizer == "bytes" ? "bytes" : format("'{}'", reading_.tokenizer); }
   void print_line(const std::string& line) const { print_to(stderr, "{}\n", printable(line)); }
 
   const TextReading& reading_;
   const std::function<bool()>& stop_;
-  fs::path tokenizer_file_;
   std::string tokenizer_sum_;
   std::unique_ptr<Tokenizer> tokenizer_;
 };

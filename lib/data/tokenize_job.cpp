@@ -157,12 +157,13 @@ void JobNotes::read() {
 }
 
 bool JobNotes::know_tokenizer(const std::filesystem::path& file) const {
-  return found_ && kind_of(file) == PathKind::file && tokenizer_found_ == checksum_text(sum_file(file).checksum);
+  return found_ && kind_of(file) == PathKind::file && tokenizer_found_.starts_with(checksum_text(sum_file(file).checksum));
 }
 
-void JobNotes::compare_tokenizer(const std::filesystem::path& file) {
-  const std::string sum = file.empty() ? "bytes" : checksum_text(sum_file(file).checksum);
-  if (found_ && tokenizer_found_ != sum) start_anew("the tokenizer was another one then");
+void JobNotes::compare_tokenizer(const std::string& sum) {
+  // Before its file is written, a learned tokenizer is noted without the file next to it.
+  if (found_ && !(found_->is_null() ? sum.starts_with(tokenizer_found_) : sum == tokenizer_found_))
+    start_anew("the tokenizer was another one then");
   tokenizer_found_ = sum;
 }
 

@@ -92,8 +92,8 @@ class JobNotes {
   void begin_with_tokenizer(std::string_view text);
   /// Returns true if this file is the tokenizer of what was found.
   bool know_tokenizer(const std::filesystem::path& file) const;
-  /// The tokenizer's file (none for bytes) belongs to what must be the same.
-  void compare_tokenizer(const std::filesystem::path& file);
+  /// The tokenizer, by sum_of_tokenizer(), belongs to what must be the same.
+  void compare_tokenizer(const std::string& sum);
   /// Another reason for that. Says it.
   void start_anew(const std::string& why);
   /// Whether a killed job can be gone on with.

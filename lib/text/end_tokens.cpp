@@ -130,7 +130,7 @@ EndTokens find_end_tokens(const fs::path& given, const fs::path& config_folder, 
   if (!found.ids.empty() || !tokenizer) return found;
   if (!tokenizer->behind_text().empty())
     found.ids = {tokenizer->behind_text().back()};
-  else if (const auto id = find_end_of_text(*tokenizer, folder))
+  else if (const auto id = find_end_of_text(*tokenizer))
     found.ids = {*id};
   return found;
 }

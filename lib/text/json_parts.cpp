@@ -1,5 +1,7 @@
 #include "text/json_parts.hpp"
 
+#include <cstdint>
+
 #include "base/format.hpp"
 #include "files/json.hpp"
 
@@ -58,6 +60,14 @@ bool part_flag(const nlohmann::json& part, const char* key, bool missing) {
   if (flag.is_null()) return missing;
   if (!flag.is_boolean()) throw wrong(part, key, "true or false");
   return flag.get<bool>();
+}
+
+TokenId part_id(const nlohmann::json& number, std::string_view token) {
+  constexpr std::int64_t most_tokens = std::int64_t{1} << 24;
+  if (!number.is_number_integer() || number.get<std::int64_t>() < 0 || number.get<std::int64_t>() >= most_tokens)
+    throw UserError(format("token \"{}\" has the id {} (ids are 0 to {}); fetch the file again", excerpt(token),
+                           json_excerpt(number), most_tokens - 1));
+  return number.get<TokenId>();
 }
 
 Pattern part_pattern(const nlohmann::json& part) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "text/bpe.hpp"
 #include "text/pattern.hpp"
 
 namespace fsdp {
@@ -23,6 +24,8 @@ std::string part_type(const nlohmann::json& part, std::string_view kind);
 const nlohmann::json& part_list(const nlohmann::json& part, const char* key);
 std::string part_text(const nlohmann::json& part, const char* key);
 bool part_flag(const nlohmann::json& part, const char* key, bool missing);
+/// The id of a token: 0 to 2^24 - 1.
+TokenId part_id(const nlohmann::json& number, std::string_view token);
 /// {"Regex": "..."} or {"String": "..."} at "pattern".
 Pattern part_pattern(const nlohmann::json& part);
 

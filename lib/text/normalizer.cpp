@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "text/charsmap.hpp"
 #include "text/json_parts.hpp"
 #include "text/pattern.hpp"
 #include "text/utf8.hpp"
@@ -87,7 +88,10 @@ void Normalizer::note_replacement(const nlohmann::json& pattern, const std::stri
   if (pattern.contains("Regex")) {
     const std::string expression = part_text(pattern, "Regex");
     const bool is_of_spaces = expression == R"(\s+)" || expression == R"(\s)" || expression == " +" || expression == " {2,}";
-    keeps_cuts_ = keeps_cuts_ && is_of_spaces && becomes_space;
+    // At the beginning and end of a text, as a tokenizer.model is described.
+    const bool is_of_ends =
+        (expression == R"(\A +| +\z)" && with.empty()) || (expression == "\\A\u2581" && with == "\u2581\u2581");
+    keeps_cuts_ = keeps_cuts_ && ((is_of_spaces && becomes_space) || is_of_ends);
     changes_spaces_ = changes_line_ends_ = true;
     return;
   }
@@ -126,6 +130,14 @@ void Normalizer::add(const nlohmann::json& description) {
   } else if (type == "Prepend") {
     steps_.push_back(
         [what = part_text(description, "prepend")](const std::string& text) { return text.empty() ? text : what + text; });
+  } else if (type == "Precompiled") {
+    // In tokenizer.json as text in base64, of a tokenizer.model as it is.
+    const auto map = std::make_shared<Charsmap>(description.contains("bytes")
+                                                    ? part_text(description, "bytes")
+                                                    : Charsmap::from_base64(part_text(description, "precompiled_charsmap")));
+    steps_.push_back([map](const std::string& text) { return (*map)(text); });
+    changes_spaces_ = changes_line_ends_ = true;
+    replaces_spaces_alone_ = keeps_beginning_ = false;
   } else if (type == "Replace") {
     const auto pattern = std::make_shared<Pattern>(part_pattern(description));
     const std::string with = part_text(description, "content");

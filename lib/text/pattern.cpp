@@ -148,6 +148,8 @@ class Translation {
         out_ += format("\\x{{{}}}", digits);
         at_ += digits.size();
       }
+    } else if (!in_class_ && std::string_view("AzX").find(c) != std::string_view::npos) {
+      out_ += format("\\{}", c);  // the beginning of the text, its end, a cluster of characters
     } else if (std::string_view("nrtf").find(c) != std::string_view::npos ||
                (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c)))) {
       out_ += format("\\{}", c);

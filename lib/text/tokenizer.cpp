@@ -1,13 +1,19 @@
 #include "text/tokenizer.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "files/input_file.hpp"
+#include "text/tokenizer_folder.hpp"
 #include "text/utf8.hpp"
 
 namespace fsdp {
 
 namespace {
+
+constexpr const char* vocabulary_files[] = {"tokenizer.json", "tokenizer.model", "vocab.json"};
 
 class ByteTokenizer : public Tokenizer {
  public:
@@ -70,6 +76,11 @@ std::string Tokenizer::decode(const std::vector<TokenId>& ids) const {
   return text;
 }
 
+std::optional<TokenId> Tokenizer::special_token(const std::string& name) const {
+  const auto found = special_tokens_.find(name);
+  return found == special_tokens_.end() ? std::nullopt : find(found->second);
+}
+
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
 std::filesystem::path find_tokenizer(const std::string& name) {
@@ -79,14 +90,15 @@ std::filesystem::path find_tokenizer(const std::string& name) {
     case PathKind::missing:
       throw UserError(
           format("there is no tokenizer '{}' (No such file or directory); give a tokenizer.json, a tokenizer.model, a "
-                 "folder with one of them, or bytes",
+                 "vocab.json, a folder with one of them, or bytes",
                  name));
     case PathKind::folder: {
-      const std::filesystem::path json = path / "tokenizer.json", model = path / "tokenizer.model";
-      if (kind_of(json) != PathKind::file && kind_of(model) != PathKind::file)
-        throw UserError(
-            format("'{}' has neither tokenizer.json nor tokenizer.model; fetch one of them, or give another tokenizer", name));
-      path = kind_of(json) == PathKind::file ? json : model;
+      const auto found = std::find_if(std::begin(vocabulary_files), std::end(vocabulary_files),
+                                      [&](const char* file) { return kind_of(path / file) == PathKind::file; });
+      if (found == std::end(vocabulary_files))
+        throw UserError(format(
+            "'{}' has no tokenizer.json, tokenizer.model or vocab.json; fetch one of them, or give another tokenizer", name));
+      path /= *found;
       break;
     }
     case PathKind::file:
@@ -104,13 +116,18 @@ std::filesystem::path folder_of_tokenizer(const std::string& name) {
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
   const std::filesystem::path path = find_tokenizer(name);
   if (path.empty()) return make_byte_tokenizer();
+  const std::string own = path.filename().string();
+  const bool is_of_folder =
+      std::find(std::begin(vocabulary_files), std::end(vocabulary_files), own) != std::end(vocabulary_files);
   const InputFile file(path);
   if (file.size() == 0)
     throw UserError(
         format("'{}' is no tokenizer that can be used (it is empty); fetch it again, or give another", path.string()));
   char first = 0;
   file.read(0, &first, 1);
-  return first == '{' || path.extension() == ".json" ? read_tokenizer_json(path) : read_sentencepiece(path);
+  const bool is_json = first == '{' || path.extension() == ".json";
+  if (is_of_folder) return read_tokenizer_folder(path);
+  return is_json ? read_tokenizer_json(path) : read_sentencepiece(path);
 }
 
 }  // namespace fsdp

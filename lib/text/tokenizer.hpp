@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,13 +57,28 @@ class Tokenizer {
   /// cut, or `cut` is 0 and nothing stands before it.
   void encode_rest(std::string_view text, std::size_t cut, std::vector<TokenId>& ids) const;
   std::string decode(const std::vector<TokenId>& ids) const;
+
+  /// Special tokens that its files name, by these names: "bos_token", "eos_token", "pad_token", ... Their texts are tokens.
+  const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
+  /// The id of one of them: special_token("eos_token").
+  std::optional<TokenId> special_token(const std::string& name) const;
+  /// What its files say and does not count, or may count elsewhere.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ protected:
+  std::map<std::string, std::string> special_tokens_;
+  std::vector<std::string> warnings_;
 };
 
 /// Every byte of a text is a token, 0 to 255; the text need not be UTF-8.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
-/// Of Hugging Face's tokenizers: byte-pair encoding over bytes or characters. Throws UserError for a file that cannot be read,
-/// is none, or has a part that is not known, which it names: no ids come of it then.
+/// Of Hugging Face's tokenizers: byte-pair encoding over bytes or characters, or Unigram. Throws UserError for a file that
+/// cannot be read, is none, or has a part that is not known, which it names: no ids come of it then. This reads one file, a
+/// tokenizer.json.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file);
+/// What transformers' AutoTokenizer makes of a tokenizer.json, a tokenizer.model or a vocab.json and the files next to it
+/// (tokenizer_folder.hpp).
+std::unique_ptr<Tokenizer> read_tokenizer_folder(const std::filesystem::path& file);
 /// A model of SentencePiece (Kudo and Richardson 2018), run by its own library. Throws UserError.
 std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file);
 
@@ -70,7 +86,8 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file)
 std::filesystem::path find_tokenizer(const std::string& name);
 /// Where the files beside it lie; empty for bytes. Throws the same.
 std::filesystem::path folder_of_tokenizer(const std::string& name);
-/// "bytes", a tokenizer.json, a tokenizer.model, or a folder with one of them (the first, if both). Throws UserError.
+/// "bytes", a tokenizer.json, a tokenizer.model, a vocab.json, or a folder with one of them (the first of those). What files of
+/// these names have next to them counts, too; a file of another name is read by itself. Throws UserError.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name);
 
 }  // namespace fsdp

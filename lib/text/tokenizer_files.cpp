@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <iterator>
 
-#include <nlohmann/json.hpp>
-
+#include "base/format.hpp"
+#include "files/checksum.hpp"
 #include "files/input_file.hpp"
-#include "files/json.hpp"
+#include "text/tokenizer_folder.hpp"
 
 namespace fsdp {
 
@@ -36,8 +36,12 @@ bool is_tokenizer_file(const std::string& name) {
 
 std::vector<TokenizerFile> read_tokenizer_files(const fs::path& folder) {
   std::vector<TokenizerFile> files;
-  for (const char* name : names)
-    if (kind_of(folder / name) == PathKind::file) files.push_back({name, read_text_file(folder / name, longest_file)});
+  for (const std::string name : names)
+    if (name == "tokenizer_config.json") {
+      if (std::string text = config_that_travels(folder); !text.empty()) files.push_back({name, std::move(text)});
+    } else if (kind_of(folder / name) == PathKind::file) {
+      files.push_back({name, read_text_file(folder / name, longest_file)});
+    }
   return files;
 }
 
@@ -47,29 +51,43 @@ std::vector<TokenizerFile> read_files_of_tokenizer(const std::string& name) {
   const std::string own = file.filename().string();
   if (!is_tokenizer_file(own)) {
     std::string text = read_text_file(file, longest_file);
-    return {{text.starts_with('{') ? "tokenizer.json" : "tokenizer.model", std::move(text)}};
+    const bool is_json = text.starts_with('{');
+    return {{is_json ? "tokenizer.json" : "tokenizer.model", std::move(text)},
+            {"tokenizer_config.json", config_that_travels_alone(is_json)}};
   }
-  std::vector<TokenizerFile> files = read_tokenizer_files(file.has_parent_path() ? file.parent_path() : ".");
-  if (own == "tokenizer.model")  // which is not the first that is looked for
-    std::erase_if(files, [](const TokenizerFile& other) { return other.name == "tokenizer.json"; });
+  std::vector<TokenizerFile> files = read_tokenizer_files(folder_of_tokenizer(name));
+  // The first of those that are looked for is the one that is meant.
+  std::erase_if(files, [&](const TokenizerFile& other) {
+    return own != "tokenizer.json" &&
+           (other.name == "tokenizer.json" || (other.name == "tokenizer.model" && own == "vocab.json"));
+  });
   return files;
 }
 
-bool has_tokenizer(const fs::path& folder) {
-  return kind_of(folder) == PathKind::folder &&
-         (kind_of(folder / "tokenizer.json") == PathKind::file || kind_of(folder / "tokenizer.model") == PathKind::file);
+std::string sum_of_tokenizer(const std::string& name) {
+  const fs::path file = find_tokenizer(name);
+  if (file.empty()) return "bytes";
+  std::string sums = checksum_text(sum_file(file).checksum);
+  if (!is_tokenizer_file(file.filename().string())) return sums;
+  const fs::path folder = folder_of_tokenizer(name);
+  const std::string config = config_that_travels(folder);
+  if (!config.empty()) sums += " " + checksum_text(checksum(config.data(), config.size()));
+  for (const char* const other : {"special_tokens_map.json", "added_tokens.json", "merges.txt"})
+    if (kind_of(folder / other) == PathKind::file)
+      sums += format(" {} {}", other, checksum_text(sum_file(folder / other).checksum));
+  return sums;
 }
 
-std::optional<TokenId> find_end_of_text(const Tokenizer& tokenizer, const fs::path& folder,
-                                        std::vector<std::string>* looked_for) {
+bool has_tokenizer(const fs::path& folder) {
+  if (kind_of(folder) != PathKind::folder) return false;
+  const auto has = [&](const char* name) { return kind_of(folder / name) == PathKind::file; };
+  return has("tokenizer.json") || has("tokenizer.model") || has("vocab.json");
+}
+
+std::optional<TokenId> find_end_of_text(const Tokenizer& tokenizer, std::vector<std::string>* looked_for) {
   std::vector<std::string> texts = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
-  const fs::path config = folder / "tokenizer_config.json";
-  if (!folder.empty() && kind_of(config) == PathKind::file) {
-    const nlohmann::json token = read_json_object(config).value("eos_token", nlohmann::json());
-    if (token.is_string()) texts = {token.get<std::string>()};
-    if (token.is_object() && token.contains("content") && token["content"].is_string())
-      texts = {token["content"].get<std::string>()};
-  }
+  if (const auto own = tokenizer.special_tokens().find("eos_token"); own != tokenizer.special_tokens().end())
+    texts = {own->second};
   if (looked_for) *looked_for = texts;
   for (const std::string& text : texts)
     if (const auto id = tokenizer.find(text)) return id;

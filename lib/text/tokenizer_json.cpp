@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -15,6 +16,8 @@
 #include "text/normalizer.hpp"
 #include "text/pre_tokenizer.hpp"
 #include "text/tokenizer.hpp"
+#include "text/tokenizer_folder.hpp"
+#include "text/unigram.hpp"
 #include "text/utf8.hpp"
 
 namespace fsdp {
@@ -24,7 +27,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t longest_tokenizer = std::size_t{128} << 20;
-constexpr std::size_t most_tokens = std::size_t{1} << 24;
 
 /// What a decoder makes of each token, and of their sequence.
 struct Spelling {
@@ -80,15 +82,23 @@ class JsonDecoder : public TokenDecoder {
 
 class JsonTokenizer : public Tokenizer {
  public:
-  explicit JsonTokenizer(const Json& file)
+  explicit JsonTokenizer(const TokenizerDescription& description) : JsonTokenizer(description.json, description) {}
+
+  JsonTokenizer(const Json& file, const TokenizerDescription& description)
       : normalizer_(value(file, "normalizer")),
         pre_tokenizer_(value(file, "pre_tokenizer")),
-        bpe_(read_model(value(file, "model"))) {
+        model_(read_model(value(file, "model"))) {
     if (pre_tokenizer_.marks_beginning() && !normalizer_.keeps_beginning())
       throw unknown_part("pre-tokenizer", "Metaspace, for the first word, behind a normalizer that may change the beginning,");
-    read_added_tokens(value(file, "added_tokens"), value(value(file, "model"), "vocab"));
+    special_tokens_ = description.special_tokens;
+    warnings_ = description.warnings;
+    add_tokens(description);
     find_cuts();
     read_post_processor(value(file, "post_processor"));
+    for (const auto& [texts, ids] :
+         {std::pair(&description.before_text, &before_), std::pair(&description.behind_text, &behind_)})
+      for (const std::string& text : *texts) ids->push_back(find(text).value());
+    check_claims(description);
     read_decoder(value(file, "decoder"));
     for (const AddedToken& token : added_)
       if (token.special) spelling_.texts[static_cast<std::size_t>(token.id)].clear();
@@ -119,10 +129,13 @@ class JsonTokenizer : public Tokenizer {
   const std::vector<TokenId>& before_text() const override { return before_; }
   const std::vector<TokenId>& behind_text() const override { return behind_; }
   std::string description() const override {
+    if (std::holds_alternative<Unigram>(model_)) return format("Unigram of {} tokens", vocab_size());
     return format("{} BPE of {} tokens", pre_tokenizer_.to_bytes() ? "byte-level" : "character-level", vocab_size());
   }
 
  private:
+  using Model = std::variant<Bpe, Unigram>;
+
   static const Json& value(const Json& object, const char* key) {
     static const Json none;
     const auto found = object.find(key);
@@ -139,7 +152,11 @@ class JsonTokenizer : public Tokenizer {
       const auto [begin, end] = section.range;
       const Pieces pieces = pre_tokenizer_(normalized.substr(begin, end - begin), begins_text && begin == 0);
       for (const TextRange& piece : pieces.ranges)
-        bpe_.encode(std::string_view(pieces.text).substr(piece.begin, piece.end - piece.begin), ids);
+        std::visit(
+            [&](const auto& model) {
+              model.encode(std::string_view(pieces.text).substr(piece.begin, piece.end - piece.begin), ids);
+            },
+            model_);
     }
   }
 
@@ -149,17 +166,10 @@ class JsonTokenizer : public Tokenizer {
     if (i >= names_.size()) names_.resize(i + 1);
     names_[i] = text;
   }
-  static TokenId id_of(const Json& number, std::string_view token) {
-    if (!number.is_number_integer() || number.get<std::int64_t>() < 0 ||
-        number.get<std::int64_t>() >= static_cast<std::int64_t>(most_tokens))
-      throw UserError(format("token \"{}\" has the id {} (ids are 0 to {}); fetch the file again", excerpt(token),
-                             json_excerpt(number), most_tokens - 1));
-    return number.get<TokenId>();
-  }
-
-  Bpe read_model(const Json& model) {
+  Model read_model(const Json& model) {
     if (!model.is_object()) throw UserError("it has no model; fetch the file again");
     const std::string type = model.contains("type") ? part_type(model, "model") : "BPE";
+    if (type == "Unigram") return read_unigram(model);
     if (type != "BPE") throw unknown_part("model", type);
     if (const Json& dropout = value(model, "dropout"); dropout.is_number() && dropout.get<double>() > 0)
       throw unknown_part("model with", "dropout");
@@ -170,7 +180,7 @@ class JsonTokenizer : public Tokenizer {
     if (!vocabulary.is_object() || vocabulary.empty()) throw UserError("its model has no vocabulary; fetch the file again");
     std::vector<bool> is_there;
     for (const auto& [token, number] : vocabulary.items()) {
-      const TokenId id = id_of(number, token);
+      const TokenId id = part_id(number, token);
       const auto i = static_cast<std::size_t>(id);
       if (i >= is_there.size()) is_there.resize(i + 1);
       if (is_there[i])
@@ -185,6 +195,8 @@ class JsonTokenizer : public Tokenizer {
     };
     std::vector<std::string> tokens;
     for (const std::string& token : names_) tokens.push_back(units_of(token));
+    for (std::size_t id = 0; id < names_.size(); ++id)
+      if (is_there[id]) model_ids_.emplace(names_[id], narrow<TokenId>(id));
     BpeRules rules;
     rules.units = bytes ? BpeRules::Units::bytes : BpeRules::Units::characters;
     rules.ignores_merges = part_flag(model, "ignore_merges", false);
@@ -227,36 +239,58 @@ class JsonTokenizer : public Tokenizer {
     return Bpe(std::move(tokens), merges, rules);
   }
 
-  void read_added_tokens(const Json& list, const Json& model) {
-    // Hugging Face's tokenizers leaves the model's own token its id, and one that was added before; another gets the next id
-    // behind all that were added, and behind as many as the model has tokens.
-    std::unordered_map<std::string, TokenId> before;
-    auto next = narrow<TokenId>(model.size());
-    const auto given_to = [&](const std::string& content) {
-      const auto in_model = model.find(content);
-      const TokenId id = in_model == model.end() ? before.emplace(content, next).first->second : in_model->get<TokenId>();
-      next = std::max(next, id + 1);
-      return id;
-    };
-    if (list.is_null()) return;
-    if (!list.is_array()) throw UserError("its added tokens are no list; fetch the file again");
-    for (const Json& part : list) {
-      AddedToken token;
-      token.content = part_text(part, "content");
-      if (token.content.empty()) continue;
-      token.id = id_of(value(part, "id"), token.content);
-      token.single_word = part_flag(part, "single_word", false);
-      token.takes_left = part_flag(part, "lstrip", false);
-      token.takes_right = part_flag(part, "rstrip", false);
-      token.special = part_flag(part, "special", false);
-      token.normalized = part_flag(part, "normalized", !token.special);
-      if (const TokenId own = given_to(token.content); token.id != own)
+  Unigram read_unigram(const Json& model) {
+    if (pre_tokenizer_.to_bytes()) throw unknown_part("model", "Unigram of bytes");
+    std::vector<double> scores;
+    for (const Json& piece : part_list(model, "vocab")) {
+      if (!piece.is_array() || piece.size() != 2 || !piece[0].is_string() || !piece[1].is_number())
+        throw UserError(format("a token is {} and not a text and its score; fetch the file again", json_excerpt(piece)));
+      name(part_id(scores.size(), piece[0].get<std::string>()), piece[0].get<std::string>());
+      model_ids_[names_.back()] = narrow<TokenId>(scores.size());
+      scores.push_back(piece[1].get<double>());
+    }
+    if (scores.empty()) throw UserError("its model has no vocabulary; fetch the file again");
+    std::optional<TokenId> unknown;
+    if (const Json& id = value(model, "unk_id"); !id.is_null() && id != -1) unknown = part_id(id, "unk_id");
+    if (unknown && static_cast<std::size_t>(*unknown) >= scores.size())
+      throw UserError(format("its unk_id {} is not in its vocabulary; fetch the file again", *unknown));
+    return {names_, std::move(scores), unknown, part_flag(model, "byte_fallback", false)};
+  }
+
+  /// Gives added tokens their ids, as Hugging Face's tokenizers does: the model's own token keeps its id, and one that was
+  /// added before; another gets the next id after all that were added, and after as many as the model has tokens.
+  void add_tokens(const TokenizerDescription& description) {
+    const auto size = narrow<TokenId>(model_ids_.size());
+    TokenId next = size;
+    std::unordered_map<std::string, std::size_t> before;  // in added_
+    std::vector<std::string> new_ones;
+    for (AddedToken token : description.added) {
+      const auto again = before.find(token.content);
+      const auto in_model = model_ids_.find(token.content);
+      const TokenId claimed = token.id;
+      token.id = again != before.end() ? added_[again->second].id : in_model != model_ids_.end() ? in_model->second : next;
+      if (claimed >= 0 && claimed != token.id)
         throw UserError(
             format("its added token \"{}\" has the id {} (Hugging Face's tokenizers gives it {}, whatever the file "
                    "says); use a file that this library has saved",
-                   excerpt(token.content), token.id, own));
+                   excerpt(token.content), claimed, token.id));
+      if (again != before.end()) {
+        AddedToken& known = added_[again->second];
+        token.special = token.special || known.special;
+        known = token;
+        continue;
+      }
+      if (claimed < 0 && in_model == model_ids_.end()) new_ones.push_back(format("{} {}", excerpt(token.content), token.id));
+      next = std::max(next, token.id + 1);
+      before.emplace(token.content, added_.size());
       name(token.id, token.content);
       added_.push_back(token);
+    }
+    if (!new_ones.empty())
+      warnings_.push_back(format("special tokens that no vocabulary has became new tokens, as in transformers: {}",
+                                 fmt::to_string(fmt::join(new_ones, ", "))));
+    for (AddedToken token : added_) {
+      if (token.special && description.splits_special) continue;
       if (token.normalized) {
         token.content = normalizer_(token.content);
         if (!token.content.empty()) when_normalized_.add(token);
@@ -265,6 +299,14 @@ class JsonTokenizer : public Tokenizer {
       }
     }
     for (std::size_t id = 0; id < names_.size(); ++id) ids_.emplace(names_[id], narrow<TokenId>(id));
+  }
+
+  void check_claims(const TokenizerDescription& description) {
+    for (const TokenClaim& claim : description.claims)
+      if (const auto id = find(claim.content); id != claim.id)
+        warnings_.push_back(format(
+            "{} says that token {} is \"{}\", and another file of the tokenizer says what counts, as in transformers: {}",
+            claim.file, claim.id, excerpt(claim.content), id ? format("it is token {}", *id) : "it is no token"));
   }
 
   /// A section of the text, between added tokens, may be cut where all its steps allow that, and a piece ends there or no token
@@ -291,19 +333,24 @@ class JsonTokenizer : public Tokenizer {
     const bool pieces_end = pre_tokenizer_.cuts_at_space() && pre_tokenizer_.cuts_at_line_end() &&
                             !normalizer_.changes_spaces() && !normalizer_.changes_line_ends();
     cuts_.behind_any_letter = normalizer_.empty() && pieces_end;
-    cuts_.behind_ideograph = normalizer_.replaces_spaces_alone() && (pieces_end || bpe_.has_all_bytes());
+    const Bpe* const bpe = std::get_if<Bpe>(&model_);
+    const bool has_all_bytes = bpe && bpe->has_all_bytes();
+    const std::vector<std::string>& tokens = bpe ? bpe->tokens() : std::get<Unigram>(model_).tokens();
+    cuts_.behind_ideograph = normalizer_.replaces_spaces_alone() && (pieces_end || has_all_bytes);
     if (!pieces_end || !pre_tokenizer_.cuts_before_sign()) {
-      if (!bpe_.has_all_bytes() || joins_bytes_) cuts_.before_signs = 0;
-      for (const std::string& token : bpe_.tokens()) cuts_.before_signs &= ~signs_reached_across(token, cuts_);
+      if (!has_all_bytes || joins_bytes_) cuts_.before_signs = 0;
+      for (const std::string& token : tokens) cuts_.before_signs &= ~signs_reached_across(token, cuts_);
     }
     if (!pieces_end) {
-      for (const std::string& token : bpe_.tokens()) {
+      for (const std::string& token : tokens) {
         if (reaches_across(token, " ", cuts_) || reaches_across(token, sign, cuts_)) cuts_.at_space = false;
         if (reaches_across(token, "\n", cuts_)) cuts_.at_line_end = false;
       }
       // Characters that are no tokens vanish, or join those beside them.
       for (int c = 0; c < 128; ++c)
-        if (!bpe_.find(std::string(1, static_cast<char>(c)))) cuts_.not_behind[static_cast<std::size_t>(c)] = true;
+        if (const std::string text(1, static_cast<char>(c));
+            !std::visit([&](const auto& model) { return model.find(text); }, model_))
+          cuts_.not_behind[static_cast<std::size_t>(c)] = true;
     }
     if (normalizer_.changes_line_ends()) cuts_.at_line_end = cuts_.at_line_end && cuts_.at_space;  // they become spaces
     cuts_.behind_line_end = cuts_.behind_any_letter && pre_tokenizer_.to_bytes() && !pre_tokenizer_.prepends();
@@ -322,7 +369,7 @@ class JsonTokenizer : public Tokenizer {
         } else if (piece.is_object() && piece.contains("SpecialToken")) {
           const std::string token = part_text(piece["SpecialToken"], "id");
           const Json& known = value(value(part, "special_tokens"), token.c_str());
-          for (const Json& id : part_list(known, "ids")) (before ? before_ : behind_).push_back(id_of(id, token));
+          for (const Json& id : part_list(known, "ids")) (before ? before_ : behind_).push_back(part_id(id, token));
         } else {
           throw unknown_part("piece of a template", json_excerpt(piece));
         }
@@ -331,7 +378,7 @@ class JsonTokenizer : public Tokenizer {
       for (const auto& [key, ids] : {std::pair("cls", &before_), std::pair("sep", &behind_)}) {
         const Json& token = part_list(part, key);
         if (token.size() != 2) throw unknown_part("post-processor", type);
-        ids->push_back(id_of(token[1], key));
+        ids->push_back(part_id(token[1], key));
       }
     } else if (type != "ByteLevel") {
       throw unknown_part("post-processor", type);
@@ -385,9 +432,10 @@ class JsonTokenizer : public Tokenizer {
   const ByteAlphabet alphabet_;
   const Normalizer normalizer_;
   const PreTokenizer pre_tokenizer_;
-  std::vector<std::string> names_;  // by id
-  bool joins_bytes_ = false;        // whether bytes of characters that are no tokens join what is beside them
-  const Bpe bpe_;
+  std::vector<std::string> names_;                      // by id
+  std::unordered_map<std::string, TokenId> model_ids_;  // of the model alone
+  bool joins_bytes_ = false;  // whether bytes of characters that are no tokens join what is beside them
+  const Model model_;
   std::vector<AddedToken> added_;
   AddedTokens as_they_are_, when_normalized_;
   std::vector<TokenId> before_, behind_;
@@ -396,18 +444,26 @@ class JsonTokenizer : public Tokenizer {
   Vocabulary ids_;
 };
 
-}  // namespace
-
-std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file) {
-  const Json json = read_json_file(file, longest_tokenizer);
+/// `file` is for messages.
+template <class Describe>
+std::unique_ptr<Tokenizer> make_of(const std::filesystem::path& file, const Describe& describe) {
   try {
-    if (!json.is_object()) throw UserError("it is not JSON, or no object; give a tokenizer.json");
-    return std::make_unique<JsonTokenizer>(json);
+    return std::make_unique<JsonTokenizer>(describe());
   } catch (const RunError&) {
     throw;
   } catch (const UserError& error) {
     throw UserError(format("'{}' is no tokenizer that can be used: {}", file.string(), error.what()));
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file) {
+  return make_of(file, [&] { return describe_tokenizer_json(read_json_file(file, longest_tokenizer)); });
+}
+
+std::unique_ptr<Tokenizer> read_tokenizer_folder(const std::filesystem::path& file) {
+  return make_of(file, [&] { return describe_tokenizer(file); });
 }
 
 }  // namespace fsdp

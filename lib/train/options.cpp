@@ -55,7 +55,8 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
   table
       .text(
           "tokenizer", "NAME", o.tokenizer,
-          "The tokenizer of texts and of the model: a tokenizer.json, a tokenizer.model, a folder with one of them, or bytes. "
+          "The tokenizer of texts and of the model: a folder with tokenizer.json, tokenizer.model or vocab.json, such a "
+          "file, or bytes. "
           "Texts become tokens once, in the folder 'tokens' of --save-dir. The tokenizer's files go into each checkpoint. With "
           "--arch, the model has its vocabulary unless --vocab-size says otherwise.")
       .alias("sample-tokenizer")

@@ -273,8 +273,11 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
     if (!options.valid.empty())
       for (TextSet& text : texts_in(options.valid, Split::valid)) all.push_back(std::move(text));
     // One that is named goes into checkpoints, whether training needs it or not.
-    if (world.rank() == 0 && (!options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty())))
-      if (const auto doubt = doubt_tokenizer(*fsdp::open_tokenizer(origin.tokenizer), origin.config.vocab_size)) warn(*doubt);
+    if (world.rank() == 0 && (!options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty()))) {
+      const auto opened = fsdp::open_tokenizer(origin.tokenizer);
+      for (const std::string& warning : opened->warnings()) warn(warning);
+      if (const auto doubt = doubt_tokenizer(*opened, origin.config.vocab_size)) warn(*doubt);
+    }
     if (all.empty()) return;
     if (origin.tokenizer.empty())
       throw UserError(

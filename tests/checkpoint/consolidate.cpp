@@ -250,9 +250,9 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
   CHECK_CONTAINS(
       done.warnings.front(),
       "files of the model name different special tokens (eos: config.json 5, generation_config.json 7); a text ends");
-  BOOST_CHECK(
-      (list(folder / "model") == std::vector<std::string>{"config.json", "generation_config.json", "merges.txt",
-                                                          "model.safetensors", "model.safetensors.xxh3", "tokenizer.json"}));
+  BOOST_CHECK((list(folder / "model") == std::vector<std::string>{"config.json", "generation_config.json", "merges.txt",
+                                                                  "model.safetensors", "model.safetensors.xxh3",
+                                                                  "tokenizer.json", "tokenizer_config.json"}));
   BOOST_TEST(read_file(folder / "model" / "merges.txt") == "merges.txt");
   BOOST_TEST(nlohmann::json::parse(read_file(folder / "model" / "config.json"))["eos_token_id"] == (nlohmann::json{5, 7}));
   BOOST_TEST(nlohmann::json::parse(read_file(folder / "model" / "generation_config.json")) ==

@@ -666,6 +666,7 @@ Target make_tokenizer_model(const fs::path& folder) {
   const fs::path path = folder / "tokenizer.model";
   target.accepts = [=](std::string_view bytes) {
     write_file(path, bytes);
+    is_refused([&] { use_tokenizer(*read_tokenizer_folder(path), 10'000'000); });  // by our own reader
     // What a model says of normal forms may be long.
     return !is_refused([&] { use_tokenizer(*read_sentencepiece(path), 10'000'000); });
   };

@@ -8,6 +8,7 @@
 
 #include "jobs/python.hpp"
 #include "support/files.hpp"
+#include "support/tokenizer_folders.hpp"
 #include "support/tokens.hpp"
 #include "text/tokenizer.hpp"
 
@@ -22,6 +23,12 @@ const std::string script = script_of_jobs("text_in_python.py");
 boost::test_tools::assertion_result has_megatron(boost::unit_test::test_unit_id) {
   boost::test_tools::assertion_result there = probe_python(script).says("megatron");
   there.message() << "this Python has no megatron-core";
+  return there;
+}
+
+boost::test_tools::assertion_result has_transformers(boost::unit_test::test_unit_id) {
+  boost::test_tools::assertion_result there = probe_python(script).says("transformers");
+  there.message() << "this Python has no transformers";
   return there;
 }
 
@@ -58,6 +65,12 @@ BOOST_AUTO_TEST_CASE(ids_are_those_of_others_on_a_megabyte_of_each_kind) {
     compared += wanted.size() > 100000;
   }
   BOOST_TEST(compared >= 15u * 7);
+}
+
+BOOST_AUTO_TEST_CASE(folders_are_read_as_autotokenizer_does, *boost::unit_test::precondition(has_transformers)) {
+  const auto folder = fresh_folder();
+  must(folder, {python(), script, "folders", tokenizers});
+  check_tokenizer_folders(folder / "folders.json", tokenizers);
 }
 
 BOOST_AUTO_TEST_CASE(megatron_reads_and_writes_the_same_data_sets, *boost::unit_test::precondition(has_megatron)) {

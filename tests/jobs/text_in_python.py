@@ -3,6 +3,7 @@
     text_in_python.py --probe         says which of them this Python has; exits with 77 without Hugging Face's tokenizers
     text_in_python.py ids FOLDER      a megabyte of text of each kind, texts/KIND.txt, and for each tokenizer of FOLDER its ids of
                                       each text, ids/TOKENIZER-KIND.bin (int32)
+    text_in_python.py folders DATA    folders.json: random tokenizers as folders, and what AutoTokenizer makes of them
     text_in_python.py megatron-write  data sets NAME.bin and NAME.idx, and what is in them, NAME.json
     text_in_python.py megatron-read   ours.bin and ours.idx hold the documents of ours.json, or it fails
 """
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import sys
 
-has = {name: importlib.util.find_spec(name) is not None for name in ("tokenizers", "numpy", "sentencepiece", "megatron")}
+has = {name: importlib.util.find_spec(name) is not None for name in ("tokenizers", "numpy", "sentencepiece", "megatron", "transformers")}
 if sys.argv[1] == "--probe":
     print("there: " + ", ".join(name for name, there in has.items() if there))
     sys.exit(0 if has["tokenizers"] and has["numpy"] else 77)
@@ -127,4 +128,9 @@ def megatron_read():
     print(f"{len(wanted)} documents of ours, {ours[0].dtype}")
 
 
-{"ids": lambda: write_ids(pathlib.Path(sys.argv[2])), "megatron-write": megatron_write, "megatron-read": megatron_read}[sys.argv[1]]()
+def write_folders(data):
+    subprocess.run([sys.executable, data / "make_folders.py", "folders.json", str(random.randrange(1 << 30)), "90"], check=True)
+
+
+{"folders": lambda: write_folders(pathlib.Path(sys.argv[2])), "ids": lambda: write_ids(pathlib.Path(sys.argv[2])),
+ "megatron-write": megatron_write, "megatron-read": megatron_read}[sys.argv[1]]()

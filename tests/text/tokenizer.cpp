@@ -12,7 +12,9 @@
 #include "files/json.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
+#include "support/tokenizer_folders.hpp"
 #include "text/tokenizer.hpp"
+#include "text/tokenizer_files.hpp"
 #include "text/utf8.hpp"
 
 using namespace fsdp;
@@ -54,6 +56,82 @@ BOOST_AUTO_TEST_CASE(ids_and_texts_are_those_of_hugging_face) {
       BOOST_TEST(around == of_it["x"].get<std::vector<TokenId>>(), boost::test_tools::per_element());
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(folders_are_read_as_autotokenizer_does) { check_tokenizer_folders(data / "folders.json", data); }
+
+BOOST_AUTO_TEST_CASE(files_of_a_folder_that_contradict_each_other_are_named) {
+  const nlohmann::json endoftext = {{"content", "<|endoftext|>"}, {"special", true}};
+  const auto warnings = [&](const nlohmann::json& files, const std::string& base = "gpt2",
+                            const std::string& main = "tokenizer.json") {
+    const TemporaryFolder folder;
+    write_tokenizer_folder({{"base", base}, {"main", main}, {"files", files}}, data, folder.path());
+    std::string all;
+    const auto tokenizer = open_tokenizer(folder.path().string());
+    for (const std::string& warning : tokenizer->warnings()) all += warning + "\n";
+    return all;
+  };
+  BOOST_TEST(warnings({{"tokenizer_config.json",
+                        {{"eos_token", "<|endoftext|>"}, {"model_max_length", 1024}, {"errors", "replace"}}}}) == "");
+  CHECK_CONTAINS(warnings({{"tokenizer_config.json", {{"fix_mistral_regex", true}, {"do_lower_case", false}}}}),
+                 "tokenizer_config.json says fix_mistral_regex, which nothing here heeds");
+  CHECK_CONTAINS(warnings({{"tokenizer_config.json", {{"eos_token", "<|endoftext|>"}}},
+                           {"special_tokens_map.json", {{"eos_token", "a"}}}}),
+                 "eos_token is \"a\" in special_tokens_map.json and \"<|endoftext|>\" in tokenizer_config.json; \"a\" is used");
+  CHECK_CONTAINS(warnings({{"tokenizer_config.json", {{"eos_token", "<|end|>"}}}}),
+                 "became new tokens, as in transformers: <|end|> 500");
+  CHECK_CONTAINS(warnings({{"tokenizer_config.json", {{"added_tokens_decoder", {{"0", endoftext}}}}},
+                           {"added_tokens.json", {{"<x>", 500}}}}),
+                 "added_tokens.json says that token 500 is \"<x>\", and another file of the tokenizer says what counts");
+  CHECK_CONTAINS(warnings({{"tokenizer_config.json", {{"tokenizer_class", "CohereTokenizer"}}}}),
+                 "tokenizer_class CohereTokenizer is not known");
+  CHECK_CONTAINS(
+      warnings({{"tokenizer_config.json", {{"tokenizer_class", "GPT2Tokenizer"}}}}, "qwen2"),
+      "the class GPT2Tokenizer of tokenizer_config.json or config.json has a normalizer and pre_tokenizer of its own");
+  const auto refusal = [&](const nlohmann::json& files, const std::string& base = "gpt2",
+                           const std::string& main = "tokenizer.json") {
+    return message_of([&] { warnings(files, base, main); });
+  };
+  CHECK_CONTAINS(refusal({{"added_tokens.json", {{"<x>", 501}}}}),
+                 "\"<x>\" has the id 501 (Hugging Face's tokenizers gives it 500");
+  CHECK_CONTAINS(refusal({{"added_tokens.json", {{"<x>", 0}}}}),
+                 "token 0 is \"<x>\" in one of its files and \"<|endoftext|>\" in another");
+  CHECK_CONTAINS(refusal({{"tokenizer_config.json", {{"added_tokens_decoder", {{"7", endoftext}}}}}}), "has the id 7");
+  CHECK_CONTAINS(refusal({{"tokenizer_config.json", {{"eos_token", 5}}}}), "its eos_token is 5 (it is to be a text");
+  CHECK_CONTAINS(refusal({{"config.json", {{"model_type", "biogpt"}}}}, "gpt2", "vocab.json"),
+                 "it is a BioGptTokenizer, which is not known here");
+  CHECK_CONTAINS(refusal({{"tokenizer_config.json", {{"tokenizer_class", "T5Tokenizer"}}}}, "bpe", "tokenizer.model"),
+                 "it is for the class T5Tokenizer of transformers, which is not known here");
+}
+
+BOOST_AUTO_TEST_CASE(a_copy_without_config_json_gives_the_same_tokens) {
+  const TemporaryFolder folder, copy;
+  const nlohmann::json config = {{"tokenizer_class", "LlamaTokenizer"}, {"eos_token", "<|end|>"}};
+  for (const char* const type : {"mistral", "llama", "qwen3"}) {
+    std::filesystem::remove(folder / "tokenizer.json");
+    const nlohmann::json files = {{"config.json", {{"model_type", type}}}, {"tokenizer_config.json", config}};
+    write_tokenizer_folder({{"base", "llama2"}, {"main", "tokenizer.json"}, {"files", files}}, data, folder.path());
+    for (const TokenizerFile& file : read_files_of_tokenizer(folder.path().string())) write_file(copy / file.name, file.text);
+    BOOST_TEST(!std::filesystem::exists(copy / "config.json"));
+    const auto own = open_tokenizer(folder.path().string()), copied = open_tokenizer(copy.path().string());
+    const std::string text = " In the</s> beginning<|end|>God";
+    BOOST_TEST(own->encode(text) == copied->encode(text));
+    BOOST_TEST(own->special_tokens() == copied->special_tokens());
+    BOOST_TEST(sum_of_tokenizer(folder.path().string()) == sum_of_tokenizer(copy.path().string()));
+  }
+  // A tokenizer without such files beside a model of any kind.
+  for (const char* const name : {"smollm2.json", "bpe.model"}) {
+    const TemporaryFolder other;
+    write_file(other / "config.json", R"({"model_type": "gpt2"})");
+    for (const TokenizerFile& file : read_files_of_tokenizer((data / name).string())) write_file(other / file.name, file.text);
+    const auto own = open_tokenizer((data / name).string()), copied = open_tokenizer(other.path().string());
+    const std::string text = " In 1980, the beginning \u00e9.";
+    BOOST_TEST(own->encode(text) == copied->encode(text));
+    BOOST_TEST(own->before_text() == copied->before_text());
+  }
+  const std::string before = sum_of_tokenizer(copy.path().string());
+  write_file(copy / "added_tokens.json", "{}");
+  BOOST_TEST(sum_of_tokenizer(copy.path().string()) != before);
 }
 
 BOOST_AUTO_TEST_CASE(a_stream_hands_out_whole_characters) {
@@ -106,8 +184,12 @@ BOOST_AUTO_TEST_CASE(a_model_of_sentencepiece) {
       "--remove_extra_whitespaces=false --hard_vocab_limit=false");
   BOOST_TEST_REQUIRE(trained.ok());
   const auto tokenizer = open_tokenizer(folder.path().string());  // the folder has a tokenizer.model
-  CHECK_CONTAINS(tokenizer->description(), "SentencePiece of ");
+  CHECK_CONTAINS(tokenizer->description(), "character-level BPE of ");
+  std::filesystem::copy(folder / "tokenizer.model", folder / "by-itself.model");
+  const auto by_itself = open_tokenizer((folder / "by-itself.model").string());
+  CHECK_CONTAINS(by_itself->description(), "SentencePiece of ");
   const std::string text = "In the beginning  God\n\tcreated \u9f98 \U0001f600.";
+  BOOST_TEST(by_itself->encode(text) == tokenizer->encode(text));
   const auto ids = tokenizer->encode(text);
   BOOST_TEST(ids.size() > 10u);
   BOOST_TEST(ids.size() < text.size());
@@ -123,7 +205,8 @@ BOOST_AUTO_TEST_CASE(a_model_of_sentencepiece) {
 BOOST_AUTO_TEST_CASE(a_tokenizer_is_found_or_what_is_missing_is_said) {
   const TemporaryFolder folder;
   CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "none").string()); }), "there is no tokenizer '");
-  CHECK_CONTAINS(message_of([&] { open_tokenizer(folder.path().string()); }), "has neither tokenizer.json nor tokenizer.model");
+  CHECK_CONTAINS(message_of([&] { open_tokenizer(folder.path().string()); }),
+                 "has no tokenizer.json, tokenizer.model or vocab.json");
   write_file(folder / "empty", "");
   CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "empty").string()); }), "it is empty");
   write_file(folder / "null.json", "null");
@@ -145,11 +228,12 @@ BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
   const auto model = [](const char* key, const nlohmann::json& with) {
     return [=](nlohmann::json& json) { json["model"][key] = with; };
   };
-  CHECK_CONTAINS(complaint(model("type", "Unigram")), "the model Unigram is not known here");
+  CHECK_CONTAINS(complaint(model("type", "WordPiece")), "the model WordPiece is not known here");
   CHECK_CONTAINS(complaint(model("dropout", 0.1)), "dropout");
   CHECK_CONTAINS(complaint(model("end_of_word_suffix", "</w>")), "end_of_word_suffix");
   CHECK_CONTAINS(complaint(model("continuing_subword_prefix", "##")), "continuing_subword_prefix");
-  CHECK_CONTAINS(complaint(part("normalizer", {{"type", "Precompiled"}})), "the normalizer Precompiled is not known here");
+  CHECK_CONTAINS(complaint(part("normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "AAAA"}})),
+                 "the table of its normalizer Precompiled is damaged");
   CHECK_CONTAINS(complaint(part("normalizer", {{"type", "Lowercase"}})), "the normalizer Lowercase is not known here");
   CHECK_CONTAINS(complaint(part("pre_tokenizer", {{"type", "BertPreTokenizer"}})), "the pre-tokenizer BertPreTokenizer");
   CHECK_CONTAINS(

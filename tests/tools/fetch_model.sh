@@ -55,6 +55,15 @@ same cached
 run 0 snapshot --from $cache/snapshots/abc
 same snapshot
 
+# OPT and GPT-2 have no tokenizer.json.
+mkdir words
+cp model/config.json model/model.safetensors words
+echo '{"C": 0, "h": 1, "e": 2, "c": 3, "k": 4, "m": 5, "a": 6, "t": 7, ".": 8, "Ċ": 9, "he": 10}' >words/vocab.json
+echo "h e" >words/merges.txt
+echo '{"tokenizer_class": "GPT2Tokenizer"}' >words/tokenizer_config.json
+run 0 of_words --from words
+for file in vocab.json merges.txt tokenizer_config.json; do cmp words/$file of_words/$file || fail "$file is missing"; done
+
 tar -czf model.tgz model
 run 0 unpacked --from model.tgz
 same unpacked

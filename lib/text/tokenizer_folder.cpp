@@ -1,0 +1,729 @@
+#include "text/tokenizer_folder.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/json.hpp"
+#include "text/json_parts.hpp"
+#include "text/sentencepiece_file.hpp"
+
+namespace fsdp {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr std::size_t longest_tokenizer = std::size_t{128} << 20;
+
+/// A class of transformers: what it makes of a vocabulary, whatever tokenizer.json says beside that.
+struct Class {
+  enum class Kind { of_file, gpt2, qwen2, llama, gemma, xglm, gpt_neox };
+  std::string_view name;
+  Kind kind;
+  /// Tokens that it has if tokenizer_config.json does not name them.
+  std::initializer_list<std::pair<const char*, const char*>> tokens = {};
+};
+using Kind = Class::Kind;
+
+constexpr const char* end_of_text = "<|endoftext|>";
+
+const Class classes[] = {
+    {"TokenizersBackend", Kind::of_file},
+    {"PreTrainedTokenizer", Kind::of_file},  // PreTrainedTokenizerFast
+    {"BloomTokenizer", Kind::of_file},
+    {"GPT2Tokenizer", Kind::gpt2, {{"bos_token", end_of_text}, {"eos_token", end_of_text}, {"unk_token", end_of_text}}},
+    {"Qwen2Tokenizer", Kind::qwen2, {{"eos_token", end_of_text}, {"unk_token", end_of_text}, {"pad_token", end_of_text}}},
+    {"LlamaTokenizer", Kind::llama, {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}},
+    {"GemmaTokenizer",
+     Kind::gemma,
+     {{"bos_token", "<bos>"},
+      {"eos_token", "<eos>"},
+      {"unk_token", "<unk>"},
+      {"pad_token", "<pad>"},
+      {"mask_token", "<mask>"}}},
+    {"XGLMTokenizer",
+     Kind::xglm,
+     {{"bos_token", "<s>"},
+      {"eos_token", "</s>"},
+      {"unk_token", "<unk>"},
+      {"sep_token", "</s>"},
+      {"pad_token", "<pad>"},
+      {"cls_token", "<s>"}}},
+    {"GPTNeoXTokenizer",
+     Kind::gpt_neox,
+     {{"bos_token", end_of_text}, {"eos_token", end_of_text}, {"unk_token", end_of_text}, {"pad_token", "<|padding|>"}}}};
+const Class& of_file = classes[0];
+
+/// The class that transformers has for a kind of model.
+constexpr std::pair<std::string_view, std::string_view> class_of_model[] = {
+    {"gpt2", "GPT2Tokenizer"},       {"opt", "GPT2Tokenizer"},         {"qwen2", "Qwen2Tokenizer"},
+    {"qwen3", "Qwen2Tokenizer"},     {"xglm", "XGLMTokenizer"},        {"biogpt", "BioGptTokenizer"},
+    {"gemma", "GemmaTokenizer"},     {"gemma2", "GemmaTokenizer"},     {"gemma3_text", "GemmaTokenizer"},
+    {"gpt_neo", "GPT2Tokenizer"},    {"gpt_neox", "GPTNeoXTokenizer"}, {"mistral", "TokenizersBackend"},
+    {"mixtral", "TokenizersBackend"}};
+
+const Class* find_class(std::string_view name) {
+  const auto found = std::find_if(std::begin(classes), std::end(classes), [&](const Class& one) { return one.name == name; });
+  return found == std::end(classes) ? nullptr : found;
+}
+
+/// Named special tokens in the order in which transformers adds them.
+constexpr const char* named_tokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+bool is_named(const std::string& key) {
+  return std::find(std::begin(named_tokens), std::end(named_tokens), key) != std::end(named_tokens);
+}
+
+/// Keys of tokenizer_config.json that are read here, or by others of ours, and those that change no id of a text.
+constexpr std::string_view keys_used[] = {"added_tokens_decoder", "additional_special_tokens",
+                                          "extra_special_tokens", "model_specific_special_tokens",
+                                          "add_bos_token",        "add_eos_token",
+                                          "add_prefix_space",     "legacy",
+                                          "split_special_tokens", "tokenizer_class",
+                                          "chat_template"};
+constexpr std::string_view keys_of_no_effect[] = {"model_max_length",
+                                                  "max_len",
+                                                  "padding_side",
+                                                  "truncation_side",
+                                                  "padding",
+                                                  "truncation",
+                                                  "pad_to_multiple_of",
+                                                  "pad_token_type_id",
+                                                  "max_length",
+                                                  "stride",
+                                                  "truncation_strategy",
+                                                  "model_input_names",
+                                                  "return_token_type_ids",
+                                                  "clean_up_tokenization_spaces",
+                                                  "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+                                                  "spaces_between_special_tokens",
+                                                  "use_default_system_prompt",
+                                                  "errors",
+                                                  "trim_offsets",
+                                                  "name_or_path",
+                                                  "processor_class",
+                                                  "special_tokens_map_file",
+                                                  "tokenizer_file",
+                                                  "vocab_file",
+                                                  "merges_file",
+                                                  "backend",
+                                                  "files_loaded",
+                                                  "is_local",
+                                                  "local_files_only",
+                                                  "use_fast",
+                                                  "from_slow",
+                                                  "verbose",
+                                                  "device_map",
+                                                  "response_schema",
+                                                  "response_template",
+                                                  "chat_control_tokens",
+                                                  "transformers_version",
+                                                  "_commit_hash"};
+
+template <class List>
+bool has(const List& list, std::string_view key) {
+  return std::find(std::begin(list), std::end(list), key) != std::end(list);
+}
+
+/// Returns true for null, false, and empty texts, lists and objects.
+bool says_nothing(const Json& value) {
+  return value.is_null() || value == false || ((value.is_string() || value.is_structured()) && value.empty()) || value == "";
+}
+
+const Json& entry(const Json& object, const std::string& key) {
+  static const Json none;
+  const auto found = object.find(key);
+  return found == object.end() ? none : *found;
+}
+
+Json read_if_there(const fs::path& file) { return kind_of(file) == PathKind::file ? read_json_object(file) : Json::object(); }
+
+/// The files that go with a tokenizer's vocabulary. Each is {} if it is not there.
+struct Folder {
+  explicit Folder(const fs::path& folder)
+      : path(folder),
+        config(read_if_there(folder / "tokenizer_config.json")),
+        map(read_if_there(folder / "special_tokens_map.json")),
+        added(read_if_there(folder / "added_tokens.json")),
+        model(read_if_there(folder / "config.json")) {}
+  fs::path path;
+  Json config, map, added, model;
+};
+
+/// The name of the class that transformers takes. `text` is that of tokenizer.json, or empty.
+std::string class_name(const Json& config, const Json& model, std::string_view text) {
+  const auto text_of = [](const Json& value) { return value.is_string() ? value.get<std::string>() : std::string(); };
+  std::string named = text_of(entry(config, "tokenizer_class"));
+  if (named.empty()) named = text_of(entry(model, "tokenizer_class"));
+  if (named.ends_with("Fast")) named.resize(named.size() - 4);
+  const std::string type = text_of(entry(model, "model_type"));
+  std::string registered;
+  for (const auto& [known, name] : class_of_model)
+    if (known == type) registered = name;
+  if (named == "LlamaTokenizer" && registered != of_file.name && type != "qwen2" && text.find("\"ByteLevel\"") != text.npos)
+    return std::string(of_file.name);
+  if (named.empty()) return registered.empty() ? std::string(of_file.name) : registered;
+  if (registered == of_file.name) return registered;
+  return type == "qwen2" ? registered : named;  // transformers takes no other one for it
+}
+
+/// The text of a tokenizer_config.json that names a class. `is_alone`: it is of a tokenizer.model that had none.
+std::string config_with_class(Json config, std::string_view name, bool is_alone) {
+  config["tokenizer_class"] = name == of_file.name ? "PreTrainedTokenizerFast" : name;
+  if (is_alone) config["add_bos_token"] = true;  // as it was used
+  return json_text(config, 2) + "\n";
+}
+
+AddedToken token_of(const Json& part) {
+  AddedToken token;
+  token.content = part_text(part, "content");
+  token.single_word = part_flag(part, "single_word", false);
+  token.takes_left = part_flag(part, "lstrip", false);
+  token.takes_right = part_flag(part, "rstrip", false);
+  token.special = part_flag(part, "special", false);
+  token.normalized = part_flag(part, "normalized", !token.special);
+  token.id = -1;
+  return token;
+}
+
+AddedToken special_token(std::string content) {
+  AddedToken token;
+  token.id = -1;
+  token.content = std::move(content);
+  token.special = true;
+  return token;
+}
+
+bool same_but_id(const AddedToken& a, const AddedToken& b) {
+  return a.content == b.content && a.single_word == b.single_word && a.takes_left == b.takes_left &&
+         a.takes_right == b.takes_right && a.normalized == b.normalized && a.special == b.special;
+}
+
+/// An id: a number, or a text of digits.
+TokenId claimed_id(const Json& id, std::string_view content) {
+  if (!id.is_string()) return part_id(id, content);
+  const auto& digits = id.get_ref<const std::string&>();
+  const bool is_number = !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == digits.npos;
+  return part_id(is_number ? Json(std::stoll(digits)) : id, content);
+}
+
+std::vector<AddedToken> tokens_of_file(const Json& file) {
+  std::vector<AddedToken> tokens;
+  const Json& list = entry(file, "added_tokens");
+  if (list.is_null()) return tokens;
+  if (!list.is_array()) throw UserError("its added tokens are no list; fetch the file again");
+  for (const Json& part : list) {
+    AddedToken token = token_of(part);
+    if (token.content.empty()) continue;
+    token.id = claimed_id(entry(part, "id"), token.content);
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+/// The parts that a class makes.
+Json parts_of(Kind kind, const Json& config) {
+  const auto flag = [&](const char* key, bool missing) { return part_flag(config, key, missing); };
+  const auto byte_level = [](bool prefix, bool words) {
+    return Json{{"type", "ByteLevel"}, {"add_prefix_space", prefix}, {"use_regex", words}};
+  };
+  const auto replace = [](const char* what, const char* with) {
+    return Json{{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", with}};
+  };
+  const auto metaspace = [](const char* scheme, bool split) {
+    return Json{{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", split}};
+  };
+  Json parts = {{"normalizer", nullptr}, {"pre_tokenizer", nullptr}, {"decoder", {{"type", "ByteLevel"}}}};
+  Json decoders = Json::array({replace("\u2581", " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
+  switch (kind) {
+    case Kind::of_file:
+      break;
+    case Kind::gpt_neox:
+    case Kind::gpt2:
+      if (kind == Kind::gpt_neox) parts["normalizer"] = {{"type", "NFC"}};
+      parts["pre_tokenizer"] = byte_level(flag("add_prefix_space", false), true);
+      break;
+    case Kind::qwen2:
+      parts["normalizer"] = {{"type", "NFC"}};
+      parts["pre_tokenizer"] = {
+          {"type", "Sequence"},
+          {"pretokenizers",
+           {{{"type", "Split"},
+             {"pattern",
+              {{"Regex",
+                R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}}},
+             {"behavior", "Isolated"},
+             {"invert", false}},
+            byte_level(flag("add_prefix_space", false), false)}}};
+      break;
+    case Kind::llama: {
+      const bool prefix = flag("add_prefix_space", true);
+      parts["pre_tokenizer"] = metaspace(!prefix ? "never" : flag("legacy", false) ? "always" : "first", false);
+      if (prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+      parts["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
+      break;
+    }
+    case Kind::gemma:
+      parts["normalizer"] = replace(" ", "\u2581");
+      parts["pre_tokenizer"] = {
+          {"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", "MergedWithPrevious"}, {"invert", false}};
+      parts["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
+      break;
+    case Kind::xglm:
+      parts["normalizer"] = {
+          {"type", "Sequence"},
+          {"normalizers", Json::array({{{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}}})}};
+      parts["pre_tokenizer"] = parts["decoder"] = metaspace(flag("add_prefix_space", true) ? "always" : "never", true);
+      break;
+  }
+  return parts;
+}
+
+/// Sets what a class makes of the model's vocabulary.
+void set_model(Kind kind, Json& model, const std::string& unknown) {
+  const bool falls_back = kind == Kind::llama || kind == Kind::gemma;
+  if (kind == Kind::xglm) {
+    if (entry(model, "type") != "Unigram") throw UserError("XGLMTokenizer has no Unigram model; fetch the file again");
+    model["unk_id"] = 3;
+    model["byte_fallback"] = false;
+    return;
+  }
+  if (model.contains("type") && model["type"] != "BPE") throw unknown_part("model", json_excerpt(model["type"]));
+  model["type"] = "BPE";
+  for (const char* const key : {"unk_token", "dropout", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix"})
+    model.erase(key);
+  model["fuse_unk"] = model["byte_fallback"] = falls_back;
+  if (kind == Kind::gemma) model["unk_token"] = unknown;
+}
+
+/// Parts that do the same are written alike.
+Json plain(Json part) {
+  if (part.is_object() && part.contains("type")) {
+    for (const char* const list : {"normalizers", "pretokenizers"})
+      if (part.contains(list) && part[list].is_array()) {
+        for (Json& one : part[list]) one = plain(one);
+        if (part[list].size() == 1) return part[list][0];
+      }
+    part.erase("trim_offsets");
+    if (part["type"] == "ByteLevel" && !part.contains("use_regex")) part["use_regex"] = true;
+    if (part["type"] == "Metaspace") {
+      if (!part.contains("prepend_scheme"))
+        part["prepend_scheme"] = entry(part, "add_prefix_space") == false ? "never" : "always";
+      if (!part.contains("split")) part["split"] = true;
+      part.erase("add_prefix_space");
+      part.erase("str_rep");
+    }
+  }
+  return part;
+}
+
+class Description {
+ public:
+  Description(const Folder& folder, const fs::path& file) : folder_(folder), file_(file) {}
+
+  TokenizerDescription make() {
+    const std::string own = file_.filename().string();
+    const bool is_json = own == "tokenizer.json";
+    read_class(is_json);
+    if (is_json) {
+      read_tokenizer_json();
+    } else if (own == "vocab.json") {
+      read_vocabulary();
+    } else {
+      read_sentencepiece_model();
+    }
+    read_added(is_json);
+    add_tokens();
+    set_texts_ends(is_json);
+    made_.splits_special = part_flag(folder_.config, "split_special_tokens", false);
+    warn_of_keys();
+    return std::move(made_);
+  }
+
+ private:
+  static UserError refuse(const std::string& what, const std::string& why) {
+    return UserError(format(
+        "{} ({}); load the folder with transformers, and save it with save_pretrained(), for a tokenizer.json", what, why));
+  }
+  void warn(std::string text) { made_.warnings.push_back(format("{}: {}", folder_.path.string(), text)); }
+
+  static AddedToken special_of(const Json& value, const std::string& key) {
+    if (value.is_string()) return special_token(value.get<std::string>());
+    if (!value.is_object() || !value.contains("content"))
+      throw UserError(
+          format("its {} is {} (it is to be a text, or an object with \"content\"); correct it", key, json_excerpt(value)));
+    AddedToken token = token_of(value);
+    if (!value.contains("normalized")) token.normalized = false;
+    token.special = true;
+    return token;
+  }
+
+  /// A token of a list, and whether it is said as a text alone: transformers adds a text and an object beside each other.
+  struct Said {
+    AddedToken token;
+    bool is_text = true;
+  };
+  using SaidTokens = std::vector<Said>;
+  static Said said(const Json& value, const std::string& key) { return {special_of(value, key), value.is_string()}; }
+  static SaidTokens said_in(const Json& list, const char* key) {
+    if (!list.is_array()) throw UserError(format("its {} is {} and no list; correct it", key, json_excerpt(list)));
+    SaidTokens tokens;
+    for (const Json& one : list) tokens.push_back(said(one, key));
+    return tokens;
+  }
+  static bool has_content(const SaidTokens& tokens, const std::string& content) {
+    return std::any_of(tokens.begin(), tokens.end(), [&](const Said& one) { return one.token.content == content; });
+  }
+
+  void read_class(bool is_json) {
+    if (is_json) text_ = read_text_file(file_, longest_tokenizer);
+    const std::string name = class_name(folder_.config, folder_.model, text_);
+    class_ = find_class(name);
+    if (class_) return;
+    if (!is_json && folder_.config.contains("tokenizer_class"))
+      throw refuse(format("it is for the class {} of transformers, which is not known here", excerpt(name)),
+                   format("'{}' alone does not say what that does", file_.filename().string()));
+    if (!is_json) throw refuse(format("it is a {}, which is not known here", excerpt(name)), "there is no tokenizer.json");
+    warn(format(
+        "tokenizer_class {} is not known here, and may change what tokenizer.json says; compare the tokens with those of "
+        "transformers",
+        excerpt(name)));
+    class_ = &of_file;
+  }
+
+  void read_tokenizer_json() {
+    Json file = parse_json(text_);
+    if (!file.is_object()) throw UserError("it is not JSON, or no object; give a tokenizer.json");
+    file_tokens_ = tokens_of_file(file);
+    made_.json = std::move(file);
+    if (class_->kind == Kind::of_file) {
+      backend_ = file_tokens_;
+      return;
+    }
+    Json parts = parts_of(class_->kind, folder_.config);
+    if (class_->kind == Kind::xglm)
+      if (const Json map = charsmap_of(entry(made_.json, "normalizer")); !map.is_null())
+        parts["normalizer"]["normalizers"].insert(parts["normalizer"]["normalizers"].begin(), map);
+    std::string differ;
+    for (const char* const key : {"normalizer", "pre_tokenizer"})
+      if (plain(entry(made_.json, key)) != plain(parts[key])) differ += std::string(differ.empty() ? "" : " and ") + key;
+    if (!differ.empty())
+      warn(
+          format("the class {} of tokenizer_config.json or config.json has a {} of its own, which is used, as in transformers "
+                 "5, and not that of tokenizer.json",
+                 class_->name, differ));
+    made_.json.update(parts);
+    if (!entry(made_.json, "model").is_object()) throw UserError("it has no model; fetch the file again");
+    set_model(class_->kind, made_.json["model"], unknown_token());
+  }
+
+  static Json charsmap_of(const Json& normalizer) {
+    if (!normalizer.is_object()) return {};
+    if (entry(normalizer, "type") == "Precompiled") return normalizer;
+    if (entry(normalizer, "type") == "Sequence")
+      for (const Json& one : part_list(normalizer, "normalizers"))
+        if (entry(one, "type") == "Precompiled") return one;
+    return {};
+  }
+
+  void read_vocabulary() {
+    if (class_->kind != Kind::gpt2 && class_->kind != Kind::qwen2 && class_->kind != Kind::of_file)
+      throw refuse(format("{} does not read vocab.json", class_->name), "it needs another file");
+    const fs::path merges = folder_.path / "merges.txt";
+    if (kind_of(merges) != PathKind::file)
+      throw UserError("it has no merges.txt next to it (byte-pair encoding needs both); fetch that, too");
+    // What no file says is GPT-2's: transformers refuses such folders.
+    if (class_->kind == Kind::of_file) class_ = find_class("GPT2Tokenizer");
+    Json model = {{"vocab", read_json_file(file_, longest_tokenizer)}, {"merges", merges_of_file(merges)}};
+    for (const auto& [token, id] : model["vocab"].items())
+      if (token.ends_with("</w>"))
+        throw refuse("its tokens end words with </w>", "such tokenizers, as of BioGPT, cut texts by other rules");
+    set_model(class_->kind, model, "");
+    made_.json = parts_of(class_->kind, folder_.config);
+    made_.json["model"] = std::move(model);
+  }
+
+  /// Two tokens a line, without those that begin with '#'.
+  static Json merges_of_file(const fs::path& file) {
+    Json merges = Json::array();
+    const std::string text = read_text_file(file, longest_tokenizer);
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      std::string line = text.substr(begin, end - begin);
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.empty() && !line.starts_with("#version")) merges.push_back(line);
+      begin = end + 1;
+    }
+    return merges;
+  }
+
+  void read_sentencepiece_model() {
+    const SentencePieceFile model = read_sentencepiece_file(file_);
+    if (class_->kind == Kind::of_file) {
+      std::map<TokenId, std::string> names;
+      for (const auto& [id, token] : entry(folder_.config, "added_tokens_decoder").items())
+        names[claimed_id(id, part_text(token, "content"))] = part_text(token, "content");
+      made_.json = describe_sentencepiece(model, names, part_flag(folder_.config, "legacy", true));
+      if (model.bos >= 0) defaults_["bos_token"] = model.pieces[static_cast<std::size_t>(model.bos)].text;
+      if (model.eos >= 0) defaults_["eos_token"] = model.pieces[static_cast<std::size_t>(model.eos)].text;
+      if (model.unknown >= 0) defaults_["unk_token"] = model.pieces[static_cast<std::size_t>(model.unknown)].text;
+      matches_before_prefix_ = model.adds_prefix;
+    } else if (class_->kind == Kind::llama || class_->kind == Kind::gemma) {
+      if (!model.is_bpe) throw refuse("it is no model of byte-pair encoding", format("{} has one", class_->name));
+      Json vocabulary = Json::object();
+      for (std::size_t id = 0; id < model.pieces.size(); ++id) vocabulary[model.pieces[id].text] = id;
+      Json description = {{"merges", merges_by_id(vocabulary)}, {"vocab", std::move(vocabulary)}};
+      set_model(class_->kind, description, unknown_token());
+      made_.json = parts_of(class_->kind, folder_.config);
+      made_.json["model"] = std::move(description);
+    } else {
+      throw refuse(format("{} does not read tokenizer.model", class_->name), "it needs other files");
+    }
+    for (const SentencePieceFile::Piece& piece : model.pieces)
+      if (piece.kind == SentencePieceFile::Kind::control || piece.kind == SentencePieceFile::Kind::user_defined) {
+        AddedToken token = special_token(piece.text);
+        token.special = piece.kind == SentencePieceFile::Kind::control;
+        if (class_->kind == Kind::of_file && !token.special) continue;  // its pre-tokenizer cuts them out
+        pieces_.push_back(token);
+      }
+  }
+
+  /// A token by its name, as text or object; of tokenizer_config.json, or of special_tokens_map.json where that counts.
+  std::optional<Said> named(const std::string& key) const {
+    const bool by_map = !folder_.config.contains("added_tokens_decoder") && folder_.map.contains(key);
+    const Json& value = entry(by_map ? folder_.map : folder_.config, key);
+    if (!by_map && !folder_.config.contains(key)) {
+      if (const auto found = defaults_.find(key); found != defaults_.end()) return Said{special_token(found->second)};
+      for (const auto& [name, token] : class_->tokens)
+        if (name == key) return Said{special_token(token)};
+    }
+    if (value.is_null()) return std::nullopt;
+    return said(value, key);
+  }
+  std::string unknown_token() const {
+    const auto one = named("unk_token");
+    return one ? one->token.content : "<unk>";
+  }
+
+  /// Tokens by id that files add to those of the vocabulary.
+  void read_added(bool is_json) {
+    std::map<TokenId, AddedToken> by_id;
+    const Json& decoder = entry(folder_.config, "added_tokens_decoder");
+    if (!decoder.is_null()) {
+      if (!decoder.is_object()) throw UserError("its added_tokens_decoder is no object; fetch the file again");
+      for (const auto& [id, part] : decoder.items()) {
+        AddedToken token = token_of(part);
+        token.id = claimed_id(id, token.content);
+        by_id[token.id] = token;
+      }
+      for (const auto& [content, id] : folder_.added.items())
+        made_.claims.push_back({"added_tokens.json", content, claimed_id(id, content)});
+      if (is_json)
+        for (const AddedToken& token : file_tokens_) made_.claims.push_back({"tokenizer.json", token.content, token.id});
+    } else {
+      std::set<std::string> special;
+      for (const char* const key : named_tokens)
+        if (const auto one = named(key)) special.insert(one->token.content);
+      for (const Said& one : extra()) special.insert(one.token.content);
+      for (const auto& [content, number] : folder_.added.items()) {
+        AddedToken token = special_token(content);
+        token.special = special.contains(content);
+        token.normalized = !token.special;
+        token.id = claimed_id(number, content);
+        add_by_id(by_id, token);
+      }
+      for (const AddedToken& token : file_tokens_) add_by_id(by_id, token, true);
+    }
+    for (auto& [id, token] : by_id) {
+      if (matches_before_prefix_) token.normalized = false;
+      by_text_.emplace(token.content, token);
+      to_add_.push_back(token);
+    }
+  }
+  static void add_by_id(std::map<TokenId, AddedToken>& by_id, const AddedToken& token, bool replaces = false) {
+    const auto [at, is_new] = by_id.emplace(token.id, token);
+    if (!is_new && at->second.content != token.content)
+      throw UserError(
+          format("token {} is \"{}\" in one of its files and \"{}\" in another (added_tokens.json and tokenizer.json); "
+                 "correct the one that is wrong",
+                 token.id, excerpt(at->second.content), excerpt(token.content)));
+    if (replaces) at->second = token;
+  }
+
+  /// additional_special_tokens, or extra_special_tokens as transformers 5 calls them: which of the two lists counts is a matter
+  /// of which files and keys are there.
+  SaidTokens extra() const {
+    constexpr const char *new_key = "extra_special_tokens", *old_key = "additional_special_tokens";
+    std::optional<SaidTokens> by_new, by_old;
+    const Json &new_list = entry(folder_.config, new_key), &old_list = entry(folder_.config, old_key);
+    const auto list_of = [](const Json& value, const char* key) {
+      return value.is_null() ? SaidTokens() : said_in(value, key);
+    };
+    if (folder_.config.contains(new_key) && !new_list.is_object()) by_new = list_of(new_list, new_key);
+    if (folder_.config.contains(old_key)) {
+      by_old = list_of(old_list, old_key);
+      if (says_nothing(new_list)) by_new = std::exchange(by_old, std::nullopt);
+    }
+    if (!folder_.config.contains("added_tokens_decoder")) {
+      if (folder_.map.contains(old_key)) by_old = list_of(entry(folder_.map, old_key), old_key);
+      if (const Json& more = entry(folder_.map, new_key); more.is_array()) {
+        if (!by_new) by_new.emplace();
+        for (const Said& one : said_in(more, new_key))
+          if (!has_content(*by_new, one.token.content)) by_new->push_back(one);
+      } else if (folder_.map.contains(new_key)) {
+        by_new.reset();
+      }
+    }
+    if (!pieces_.empty()) {
+      by_old.emplace();
+      for (const AddedToken& token : pieces_) by_old->push_back({token, false});
+    }
+    if (class_->kind == Kind::xglm) {
+      if (!by_old) by_old.emplace();
+      for (int i = 0; i < 7; ++i)
+        if (const std::string word = format("<madeupword{}>", i); !has_content(*by_old, word))
+          by_old->push_back({special_token(word)});
+    }
+    return by_new ? *by_new : by_old.value_or(SaidTokens());
+  }
+
+  /// Tokens with names of their own: image_token.
+  std::vector<std::pair<std::string, Said>> specific() const {
+    std::vector<std::pair<std::string, Said>> tokens;
+    const auto add = [&](const Json& object, bool all) {
+      if (object.is_object())
+        for (const auto& [key, value] : object.items())
+          if (all || (key.ends_with("_token") && !is_named(key) && value.is_string()))
+            tokens.emplace_back(key, said(value, key));
+    };
+    add(folder_.config, false);
+    add(entry(folder_.config, "extra_special_tokens"), true);
+    add(entry(folder_.config, "model_specific_special_tokens"), true);
+    if (!folder_.config.contains("added_tokens_decoder")) {
+      add(folder_.map, false);
+      add(entry(folder_.map, "extra_special_tokens"), true);
+    }
+    return tokens;
+  }
+
+  /// In transformers' order: those with ids, those with names, others.
+  void add_tokens() {
+    std::vector<std::pair<std::string, Said>> special;
+    for (const char* const key : named_tokens)
+      if (const auto token = named(key)) special.emplace_back(key, *token);
+    for (auto& one : specific()) special.push_back(std::move(one));
+    for (auto& [key, one] : special) {
+      made_.special_tokens[key] = one.token.content;
+      if (const auto known = by_text_.find(one.token.content); known != by_text_.end() && is_named(key))
+        one = {known->second, false};
+      for (AddedToken& other : to_add_) other.special = other.special || other.content == one.token.content;
+    }
+    for (Said& one : extra()) special.emplace_back("", std::move(one));
+    made_.added = backend_;
+    std::set<std::string> there;
+    for (const std::vector<AddedToken>* const tokens : {&backend_, &to_add_})
+      for (const AddedToken& token : *tokens) there.insert(token.content);
+    made_.added.insert(made_.added.end(), to_add_.begin(), to_add_.end());
+    SaidTokens more;
+    for (const auto& [key, one] : special) {
+      const auto is_same = [&, &now = one](const Said& other) {
+        return other.is_text == now.is_text && same_but_id(other.token, now.token);
+      };
+      if (!there.contains(one.token.content) && std::none_of(more.begin(), more.end(), is_same)) more.push_back(one);
+    }
+    for (const Said& one : more) made_.added.push_back(one.token);
+    if (class_->kind == Kind::qwen2)
+      for (const auto& [key, one] : special) made_.added.push_back(special_token(one.token.content));
+    std::erase_if(made_.added, [](const AddedToken& token) { return token.content.empty(); });
+    for (const auto& [key, value] : folder_.map.items())
+      if (const auto found = made_.special_tokens.find(key); is_named(key) && !value.is_null()) {
+        const std::string here = special_of(value, key).content;
+        const Json& other = entry(folder_.config, key);
+        const std::string there_said = other.is_null() ? "" : special_of(other, key).content;
+        if (!there_said.empty() && there_said != here)
+          warn(
+              format("{} is \"{}\" in special_tokens_map.json and \"{}\" in tokenizer_config.json; \"{}\" is used, as in "
+                     "transformers",
+                     key, excerpt(here), excerpt(there_said), excerpt(found->second)));
+      }
+  }
+
+  void set_texts_ends(bool is_json) {
+    const auto add = [&](std::vector<std::string>& to, const char* name) {
+      if (const auto found = made_.special_tokens.find(name); found != made_.special_tokens.end()) to = {found->second};
+    };
+    if (class_->kind == Kind::xglm || class_->kind == Kind::gpt_neox) made_.json.erase("post_processor");
+    if (class_->kind == Kind::xglm) add(made_.before_text, "eos_token");
+    if (is_json) return;  // its post-processor says it
+    // A tokenizer.model by itself is used as SentencePiece's own users do.
+    const bool is_alone = matches_before_prefix_ && folder_.config.empty();
+    if (part_flag(folder_.config, "add_bos_token", is_alone)) add(made_.before_text, "bos_token");
+    if (part_flag(folder_.config, "add_eos_token", false)) add(made_.behind_text, "eos_token");
+  }
+
+  void warn_of_keys() {
+    std::string unknown;
+    for (const auto& [key, value] : folder_.config.items()) {
+      if (has(keys_used, key) || has(keys_of_no_effect, key) || key.ends_with("_token") || says_nothing(value)) continue;
+      unknown += (unknown.empty() ? "" : ", ") + excerpt(key);
+    }
+    if (!unknown.empty())
+      warn(
+          format("tokenizer_config.json says {}, which nothing here heeds (it may change tokens); compare them with those of "
+                 "transformers",
+                 unknown));
+  }
+
+  const Folder& folder_;
+  const fs::path& file_;
+  std::string text_;  // of tokenizer.json
+  const Class* class_ = nullptr;
+  std::vector<AddedToken> file_tokens_;  // of tokenizer.json
+  std::vector<AddedToken> backend_;      // those that are there before others are added
+  std::vector<AddedToken> to_add_;       // in order
+  std::vector<AddedToken> pieces_;       // of tokenizer.model: control symbols and those that users defined
+  std::map<std::string, AddedToken> by_text_;
+  std::map<std::string, std::string> defaults_;  // names of tokens that tokenizer.model has
+  bool matches_before_prefix_ = false;
+  TokenizerDescription made_;
+};
+
+}  // namespace
+
+TokenizerDescription describe_tokenizer(const fs::path& file) {
+  const Folder folder(file.has_parent_path() ? file.parent_path() : ".");
+  return Description(folder, file).make();
+}
+
+TokenizerDescription describe_tokenizer_json(const Json& file) {
+  TokenizerDescription made;
+  if (!file.is_object()) throw UserError("it is not JSON, or no object; give a tokenizer.json");
+  made.json = file;
+  made.added = tokens_of_file(file);
+  return made;
+}
+
+std::string config_that_travels(const fs::path& folder) {
+  const fs::path config_file = folder / "tokenizer_config.json";
+  const auto is_there = [&](const char* name) { return kind_of(folder / name) == PathKind::file; };
+  const std::string own = kind_of(config_file) == PathKind::file ? read_text_file(config_file) : std::string();
+  const Json config = own.empty() ? Json::object() : parse_json(own);
+  const bool has_json = is_there("tokenizer.json"), has_model = is_there("tokenizer.model");
+  if (!config.is_object() || (!has_json && !has_model && !is_there("vocab.json"))) return own;
+  const std::string text = has_json ? read_text_file(folder / "tokenizer.json", longest_tokenizer) : std::string();
+  std::string name = class_name(config, read_if_there(folder / "config.json"), text);
+  if (config.contains("tokenizer_class") && class_name(config, Json::object(), text) == name) return own;
+  if (name == of_file.name && !has_json && !has_model) name = "GPT2Tokenizer";
+  return config_with_class(config, name, own.empty() && !has_json && has_model);
+}
+
+std::string config_that_travels_alone(bool is_json) { return config_with_class(Json::object(), of_file.name, !is_json); }
+
+}  // namespace fsdp

@@ -1,0 +1,50 @@
+// The Unigram model (Kudo 2018, "Subword regularization"): of all ways to cut a piece into tokens that with the highest sum of
+// scores.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/bpe.hpp"
+
+namespace fsdp {
+
+/// Immutable; may be used by several threads at once.
+class Unigram {
+ public:
+  /// `tokens` by id with their scores. `unknown` is for characters that no token has. With `byte_fallback` these become the
+  /// tokens <0x00> to <0xFF> if all of their bytes are such tokens. Throws UserError for scores that are not finite.
+  Unigram(std::vector<std::string> tokens, std::vector<double> scores, std::optional<TokenId> unknown, bool byte_fallback);
+
+  /// Appends the tokens of a piece, those of Hugging Face's tokenizers: characters without token that follow each other become
+  /// one token. Throws RunError if there is no token for such.
+  void encode(std::string_view piece, std::vector<TokenId>& ids) const;
+  std::optional<TokenId> find(std::string_view text) const;
+  const std::vector<std::string>& tokens() const { return tokens_; }
+
+ private:
+  /// A step in the trie of all tokens; a hash table with open addresses.
+  struct Edge {
+    std::uint64_t key = 0;  // the node before * 256 + byte + 1; 0: none
+    std::uint32_t node = 0;
+    TokenId token = -1;
+  };
+  const Edge* follow(std::uint32_t node, char byte) const;
+  void add_to_trie(std::string_view token, TokenId id);
+  void append_unknown(std::string_view text, std::vector<TokenId>& ids) const;
+
+  std::vector<std::string> tokens_;
+  std::vector<double> scores_;
+  std::vector<Edge> edges_;
+  std::size_t mask_ = 0;
+  std::uint32_t nodes_ = 1;
+  std::optional<TokenId> unknown_;
+  bool byte_fallback_;
+  double unknown_score_ = 0;
+};
+
+}  // namespace fsdp
