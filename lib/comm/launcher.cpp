@@ -53,8 +53,7 @@ void require_own_launcher(const LaunchedRanks& launched, int world_size, const s
       "the ranks do not see each other (the launcher has started {} or more, by {}, and this program's MPI, {}, sees one: "
       "they are of different MPIs, or srun had no plugin for this one); start it with mpirun of that MPI, under Slurm with the "
       "plugin of srun that it knows, such as srun --mpi=pmix, or build it with the launcher's MPI; if one rank is what you "
-      "want, "
-      "unset {}",
+      "want, unset {}",
       launched.count, launched.variable, library, launched.variable));
 }
 

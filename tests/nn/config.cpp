@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {
   for (const auto& [key, value] : gpt2_features)
     BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, key, value)), UserError, names(key));
   const std::pair<const char*, json> llama_features[] = {{"hidden_act", "gelu"},
-                                                         {"sliding_window", 128},
+                                                         {"sliding_window", 8},
                                                          {"partial_rotary_factor", 0.5},
                                                          {"rms_norm_eps", "small"},
                                                          {"attention_bias", "yes"}};
