@@ -196,7 +196,7 @@ BOOST_AUTO_TEST_CASE(mistakes_are_said_once) {
   const std::pair<const char*, const char*> mistakes[] = {
       {"saves --prompts bad.jsonl", "line 2 of 'bad.jsonl' has no prompt (it has no \"prompt\": prompts in JSON are objects"},
       {"saves --prompts empty.txt", "no prompts in empty.txt (all of its lines are empty)"},
-      {"saves --prompts none.txt", "none.txt cannot be opened"},
+      {"saves --prompts none.txt", "cannot read 'none.txt' (No such file or directory)"},
       {"saves --prompts bad.jsonl --prompt a", "--prompt contradicts --prompts"},
       {"saves --repetition-penalty 0", "--repetition-penalty '0' is not accepted (out of range)"},
       {"--prompt a", "MODEL is needed"},
