@@ -4,6 +4,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=support.sh
 source "$(dirname "$(realpath "$0")")/support.sh"
 
+unset FSDP_PYTHON
 # A copy, so that a failure cannot configure or build anything.
 mkdir "$work/repository" "$work/repository/tools" "$work/bin"
 cp "$1/tools/test" "$work/repository/tools/"

@@ -353,7 +353,7 @@ BOOST_AUTO_TEST_CASE(one_strategy_has_several_spellings) {
     BOOST_TEST((options({"--precision", type}).sharding.types.parameter == DType::bf16));
   BOOST_TEST((options({"--backward-prefetch", "BACKWARD_POST"}).sharding.plan.backward_prefetch == BackwardPrefetch::post));
   BOOST_TEST((options({"--wrap-policy", "transformer_auto_wrap_policy"}).sharding.wrap.kind == WrapPolicy::Kind::transformer));
-  BOOST_TEST(options({"--max-update", "1_000"}).max_update == 1000u);
+  BOOST_TEST(options({"--warmup-updates", "1_0"}).schedule.warmup == 10u);
   for (const char* backend : {"c10d", "legacy_ddp", "no_c10d"}) BOOST_TEST(strategy({"--ddp-backend", backend}) == "none");
   CHECK_CONTAINS(
       error({"--ddp-backend", "slowmo"}),
