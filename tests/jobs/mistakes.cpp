@@ -119,12 +119,12 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs) {
 BOOST_AUTO_TEST_CASE(data_that_is_not) {
   const auto folder = fresh_folder();
   std::ofstream(folder / "empty.bin") << "";
-  std::ofstream(folder / "text.bin") << std::string(5000, 'x');
+  std::ofstream(folder / "text.bin") << std::string(5000, 'x') + "\u5b57";
   copy_part(tokens, folder / "truncated.bin", 9000);
   copy_part(tokens, folder / "header.bin", 100);
   expect_mistake(folder, plus({"none.bin"}, model), {"none.bin"});
   expect_mistake(folder, plus({"empty.bin"}, model), {"empty.bin", "empty"});
-  expect_mistake(folder, plus({"text.bin"}, model), {"text.bin"});
+  expect_mistake(folder, plus({"text.bin"}, model), {"'text.bin' holds the token", "(229, at position 5000)", "0 to 210"});
   expect_mistake(folder, plus({"truncated.bin"}, model), {"truncated.bin"});
   expect_mistake(folder, plus({"header.bin"}, model), {"header.bin"});
   expect_mistake(folder, plus({tokens, "--valid", "none.bin"}, model), {"none.bin"});
