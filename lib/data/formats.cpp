@@ -81,7 +81,7 @@ fs::path file_named(const fs::path& name) {
     case PathKind::missing: {
       const fs::path data = name.string() + ".bin";
       if (kind_of(data) != PathKind::file || kind_of(name.string() + ".idx") != PathKind::file)
-        throw unusable_tokens(name, "No such file or directory");
+        throw UserError(format("data '{}' does not exist (No such file or directory); correct its path", name.string()));
       return data;
     }
     case PathKind::folder:

@@ -495,11 +495,14 @@ class Description {
       }
   }
 
+  /// Whether special_tokens_map.json names this token.
+  bool by_map(const std::string& key) const {
+    return !folder_.config.contains("added_tokens_decoder") && folder_.map.contains(key);
+  }
   /// A token by its name, as text or object; of tokenizer_config.json, or of special_tokens_map.json where that counts.
   std::optional<Said> named(const std::string& key) const {
-    const bool by_map = !folder_.config.contains("added_tokens_decoder") && folder_.map.contains(key);
-    const Json& value = entry(by_map ? folder_.map : folder_.config, key);
-    if (!by_map && !folder_.config.contains(key)) {
+    const Json& value = entry(by_map(key) ? folder_.map : folder_.config, key);
+    if (!by_map(key) && !folder_.config.contains(key)) {
       if (const auto found = defaults_.find(key); found != defaults_.end()) return Said{special_token(found->second)};
       for (const auto& [name, token] : class_->tokens)
         if (name == key) return Said{special_token(token)};
@@ -530,7 +533,8 @@ class Description {
     } else {
       std::set<std::string> special;
       for (const char* const key : named_tokens)
-        if (const auto one = named(key)) special.insert(one->token.content);
+        if (const auto one = named(key); one && (by_map(key) || !entry(folder_.config, key).is_object()))
+          special.insert(one->token.content);  // transformers overlooks objects of tokenizer_config.json here
       for (const Said& one : extra()) special.insert(one.token.content);
       for (const auto& [content, number] : folder_.added.items()) {
         AddedToken token = special_token(content);

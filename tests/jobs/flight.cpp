@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_fails_says_why_in_its_record) {
 
 BOOST_AUTO_TEST_CASE(damaged_and_missing_records_are_said) {
   const auto folder = folder_with_data();
-  train(folder, 4, {.calls = "read", .what = "kill", .at = 40, .rank = 0, .name = "train.bin"});
+  train(folder, 4, {.calls = "read", .what = "kill", .at = 104, .rank = 0, .name = "train.bin"});
   const fs::path flight = folder / "saves/flight";
   fs::remove(flight / "rank-00003-of-00004.flight");
   fs::resize_file(flight / "rank-00001-of-00004.flight", 1000);
