@@ -117,7 +117,7 @@ run_step() {
   launcher=""
 }
 
-# If slurmd of this node dies, or the node is cut off, Slurm takes it for dead and starts the job anew elsewhere, while this script lives on.
+# If slurmd of this node dies, or the node is cut off, Slurm takes it for dead and starts the job anew elsewhere, while this script continues.
 is_started_anew() {
   local count
   count=$(of_job Restarts)
@@ -125,18 +125,18 @@ is_started_anew() {
 }
 is_node_of_job() { [[ -z ${SLURMD_NODENAME:-} ]] || scontrol show hostnames "$(of_job NodeList)" 2>/dev/null | grep -qx -- "$SLURMD_NODENAME"; }
 
-# Whether another job takes the place of this one, which has a grace time.
+# True if another job preempts this one, with a grace time.
 is_preempted() {
   local since
   since=$(of_job PreemptTime)
   [[ $(of_job JobState) == RUNNING && $since == 2* && ! $since < $(of_job StartTime) ]]   # not that of an earlier start
 }
-# Whether that has ended the run before it could save, while it started: by the signal, or because it found that its time was nearly over.
+# True if that has ended the run while it started: by the signal, or because the run found that its time was nearly over.
 is_preempted_at_start() { [[ $status =~ ^(2|1[2-9][0-9])$ ]] && is_preempted; }
 
-# Whether the job has fewer nodes than the step had. When a node dies Slurm notices, some minutes later, takes the node from the job, and
-# ends the step, of which srun then says 0. MPI may notice first and end the ranks; so after a failure the nodes are asked, and if one does
-# not answer, Slurm is given the time to notice, too.
+# True if the job has fewer nodes than the step had. Slurm notices a dead node after some minutes, takes it from the job and ends the step;
+# the exit code of srun is then 0. MPI may notice first and end the ranks. So after a failure the nodes are asked, and if one does not answer,
+# this waits for Slurm to notice.
 has_lost_a_node() {
   local patience=300 end
   [[ -n $job_name && $nodes -gt 1 && ! $status =~ ^(2|75)$ ]] || return 1
@@ -221,7 +221,7 @@ $again"
   fi
 }
 
-# Whether srun's 0 means that all is done: it says 0 also when Slurm takes a node for dead.
+# True if exit code 0 of srun means that all is done: it is also 0 if Slurm takes a node for dead.
 is_done() { [[ -z $job_name ]] || { [[ $(of_job JobState) == RUNNING ]] && is_node_of_job; }; }
 
 run_once() { # run_once PROGRAM WORDS...
@@ -252,13 +252,13 @@ MAX_RESTARTS; see above what it has done, and submit it again"
     nodes=$(of_job NumNodes)
     echo "a node has died or was given back; what is left is $(of_job NodeList)"
     if ((nodes < MIN_NODES)) || time_is_nearly_over || ! is_node_of_job; then
-      status=1   # srun has said 0
+      status=1   # srun has ended with 0
       break
     fi
     echo "going on with that from the last checkpoint, in this job"
-    # Where MPI was first to notice, Slurm never ends the step that has died, which holds what this one needs (22.05).
+    # If MPI noticed first, Slurm (22.05) never ends the dead step, which holds the resources that the new one needs.
     step_options+=(--overlap --mem=0)
-    # By these mpirun finds the nodes.
+    # mpirun finds the nodes by these variables.
     SLURM_JOB_NODELIST=$(of_job NodeList) SLURM_TASKS_PER_NODE="$ranks_per_node(x$nodes)"
     SLURM_NODELIST=$SLURM_JOB_NODELIST SLURM_JOB_CPUS_PER_NODE="$((ranks_per_node * cores))(x$nodes)"
     watch_first_node
@@ -269,7 +269,7 @@ MAX_RESTARTS; see above what it has done, and submit it again"
   [[ -z $job_name ]] || ask_slurm_patiently
   if is_started_anew; then
     echo "Slurm itself has put the job back into the queue"
-    ((status != 0)) || status=1   # srun has said 0
+    ((status != 0)) || status=1   # srun has ended with 0
   elif ((status == 75)); then
     go_on
   elif ((status == 0)) && is_done; then

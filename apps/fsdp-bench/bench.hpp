@@ -19,7 +19,7 @@ struct BenchOptions {
   std::string
       what;  // "gemm", "attention", "step", "tuning", "collectives", "optimizer", "checkpoint", "generate" or "tokenize"
   std::string arch = "gpt2";
-  ConfigOverrides sizes;                                     // what is changed of that model
+  ConfigOverrides sizes;                                     // changes to that model
   std::string changes;                                       // the same, as options
   std::filesystem::path model;                               // a Hugging Face folder, whose config.json counts; empty: arch
   ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the updates that are measured
@@ -42,7 +42,7 @@ struct BenchOptions {
   bool json = false;
 };
 
-/// What --model or --arch names, with its changes. Throws UserError.
+/// The configuration that --model or --arch names, with `sizes` applied. Throws UserError.
 TransformerConfig config_of(const BenchOptions& options);
 /// How reports call it.
 std::string model_of(const BenchOptions& options);

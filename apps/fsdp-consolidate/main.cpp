@@ -71,7 +71,7 @@ OptionTable consolidate_option_table(Command& o) {
   return table;
 }
 
-/// Throws UserError if the name promises another format than `format`.
+/// Throws UserError if the name is one of another format than `format`.
 void check_name(const std::filesystem::path& out, const ModelFormat& format) {
   const std::pair<std::string_view, std::string_view> not_made[] = {
       {"pt", "PyTorch's files"},  {"pth", "PyTorch's files"},   {"bin", "PyTorch's files"}, {"ckpt", "PyTorch's files"},

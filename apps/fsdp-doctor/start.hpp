@@ -13,7 +13,7 @@ Start how_started(const std::string& library, const Environment& get);
 
 /// The number of this process among those that the launcher has started; 0 if nothing says so.
 int launched_rank(const Environment& get);
-/// What is wrong if ranks_stay_alone(). `plugins` is what `srun --mpi=list` prints; none: there is no srun.
+/// The finding for ranks_stay_alone(). `plugins` is the output of `srun --mpi=list`; none if there is no srun.
 Finding judge_alone(const Start& start, const std::optional<std::string>& plugins);
 
 /// `ranks` of each node. `mpirun` is the answer of `mpirun --version`, for a job without a launcher; none: there is no mpirun.
@@ -24,7 +24,7 @@ struct SlurmFacts {
   std::string job = {};                     // its number; empty: this is no job of Slurm's
   std::size_t nodes = 1, tasks = 1;         // that it has been given
   std::optional<std::string> plugins = {};  // of srun, as `srun --mpi=list` prints them; none: there is no srun
-  bool is_over = false;                     // the variables of the job are left in a shell that outlived it
+  bool is_over = false;                     // the job has ended, but its variables are still set in this shell
 };
 Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ranks, std::size_t nodes);
 

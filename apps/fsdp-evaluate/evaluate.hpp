@@ -23,7 +23,7 @@ struct EvaluateOptions {
   bool document_attention = false;
   std::optional<std::size_t> end_of_document;
   std::string tokenizer;
-  std::string json_field;  // of texts, as TextSource::json_field() takes it
+  std::string json_field;  // for TextSource::json_field()
   bool skip_invalid = false;
   std::size_t batch_size = 8;         // sequences per rank at a time
   std::size_t tokens_per_sample = 0;  // 0: the model's longest, at most 1024

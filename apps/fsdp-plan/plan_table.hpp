@@ -30,10 +30,10 @@ struct PlanTableOptions {
 OptionTable plan_option_table(PlanTableOptions& options);
 
 struct PlanVariant {
-  MemoryAccount memory;                // of rank 0, which writes most in a save; without a trace
+  MemoryAccount memory;                // of rank 0, which writes the most in a save; without a trace
   ClusterTraffic traffic;              // of one update
   StepPrediction step;                 // if there is a GPU to predict for
-  bool keeps_whole_gradients = false;  // beside the sums that a rank keeps
+  bool keeps_whole_gradients = false;  // besides the rank's own sums
 };
 
 struct PlanRow {

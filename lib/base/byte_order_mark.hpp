@@ -1,4 +1,4 @@
-// The byte-order mark of UTF-8, which some editors write in front of a text, and which is no part of it.
+// The byte-order mark of UTF-8, which some editors write at the beginning of a text. It is not part of the text.
 #pragma once
 
 #include <cstddef>

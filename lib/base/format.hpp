@@ -25,7 +25,7 @@ std::string plural(Count n, std::string_view one, std::string_view many = {}) {
 /// "850 ms", "12.3 s", "4:05 min", "2:07:30 h".
 std::string format_duration(double seconds);
 
-/// "100_000_000" without its underscores, as programming languages write numbers; other texts as they are.
+/// Removes the underscores of a number such as "100_000_000"; returns other texts unchanged.
 std::string without_separators(std::string_view number);
 /// A count or a size in bytes: plain, or with k, M, G, T (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024); a final "B"
 /// is accepted. Throws UserError.

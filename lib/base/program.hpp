@@ -18,7 +18,7 @@ inline constexpr int stopped = 75;  // on request, everything saved: the same co
 }  // namespace exit_code
 
 /// Writes formatted text to `out` in one call. Text that cannot be written (full disk, closed descriptor, no reader) is
-/// dropped: a program whose log is lost goes on. std::ferror(out) tells.
+/// dropped, so that a program whose log is lost continues; std::ferror(out) reports it.
 template <class... Values>
 void print_to(std::FILE* out, fmt::format_string<Values...> pattern, Values&&... values) {
   const std::string text = fmt::format(pattern, std::forward<Values>(values)...);

@@ -24,7 +24,7 @@ class ProgressBar {
   void update(double done, double total, std::string_view words);
   /// Prints a line that stays, above the bar.
   void line(std::string_view text);
-  /// Ends the bar, and work of a second or more with a line that says what was done in which time.
+  /// Removes the bar. For work of a second or more it prints a line with what was done in what time.
   void finish();
   /// Takes the bar off the screen.
   void clear();

@@ -23,9 +23,9 @@ class Timer {
   Clock::time_point start_ = Clock::now();
 };
 
-/// How long a loop has waited for others. The loop asks at each of its looks, and looks at least once a second: of the time
-/// between two looks, one second at most counts. What is longer is time in which this process did not run, because its job was
-/// suspended (scontrol suspend, SIGSTOP), and those that it waits for did not run either.
+/// How long a polling loop has waited for others, without the time in which its job was suspended (scontrol suspend, SIGSTOP).
+/// The loop calls seconds() at least once a second. Of the time between two calls at most one second counts: in the rest
+/// neither this process nor those that it waits for ran.
 class WaitTimer {
  public:
   /// Seconds that count since construction.

@@ -72,30 +72,30 @@ class CheckpointSave {
  public:
   enum class Stage {
     working,
-    done,  // this rank's file is on the disk; on rank 0: those of all ranks are a complete checkpoint
-    stuck  // it failed, or goes on in finish() alone
+    done,  // this rank's file is on the disk; on rank 0: the checkpoint is complete
+    stuck  // it failed, or only finish() can complete it
   };
   /// Begins what save_checkpoint() does as a whole. What this rank writes is copied into `snapshot`, snapshot_bytes() long, and
   /// a thread writes it from there; `snapshot`, `layout` and `world` must outlive this. Rank 0's thread completes the
-  /// checkpoint as soon as the files of all ranks are on the disk: they tell it by small files, since threads of their own may
-  /// not use MPI. Without a snapshot, finish() does all that. `may_complete`, if given, is called on rank 0, by its thread,
+  /// checkpoint as soon as the files of all ranks are on the disk. The ranks report that by small files, because their threads
+  /// may not use MPI. Without a snapshot, finish() does all that. `may_complete`, if given, is called on rank 0, by its thread,
   /// before the checkpoint is completed or files of a failed one are removed; what it throws fails the save. Collective over
   /// world; all ranks throw the same CollectiveError.
   CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
                  std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {},
                  h5::Compression compression = h5::Compression::none, std::function<void()> may_complete = nullptr);
   CheckpointSave(const CheckpointSave&) = delete;
-  /// Waits for this rank's thread. What was not complete is no checkpoint, and goes with the next save.
+  /// Waits for this rank's thread. The next save removes a checkpoint that is not complete.
   ~CheckpointSave();
 
-  /// How far this rank's thread is; done without one. Not collective.
+  /// The stage of this rank's thread; done if there is none. Not collective.
   Stage stage() const;
   /// How long it took until the checkpoint was complete, in seconds; negative before. Known to rank 0 at once, to the others
   /// after finish(). Not collective.
   double took_s() const;
   /// The checkpoint's folder.
   const std::filesystem::path& folder() const;
-  /// Waits for the files of all ranks, and makes a checkpoint of them, unless it is one already. Collective over world. On
+  /// Waits for the files of all ranks, and completes the checkpoint unless that is done. Collective over world. On
   /// return it is durable, or all ranks have thrown the same CollectiveError and the temporary folder is gone.
   std::filesystem::path finish();
 

@@ -28,7 +28,7 @@ constexpr const char* remedy = "copy it again, or consolidate again";
 class ConsolidatedFile final : public TensorSource {
  public:
   ConsolidatedFile(const fs::path& path, Verify verify)
-      // A file with a right seal is read elsewhere, too: checksums are no signature, and anybody can make them.
+      // A file with a right seal is read in a child process first, too: anybody can make right checksums.
       : path_(path), verify_(verify), content_(read_unchecked(path, stored::model_kind, {"/"}, remedy)), file_(path, verify) {
     if (verify == Verify::yes && !file_.is_checked() && content_.texts.contains("checksums"))
       throw DamagedError(

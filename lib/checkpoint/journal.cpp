@@ -44,7 +44,7 @@ void unlink_if_there(const fs::path& path) {
 // --- the folder ---
 
 WorkFolder::WorkFolder(const fs::path& folder) : folder_(folder) {
-  if (::mkdir(folder.c_str(), 0770) == 0) return;  // others see the result alone
+  if (::mkdir(folder.c_str(), 0770) == 0) return;  // only the result is for others
   if (errno == EACCES || errno == EROFS)
     throw UserError(format("{} cannot be made ({}; the result is written there first); choose a place where you may write",
                            folder.string(), std::strerror(errno)));

@@ -76,12 +76,12 @@ const std::vector<const ModelFormat*>& model_formats();
 /// Adds a row; `format` must live as long as the program. Call it before anything else.
 void add_model_format(const ModelFormat& format);
 
-/// What is said of a path that holds a model in a form that is not read, such as a GGUF file; nothing if none is recognised.
-/// The path exists.
+/// A message if an existing path holds a model in a form that is not read, such as a GGUF file; nothing if no such form is
+/// recognised.
 std::optional<std::string> model_of_other_kind(const std::filesystem::path& path);
-/// Of these, a folder (or file) with an adapter, such as LoRA's: transformers would apply it to the model.
+/// The same only for a folder (or file) with an adapter such as LoRA's, which transformers would apply to the model.
 std::optional<std::string> adapter_in(const std::filesystem::path& path);
-/// Likewise files NAME-00001-of-00002.safetensors in a folder without their index.
+/// The same only for files NAME-00001-of-00002.safetensors in a folder without their index.
 std::optional<std::string> shards_without_index(const std::filesystem::path& folder, const std::string& name);
 
 /// Whether consolidate() may give a file of a model this name, in any format, finished or not.

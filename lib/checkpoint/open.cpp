@@ -1,5 +1,5 @@
-// Opens the source of tensors that a path names: a checkpoint of ours, or a model of one of the formats. If a path names none,
-// this says what it is, if that is a common mistake, or what was expected.
+// Opens the source of tensors that a path names: a checkpoint of ours, or a model of one of the formats. For other paths the
+// message says what was found, if it is a common mistake, or what was expected.
 #include <algorithm>
 #include <string_view>
 
@@ -39,7 +39,7 @@ bool has_steps(const fs::path& folder) {
 
 fs::path without_final_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
 
-/// The first name in the folder, in their order, for which `fits` holds; else empty.
+/// The alphabetically first name in the folder for which `fits` holds; else empty.
 template <class Fits>
 std::string first_name(const fs::path& folder, const Fits& fits) {
   std::string first;
@@ -59,7 +59,7 @@ bool begins_with(const fs::path& file, std::string_view bytes) {
   return found == bytes;
 }
 
-/// Weights, or anything else, that torch.save wrote.
+/// Returns true for a file that torch.save wrote, weights or not.
 bool is_pickled(const fs::path& file) {
   const std::string kind = file.extension().string();
   return (kind == ".bin" || kind == ".pt" || kind == ".pth" || kind == ".ckpt") &&

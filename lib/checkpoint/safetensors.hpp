@@ -46,7 +46,7 @@ class SafetensorsFile {
   std::vector<StoredTensor> tensors_;
 };
 
-/// `count` elements of type f32, bf16 or f16 that lie in a file one behind the other from `offset` on, as fp32.
+/// Reads `count` consecutive elements of type f32, bf16 or f16 from `offset` of a file, as fp32.
 void read_elements(const CheckedFile& file, DType type, std::uint64_t offset, std::size_t count, float* out);
 
 /// What a file of these tensors, all of one type, begins with: their bytes follow without gaps, in this order. `metadata` are

@@ -247,7 +247,7 @@ FileSum write_index(const fs::path& path, const stored::Index& index, const std:
   return file.seal();
 }
 
-/// A rank's file is on the disk: its note for rank 0, which need not survive a crash. It has its name once it is whole.
+/// Writes the note for rank 0 that this rank's file is on the disk. It gets its name once it is whole; no fsync is needed.
 void write_note(const fs::path& path, std::uint64_t save_id, const FileSum& sum,
                 const std::vector<kernels::ExactSum>& squares) {
   nlohmann::json tensors = nlohmann::json::array();
@@ -265,10 +265,10 @@ void write_note(const fs::path& path, std::uint64_t save_id, const FileSum& sum,
   check_errno(std::rename(temporary.c_str(), path.c_str()) == 0, "rename " + temporary.string());
 }
 
-/// Adds what a rank's note says; false if it is not there yet.
+/// Adds the contents of a rank's note; false if it is not there yet.
 bool read_note(const fs::path& path, std::uint64_t save_id, std::vector<FileSum>& sums,
                std::vector<kernels::ExactSum>& squares) {
-  // NFS asks its server what is in a folder when the folder is opened; else it may answer from memory for a minute.
+  // Opening the folder makes NFS ask its server; otherwise it may answer from its cache for a minute.
   const int folder = ::open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) ::close(folder);
   if (kind_of(path) != PathKind::file) return false;
@@ -339,8 +339,8 @@ struct CheckpointSave::Job {
 
   fs::path note_of(int rank) const { return names.temporary_folder / stored::note_name(rank, world.size()); }
 
-  /// What a rank's thread does. Rank 0's completes the step as soon as the notes of all others are there, because the other
-  /// threads of the ranks may not meet for long.
+  /// The work of a rank's thread. Rank 0's thread completes the step as soon as the notes of all others are there, because the
+  /// main threads of the ranks may not meet for long.
   void write_and_complete() {
     write();
     std::vector<FileSum> sums = {sum};
@@ -354,7 +354,7 @@ struct CheckpointSave::Job {
           if (changed.wait_for(lock, pause, [&] { return finishing; })) return;
         }
       squares = std::move(all);
-    } catch (const std::exception&) {  // what notes do not tell, the ranks tell each other in finish()
+    } catch (const std::exception&) {  // in finish() the ranks exchange the same by messages
       stage = Stage::stuck;
       return;
     }
@@ -428,7 +428,7 @@ struct CheckpointSave::Job {
     world.broadcast(&seconds, sizeof seconds, 0);
     took_s = seconds;
   }
-  /// Lets rank 0's thread wait for nobody.
+  /// Makes rank 0's thread stop waiting for notes.
   void stop_waiting() {
     {
       const std::lock_guard lock(mutex);
@@ -442,7 +442,7 @@ struct CheckpointSave::Job {
     try {
       require_permission();
       remove_our_files(names.temporary_folder, stored::is_step_file);
-    } catch (const std::exception&) {  // the error before this one is what the user is told
+    } catch (const std::exception&) {  // the user gets the error before this one
     }
   }
 };
@@ -531,7 +531,7 @@ std::filesystem::path CheckpointSave::finish() {
         else
           job_->write();
       } catch (...) {
-        job_->require_permission();  // that it is missing may be why
+        job_->require_permission();  // a moved folder may be the cause
         throw;
       }
       if (job_->took_s < 0) job_->require_permission();

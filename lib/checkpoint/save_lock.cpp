@@ -110,11 +110,11 @@ int open_lock(const fs::path& folder, const fs::path& path) {
 }  // namespace
 
 bool slurm_job_is_over(const std::string& job) {
-  if (job.empty() || job.find_first_not_of("0123456789") != job.npos) return false;  // the file may say anything
+  if (job.empty() || job.find_first_not_of("0123456789") != job.npos) return false;  // the file may hold anything
   const std::optional<ProgramAnswer> squeue = ask_program({"squeue", "-h", "-o", "%A %T", "-j", job}, 10);
   if (!squeue) return false;
-  // Of a job that has ended it prints nothing for some minutes, and then that there is none of this number. The number of one
-  // job of an array may be that of the whole array, too: then it prints all of them.
+  // For a job that has ended squeue prints nothing for some minutes, and then "Invalid job id". The number of one job of an
+  // array may also be that of the whole array: then it prints all of them.
   if (squeue->exit_code != 0) return squeue->text.find("Invalid job id") != std::string::npos;
   return ("\n" + squeue->text).find("\n" + job + " ") == std::string::npos;
 }

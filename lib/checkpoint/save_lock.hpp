@@ -13,12 +13,12 @@ namespace fsdp {
 /// Returns true if Slurm reports that a job of this cluster is over; false also if it does not answer.
 bool slurm_job_is_over(const std::string& job);
 
-/// How long an earlier start of this process's own Slurm job is waited for. Such a start lives on if Slurm took its node for
-/// dead. It is asked to stop (SaveLock::is_wanted()), but may hang until a collective times out.
+/// How to wait for an earlier start of this process's own Slurm job, which still runs if Slurm took its node for dead. It is
+/// asked to stop (SaveLock::is_wanted()), but may hang until a collective times out.
 struct EarlierStart {
   double patience_s = 0;
-  std::function<void(const std::string&)> say = nullptr;  // what is waited for
-  std::function<bool()> stop = nullptr;                   // no more patience
+  std::function<void(const std::string&)> say = nullptr;  // reports what is waited for
+  std::function<bool()> stop = nullptr;                   // true: stop waiting
 };
 
 /// The right to write to a save folder, from construction to destruction: the file `lock` in it, which says who has it, and
@@ -27,7 +27,7 @@ class SaveLock {
  public:
   /// Makes the folder if it is missing. Throws UserError if it cannot be made or written to, RunError naming the owner if
   /// another run has it. A file left by another host counts as taken, since not every file system has locks that span hosts;
-  /// unless it is a Slurm job's and that job has been requeued since (SLURM_RESTART_COUNT), or is over, as squeue says.
+  /// unless it is a Slurm job's and that job has been requeued since (SLURM_RESTART_COUNT), or squeue reports that it is over.
   /// A run that is just being ended is waited for, `patience_s` seconds at most.
   explicit SaveLock(const std::filesystem::path& save_dir, double patience_s = 5, const EarlierStart& earlier_start = {});
   SaveLock(const SaveLock&) = delete;

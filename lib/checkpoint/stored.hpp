@@ -26,7 +26,7 @@ std::string step_name(std::uint64_t update);
 /// Nothing if `name` is not that of a step.
 std::optional<std::uint64_t> update_of_step_name(const std::string& name);
 std::string rank_file_name(int rank, int world_size);
-/// The note by which a rank tells rank 0 that its file is on the disk, as long as the step is not complete.
+/// The file by which a rank tells rank 0 that its own file is on the disk; it is removed when the step is completed.
 std::string note_name(int rank, int world_size);
 /// Whether we give this name to a file in a step folder.
 bool is_step_file(const std::string& name);
@@ -65,7 +65,7 @@ Progress read_progress(const h5::Node& node);
 /// Names of the states that are stored, parameters_state first.
 void write_states(h5::Node& node, const std::vector<std::string>& states);
 std::vector<std::string> read_states(const h5::Node& node);
-/// The same of the attribute's text.
+/// Splits the text of the attribute `states`.
 std::vector<std::string> split_states(const std::string& states);
 /// Throws UserError unless the file says that it is of this kind, in a version that we know.
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind);

@@ -1,4 +1,4 @@
-// Reading weights that are computed with: they must be finite.
+// Reads weights for computing: they must be finite.
 #include "checkpoint/tensor_source.hpp"
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace fsdp {
 
 namespace {
 
-constexpr std::size_t checked_at_once = std::size_t{1} << 20;  // elements: they are still in a cache when they are looked at
+constexpr std::size_t checked_at_once = std::size_t{1} << 20;  // elements, still in a cache when they are checked
 
 bool is_finite(std::span<const float> values) {
-  std::int32_t largest = 0;  // of the exponents; a loop that compilers make vectors of
+  std::int32_t largest = 0;  // of the exponents; compilers vectorize this loop
   for (const float value : values) largest = std::max(largest, std::bit_cast<std::int32_t>(value) & 0x7f800000);
   return largest < 0x7f800000;
 }

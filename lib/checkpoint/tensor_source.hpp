@@ -36,9 +36,9 @@ class TensorSource {
   virtual std::size_t bytes_read() const = 0;
   /// "Hugging Face folder models/gpt2", "checkpoint checkpoints/step-00000350 (4 ranks)".
   virtual std::string description() const = 0;
-  /// The file of a parameter, or what else holds it, for messages.
+  /// The file that holds a parameter, or description(), for messages.
   virtual std::string holder_of(const std::string&) const { return description(); }
-  /// What of the files is not used, a sentence each.
+  /// Parts of the files that are not used, a sentence each.
   virtual std::vector<std::string> warnings() const { return {}; }
 
   /// Of a transformer; throws UserError where the source holds another model.
@@ -48,8 +48,8 @@ class TensorSource {
   bool has(const std::string& name) const { return has_state(parameters_state, name); }
   Shape shape(const std::string& name) const { return state_shape(parameters_state, name); }
   void read(const std::string& name, Range range, float* out) const { read_state(parameters_state, name, range, out); }
-  /// read_state() for those who compute with the values: throws UserError if an element of a parameter is not finite, and names
-  /// its file. States of the optimizer may be infinite: they are read as they are.
+  /// read_state() for callers that compute with the values: throws UserError, with the file, if an element of a parameter is
+  /// not finite. States of the optimizer are not checked.
   void read_to_use(const std::string& state, const std::string& name, Range range, float* out) const;
 };
 
@@ -62,9 +62,9 @@ std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& pa
 
 /// A Hugging Face folder: config.json and model.safetensors, or the files that model.safetensors.index.json names, with tensors
 /// in fp32, bf16 or fp16, with or without their "transformer." or "model."; optimizer.safetensors as consolidate() writes it.
-/// If several files hold a tensor, the index says which copy counts. The source's names include tensors for which the model has
-/// no place. If the files hold a head although the model ties it to the embedding, whoever reads some of the embedding compares
-/// that part with the head; a difference is a UserError.
+/// If several files hold a tensor, the index says which copy counts. The source's names include tensors that the model does
+/// not have. If the files hold a head although the model ties it to the embedding, reading a part of the embedding compares it
+/// with the head, and throws UserError if they differ.
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder, Verify verify = Verify::yes);
 /// Opens one HDF5 file with whole parameters, as consolidate() writes it. It is read in a process of its own first, since HDF5
 /// may crash, or never return, where a file is damaged, or somebody has made it so.

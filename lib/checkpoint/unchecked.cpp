@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Calls HDF5 for all that a reader of this file may ask for.
+/// Makes all calls of HDF5 that a reader of this file may make.
 json ask_hdf5(const std::filesystem::path& path, const std::string& kind, std::vector<std::string> groups) {
   const h5::File file = h5::File::open(path, Verify::no);
   json said = {{"texts", json::object()}, {"integers", json::object()}, {"datasets", json::array()}};

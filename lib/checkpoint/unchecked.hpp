@@ -13,26 +13,26 @@
 
 namespace fsdp {
 
-/// What such a file says, as a process of its own has read it with HDF5. Whoever has this need not call HDF5, which may crash
-/// in one process and not in another: where it reads beyond the end of its memory, what lies there decides.
+/// The contents of such a file, as a child process has read it with HDF5. With this the caller need not call HDF5 itself. HDF5
+/// may crash in one process and not in another, because it may read beyond its memory.
 struct UncheckedFile {
-  /// Elements that lie in the file one behind the other, as `type` has them on this machine, from `offset` on.
+  /// Elements that are consecutive in the file from `offset` on, in this machine's format of `type`.
   struct Plain {
     DType type;
     std::uint64_t offset;
   };
   struct Dataset {
     Shape shape;
-    std::optional<Plain> plain;  // else HDF5 is needed to read them, and has done so once in that process
+    std::optional<Plain> plain;  // without it only HDF5 can read them; the child process has tried that
   };
-  std::map<std::string, std::string> texts;       // attributes of the file that readers of ours ask for, if it has them
+  std::map<std::string, std::string> texts;       // attributes of the file that our readers use, if it has them
   std::map<std::string, std::uint64_t> integers;  // likewise
   std::map<std::string, Dataset> datasets;        // by name: "wte.weight", "exp_avg/wte.weight"
 };
 
-/// Reads the attributes in a process of its own, and, if the file's format is `kind`, the datasets of these groups and of those
-/// that it names as states. Throws DamagedError, with what the user can do, if that process does not come to its end; and what
-/// h5::File throws.
+/// Reads the attributes in a child process, and, if the file's format is `kind`, the datasets of `groups` and of the states
+/// that it names. Throws DamagedError with `remedy` if that process crashes or does not end in time, and what h5::File
+/// throws.
 UncheckedFile read_unchecked(const std::filesystem::path& path, const std::string& kind, std::vector<std::string> groups,
                              const std::string& remedy);
 

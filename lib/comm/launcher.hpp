@@ -23,8 +23,8 @@ struct LaunchedRanks {
 LaunchedRanks launched_ranks(const Environment& get);
 
 /// Returns true if the launcher has started several ranks that MPI cannot connect, so that MPI_Init would end them with pages
-/// of its own, or make each a job of one rank. `library` is what MPI reports of itself; `knows_pmi` says that it has PMI
-/// besides PMIx.
+/// of its own messages, or make each a job of one rank. `library` is MPI's own version text; `knows_pmi`: it has PMI besides
+/// PMIx.
 bool ranks_stay_alone(const LaunchedRanks& launched, const std::string& library, bool knows_pmi, const Environment& get);
 
 /// Throws UserError if the launcher has started more ranks than the one that `library`, this program's MPI, sees.

@@ -35,7 +35,7 @@ class MpiSession {
   static bool is_over();
   /// "Open MPI v4.1.4, ..."
   static std::string library_version();
-  /// Returns true unless this is an Open MPI that was built without the PMI of Slurm. PMIx is not meant.
+  /// Returns true unless this is an Open MPI that was built without Slurm's PMI (PMI-1 or PMI-2, not PMIx).
   static bool knows_pmi();
 
  private:

@@ -37,7 +37,7 @@ bool is_text_file(const std::filesystem::path& path);
 
 /// Throws UserError for a file that is no text as it is, by its first bytes: compressed, in UTF-16, of another program.
 void require_no_known_kind(const std::filesystem::path& path);
-/// The same of a stream, of which `beginning` is known.
+/// The same for a stream that begins with `beginning`.
 void require_no_known_kind(const std::filesystem::path& name, std::string_view beginning);
 
 /// "'a.bin' is not a token file that can be used (`why`); make one with fsdp-tokenize".

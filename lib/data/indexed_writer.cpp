@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 /// Numbers that are appended to a file in large pieces.
 class AppendedFile {
  public:
-  /// A new file, or one of which so many bytes are to stay, `kept.checksum` being that of those after the header. Throws
+  /// A new file, or one whose first bytes are kept; `kept.checksum` is that of the kept bytes after the header. Throws
   /// DamagedError if they are not there.
   AppendedFile(const fs::path& path, std::uint64_t header_bytes, const std::optional<FileSum>& kept)
       : file_(kept ? require_size(path, kept->bytes) : path, kept ? OutputFile::Open::existing : OutputFile::Open::create),

@@ -12,22 +12,22 @@
 
 namespace fsdp {
 
-/// A record of JSON, and a stretch of text that cannot be cut, is shorter: memory is 9 to 14 times as much.
+/// The limit of a record of JSON, and of a stretch of text that cannot be cut; memory is 9 to 14 times as much.
 inline constexpr std::size_t longest_piece = std::size_t{256} << 20;
 inline constexpr std::size_t piece_bytes = std::size_t{1} << 20;
 
 enum class JsonShape { none, lines, values };
-/// Judges the beginning of a text. It is JSON if it is an array or begins with one of objects; or if it begins with a brace,
-/// and nothing but objects follow, or the first object or a whole line has `field`, a string. Texts that merely begin with a
-/// bracket are not.
+/// Decides by the beginning of a text whether it is JSON: an array, or the beginning of an array of objects; or text that
+/// begins with a brace, and either has only objects, or has the string `field` in the first object or in a whole line. Other
+/// texts that begin with a bracket are not JSON.
 JsonShape json_shape(std::string_view beginning, std::string_view field);
 
 /// Reads the records one by one.
 class JsonRecords {
  public:
-  /// Of the part [begin, end) of a text that is JSON; both lie between records. An empty `end` is that of the text.
+  /// Reads the part [begin, end) of a text that is JSON; both are between records. Without `end`: up to the end of the text.
   JsonRecords(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end);
-  /// False at the end. Throws UserError for a record of 256 MiB or more, and where the next record of an array cannot be found.
+  /// False at the end. Throws UserError for a record of 256 MiB or more, and if the next record of an array cannot be found.
   /// Empty lines are no records.
   bool next();
   /// Valid until the next one. A line may be no JSON.
@@ -50,7 +50,7 @@ class JsonRecords {
   std::optional<std::uint64_t> end_;
   bool is_lines_ = true;
   bool is_array_ = false;
-  enum class Behind { nothing, bracket, element, comma, end } behind_ = Behind::nothing;  // what was read of an array last
+  enum class Behind { nothing, bracket, element, comma, end } behind_ = Behind::nothing;  // the last thing read of an array
   bool text_ends_ = false, is_over_ = false;
   std::string buffer_;
   std::size_t record_begin_ = 0, record_end_ = 0, end_in_buffer_ = 0;

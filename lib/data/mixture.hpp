@@ -38,7 +38,7 @@ class Mixture {
   };
   Source source_of(std::uint64_t s) const;
 
-  /// Tells apart data of as many tokens: sample_sum() of all data sets. Not 0.
+  /// A checksum to notice other data with the same number of tokens: sample_sum() of all data sets. Not 0.
   std::uint64_t sample_sum() const;
 
   /// "a.bin 70 %, b.bin 30 %"; of one data set its name.

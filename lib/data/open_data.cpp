@@ -127,7 +127,7 @@ std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
   return paths;
 }
 
-/// Compressed ones, too, which are refused by their content.
+/// Also compressed ones, which are refused later by their content.
 bool is_named_text(fs::path path) {
   for (const char* const packed : {".gz", ".zst"})
     if (path.extension() == packed) path.replace_extension();

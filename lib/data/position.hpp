@@ -10,7 +10,7 @@ namespace fsdp {
 struct DataPosition {
   std::uint64_t sequences = 0;          // consumed so far, of all passes over the data together
   std::uint64_t tokens_per_sample = 0;  // T
-  std::uint64_t data_tokens = 0;        // of the whole data: by this number and sample_sum they are recognised
+  std::uint64_t data_tokens = 0;        // of the whole data; this number and sample_sum identify the data
   bool shuffled = false;
   std::uint64_t seed = 0;        // of the order, if shuffled
   std::string order = {};        // Mixture::order()

@@ -83,7 +83,7 @@ void Samples::find_places_by_documents() {
   for (const Place& place : places_) targets_ += place.targets;
 }
 
-/// Of a mask each sequence has a part of its own, in order. Leaves out sequences of which nothing counts.
+/// Counts the targets of each sequence by the mask and the documents. Leaves out sequences without a target that counts.
 void Samples::count_targets() {
   if (mask_ && mask_->size() != tokens_->size())
     throw UserError(

@@ -22,12 +22,12 @@ struct Cut {
   BreakMode mode = BreakMode::none;
   /// The token with which a document ends, for data whose format does not say where documents begin.
   std::optional<std::size_t> end_of_document = {};
-  /// Documents do not see each other: sequences say which token stands where in its document, and the first token of a document
-  /// is no target.
+  /// Documents do not attend to each other: sequences have the position of each token in its document, and the first token of
+  /// a document is no target.
   bool positions = false;
 };
 
-/// Sequences of T inputs and T targets, each the token that stands behind its input. docs/targets.md says which targets count.
+/// Sequences of T inputs and T targets, each the token after its input. docs/targets.md says which targets count.
 /// Immutable.
 class Samples {
  public:
@@ -35,8 +35,8 @@ class Samples {
   /// one, or all count. A sequence of which nothing counts is left out. Throws UserError if documents are asked for and cannot
   /// be told apart, or if the mask does not belong to the tokens.
   ///
-  /// With BreakMode::none, no mask and no positions, sequence k is tokens [kT, kT + T]; else the places of all sequences are
-  /// found, of which each takes 16 bytes, and all of the mask is read, or of the tokens if one of them ends documents.
+  /// With BreakMode::none, no mask and no positions, sequence k is tokens [kT, kT + T]; else the constructor stores the places
+  /// of all sequences (16 bytes each), and reads all of the mask, and all tokens if one of them ends documents.
   /// Documents take 8 bytes each, where an index says where they begin.
   Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::unique_ptr<const Tokens> mask = nullptr);
 
@@ -59,10 +59,10 @@ class Samples {
   /// and value, and what Tokens::read() throws. Allocates nothing of ours.
   void read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets,
             std::int32_t* positions = nullptr) const;
-  /// Sets out[i] to 1 if token begin + i, which is there, counts wherever it is a target, else to 0. Throws UserError for a
+  /// Sets out[i] to 1 if token begin + i counts when it is a target, else to 0. The tokens must exist. Throws UserError for a
   /// mask with other numbers, and what Tokens::read() throws.
   void read_counts(std::uint64_t begin, std::span<std::uint32_t> out) const;
-  /// Some sequences are left out, as nothing of them counts.
+  /// Returns true if some sequences are left out because none of their targets counts.
   bool leaves_out() const { return leaves_out_; }
   const Tokens& tokens() const { return *tokens_; }
   /// Null: all targets count.

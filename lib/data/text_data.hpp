@@ -25,7 +25,7 @@ struct TextSet {
 /// plain texts, which follow each other, nothing but their own tokens is there.
 struct TextReading {
   std::string tokenizer = "bytes";    // of open_tokenizer()
-  std::string json_field = {};        // as TextSource::json_field() takes it
+  std::string json_field = {};        // for TextSource::json_field()
   bool skip_invalid = false;          // leave out lines of JSON without a text
   std::filesystem::path folder = {};  // where the token files lie; it is made if it is not there
   std::size_t vocab_size = 0;         // of the model: a text with a token from there on is refused; 0: none is

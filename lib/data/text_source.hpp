@@ -1,5 +1,5 @@
-// Texts one after the other, as one: read by position where all are files, else once from the beginning. Byte-order marks at
-// their beginnings are no part of them.
+// Several texts as one: read by position if all are files, else once from the beginning. Byte-order marks at the beginnings
+// of texts are skipped.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace fsdp {
 
-/// Whether a file is named as JSON is: .jsonl, .ndjson or .json, in letters of any size.
+/// Returns true if the extension is that of JSON: .jsonl, .ndjson or .json, in upper or lower case.
 bool is_named_json(const std::filesystem::path& name);
 
 class TextSource {
@@ -44,19 +44,19 @@ class TextSource {
   /// "line 3 of 'a.txt'", which it counts; of streams "the line at byte 17 of '-'".
   std::string place_of_line(std::uint64_t offset) const;
   std::string name_at(std::uint64_t offset) const;
-  /// Where the text begins that `offset` is in.
+  /// The beginning of the text that contains `offset`.
   std::uint64_t begin_of_text(std::uint64_t offset) const;
   /// Names, sizes and times of last writing: what tells whether these are the same texts as another time.
   nlohmann::ordered_json identity() const;
 
-  /// Returns the field of JSON that has the text: `named`; or else `otherwise` if the texts are JSON by their names or
-  /// content, and nothing if they are plain. Throws UserError if some are the one and some the other. Of streams it opens only
-  /// the first text's: require_plain() looks at the others, which may wait for what is read before them.
+  /// Returns the field of JSON that has the text: `named` if it is not empty, else `otherwise` if the texts are JSON by their
+  /// names or content, else nothing. Throws UserError if some texts are JSON and some are plain. Opens no stream after the
+  /// first text: require_plain() checks those later, because they may depend on what was read before.
   std::string json_field(const std::string& named, const char* otherwise = "text");
   /// Throws UserError if the present text is a stream of JSON.
   void require_plain();
 
-  /// The first bytes of the present text, up to 64 KiB, wherever read() is. Opens a stream.
+  /// The first bytes of the present text, up to 64 KiB, whatever has been read. Opens a stream.
   std::string beginning();
   /// Appends up to `bytes` of the present text. Returns how many; 0 at its end.
   std::size_t read(std::string& to, std::size_t bytes);

@@ -19,7 +19,7 @@ namespace fsdp {
 
 namespace {
 
-/// Whether a record is meant to be a conversation, right or not.
+/// Returns true if a record looks like a conversation, valid or not.
 bool is_conversation(const nlohmann::json& object) {
   return object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion")));
 }
@@ -239,7 +239,7 @@ void TokenizeJob::open_writers() {
   }
   train_ = open(output_.out, "train");
   if (tail_) valid_ = open(output_.valid_out, "valid");
-  // Now that no other process writes the same files.
+  // No other process writes these files any more.
   if (!output_.own_tokenizer)
     notes_.remove();
   else if (notes_.are_kept())

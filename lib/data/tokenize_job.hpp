@@ -60,8 +60,8 @@ using ConversationReader = std::function<ChatText(const nlohmann::json& record, 
 /// Records of JSON: the text of a field in each is a document, and a piece.
 class JsonPieces : public TextPieces {
  public:
-  /// Of the part [begin, end), which begins and ends between records. With `conversations` each record is one of these instead.
-  /// `skip_invalid`: records without a text are left out.
+  /// Reads the part [begin, end), which begins and ends between records. With `conversations` each record is a conversation
+  /// instead of a text. `skip_invalid`: records without a text are left out.
   JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
              ConversationReader conversations = nullptr, bool skip_invalid = false);
   /// Throws what JsonRecords throws; and UserError for a record without a text, unless those are left out.
@@ -85,16 +85,16 @@ class JobNotes {
   /// on stderr why what is there is of no use.
   JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s);
 
-  /// What was written last, null of begin_with_tokenizer(), or nothing: in both cases the job begins anew.
+  /// The progress written last. Null (by begin_with_tokenizer()) or nothing: the job begins anew.
   const std::optional<nlohmann::json>& found() const { return found_; }
   /// Notes that the job is about to write its tokenizer's file, which will have this text: a job that is killed after that
   /// finds the file and knows it. Not for texts from pipes.
   void begin_with_tokenizer(std::string_view text);
   /// Returns true if this file is the tokenizer of what was found.
   bool know_tokenizer(const std::filesystem::path& file) const;
-  /// The tokenizer, by sum_of_tokenizer(), belongs to what must be the same.
+  /// Begins anew if the checksum of the tokenizer, sum_of_tokenizer(), differs from the one in the notes.
   void compare_tokenizer(const std::string& sum);
-  /// Another reason for that. Says it.
+  /// Begins anew for this reason, and says so.
   void start_anew(const std::string& why);
   /// Whether a killed job can be gone on with.
   bool are_kept() const { return interval_s_ > 0; }

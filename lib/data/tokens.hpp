@@ -40,7 +40,7 @@ class Tokens {
   virtual std::vector<std::uint64_t> documents() const { return {}; }
   /// A number for each token, 1 where it counts in the loss and 0 where not, if the data have such numbers; else null.
   virtual std::unique_ptr<Tokens> mask() const { return nullptr; }
-  /// A warning that names what the files hold besides and nobody reads; empty if there is nothing.
+  /// A warning that names other contents of the files that are not used; empty if there are none.
   virtual std::string unread() const { return ""; }
   /// Looks at part `part` of `parts` of what cannot be checked without reading all of it, such as a long index: the ranks of a
   /// job share that work. Throws UserError.
@@ -60,7 +60,7 @@ std::unique_ptr<Tokens> join(std::vector<std::unique_ptr<Tokens>> parts);
 std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts);
 /// A warning for tokens whose type cannot hold all of a vocabulary; nothing if it can.
 std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_size);
-/// The checksum of some tokens that are spread over all: other data of as many tokens have another one, unless only few differ.
+/// The checksum of tokens at 64 places. Other data of the same size have another one, unless only few tokens differ.
 std::uint64_t sample_sum(const Tokens& tokens);
 /// What is said of a token outside the vocabulary.
 [[noreturn]] void refuse_token(const Tokens& tokens, std::uint64_t position, std::uint32_t token, std::size_t vocab_size);

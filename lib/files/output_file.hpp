@@ -14,7 +14,7 @@ struct stat;
 
 namespace fsdp {
 
-/// Returns true for what this user made, or a member of one of its groups who lets that group write there, and nobody else.
+/// Returns true if this user owns the file, or belongs to its group and that group may write but not everybody.
 bool is_ours(const struct stat& info);
 
 /// A file that is being written. Large writes go past the page cache (O_DIRECT) where the file system allows that: copying
@@ -65,7 +65,7 @@ void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes
 /// Throws UserError if `path` is a link that another user has made, root excepted. Called before a file is appended to.
 void require_no_foreign_link(const std::filesystem::path& path);
 
-/// Throws UserError if something else than a folder has this name, also a link to one: files made in it would go elsewhere.
+/// Throws UserError if this name is not a folder, or a link to one: files made in it would go elsewhere.
 void require_no_link(const std::filesystem::path& folder);
 /// Why a file of this name could not be opened for writing, from errno: "Permission denied; it is another user's, of mode 644".
 std::string why_not_opened(const std::filesystem::path& path, int error);

@@ -96,10 +96,10 @@ class Dataset : public Node {
   void read(Range range, float* out) const;
   /// Where its elements begin in the file; nothing if they do not lie there one behind the other, or were never written.
   std::optional<std::uint64_t> offset() const;
-  /// The type of its elements if they lie there as this machine has them: f32, bf16 or f16, uncompressed.
+  /// The type of its elements (f32, bf16 or f16) if they are stored uncompressed in this machine's format; else nothing.
   std::optional<DType> plain_type() const;
-  /// Throws DamagedError if some were never written, or the index of its chunks is damaged: HDF5 reads such elements as zeros.
-  /// Whoever made it may have said what they are to be instead, a fill value: then they may be missing.
+  /// Throws DamagedError if some elements were never written, or the index of its chunks is damaged: HDF5 reads such elements
+  /// as zeros. Elements may be missing if the dataset has a fill value of its own.
   void require_whole() const;
   /// All bytes of the file that hold its elements, compressed or not.
   struct StoredRange {
@@ -180,7 +180,7 @@ class File : public Node {
   Integers integers(const std::string& name) const;
   /// Names of the datasets directly in a group ("/" for the root), in HDF5's order by name.
   std::vector<std::string> dataset_names(const std::string& group) const;
-  /// Names of what else is directly in a group: other groups, and types.
+  /// Names of the groups and types directly in a group.
   std::vector<std::string> other_names(const std::string& group) const;
   /// Closes; what was written is on the disk then, or this throws CallError. Datasets of this file must be gone by then.
   void close();

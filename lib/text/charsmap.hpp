@@ -1,4 +1,4 @@
-// The normalizer Precompiled: a table of SentencePiece that says what becomes of characters.
+// The normalizer Precompiled: a table of SentencePiece that maps characters to texts.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ class Charsmap {
   /// The table in base64, as tokenizer.json has it.
   static std::string from_base64(std::string_view text);
 
-  /// What Hugging Face's tokenizers makes of a text: a short cluster of characters becomes what its first ones lead to, and
-  /// otherwise each of its characters what that leads to.
+  /// Normalizes a text as Hugging Face's tokenizers does: a short cluster is replaced by the entry of its first characters;
+  /// without such an entry each character is replaced by its own.
   std::string operator()(const std::string& text) const;
 
  private:

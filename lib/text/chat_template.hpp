@@ -86,12 +86,12 @@ class ChatTemplate {
   std::string end_;
 };
 
-/// The conversation in a record of JSON, in the forms of Hugging Face's TRL: {"messages": [{"role": .., "content": ..}, ..]},
-/// of which the assistant's are answers, or {"prompt": .., "completion": ..}, both lists of messages, where those of the
-/// completion are. Where these are texts, they stand behind each other without a template, and the completion is an answer.
-/// An answer whose "weight" is 0 or "train" is false is none. `chat` gives the template where one is needed, or throws.
-/// `problem` says why there is no conversation, as for keys that would change the text. Other keys that are not known are added
-/// to `unused`.
+/// Reads the conversation in a record of JSON, in the forms of Hugging Face's TRL. {"messages": [{"role": .., "content": ..},
+/// ..]}: the assistant's messages are answers. {"prompt": .., "completion": ..}, both lists of messages: the assistant's in the
+/// completion are answers. Both texts: they are joined without a template, and the completion is an answer. An answer with
+/// "weight" 0 or "train" false does not count as one. `chat` returns the template if it is needed, or throws. If there is no
+/// conversation, or a key would change the text, `problem` says why. Unknown keys are added to
+/// `unused`.
 ChatText read_conversation(const nlohmann::json& object, const std::function<const ChatTemplate&()>& chat, std::string& problem,
                            std::set<std::string>& unused);
 

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// What a file says of one kind of token.
+/// The tokens of one kind that a file names.
 struct Claim {
   std::string file;
   std::vector<TokenId> ids;
@@ -83,7 +83,7 @@ class SpecialTokens {
     if (!tokenizer_ || folder_.empty()) return {};
     try {
       return of_model(tokenizer_->find(read_chat_template(folder_, *tokenizer_).end()));
-    } catch (const UserError&) {  // there is none, or none that is known
+    } catch (const UserError&) {  // no template, or an unknown one
       return {};
     }
   }

@@ -1,4 +1,4 @@
-// Which tokens end a model's texts: all that the files of its folder name, which need not say the same.
+// The tokens that end a model's texts: all that the files of its folder name. The files may contradict each other.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ struct EndTokens {
 };
 
 /// The union of `eos_token_id` of config.json and of generation_config.json, `eos_token` of tokenizer_config.json and of
-/// special_tokens_map.json, and the end of answers by the chat template, as far as `folder` has these files; if nothing names
-/// one, what the tokenizer puts behind texts, or else its "<|endoftext|>" or "</s>". config.json is that of `config_folder` if
-/// `folder` has none. Ids from `vocab_size` on, the model's, are no tokens of it, and a config.json of another vocabulary does
-/// not count. Without a tokenizer (nullptr) only ids are read. Folders may be empty paths. Throws UserError for what is no id.
+/// special_tokens_map.json, and the end of answers by the chat template, as far as `folder` has these files. If none names
+/// a token: the one that the tokenizer puts after texts, or else its "<|endoftext|>" or "</s>". config.json is that of
+/// `config_folder` if `folder` has none; it does not count if its vocabulary has another size. Ids from `vocab_size` on are
+/// left out. Without a tokenizer (nullptr) only ids are read. Folders may be empty paths. Throws UserError for bad ids.
 EndTokens find_end_tokens(const std::filesystem::path& folder, const std::filesystem::path& config_folder,
                           const Tokenizer* tokenizer, std::size_t vocab_size);
 

@@ -1,6 +1,6 @@
 // JSON as Python's json module reads it, which has written most corpora, chats and lists of questions: numbers of any length,
-// NaN and Infinity are values, and of equal keys the last one counts. Half of a surrogate pair, and what is not UTF-8, become
-// U+FFFD. Fields that nobody asks for are checked and skipped.
+// NaN and Infinity are values, and of equal keys the last one counts. Half of a surrogate pair, and bytes that are not UTF-8,
+// become U+FFFD. Other fields are checked and skipped.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct JsonEnd {
 /// Finds the end of the value that begins at text[at], after spaces.
 JsonEnd end_of_json(std::string_view text, std::size_t at);
 
-/// Reads a text that is one value. If it is none, `problem` says why ("it is not JSON: ..."); else `problem` is empty. The
+/// Reads a text that is one value. If it is not, `problem` says why ("it is not JSON: ..."); else `problem` is empty. The
 /// number of U+FFFD that were put in is added to *replaced.
 nlohmann::json read_json(std::string_view text, std::string& problem, std::size_t* replaced = nullptr);
 /// Reads one field, a string, of a text that is one object. Returns nothing, and sets `problem`, if there is none.

@@ -131,7 +131,7 @@ void Normalizer::add(const nlohmann::json& description) {
     steps_.push_back(
         [what = part_text(description, "prepend")](const std::string& text) { return text.empty() ? text : what + text; });
   } else if (type == "Precompiled") {
-    // In tokenizer.json as text in base64, of a tokenizer.model as it is.
+    // tokenizer.json has the table in base64, a tokenizer.model as bytes.
     const auto map = std::make_shared<Charsmap>(description.contains("bytes")
                                                     ? part_text(description, "bytes")
                                                     : Charsmap::from_base64(part_text(description, "precompiled_charsmap")));

@@ -14,9 +14,9 @@ class Normalizer {
  public:
   using Step = std::function<std::string(const std::string&)>;
   Normalizer() = default;
-  /// As tokenizer.json describes it: null, NFC, NFD, NFKC, NFKD, Strip, Replace, Prepend, Precompiled,
-  /// or a Sequence of them. Throws UserError
-  ///  for anything else, by its name.
+  /// From its description in tokenizer.json: null, NFC, NFD, NFKC, NFKD, Strip, Replace, Prepend, Precompiled, or a Sequence
+  /// of them. Throws UserError
+  /// with the name of anything else.
   explicit Normalizer(const nlohmann::json& description);
 
   bool empty() const { return steps_.empty(); }

@@ -26,7 +26,7 @@ struct Field {
   std::string_view bytes;   // of a text or message
 };
 
-/// Takes the next field from `message`. Throws UserError where none begins.
+/// Takes the next field from `message`. Throws UserError if there is none.
 Field take_field(std::string_view& message) {
   const auto broken = [] {
     return UserError("it is no model of SentencePiece (it is another file, or damaged); fetch it again");
@@ -142,7 +142,7 @@ SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file) {
 
 Json describe_sentencepiece(const SentencePieceFile& model, const std::map<TokenId, std::string>& names, bool legacy) {
   const auto id_of = [](std::size_t i) { return narrow<TokenId>(i); };
-  std::unordered_map<std::string_view, std::size_t> kept;  // that have no other name
+  std::unordered_map<std::string_view, std::size_t> kept;  // pieces without another name
   for (std::size_t i = 0; i < model.pieces.size(); ++i)
     if (!names.contains(id_of(i))) kept.emplace(model.pieces[i].text, i);
   std::vector<std::string> texts;

@@ -1,4 +1,4 @@
-// A model of SentencePiece as a file, for what its library does not tell: its settings, and how tokenizer.json would say them.
+// Reads the file of a SentencePiece model, whose library does not report all settings, and describes it like tokenizer.json.
 #pragma once
 
 #include <cstddef>
@@ -28,14 +28,14 @@ struct SentencePieceFile {
   bool adds_prefix = true, removes_spaces = true, escapes_spaces = true;
 };
 
-/// Throws UserError for a file that is none, or has a kind of model that is not known.
+/// Throws UserError for another file, or an unknown kind of model.
 SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file);
 
-/// The description that transformers 5 makes of it where no class says how; `names` are other names for some ids, `legacy` is
-/// whether each part of a text between added tokens begins with a space.
+/// The description that transformers 5 makes of it if no class has rules of its own. `names` are other names for some ids;
+/// `legacy`: each part of a text between added tokens begins with a space.
 nlohmann::json describe_sentencepiece(const SentencePieceFile& model, const std::map<TokenId, std::string>& names, bool legacy);
 
-/// Merges of a vocabulary that has none: all ways to join two of its tokens, in the order of what they make.
+/// Merges for a vocabulary without any: all ways to join two of its tokens, in the order of the ids of the results.
 nlohmann::json merges_by_id(const nlohmann::json& vocabulary);
 
 }  // namespace fsdp

@@ -62,7 +62,7 @@ class Tokenizer {
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
   /// The id of one of them: special_token("eos_token").
   std::optional<TokenId> special_token(const std::string& name) const;
-  /// What its files say and does not count, or may count elsewhere.
+  /// Entries of its files that are not used, or that may mean something elsewhere.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  protected:
@@ -72,11 +72,11 @@ class Tokenizer {
 
 /// Every byte of a text is a token, 0 to 255; the text need not be UTF-8.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
-/// Of Hugging Face's tokenizers: byte-pair encoding over bytes or characters, or Unigram. Throws UserError for a file that
-/// cannot be read, is none, or has a part that is not known, which it names: no ids come of it then. This reads one file, a
-/// tokenizer.json.
+/// Reads one file, a tokenizer.json of Hugging Face's tokenizers: byte-pair encoding over bytes or characters, or Unigram.
+/// Throws UserError for a file that cannot be read, is something else, or has an unknown part, which the message
+/// names.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file);
-/// What transformers' AutoTokenizer makes of a tokenizer.json, a tokenizer.model or a vocab.json and the files next to it
+/// Reads a tokenizer.json, tokenizer.model or vocab.json with the files next to it, as transformers' AutoTokenizer does
 /// (tokenizer_folder.hpp).
 std::unique_ptr<Tokenizer> read_tokenizer_folder(const std::filesystem::path& file);
 /// A model of SentencePiece (Kudo and Richardson 2018), run by its own library. Throws UserError.
@@ -86,8 +86,8 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file)
 std::filesystem::path find_tokenizer(const std::string& name);
 /// Where the files beside it lie; empty for bytes. Throws the same.
 std::filesystem::path folder_of_tokenizer(const std::string& name);
-/// "bytes", a tokenizer.json, a tokenizer.model, a vocab.json, or a folder with one of them (the first of those). What files of
-/// these names have next to them counts, too; a file of another name is read by itself. Throws UserError.
+/// Opens "bytes", a tokenizer.json, tokenizer.model or vocab.json, or the first of these in a folder, with the files next to
+/// it. A file of another name is read without the files next to it. Throws UserError.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name);
 
 }  // namespace fsdp

@@ -19,17 +19,17 @@ struct TokenizerFile {
 };
 /// Those that a folder has. Throws what read_text_file() throws.
 std::vector<TokenizerFile> read_tokenizer_files(const std::filesystem::path& folder);
-/// Those of the tokenizer that open_tokenizer() opens by this name, which is called tokenizer.json or tokenizer.model among
-/// them, whatever its own name; without what lies beside a file that has another name. None for bytes. Throws UserError. A
-/// tokenizer_config.json is among them that names the tokenizer_class: config.json, which may decide that, does not come along.
+/// The files of the tokenizer that open_tokenizer() opens by this name. A file of another name is called tokenizer.json or
+/// tokenizer.model here, and comes without the files next to it. None for bytes. The tokenizer_config.json among them names the
+/// tokenizer_class, which config.json may decide, as that is not copied. Throws UserError.
 std::vector<TokenizerFile> read_files_of_tokenizer(const std::string& name);
-/// The checksums of the files that say which tokens a text has; "bytes" for bytes. Throws the same.
+/// The checksums of the files that decide the tokens of a text; "bytes" for bytes. Throws the same.
 std::string sum_of_tokenizer(const std::string& name);
 /// Whether the folder has tokenizer.json, tokenizer.model or vocab.json.
 bool has_tokenizer(const std::filesystem::path& folder);
 
-/// The token that ends a text: the tokenizer's eos_token, or else what tokenizers usually call it. `names`, if not null, is
-/// what was looked for.
+/// The token that ends a text: the tokenizer's eos_token, or else a usual name of such a token. `names`, if not null, receives
+/// the names that were tried.
 std::optional<TokenId> find_end_of_text(const Tokenizer& tokenizer, std::vector<std::string>* names = nullptr);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// A tokenizer is a folder: what its files say together, as transformers' AutoTokenizer (5.24) takes them.
+// Reads a tokenizer from all files of its folder, as transformers' AutoTokenizer (5.24) does.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// A token and its id, as a file says it.
+/// A token and its id according to a file.
 struct TokenClaim {
   std::string file;
   std::string content;
@@ -25,21 +25,21 @@ struct TokenizerDescription {
   nlohmann::json json;                                // model, normalizer, pre_tokenizer, post_processor, decoder
   std::vector<AddedToken> added;                      // in the order in which they are added; id -1: the next one
   std::map<std::string, std::string> special_tokens;  // by name: "eos_token"
-  std::vector<std::string> before_text, behind_text;  // tokens, beside those of the post-processor
+  std::vector<std::string> before_text, behind_text;  // tokens besides those of the post-processor
   bool splits_special = false;                        // special tokens are not looked for in texts
-  std::vector<TokenClaim> claims;                     // that may not hold; each that does not is a warning
+  std::vector<TokenClaim> claims;                     // each one that is not true becomes a warning
   std::vector<std::string> warnings;
 };
 
-/// What `file`, a tokenizer.json, a tokenizer.model or a vocab.json, and the files next to it say: tokenizer_config.json,
+/// Reads `file`, a tokenizer.json, tokenizer.model or vocab.json, and the files next to it: tokenizer_config.json,
 /// special_tokens_map.json, added_tokens.json, merges.txt, config.json (the kind of model and of tokenizer). Throws UserError
-/// for what is not known here, by its name.
+/// with the name of an unknown part.
 TokenizerDescription describe_tokenizer(const std::filesystem::path& file);
-/// What the file alone says: a tokenizer.json.
+/// The same for a tokenizer.json without other files.
 TokenizerDescription describe_tokenizer_json(const nlohmann::json& file);
 
-/// The text of a tokenizer_config.json that names the tokenizer_class of this folder's tokenizer, for copies to folders with
-/// another config.json, which would decide otherwise; its own text if it does. Empty if there is neither that nor a tokenizer.
+/// The folder's tokenizer_config.json, with its tokenizer_class added if config.json decides it: a copy may have another
+/// config.json. Empty if the folder has neither that file nor a tokenizer.
 std::string config_that_travels(const std::filesystem::path& folder);
 /// The same for a tokenizer.json, or else a tokenizer.model, that was read by itself.
 std::string config_that_travels_alone(bool is_json);

@@ -100,7 +100,7 @@ void Unigram::encode(std::string_view piece, std::vector<TokenId>& ids) const {
   std::vector<std::size_t> ends;
   for (std::size_t end = piece.size(); end > 0; end = best[end].begin) ends.push_back(end);
   std::reverse(ends.begin(), ends.end());
-  // The unknown token may be chosen by its own text, too, and joins those beside it then.
+  // The unknown token may also be chosen by its own text; then it joins its neighbours.
   const auto is_unknown = [&](std::size_t end) { return best[end].token == no_token || best[end].token == unknown_; };
   for (std::size_t i = 0; i < ends.size(); ++i) {
     if (!is_unknown(ends[i])) {

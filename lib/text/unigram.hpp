@@ -1,4 +1,4 @@
-// The Unigram model (Kudo 2018, "Subword regularization"): of all ways to cut a piece into tokens that with the highest sum of
+// The Unigram model (Kudo 2018, "Subword regularization"): splits a piece into the tokens with the highest sum of
 // scores.
 #pragma once
 
@@ -16,12 +16,12 @@ namespace fsdp {
 /// Immutable; may be used by several threads at once.
 class Unigram {
  public:
-  /// `tokens` by id with their scores. `unknown` is for characters that no token has. With `byte_fallback` these become the
-  /// tokens <0x00> to <0xFF> if all of their bytes are such tokens. Throws UserError for scores that are not finite.
+  /// `tokens` and `scores` by id. Characters that are in no token become `unknown`; with `byte_fallback` they become the
+  /// tokens <0x00> to <0xFF> of their bytes if all of these exist. Throws UserError for scores that are not finite.
   Unigram(std::vector<std::string> tokens, std::vector<double> scores, std::optional<TokenId> unknown, bool byte_fallback);
 
-  /// Appends the tokens of a piece, those of Hugging Face's tokenizers: characters without token that follow each other become
-  /// one token. Throws RunError if there is no token for such.
+  /// Appends the tokens of a piece, as Hugging Face's tokenizers does: consecutive unknown characters become one token. Throws
+  /// RunError if there is no unknown token.
   void encode(std::string_view piece, std::vector<TokenId>& ids) const;
   std::optional<TokenId> find(std::string_view text) const;
   const std::vector<std::string>& tokens() const { return tokens_; }

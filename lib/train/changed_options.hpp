@@ -1,4 +1,4 @@
-// Which options of a resumed run differ from those of the run that wrote its checkpoint, and change what it computes.
+// The options that change results and differ between a resumed run and the run that wrote its checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace fsdp {
 
-/// The options that are not compared: they change no result of a resumed run but by the rounding of sums, or something else
-/// compares what they decide. All other options of the table are compared, so that a new one is unless it is added here.
+/// The options that are not compared: they change no result except the rounding of sums, or other code compares their effect.
+/// All other options are compared, also new ones.
 std::span<const std::string_view> options_that_keep_results();
 
-/// A warning with every compared option whose value is not that in `before`, which is to_json() of the run that wrote the
-/// checkpoint after `update`. Empty if there is none. What `before` does not have is not compared.
+/// A warning with every compared option whose value differs from that in `before`, the to_json() of the run that wrote the
+/// checkpoint after `update`. Empty if there is none. Options that `before` does not have are not compared.
 std::string describe_changed_options(const nlohmann::json& before, const TrainOptions& now, std::uint64_t update);
 
 }  // namespace fsdp

@@ -82,8 +82,8 @@ struct FlightContents {
 
 namespace {
 
-// A store to a mapped file that somebody has truncated raises SIGBUS. Training is worth more than its record: memory of this
-// process takes the place of the file's.
+// A store to a mapped file that somebody has truncated raises SIGBUS. So that training continues, memory of this process then
+// replaces the file's.
 std::array<std::atomic<std::byte*>, 8> mapped_records;  // more are not mapped
 struct sigaction before_records {};
 

@@ -52,7 +52,7 @@ constexpr Elsewhere elsewhere[] = {{"num_beams", 1},
                                    {"num_return_sequences", 1},
                                    {"token_healing", 0},
                                    {"dola_layers", 0}};
-/// What is used here, and what changes no token: of beams, of speed, of what generate() returns.
+/// Keys that are used here, and keys that change no token: of beams, of speed, of the return value of generate().
 constexpr const char* known[] = {"temperature",
                                  "top_k",
                                  "top_p",

@@ -29,7 +29,7 @@ struct GenerationWishes {
 /// What a file added to the wishes.
 struct AddedWishes {
   std::vector<std::string> taken;    // "temperature 0.6"
-  std::vector<std::string> unknown;  // names of what else changes the text there, or is not known, and does nothing here
+  std::vector<std::string> unknown;  // keys that change the text in transformers, or are unknown, and have no effect here
 };
 
 /// Wishes for what is not set, from the file in the model's folder, if there is one: temperature (0 if it says do_sample

@@ -40,16 +40,16 @@ ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
                 const ComputingRank& rank, Communicator& world, const ExecutorOptions& execution = {});
 
-/// Stores FLOP/s of one core of this host in $XDG_CACHE_HOME/fsdp or ~/.cache/fsdp, unless more is stored: other work was
-/// running then. A note that cannot be written is dropped.
+/// Stores FLOP/s of one core of this host in $XDG_CACHE_HOME/fsdp or ~/.cache/fsdp, unless a higher rate is stored: a lower one
+/// means that other work was running. If it cannot be written, nothing happens.
 void note_peak_per_core(DType type, double flops);
 
 struct CorePeak {
   double flops = 0;       // of the cores of all ranks together
-  bool measured = false;  // just now; else all hosts had a note
+  bool measured = false;  // now; else it was stored on all hosts
 };
-/// What the CPUs of all ranks can do, by the notes of their hosts. If a host has none, all ranks multiply at once for about a
-/// third of a second, and their hosts store the result. Collective over world. Throws CollectiveError if a rank lacks the
+/// The rate of the CPUs of all ranks as their hosts have stored it. If a host has none, all ranks multiply at once for about a
+/// third of a second, and the hosts store the result. Collective over world. Throws CollectiveError if a rank lacks the
 /// memory.
 CorePeak peak_of_cores(DType type, const ComputingRank& rank, Communicator& world);
 

@@ -126,7 +126,7 @@ constexpr double clock_step_s = 1;  // shorter ones do not matter
 /// One start of the run, whose lines are seen from the last one on.
 struct Segment {
   TimeSpent spent{.starts = 1};
-  bool came_to_update = false;                                    // that is not done again
+  bool came_to_update = false;                                    // that is not repeated
   double last_time = 0, time_behind = 0, first_update_began = 0;  // by the wall clock
   double last_age = 0, first_update_age = 0;                      // of the process; 0 in lines of older versions
   bool clock_went_back = false;

@@ -28,7 +28,7 @@ class MetricsFile {
 
   bool is_open() const { return fd_ >= 0 && !failed_; }
   const std::filesystem::path& path() const { return path_; }
-  /// False if it could not be written: then nothing more is.
+  /// False if it could not be written; nothing is written after that.
   [[nodiscard]] bool append(std::string_view line);
   /// Waits until all lines are on the disk, as far as that is possible. Another thread may append.
   void sync() noexcept;
@@ -48,8 +48,8 @@ struct GoesOnAt {
 };
 struct TakenUp {
   TimeSpent before;              // of all earlier starts
-  std::size_t lost = 0;          // lines that are marked now
-  bool clock_went_back = false;  // times between lines are not what the wall clock says
+  std::size_t lost = 0;          // lines that this call has marked
+  bool clock_went_back = false;  // the wall clock does not give the times between lines
   std::string problem;           // why they could not be marked; empty if they could
 };
 /// Lines of types train, valid and skip that tell of what lies behind the place where the run goes on become lines of type

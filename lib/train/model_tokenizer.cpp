@@ -49,8 +49,7 @@ std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, std::size
   if (tokenizer.vocab_size() <= vocab_size) return std::nullopt;
   return format(
       "the tokenizer has {} tokens and the model {}: a text that holds one of the others is refused (if there are many, it is "
-      "the "
-      "tokenizer of another model)",
+      "the tokenizer of another model)",
       tokenizer.vocab_size(), vocab_size);
 }
 

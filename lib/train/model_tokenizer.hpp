@@ -26,8 +26,8 @@ std::filesystem::path folder_of_origin(const TensorSource& source);
 
 /// The name, for open_tokenizer(), of the tokenizer that find_model_tokenizer() finds; empty if there is none.
 std::string name_of_model_tokenizer(const std::string& name, const std::filesystem::path& folder, std::size_t vocab_size);
-/// The tokenizer `name`; without one, that of the model's folder, or bytes where the model has 256
-/// tokens, or nullptr. Throws UserError.
+/// The tokenizer `name`. Without a name: that of the model's folder, else bytes if the model has 256 tokens, else nullptr.
+/// Throws UserError.
 std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const std::filesystem::path& model,
                                                 std::size_t vocab_size);
 

@@ -37,7 +37,7 @@ int run_mpi_program(int argc, char** argv,
                     const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body,
                     const Wording& wording) {
   open_standard_descriptors();
-  std::signal(SIGPIPE, SIG_IGN);  // a job whose log nobody reads any more goes on
+  std::signal(SIGPIPE, SIG_IGN);  // a job continues if the reader of its log is gone
   keep_freed_memory();            // oneDNN's gemm takes and frees its panels in every call
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";
   const auto print = [&](const std::string& where, const std::string& message) {

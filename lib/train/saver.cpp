@@ -29,7 +29,7 @@ void Saver::save(const CheckpointHeader& header, std::span<const ShardState> sta
     save_ = std::make_unique<CheckpointSave>(options_.folder, header, layout_, states, world_, snapshot, options_.compression,
                                              [this] {
                                                if (lock_) lock_->require_held();
-                                               metrics_.sync();  // no update that a checkpoint holds is missing there
+                                               metrics_.sync();  // the file then has every update of the checkpoint
                                              });
     announced_ = false;
     last_ = header.progress.update;

@@ -40,12 +40,12 @@ class Saver {
   /// Saves the update that the header names, unless that has been done; a save that goes on is finished first. The new one goes
   /// on while its caller computes, unless `wait`. Collective over world.
   void save(const CheckpointHeader& header, std::span<const ShardState> states, bool wait);
-  /// Waits for the save under way to be complete; then older ones go. Collective over world.
+  /// Waits until the save under way is complete, then removes older ones. Collective over world.
   void finish();
-  /// Reports the save under way if it is complete, which it can be long before finish(). Not collective.
+  /// Reports the save under way if it is complete, possibly long before finish(). Not collective.
   void announce();
 
-  /// Whether a save goes on; how far this rank's part of it is.
+  /// Whether a save is under way, and the stage of this rank's part of it.
   bool saving() const { return save_ != nullptr; }
   CheckpointSave::Stage stage() const { return save_ ? save_->stage() : CheckpointSave::Stage::done; }
   /// Whether the interval by the clock has passed on this rank since the last save.

@@ -42,7 +42,7 @@ struct Setup {
   /// Where passes over the data are the only end, the decay ends with them: a function of the update and the position, so that
   /// a resumed run goes on with the same rates.
   Schedule schedule() const;
-  /// Share of the peak of the job's devices, if that is known; of all positions that are computed, in the loss or not.
+  /// The share of the peak of the job's devices, if it is known. All positions count, also those that are not in the loss.
   std::optional<double> mfu(double positions_per_second) const;
   void warn(const std::string& text);
   /// What makes products here: their bits depend on it.

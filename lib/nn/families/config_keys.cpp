@@ -83,14 +83,12 @@ std::size_t read_windows(const json& object, std::size_t layers, std::size_t max
   if (is_off && windows > 0 && find(object, {"layer_types"}))
     throw UserError(
         "config.json: \"layer_types\" has layers with a window, and no window is used (use_sliding_window); correct the one "
-        "that "
-        "is wrong");
+        "that is wrong");
   if (is_off || windows == 0 || (windows < layers && window >= max_positions)) return 0;
   if (windows < layers)
     throw UserError(
         format("config.json: \"use_sliding_window\" with a window of {} in {} of {} layers is not supported (it changes the "
-               "results of longer "
-               "sequences); use a model without it, or with \"max_position_embeddings\": {}",
+               "results of longer sequences); use a model without it, or with \"max_position_embeddings\": {}",
                window, windows, layers, window));
   if (window == 0) wrong_value("sliding_window", object["sliding_window"], "a count of tokens, or null for no window");
   return window;

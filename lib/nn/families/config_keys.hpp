@@ -25,8 +25,8 @@ bool read_bool(const nlohmann::json& object, const char* name, bool otherwise);
 std::string read_text(const nlohmann::json& object, const char* name, const std::string& otherwise);
 /// Throws where a feature is on that the program does not have; `off` is the value that means that it is not.
 void require_off(const nlohmann::json& object, const char* name, const nlohmann::json& off);
-/// The window of all layers of a Qwen, 0 if none has one. Throws if only some have one that is shorter than the longest
-/// sequence.
+/// The sliding window of all layers of a Qwen model; 0 if there is none. Throws if only some layers have a window and it is
+/// shorter than the longest sequence.
 std::size_t read_windows(const nlohmann::json& object, std::size_t layers, std::size_t max_positions);
 void write_windows(std::size_t window, nlohmann::json& object);
 /// One of `known`, by the name that name_of() gives it, or another one of transformers: "gelu_pytorch_tanh" is "gelu_new".
@@ -37,8 +37,8 @@ const char* name_of(Activation activation);
 Rope read_rope(const nlohmann::json& object, double default_theta);
 /// Adds them to `object` in both spellings.
 void write_rope(const Rope& rope, nlohmann::json& object);
-/// A warning that names the keys of the folder's config.json which the family does not read, unless they are known to mean
-/// nothing here, null, false or empty; nothing if there are none, or no file. Throws UserError as read_config() does.
+/// A warning with the keys of the folder's config.json that the family does not read, except keys without effect here and
+/// values null, false or empty. Nothing if there are no such keys or no file. Throws UserError as read_config() does.
 std::optional<std::string> doubt_config(const std::filesystem::path& folder);
 /// The double with the fewest digits that rounds to `x`: 1e-05, not 9.999999747378752e-06.
 double shortest(float x);
