@@ -41,8 +41,8 @@ OptionTable generate_option_table(GenerateOptions& options) {
       .path("model", "MODEL", options.model,
             "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional();
-  table.text("prompt", "TEXT", options.prompt, "text to go on from").unset("a line break");
-  table.path("prompts", "FILE", options.prompts, "many of them: a prompt in each line, or JSON, objects with \"prompt\"");
+  table.text("prompt", "TEXT", options.prompt, "text to continue").unset("a line break");
+  table.path("prompts", "FILE", options.prompts, "file of prompts: one in each line, or JSON objects with \"prompt\"");
   add_model_tokenizer_option(table, options.tokenizer);
   table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "tokens to add");
   table
@@ -188,10 +188,10 @@ struct Inputs {
     if (!added.taken.empty())
       print_to(stderr, "from the model's generation_config.json: {}\n", printable(format("{}", fmt::join(added.taken, ", "))));
     if (!added.unknown.empty())
-      print_warnings({format(
-          "the model's generation_config.json asks for what is not done or not known here: {} (texts may differ from those "
-          "of transformers' generate())",
-          fmt::join(added.unknown, ", "))});
+      print_warnings(
+          {format("keys of the model's generation_config.json have no effect here: {} (texts may differ from those "
+                  "of transformers' generate())",
+                  fmt::join(added.unknown, ", "))});
   }
 };
 

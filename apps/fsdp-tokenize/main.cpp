@@ -85,9 +85,8 @@ void check(const TokenizeOptions& options, const OptionTable& table) {
     throw UserError("--shard-size does not go with this --format (only llm.c's files are numbered); leave it out");
   for (const std::filesystem::path& out : {options.out, options.valid_out})
     if (const auto ending = out.extension(); options.format != OutputFormat::hdf5 && (ending == ".h5" || ending == ".hdf5"))
-      throw UserError(
-          format("'{}' would not be an HDF5 file (another --format is made); add --format hdf5, or give a name in .bin",
-                 out.string()));
+      throw UserError(format(
+          "'{}' is a name for HDF5 files (--format is another one); add --format hdf5, or give a name in .bin", out.string()));
   const bool is_megatron = options.format == OutputFormat::megatron;  // of one name in all its forms
   const auto target = [&](const std::filesystem::path& path) { return is_megatron ? indexed::data_of(path) : path; };
   if (!options.valid_out.empty() && same_file(target(options.out), target(options.valid_out)))
@@ -166,8 +165,8 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
                 "Write at most N tokens into a file. Where there are more, --out train.bin becomes train_000001.bin, "
                 "train_000002.bin and so on. With --format llm.c, which has room for 2147483647.");
   table.duration("save-interval", "TIME", o.save_interval_s,
-                 "Make sure of what is done this often, so that a killed run goes on there when the same command is given "
-                 "again; 0: do not. Runs on standard input and pipes cannot be resumed.");
+                 "How often progress is synced to the disk, so that the same command resumes a killed run; 0: never. "
+                 "Runs on standard input and pipes cannot be resumed.");
   add_options_of_other_programs(table);
   table.then([&o](const OptionTable& read) { check(o, read); });
   return table;
@@ -245,7 +244,7 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
   }
   const std::size_t tokens = learned["model"]["vocab"].size();
   print_to(stdout, "{}: {} tokens{}\n", path.string(), tokens,
-           tokens < vocab_size ? format(" (not {}: no other neighbours are in the text twice)", vocab_size) : "");
+           tokens < vocab_size ? format(" (not {}: no other pair of tokens is in the text twice)", vocab_size) : "");
 }
 
 /// Of llm.c's files.
@@ -331,16 +330,16 @@ int tokenize(const TokenizeOptions& options) {
     print_to(stdout, "{}: {} tokens, the last {:.2f} % of the text\n", file.path.string(), file.tokens,
              100.0 * static_cast<double>(text.size() - *tail) / static_cast<double>(text.size()));
   for (const auto* masks : {&done.train_mask, &done.valid_mask})
-    for (const WrittenFile& file : *masks) print_to(stdout, "{}: which of them are of answers\n", file.path.string());
+    for (const WrittenFile& file : *masks) print_to(stdout, "{}: 1 for tokens of answers, 0 for others\n", file.path.string());
   for (const auto* files : {&done.train, &done.valid})
     for (const WrittenFile& file : *files)
       if (options.chat && options.format == OutputFormat::hdf5)
-        print_to(stdout, "{}: its dataset loss_mask says which of them are of answers\n", file.path.string());
+        print_to(stdout, "{}: its dataset loss_mask has 1 for tokens of answers, 0 for others\n", file.path.string());
   if (options.format == OutputFormat::llmc) warn_of_earlier_files(options, done);
   if (!unused.empty())
     print_warnings(
-        {format("the conversations have keys that are not used ({}: text and mask do not depend on them); look whether "
-                "they matter",
+        {format("the conversations have keys that are ignored ({}); check that neither their text nor their mask needs "
+                "them",
                 list_of({unused.begin(), unused.end()}))});
   return exit_code::done;
 }

@@ -1,6 +1,6 @@
 // The format "safetensors": a Hugging Face folder. Some checkpoints on the Hub, as GPT-2's, leave out the prefix of the model
 // without its head ("transformer."); some carry buffers that are computed, not learned, and are left out. Names that PyTorch's
-// wrappers have changed ("_orig_mod.") are read as those of the model. Any other tensor is listed, for whoever loads to refuse.
+// wrappers have changed ("_orig_mod.") are read as those of the model. Any other tensor is listed, for the caller to refuse.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -158,7 +158,7 @@ class HuggingFaceFolder final : public TensorSource {
                                (folder_ / name).string(), excerpt(tensor)));
   }
 
-  /// Weights in the folder that nothing says are of this model.
+  /// Warns of weights in the folder that neither the index nor their name assigns to the model.
   void note_unread(const ModelFiles& files) {
     std::vector<std::string> unread;
     std::error_code ignored;
@@ -210,8 +210,8 @@ class HuggingFaceFolder final : public TensorSource {
                file->path().string(), head->name, find_family(config_.family).names.token_table));
   }
 
-  /// A head that is in the files although it is tied to the table must be the same. All of the table that is read is compared,
-  /// so that the ranks that share it compare all of it.
+  /// A head that is in the files although it is tied to the table must equal it. Each call compares the part that it reads, so
+  /// that the ranks together compare all of it.
   void compare_tied_head(Range range, const float* table) const {
     const auto& [file, head] = tied_head_;
     std::vector<float> piece(std::min(range.size(), std::size_t{1} << 16));
@@ -352,8 +352,8 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
   return folder;
 }
 
-/// The tokens that end texts, by all files that say so, go into config.json and generation_config.json: transformers ends
-/// there, too. `origin`: the folder that the model came from, if it is used.
+/// Writes the tokens that end texts, from all files that name them, into config.json and generation_config.json, where
+/// transformers reads them. `origin`: the folder that the model came from, if it is used.
 void write_end_tokens(const CheckpointReader& source, const fs::path& model, const fs::path& origin, json& config,
                       Consolidated& done) {
   const std::size_t vocab_size =
@@ -379,7 +379,7 @@ void write_end_tokens(const CheckpointReader& source, const fs::path& model, con
     generation["eos_token_id"] = ids;
     write_text_file_durably(path, json_text(generation, 2) + "\n");
   } catch (const UserError& error) {
-    done.warnings.push_back(format("tokens that end a text are those of config.json alone ({})", error.what()));
+    done.warnings.push_back(format("only config.json says which tokens end a text ({})", error.what()));
   }
 }
 

@@ -24,16 +24,16 @@ std::string cut(std::vector<std::string> lines) {
   return format("{}", fmt::join(lines, "; "));
 }
 
-/// A head that is not there may be another matter: whether it is tied.
+/// Why a tensor is missing. A missing head may be tied to the embedding.
 std::string why_missing(const TensorSource& source, const std::string& name) {
   const StoredModel model = source.model();
   if (!model.is_transformer()) return "it is not there";
   const TransformerConfig& config = model.transformer(source.description());
   if (name != find_family(config.family).names.head) return "it is not there";
   return config.tied_embeddings
-             ? "it is not there, as the head is the token table there (tie_word_embeddings)"
+             ? "it is not there, because that model ties its head to the embedding (tie_word_embeddings)"
              : "it is not there, and tie_word_embeddings of config.json is false: set it to true if the head "
-               "is the token table";
+               "is the embedding";
 }
 
 }  // namespace
@@ -75,7 +75,7 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
     if (!used[i])
       result.said.push_back(
           format("'{}' changes nothing: {}", patterns[i],
-                 tied_head(patterns[i], parameters).value_or("all that it matches fits, or it matches nothing")));
+                 tied_head(patterns[i], parameters).value_or("it matches no tensor, or only tensors that fit")));
   return result;
 }
 

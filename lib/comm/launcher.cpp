@@ -51,9 +51,9 @@ void require_own_launcher(const LaunchedRanks& launched, int world_size, const s
   if (world_size > 1 || launched.count <= world_size) return;
   throw UserError(format(
       "the ranks do not see each other (the launcher has started {} or more, by {}, and this program's MPI, {}, sees one: "
-      "they are of different MPIs, or srun had no plugin for this one); start it with mpirun of that MPI, under Slurm with the "
-      "plugin of srun that it knows, such as srun --mpi=pmix, or build it with the launcher's MPI; if one rank is what you "
-      "want, unset {}",
+      "the launcher belongs to another MPI, or srun has no plugin for this one); start it with mpirun of that MPI, or under "
+      "Slurm with a plugin of srun for it, such as srun --mpi=pmix, or build it with the launcher's MPI; for a "
+      "job of one rank unset {}",
       launched.count, launched.variable, library, launched.variable));
 }
 

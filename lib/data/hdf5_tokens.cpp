@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char *lengths_name = "document_lengths", *mask_name = "loss_mask";
 
-/// What a dataset that other programs write next to tokens holds if training is the same without it.
+/// The contents of a dataset that other programs write next to tokens with which training is the same as without it.
 enum class Holds { tokens, ones, zeros, columns, nothing };
 struct Companion {
   const char* name;
@@ -34,7 +34,7 @@ constexpr Companion companions[] = {
     {"targets", Holds::nothing},         {"target_ids", Holds::nothing},     {"completion_mask", Holds::nothing},
     {"assistant_masks", Holds::nothing}, {"assistant_mask", Holds::nothing}, {"loss_weights", Holds::nothing},
     {"weights", Holds::nothing}};
-/// These say nothing of how the tokens are trained on. The last ones are HDF5's own and those of PyTables.
+/// Names that do not matter for training. The attributes are those of HDF5 and PyTables.
 constexpr std::string_view meaningless_datasets[] = {"special_tokens_mask", "id", "idx", "index", "text", "url", "source"},
                            meaningless_attributes[] = {"CLASS",   "NAME",   "DIMENSION_LIST", "REFERENCE_LIST",         "TITLE",
                                                        "VERSION", "FLAVOR", "EXTDIM",         "PYTABLES_FORMAT_VERSION"};
@@ -99,10 +99,10 @@ struct OpenedFile {
 
  public:
   [[noreturn]] static void refuse(const std::filesystem::path& path, const Companion& companion, const std::string& what) {
-    throw UserError(format(
-        "'{}' has a dataset \"{}\"{} (it is not read, and training would be another one with it); say which tokens count "
-        "in the loss by a dataset \"{}\" of 1 and 0, where documents begin by \"{}\", and take \"{}\" out",
-        path.string(), companion.name, what, mask_name, lengths_name, companion.name));
+    throw UserError(
+        format("'{}' has a dataset \"{}\"{} (it is not used, but would change training); remove \"{}\", and write which tokens "
+               "count in the loss as a dataset \"{}\" of 1 and 0, and the lengths of documents as \"{}\"",
+               path.string(), companion.name, what, companion.name, mask_name, lengths_name));
   }
 };
 
@@ -156,7 +156,7 @@ class Hdf5Tokens : public Tokens {
   std::string unread() const override {
     if (opened_.unread.empty()) return "";
     return format(
-        "{} has more than is read ({}); if that says which tokens count or where documents begin, write it as \"{}\" or \"{}\"",
+        "{} has parts that are not used ({}); if they say which tokens count or where documents begin, write \"{}\" or \"{}\"",
         name_, fmt::join(opened_.unread, ", "), mask_name, lengths_name);
   }
   void check(std::size_t part, std::size_t parts) const override {

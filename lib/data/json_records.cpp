@@ -74,17 +74,17 @@ void JsonRecords::fail(std::uint64_t at, const std::string& why) const {
   throw UserError(format("{} is not JSON that can be read ({}); correct it", text_.place_of_line(at), why));
 }
 
-/// Reads more of the present text into the buffer, of which what is before the record goes away. False, and nothing changes, at
-/// the end of the text.
+/// Reads more of the present text into the buffer, and drops what is before the record. At the end of the text it returns false
+/// and changes nothing.
 bool JsonRecords::more() {
   if (text_ends_) return false;
   const std::size_t kept = buffer_.size() - record_begin_;
   if (kept >= longest_piece)
     throw UserError(
-        format("{} has {} or more (a line is held in memory whole); divide its text among several lines, and look "
-               "whether this is JSON in lines at all",
+        format("{} has {} or more (a line is held in memory whole); divide its text among several lines, and check "
+               "that this is JSON in lines",
                place(), format_bytes(static_cast<double>(longest_piece))));
-  std::size_t bytes = std::max(piece_bytes, is_lines_ ? 0 : kept);  // values are looked through anew
+  std::size_t bytes = std::max(piece_bytes, is_lines_ ? 0 : kept);  // the value is scanned again from its beginning
   if (end_) bytes = std::min<std::uint64_t>(bytes, *end_ - at_ - buffer_.size());
   is_over_ = bytes == 0;
   text_ends_ = is_over_ || text_.read(buffer_, bytes) == 0;
@@ -114,7 +114,7 @@ bool JsonRecords::next_line() {
       if (record_begin_ == buffer_.size()) return false;
     }
     record_end_ = end_in_buffer_ = found == std::string::npos ? buffer_.size() : found + 1;
-    record_begin_ += byte_order_mark(record());  // of files that were joined
+    record_begin_ += byte_order_mark(record());  // if files with such marks were joined
     if (after_spaces(record(), 0) < record().size()) return true;
     searched = record_begin_ = end_in_buffer_;
   }

@@ -26,7 +26,7 @@ class LlmcTokens : public Tokens {
     for (std::size_t i = 3; i < header.size(); ++i)
       if (header[i] != 0)
         throw unusable_tokens(
-            path, format("number {} of its header is {}, and only the first three are known; others are 0", i + 1, header[i]));
+            path, format("number {} of its header is {}, but all after the first three must be 0", i + 1, header[i]));
     const std::uint64_t stored = (bytes - sizeof header) / as.token_bytes;
     if (header[2] < 0 || stored < static_cast<std::uint64_t>(header[2]))
       throw unusable_tokens(path, format("it is truncated: its header says {} tokens, {} are there", header[2], stored));

@@ -36,10 +36,10 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
   position.sequences = 0;
   say(format(
       "{}: they are read from the start",
-      !same_text ? std::string("the text, or its tokenizer, is another one than before")
+      !same_text ? std::string("the text or its tokenizer has changed")
       : before.data_tokens != now.data_tokens
-          ? format("the data are others ({} tokens, {} before)", now.data_tokens, before.data_tokens)
-      : !same_data ? format("the data are others (as many tokens as before, but not the same ones)")
+          ? format("the data have changed ({} tokens, {} before)", now.data_tokens, before.data_tokens)
+      : !same_data ? std::string("the data have changed (as many tokens as before, but other ones)")
       : !same_shuffle
           ? format("the data are {}shuffled now and were {}before", now.shuffled ? "" : "not ", now.shuffled ? "not " : "")
       : !same_order ? std::string("the data are mixed or cut in another way than before")

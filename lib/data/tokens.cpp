@@ -124,7 +124,7 @@ class JoinedTokens : public Tokens {
       if (!first.empty() && !one.empty()) ++others;
       if (first.empty()) first = std::move(one);
     }
-    return others == 0 ? first : format("{}; the same is so of {} more files", first, others);
+    return others == 0 ? first : format("{}; the same holds for {} more files", first, others);
   }
   void check(std::size_t part, std::size_t parts) const override {
     for (const auto& each : parts_) each->check(part, parts);

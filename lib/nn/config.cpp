@@ -173,7 +173,7 @@ TransformerConfig config_from_json(const json& object) {
   } catch (const UserError& unknown) {
     throw UserError(format("config.json: {}", unknown.what()));
   }
-  // Arithmetic that no family here has, each with the value that stands for none of it.
+  // Keys for arithmetic that no family here has, each with the value that turns it off.
   const std::pair<const char*, json> no_family_has[] = {{"add_cross_attention", false},
                                                         {"is_encoder_decoder", false},
                                                         {"is_causal", true},
@@ -228,8 +228,8 @@ json config_to_json(const TransformerConfig& config) {
 
 namespace {
 
-/// Keys that change nothing here, whatever they say: of transformers itself, of heads that are not read, of dropout (which is
-/// an option) and of tokens (text/end_tokens.hpp).
+/// Keys without effect here, whatever their value: of transformers itself, of heads that are not read, of dropout (an
+/// option here) and of tokens (text/end_tokens.hpp).
 constexpr const char* without_effect[] = {"_attn_implementation",
                                           "_attn_implementation_autoset",
                                           "_commit_hash",
@@ -328,8 +328,10 @@ std::optional<std::string> keys::doubt_config(const std::filesystem::path& folde
   if (others.empty()) return std::nullopt;
   const std::size_t all = others.size();
   if (all > 5) others.resize(5), others.push_back(format("and {} more", all - 5));
-  return format("config.json of {} has what is not known here for a model_type of \"{}\": {} (it is not used)", folder.string(),
-                read["model_type"].get<std::string>(), fmt::join(others, ", "));
+  return format(
+      "config.json of {} has keys that are unknown for model_type \"{}\" and not used: {}; compare the model with "
+      "transformers",
+      folder.string(), read["model_type"].get<std::string>(), fmt::join(others, ", "));
 }
 
 TransformerConfig read_config(const std::filesystem::path& folder) {

@@ -624,7 +624,7 @@ ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokeni
 
 namespace {
 
-/// What the keys of an object are: all others are named to the user.
+/// The known keys of an object. A warning names all others.
 struct Keys {
   std::vector<std::string_view> used, meaningless, refused;
 };
@@ -639,12 +639,12 @@ const Keys keys_of_message = {.used = {"role", "content", "weight", "train"},
                               .refused = {"tool_calls", "function_call", "refusal", "prefix", "train_detail", "images", "image",
                                           "videos", "video", "audios", "audio"}};
 
-/// Data sets with a column for it have null or something empty where there is none.
+/// Returns false for null and empty values: data sets in columns have these if an entry lacks the key.
 bool says_something(const nlohmann::json& value) {
   return !value.empty() && value != nlohmann::json(false) && value != nlohmann::json("");
 }
 
-/// The first key that is refused, or nothing. Adds those that are not known to `unused`, with `behind` after their names.
+/// Returns the first key that is refused, or nothing. Adds unknown keys to `unused`, each followed by `behind`.
 std::string look_at_keys(const nlohmann::json& object, const Keys& keys, const char* behind, std::set<std::string>& unused) {
   const auto is_in = [](const std::vector<std::string_view>& list, const std::string& key) {
     return std::find(list.begin(), list.end(), key) != list.end();
@@ -657,7 +657,7 @@ std::string look_at_keys(const nlohmann::json& object, const Keys& keys, const c
   return "";
 }
 
-/// Whether "weight" and "train" say that a message is to be learned; nothing if they are not there.
+/// Returns whether "weight" and "train" say that a message is to be learned; nothing if both are missing.
 std::optional<bool> is_to_be_learned(const nlohmann::json& message, std::string& problem) {
   std::optional<bool> learned;
   for (const char* const key : {"weight", "train"}) {
@@ -682,20 +682,19 @@ ChatText read_conversation(const nlohmann::json& object, const std::function<con
     const nlohmann::json& list = object[name];
     if (!list.is_array()) return void(problem = format("its \"{}\" is no list of messages", name));
     for (const nlohmann::json& one : list) {
-      if (!one.is_object()) return void(problem = format("its \"{}\" has something that is no message", name));
+      if (!one.is_object()) return void(problem = format("its \"{}\" has an element that is no message", name));
       if (const std::string key = look_at_keys(one, keys_of_message, " of messages", unused); !key.empty())
         return void(problem = format("its \"{}\" has a message with \"{}\", which is not read here", name, key));
       const bool is_message =
           one.contains("role") && one["role"].is_string() && one.contains("content") && one["content"].is_string();
       if (!is_message)
-        return void(problem =
-                        format("its \"{}\" has something that is no message with a \"role\" and a \"content\" of text", name));
+        return void(problem = format("its \"{}\" has a message without a \"role\" and a \"content\" of text", name));
       ChatMessage message{one["role"].get<std::string>(), one["content"].get<std::string>()};
       const bool can_be_learned = has_answers && message.role == "assistant";
       const bool learned = is_to_be_learned(one, problem).value_or(can_be_learned);
       if (problem.empty() && learned && !can_be_learned)
-        problem = format("its \"{}\" has a message of the role '{}' that says it is to be learned, and only answers are", name,
-                         excerpt(message.role));
+        problem = format("its \"{}\" has a message of the role '{}' with \"weight\" or \"train\", but only answers are learned",
+                         name, excerpt(message.role));
       if (!problem.empty()) return;
       message.is_answer = learned;
       messages.push_back(std::move(message));
@@ -710,7 +709,7 @@ ChatText read_conversation(const nlohmann::json& object, const std::function<con
   } else if (!refused.empty()) {
     problem = format("it has \"{}\", which is not read here", refused);
   } else if (!is_to_be_learned(object, problem).value_or(true)) {
-    problem = "it says that it is not to be learned";
+    problem = "its \"weight\" or \"train\" says that it is not to be learned";
   } else if (!problem.empty()) {
     return {};
   } else if (has("messages") && has("completion")) {

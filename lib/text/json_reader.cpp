@@ -20,7 +20,7 @@ constexpr std::size_t deepest = 1000;  // about Python's own limit
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_high(unsigned unit) { return unit >= 0xd800 && unit < 0xdc00; }
 bool is_low(unsigned unit) { return unit >= 0xdc00 && unit < 0xe000; }
-/// Stands for itself in a string. Without branches, so that compilers make vector instructions of it.
+/// Returns true for a character that needs no escape in a string. Without branches, so that compilers vectorize it.
 bool is_plain(char c) { return (c != '"') & (c != '\\') & (static_cast<unsigned char>(c) >= 0x20); }
 
 /// Reads values from a position on. Each function returns false at the first thing that is not JSON, or if the text ends.
@@ -134,9 +134,9 @@ class Reader {
     });
   }
 
-  /// The number of bytes from here on that stand for themselves in a string.
+  /// The number of bytes from here on that are no escape and no end of the string.
   std::size_t plain_bytes() const {
-    constexpr std::size_t block = 32;  // at once, after as many one by one: many texts have an escape in each line
+    constexpr std::size_t block = 32;  // bytes at once, after as many one by one: many texts have an escape in each line
     std::size_t i = at_;
     const auto one_by_one = [&](std::size_t end) {
       while (i < end && is_plain(text_[i])) ++i;
@@ -187,7 +187,7 @@ class Reader {
       return true;
     }
     const std::optional<unsigned> unit = escaped_at(at_);
-    if (!unit) return text_[at_ + 1] == 'u' && at_ + 6 > text_.size() ? open() : fail("an escape that is none in a string");
+    if (!unit) return text_[at_ + 1] == 'u' && at_ + 6 > text_.size() ? open() : fail("an invalid escape in a string");
     at_ += 6;
     char32_t character = *unit;
     if (is_high(*unit) && is_low(escaped_at(at_).value_or(0))) {

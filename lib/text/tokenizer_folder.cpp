@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t longest_tokenizer = std::size_t{128} << 20;
 
-/// A class of transformers: what it makes of a vocabulary, whatever tokenizer.json says beside that.
+/// A class of transformers: what it makes of a vocabulary, whatever else tokenizer.json says.
 struct Class {
   enum class Kind { of_file, gpt2, qwen2, llama, gemma, xglm, gpt_neox };
   std::string_view name;
@@ -81,7 +81,7 @@ bool is_named(const std::string& key) {
   return std::find(std::begin(named_tokens), std::end(named_tokens), key) != std::end(named_tokens);
 }
 
-/// Keys of tokenizer_config.json that are read here, or by others of ours, and those that change no id of a text.
+/// Keys of tokenizer_config.json that are read here or elsewhere in this program, and keys that change no id of a text.
 constexpr std::string_view keys_used[] = {"added_tokens_decoder", "additional_special_tokens",
                                           "extra_special_tokens", "model_specific_special_tokens",
                                           "add_bos_token",        "add_eos_token",
@@ -171,10 +171,10 @@ std::string class_name(const Json& config, const Json& model, std::string_view t
     return std::string(of_file.name);
   if (named.empty()) return registered.empty() ? std::string(of_file.name) : registered;
   if (registered == of_file.name) return registered;
-  return type == "qwen2" ? registered : named;  // transformers takes no other one for it
+  return type == "qwen2" ? registered : named;  // transformers takes no other class for qwen2
 }
 
-/// The text of a tokenizer_config.json that names a class. `is_alone`: it is of a tokenizer.model that had none.
+/// The text of a tokenizer_config.json with a class. `is_alone`: it is for a tokenizer.model that had no such file.
 std::string config_with_class(Json config, std::string_view name, bool is_alone) {
   config["tokenizer_class"] = name == of_file.name ? "PreTrainedTokenizerFast" : name;
   if (is_alone) config["add_bos_token"] = true;  // as it was used
@@ -228,7 +228,7 @@ std::vector<AddedToken> tokens_of_file(const Json& file) {
   return tokens;
 }
 
-/// The parts that a class makes.
+/// The normalizer, pre-tokenizer and decoder that a class makes.
 Json parts_of(Kind kind, const Json& config) {
   const auto flag = [&](const char* key, bool missing) { return part_flag(config, key, missing); };
   const auto byte_level = [](bool prefix, bool words) {
@@ -286,7 +286,7 @@ Json parts_of(Kind kind, const Json& config) {
   return parts;
 }
 
-/// Sets what a class makes of the model's vocabulary.
+/// Sets the fields of the model that a class decides.
 void set_model(Kind kind, Json& model, const std::string& unknown) {
   const bool falls_back = kind == Kind::llama || kind == Kind::gemma;
   if (kind == Kind::xglm) {
@@ -303,7 +303,7 @@ void set_model(Kind kind, Json& model, const std::string& unknown) {
   if (kind == Kind::gemma) model["unk_token"] = unknown;
 }
 
-/// Parts that do the same are written alike.
+/// Writes parts that do the same in the same way, for comparison.
 Json plain(Json part) {
   if (part.is_object() && part.contains("type")) {
     for (const char* const list : {"normalizers", "pretokenizers"})
@@ -365,7 +365,7 @@ class Description {
     return token;
   }
 
-  /// A token of a list, and whether it is said as a text alone: transformers adds a text and an object beside each other.
+  /// A token of a list, and whether it was a text: transformers adds a text and an object with the same content as two.
   struct Said {
     AddedToken token;
     bool is_text = true;
@@ -391,10 +391,10 @@ class Description {
       throw refuse(format("it is for the class {} of transformers, which is not known here", excerpt(name)),
                    format("'{}' alone does not say what that does", file_.filename().string()));
     if (!is_json) throw refuse(format("it is a {}, which is not known here", excerpt(name)), "there is no tokenizer.json");
-    warn(format(
-        "tokenizer_class {} is not known here, and may change what tokenizer.json says; compare the tokens with those of "
-        "transformers",
-        excerpt(name)));
+    warn(
+        format("tokenizer_class {} is unknown here, and may not do what tokenizer.json says; compare the tokens with those of "
+               "transformers",
+               excerpt(name)));
     class_ = &of_file;
   }
 
@@ -416,9 +416,9 @@ class Description {
       if (plain(entry(made_.json, key)) != plain(parts[key])) differ += std::string(differ.empty() ? "" : " and ") + key;
     if (!differ.empty())
       warn(
-          format("the class {} of tokenizer_config.json or config.json has a {} of its own, which is used, as in transformers "
-                 "5, and not that of tokenizer.json",
-                 class_->name, differ));
+          format("the {} of the class {} (tokenizer_config.json or config.json) is used instead of that of tokenizer.json, as "
+                 "in transformers 5",
+                 differ, class_->name));
     made_.json.update(parts);
     if (!entry(made_.json, "model").is_object()) throw UserError("it has no model; fetch the file again");
     set_model(class_->kind, made_.json["model"], unknown_token());
@@ -439,7 +439,7 @@ class Description {
     const fs::path merges = folder_.path / "merges.txt";
     if (kind_of(merges) != PathKind::file)
       throw UserError("it has no merges.txt next to it (byte-pair encoding needs both); fetch that, too");
-    // What no file says is GPT-2's: transformers refuses such folders.
+    // Without a file that names the class it is GPT-2's. (transformers refuses such folders.)
     if (class_->kind == Kind::of_file) class_ = find_class("GPT2Tokenizer");
     Json model = {{"vocab", read_json_file(file_, longest_tokenizer)}, {"merges", merges_of_file(merges)}};
     for (const auto& [token, id] : model["vocab"].items())
@@ -499,7 +499,7 @@ class Description {
   bool by_map(const std::string& key) const {
     return !folder_.config.contains("added_tokens_decoder") && folder_.map.contains(key);
   }
-  /// A token by its name, as text or object; of tokenizer_config.json, or of special_tokens_map.json where that counts.
+  /// A token by its name, as text or object, from tokenizer_config.json, or from special_tokens_map.json if that counts.
   std::optional<Said> named(const std::string& key) const {
     const Json& value = entry(by_map(key) ? folder_.map : folder_.config, key);
     if (!by_map(key) && !folder_.config.contains(key)) {
@@ -561,8 +561,8 @@ class Description {
     if (replaces) at->second = token;
   }
 
-  /// additional_special_tokens, or extra_special_tokens as transformers 5 calls them: which of the two lists counts is a matter
-  /// of which files and keys are there.
+  /// additional_special_tokens, or extra_special_tokens as transformers 5 calls them. The files and keys that exist decide
+  /// which of the two lists counts.
   SaidTokens extra() const {
     constexpr const char *new_key = "extra_special_tokens", *old_key = "additional_special_tokens";
     std::optional<SaidTokens> by_new, by_old;
@@ -665,8 +665,8 @@ class Description {
     };
     if (class_->kind == Kind::xglm || class_->kind == Kind::gpt_neox) made_.json.erase("post_processor");
     if (class_->kind == Kind::xglm) add(made_.before_text, "eos_token");
-    if (is_json) return;  // its post-processor says it
-    // A tokenizer.model by itself is used as SentencePiece's own users do.
+    if (is_json) return;  // its post-processor does this
+    // A tokenizer.model without tokenizer_config.json gets the <s> that users of SentencePiece expect.
     const bool is_alone = matches_before_prefix_ && folder_.config.empty();
     if (part_flag(folder_.config, "add_bos_token", is_alone)) add(made_.before_text, "bos_token");
     if (part_flag(folder_.config, "add_eos_token", false)) add(made_.behind_text, "eos_token");
@@ -680,8 +680,8 @@ class Description {
     }
     if (!unknown.empty())
       warn(
-          format("tokenizer_config.json says {}, which nothing here heeds (it may change tokens); compare them with those of "
-                 "transformers",
+          format("tokenizer_config.json has keys that are unknown here and may change tokens ({}); compare the tokens with "
+                 "those of transformers",
                  unknown));
   }
 

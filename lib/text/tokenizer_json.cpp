@@ -257,8 +257,8 @@ class JsonTokenizer : public Tokenizer {
     return {names_, std::move(scores), unknown, part_flag(model, "byte_fallback", false)};
   }
 
-  /// Gives added tokens their ids, as Hugging Face's tokenizers does: the model's own token keeps its id, and one that was
-  /// added before; another gets the next id after all that were added, and after as many as the model has tokens.
+  /// Gives added tokens their ids, as Hugging Face's tokenizers does: a token of the model, or one that was added before, keeps
+  /// its id. Any other gets the next id after all added tokens and after the number of the model's tokens.
   void add_tokens(const TokenizerDescription& description) {
     const auto size = narrow<TokenId>(model_ids_.size());
     TokenId next = size;
@@ -287,7 +287,7 @@ class JsonTokenizer : public Tokenizer {
       added_.push_back(token);
     }
     if (!new_ones.empty())
-      warnings_.push_back(format("special tokens that no vocabulary has became new tokens, as in transformers: {}",
+      warnings_.push_back(format("special tokens that are in no vocabulary were added as new tokens, as in transformers: {}",
                                  fmt::to_string(fmt::join(new_ones, ", "))));
     for (AddedToken token : added_) {
       if (token.special && description.splits_special) continue;
@@ -304,9 +304,9 @@ class JsonTokenizer : public Tokenizer {
   void check_claims(const TokenizerDescription& description) {
     for (const TokenClaim& claim : description.claims)
       if (const auto id = find(claim.content); id != claim.id)
-        warnings_.push_back(format(
-            "{} says that token {} is \"{}\", and another file of the tokenizer says what counts, as in transformers: {}",
-            claim.file, claim.id, excerpt(claim.content), id ? format("it is token {}", *id) : "it is no token"));
+        warnings_.push_back(
+            format("{} says that token {} is \"{}\", but another file of the tokenizer counts, as in transformers: {}",
+                   claim.file, claim.id, excerpt(claim.content), id ? format("it is token {}", *id) : "it is no token"));
   }
 
   /// A section of the text, between added tokens, may be cut where all its steps allow that, and a piece ends there or no token

@@ -16,7 +16,7 @@ namespace fsdp {
 
 std::span<const std::string_view> options_that_keep_results() {
   static constexpr std::string_view names[] = {
-      // The position in the data has the tokens of texts, whatever made them.
+      // The position in the data compares the tokens of texts, whatever made them.
       "valid", "valid-mask", "tokenizer", "json-field", "skip-invalid",
       // A checkpoint of another model is refused.
       "arch", "model", "init", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
@@ -26,7 +26,7 @@ std::span<const std::string_view> options_that_keep_results() {
       "batch-size", "update-freq",
       // The end of the run.
       "max-update", "stop-before",
-      // Who holds and computes what when.
+      // Which rank holds and computes what, and when.
       "sharding-strategy", "shard-group-size", "wrap-policy", "wrap-layers", "min-num-params", "wrap-units",
       "backward-prefetch", "forward-prefetch", "limit-all-gathers", "accumulate-unsharded", "invariant", "ignore-params",
       "checkpoint-activations", "checkpoint-policy", "checkpoint-every", "offload-params", "offload-optimizer", "device",
@@ -47,7 +47,7 @@ constexpr std::array of_schedule = {
 
 bool ends(const Schedule& schedule) { return schedule.decay != Decay::fixed && schedule.decay != Decay::inverse_sqrt; }
 
-/// Some options follow from others, and nothing reads them here.
+/// Returns false for an option that has no effect with the other options.
 bool is_read(const std::string& option, const TrainOptions& now) {
   if (option == "total-num-update") return ends(now.schedule);
   if (option == "max-epoch") return ends(now.schedule) && now.schedule.total == 0;
@@ -59,7 +59,7 @@ std::string text_of(const nlohmann::json& value) {
   return value.is_null() ? "unset" : value.is_string() ? excerpt(value.get<std::string>()) : json_text(value);
 }
 
-/// The schedule that options in JSON ask for; nothing if its length is not known.
+/// The schedule of options in JSON; nothing if its length is not known.
 std::optional<Schedule> schedule_of(const nlohmann::json& options) {
   std::vector<std::string> words = {"fsdp-train"};
   for (const char* name : of_schedule)
@@ -106,9 +106,9 @@ std::string describe_changed_options(const nlohmann::json& before, const TrainOp
   }
   if (changed.empty()) return "";
   const bool other_batch = before.contains("total-batch-size") && before["total-batch-size"] != now["total-batch-size"];
-  return format("the run goes on after update {} with other options than before: {}{}{}", update, changed,
+  return format("the run resumes after update {} with changed options: {}{}{}", update, changed,
                 changes_rate ? effect_on_rate(before, now, update) : "",
-                other_batch ? "; --total-batch-size keeps an update's sequences at any number of ranks" : "");
+                other_batch ? "; --total-batch-size keeps the sequences of an update at any number of ranks" : "");
 }
 
 }  // namespace fsdp

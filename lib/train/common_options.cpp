@@ -88,7 +88,7 @@ void add_size_options(OptionTable& table, ConfigOverrides& sizes) {
            {"gelu_accurate", Activation::gelu_tanh},
            {"gelu_fast", Activation::gelu_tanh},
            {"gelu_new", Activation::gelu_tanh}},
-          "What the feed-forward layers apply, where the model's family has it. gelu: by erf; gelu_accurate "
+          "Activation of the feed-forward layers, if the model's family has it. gelu: by erf; gelu_accurate "
           "(gelu_fast; transformers' gelu_new): by tanh, as in gpt2.")
       .unset("as the model says");
   const std::pair<const char*, const char*> quantities[] = {{"decoder-layers", "number of layers"},
@@ -272,13 +272,10 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
 void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid) {
   table
       .text("json-field", "NAME", json_field,
-            "Texts are JSON, lines or an array of objects whose field NAME has the text: each is a document, tokenized by "
-            "itself.")
+            "The texts are JSON, lines or an array of objects. Field NAME of each object is a document, tokenized by itself.")
       .unset("text if the texts are JSON by their content or names; others are plain")
       .sets("field of JSON");
-  table
-      .flag("skip-invalid", skip_invalid,
-            "Leave out lines or objects of JSON that have no text that can be used, and say how many.")
+  table.flag("skip-invalid", skip_invalid, "Skip lines or objects of JSON without a usable text, and report their number.")
       .sets("skipping of lines");
 }
 

@@ -64,7 +64,7 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalW
   announce();
 }
 
-/// By rank 0. An earlier start of this job ends once it has saved, or after the time-out of a collective in which it hangs.
+/// Rank 0 takes the lock. An earlier start of this job ends once it has saved, or when a collective that hangs times out.
 void Setup::take_save_folder(SignalWatch* watch) {
   const double timeout_s = options.comm.timeout_s;
   bool stopped = false;
@@ -345,11 +345,11 @@ void Setup::open_data() {
                 train_data->description(), most, vocabulary));
   const std::size_t per_update = cut.sequences_per_update();
   if (ingredients.size() == 1 && !options.max_epoch && train_data->sequences() < per_update)
-    warn(format("an update takes {}, and {} holds {}: an update reads some of them more than once",
+    warn(format("an update takes {}, but {} has only {}: an update reads some of them more than once",
                 plural(per_update, "sequence"), train_data->description(), train_data->sequences()));
   if (const std::uint64_t last = last_update(); last > 0 && options.schedule.warmup >= last)
-    warn(format("the learning rate never reaches --lr (it rises over {}, and update {} is the last)",
-                plural(options.schedule.warmup, "update"), last));
+    warn(format("the learning rate never reaches --lr (--warmup-updates is {}, and the run ends after update {})",
+                options.schedule.warmup, last));
 }
 
 /// May fail on this rank alone. Returns the largest token that it has found.

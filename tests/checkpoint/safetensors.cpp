@@ -382,11 +382,11 @@ BOOST_AUTO_TEST_CASE(messages_about_tensors_are_short_and_explain_a_missing_head
   write_folder(folder / "headless", config, [](const std::string& name) { return name == "lm_head.weight" ? "" : name; });
   CHECK_CONTAINS(complaint(config, "headless"),
                  "(lm_head.weight: it is not there, and tie_word_embeddings of config.json is "
-                 "false: set it to true if the head is the token table);");
+                 "false: set it to true if the head is the embedding);");
   TransformerConfig tied = config;
   tied.tied_embeddings = true;
   write_folder(folder / "tied", tied, same_name);
-  CHECK_CONTAINS(complaint(config, "tied"), "(lm_head.weight: it is not there, as the head is the token table there");
+  CHECK_CONTAINS(complaint(config, "tied"), "(lm_head.weight: it is not there, because that model ties its head");
   write_folder(folder / "others", config, [](const std::string& name) { return "student." + name; });
   const std::string others = complaint(config, "others");
   BOOST_TEST(others.size() < 1500u);

@@ -120,8 +120,8 @@ BOOST_AUTO_TEST_CASE(datasets_that_would_change_training_are_refused) {
   }
   CHECK_CONTAINS(
       message_of([&] { with("completion_mask", ones); }),
-      "has a dataset \"completion_mask\" (it is not read, and training would be another one with it); say which tokens "
-      "count in the loss by a dataset \"loss_mask\"");
+      "has a dataset \"completion_mask\" (it is not used, but would change training); remove \"completion_mask\", and "
+      "write which tokens count in the loss as a dataset \"loss_mask\"");
   CHECK_CONTAINS(message_of([&] { with("tokens", ones); }), "two datasets of tokens, \"tokens\" and \"input_ids\"");
 
   // What nobody knows is named.
@@ -142,9 +142,9 @@ BOOST_AUTO_TEST_CASE(datasets_that_would_change_training_are_refused) {
   for (int i = 0; i < 3; ++i) files.push_back(open_token_file(path));
   const std::string warning = join(std::move(files))->unread();
   CHECK_CONTAINS(warning,
-                 "has more than is read (dataset \"quality\", group \"valid\", attribute \"seed\", attribute "
-                 "\"pad_token_id\"); if that says");
-  CHECK_CONTAINS(warning, "the same is so of 2 more files");
+                 "has parts that are not used (dataset \"quality\", group \"valid\", attribute \"seed\", attribute "
+                 "\"pad_token_id\"); if they say");
+  CHECK_CONTAINS(warning, "the same holds for 2 more files");
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_token) {

@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
   const Outcome tokenized = tokenize(
       folder, "chat.jsonl --chat --tokenizer model --format megatron --out train --valid-out valid --valid-fraction 0.2");
   must(tokenized);
-  CHECK_CONTAINS(tokenized.output, "train.mask.bin: which of them are of answers");
+  CHECK_CONTAINS(tokenized.output, "train.mask.bin: 1 for tokens of answers, 0 for others");
   const auto mask = tokens_of(folder / "train.mask.bin");
   const auto counted = static_cast<std::uint64_t>(std::count(mask.begin(), mask.end(), 1u));
   BOOST_TEST_REQUIRE(counted > 0u);

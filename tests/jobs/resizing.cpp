@@ -82,10 +82,9 @@ BOOST_AUTO_TEST_CASE(a_total_batch_stays_at_any_number_of_ranks) {
   BOOST_TEST(three.says("choose another batch size or number of ranks"), three.output);
   const Outcome smaller = train(folder, 2, "moved", 8, more + " --total-batch-size 4");
   BOOST_TEST(smaller.code == 0);
-  BOOST_TEST(
-      smaller.says("warning: the run goes on after update 6 with other options than before: --total-batch-size is 4 now and "
-                   "was 16; --total-batch-size keeps an update's sequences at any number of ranks"),
-      smaller.output);
+  BOOST_TEST(smaller.says("warning: the run resumes after update 6 with changed options: --total-batch-size is 4 now and "
+                          "was 16; --total-batch-size keeps the sequences of an update at any number of ranks"),
+             smaller.output);
 }
 
 BOOST_AUTO_TEST_CASE(what_invariant_contradicts) {

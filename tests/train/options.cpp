@@ -316,10 +316,9 @@ BOOST_AUTO_TEST_CASE(what_follows_from_changed_options_is_said) {
     for (auto* words : {&before, &now}) words->insert(words->end(), {"--data", "d", "--arch", "gpt2"});
     return describe_changed_options(to_json(parse(before).options), parse(now).options, update);
   };
-  BOOST_TEST(
-      changed({"--lr-scheduler", "cosine", "--max-update", "6"}, {"--lr-scheduler", "cosine", "--max-update", "12"}) ==
-      "the run goes on after update 6 with other options than before: --total-num-update (by --max-update) is 12 now and "
-      "was 6 (the rate was 0 at update 6 and is 3.71e-04 at update 7)");
+  BOOST_TEST(changed({"--lr-scheduler", "cosine", "--max-update", "6"}, {"--lr-scheduler", "cosine", "--max-update", "12"}) ==
+             "the run resumes after update 6 with changed options: --total-num-update (by --max-update) is 12 now and "
+             "was 6 (the rate was 0 at update 6 and is 3.71e-04 at update 7)");
   for (const char* const fixed : {"fixed", "inverse_sqrt"})
     BOOST_TEST(changed({"--lr-scheduler", fixed, "--max-update", "6"}, {"--lr-scheduler", fixed, "--max-update", "12"}) == "");
   BOOST_TEST(changed({"--lr-scheduler", "cosine", "--total-num-update", "9", "--max-update", "6"},
@@ -330,7 +329,7 @@ BOOST_AUTO_TEST_CASE(what_follows_from_changed_options_is_said) {
   const std::string two = changed({"--max-update", "9", "--seed", "1", "--batch-size", "4"},
                                   {"--max-update", "9", "--seed", "2", "--batch-size", "2", "--weight-decay", "0.5"});
   for (const char* const part : {"--seed is 2 now and was 1", "--total-batch-size is 2 now and was 4", "--weight-decay is 0.5",
-                                 "; --total-batch-size keeps an update's sequences"})
+                                 "; --total-batch-size keeps the sequences of an update"})
     CHECK_CONTAINS(two, part);
   BOOST_TEST(two.find("rate was") == std::string::npos);
   // The same batch in other pieces is the same to rounding.
