@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
   using namespace fsdp;
   open_standard_descriptors();
   let_waiting_threads_sleep(argv);
-  hold_signals();  // before any thread is there
+  const auto hold = [](int, char**) { return hold_signals(), exit_code::done; };  // before any thread is there
+  if (const int code = run_program(argc, argv, hold)) return code;
   const auto body = [](MpiSession& session, Communicator& world, int count, char** words) {
     TrainCommand command;
     agree(world, [&] { command = parse_train_command(count, words, world.size()); });

@@ -14,6 +14,12 @@ std::string at(std::source_location where) { return fmt::format("{}:{}", where.f
 CallError::CallError(std::string_view api, std::string_view problem, std::source_location where)
     : std::runtime_error(fmt::format("{}: {} [{}]", api, problem, at(where))) {}
 
+std::string message_of(const std::system_error& error) {
+  if (error.code() != std::errc::resource_unavailable_try_again) return error.what();
+  return "no thread can be started (a limit of memory or of processes is reached); raise it, as ulimit -v and ulimit -u show "
+         "them";
+}
+
 void fail_expectation(std::string_view what, std::source_location where) {
   throw InternalError(fmt::format("internal error: {} [{}]; please report it with the command that led here", what, at(where)));
 }

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace fsdp {
 
@@ -49,6 +50,9 @@ struct CallError : std::runtime_error {
 struct InternalError : std::logic_error {
   using std::logic_error::logic_error;
 };
+
+/// Its text; of a thread that cannot be started also why and what to do, as the system says "Resource temporarily unavailable".
+std::string message_of(const std::system_error& error);
 
 [[noreturn]] void fail_expectation(std::string_view what, std::source_location where);
 

@@ -33,6 +33,8 @@ int run_program(int argc, char** argv, const std::function<int(int argc, char** 
     return report(error.what(), exit_code::wrong_use);
   } catch (const std::bad_alloc&) {
     return report("out of memory", exit_code::failed);
+  } catch (const std::system_error& error) {
+    return report(message_of(error), exit_code::failed);
   } catch (const std::exception& error) {
     return report(error.what(), exit_code::failed);
   }

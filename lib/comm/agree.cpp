@@ -32,6 +32,8 @@ Failure describe_current_exception() {
     return {
         "out of memory (the system gave no more); use more ranks, a smaller `micro-batch` or `recomputation of activations`",
         exit_code::failed};
+  } catch (const std::system_error& error) {
+    return {message_of(error), exit_code::failed};
   } catch (const std::exception& error) {
     return {error.what(), exit_code::failed};
   } catch (...) {

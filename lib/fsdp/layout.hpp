@@ -23,6 +23,7 @@ struct UnitTypes {
   DType reduce = DType::f32;     // what each rank's gradient is rounded to on its way into a reduction
   DType master = DType::f32;     // what the optimizer updates: fp32, or bf16 where that is the parameters' type: they are one
   DType gradient = DType::f32;   // what a rank keeps of sums of gradients: fp32 or bf16
+  bool operator==(const UnitTypes&) const = default;
 };
 
 struct Unit : UnitSpec {

@@ -177,10 +177,12 @@ void Metrics::skip(const SkipMetrics& m) {
   count_update(here_.skipped_s, m.ms);
 }
 
-void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batches) {
+void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batches, double seconds) {
+  const std::string text = format("validating after step {}, batch {} of {}", step, done, batches);
   if (shows_bar())
-    bar_.update(static_cast<double>(done), static_cast<double>(batches),
-                format("validating after step {}, batch {} of {}", step, done, batches));
+    bar_.update(static_cast<double>(done), static_cast<double>(batches), text);
+  else if (active_ && seconds > 10 && std::exchange(last_validating_, step) != step)
+    say(text);
 }
 
 void Metrics::valid(const ValidMetrics& m) {

@@ -108,8 +108,8 @@ class Metrics {
   void start(const StartMetrics& m);
   void train(const TrainMetrics& m);
   void skip(const SkipMetrics& m);
-  /// The bar shows how far a validation is.
-  void validating(std::uint64_t step, std::size_t done, std::size_t batches);
+  /// The bar shows how far a validation is. Without a bar, a validation that has taken more than ten seconds says so once.
+  void validating(std::uint64_t step, std::size_t done, std::size_t batches, double seconds);
   void valid(const ValidMetrics& m);
   /// `stall_ms`: of `ms`, how long training stood still.
   void save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms);
@@ -139,6 +139,7 @@ class Metrics {
   double age_s_;                          // of the process when since_made_ began
   Timer since_made_;
   std::uint64_t first_step_ = 0, max_step_ = 0;
+  std::uint64_t last_validating_ = 0;  // the step whose validation has said that it takes long
   double spent_ms_ = 0;  // on the steps of this run
 };
 

@@ -329,7 +329,7 @@ void Run::validate(const std::function<bool()>& stop) {
   try {
     const auto progress = [&](std::size_t batches) {
       saver_->announce();
-      setup_.metrics->validating(setup_.progress.update, batches, setup_.valid_batches->batches());
+      setup_.metrics->validating(update(), batches, setup_.valid_batches->batches(), timer.seconds());
     };
     loss = mean_loss(sharded_.executor(), *setup_.valid_batches, setup_.world, progress, stop);
   } catch (const CollectiveError& error) {  // data that cannot be read: nothing of the training is wrong

@@ -154,10 +154,19 @@ void Setup::print_plan() const {
   if (world.rank() != 0) return;
   const Layout& layout = sharded->layout();
   std::printf("units:\n");
-  for (const Unit& unit : layout.units())
-    std::printf("  %-24s %4zu tensors  %12zu elements  %12zu with padding  %s\n", unit.name.c_str(), unit.parameters.size(),
+  const auto& units = layout.units();
+  const auto alike = [](const Unit& a, const Unit& b) {
+    return a.parameters.size() == b.parameters.size() && a.numel == b.numel && a.padded_numel == b.padded_numel &&
+           a.types == b.types;
+  };
+  for (std::size_t first = 0, last; first < units.size(); first = last + 1) {
+    for (last = first; last + 1 < units.size() && alike(units[first], units[last + 1]);) ++last;
+    const Unit& unit = units[first];
+    const std::string name = last == first ? unit.name : format("{} to {} (each)", unit.name, units[last].name);
+    std::printf("  %-30s %4zu tensors  %12zu elements  %12zu with padding  %s\n", name.c_str(), unit.parameters.size(),
                 unit.numel, unit.padded_numel,
                 format_bytes(static_cast<double>(unit.padded_numel * size_of(unit.types.parameter))).c_str());
+  }
   const Transformer& model = sharded->transformer();
   std::printf("memory plan per rank:\n%s%soperations of one update:\n%s\n%s", describe_memory(sharded->plan()).c_str(),
               describe_beside_plan(memory).c_str(),

@@ -1,6 +1,7 @@
 #include "train/train.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -43,8 +44,10 @@ std::string how_to_continue(const TrainOptions& options) {
   if (options.restore != "latest") once.push_back("--restore");
   if (options.reset_optimizer) once.push_back("--reset-optimizer");
   if (options.reset_dataloader) once.push_back("--reset-dataloader");
-  return once.empty() ? "the same command continues"
-                      : format("the same command without {} continues", fmt::join(once, " and "));
+  std::string text = "the same command continues";
+  if (!once.empty()) text = format("the same command without {} continues", fmt::join(once, " and "));
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) text += " (mpirun reports exit code 75 as an abort; all is saved)";
+  return text;
 }
 
 void say_nothing_to_do(Setup& setup) {

@@ -26,6 +26,11 @@ BOOST_AUTO_TEST_CASE(exit_codes) {
   BOOST_TEST(run([]() -> int { throw std::bad_alloc(); }) == 1);
 }
 
+BOOST_AUTO_TEST_CASE(a_thread_that_cannot_be_started_says_what_to_raise) {
+  CHECK_CONTAINS(message_of(std::system_error(EAGAIN, std::generic_category())), "ulimit -u");
+  CHECK_CONTAINS(message_of(std::system_error(ENOENT, std::generic_category(), "x")), "x: No such file");
+}
+
 BOOST_AUTO_TEST_CASE(version) {
   const std::string text = version_text("fsdp-x", {{"a library", "1.2"}});
   BOOST_TEST(text.starts_with("fsdp-x " + version_string() + "\n"));

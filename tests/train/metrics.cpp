@@ -44,6 +44,7 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
     metrics.start({"0.1 (abc)", 4, "full", &options, 124439808, 1000, 10, 13, 2, NodeTraffic{2, 5000, 3000}});
     for (std::uint64_t step = 11; step <= 13; ++step)
       metrics.train({step, std::nextafter(2.3412, 3), 1.9e-3, 0.1f, step * 512, 9930.5, 412.25, std::nullopt, 1.5, 4096});
+    for (const double seconds : {1, 11, 12}) metrics.validating(13, static_cast<std::size_t>(seconds), 40, seconds);
     metrics.valid({13, 2.5, 511, 20});
     metrics.save(13, "checkpoints/step-00000013", 1200, 300);
     metrics.restore(10, "checkpoint x", 5, 1000, 3000);
@@ -72,6 +73,7 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
 
   const std::string text = read_file(folder / "err");
   CHECK_CONTAINS(text, "step 11/13 ");  // the first of the run
+  CHECK_CONTAINS(text, "\nvalidating after step 13, batch 11 of 40\nvalid 13 ");  // once, and only if it takes long
   CHECK_CONTAINS(text, "step 12/13  loss 2.3412  gnorm 0.100  lr 1.90e-03  412 ms  9.93 k tok/s  eta 412 ms\n");
   CHECK_CONTAINS(text, "step 13/13 ");  // the last
   const TrainMetrics masked = {.step = 5, .tokens_per_second = 993.05, .ms = 412, .mfu = 0.3, .positions_per_second = 9930.5};
