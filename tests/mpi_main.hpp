@@ -3,8 +3,6 @@
 // rank would leave the others in a collective: then the job is ended at once, after Boost has said why.
 #pragma once
 
-#define BOOST_TEST_NO_MAIN
-#define BOOST_TEST_ALTERNATIVE_INIT_API
 #include <cstdio>
 #include <exception>
 #include <memory>

@@ -1,5 +1,4 @@
 // Layers and losses of the library, and one of a user's: backward is the derivative of forward; and a wrong one is found.
-#define BOOST_TEST_MODULE api.gradients
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>

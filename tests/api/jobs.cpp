@@ -1,5 +1,4 @@
 // Mistakes of users' programs end whole jobs at once, with one message, on processes that exchange data either way.
-#define BOOST_TEST_MODULE api.jobs
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 

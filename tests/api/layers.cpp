@@ -1,5 +1,4 @@
 // What is wrong with a model is said before any of it is trained; tensors are cut as they say.
-#define BOOST_TEST_MODULE api.layers
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>

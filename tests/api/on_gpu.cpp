@@ -1,6 +1,5 @@
 // Layers of a user's, and a transformer, trained through the API on a GPU, which here is the double of CUDA (cuda_double/): as
 // on the CPU, all strategies the same bits, and what does not work on GPUs is refused by name.
-#define BOOST_TEST_MODULE api.on_gpu
 #include "mpi_main.hpp"
 
 #include <cmath>

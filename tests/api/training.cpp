@@ -1,6 +1,5 @@
 // Models of a user's layers, trained through the headers that programs include: all strategies give the same bits, and so do
 // recomputation, wraps and slots; checkpoints move between strategies; whole models are written and read; memory is as planned.
-#define BOOST_TEST_MODULE api.training
 #include "mpi_main.hpp"
 
 #include <cmath>

@@ -1,5 +1,4 @@
 // fsdp-doctor: what follows from figures, for machines that are not here.
-#define BOOST_TEST_MODULE apps.doctor
 #include <algorithm>
 #include <chrono>
 #include <filesystem>

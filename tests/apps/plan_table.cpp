@@ -1,5 +1,4 @@
 // fsdp-plan: numbers that can be worked out by hand, and the same numbers from runs on the threads communicator.
-#define BOOST_TEST_MODULE apps.plan_table
 #include <algorithm>
 #include <cstdlib>
 #include <functional>

@@ -1,5 +1,4 @@
 // Numbers with units, as users write and read them.
-#define BOOST_TEST_MODULE base.format
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"

@@ -1,5 +1,4 @@
 // The option table: how a command line and a configuration file are read, and what users are told when they are wrong.
-#define BOOST_TEST_MODULE base.options
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

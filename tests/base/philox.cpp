@@ -1,5 +1,4 @@
 // Known answers of Philox4x32-10 from the authors' Random123 distribution (kat_vectors).
-#define BOOST_TEST_MODULE base.philox
 #include <boost/test/unit_test.hpp>
 
 #include "base/philox.hpp"

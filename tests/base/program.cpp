@@ -1,5 +1,4 @@
 // Exit codes of offline programs, and what their version text holds.
-#define BOOST_TEST_MODULE base.program
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"

@@ -1,5 +1,4 @@
 // Progress where stderr is not a terminal: few, plain lines.
-#define BOOST_TEST_MODULE base.progress
 #include <boost/test/unit_test.hpp>
 
 #include <pty.h>

@@ -1,5 +1,4 @@
 // What the system is asked.
-#define BOOST_TEST_MODULE base.system
 #include <boost/test/unit_test.hpp>
 
 #include <thread>

@@ -1,5 +1,4 @@
 // One file from many: both formats hold what was saved, bit for bit, and are read back like any model. The program, too.
-#define BOOST_TEST_MODULE checkpoint.consolidate
 #include <boost/test/unit_test.hpp>
 
 #include <array>

@@ -1,5 +1,4 @@
 // Steps that are not whole are passed over, with a warning; damage is found, and named.
-#define BOOST_TEST_MODULE checkpoint.damage
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>
 

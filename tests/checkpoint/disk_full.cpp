@@ -1,6 +1,5 @@
 // One rank's disk is full, played by a limit on the size of its files: every rank throws, nothing is left over, what was there
 // stays.
-#define BOOST_TEST_MODULE checkpoint.disk_full
 #include "mpi_main.hpp"
 
 #include <array>

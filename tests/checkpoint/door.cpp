@@ -1,6 +1,5 @@
 // What damaged and hostile files may not do to whoever reads them, and what is not touched: each case is something that once
 // happened.
-#define BOOST_TEST_MODULE checkpoint.door
 #include <algorithm>
 #include <cstring>
 #include <functional>

@@ -1,6 +1,5 @@
 // Consolidation in constant memory: the program's peak on a model of 600 MB, 1.8 GB with the optimizer's state, is as for a
 // small one, whatever the format.
-#define BOOST_TEST_MODULE checkpoint.memory
 #include <boost/test/unit_test.hpp>
 
 #include <sys/resource.h>

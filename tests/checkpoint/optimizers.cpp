@@ -1,6 +1,5 @@
 // Every optimizer's state through checkpoints: a resumed run has the same bits, and what is saved at 4 ranks, loaded and saved
 // at 3, and again at 1, is what it was.
-#define BOOST_TEST_MODULE checkpoint.optimizers
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 

@@ -1,5 +1,4 @@
 // Who reads what of whose file, for a model of 175 B parameters and a thousand ranks: nothing is written or read for it.
-#define BOOST_TEST_MODULE checkpoint.read_plan
 #include <algorithm>
 #include <cstdio>
 #include <set>

@@ -1,5 +1,4 @@
 // Hugging Face folders: real ones are read, and what is wrong with others is said.
-#define BOOST_TEST_MODULE checkpoint.safetensors
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

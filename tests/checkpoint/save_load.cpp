@@ -1,5 +1,4 @@
 // Saved at one world size and strategy, loaded at all others: bit-identical, and each rank reads its share and no more.
-#define BOOST_TEST_MODULE checkpoint.save_load
 #include <boost/test/unit_test.hpp>
 
 #include <array>

@@ -1,5 +1,4 @@
 // Who may write to a save folder.
-#define BOOST_TEST_MODULE checkpoint.save_lock
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>

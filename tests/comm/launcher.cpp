@@ -1,5 +1,4 @@
 // Which launcher started a process, from its environment, and what is told where that is another MPI's.
-#define BOOST_TEST_MODULE comm.launcher
 #include <boost/test/unit_test.hpp>
 
 #include <map>

@@ -1,6 +1,5 @@
 // The MPI backend: the same checks as the threads backend passes, so that both give the same bits; pieces of any length;
 // errors.
-#define BOOST_TEST_MODULE comm.mpi
 #include "mpi_main.hpp"
 
 #include <chrono>

@@ -1,6 +1,5 @@
 // Collectives of GPUs by NCCL, on the doubles of both (cuda_double/): against the threads' collectives with the same numbers.
 // Ranks are threads with a device each.
-#define BOOST_TEST_MODULE comm.nccl
 #include <boost/test/unit_test.hpp>
 
 #include <atomic>

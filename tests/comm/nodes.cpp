@@ -1,6 +1,5 @@
 // Groups that span nodes: the same checks as the other backends pass, so that all give the same bits; what goes between nodes;
 // what happens when a rank does not come, or one node is short of memory. Consecutive ranks play the nodes.
-#define BOOST_TEST_MODULE comm.nodes
 #include "mpi_main.hpp"
 
 #include <sys/resource.h>

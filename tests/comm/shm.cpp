@@ -1,6 +1,5 @@
 // The backend of ranks that share memory: the same checks as the other backends pass, so that all give the same bits; buffers
 // from allocate() and others; nodes; what happens when memory is short or a rank does not come.
-#define BOOST_TEST_MODULE comm.shm
 #include "mpi_main.hpp"
 
 #include <sys/resource.h>

@@ -1,6 +1,5 @@
 // Collectives of GPUs through the memory of the host, on a GPU or on the double of CUDA (cuda_double/): the host waits for what
 // the stream was given before, and for each copy.
-#define BOOST_TEST_MODULE comm.staged
 #include "comm/staged.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -1,5 +1,4 @@
 // The threads backend: every collective at one to seven ranks, and what happens when a rank fails.
-#define BOOST_TEST_MODULE comm.threads
 #include <boost/test/unit_test.hpp>
 
 #include <atomic>

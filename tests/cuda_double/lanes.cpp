@@ -1,5 +1,4 @@
 // The double's lanes: barriers, exchanges within a warp, shared memory, and blocks that are wrong.
-#define BOOST_TEST_MODULE cuda_double.lanes
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,5 +1,4 @@
 // The double's matrix products: all operations, orders and types against sums in double, and arguments that are refused.
-#define BOOST_TEST_MODULE cuda_double.matmul
 #include <cublasLt.h>
 
 #include <cmath>

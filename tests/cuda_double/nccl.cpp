@@ -1,6 +1,5 @@
 // The double's NCCL: that it moves and adds, that ranks which do different things are found, that one which does not come is
 // waited for until somebody gives up.
-#define BOOST_TEST_MODULE cuda_double.nccl
 #include <nccl.h>
 
 #include <atomic>

@@ -1,5 +1,4 @@
 // The double's runtime: streams and their order, events, memory and who may touch it.
-#define BOOST_TEST_MODULE cuda_double.runtime
 #include <atomic>
 #include <cmath>
 #include <cstdint>

@@ -1,6 +1,5 @@
 // The double's tensor cores and asynchronous copies: products have PTX's layout, a wait or a barrier that is left out gives
 // wrong results, and warps that do not come together end the process.
-#define BOOST_TEST_MODULE cuda_double.tensor_core
 #include "kernels/cuda/tensor_core.hpp"
 
 #include <tuple>

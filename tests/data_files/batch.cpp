@@ -1,5 +1,4 @@
 // Which sequence is read where: the ranks of any world size together read the same sequences in the same order.
-#define BOOST_TEST_MODULE data.batch
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

@@ -1,5 +1,4 @@
 // What sequences say of documents, and which of their targets count.
-#define BOOST_TEST_MODULE data.documents
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

@@ -1,5 +1,4 @@
 // Tokens of HDF5 files that other tools have made: of every type of integers, in chunks, compressed, of one or two dimensions.
-#define BOOST_TEST_MODULE data.hdf5
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

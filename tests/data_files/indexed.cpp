@@ -1,5 +1,4 @@
 // Data sets in two files, as Megatron and fairseq write them, byte by byte, and every way in which an index can lie.
-#define BOOST_TEST_MODULE data.indexed
 #include <boost/test/unit_test.hpp>
 
 #include <numeric>

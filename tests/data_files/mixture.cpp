@@ -1,5 +1,4 @@
 // Mixtures give each data set its share, in an order that every rank computes for itself.
-#define BOOST_TEST_MODULE data.mixture
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>

@@ -1,5 +1,4 @@
 // The order of shuffled sequences is a permutation, another one for every seed and pass, and looks like chance.
-#define BOOST_TEST_MODULE data.permutation
 #include <boost/test/unit_test.hpp>
 
 #include <set>

@@ -1,5 +1,4 @@
 // Where a run goes on in its data when something about them changed.
-#define BOOST_TEST_MODULE data.position
 #include <boost/test/unit_test.hpp>
 
 #include "data/position.hpp"

@@ -1,5 +1,4 @@
 // Token files: what is written reads back, and every way in which a file can be wrong is told apart.
-#define BOOST_TEST_MODULE data.token_file
 #include <boost/test/unit_test.hpp>
 
 #include <cstring>

@@ -1,6 +1,5 @@
 // Token files that are written as the tokens come: the same bytes whatever the pieces, numbered files where one is full, and a
 // later writer goes on where one was killed.
-#define BOOST_TEST_MODULE data.token_writer
 #include <boost/test/unit_test.hpp>
 
 #include <numeric>

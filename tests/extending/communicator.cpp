@@ -1,6 +1,5 @@
 // A communicator that is added from outside the library, as docs/extending-communicator.md shows: slow_network.cpp. A model is
 // trained over it, and has the bits of a run over threads.
-#define BOOST_TEST_MODULE extending.communicator
 #include "mpi_main.hpp"
 
 #include "base/timer.hpp"

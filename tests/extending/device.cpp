@@ -1,6 +1,5 @@
 // A device that is added from outside the library, as docs/extending-device.md shows: support/threaded_device.cpp. A model is
 // trained on it, and has the bits of a run on the CPU.
-#define BOOST_TEST_MODULE extending.device
 #include <vector>
 
 #include <boost/test/unit_test.hpp>

@@ -1,5 +1,4 @@
 // A family of models that is added from outside the library, as docs/extending-family.md shows: StarCoder 2, in starcoder2.cpp.
-#define BOOST_TEST_MODULE extending.family
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"

@@ -1,5 +1,4 @@
 // A format of whole models that is added from outside the library, as docs/extending-format.md shows: numpy_folder.cpp.
-#define BOOST_TEST_MODULE extending.format
 #include <boost/test/unit_test.hpp>
 
 #include "checkpoint/inspect.hpp"

@@ -1,6 +1,5 @@
 // docs/extending-operation.md: what its example, clipping by value, does to a run, whatever the strategy; and that the page
 // shows the lines that are compiled.
-#define BOOST_TEST_MODULE extending.operation
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

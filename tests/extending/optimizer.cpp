@@ -1,5 +1,4 @@
 // An optimizer that is added from outside the library, as docs/extending-optimizer.md shows: RMSprop, in rmsprop.cpp.
-#define BOOST_TEST_MODULE extending.optimizer
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>

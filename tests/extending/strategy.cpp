@@ -1,5 +1,4 @@
 // docs/extending.md, "A strategy": one more row, and it trains.
-#define BOOST_TEST_MODULE extending.strategy
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"

@@ -1,5 +1,4 @@
 // What may crash or never end is tried elsewhere first.
-#define BOOST_TEST_MODULE files.child
 #include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <csignal>

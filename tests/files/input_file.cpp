@@ -1,5 +1,4 @@
 // The door: what is opened, what is refused, and that nothing waits.
-#define BOOST_TEST_MODULE files.input
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <boost/test/unit_test.hpp>

@@ -1,5 +1,4 @@
 // JSON of files: bounds on what is parsed, and seals.
-#define BOOST_TEST_MODULE files.json
 #include <boost/test/unit_test.hpp>
 
 #include "files/json.hpp"

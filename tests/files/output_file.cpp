@@ -1,5 +1,4 @@
 // What this program makes and removes, and what it leaves alone.
-#define BOOST_TEST_MODULE files.output
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,5 +1,4 @@
 // Sealed files: what was written comes back, and nothing else ever does.
-#define BOOST_TEST_MODULE files.sealed
 #include <boost/test/unit_test.hpp>
 #include <random>
 

@@ -1,6 +1,5 @@
 // After the first update nothing of ours is allocated: operator new is counted, libfsdp's calls included. (What oneDNN's gemm
 // packs comes from malloc; the memory plan lists it.)
-#define BOOST_TEST_MODULE fsdp.allocations
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"

@@ -1,6 +1,5 @@
 // Training on groups that go by nodes, with two or three consecutive ranks as a node: the same bits as on threads, and the
 // bytes that fsdp-plan predicts, within nodes and between them.
-#define BOOST_TEST_MODULE fsdp.by_nodes
 #include "mpi_main.hpp"
 
 #include <array>

@@ -1,6 +1,5 @@
 // Streams that have threads: one for communication, or one each. Threads are held up at random, so that an order that the
 // plan's waits do not enforce shows as other numbers; and they fail, so that a hang would show.
-#define BOOST_TEST_MODULE fsdp.comm_thread
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,6 +1,5 @@
 // The golden runs of PyTorch on a GPU: on the double of CUDA that is made of threads (cuda_double/), or on a real one. Ranks
 // are threads and share it.
-#define BOOST_TEST_MODULE fsdp.golden_on_gpu
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -10,13 +9,6 @@ using namespace fsdp;
 using namespace fsdp::test;
 
 namespace {
-
-/// The first `updates` of a golden run.
-json beginning(const std::string& name, std::size_t updates) {
-  json run = read_json(golden_folder(name) / "run.json");
-  run["updates"] = updates;
-  return run;
-}
 
 History on_cpu(const std::string& name, Case c) {
   c.threads = Threads::one;

@@ -39,6 +39,13 @@ struct History {
   bool operator==(const History&) const = default;
 };
 
+/// The first `updates` of a golden run: enough where bits are compared, as what differs once differs in the weights from then on.
+inline json beginning(const std::string& name, std::size_t updates) {
+  json run = read_json(golden_folder(name) / "run.json");
+  run["updates"] = updates;
+  return run;
+}
+
 /// What a run says of its optimizer, "adamw" or with a variant, as in "sgd-nesterov".
 inline OptimizerOptions optimizer_of_run(const json& run, DType state_type) {
   const std::string name = run["optimizer"], kind = name.substr(0, name.find('-'));

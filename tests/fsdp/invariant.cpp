@@ -1,6 +1,5 @@
 // PlanOptions::invariant: the same update on 1, 2, 4 or 8 ranks, in any strategy, gives the same bits.
 // `invariant -- CASES SEED FIRST`.
-#define BOOST_TEST_MODULE fsdp.invariant
 #include <bit>
 #include <cstdio>
 #include <map>

@@ -1,6 +1,5 @@
 // Master weights and gradients that are kept in bf16, rounded at random: golden runs stay near those in fp32, strategies have
 // the same bits, and the random rounding is one.
-#define BOOST_TEST_MODULE fsdp.kept_in_bf16
 #include <bit>
 #include <cmath>
 

@@ -1,7 +1,6 @@
 // How many blocks of threads the kernels of an update give a GPU, beside those of the model's stages, which nn.launch_shapes
 // looks at: casts, the norm's sums, clipping, statistics and the optimizer. They work on parameters, and have fewer blocks the
 // smaller a parameter is; so for each kernel the launch with the most blocks counts. Nothing is computed here.
-#define BOOST_TEST_MODULE fsdp.launch_shapes
 #include <set>
 
 #include <boost/test/unit_test.hpp>

@@ -1,5 +1,4 @@
 // The layout: every element of every parameter lies in exactly one shard, aligned, whatever the number of shards.
-#define BOOST_TEST_MODULE fsdp.layout
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"

@@ -1,6 +1,5 @@
 // Updates that are not made: where one that was not finite went wrong, and which are spikes. The GPU, whose streams go on by
 // themselves, says what the CPU says.
-#define BOOST_TEST_MODULE fsdp.non_finite_on_gpu
 #include <limits>
 
 #include <boost/test/unit_test.hpp>

@@ -1,5 +1,4 @@
 // What a rank keeps on the host: the numbers are those of a run that keeps all of it on the device.
-#define BOOST_TEST_MODULE fsdp.offload
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 

@@ -1,5 +1,4 @@
 // The plan as data: what is in it, in which order, and what the memory of a run follows from.
-#define BOOST_TEST_MODULE fsdp.plan
 #include <chrono>
 #include <functional>
 #include <numeric>

@@ -1,6 +1,5 @@
 // Each plan of random jobs is checked, executed on the threads communicator and compared with one rank.
 // `property -- CASES SEED FIRST`.
-#define BOOST_TEST_MODULE fsdp.property
 #include <cstdio>
 
 #include <boost/test/unit_test.hpp>

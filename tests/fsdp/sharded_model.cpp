@@ -1,5 +1,4 @@
 // What a ShardedModel refuses, on every rank alike.
-#define BOOST_TEST_MODULE fsdp.sharded_model
 #include <boost/test/unit_test.hpp>
 
 #include <array>

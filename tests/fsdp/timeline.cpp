@@ -1,5 +1,4 @@
 // What --dry-run says of a plan: its operations as a table and as a drawing.
-#define BOOST_TEST_MODULE fsdp.timeline
 #include <algorithm>
 #include <sstream>
 #include <string>

@@ -1,5 +1,4 @@
 // The host waits once for an update of a GPU: at its end, for the sums. Counted by the double of CUDA.
-#define BOOST_TEST_MODULE fsdp.waits_on_gpu
 #include <boost/test/unit_test.hpp>
 
 #include <cuda_runtime_api.h>

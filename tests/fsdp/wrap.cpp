@@ -1,5 +1,4 @@
 // Which parameters form a unit: policies over the module tree, patterns, frozen and ignored parameters.
-#define BOOST_TEST_MODULE fsdp.wrap
 #include <algorithm>
 #include <map>
 

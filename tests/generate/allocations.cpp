@@ -1,5 +1,4 @@
 // A token takes no memory that was not there before: operator new is counted, libfsdp's calls included.
-#define BOOST_TEST_MODULE generate.allocations
 #include <boost/test/unit_test.hpp>
 
 #include "count_allocations.hpp"

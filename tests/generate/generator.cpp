@@ -1,5 +1,4 @@
 // Texts of a model of random weights: the same as without a cache, however many prompts and ranks there are.
-#define BOOST_TEST_MODULE generate.generator
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 

@@ -1,5 +1,4 @@
 // Which token comes next, on logits that are checked by hand.
-#define BOOST_TEST_MODULE generate.sampler
 #include <cmath>
 #include <vector>
 

@@ -1,6 +1,5 @@
 // The HDF5 wrappers: what is written is read back, virtual datasets show other files, and every failure says what failed and
 // why.
-#define BOOST_TEST_MODULE h5.files
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 // Conversations from lines of JSON to a model that has learned its answers: tokenized by the chat template with their mask,
 // packed into sequences without seeing each other, trained on, gone on with, evaluated.
-#define BOOST_TEST_MODULE jobs.chat
 #include <algorithm>
 #include <cmath>
 #include <random>

@@ -1,5 +1,4 @@
 // Questions with choices: the losses by which fsdp-evaluate chooses are those that it measures on the same tokens as data.
-#define BOOST_TEST_MODULE jobs.choices
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 // Passes over the data: every target counts once, at any number of ranks, and what is left for the last update is a smaller
 // batch.
-#define BOOST_TEST_MODULE jobs.data
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,5 +1,4 @@
 // fsdp-doctor under mpirun: it names what does not come, and always ends.
-#define BOOST_TEST_MODULE jobs.doctor
 #include <boost/test/unit_test.hpp>
 
 #include "jobs/job.hpp"

@@ -1,6 +1,5 @@
 // Whole jobs that meet damaged files, disks that fail while they are read, requests that lie around, and data that go away:
 // nothing that was good is lost, and every program says what it met.
-#define BOOST_TEST_MODULE jobs.door
 #include <algorithm>
 #include <set>
 

@@ -1,7 +1,6 @@
 // docs/from-fairseq.md: fairseq's own command runs as it stands on a folder of fairseq-preprocess; sharded as it says, it
 // trains to the bits of its --ddp-backend pytorch_ddp; what its model holds on GPUs is in a table, which is made again here;
 // converted checkpoints are evaluated, trained and sampled from.
-#define BOOST_TEST_MODULE jobs.fairseq
 #include <algorithm>
 
 #include <boost/test/data/test_case.hpp>

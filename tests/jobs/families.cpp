@@ -1,6 +1,5 @@
 // Each family of models through the programs: a Hugging Face folder is trained as transformers would train it, in fp32 and
 // bf16, consolidated, evaluated and sampled from. The models are those of tests/data/families.
-#define BOOST_TEST_MODULE jobs.families
 #include <cmath>
 
 #include <boost/test/data/test_case.hpp>

@@ -1,7 +1,6 @@
 // Jobs that are killed at any moment, saves included, and disks that fail at any call: what was complete stays complete, and
 // the same command goes on from it. `faults -- ROUNDS SEED`: jobs killed in each torture; with more than 5 every call fails
 // once.
-#define BOOST_TEST_MODULE jobs.faults
 #include <algorithm>
 #include <map>
 #include <random>

@@ -1,5 +1,4 @@
 // Flight records: what is left of jobs that a rank has ended, and what fsdp-inspect makes of it.
-#define BOOST_TEST_MODULE jobs.flight
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"

@@ -1,5 +1,4 @@
 // Text as users ask for it: from checkpoints, folders and files, at any number of ranks, and while a model trains.
-#define BOOST_TEST_MODULE jobs.generating
 #include <boost/test/unit_test.hpp>
 
 #include "jobs/job.hpp"

@@ -1,6 +1,5 @@
 // Jobs that compute on one GPU, a real one or the double of CUDA that is made of threads (cuda_double/): as users start them,
 // with the programs that they have.
-#define BOOST_TEST_MODULE jobs.gpu
 #include <algorithm>
 #include <csignal>
 

@@ -1,6 +1,5 @@
 // Jobs with a GPU for each rank, on the doubles of CUDA and NCCL (tests/cuda_double): what they print, their bits, and how they
 // end when a rank is lost.
-#define BOOST_TEST_MODULE jobs.gpus
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"

@@ -1,5 +1,4 @@
 // What users get wrong: one clear message, a non-zero exit code, no hang, the last good checkpoint as it was.
-#define BOOST_TEST_MODULE jobs.mistakes
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"

@@ -1,5 +1,4 @@
 // Optimizers over mpirun, as users choose them: PyTorch's runs, a stop and the same command again, another optimizer's state.
-#define BOOST_TEST_MODULE jobs.optimizers
 #include <algorithm>
 #include <cmath>
 

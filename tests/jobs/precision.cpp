@@ -1,6 +1,5 @@
 // fsdp-train in 16 bits: overflows are skipped and survived, the scale is part of a checkpoint, and what is not finite for good
 // is named.
-#define BOOST_TEST_MODULE jobs.precision
 #include <algorithm>
 #include <cmath>
 

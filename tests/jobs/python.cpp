@@ -2,7 +2,6 @@
 // gets our logits from it, and PyTorch's optimizer goes on from its state. And what others make is answered alike: texts,
 // perplexities and choices are those of transformers. Skipped where no Python has these packages:
 // FSDP_PYTHON names one, else it is python3.
-#define BOOST_TEST_MODULE jobs.python
 #include <array>
 
 #include <boost/test/unit_test.hpp>

@@ -1,5 +1,4 @@
 // Runs that go on at another number of ranks: the same batches, and with --invariant the same bits.
-#define BOOST_TEST_MODULE jobs.resizing
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"

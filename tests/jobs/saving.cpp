@@ -1,6 +1,5 @@
 // What a save folder holds while and after training: which steps stay, what happens to damaged ones, and what a new run takes
 // from an old one.
-#define BOOST_TEST_MODULE jobs.saving
 #include <algorithm>
 #include <set>
 

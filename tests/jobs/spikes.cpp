@@ -1,5 +1,4 @@
 // --skip-spikes: one bad batch in the data is left out and no other update is, whatever the strategy, and after a resume.
-#define BOOST_TEST_MODULE jobs.spikes
 #include <boost/test/unit_test.hpp>
 
 #include <cstdint>

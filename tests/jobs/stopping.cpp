@@ -1,5 +1,4 @@
 // Runs that are stopped, asked to save, killed, and resumed.
-#define BOOST_TEST_MODULE jobs.stopping
 #include <algorithm>
 #include <chrono>
 #include <cmath>

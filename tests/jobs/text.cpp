@@ -1,5 +1,4 @@
 // From text to text: a tokenizer's tokens, a model that learns them, its text and its bits per byte.
-#define BOOST_TEST_MODULE jobs.text
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>

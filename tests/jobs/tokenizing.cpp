@@ -1,5 +1,4 @@
 // Large texts through fsdp-tokenize: little memory, the tokens of the whole text, and the same files after kills.
-#define BOOST_TEST_MODULE jobs.tokenizing
 #include <boost/test/unit_test.hpp>
 
 #include <random>

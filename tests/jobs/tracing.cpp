@@ -1,5 +1,4 @@
 // --trace of whole jobs, and what fsdp-bench makes of the same switches.
-#define BOOST_TEST_MODULE jobs.tracing
 #include <algorithm>
 #include <map>
 #include <sstream>

@@ -1,5 +1,4 @@
 // fsdp-train under mpirun: the golden runs, bit-identity, memory as planned, evaluation of what was trained.
-#define BOOST_TEST_MODULE jobs.training
 #include <algorithm>
 #include <cmath>
 

@@ -1,6 +1,5 @@
 // fsdp-bench tuning: its memory is that of fsdp-plan, batches double until the first that does not fit, and what it advises is
 // the fastest of what it has measured.
-#define BOOST_TEST_MODULE jobs.tuning
 #include <algorithm>
 #include <map>
 #include <utility>

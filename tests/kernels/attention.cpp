@@ -1,6 +1,5 @@
 // Attention against double precision with explicit softmax, and its gradients against differences of that reference, on sizes
 // around the block of 64 query rows. Tolerance: fp32 sums of up to 200 terms, then exp, relative to the largest value.
-#define BOOST_TEST_MODULE kernels.attention
 #include "documents.hpp"
 #include "kernels/threads.hpp"
 #include "support.hpp"

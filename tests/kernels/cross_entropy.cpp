@@ -1,5 +1,4 @@
 // Softmax and cross-entropy against double precision. Tolerance: a sum of V terms in fp32 and a logarithm.
-#define BOOST_TEST_MODULE kernels.cross_entropy
 #include "kernels/loss_sum.hpp"
 #include "support.hpp"
 

@@ -1,6 +1,5 @@
 // Dropout's masks: their definition, their rate, and that they do not see how an update is cut. Attention's masks are tested
 // in attention.cpp.
-#define BOOST_TEST_MODULE kernels.dropout
 #include "support.hpp"
 
 #include "base/error.hpp"

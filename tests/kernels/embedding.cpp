@@ -1,5 +1,4 @@
 // Embeddings and their gradients. Sums of at most a dozen terms in the stated order: the references in float are met exactly.
-#define BOOST_TEST_MODULE kernels.embedding
 #include "support.hpp"
 
 using namespace fsdp;

@@ -1,5 +1,4 @@
 // The exact sum of squares: its bits must not depend on partition, order or threads, and it must be right.
-#define BOOST_TEST_MODULE kernels.exact_sum
 #include "kernels/exact_sum.hpp"
 
 #include <omp.h>

@@ -1,6 +1,5 @@
 // GEMM in every direction against double precision. Tolerance: fp32 sums of up to 300 terms, and the rounding of 16-bit
 // results.
-#define BOOST_TEST_MODULE kernels.gemm
 #include "support.hpp"
 
 #include <omp.h>

@@ -1,7 +1,6 @@
 // Every kernel of kernels.hpp on a GPU beside itself on the CPU, in fp32, bf16 and fp16, on widths that are multiples of
 // nothing and on multiples of 8, whose rows are moved 16 bytes at a time: on a real GPU, or on the double of CUDA
 // (cuda_double/). Products and attention are compared, too, whose code has nothing in common.
-#define BOOST_TEST_MODULE kernels.gpu
 #include <boost/mpl/list.hpp>
 
 #include "base/format.hpp"

@@ -1,7 +1,6 @@
 // The row kernels of x86-64-v2, -v3 and -v4 beside each other, those that this processor has. What is defined exactly (initial
 // weights, exact sums, sums over rows) has the same bits on all; the rest may differ by rounding, since only -v3 and -v4 fuse a
 // product and a sum. Each level must also compute in code of its own: see the script symbols.cmake beside this file.
-#define BOOST_TEST_MODULE kernels.levels
 #include "kernels/element_update.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/attention.hpp"

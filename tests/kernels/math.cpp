@@ -1,6 +1,5 @@
 // The elementary functions against libm in double: the bounds are those stated in lib/kernels/math.hpp. Built twice, without
 // fused products as in the x86-64-v2 kernels and with them.
-#define BOOST_TEST_MODULE kernels.math
 #include "kernels/math.hpp"
 
 #include <cstdlib>

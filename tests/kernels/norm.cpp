@@ -1,6 +1,5 @@
 // LayerNorm, RMSNorm and sums over rows against double precision; gradients against differences of the reference. Tolerances: a
 // few fp32 roundings (6e-8) times the growth of a sum of up to 130 terms, relative to the largest value.
-#define BOOST_TEST_MODULE kernels.norm
 #include "support.hpp"
 
 using namespace fsdp;

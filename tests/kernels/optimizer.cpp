@@ -1,5 +1,4 @@
 // How the copies in 16 bits are rounded, and the initial weights. Optimizers themselves: tests/optim/elementwise.cpp.
-#define BOOST_TEST_MODULE kernels.optimizer
 #include "kernels/element_update.hpp"
 #include "support.hpp"
 

@@ -1,6 +1,5 @@
 // Element-wise kernels and rotary positions against double precision; slopes against differences of the reference. Tolerance: a
 // handful of fp32 roundings (6e-8 each).
-#define BOOST_TEST_MODULE kernels.pointwise
 #include "support.hpp"
 
 #include <numbers>

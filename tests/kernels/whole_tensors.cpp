@@ -1,6 +1,5 @@
 // Optimizers that need sums over whole tensors, or whole matrices: against references in double, and cut in parts as ranks cut
 // them, which must not change a bit.
-#define BOOST_TEST_MODULE kernels.whole_tensors
 #include <cstring>
 #include <functional>
 

@@ -1,5 +1,4 @@
 // Configurations: read, written, refused; and the parameters that follow from them.
-#define BOOST_TEST_MODULE nn.config
 #include <cmath>
 
 #include <boost/test/unit_test.hpp>

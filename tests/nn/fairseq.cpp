@@ -1,7 +1,6 @@
 // What --arch transformer_lm* is, held to fairseq's sources (facebookresearch/fairseq): sizes, positions, activations, tying,
 // initial weights; and the loss of two tiny models that tests/data/fairseq/make.py has computed after fairseq's rules, from
 // weights that tools/fairseq-to-hf has converted. docs/from-fairseq.md lists what differs.
-#define BOOST_TEST_MODULE nn.fairseq
 #include <cmath>
 
 #include <boost/test/data/test_case.hpp>

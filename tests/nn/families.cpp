@@ -1,6 +1,5 @@
 // Families of models against transformers: loss and gradient norm of three updates of random small models, which
 // tests/data/families describes; what their config.json may say; what is refused.
-#define BOOST_TEST_MODULE nn.families
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 

@@ -1,5 +1,4 @@
 // Whole models against PyTorch: loss and all gradients of the first update of the runs in tests/data/golden.
-#define BOOST_TEST_MODULE nn.golden
 #include <cmath>
 #include <filesystem>
 #include <fstream>

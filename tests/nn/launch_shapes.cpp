@@ -1,6 +1,5 @@
 // How many blocks of threads the kernels of a model give a GPU: on 4,096 rows enough that each of its multiprocessors has two.
 // Nothing is computed here. fsdp.launch_shapes has what an update launches beside that.
-#define BOOST_TEST_MODULE nn.launch_shapes
 #include <boost/test/unit_test.hpp>
 
 #include "nn/model_run.hpp"

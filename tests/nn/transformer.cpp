@@ -1,5 +1,4 @@
 // Stages against finite differences, and against themselves in other arrangements.
-#define BOOST_TEST_MODULE nn.transformer
 #include <array>
 #include <cmath>
 #include <thread>

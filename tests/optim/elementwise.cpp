@@ -1,5 +1,4 @@
 // Optimizers that need nothing but the element, against their algorithms in double, and how states in bf16 are rounded.
-#define BOOST_TEST_MODULE optim.elementwise
 #include <bit>
 #include <functional>
 

@@ -1,5 +1,4 @@
 // The loss scale, update by update, by hand.
-#define BOOST_TEST_MODULE optim.loss_scaler
 #include <boost/test/unit_test.hpp>
 
 #include "optim/loss_scaler.hpp"

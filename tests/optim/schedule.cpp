@@ -1,5 +1,4 @@
 // Learning rates against hand-made numbers and golden runs of PyTorch.
-#define BOOST_TEST_MODULE optim.schedule
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>

@@ -1,5 +1,4 @@
 // Which updates jump: the mean and variance they are compared with, and what a lasting rise does.
-#define BOOST_TEST_MODULE optim.spike_filter
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>

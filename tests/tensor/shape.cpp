@@ -1,5 +1,4 @@
 // The integers of sharding.
-#define BOOST_TEST_MODULE tensor.shape
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"

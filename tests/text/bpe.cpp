@@ -1,5 +1,4 @@
 // Merges go by rank, then from the left; cutting long pieces changes nothing.
-#define BOOST_TEST_MODULE text.bpe
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 // Conversations as models were trained on them. What is expected was rendered by Jinja 3.1 from the same templates, with
 // add_generation_prompt and trim_blocks and lstrip_blocks as transformers sets them.
-#define BOOST_TEST_MODULE text.chat_template
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

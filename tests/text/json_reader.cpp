@@ -1,5 +1,4 @@
 // JSON as Python's json module reads it.
-#define BOOST_TEST_MODULE text.json_reader
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>

@@ -1,5 +1,4 @@
 // Regular expressions find what Oniguruma finds, or are refused.
-#define BOOST_TEST_MODULE text.pattern
 #include <boost/test/unit_test.hpp>
 
 #include <string>

@@ -1,5 +1,4 @@
 // Parts of a text have the tokens of the whole: for every tokenizer, cut at random places of those that are allowed.
-#define BOOST_TEST_MODULE text.text_cuts
 #include <boost/test/unit_test.hpp>
 
 #include <random>

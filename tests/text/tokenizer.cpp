@@ -1,6 +1,5 @@
 // Ids and texts are those of Hugging Face's tokenizers: for every family's parts, on a sample of everything (data/tokenizers,
 // make.py). What is not known is refused by name.
-#define BOOST_TEST_MODULE text.tokenizer
 #include <boost/test/unit_test.hpp>
 
 #include <string>

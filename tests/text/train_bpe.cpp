@@ -1,5 +1,4 @@
 // What is learned from text is what the definition says.
-#define BOOST_TEST_MODULE text.train_bpe
 #include <boost/test/unit_test.hpp>
 
 #include <map>

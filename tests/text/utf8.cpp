@@ -1,5 +1,4 @@
 // What is UTF-8, and what becomes of what is not: as Python's decode(errors="replace").
-#define BOOST_TEST_MODULE text.utf8
 #include <boost/test/unit_test.hpp>
 
 #include <string>

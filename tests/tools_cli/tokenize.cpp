@@ -1,5 +1,4 @@
 // What fsdp-tokenize writes, token by token.
-#define BOOST_TEST_MODULE cli.tokenize_content
 #include <boost/test/unit_test.hpp>
 
 #include <cstdlib>

@@ -1,5 +1,4 @@
 // Energy counters of Linux's powercap, from a folder that looks like it: which are read, and how they wrap.
-#define BOOST_TEST_MODULE train.energy
 #include <boost/test/unit_test.hpp>
 
 #include "comm/threads/threads.hpp"

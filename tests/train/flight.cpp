@@ -1,5 +1,4 @@
 // The flight record of one process: what is in its file however the process ends.
-#define BOOST_TEST_MODULE train.flight
 #include <boost/test/unit_test.hpp>
 
 #include <csignal>

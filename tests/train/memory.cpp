@@ -1,5 +1,4 @@
 // The account of a rank's memory, by hand.
-#define BOOST_TEST_MODULE train.memory
 #include <boost/test/unit_test.hpp>
 
 #include "base/format.hpp"

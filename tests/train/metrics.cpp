@@ -1,5 +1,4 @@
 // The metrics file: one JSON object per line, numbers that read back exactly, and a file that survives a killed run.
-#define BOOST_TEST_MODULE train.metrics
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

@@ -1,5 +1,4 @@
 // What a run that goes on does about the lines of updates that it does again, and what they say about the time that was lost.
-#define BOOST_TEST_MODULE train.metrics_file
 #include <boost/test/unit_test.hpp>
 
 #include <sstream>

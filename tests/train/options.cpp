@@ -1,5 +1,4 @@
 // The options of fsdp-train: every rule between them, and what users are told.
-#define BOOST_TEST_MODULE train.options
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

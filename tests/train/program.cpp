@@ -1,5 +1,4 @@
 // agree(): a failure of some ranks becomes the same error of all.
-#define BOOST_TEST_MODULE train.program
 #include <boost/test/unit_test.hpp>
 
 #include <atomic>

@@ -1,5 +1,4 @@
 // Requests to stop and to save, by signal and by file.
-#define BOOST_TEST_MODULE train.signals
 #include <boost/test/unit_test.hpp>
 
 #include <csignal>

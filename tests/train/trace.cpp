@@ -1,5 +1,4 @@
 // The trace of a job: what is in the file, and that it agrees with the plan and with what the communicators sent.
-#define BOOST_TEST_MODULE train.trace
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,0 +1,6 @@
+// main() of every test program that has no other (tests/mpi_main.hpp).
+#include <boost/test/unit_test.hpp>
+
+int main(int argc, char** argv) {
+  return boost::unit_test::unit_test_main([] { return true; }, argc, argv);
+}
