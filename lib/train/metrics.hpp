@@ -140,7 +140,7 @@ class Metrics {
   Timer since_made_;
   std::uint64_t first_step_ = 0, max_step_ = 0;
   std::uint64_t last_validating_ = 0;  // the step whose validation has said that it takes long
-  double spent_ms_ = 0;  // on the steps of this run
+  double spent_ms_ = 0;                // on the steps of this run
 };
 
 /// "step 120/700  loss 2.3412  gnorm 0.532  lr 1.90e-03  412 ms  9.93 k tok/s  eta 3:58 min". If only some tokens count in the

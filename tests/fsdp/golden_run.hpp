@@ -39,7 +39,8 @@ struct History {
   bool operator==(const History&) const = default;
 };
 
-/// The first `updates` of a golden run: enough where bits are compared, as what differs once differs in the weights from then on.
+/// The first `updates` of a golden run: enough where bits are compared, as what differs once differs in the weights from then
+/// on.
 inline json beginning(const std::string& name, std::size_t updates) {
   json run = read_json(golden_folder(name) / "run.json");
   run["updates"] = updates;

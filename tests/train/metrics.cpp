@@ -71,7 +71,7 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
   BOOST_TEST(train.at("mfu").is_null());
 
   const std::string text = read_file(folder / "err");
-  CHECK_CONTAINS(text, "step 11/13 ");  // the first of the run
+  CHECK_CONTAINS(text, "step 11/13 ");                                            // the first of the run
   CHECK_CONTAINS(text, "\nvalidating after step 13, batch 11 of 40\nvalid 13 ");  // once, and only if it takes long
   CHECK_CONTAINS(text, "step 12/13  loss 2.3412  gnorm 0.100  lr 1.90e-03  412 ms  9.93 k tok/s  eta 412 ms\n");
   CHECK_CONTAINS(text, "step 13/13 ");  // the last
