@@ -1,5 +1,5 @@
 // Texts and tokens, both ways, with the Python packages that users have: Hugging Face's tokenizers and SentencePiece give our
-// ids on a megabyte of each kind of text, and Megatron reads and writes our data sets. Skipped where no Python has tokenizers,
+// ids on a quarter of a megabyte of each kind of text, and Megatron reads and writes our data sets. Skipped where no Python has tokenizers,
 // and the parts of others where it lacks them: FSDP_PYTHON names one, else it is python3.
 #include <algorithm>
 
@@ -45,7 +45,7 @@ std::vector<fsdp::TokenId> ids_in(const fs::path& path) {
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(ids_are_those_of_others_on_a_megabyte_of_each_kind) {
+BOOST_AUTO_TEST_CASE(ids_are_those_of_others_on_each_kind_of_text) {
   const auto folder = fresh_folder();
   must(folder, {python(), script, "ids", tokenizers});
   std::size_t compared = 0;
@@ -61,7 +61,7 @@ BOOST_AUTO_TEST_CASE(ids_are_those_of_others_on_a_megabyte_of_each_kind) {
     BOOST_TEST((apart.first == ours.end() && apart.second == wanted.end()), name << ": " << ours.size() << " ids, theirs "
                                                                                  << wanted.size() << ", equal until "
                                                                                  << apart.first - ours.begin());
-    compared += wanted.size() > 100000;
+    compared += wanted.size() > 25000;
   }
   BOOST_TEST(compared >= 15u * 7);
 }

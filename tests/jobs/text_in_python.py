@@ -1,7 +1,7 @@
 """What Hugging Face's tokenizers, SentencePiece and Megatron make of texts and of our files; python_text.cpp compares.
 
     text_in_python.py --probe         says which of them this Python has; exits with 77 without Hugging Face's tokenizers
-    text_in_python.py ids FOLDER      a megabyte of text of each kind, texts/KIND.txt, and for each tokenizer of FOLDER its ids of
+    text_in_python.py ids FOLDER      a quarter of a megabyte of text of each kind, texts/KIND.txt, and for each tokenizer of FOLDER its ids of
                                       each text, ids/TOKENIZER-KIND.bin (int32)
     text_in_python.py folders DATA    folders.json: random tokenizers as folders, and what AutoTokenizer makes of them
     text_in_python.py megatron-write  data sets NAME.bin and NAME.idx, and what is in them, NAME.json
@@ -25,7 +25,7 @@ import numpy
 import tokenizers
 
 here = pathlib.Path(__file__).resolve().parent
-size = 1 << 20
+size = 1 << 18
 random.seed(3)
 
 
