@@ -382,7 +382,6 @@ void Executor::issue(Range range) {
 
 void Executor::run_timed(const Pass& pass, std::size_t index) {
   const Operation& op = pass.operations[index];
-  if (options_.before_operation) options_.before_operation(op);
   Stream& s = stream(op.stream);
   WorkTimes& times = times_of_stream_[static_cast<std::size_t>(op.stream)];
   s.times = {};
@@ -391,7 +390,10 @@ void Executor::run_timed(const Pass& pass, std::size_t index) {
   if (lane)
     begin_operation(*lane, pass.notes[index], &pass.operations == &plan_.update ? pass.scalars.update : 0,
                     s.marks_later() ? now_ns() : begin);
-  run_operation(op, pass.read, pass.scalars);
+  if (options_.around_operation)
+    options_.around_operation(op, [&] { run_operation(op, pass.read, pass.scalars); });
+  else
+    run_operation(op, pass.read, pass.scalars);
   const std::int64_t end = s.mark();
   if (lane && !s.marks_later()) end_operation(*lane, end);
   if (!pass.times.empty()) pass.times[index] = {begin, end};

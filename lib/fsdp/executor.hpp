@@ -85,8 +85,8 @@ struct DecodingStep {
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
 struct ExecutorOptions {
-  /// A test may set this; it is called before each operation, by the thread that runs it.
-  std::function<void(const Operation&)> before_operation = {};
+  /// A test may set this; it is called in place of each operation, by the thread that runs it, and `run` is the operation.
+  std::function<void(const Operation&, const std::function<void()>& run)> around_operation = {};
   DType table_type = DType::f32;  // rotary tables are rounded to it
 };
 

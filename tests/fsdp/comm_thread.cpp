@@ -24,7 +24,7 @@ using namespace fsdp;
 
 namespace {
 
-using Hook = std::function<void(const Operation&)>;
+using Hook = decltype(ExecutorOptions::around_operation);
 
 TransformerConfig small_model() {
   TransformerConfig config;
@@ -96,9 +96,10 @@ History train(int ranks, const ShardingOptions& sharding, const MakeDevice& make
 }
 
 /// Holds every fourth operation up for up to 0.3 ms.
-void dawdle(const Operation&) {
+void dawdle(const Operation&, const std::function<void()>& run) {
   thread_local std::minstd_rand dice(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())));
   if (dice() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice() % 300));
+  run();
 }
 
 }  // namespace
@@ -196,9 +197,10 @@ BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
         }
       if (world.rank() == 0) removed += waited_for.size();
       const Operation* const first = planned.plan.update.data();
-      const Hook late = [&](const Operation& op) {
+      const Hook late = [&](const Operation& op, const auto& run) {
         if (&op >= first && &op < first + planned.plan.update.size() && waited_for.contains(static_cast<int>(&op - first)))
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        run();
       };
       Executor executor(model, planned.layout, planned.plan, sharding.batch, adamw, *device,
                         device->allocate(planned.plan.arena_bytes), mesh.shard->allocate(*device, planned.plan.slot_bytes),
@@ -254,8 +256,9 @@ BOOST_AUTO_TEST_CASE(an_error_on_either_thread_ends_all_ranks) {
             const auto device = make_device(world.rank());
             ShardedModel sharded(small_model(), options_of("full", 2), world);
             int left = 20;  // of one thread: the one that fails
-            const Hook fail = [&](const Operation& op) {
+            const Hook fail = [&](const Operation& op, const auto& run) {
               if (world.rank() == failing && op.stream == where && left-- == 0) throw RunError("the disk is full");
+              run();
             };
             Executor& executor = sharded.allocate(*device, {fail});
             UpdateScalars scalars = {.learning_rate = 1e-2, .tokens = B * T * 6.0};

@@ -72,9 +72,10 @@ inline std::vector<std::vector<float>> merged(const std::vector<Part>& parts) {
 }
 
 /// Holds every eighth operation up for up to 0.1 ms.
-inline void dawdle(const Operation&) {
+inline void dawdle(const Operation&, const std::function<void()>& run) {
   thread_local std::minstd_rand dice(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())));
   if (dice() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice() % 100));
+  run();
 }
 
 inline Outcome train(const Job& job, Threads threads = Threads::one) {
@@ -90,7 +91,7 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
     ShardedModel sharded(job.config, job.sharding, world,
                          device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());  // checks the plan
     Executor& executor =
-        sharded.allocate(*device, {threads == Threads::communication ? dawdle : std::function<void(const Operation&)>()},
+        sharded.allocate(*device, {threads == Threads::communication ? dawdle : decltype(ExecutorOptions::around_operation)()},
                          {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     executor.initialize_parameters(5);
     executor.publish_parameters();
