@@ -125,6 +125,9 @@ BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {
                         names("low_freq_factor"));
   BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "layer_types", {"full_attention", "sliding_attention"})), UserError,
                         names("sliding_attention"));
+  for (const int pad : {-1, 2, 5})  // a row of the sinusoids is zero
+    BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", "xglm"}, {"pad_token_id", pad}}), UserError, names("pad_token_id"));
+  BOOST_CHECK_NO_THROW(config_from_json({{"model_type", "xglm"}, {"pad_token_id", 0}}));
   BOOST_CHECK_NO_THROW(config_from_json(with(with(kLlama, "sliding_window", nullptr), "layer_types", {"full_attention"})));
 }
 
@@ -212,6 +215,14 @@ BOOST_AUTO_TEST_CASE(keys_that_are_not_known_are_named) {
   // One size under two names.
   BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, "hidden_size", 64)), UserError, names("hidden_size"));
   BOOST_TEST(config_from_json(with(kGpt2, "hidden_size", 48)).width == 48u);
+  const json xglm = {{"model_type", "xglm"}, {"hidden_size", 32}, {"num_hidden_layers", 3}, {"num_attention_heads", 4}};
+  const TransformerConfig aliases = config_from_json(xglm);
+  BOOST_TEST((aliases.width == 32u && aliases.layers == 3u && aliases.heads == 4u && aliases.head_size == 8u));
+  for (const auto& [key, alias] : {std::pair("d_model", "hidden_size"), {"num_layers", "num_hidden_layers"},
+                                   {"attention_heads", "num_attention_heads"}}) {
+    BOOST_CHECK(config_from_json(with(xglm, key, xglm[alias])) == aliases);
+    BOOST_CHECK_EXCEPTION(config_from_json(with(xglm, key, 64)), UserError, names(alias));
+  }
   BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "partial_rotary_factor", 0.5)), UserError,
                         names("partial_rotary_factor"));
   config_from_json(with(kLlama, "partial_rotary_factor", 1));

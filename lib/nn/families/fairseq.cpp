@@ -9,6 +9,9 @@
 // GPT-3's 2,048 learned positions, and the 100,000 that fairseq's sinusoids end at.
 #include <nlohmann/json.hpp>
 
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "files/json.hpp"
 #include "nn/families.hpp"
 #include "nn/families/config_keys.hpp"
 
@@ -43,7 +46,7 @@ TransformerConfig xglm_defaults() {
   return config;
 }
 
-/// The keys of the two that mean the same.
+/// The keys of the two that mean the same. XGLMConfig also has the first three by BioGPT's names.
 struct Keys {
   const char *width, *layers, *heads, *ffn_width, *activation, *deviation;
 };
@@ -53,9 +56,9 @@ constexpr Keys xglm_keys = {"d_model", "num_layers", "attention_heads", "ffn_dim
 
 TransformerConfig read(const json& object, TransformerConfig config, const Keys& keys) {
   config.max_positions = keys::read_count(object, {"max_position_embeddings"}, config.max_positions);
-  config.width = keys::read_count(object, {keys.width}, config.width);
-  config.layers = keys::read_count(object, {keys.layers}, config.layers);
-  config.heads = config.kv_heads = keys::read_count(object, {keys.heads}, config.heads);
+  config.width = keys::read_count(object, {keys.width, biogpt_keys.width}, config.width);
+  config.layers = keys::read_count(object, {keys.layers, biogpt_keys.layers}, config.layers);
+  config.heads = config.kv_heads = keys::read_count(object, {keys.heads, biogpt_keys.heads}, config.heads);
   config.head_size = config.heads == 0 ? 0 : config.width / config.heads;
   config.ffn_width = keys::read_count(object, {keys.ffn_width}, config.ffn_width);
   config.activation =
@@ -88,7 +91,14 @@ json write_biogpt(const TransformerConfig& config) {
   object.update({{"hidden_dropout_prob", 0.0}, {"attention_probs_dropout_prob", 0.0}});
   return object;
 }
-TransformerConfig read_xglm(const json& object, TransformerConfig config) { return read(object, std::move(config), xglm_keys); }
+TransformerConfig read_xglm(const json& object, TransformerConfig config) {
+  if (const json* pad = keys::find(object, {"pad_token_id"}); pad && *pad != 0 && *pad != 1)
+    throw UserError(
+        format("config.json: \"pad_token_id\": {} is not supported (transformers sets this row of the positions to zero, which "
+               "changes the results); use a model with \"pad_token_id\": 1",
+               json_excerpt(*pad)));
+  return read(object, std::move(config), xglm_keys);
+}
 json write_xglm(const TransformerConfig& config) {
   json object = write(config, xglm_keys);
   object.update({{"dropout", 0.0}, {"attention_dropout", 0.0}});
