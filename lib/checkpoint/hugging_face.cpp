@@ -143,15 +143,23 @@ class HuggingFaceFolder final : public TensorSource {
   template <class Handle>
   void open_all(const ModelFiles& files, Verify verify, Handle&& handle) {
     std::map<std::string, const SafetensorsFile*> by_name;
+    std::string warning;
+    std::size_t unread = 0;  // copies of tensors that the index assigns to another file
     for (const std::string& name : files.names) {
       files_.push_back(std::make_unique<SafetensorsFile>(folder_ / name, verify));
       const SafetensorsFile& file = *files_.back();
       by_name[name] = &file;
       for (const StoredTensor& tensor : file.tensors()) {
         const auto entry = files.file_of.find(tensor.name);
-        if (entry == files.file_of.end() || entry->second == name) handle(file, tensor);
+        if (entry == files.file_of.end() || entry->second == name)
+          handle(file, tensor);
+        else if (!is_buffer(tensor.name) && ++unread == 1)
+          warning = format("{} of {} is not read (the index of its folder names {} for it", tensor.name, file.path().string(),
+                           entry->second);
       }
     }
+    if (unread > 0)
+      warnings_.push_back(warning + (unread == 1 ? ")" : format("; nor are {} other copies of tensors)", unread - 1)));
     for (const auto& [tensor, name] : files.file_of)
       if (!by_name.at(name)->find(tensor) && !is_not_needed(tensor))
         throw UserError(format("{} has no tensor {} (the index of its folder says that it is there); copy the whole folder",

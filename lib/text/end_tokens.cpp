@@ -19,6 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+constexpr const char* generation_name = "generation_config.json";
+
 /// The tokens of one kind that a file names.
 struct Claim {
   std::string file;
@@ -56,7 +58,6 @@ class SpecialTokens {
   }
 
  private:
-  static constexpr const char* generation_name = "generation_config.json";
   static constexpr const char* tokenizer_name = "tokenizer_config.json";
   static constexpr const char* map_name = "special_tokens_map.json";
 
@@ -118,7 +119,12 @@ EndTokens find_end_tokens(const fs::path& given, const fs::path& config_folder, 
     const std::vector<Claim> claims = special.claims(kind);
     const std::vector<TokenId> all = union_of(claims);
     if (std::string_view(kind) == "eos") found.ids = all;
-    const auto has_all = [&](const Claim& claim) { return union_of({claim}).size() == all.size(); };
+    // If generation_config.json names some, transformers takes no others: it is the file that must have all of them.
+    const auto is_generation = [](const Claim& claim) { return claim.file == generation_name; };
+    const bool decides = std::any_of(claims.begin(), claims.end(), is_generation);
+    const auto has_all = [&](const Claim& claim) {
+      return union_of({claim}).size() == all.size() && (!decides || is_generation(claim));
+    };
     if (claims.empty() || std::any_of(claims.begin(), claims.end(), has_all)) continue;
     std::vector<std::string> said;
     for (const Claim& claim : claims) said.push_back(format("{} {}", claim.file, fmt::join(claim.ids, " and ")));

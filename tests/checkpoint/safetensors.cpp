@@ -293,7 +293,11 @@ BOOST_AUTO_TEST_CASE(an_index_says_which_copy_counts) {
     if (first) most[0] = stale;
     write_tensors(folder / "model-b.safetensors", most);
     write_index(first ? "model-a.safetensors" : "model-b.safetensors", listed_nowhere.name);
-    check_model(*open_tensor_source(folder.path()), gpt2_config());
+    std::vector<std::string> warnings;
+    check_model(*open_tensor_source(folder.path(), &warnings), gpt2_config());
+    BOOST_TEST_REQUIRE(warnings.size() == 1u);
+    CHECK_CONTAINS(warnings[0], std::string(first ? "model-b" : "model-a") + ".safetensors is not read (the index");
+    CHECK_CONTAINS(warnings[0], stale.name + " of ");
   }
   // A tensor that the index does not name is read if one file alone has it.
   write_index("model-a.safetensors");
@@ -312,6 +316,8 @@ BOOST_AUTO_TEST_CASE(an_index_says_which_copy_counts) {
   // Weights beside them are named.
   write_index("model-a.safetensors");
   std::vector<std::string> warnings;
+  most.erase(most.begin());
+  write_tensors(folder / "model-b.safetensors", most);
   open_tensor_source(folder.path(), &warnings);
   BOOST_TEST(warnings.empty());
   write_tensors(folder / "model-00002-of-00003.safetensors", {stale});

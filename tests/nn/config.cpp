@@ -218,8 +218,8 @@ BOOST_AUTO_TEST_CASE(keys_that_are_not_known_are_named) {
   const json xglm = {{"model_type", "xglm"}, {"hidden_size", 32}, {"num_hidden_layers", 3}, {"num_attention_heads", 4}};
   const TransformerConfig aliases = config_from_json(xglm);
   BOOST_TEST((aliases.width == 32u && aliases.layers == 3u && aliases.heads == 4u && aliases.head_size == 8u));
-  for (const auto& [key, alias] : {std::pair("d_model", "hidden_size"), {"num_layers", "num_hidden_layers"},
-                                   {"attention_heads", "num_attention_heads"}}) {
+  for (const auto& [key, alias] :
+       {std::pair("d_model", "hidden_size"), {"num_layers", "num_hidden_layers"}, {"attention_heads", "num_attention_heads"}}) {
     BOOST_CHECK(config_from_json(with(xglm, key, xglm[alias])) == aliases);
     BOOST_CHECK_EXCEPTION(config_from_json(with(xglm, key, 64)), UserError, names(alias));
   }

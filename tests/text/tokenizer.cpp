@@ -2,6 +2,7 @@
 // make.py). What is not known is refused by name.
 #include <boost/test/unit_test.hpp>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "support/files.hpp"
 #include "support/messages.hpp"
 #include "support/tokenizer_folders.hpp"
+#include "text/end_tokens.hpp"
 #include "text/tokenizer.hpp"
 #include "text/tokenizer_files.hpp"
 #include "text/utf8.hpp"
@@ -58,6 +60,22 @@ BOOST_AUTO_TEST_CASE(ids_and_texts_are_those_of_hugging_face) {
 }
 
 BOOST_AUTO_TEST_CASE(folders_are_read_as_autotokenizer_does) { check_tokenizer_folders(data / "folders.json", data); }
+
+BOOST_AUTO_TEST_CASE(files_that_name_different_end_tokens_are_named) {
+  const TemporaryFolder folder;
+  const auto contradiction = [&](const std::string& config, const std::string& generation) {
+    write_file(folder / "config.json", R"({"eos_token_id": )" + config + "}");
+    write_file(folder / "generation_config.json", generation);
+    const EndTokens end = find_end_tokens(folder.path(), {}, nullptr, 16);
+    BOOST_TEST(std::set<TokenId>(end.ids.begin(), end.ids.end()) == (std::set<TokenId>{3, 14}),
+               boost::test_tools::per_element());
+    return end.contradiction;
+  };
+  BOOST_TEST(contradiction("3", R"({"eos_token_id": [14, 3]})") == "");
+  BOOST_TEST(contradiction("[14, 3]", R"({"eos_token_id": [3, 14]})") == "");
+  BOOST_TEST(contradiction("[14, 3]", R"({"temperature": 1})") == "");
+  CHECK_CONTAINS(contradiction("[14, 3]", R"({"eos_token_id": 3})"), "config.json 14 and 3, generation_config.json 3");
+}
 
 BOOST_AUTO_TEST_CASE(files_of_a_folder_that_contradict_each_other_are_named) {
   const nlohmann::json endoftext = {{"content", "<|endoftext|>"}, {"special", true}};
