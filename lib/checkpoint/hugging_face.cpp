@@ -24,6 +24,7 @@
 #include "files/output_file.hpp"
 #include "nn/parameters.hpp"
 #include "text/end_tokens.hpp"
+#include "text/json_reader.hpp"
 #include "text/tokenizer_files.hpp"
 
 namespace fsdp {
@@ -345,7 +346,7 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
   json theirs;
   try {
     if (kind_of(folder / "config.json") == PathKind::missing) return copy_by_hand("it is not there any more");
-    theirs = read_json_file(folder / "config.json");
+    theirs = read_json_object(folder / "config.json");
     const std::size_t vocabulary = config_from_json(theirs).vocab_size;
     if (vocabulary != source.config().vocab_size)
       return copy_by_hand(format("its vocabulary is {}, this model's {}", vocabulary, source.config().vocab_size));

@@ -1,6 +1,7 @@
 #include "files/json.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -51,18 +52,13 @@ nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t mos
   return parse_json(read_text_file(path, most_bytes));
 }
 
-nlohmann::json read_json_object(const std::filesystem::path& path) {
-  nlohmann::json object = read_json_file(path);
-  if (!object.is_object())
-    throw UserError(format("'{}' is {} (it is damaged, or another file); fetch it again", path.string(),
-                           object.is_discarded() ? "not JSON" : "no object of JSON"));
-  return object;
-}
-
 std::string json_text(const nlohmann::json& value, int indent) { return dumped(value, indent); }
 std::string json_text(const nlohmann::ordered_json& value, int indent) { return dumped(value, indent); }
 
-std::string json_excerpt(const nlohmann::json& value) { return excerpt(json_text(value)); }
+std::string json_excerpt(const nlohmann::json& value) {
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) return format("{}", value.get<double>());
+  return excerpt(json_text(value));
+}
 
 std::string seal_json(const nlohmann::ordered_json& object) {
   expect(object.is_object() && !object.empty(), "an object is sealed");

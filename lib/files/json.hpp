@@ -17,8 +17,6 @@ namespace fsdp {
 nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_callback_t& watch = nullptr);
 /// The same of a whole file. Throws what read_text_file() throws.
 nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t most_bytes = longest_text);
-/// A file that has an object. Throws UserError if it has none, too.
-nlohmann::json read_json_object(const std::filesystem::path& path);
 /// The value as dump() writes it, with U+FFFD for bytes that are not UTF-8.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);

@@ -12,6 +12,7 @@
 #include "files/json.hpp"
 #include "nn/families.hpp"
 #include "nn/families/config_keys.hpp"
+#include "text/json_reader.hpp"
 
 namespace fsdp {
 
@@ -339,8 +340,7 @@ TransformerConfig read_config(const std::filesystem::path& folder) {
   if (kind_of(path) == PathKind::missing)
     throw UserError(format("{} cannot be read (a model is a folder with config.json and *.safetensors); check `model folder`",
                            path.string()));
-  const json parsed = read_json_file(path);
-  if (parsed.is_discarded()) throw UserError(format("{} is not JSON, or nested too deeply; correct the file", path.string()));
+  const json parsed = read_json_object(path);
   try {
     return config_from_json(parsed);
   } catch (const UserError& error) {

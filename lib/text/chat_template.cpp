@@ -12,6 +12,7 @@
 #include "base/format.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
+#include "text/json_reader.hpp"
 #include "text/utf8.hpp"
 
 namespace fsdp {

@@ -10,6 +10,7 @@
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "text/chat_template.hpp"
+#include "text/json_reader.hpp"
 #include "text/tokenizer_files.hpp"
 
 namespace fsdp {

@@ -6,7 +6,10 @@
 #include <limits>
 #include <utility>
 
+#include "base/byte_order_mark.hpp"
+#include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/input_file.hpp"
 #include "text/utf8.hpp"
 
 namespace fsdp {
@@ -281,6 +284,23 @@ json read_json(std::string_view text, std::string& problem, std::size_t* replace
   Reader reader(text);
   json value;
   return finish(reader, reader.value(&value), problem, replaced) ? value : json(json::value_t::discarded);
+}
+
+json read_json_object(const std::filesystem::path& path) {
+  const std::string file = read_text_file(path);
+  const std::string_view text = std::string_view(file).substr(byte_order_mark(file));
+  Reader reader(text);
+  json object;
+  std::string problem;
+  if (const std::size_t wrong = valid_until(text); wrong < text.size())
+    problem = format("byte {} is not UTF-8", wrong);
+  else if (!reader.value(&object) || !reader.end())
+    problem = reader.problem();
+  else if (!object.is_object())
+    problem = "it is another value";
+  else
+    return object;
+  throw UserError(format("'{}' is not a JSON object ({}); correct the file, or fetch it again", path.string(), problem));
 }
 
 std::optional<std::string> read_json_field(std::string_view text, std::string_view field, std::string& problem,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +25,8 @@ JsonEnd end_of_json(std::string_view text, std::size_t at);
 /// Reads a text that is one value. If it is not, `problem` says why ("it is not JSON: ..."); else `problem` is empty. The
 /// number of U+FFFD that were put in is added to *replaced.
 nlohmann::json read_json(std::string_view text, std::string& problem, std::size_t* replaced = nullptr);
+/// Reads a file of a model's folder that is one object: Python reads these as it reads data. Throws UserError.
+nlohmann::json read_json_object(const std::filesystem::path& path);
 /// Reads one field, a string, of a text that is one object. Returns nothing, and sets `problem`, if there is none.
 std::optional<std::string> read_json_field(std::string_view text, std::string_view field, std::string& problem,
                                            std::size_t* replaced = nullptr);

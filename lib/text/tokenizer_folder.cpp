@@ -11,6 +11,7 @@
 #include "base/format.hpp"
 #include "files/json.hpp"
 #include "text/json_parts.hpp"
+#include "text/json_reader.hpp"
 #include "text/sentencepiece_file.hpp"
 
 namespace fsdp {
@@ -718,7 +719,8 @@ std::string config_that_travels(const fs::path& folder) {
   const fs::path config_file = folder / "tokenizer_config.json";
   const auto is_there = [&](const char* name) { return kind_of(folder / name) == PathKind::file; };
   const std::string own = kind_of(config_file) == PathKind::file ? read_text_file(config_file) : std::string();
-  const Json config = own.empty() ? Json::object() : parse_json(own);
+  std::string problem;
+  const Json config = own.empty() ? Json::object() : read_json(own, problem);
   const bool has_json = is_there("tokenizer.json"), has_model = is_there("tokenizer.model");
   if (!config.is_object() || (!has_json && !has_model && !is_there("vocab.json"))) return own;
   const std::string text = has_json ? read_text_file(folder / "tokenizer.json", longest_tokenizer) : std::string();

@@ -11,6 +11,7 @@
 #include "base/format.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
+#include "text/json_reader.hpp"
 
 namespace fsdp {
 

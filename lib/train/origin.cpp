@@ -11,6 +11,7 @@
 #include "data/open_data.hpp"
 #include "files/json.hpp"
 #include "nn/families/config_keys.hpp"
+#include "text/json_reader.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/changed_options.hpp"
 
@@ -55,7 +56,7 @@ Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verif
 /// Rates that the model's folder asks for are for whoever trained it.
 void note_dropout(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
-  const nlohmann::json config = read_json_file(options.model / "config.json");
+  const nlohmann::json config = read_json_object(options.model / "config.json");
   std::vector<std::string> rates;
   for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout", "dropout", "hidden_dropout_prob",
                           "attention_probs_dropout_prob", "activation_dropout", "layerdrop"})

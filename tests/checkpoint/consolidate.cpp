@@ -235,7 +235,7 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
   write_file(run.model_folder / "tokenizer.json", "{}");
   CHECK_CONTAINS(warning(), "its vocabulary is 36, this model's 37");
   write_file(run.model_folder / "config.json", "no JSON");
-  CHECK_CONTAINS(warning(), "does not hold an object");
+  CHECK_CONTAINS(warning(), "is not a JSON object");
 
   config["vocab_size"] = 37, config["eos_token_id"] = 5;
   write_file(run.model_folder / "config.json", config.dump());

@@ -219,7 +219,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   fs::create_directory(folder / "broken");
   fs::copy(tokenizers + "smollm2.json", folder / "broken" / "tokenizer.json");
   write_file(folder / "broken" / "tokenizer_config.json", "{\"eos_token\": ");
-  check_tokenizing("text.txt --append-eos --tokenizer broken", "'broken/tokenizer_config.json' is not JSON (it is damaged");
+  check_tokenizing("text.txt --append-eos --tokenizer broken",
+                   "'broken/tokenizer_config.json' is not a JSON object (it ends too early");
   fs::create_directory(folder / "both");
   write_file(folder / "both" / "a.jsonl", "{\"text\": \"a\"}\n");
   write_file(folder / "both" / "b.txt", "b");

@@ -111,11 +111,9 @@ BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {
                                                         {"pruned_heads", {{"0", {1}}}}};
   for (const auto& [key, value] : gpt2_features)
     BOOST_CHECK_EXCEPTION(config_from_json(with(kGpt2, key, value)), UserError, names(key));
-  const std::pair<const char*, json> llama_features[] = {{"hidden_act", "gelu"},
-                                                         {"sliding_window", 8},
-                                                         {"partial_rotary_factor", 0.5},
-                                                         {"rms_norm_eps", "small"},
-                                                         {"attention_bias", "yes"}};
+  const std::pair<const char*, json> llama_features[] = {{"hidden_act", "gelu"},         {"sliding_window", 8},
+                                                         {"partial_rotary_factor", 0.5}, {"rms_norm_eps", "small"},
+                                                         {"rope_theta", INFINITY},       {"attention_bias", "yes"}};
   for (const auto& [key, value] : llama_features)
     BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, key, value)), UserError, names(key));
   for (const char* type : {"linear", "yarn", "longrope"})
@@ -207,6 +205,8 @@ BOOST_AUTO_TEST_CASE(keys_that_are_not_known_are_named) {
                     {"my_switch", false},
                     {"_name_or_path", "x"}});
   BOOST_TEST(doubt(usual) == "");
+  test::write_file(folder / "config.json", R"({"model_type": "llama", "_name_or_path": "x\ud83d", "foo": Infinity})");
+  BOOST_TEST(keys::doubt_config(folder.path()).value_or("").find("not used: foo;") != std::string::npos);
   usual.update(json{{"my_multiplier", 12}, {"auto_map", {{"AutoModel", "x.py"}}}});
   BOOST_TEST(doubt(usual).find("\"llama\" and not used: auto_map, my_multiplier;") != std::string::npos, doubt(usual));
   for (int i = 0; i < 100; ++i) usual["key" + std::to_string(i)] = 1;

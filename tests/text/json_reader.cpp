@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "support/files.hpp"
 #include "support/messages.hpp"
 #include "text/json_reader.hpp"
 
@@ -52,6 +53,24 @@ BOOST_AUTO_TEST_CASE(strings_are_those_of_python_with_replacements) {
   BOOST_TEST(replaced == 3u);
   for (std::size_t before = 0; before < 70; ++before)  // whole blocks are looked at
     BOOST_TEST(text_of("{\"text\":\"" + std::string(before, 'x') + "\\n\u00e9\"}") == std::string(before, 'x') + "\n\u00e9");
+}
+
+BOOST_AUTO_TEST_CASE(files_of_a_model_are_read_as_python_reads_them) {
+  const test::TemporaryFolder folder;
+  const auto read = [&](const std::string& text) {
+    test::write_file(folder / "a.json", text);
+    return read_json_object(folder / "a.json");
+  };
+  const nlohmann::json object = read("\xef\xbb\xbf{\"a\": Infinity, \"b\": NaN, \"c\": \"x\\ud83d\", \"d\": 1}\n");
+  BOOST_TEST((std::isinf(object["a"].get<double>()) && std::isnan(object["b"].get<double>()) && object["d"] == 1));
+  BOOST_TEST(object["c"] == "x\ufffd");
+  for (const auto& [text, problem] : {std::pair("{\"a\": nan}", "no value, at byte 6"),
+                                      {"{\"a\": \"\xff\"}", "byte 7 is not UTF-8"},
+                                      {"[1]", "it is another value"},
+                                      {"{\"a\": ", "it ends too early"},
+                                      {"", "it ends too early"}})
+    CHECK_CONTAINS(test::message_of([&, text = text] { read(text); }),
+                   "a.json' is not a JSON object (" + std::string(problem) + "); ");
 }
 
 BOOST_AUTO_TEST_CASE(values_as_a_whole) {

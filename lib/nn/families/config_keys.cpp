@@ -40,7 +40,7 @@ std::size_t read_count(const json& object, std::initializer_list<const char*> na
 double read_number(const json& object, const char* name, double otherwise) {
   const json* value = find(object, {name});
   if (!value) return otherwise;
-  if (!value->is_number()) wrong_value(name, *value, "a number");
+  if (!value->is_number() || !std::isfinite(value->get<double>())) wrong_value(name, *value, "a number");
   return value->get<double>();
 }
 
