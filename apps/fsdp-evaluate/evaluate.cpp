@@ -116,7 +116,11 @@ class NodeTexts {
   NodeTexts(const EvaluateOptions& options, const TensorSource& source, Group& world, Group& node) {
     std::vector<TextSet> texts;
     TextReading reading = {
-        .tokenizer = {}, .json_field = options.json_field, .skip_invalid = options.skip_invalid, .save_interval_s = 0};
+        .tokenizer = {},
+        .json_field = options.json_field,
+        .skip_invalid = options.skip_invalid,
+        .documents = needs_documents({1, options.break_mode, options.end_of_document, options.document_attention}),
+        .save_interval_s = 0};
     agree(world, [&] {
       texts = texts_in(options.data, Split::valid);
       if (texts.empty()) return;
@@ -168,6 +172,9 @@ class LossReport {
     if (const auto doubt = doubt_type(*tokens, vocab_size); doubt && world.rank() == 0) print_warnings({*doubt});
     if (const std::string unread = tokens->unread(); !unread.empty() && world.rank() == 0) print_warnings({unread});
     agree(world, [&] {
+      if (world.rank() == 0 && options.mask.empty())
+        if (const std::string unused = unused_masks(options.data, Split::valid, "--mask"); !unused.empty())
+          print_warnings({unused});
       const std::size_t T = options.tokens_per_sample > 0 ? options.tokens_per_sample : default_length(tokens->size());
       samples_.emplace(std::move(tokens), Cut{T, options.break_mode, options.end_of_document, options.document_attention},
                        open_masks(options.mask));

@@ -153,6 +153,8 @@ void write_progress(h5::Node& node, const Progress& progress) {
   if (!progress.data.order.empty()) node.write_text("data_order", progress.data.order);
   if (progress.data.text_sum != 0) node.write_integer("data_text_sum", progress.data.text_sum);
   if (progress.data.sample_sum != 0) node.write_integer("data_sample_sum", progress.data.sample_sum);
+  if (progress.data.documents_sum != 0) node.write_integer("data_documents_sum", progress.data.documents_sum);
+  if (progress.data.mask_sum != 0) node.write_integer("data_mask_sum", progress.data.mask_sum);
 }
 
 namespace {
@@ -185,13 +187,13 @@ std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
 }  // namespace
 
 Progress read_progress(const h5::Node& node) {
+  const auto sum = [&](const char* name) { return node.has_attribute(name) ? node.read_integer(name) : 0; };
   return {node.read_integer("update"),
           node.read_integer("tokens"),
           {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
            node.read_integer("shuffled") != 0, node.read_integer("seed"),
-           node.has_attribute("data_order") ? node.read_text("data_order") : "",
-           node.has_attribute("data_text_sum") ? node.read_integer("data_text_sum") : 0,
-           node.has_attribute("data_sample_sum") ? node.read_integer("data_sample_sum") : 0},
+           node.has_attribute("data_order") ? node.read_text("data_order") : "", sum("data_text_sum"), sum("data_sample_sum"),
+           sum("data_documents_sum"), sum("data_mask_sum")},
           node.has_attribute("optimizer_began") ? node.read_integer("optimizer_began") : 0,
           read_loss_scaler(node),
           read_spikes(node)};

@@ -92,9 +92,14 @@ struct OpenedFile {
                format(", which has {} numbers for {} tokens", numel(beside.back().second.shape()), numel(tokens.shape())));
     }
     for (const std::string& other : file.other_names("/")) unread.push_back(format("group {}", json_excerpt(other)));
-    for (const h5::Node* node : {static_cast<const h5::Node*>(&file), static_cast<const h5::Node*>(&tokens)})
-      for (const std::string& attribute : node->attribute_names())
-        if (!is_among(meaningless_attributes, attribute)) unread.push_back(format("attribute {}", json_excerpt(attribute)));
+    note_attributes(file, "");
+    note_attributes(tokens, "");
+    for (const char* ours : {lengths_name, mask_name})
+      if (has(ours) && name != ours) note_attributes(file.integers(ours), format(" of {}", ours));
+  }
+  void note_attributes(const h5::Node& node, const std::string& of) {
+    for (const std::string& attribute : node.attribute_names())
+      if (!is_among(meaningless_attributes, attribute)) unread.push_back(format("attribute {}{}", json_excerpt(attribute), of));
   }
 
  public:
@@ -160,6 +165,10 @@ class Hdf5Tokens : public Tokens {
         name_, fmt::join(opened_.unread, ", "), mask_name, lengths_name);
   }
   void check(std::size_t part, std::size_t parts) const override {
+    if (opened_.name == lengths_name || opened_.name == mask_name)
+      throw unusable_tokens(path_,
+                            format("its only dataset is \"{}\", and none is called \"tokens\" or \"input_ids\"", opened_.name));
+    if (part == 0 && has_documents()) each_document([](std::uint64_t, std::uint64_t) {});
     const Range mine = share(size(), parts, part);
     const std::uint64_t columns = opened_.tokens.shape().back();
     std::vector<std::int64_t> tokens(std::min<std::size_t>(mine.size(), 1u << 16)), numbers(tokens.size());
@@ -174,9 +183,19 @@ class Hdf5Tokens : public Tokens {
       }
   }
   std::vector<std::uint64_t> documents() const override {
+    std::vector<std::uint64_t> starts;
+    each_document([&](std::uint64_t start, std::uint64_t tokens) {
+      if (tokens > 0) starts.push_back(start);
+    });
+    return starts;
+  }
+
+ private:
+  /// Calls take(start, tokens) for each document. Throws UserError unless they are as long as the tokens.
+  template <class Take>
+  void each_document(const Take& take) const {
     const h5::Integers lengths = opened_.file.integers(lengths_name);
     const std::size_t count = numel(lengths.shape());
-    std::vector<std::uint64_t> starts;
     std::vector<std::int64_t> piece(std::min<std::size_t>(count, 1u << 16));
     std::uint64_t start = 0;
     for (std::size_t begin = 0; begin < count; begin += piece.size()) {
@@ -189,7 +208,7 @@ class Hdf5Tokens : public Tokens {
               format("{} has a document {} of {} tokens, and {} are left (its \"{}\" do not belong to its tokens); "
                      "write it anew",
                      name_, begin + i, piece[i], left, lengths_name));
-        if (piece[i] > 0) starts.push_back(start);
+        take(start, static_cast<std::uint64_t>(piece[i]));
         start += static_cast<std::uint64_t>(piece[i]);
       }
     }
@@ -198,10 +217,7 @@ class Hdf5Tokens : public Tokens {
           format("{} has documents of {} tokens together, and {} tokens (its \"{}\" do not belong to its tokens); "
                  "write it anew",
                  name_, start, size(), lengths_name));
-    return starts;
   }
-
- private:
   static std::int64_t harmless(Holds holds, std::int64_t token, std::uint64_t column) {
     return holds == Holds::tokens ? token : holds == Holds::columns ? static_cast<std::int64_t>(column) : holds == Holds::ones;
   }

@@ -56,6 +56,20 @@ JsonShape json_shape(std::string_view beginning, std::string_view field) {
   return has_lines(value) ? JsonShape::values : JsonShape::lines;
 }
 
+bool has_lines_of_json(std::string_view beginning) {
+  std::size_t lines = 0, objects = 0;
+  for (std::size_t at = 0, end; (at = after_spaces(beginning, at)) < beginning.size(); at = end + 1) {
+    end = std::min(beginning.find('\n', at), beginning.size());
+    const std::string_view line = beginning.substr(at, end - at);
+    ++lines;
+    if (line.front() != '{') continue;
+    const JsonEnd found = end_of_json(line, 0);
+    const bool is_whole = found.kind == JsonEnd::whole && after_spaces(line, found.at) == line.size();
+    objects += is_whole || (found.kind == JsonEnd::open && end == beginning.size());  // the beginning is cut there
+  }
+  return 2 * objects > lines;
+}
+
 JsonRecords::JsonRecords(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end)
     : text_(text), end_(end), at_(begin) {
   if (text.is_of_files()) text_.seek(begin);

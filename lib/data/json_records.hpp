@@ -22,6 +22,9 @@ enum class JsonShape { none, lines, values };
 /// texts that begin with a bracket are not JSON.
 JsonShape json_shape(std::string_view beginning, std::string_view field);
 
+/// Returns true if most of the first lines of a text are objects, whatever its first line is.
+bool has_lines_of_json(std::string_view beginning);
+
 /// Reads the records one by one.
 class JsonRecords {
  public:

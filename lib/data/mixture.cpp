@@ -54,13 +54,27 @@ std::uint64_t Mixture::tokens() const {
   return count;
 }
 
-std::uint64_t Mixture::sample_sum() const {
+/// Of the checksums of all data sets; 0 if all of them are.
+template <class Sum>
+std::uint64_t Mixture::sum_of(const Sum& one) const {
   RunningSum sum;
+  bool any = false;
   for (const Ingredient& each : ingredients_) {
-    const std::uint64_t one = fsdp::sample_sum(each.samples.tokens());
-    sum.add(&one, sizeof one);
+    const std::uint64_t value = one(each.samples);
+    any |= value != 0;
+    sum.add(&value, sizeof value);
   }
-  return sum.value() | 1;
+  return any ? sum.value() | 1 : 0;
+}
+
+std::uint64_t Mixture::sample_sum() const {
+  return sum_of([](const Samples& samples) { return fsdp::sample_sum(samples.tokens()); });
+}
+std::uint64_t Mixture::documents_sum() const {
+  return sum_of([](const Samples& samples) { return samples.documents_sum(); });
+}
+std::uint64_t Mixture::mask_sum() const {
+  return sum_of([](const Samples& samples) { return samples.mask_sum(); });
 }
 
 Mixture::Source Mixture::source_of(std::uint64_t s) const {

@@ -40,6 +40,9 @@ class Mixture {
 
   /// A checksum to notice other data with the same number of tokens: sample_sum() of all data sets. Not 0.
   std::uint64_t sample_sum() const;
+  /// The same of where documents begin and of masks, as far as the cut depends on them; 0 if it does not.
+  std::uint64_t documents_sum() const;
+  std::uint64_t mask_sum() const;
 
   /// "a.bin 70 %, b.bin 30 %"; of one data set its name.
   std::string description() const;
@@ -48,6 +51,9 @@ class Mixture {
   std::string order() const;
 
  private:
+  template <class Sum>
+  std::uint64_t sum_of(const Sum& one) const;
+
   std::vector<Ingredient> ingredients_;
   std::vector<std::uint64_t> shares_;  // of what those before have left, in units of 2^-32; none of the last one
 };

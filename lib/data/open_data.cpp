@@ -13,6 +13,7 @@
 #include "base/format.hpp"
 #include "base/system.hpp"
 #include "data/formats.hpp"
+#include "data/indexed_format.hpp"
 #include "data/text_source.hpp"
 #include "files/input_file.hpp"
 
@@ -139,7 +140,9 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   std::error_code problem;
   for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
     const fs::path extension = entry->path().extension();
-    if (const std::string file = entry->path().filename().string(); file.starts_with("dict.") && file.ends_with(".txt"))
+    const std::string file = entry->path().filename().string();
+    if (file.starts_with('.')) continue;
+    if (file.starts_with("dict.") && file.ends_with(".txt"))
       throw UserError(format(
           "'{}' is a folder of fairseq-preprocess for pairs of languages ({} is there, and no dict.txt; all of its splits "
           "would be read as one); preprocess one language alone, or name a file",
@@ -215,6 +218,15 @@ std::unique_ptr<Tokens> open_in_a_row(const std::string& name, Split split, cons
   return join(std::move(all));
 }
 
+/// All files that a name stands for; of a data set in two files that of its tokens.
+std::vector<fs::path> all_files(const std::string& name, Split split) {
+  std::vector<fs::path> all;
+  for (const Part& part : parts_of(name))
+    for (const fs::path& path : files_of(part.name, split))
+      all.push_back(kind_of(path) == PathKind::missing || path.extension() == ".idx" ? indexed::data_of(path) : path);
+  return all;
+}
+
 }  // namespace
 
 std::vector<fs::path> files_of_pattern(const std::string& name) {
@@ -261,6 +273,33 @@ std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split, const 
 
 std::unique_ptr<Tokens> open_masks(const std::string& name) {
   return name.empty() ? nullptr : open_in_a_row(name, Split::train, {}, open_mask_file);
+}
+
+std::string unused_masks(const std::string& name, Split split, std::string_view option) {
+  std::string first;
+  std::size_t count = 0;
+  for (const fs::path& data : all_files(name, split)) {
+    const std::string stem = data.stem().string(), extension = data.extension().string();
+    for (const std::size_t at : {stem.size(), stem.rfind('_')}) {  // NAME.mask.bin, NAME.mask_000001.bin
+      if (at == std::string::npos) continue;
+      const fs::path mask = data.parent_path() / (stem.substr(0, at) + ".mask" + stem.substr(at) + extension);
+      if (kind_of(mask) != PathKind::file || is_text_file(mask) || count++ > 0) continue;
+      first = format("'{}' is not used (by its name it says which tokens of '{}' count in the loss, and all count now)",
+                     mask.string(), data.string());
+    }
+  }
+  if (count == 0) return "";
+  return format("{}; give it by {}, or rename it if it is no mask{}", first, option,
+                count == 1 ? "" : format("; the same holds for {} more files", count - 1));
+}
+
+std::optional<fs::path> file_in_both(const std::string& train, const std::string& valid) {
+  std::vector<fs::path> training;
+  for (const fs::path& path : all_files(train, Split::train)) training.push_back(fs::canonical(path));
+  std::sort(training.begin(), training.end());
+  for (const fs::path& path : all_files(valid, Split::valid))
+    if (std::binary_search(training.begin(), training.end(), fs::canonical(path))) return path;
+  return std::nullopt;
 }
 
 std::optional<std::string> valid_data_of(const std::string& name) {

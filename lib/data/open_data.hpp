@@ -4,7 +4,7 @@
 //   a folder with dict.txt     of fairseq-preprocess ("data-bin"): its split train, or valid where data to validate on are
 //                              named
 //   another folder             all files in it that end in .bin, .h5 or .hdf5, in the order of their names; if there are none,
-//                              those named as text or JSON
+//                              those named as text or JSON; hidden files, whose names begin with a dot, are left out
 //   a pattern with * ? [ ]     all files that match, in the order of their names (bytes, whatever the locale)
 //   several of these, a,b      one behind the other
 //   several with weights, a:0.7,b:0.3   side by side
@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/mixture.hpp"
@@ -43,6 +44,11 @@ std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split = Split
 /// Which tokens of data count, to be read in one row with them: numbers for Samples, of a file that also has a mask of its own
 /// that mask. Null without a name, for what the data say themselves. Throws the same.
 std::unique_ptr<Tokens> open_masks(const std::string& name);
+/// A warning that names files next to these data whose names are those of their masks; empty if there are none. For data
+/// without `option`, the one that names masks.
+std::string unused_masks(const std::string& name, Split split, std::string_view option);
+/// The first file that is in the training data and in the data to validate on, if there is one.
+std::optional<std::filesystem::path> file_in_both(const std::string& train, const std::string& valid);
 /// The folder, if it is one of fairseq-preprocess and has data to validate on.
 std::optional<std::string> valid_data_of(const std::string& name);
 /// The size of the vocabulary of folders of fairseq-preprocess, the largest of those that `name` has: the lines of dict.txt,

@@ -12,15 +12,18 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
   };
   const std::uint64_t T = before.tokens_per_sample, U = now.tokens_per_sample;
   // A file of tokens may take the place of the text that it was made of.
-  const bool same_text = before.text_sum == now.text_sum || before.text_sum == 0 || now.text_sum == 0;
-  const bool same_sample = before.sample_sum == now.sample_sum || before.sample_sum == 0 || now.sample_sum == 0;
-  const bool same_data = before.data_tokens == now.data_tokens && same_text && same_sample,
+  const auto same = [](std::uint64_t a, std::uint64_t b) { return a == b || a == 0 || b == 0; };
+  const bool same_text = same(before.text_sum, now.text_sum), same_sample = same(before.sample_sum, now.sample_sum),
+             same_documents = same(before.documents_sum, now.documents_sum), same_mask = same(before.mask_sum, now.mask_sum);
+  const bool same_data = before.data_tokens == now.data_tokens && same_text && same_sample && same_documents && same_mask,
              same_shuffle = before.shuffled == now.shuffled, same_order = same_shuffle && before.order == now.order;
   DataPosition position = now;
   if (same_data && same_order && T == U) {
     say("");
     position = before;
     position.sample_sum = now.sample_sum;
+    position.documents_sum = now.documents_sum;
+    position.mask_sum = now.mask_sum;
     return position;
   }
   const auto per_pass = [](const DataPosition& data) {  // Samples::count()
@@ -39,7 +42,10 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
       !same_text ? std::string("the text or its tokenizer has changed")
       : before.data_tokens != now.data_tokens
           ? format("the data have changed ({} tokens, {} before)", now.data_tokens, before.data_tokens)
-      : !same_data ? std::string("the data have changed (as many tokens as before, but other ones)")
+      : !same_data ? format("the data have changed (as many tokens as before, but {})",
+                            !same_sample      ? "other ones"
+                            : !same_documents ? "other documents"
+                                              : "others of them count in the loss")
       : !same_shuffle
           ? format("the data are {}shuffled now and were {}before", now.shuffled ? "" : "not ", now.shuffled ? "not " : "")
       : !same_order ? std::string("the data are mixed or cut in another way than before")

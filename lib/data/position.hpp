@@ -12,10 +12,11 @@ struct DataPosition {
   std::uint64_t tokens_per_sample = 0;  // T
   std::uint64_t data_tokens = 0;        // of the whole data; this number and sample_sum identify the data
   bool shuffled = false;
-  std::uint64_t seed = 0;        // of the order, if shuffled
-  std::string order = {};        // Mixture::order()
-  std::uint64_t text_sum = 0;    // of the tokens of texts among the data; 0: there are none
-  std::uint64_t sample_sum = 0;  // Mixture::sample_sum(); 0: not known
+  std::uint64_t seed = 0;      // of the order, if shuffled
+  std::string order = {};      // Mixture::order()
+  std::uint64_t text_sum = 0;  // of the tokens of texts among the data; 0: there are none
+  // Of Mixture, by the same names; 0: not known, or there is nothing of it.
+  std::uint64_t sample_sum = 0, documents_sum = 0, mask_sum = 0;
 
   bool operator==(const DataPosition&) const = default;
 };

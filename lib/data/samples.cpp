@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/checksum.hpp"
 
 namespace fsdp {
 
@@ -39,15 +40,15 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::uniq
     : tokens_(std::move(tokens)), mask_(mask ? std::move(mask) : tokens_->mask()), cut_(cut) {
   expect(cut.T > 0 && cut.T < std::numeric_limits<std::uint32_t>::max(), "a sequence has tokens");
   const bool by_documents = cut.mode != BreakMode::none;
-  if ((by_documents || cut.positions) && !cut.end_of_document) {
-    if (!tokens_->has_documents())
-      throw UserError(
-          format("{} does not say where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
-                 "HDF5); name the token that ends them by `end of document`, or leave out {}",
-                 tokens_->name(), by_documents ? "`break mode`" : "`attention within documents`"));
-  }
+  if (needs_documents(cut) && !tokens_->has_documents())
+    throw UserError(
+        format("{} does not say where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
+               "HDF5); name the token that ends them by `end of document`, or leave out {}",
+               tokens_->name(), by_documents ? "`break mode`" : "`attention within documents`"));
   if (by_documents || cut.positions)
     documents_ = cut.end_of_document ? documents_ended_by(*tokens_, *cut.end_of_document) : tokens_->documents();
+  document_count_ = documents_.size();
+  if (!documents_.empty()) documents_sum_ = checksum(documents_.data(), 8 * documents_.size()) | 1;
   targets_ = tokens_->size() == 0 ? 0 : tokens_->size() - 1;
   if (by_documents)
     find_places_by_documents();
@@ -92,15 +93,18 @@ void Samples::count_targets() {
                mask_->name(), mask_->size(), tokens_->name(), tokens_->size()));
   for (Place& place : places_) place.counted = 0;
   std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens_->size(), std::uint64_t{1} << 19));
+  RunningSum sum;
   auto place = places_.begin();
   for (std::uint64_t at = 0; at < tokens_->size(); at += piece.size()) {
     const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), tokens_->size() - at));
     read_counts(at, here);
+    sum.add(here.data(), here.size_bytes());
     for (std::size_t i = 0; i < here.size(); ++i) {
       while (place != places_.end() && at + i > place->begin + place->targets) ++place;
       if (place != places_.end() && at + i > place->begin) place->counted += here[i];
     }
   }
+  if (mask_) mask_sum_ = sum.value() | 1;
   leaves_out_ = std::erase_if(places_, [](const Place& each) { return each.counted == 0; }) > 0;
   targets_ = 0;
   for (const Place& each : places_) targets_ += each.counted;

@@ -26,6 +26,8 @@ struct Cut {
   /// a document is no target.
   bool positions = false;
 };
+/// Returns true if the data must say where documents begin.
+inline bool needs_documents(const Cut& cut) { return (cut.mode != BreakMode::none || cut.positions) && !cut.end_of_document; }
 
 /// Sequences of T inputs and T targets, each the token after its input. docs/targets.md says which targets count.
 /// Immutable.
@@ -67,6 +69,11 @@ class Samples {
   const Tokens& tokens() const { return *tokens_; }
   /// Null: all targets count.
   const Tokens* mask() const { return mask_.get(); }
+  /// The number of documents; 0 if neither the mode nor positions depend on them.
+  std::uint64_t documents() const { return document_count_; }
+  /// Checksums of where the documents begin, and of which tokens count by the mask; 0 if there are none.
+  std::uint64_t documents_sum() const { return documents_sum_; }
+  std::uint64_t mask_sum() const { return mask_sum_; }
 
  private:
   bool has_places() const { return cut_.mode != BreakMode::none || mask_ || cut_.positions; }
@@ -79,7 +86,7 @@ class Samples {
   Cut cut_;
   std::vector<Place> places_;             // if has_places()
   std::vector<std::uint64_t> documents_;  // where they begin, if positions are to be told and no token does
-  std::uint64_t targets_ = 0;
+  std::uint64_t targets_ = 0, document_count_ = 0, documents_sum_ = 0, mask_sum_ = 0;
   bool leaves_out_ = false;
 };
 

@@ -76,6 +76,8 @@ class TokenMaker {
                                       {"tokenizer", tokenizer_sum_},
                                       {"json_field", field},
                                       {"skip_invalid", reading_.skip_invalid}};
+    const bool documents = reading_.documents && field.empty();
+    if (documents) made_of["documents"] = true;  // files of before there were such have no such entry
     const std::string size = format_bytes(static_cast<double>(source.size()));
     std::string why;
     if (const nlohmann::json note = read_note(stem); note.is_object()) {
@@ -91,7 +93,8 @@ class TokenMaker {
     }
     open();
     TokenizeJobOptions output = {.out = with(stem, ".bin"), .valid_out = {}, .format = OutputFormat::megatron};
-    if (!field.empty()) output.end_of_text = find_end_of_text(*tokenizer_);
+    if (documents || !field.empty()) output.end_of_text = find_end_of_text(*tokenizer_);
+    output.documents = documents;
     output.json_field = field;
     output.threads = reading_.threads > 0 ? reading_.threads : std::max(1u, std::thread::hardware_concurrency());
     output.skip_invalid = reading_.skip_invalid;

@@ -21,12 +21,13 @@ struct TextSet {
   std::vector<std::string> files;
 };
 
-/// How texts become tokens. Lines of JSON are documents, each followed by the tokenizer's end-of-text token if it has one; of
-/// plain texts, which follow each other, nothing but their own tokens is there.
+/// How texts become tokens. Lines of JSON are documents, each followed by the tokenizer's end-of-text token if it has one, and
+/// so are plain texts if `documents`; else these follow each other, and nothing but their own tokens is there.
 struct TextReading {
   std::string tokenizer = "bytes";    // of open_tokenizer()
   std::string json_field = {};        // for TextSource::json_field()
   bool skip_invalid = false;          // leave out lines of JSON without a text
+  bool documents = false;             // each plain text is a document
   std::filesystem::path folder = {};  // where the token files lie; it is made if it is not there
   std::size_t vocab_size = 0;         // of the model: a text with a token from there on is refused; 0: none is
   std::size_t threads = 0;            // 0: as many as the cores that this process may use

@@ -11,6 +11,7 @@
 #include "base/byte_order_mark.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/program.hpp"
 #include "base/system.hpp"
 #include "data/formats.hpp"
 #include "data/json_records.hpp"
@@ -83,8 +84,11 @@ struct TextSource::Text {
 
   std::string beginning() {
     if (!file) return open(), first;
-    std::string text(std::min<std::uint64_t>(size(), beginning_bytes), '\0');
-    read(0, text.data(), text.size());
+    std::string text;
+    for (std::uint64_t at = 0; at < size() && text.find_first_not_of(" \t\r\n") == text.npos; at += text.size()) {
+      text.resize(std::min<std::uint64_t>(size() - at, beginning_bytes));
+      read(at, text.data(), text.size());
+    }
     return text;
   }
 
@@ -237,6 +241,12 @@ std::string TextSource::json_field(const std::string& named, const char* otherwi
   for (Text& text : texts_)
     if (text.file || &text == &texts_.front()) (text.is_json(otherwise) ? json : plain) = &text;
   if (json && plain) throw mixed(json->name, plain->name);
+  for (Text& text : texts_)
+    if (plain && text.file && has_lines_of_json(text.beginning()))
+      print_warnings(
+          {format("'{}' is read as plain text (its beginning is not JSON), but most of its first lines are objects of "
+                  "JSON; if it is JSON, remove what comes before its first object",
+                  text.name)});
   return json ? otherwise : "";
 }
 

@@ -51,12 +51,14 @@ class TextSource {
 
   /// Returns the field of JSON that has the text: `named` if it is not empty, else `otherwise` if the texts are JSON by their
   /// names or content, else nothing. Throws UserError if some texts are JSON and some are plain. Opens no stream after the
-  /// first text: require_plain() checks those later, because they may depend on what was read before.
+  /// first text: require_plain() checks those later, because they may depend on what was read before. Warns of plain texts
+  /// whose lines look like JSON.
   std::string json_field(const std::string& named, const char* otherwise = "text");
   /// Throws UserError if the present text is a stream of JSON.
   void require_plain();
 
-  /// The first bytes of the present text, up to 64 KiB, whatever has been read. Opens a stream.
+  /// The first bytes of the present text, up to 64 KiB, whatever has been read; of a file without blocks of blanks before
+  /// these. Opens a stream.
   std::string beginning();
   /// Appends up to `bytes` of the present text. Returns how many; 0 at its end.
   std::size_t read(std::string& to, std::size_t bytes);

@@ -285,7 +285,7 @@ TokenizeResult TokenizeJob::run_parts() {
 std::unique_ptr<TextPieces> TokenizeJob::open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end) {
   if (!output_.json_field.empty() || output_.conversations)
     return std::make_unique<JsonPieces>(text_, from, end, output_.json_field, output_.conversations, output_.skip_invalid);
-  return std::make_unique<PlainPieces>(text_, from, end, tokenizer_.cuts(), output_.end_of_text.has_value(), behind_cut);
+  return std::make_unique<PlainPieces>(text_, from, end, tokenizer_.cuts(), texts_are_documents(), behind_cut);
 }
 
 std::filesystem::path mask_path(const std::filesystem::path& tokens) {
@@ -293,7 +293,7 @@ std::filesystem::path mask_path(const std::filesystem::path& tokens) {
 }
 
 void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t begin, std::optional<std::uint64_t> end) {
-  const bool documents = output_.end_of_text.has_value();
+  const bool documents = texts_are_documents();
   const std::uint64_t from = std::max(begin, at_);
   std::optional<double> all;
   if (text_.is_of_files()) all = static_cast<double>(text_.size());

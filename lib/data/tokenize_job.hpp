@@ -120,7 +120,8 @@ struct TokenizeJobOptions {
   std::filesystem::path out, valid_out;
   OutputFormat format = OutputFormat::llmc;
   std::uint64_t shard_tokens = most_llmc_tokens;  // of llm.c's files
-  std::optional<TokenId> end_of_text = {};        // follows each document; without one plain texts are one document
+  std::optional<TokenId> end_of_text = {};        // follows each document
+  bool documents = false;                         // each plain text is one, also without that token; else all are one
   std::string json_field = {};                    // of texts that are lines of JSON; else empty
   ConversationReader conversations = nullptr;     // lines of JSON are conversations: then masks are written, too
   std::size_t threads = 1;
@@ -156,6 +157,7 @@ class TokenizeJob {
   std::unique_ptr<TextPieces> open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end);
   void run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t begin, std::optional<std::uint64_t> end);
   void save();
+  bool texts_are_documents() const { return output_.documents || output_.end_of_text; }
   void warn_of_text() const;
 
   const Tokenizer& tokenizer_;

@@ -308,6 +308,7 @@ void Setup::make_tokens_of_texts(SignalWatch* watch) {
                                             {.tokenizer = origin.tokenizer,
                                              .json_field = options.json_field,
                                              .skip_invalid = options.skip_invalid,
+                                             .documents = needs_documents(data_cut()),
                                              .folder = text_tokens(),
                                              .vocab_size = origin.config.vocab_size},
                                             stop);
@@ -340,7 +341,14 @@ void Setup::open_data() {
     if (const std::string unread = tokens.unread(); !unread.empty()) warn(unread);
   };
   const auto& ingredients = train_data->ingredients();
-  for (const Ingredient& each : ingredients) warn_of_type(each.samples.tokens());
+  for (const Ingredient& each : ingredients) {
+    warn_of_type(each.samples.tokens());
+    if (each.samples.documents() == 1)
+      warn(format(
+          "{} is one document: {} changes little (plain text has one for each file; fsdp-tokenize ends each with a token "
+          "if it is told --append-eos)",
+          each.samples.tokens().name(), options.break_mode != BreakMode::none ? "--break-mode" : "--document-attention"));
+  }
   const auto has_mask = [](const Ingredient& each) { return each.samples.mask() != nullptr; };
   if (const auto whole = std::find_if_not(ingredients.begin(), ingredients.end(), has_mask);
       whole != ingredients.end() && std::any_of(ingredients.begin(), ingredients.end(), has_mask))
@@ -349,6 +357,9 @@ void Setup::open_data() {
                "none); if it has answers and questions, too, give its mask and those files by --mask",
                whole->samples.tokens().name()));
   if (valid_data) warn_of_type(valid_data->tokens());
+  agree(world, [&] {
+    if (world.rank() == 0) warn_of_files();
+  });
   if (!doubted && most < vocabulary / 4)
     warn(format("the largest token of {} is {}, and the model knows {} (were they made with its tokenizer?)",
                 train_data->description(), most, vocabulary));
@@ -361,11 +372,26 @@ void Setup::open_data() {
                 options.schedule.warmup, last));
 }
 
+/// Warns of masks that lie next to the data and are not used, and of a file that is trained on and validated on.
+void Setup::warn_of_files() {
+  const bool has_valid = !options.valid.empty();
+  for (const std::string& doubt :
+       {options.mask.empty() ? unused_masks(options.data, Split::train, "--mask") : "",
+        has_valid && options.valid_mask.empty() ? unused_masks(options.valid, Split::valid, "--valid-mask") : ""})
+    if (!doubt.empty()) warn(doubt);
+  const auto both = has_valid ? file_in_both(options.data, options.valid) : std::nullopt;
+  if (both)
+    warn(
+        format("'{}' is in the training data and in --valid (the model is validated on what it was trained on); leave it out "
+               "of one of them",
+               both->string()));
+}
+
 /// May fail on this rank alone. Returns the largest token that it has found.
 std::uint32_t Setup::open_files() {
   const std::size_t vocabulary = sharded->transformer().config().vocab_size;
   const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
-  const Cut data_cut = {cut.T, options.break_mode, options.end_of_document, options.sharding.plan.documents};
+  const Cut data_cut = this->data_cut();
   train_data = open_mixture(options.data, data_cut, options.mask, text_tokens());
   std::uint32_t largest = 0;
   for (const Ingredient& each : train_data->ingredients())
@@ -377,7 +403,9 @@ std::uint32_t Setup::open_files() {
                            options.seed,
                            train_data->order(),
                            checksum_of_texts(texts_, text_tokens()),
-                           train_data->sample_sum()};
+                           train_data->sample_sum(),
+                           train_data->documents_sum(),
+                           train_data->mask_sum()};
   std::string notice;
   const bool goes_on = origin.checkpoint && !options.reset_dataloader;
   progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;

@@ -78,9 +78,11 @@ struct Setup {
   void note_arithmetic(const CheckpointHeader& before);
   std::uint32_t open_files();
   std::filesystem::path text_tokens() const { return options.save.folder / "tokens"; }
+  Cut data_cut() const { return {cut.T, options.break_mode, options.end_of_document, options.sharding.plan.documents}; }
   void take_save_folder(SignalWatch* watch);
   void make_tokens_of_texts(SignalWatch* watch);
   void open_data();
+  void warn_of_files();
   void open_tokenizer();
   std::optional<NodeTraffic> traffic_of_nodes();
   void announce();

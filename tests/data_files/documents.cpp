@@ -204,6 +204,28 @@ BOOST_AUTO_TEST_CASE(a_mixture_has_a_mask_for_each_data_set) {
   CHECK_CONTAINS(message_of([&] { open_mixture(names, {7}, mask); }), "has 2 data sets, and their masks");
 }
 
+/// What a resumed run compares: the same wherever documents are written, and another for other documents or another mask.
+BOOST_AUTO_TEST_CASE(sums_of_documents_and_masks) {
+  const Corpus corpus;
+  const auto open = [&](const char* name, const Cut& cut, const char* mask = "") {
+    return open_mixture(corpus.path(name), cut, *mask ? corpus.path(mask) : "");
+  };
+  const Mixture plain = open("t.bin", {7});
+  BOOST_TEST(plain.documents_sum() == 0u);
+  BOOST_TEST(plain.mask_sum() == 0u);
+  const std::uint64_t documents = open("indexed", {7, BreakMode::eos}).documents_sum();
+  BOOST_TEST(documents != 0u);
+  BOOST_TEST(open("t.bin", {64, BreakMode::none, 0, true}).documents_sum() == documents);
+  BOOST_TEST(open("t.bin", {7, BreakMode::eos, 1}).documents_sum() != documents);
+  const std::uint64_t mask = open("t.bin", {7}, "t.mask.bin").mask_sum();
+  BOOST_TEST(mask != 0u);
+  BOOST_TEST(open("t.bin", {64, BreakMode::complete, 0}, "t.mask.bin").mask_sum() == mask);
+  std::vector<std::uint16_t> other = corpus.mask;
+  std::swap(other[100], *std::find(other.begin() + 100, other.end(), 1 - other[100]));  // as many that count
+  write_token_file(corpus.folder / "other.bin", other);
+  BOOST_TEST(open("t.bin", {7}, "other.bin").mask_sum() != mask);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_left_of_a_batch_has_positions) {
   const Corpus corpus;
   const Samples samples(corpus.open("t.bin"), {64, BreakMode::none, 0, true});
@@ -219,10 +241,17 @@ BOOST_AUTO_TEST_CASE(a_mask_in_a_folder_is_no_data) {
   BOOST_TEST(open_tokens(corpus.path("*.bin"))->size() == 600u);  // t.bin and indexed.bin
   BOOST_TEST(open_tokens(corpus.folder.path().string())->size() == 600u);
   BOOST_TEST(open_tokens(corpus.path("*.mask.bin"))->size() == 300u);
+  for (const std::string& name :
+       {corpus.path("t.bin"), corpus.path("*.bin"), corpus.path("indexed") + "," + corpus.path("t.bin")})
+    CHECK_CONTAINS(unused_masks(name, Split::train, "--mask"), "t.mask.bin' is not used (by its name it says which tokens of");
+  BOOST_TEST(unused_masks(corpus.path("indexed"), Split::train, "--mask") == "");
   for (const char* const name : {"n_000001.bin", "n_000002.bin"}) write_token_file(corpus.folder / name, corpus.tokens);
   for (const char* const name : {"n.mask_000001.bin", "n.mask_000002.bin"})
     write_token_file(corpus.folder / name, std::vector<std::uint16_t>(100, 1));
   BOOST_TEST(open_tokens(corpus.path("n*.bin"))->size() == 600u);
+  const std::string unused = unused_masks(corpus.path("n*.bin"), Split::valid, "--valid-mask");
+  CHECK_CONTAINS(unused, "n.mask_000001.bin' is not used (by its name it says which tokens of '" + corpus.path("n_000001.bin"));
+  CHECK_CONTAINS(unused, "give it by --valid-mask, or rename it if it is no mask; the same holds for 1 more files");
   BOOST_TEST(open_tokens(corpus.path("n.mask_*.bin"))->size() == 200u);
   BOOST_TEST(open_tokens(corpus.folder.path().string())->size() == 1200u);
 }

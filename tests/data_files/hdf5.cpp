@@ -137,6 +137,19 @@ BOOST_AUTO_TEST_CASE(datasets_that_would_change_training_are_refused) {
     H5Sclose(space);
     H5Fclose(file);
   }
+  // Also of the datasets that are used.
+  write_dataset(folder / "masked.h5", "tokens", H5T_STD_I32LE, {20}, counting(20));
+  write_dataset(folder / "masked.h5", "loss_mask", H5T_STD_I32LE, {20}, ones);
+  {
+    const hid_t file = H5Fopen((folder / "masked.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT), space = H5Screate(H5S_SCALAR);
+    const hid_t dataset = H5Dopen2(file, "loss_mask", H5P_DEFAULT);
+    H5Aclose(H5Acreate2(dataset, "inverted", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT));
+    H5Dclose(dataset);
+    H5Sclose(space);
+    H5Fclose(file);
+  }
+  CHECK_CONTAINS(open_token_file(folder / "masked.h5")->unread(), "(attribute \"inverted\" of loss_mask); if they say");
+
   std::vector<std::unique_ptr<Tokens>> files;
   for (int i = 0; i < 3; ++i) files.push_back(open_token_file(path));
   const std::string warning = join(std::move(files))->unread();
@@ -144,6 +157,22 @@ BOOST_AUTO_TEST_CASE(datasets_that_would_change_training_are_refused) {
                  "has parts that are not used (dataset \"quality\", group \"valid\", attribute \"seed\", attribute "
                  "\"pad_token_id\"); if they say");
   CHECK_CONTAINS(warning, "the same holds for 2 more files");
+}
+
+BOOST_AUTO_TEST_CASE(masks_and_lengths_are_no_tokens) {
+  const TemporaryFolder folder;
+  for (const char* name : {"loss_mask", "document_lengths"}) {
+    const auto path = folder / (std::string(name) + ".h5");
+    write_dataset(path, name, H5T_STD_I32LE, {20}, std::vector<std::int64_t>(20, 1));
+    CHECK_CONTAINS(message_of([&] { check_vocabulary(*open_token_file(path), 20, 1, 2); }),
+                   "its only dataset is \"" + std::string(name) + "\"");
+  }
+  write_dataset(folder / "t.h5", "tokens", H5T_STD_I32LE, {20}, counting(20));
+  BOOST_TEST(open_mixture((folder / "t.h5").string(), {5}, (folder / "loss_mask.h5").string()).samples(0).targets() == 19u);
+  write_dataset(folder / "t.h5", "document_lengths", H5T_STD_I32LE, {2}, {10, 9});  // also if nobody asks for documents
+  const auto tokens = open_token_file(folder / "t.h5");
+  tokens->check(1, 2);
+  CHECK_CONTAINS(message_of([&] { tokens->check(0, 2); }), "has documents of 19 tokens together, and 20 tokens");
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_token) {

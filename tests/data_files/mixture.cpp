@@ -144,6 +144,7 @@ BOOST_AUTO_TEST_CASE(folders) {
   std::filesystem::copy_file(data.path("b"), folder / "2.bin");
   std::filesystem::copy_file(data.path("a"), folder / "10.bin");
   write_file(folder / "README", "no tokens");
+  write_file(folder / ".3.bin", "of an editor");  // hidden
   auto tokens = open_tokens(folder.string());
   BOOST_TEST(tokens->size() == 572u);
   BOOST_TEST(tokens->place(0) == "position 0 of '" + (folder / "10.bin").string() + "'");

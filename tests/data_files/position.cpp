@@ -39,7 +39,12 @@ BOOST_AUTO_TEST_CASE(other_data_or_another_order_start_anew) {
   BOOST_CHECK((after({25, 10, 1001, false, 1, "", 0, 5}, {0, 10, 1001, false, 1, "", 0, 6}) ==
                DataPosition{0, 10, 1001, false, 1, "", 0, 6}));
   BOOST_TEST(notice.find("as many tokens as before, but other ones") != std::string::npos);
-  BOOST_TEST(after({25, 10, 1001}, {0, 10, 1001, false, 1, "", 0, 6}).sequences == 25u);  // of an older version
+  BOOST_TEST(after({25, 10, 1001, false, 1, "", 0, 5, 1, 2}, {0, 10, 1001, false, 1, "", 0, 5, 3, 2}).sequences == 0u);
+  BOOST_TEST(notice.find("as many tokens as before, but other documents") != std::string::npos);
+  BOOST_TEST(after({25, 10, 1001, false, 1, "", 0, 5, 1, 2}, {0, 10, 1001, false, 1, "", 0, 5, 1, 4}).sequences == 0u);
+  BOOST_TEST(notice.find("but others of them count in the loss") != std::string::npos);
+  BOOST_TEST(after({25, 10, 1001}, {0, 10, 1001, false, 1, "", 0, 6, 7, 8}).sequences == 25u);  // of an older version
+  BOOST_TEST(notice == "");
 }
 
 BOOST_AUTO_TEST_CASE(another_mixture_or_cut_starts_anew) {

@@ -148,6 +148,37 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   BOOST_TEST(changed.says("read from the start"), changed.output);
 }
 
+// With documents asked for, each plain text is one, and tokens that were made without are not used.
+BOOST_AUTO_TEST_CASE(plain_texts_are_documents) {
+  const auto folder = fresh_folder();
+  fs::create_directory(folder / "texts");
+  std::string all;
+  for (int i = 1; i <= 5; ++i) {
+    write_file(folder / "texts" / (std::to_string(i) + ".txt"), sentences(i));
+    all += json{{"text", sentences(i)}}.dump() + "\n";
+  }
+  write_file(folder / "all.jsonl", all);
+  const std::string more = " --max-update 2 --batch-size 12 --restore none --log-file ";
+  const auto loss = [&](const std::string& data) {
+    fs::remove(folder / "m.jsonl");
+    const Outcome outcome = train(folder, 1, data + more + "m.jsonl --save-dir none --no-save");
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return std::pair(metrics(folder / "m.jsonl", "train").back()["loss"].get<double>(), outcome);
+  };
+  loss("texts");
+  for (const std::string documents : {" --document-attention", " --break-mode eos"}) {
+    const auto [of_texts, outcome] = loss("texts" + documents);
+    BOOST_TEST(!outcome.says("is one document"), outcome.output);
+    BOOST_TEST(outcome.says(documents == " --document-attention" ? "anew, as the text" : "made before"), outcome.output);
+    BOOST_TEST(of_texts == loss("all.jsonl" + documents).first);
+  }
+  const auto [alone, outcome] = loss("texts/5.txt --document-attention");
+  BOOST_TEST(outcome.says("warning: 'texts/5.txt' is one document: --document-attention changes little"), outcome.output);
+  const Outcome in_both = loss("texts --valid texts/2.txt").second;
+  BOOST_TEST(in_both.times_said("warning: ") == 1u, in_both.output);
+  BOOST_TEST(in_both.says("warning: 'texts/2.txt' is in the training data and in --valid (the model is"), in_both.output);
+}
+
 BOOST_AUTO_TEST_CASE(a_run_that_is_stopped_while_it_tokenizes_goes_on) {
   const auto folder = fresh_folder();
   write_file(folder / "text.txt", sentences(50'000));  // 4 MB

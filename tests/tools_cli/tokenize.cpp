@@ -260,6 +260,13 @@ BOOST_AUTO_TEST_CASE(json_of_any_name_and_shape) {
   for (const std::string text :
        {"{see} below\n", "[1] Smith\n[2] Jones\n", "{\"a\": 1}\nis JSON\n", "{'text': 'a'}\n", "[1]\na"})
     BOOST_TEST(make("a.txt", text) == text);
+  BOOST_TEST(read_file(said).find("warning") == std::string::npos);
+  // Texts that may be lines of JSON after something else are named.
+  for (const std::string before : {"# header\n", "null\n", "\f"}) {
+    BOOST_TEST(make("a.txt", before + lines + lines) == before + lines + lines);
+    CHECK_CONTAINS(read_file(said), "/a.txt' is read as plain text (its beginning is not JSON), but most of its first lines");
+  }
+  BOOST_TEST(make("a.txt", std::string(70'000, '\n') + lines) == "ab");
   BOOST_TEST(make("a.txt", mark + "one", " " + at + "/a.txt") == "oneone");
   // What is neither is refused.
   const auto error = [&](const std::string& text, const std::string& more = "") {
