@@ -456,18 +456,18 @@ void Executor::run_operation(const Operation& op, const BatchReader& read, const
   Stream& s = stream(op.stream);
   const auto u = static_cast<std::size_t>(op.unit), block = static_cast<std::size_t>(op.block);
   const Write write = op.accumulate ? Write::add : Write::overwrite;
-  // Shared scratch: an operation gets it only if it is among its writes.
-  const auto if_named = [&](BufferId buffer) {
-    const auto is_it = [&](const Location& place) { return place.buffer == buffer; };
-    return std::any_of(op.writes.begin(), op.writes.end(), is_it) ? at<float>(buffer) : nullptr;
+  // What many operations share, an operation gets only if it names it.
+  const auto if_among = [&](const std::vector<Location>& places, BufferId buffer) {
+    const bool is_named = buffer >= 0 && std::find(places.begin(), places.end(), Location(buffer)) != places.end();
+    return is_named ? at<float>(buffer) : nullptr;
   };
-  StageContext context{s,      weights_,        gradients_,       if_named(plan_.scratch), at<float>(plan_.tables),
-                       shape_, scalars.dropout, types().parameter};
+  StageContext context{
+      s,      weights_,        gradients_,       if_among(op.writes, plan_.scratch), if_among(op.reads, plan_.tables),
+      shape_, scalars.dropout, types().parameter};
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(op.micro_batch) * static_cast<std::uint64_t>(mesh_->world->size()) * shape_.B;
-  if (std::find(op.reads.begin(), op.reads.end(), Location(plan_.positions)) != op.reads.end() && plan_.positions >= 0)
-    context.positions = at<std::int32_t>(plan_.positions);
-  float* const cheap = if_named(plan_.cheap);
+  context.positions = reinterpret_cast<const std::int32_t*>(if_among(op.reads, plan_.positions));
+  float* const cheap = if_among(op.writes, plan_.cheap);
   const auto in = [&](std::size_t i) { return at<float>(op.reads[i]); };
   const auto out = [&](std::size_t i) { return at<float>(op.writes[i]); };
   const auto tokens = [&](const Location& place) { return at<std::int32_t>(place); };

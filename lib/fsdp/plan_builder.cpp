@@ -376,6 +376,11 @@ class Builder {
     return writes;
   }
 
+  std::vector<Location> with_tables(std::vector<Location> reads) const {
+    if (sizes_.tables > 0) reads.emplace_back(plan_.tables);
+    return reads;
+  }
+
   /// What a stage that knows documents reads.
   std::vector<Location> with_positions(std::vector<Location> reads) const {
     if (plan_.positions >= 0) reads.emplace_back(plan_.positions);
@@ -388,10 +393,12 @@ class Builder {
 
   std::vector<Visit> update_visits() const {
     std::vector<Visit> visits;
-    visits.push_back({.op = computation(embedding_forward, -1, with_positions({plan_.inputs}), {x(0)}), .stage = 0});
+    visits.push_back(
+        {.op = computation(embedding_forward, -1, with_tables(with_positions({plan_.inputs})), {x(0)}), .stage = 0});
     for (int b = 0; b < blocks_; ++b)
       visits.push_back(
-          {.op = computation(block_forward, b, with_positions({x(b)}), with_scratch({x(b + 1), saved(b)})), .stage = b + 1});
+          {.op = computation(block_forward, b, with_tables(with_positions({x(b)})), with_scratch({x(b + 1), saved(b)})),
+           .stage = b + 1});
     visits.push_back({.op = computation(head, -1, {x(blocks_), plan_.targets}, {dx_, plan_.scratch, plan_.sums}),
                       .stage = head_stage(),
                       .backward = true,
@@ -401,7 +408,7 @@ class Builder {
       if (refills() && b + 1 < blocks_)  // of the last block it is all there
         visits.push_back(
             {.op = computation(refill, b, {x(b), saved(b)}, {plan_.cheap, plan_.scratch}), .stage = b + 1, .backward = true});
-      visits.push_back({.op = computation(block_backward, b, with_positions({x_in_backward(b), saved(b), dx_}),
+      visits.push_back({.op = computation(block_backward, b, with_tables(with_positions({x_in_backward(b), saved(b), dx_})),
                                           with_scratch({dx_, saved(b)})),
                         .stage = b + 1,
                         .backward = true,
@@ -419,7 +426,7 @@ class Builder {
   /// The forward passes of a segment once more, whose last output nobody needs.
   void add_recomputation(std::vector<Visit>& visits, int first, int last) const {
     for (int b = first; b <= last; ++b) {
-      Operation op = computation(recompute, b, with_positions({x_in_backward(b)}), {saved(b), plan_.scratch});
+      Operation op = computation(recompute, b, with_tables(with_positions({x_in_backward(b)})), {saved(b), plan_.scratch});
       if (b < last) op.writes.emplace_back(x_in_backward(b + 1));
       visits.push_back({.op = std::move(op), .stage = b + 1, .backward = true});
     }
@@ -427,11 +434,12 @@ class Builder {
 
   std::vector<Visit> evaluation_visits() const {
     std::vector<Visit> visits;
-    visits.push_back({.op = computation(embedding_forward, -1, with_positions({plan_.inputs}), {x(0)}), .stage = 0});
+    visits.push_back(
+        {.op = computation(embedding_forward, -1, with_tables(with_positions({plan_.inputs})), {x(0)}), .stage = 0});
     for (int b = 0; b < blocks_; ++b)
-      visits.push_back(
-          {.op = computation(block_forward, b, with_positions({x(b % 2)}), with_scratch({x((b + 1) % 2), saved_.front()})),
-           .stage = b + 1});
+      visits.push_back({.op = computation(block_forward, b, with_tables(with_positions({x(b % 2)})),
+                                          with_scratch({x((b + 1) % 2), saved_.front()})),
+                        .stage = b + 1});
     visits.push_back({.op = computation(head_loss, -1, {x(blocks_ % 2), plan_.targets}, {plan_.scratch, plan_.sums}),
                       .stage = head_stage()});
     return visits;
@@ -441,10 +449,10 @@ class Builder {
 
   std::vector<Visit> decoding_visits() const {
     std::vector<Visit> visits;
-    visits.push_back({.op = computation(embedding_decode, -1, {plan_.inputs, plan_.rows}, {x(0)}), .stage = 0});
+    visits.push_back({.op = computation(embedding_decode, -1, with_tables({plan_.inputs, plan_.rows}), {x(0)}), .stage = 0});
     for (int b = 0; b < blocks_; ++b) {
       const BufferId cache = at(plan_.caches, b);
-      visits.push_back({.op = computation(block_decode, b, {x(b % 2), plan_.rows, cache},
+      visits.push_back({.op = computation(block_decode, b, with_tables({x(b % 2), plan_.rows, cache}),
                                           with_scratch({x((b + 1) % 2), saved_.front(), cache})),
                         .stage = b + 1});
     }

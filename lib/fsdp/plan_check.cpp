@@ -107,7 +107,8 @@ class ListChecker : private CheckedList {
   /// What is filled before the list runs.
   bool is_there_before(const Location& place) const {
     const BufferRole role = buffer(place.buffer).role;
-    return role == BufferRole::parameters || role == BufferRole::optimizer_state || role == BufferRole::cache;
+    return role == BufferRole::parameters || role == BufferRole::optimizer_state || role == BufferRole::cache ||
+           place.buffer == plan_.tables;
   }
 
   template <class T>
@@ -238,6 +239,10 @@ class ListChecker : private CheckedList {
     const bool needs = op.kind == embedding_forward || op.kind == block_forward || op.kind == recompute ||
                        op.kind == block_backward || op.kind == embedding_backward;
     if (plan_.positions >= 0 && knows != needs) fail(i, needs ? "does not know the documents" : "reads where documents begin");
+    const bool has_tables = std::find(op.reads.begin(), op.reads.end(), Location(plan_.tables)) != op.reads.end();
+    const bool needs_tables =
+        (needs && op.kind != embedding_backward) || op.kind == embedding_decode || op.kind == block_decode;
+    if (has_tables != (needs_tables && buffer(plan_.tables).bytes > 0)) fail(i, "does not read the tables, or need not");
   }
 
   /// A stage finds parameters and gradients through the model's tables; it names them, so that it waits for them.

@@ -57,8 +57,7 @@ void each_run(const std::string& bytes, char mark, const Body& body) {
 
 /// All ranks run an operation together, and then together once more, as some read the others' memory. A place stands for its
 /// whole buffer.
-void run_twice(const Operation& op, const std::function<void()>& run, const Memory& memory, const Plan& plan,
-               Communicator& world) {
+void run_twice(const Operation& op, const std::function<void()>& run, const Memory& memory, Communicator& world) {
   const auto run_together = [&] {
     world.barrier();
     run();
@@ -68,7 +67,6 @@ void run_twice(const Operation& op, const std::function<void()>& run, const Memo
   std::string named(memory.size(), '.'), written = named;
   for (const Location& place : op.writes) memory.mark(named, place.buffer), memory.mark(written, place.buffer);
   for (const Location& place : op.reads) memory.mark(named, place.buffer);
-  if (plan.tables >= 0) memory.mark(named, plan.tables);  // read by stages, and not named
   if (op.kind == OperationKind::reduce_scatter)
     memory.mark(written, op.reads.front().buffer);  // left as the collective leaves it
 
@@ -103,7 +101,7 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
     const Memory memory(plan, arena, slots, host);
     const auto twice = [&](const Operation& op, const std::function<void()>& run) {
       try {
-        run_twice(op, run, memory, plan, world);
+        run_twice(op, run, memory, world);
       } catch (const InternalError& error) {
         throw InternalError(format("{}: {}", title_of(op, planned.layout), error.what()));
       }
