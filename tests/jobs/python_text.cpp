@@ -1,6 +1,6 @@
 // Texts and tokens, both ways, with the Python packages that users have: Hugging Face's tokenizers and SentencePiece give our
-// ids on a quarter of a megabyte of each kind of text, and Megatron reads and writes our data sets. Skipped where no Python has tokenizers,
-// and the parts of others where it lacks them: FSDP_PYTHON names one, else it is python3.
+// ids on a quarter of a megabyte of each kind of text, and Megatron reads and writes our data sets. Skipped where no Python has
+// tokenizers, and the parts of others where it lacks them: FSDP_PYTHON names one, else it is python3.
 #include <algorithm>
 
 #include <boost/test/unit_test.hpp>
