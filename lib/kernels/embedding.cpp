@@ -14,12 +14,12 @@ void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E
 
 template <class E>
 void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
-                        std::size_t C, std::size_t V, Write write, float scale) {
+                        std::size_t C, std::size_t V, Write write, float scale, std::int32_t skipped) {
   if (write == Write::overwrite) fill_zero(stream, d_token_table, V * C);
   if (grain_of(stream.kind()).row_for_each_token)
-    launch(stream, EmbeddingBackwardByToken<E>{d_token_table, dx, tokens, R, C, scale}, R);
+    launch(stream, EmbeddingBackwardByToken<E>{d_token_table, dx, tokens, R, C, scale, skipped}, R);
   else
-    launch(stream, EmbeddingBackward<E>{d_token_table, dx, tokens, R, C, scale},
+    launch(stream, EmbeddingBackward<E>{d_token_table, dx, tokens, R, C, scale, skipped},
            (C + EmbeddingBackward<E>::block - 1) / EmbeddingBackward<E>::block);
 }
 
@@ -34,7 +34,7 @@ void position_backward(Stream& stream, float* d_position_table, const E* dx, std
   template void embedding_forward(Stream&, E*, const std::int32_t*, const E*, Nullable<E>, std::size_t, std::size_t,      \
                                   std::size_t, const std::int32_t*, float, const float*);                                 \
   template void embedding_backward(Stream&, float*, const E*, const std::int32_t*, std::size_t, std::size_t, std::size_t, \
-                                   Write, float);                                                                         \
+                                   Write, float, std::int32_t);                                                           \
   template void position_backward(Stream&, float*, const E*, std::size_t, std::size_t, std::size_t, std::size_t, Write);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 

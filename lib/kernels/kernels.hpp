@@ -59,11 +59,11 @@ template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
                        std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions = nullptr, float scale = 1,
                        const float* sinusoids = nullptr);
-/// d_token_table[V,C] += or = scatter of scale * dx by token; rows are added in order of r. `write` overwrite zeroes the table
-/// first.
+/// d_token_table[V,C] += or = scatter of scale * dx by token; rows are added in order of r, but not those of the token
+/// `skipped`. `write` overwrite zeroes the table first.
 template <class E>
 void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
-                        std::size_t C, std::size_t V, Write write, float scale = 1);
+                        std::size_t C, std::size_t V, Write write, float scale = 1, std::int32_t skipped = -1);
 /// d_position_table[0..T,C] (=, +=) sum over B of dx. Rows T.. up to P, the table's rows, are zeroed when overwriting.
 template <class E>
 void position_backward(Stream& stream, float* d_position_table, const E* dx, std::size_t B, std::size_t T, std::size_t C,

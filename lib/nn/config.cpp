@@ -153,6 +153,7 @@ TransformerConfig override_config(TransformerConfig config, const ConfigOverride
   config.heads = overrides.heads.value_or(before.heads);
   config.vocab_size = overrides.vocab_size.value_or(before.vocab_size);
   config.max_positions = overrides.max_positions.value_or(before.max_positions);
+  if (config.padding_token >= config.vocab_size) config.padding_token.reset();
   config.ffn_width = overrides.ffn_width.value_or(before.ffn_width == 4 * before.width ? 4 * config.width : before.ffn_width);
   config.kv_heads = overrides.kv_heads.value_or(before.kv_heads == before.heads ? config.heads : before.kv_heads);
   if ((overrides.width || overrides.heads) && config.heads > 0 && before.head_size * before.heads == before.width) {

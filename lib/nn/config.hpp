@@ -46,6 +46,8 @@ struct TransformerConfig {
   std::size_t position_offset = 0;  // of tables: the row of the first token; a learned one has this many rows more
   /// The embedding of a token is multiplied by sqrt(C) before positions are added (Vaswani et al. 2017, section 3.4).
   bool scaled_embedding = false;
+  /// This token's row of the embedding gets no gradient from its lookups (torch.nn.Embedding's padding_idx).
+  std::optional<std::size_t> padding_token;
   Rope rope;
   bool qk_norm = false;  // RMSNorm of each query's and each key's head, before it is rotated
   /// A token sees itself and the window - 1 tokens before it; 0: all of them. Longer sequences are refused, so that no window

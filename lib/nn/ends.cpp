@@ -2,6 +2,7 @@
 // in one stage, because all logits at once would be the largest tensor of the run.
 #include <cmath>
 
+#include "base/narrow.hpp"
 #include "nn/stages.hpp"
 
 namespace fsdp {
@@ -50,7 +51,8 @@ void Transformer::embedding_backward(const StageContext& context, const std::int
     const E* const dx = stage.branch_gradient(DropoutSite::embedding, 0, static_cast<const E*>(dx_out));
     if (float* d_table = stage.gradient(model_.token_table))
       kernels::embedding_backward(context.stream, d_table, dx, tokens, stage.R(), config_.width, config_.vocab_size,
-                                  config_.tied_embeddings ? Write::add : write, embedding_scale(config_));
+                                  config_.tied_embeddings ? Write::add : write, embedding_scale(config_),
+                                  config_.padding_token ? narrow<std::int32_t>(*config_.padding_token) : -1);
     if (float* d_table = stage.gradient(model_.position_table)) {
       const std::size_t unused = config_.position_offset * config_.width;
       if (write == Write::overwrite) kernels::fill_zero(context.stream, d_table, unused);

@@ -141,6 +141,13 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))
     origin.tokenizer = "bytes";
   if (origin.checkpoint) {
+    if (const auto there = origin.checkpoint->config().padding_token; origin.config.padding_token != there) {
+      origin.warnings.push_back(
+          format("pad_token_id is {} in {}, and {} now; the run continues with the first (lookups of this token train nothing)",
+                 json_text(keys::written(there)), origin.checkpoint->description(),
+                 json_text(keys::written(origin.config.padding_token))));
+      origin.config.padding_token = there;
+    }
     try {
       require_same_model(origin.config, *origin.checkpoint);
       if (!options.reset_optimizer) require_same_optimizer(options, *origin.checkpoint);

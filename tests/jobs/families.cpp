@@ -87,6 +87,35 @@ BOOST_DATA_TEST_CASE(a_folder_is_trained_and_written_back, boost::unit_test::dat
   BOOST_TEST(json::parse(of_saves.output)["loss"] == json::parse(of_folder.output)["loss"]);
 }
 
+// The head trains its row of a tied embedding. The numbers are transformers' (make_references.py, with this pad_token_id).
+BOOST_AUTO_TEST_CASE(lookups_of_the_padding_token_train_nothing) {
+  const json steps[] = {{{{"loss", 3.4418458938598633}, {"gnorm", 1.0688336156010292}},
+                         {{"loss", 3.5388071537017822}, {"gnorm", 1.164817261424493}},
+                         {{"loss", 3.6341476440429688}, {"gnorm", 1.2335401483370745}}},
+                        {{{"loss", 4.6224684715271}, {"gnorm", 3.3102493797741968}},
+                         {{"loss", 4.645071506500244}, {"gnorm", 3.3803218003641575}},
+                         {{"loss", 4.439474582672119}, {"gnorm", 2.5423142966750585}}}};
+  const std::pair<const char*, int> models[] = {{"opt", 27}, {"qwen2", 68}};  // tied, and not
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto folder = fresh_folder();
+    json one = family_case(models[i].first);
+    one["config"]["pad_token_id"] = models[i].second, one["steps"] = steps[i];
+    write_formula_model(folder / "model", one["config"]);
+    write_formula_tokens(folder / "train.bin", one["config"]["vocab_size"],
+                         3 * one["B"].get<std::size_t>() * one["T"].get<std::size_t>() + 1);
+    const Outcome outcome = train(folder, 2, one, "--model model --save-dir saves");
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    const auto [loss, norm] = apart(folder, one);
+    BOOST_TEST((loss < 1e-5 && norm < 1e-5), models[i].first << ": loss " << loss << ", norm " << norm << " apart");
+    // A run continues with the token that it began with.
+    one["config"]["pad_token_id"] = nullptr;
+    write_formula_model(folder / "model", one["config"]);
+    const Outcome resumed = train(folder, 2, one, "--model model --save-dir saves");
+    BOOST_TEST(resumed.code == 0, resumed.output);
+    BOOST_TEST(resumed.says("pad_token_id is " + std::to_string(models[i].second) + " in "), resumed.output);
+  }
+}
+
 BOOST_DATA_TEST_CASE(what_is_a_byte_a_token_can_be_sampled, boost::unit_test::data::make(kFamilies), family) {
   const auto folder = fresh_folder();
   json one = family_case(family);

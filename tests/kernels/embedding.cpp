@@ -49,5 +49,9 @@ BOOST_AUTO_TEST_CASE(forward_and_backward) {
       }
     kernels::embedding_backward(stream, got_scaled.data(), dx.data(), tokens.data(), R, C, V, Write::overwrite, scale);
     BOOST_TEST((got_scaled == d_scaled));
+    // Without the rows of token 3.
+    std::fill_n(d_scaled.begin() + 3 * static_cast<std::ptrdiff_t>(C), C, 0.0f);
+    kernels::embedding_backward(stream, got_scaled.data(), dx.data(), tokens.data(), R, C, V, Write::overwrite, scale, 3);
+    BOOST_TEST((got_scaled == d_scaled));
   }
 }

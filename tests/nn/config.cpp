@@ -158,6 +158,28 @@ BOOST_AUTO_TEST_CASE(what_changes_no_result_is_accepted) {
     BOOST_CHECK(config_from_json(with(kGpt2, "activation_function", name)) == config_from_json(kGpt2));
 }
 
+// transformers' embeddings have it as their padding_idx, except GPT-2's.
+BOOST_AUTO_TEST_CASE(a_padding_token_is_read_and_written) {
+  using Token = std::optional<std::size_t>;
+  for (const char* type : {"gpt2", "llama", "mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"}) BOOST_TEST_CONTEXT(type) {
+      const json object = {{"model_type", type}, {"vocab_size", 50}};
+      const bool is_gpt2 = type == std::string("gpt2"), is_xglm = type == std::string("xglm");
+      const bool has_default = is_xglm || type == std::string("opt") || type == std::string("biogpt");
+      BOOST_CHECK(config_from_json(object).padding_token == (has_default ? Token(1) : Token()));
+      BOOST_CHECK(config_from_json(with(object, "pad_token_id", nullptr)).padding_token == Token());
+      const TransformerConfig config = config_from_json(with(object, "pad_token_id", 0));
+      BOOST_CHECK(config.padding_token == (is_gpt2 ? Token() : Token(0)));
+      BOOST_CHECK(config_from_json(config_to_json(config)) == config);
+      if (is_gpt2 || is_xglm) continue;
+      BOOST_CHECK(config_from_json(with(object, "pad_token_id", -1)).padding_token == Token(49));
+      BOOST_CHECK(config_from_json(with(object, "pad_token_id", 50)).padding_token == Token());
+      BOOST_CHECK_EXCEPTION(config_from_json(with(object, "pad_token_id", "x")), UserError, names("pad_token_id"));
+      ConfigOverrides smaller;
+      smaller.vocab_size = 40;
+      BOOST_CHECK(override_config(config_from_json(with(object, "pad_token_id", 40)), smaller).padding_token == Token());
+    }
+}
+
 // Windows of Qwen are of the layers from max_window_layers on, or of those that layer_types names.
 BOOST_AUTO_TEST_CASE(windows_count_if_a_layer_has_one) {
   for (const char* type : {"qwen2", "qwen3"}) {

@@ -46,6 +46,7 @@ struct EmbeddingBackward {
   const std::int32_t* tokens;
   std::size_t R, C;
   float scale = 1;
+  std::int32_t skipped = -1;  // this token's rows are left out
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
@@ -53,6 +54,7 @@ struct EmbeddingBackward {
     const float by = scale;
     const std::size_t n = C - begin < block ? C - begin : block;
     for (std::size_t r = 0; r < R; ++r) {
+      if (tokens[r] == skipped) continue;
       float* out = d_table + static_cast<std::size_t>(tokens[r]) * C + begin;
       const E* in = dx + r * C + begin;
       lanes.each(
@@ -71,9 +73,11 @@ struct EmbeddingBackwardByToken {
   const std::int32_t* tokens;
   std::size_t R, C;
   float scale = 1;
+  std::int32_t skipped = -1;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    if (tokens[r] == skipped) return;
     const float by = scale;
     const std::int32_t *const all = tokens, token = all[r];
     const auto is_same = [=](std::size_t i) FSDP_LANE { return all[i] == token; };

@@ -65,6 +65,17 @@ std::string read_text(const json& object, const char* name, const std::string& o
   return excerpt(value->get<std::string>());  // no text that means something is longer
 }
 
+std::optional<std::size_t> read_padding(const json& object, std::size_t vocab_size, std::optional<std::size_t> otherwise) {
+  const json value = object.value("pad_token_id", otherwise ? json(*otherwise) : json());
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_number_integer()) wrong_value("pad_token_id", value, "a token's number");
+  const auto id = value.get<std::int64_t>(), size = static_cast<std::int64_t>(vocab_size);
+  if (id < -size || id >= size) return std::nullopt;
+  return static_cast<std::size_t>(id < 0 ? id + size : id);
+}
+
+json written(const std::optional<std::size_t>& padding_token) { return padding_token ? json(*padding_token) : json(); }
+
 void require_off(const json& object, const char* name, const json& off) {
   const json* value = find(object, {name});
   if (!value || *value == off) return;

@@ -23,6 +23,11 @@ double read_number(const nlohmann::json& object, const char* name, double otherw
 float read_float(const nlohmann::json& object, const char* name, double otherwise);
 bool read_bool(const nlohmann::json& object, const char* name, bool otherwise);
 std::string read_text(const nlohmann::json& object, const char* name, const std::string& otherwise);
+/// pad_token_id, or `otherwise` if it is missing. Negative ones count from the end of the vocabulary, as in PyTorch; none if it
+/// is no token of the vocabulary.
+std::optional<std::size_t> read_padding(const nlohmann::json& object, std::size_t vocab_size,
+                                        std::optional<std::size_t> otherwise = std::nullopt);
+nlohmann::json written(const std::optional<std::size_t>& padding_token);
 /// Throws where a feature is on that the program does not have; `off` is the value that means that it is not.
 void require_off(const nlohmann::json& object, const char* name, const nlohmann::json& off);
 /// The sliding window of all layers of a Qwen model; 0 if there is none. Throws if only some layers have a window and it is

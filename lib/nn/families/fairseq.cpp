@@ -64,6 +64,7 @@ TransformerConfig read(const json& object, TransformerConfig config, const Keys&
   config.activation =
       keys::read_activation(object, keys.activation, "gelu", {Activation::gelu_erf, Activation::gelu_tanh, Activation::relu});
   config.initializer_range = keys::read_float(object, keys.deviation, double{config.initializer_range});
+  config.padding_token = keys::read_padding(object, config.vocab_size, 1);
   config.scaled_embedding = keys::read_bool(object, "scale_embedding", true);
   return config;
 }
@@ -72,8 +73,7 @@ json write(const TransformerConfig& config, const Keys& keys) {
   return {{"activation_dropout", 0.0},
           {"layerdrop", 0.0},
           {"max_position_embeddings", config.max_positions},
-          // transformers gives the embedding of this token no gradient; here all tokens have one.
-          {"pad_token_id", nullptr},
+          {"pad_token_id", keys::written(config.padding_token)},
           {"scale_embedding", config.scaled_embedding},
           {keys.width, config.width},
           {keys.layers, config.layers},

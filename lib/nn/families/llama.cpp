@@ -39,6 +39,7 @@ TransformerConfig read_llama_keys(const json& object, TransformerConfig config) 
   config.ffn_width = keys::read_count(object, {"intermediate_size"}, config.ffn_width);
   config.norm_eps = keys::read_float(object, "rms_norm_eps", double{config.norm_eps});
   config.initializer_range = keys::read_float(object, "initializer_range", double{config.initializer_range});
+  config.padding_token = keys::read_padding(object, config.vocab_size);
   config.rope = keys::read_rope(object, config.rope.theta);
   return config;
 }
@@ -54,6 +55,7 @@ json write_llama_keys(const TransformerConfig& config) {
                  {"num_attention_heads", config.heads},
                  {"num_hidden_layers", config.layers},
                  {"num_key_value_heads", config.kv_heads},
+                 {"pad_token_id", keys::written(config.padding_token)},
                  {"rms_norm_eps", keys::shortest(config.norm_eps)}};
   keys::write_rope(config.rope, object);
   return object;

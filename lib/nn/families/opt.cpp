@@ -45,6 +45,7 @@ TransformerConfig read(const json& object, TransformerConfig config) {
   config.activation = keys::read_activation(object, "activation_function", "relu",
                                             {Activation::relu, Activation::gelu_tanh, Activation::gelu_erf});
   config.qkv_bias = config.attention_out_bias = config.mlp_bias = keys::read_bool(object, "enable_bias", true);
+  config.padding_token = keys::read_padding(object, config.vocab_size, 1);
   config.initializer_range = keys::read_float(object, "init_std", double{config.initializer_range});
   return config;
 }
@@ -62,8 +63,7 @@ json write(const TransformerConfig& config) {
           {"max_position_embeddings", config.max_positions},
           {"num_attention_heads", config.heads},
           {"num_hidden_layers", config.layers},
-          // transformers gives the embedding of this token no gradient; here all tokens have one.
-          {"pad_token_id", nullptr},
+          {"pad_token_id", keys::written(config.padding_token)},
           {"word_embed_proj_dim", config.width}};
 }
 
