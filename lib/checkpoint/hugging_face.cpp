@@ -323,6 +323,25 @@ void write_file_index(const WrittenModel& model, const std::string& name) {
   write_text_file_durably(model.path / (name + ".safetensors.index.json"), json_text(index, 2) + "\n");
 }
 
+/// Takes over from the config.json of the model's folder, `theirs`, what has an effect only on texts longer than
+/// max_position_embeddings: rotary positions of the type "dynamic", and a window of some layers.
+void keep_beyond_positions(const json& theirs, const TransformerConfig& model, json& config) {
+  const json before = config;
+  for (const char* key : {"rope_scaling", "rope_parameters"})
+    if (const json scaling = theirs.value(key, json()); scaling.is_object() && before.contains(key))
+      if (scaling.value("rope_type", scaling.value("type", json())) == "dynamic") {
+        config["rope_scaling"] = config["rope_parameters"] = scaling;
+        config["rope_parameters"]["rope_theta"] = config["rope_theta"];
+      }
+  for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"})
+    if (theirs.contains(key) && before.contains("sliding_window")) config[key] = theirs[key];
+  try {
+    if (config_from_json(config) == model) return;
+  } catch (const UserError&) {  // the model has other sizes than that of the folder
+  }
+  config = before;
+}
+
 /// The tokenizer's files: those of the checkpoint, or else of the folder that the model came from, whose config.json also says
 /// which tokens are special; that goes into `config`. Returns that folder if its config.json counts, else an empty path.
 fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, json& config, Consolidated& done) {
@@ -357,7 +376,10 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (theirs.contains(key)) config[key] = theirs[key];
+  keep_beyond_positions(theirs, source.config(), config);
   if (done.copied.empty()) copy(folder);
+  if (const fs::path more = folder / "additional_chat_templates"; kind_of(more) == PathKind::folder)
+    done.warnings.push_back(format("{} was not copied (only one chat template is used here); copy it by hand", more.string()));
   return folder;
 }
 

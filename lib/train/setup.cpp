@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <set>
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
@@ -55,6 +56,8 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalW
   agree(world, [&] {
     if (first && !origin.tokenizer.empty())
       tokenizer_files = std::make_shared<const std::vector<TokenizerFile>>(read_files_of_tokenizer(origin.tokenizer));
+    if (first && tokenizer_files && origin.checkpoint && options.tokenizer.empty() && has_tokenizer(options.model))
+      note_changed_files(read_tokenizer_files(options.model));
   });
   if (!done()) {
     make_tokens_of_texts(watch);
@@ -128,6 +131,20 @@ void Setup::note_arithmetic(const CheckpointHeader& before) {
   for (const char* const key : {"invariant", "batch-size"})
     if (then.is_object() && then.contains(key) && then[key] != now[key])
       differs(format("--{} was {} before, and is {} now", key, json_excerpt(then[key]), json_excerpt(now[key])));
+}
+
+void Setup::note_changed_files(const std::vector<TokenizerFile>& now) {
+  std::set<std::string> changed;
+  const auto note = [&](const std::vector<TokenizerFile>& some, const std::vector<TokenizerFile>& others) {
+    for (const TokenizerFile& file : some) {
+      const auto is_same = [&](const TokenizerFile& other) { return other.name == file.name && other.text == file.text; };
+      if (std::none_of(others.begin(), others.end(), is_same)) changed.insert(file.name);
+    }
+  };
+  note(*tokenizer_files, now), note(now, *tokenizer_files);
+  if (!changed.empty())
+    warn(format("{} of {} differ from those of {}, which are used; --tokenizer {} takes the others", fmt::join(changed, ", "),
+                options.model.string(), origin.tokenizer, options.model.string()));
 }
 
 void Setup::open_tokenizer() {

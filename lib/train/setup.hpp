@@ -83,6 +83,8 @@ struct Setup {
   void make_tokens_of_texts(SignalWatch* watch);
   void open_data();
   void warn_of_files();
+  /// Warns of files of a tokenizer that differ from those that the checkpoint has kept.
+  void note_changed_files(const std::vector<TokenizerFile>& now);
   void open_tokenizer();
   std::optional<NodeTraffic> traffic_of_nodes();
   void announce();

@@ -267,7 +267,13 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_are_remembered) {
     return run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate " + words + " --format safetensors"));
   };
   BOOST_TEST(job(2, 1, "--model origin --save-dir a").code == 0);
-  BOOST_TEST(job(3, 2, "--save-dir a").code == 0);                    // which names no model any more
+  BOOST_TEST(job(3, 2, "--save-dir a").code == 0);  // which names no model any more
+  BOOST_TEST(!job(1, 2, "--model origin --save-dir a").says("differ from"));
+  std::ofstream(folder / "origin" / "tokenizer.json") << "{} ";
+  std::ofstream(folder / "origin" / "generation_config.json") << "{}";
+  const Outcome changed = job(1, 2, "--model origin --save-dir a");
+  BOOST_TEST(changed.says("warning: generation_config.json, tokenizer.json of origin differ from those of "), changed.output);
+  BOOST_TEST(changed.says("/a/step-00000002, which are used; --tokenizer origin takes the others"), changed.output);
   BOOST_TEST(job(1, 1, "--finetune-from a --save-dir b").code == 0);  // nor a folder
   for (const std::string name : {"a", "b"}) {
     const Outcome outcome = consolidate(name + " model-" + name);
