@@ -110,11 +110,7 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
                names.final_folder.string()));
   remove_left_over(save_dir);
   for (const fs::path& folder : {names.final_folder, names.temporary_folder})
-    if (!remove_our_files(folder, stored::is_step_file))
-      throw RunError(
-          format("{} is in the way (it is no complete checkpoint, and holds files that are not ours, or is a link); move "
-                 "it away",
-                 folder.string()));
+    if (!remove_our_files(folder, stored::is_step_file)) throw RunError(text_of_step_in_the_way(folder));
   require_free_space(save_dir, bytes);
   check_errno(::mkdir(names.temporary_folder.c_str(), 0777) == 0, "make folder " + names.temporary_folder.string());
 }

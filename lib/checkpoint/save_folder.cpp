@@ -102,6 +102,23 @@ std::vector<fs::path> damaged_checkpoints(const fs::path& save_dir, std::uint64_
   return damaged;
 }
 
+std::optional<fs::path> step_in_the_way(const fs::path& save_dir, std::uint64_t update) {
+  for (const fs::path& path : entries_of(save_dir)) {
+    const fs::path name = path.extension() == ".tmp" ? path.stem() : path.filename();
+    const auto step = stored::update_of_step_name(name.string());
+    if (step && *step > update && !holds_only_our_files(path, stored::is_step_file)) return path;
+  }
+  return std::nullopt;
+}
+
+std::string text_of_step_in_the_way(const fs::path& step) {
+  return format(
+      "{} is in the way of a save (it is no complete checkpoint, and holds files that are not ours, or is a link or no "
+      "folder); "
+      "move it away, or choose another `save folder`",
+      step.string());
+}
+
 fs::path set_aside(const fs::path& folder) {
   fs::path to = folder;
   to += aside_suffix;

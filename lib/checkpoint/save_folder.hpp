@@ -20,6 +20,11 @@ std::optional<std::uint64_t> latest_update(const std::filesystem::path& save_dir
 /// Steps after `update` that were complete once, and of which something is missing now.
 std::vector<std::filesystem::path> damaged_checkpoints(const std::filesystem::path& save_dir, std::uint64_t update);
 
+/// A step after `update`, or an unfinished save of one, that is not complete and that no save can replace, if there is one.
+std::optional<std::filesystem::path> step_in_the_way(const std::filesystem::path& save_dir, std::uint64_t update);
+/// What is told of it.
+std::string text_of_step_in_the_way(const std::filesystem::path& step);
+
 /// Renames a step that turned out to be damaged, so that nothing takes it for one and nothing is lost. Returns its new name.
 /// Throws RunError.
 std::filesystem::path set_aside(const std::filesystem::path& folder);

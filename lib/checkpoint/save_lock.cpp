@@ -92,7 +92,7 @@ int open_lock(const fs::path& folder, const fs::path& path) {
   if (error == EACCES && ::lstat(path.c_str(), &info) == 0)
     throw UserError(format("{} cannot be written ({}); make it writable, or remove it if no run saves there", path.string(),
                            why_not_opened(path, error)));
-  if (error != 0 && error != ELOOP && error != ENXIO && error != EISDIR) cannot_write(folder, std::strerror(error));
+  if (error != 0 && error != ELOOP && error != ENXIO && error != EISDIR) cannot_write(folder, why_not_opened(folder, error));
   const bool plain = fd >= 0 && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink <= 1;
   try {
     if (plain && read_owner(fd)) return fd;
@@ -124,7 +124,10 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
   std::error_code error;
   made_folder_ = fs::create_directories(folder_, error);
   if (is_of_the_disk(error.value())) throw CallError("make folder " + folder_.string(), error.message());
-  if (error || kind_of(folder_) != PathKind::folder) cannot_write(folder_, error ? error.message() : "it is not a folder");
+  const PathKind kind = kind_of(folder_);
+  if (error && kind == PathKind::missing && fs::is_symlink(fs::symlink_status(folder_)))
+    cannot_write(folder_, "it is a link, and what it names is not there");
+  if (error || kind != PathKind::folder) cannot_write(folder_, error ? error.message() : "it is not a folder");
   const Owner me = myself();
   WaitTimer waited;
   bool asked = false;

@@ -326,7 +326,8 @@ Marker read_complete(const std::filesystem::path& folder) {
   };
   const auto fail = [&](const std::string& why) { throw DamagedError(text_of(why)); };  // it was one
   const std::filesystem::path path = folder / marker_name;
-  if (kind_of(folder) != PathKind::folder) throw RunError(text_of("there is no such folder"));
+  if (const PathKind kind = kind_of(folder); kind != PathKind::folder)
+    throw RunError(text_of(kind == PathKind::missing ? "there is no such folder" : "it is no folder"));
   if (kind_of(path) == PathKind::missing) throw RunError(text_of(format("it has no {}, which is written last", marker_name)));
   const std::string text = read_text_file(path);
   const json parsed = parse_json(text);

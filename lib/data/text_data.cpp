@@ -89,7 +89,10 @@ class TokenMaker {
       }
       why =
           same_text ? " anew, as that file is damaged" : " anew, as the text, its tokenizer or what is read of it has changed";
-      check_errno(::unlink(with(stem, ".json").c_str()) == 0, "remove " + with(stem, ".json").string());
+      if (::unlink(with(stem, ".json").c_str()) != 0)
+        throw UserError(
+            format("{} cannot be removed (its folder: {}); make the folder writable, or choose another `save folder`",
+                   with(stem, ".json").string(), why_not_opened(reading_.folder, errno)));
     }
     open();
     TokenizeJobOptions output = {.out = with(stem, ".bin"), .valid_out = {}, .format = OutputFormat::megatron};

@@ -11,6 +11,7 @@
 #include "base/byte_order_mark.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/output_file.hpp"
 
 namespace fsdp {
 
@@ -40,6 +41,9 @@ PathKind kind_of(const std::filesystem::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0)
     return S_ISREG(info.st_mode) ? PathKind::file : S_ISDIR(info.st_mode) ? PathKind::folder : PathKind::other;
+  if (errno == EACCES && path.has_parent_path())
+    throw UserError(format("what {} is cannot be seen (its folder: {}); make the folder readable, or name another path",
+                           path.string(), why_not_opened(path.parent_path(), errno)));
   check_errno(errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG, "stat " + path.string());
   return PathKind::missing;
 }

@@ -12,7 +12,8 @@
 namespace fsdp {
 
 enum class PathKind { missing, file, folder, other };
-/// What a path names, through links. Throws CallError unless the system can tell.
+/// What a path names, through links. Throws UserError if its folder may not be entered, and CallError for any other reason why
+/// the system cannot tell.
 PathKind kind_of(const std::filesystem::path& path);
 
 /// The size of a plain file; nothing if there is none of this name. Throws CallError unless the system can tell.

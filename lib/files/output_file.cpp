@@ -212,6 +212,17 @@ bool is_file_at(int fd, const std::filesystem::path& path) {
   return is_there && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
+bool holds_only_our_files(const std::filesystem::path& folder, const std::function<bool(const std::string& name)>& is_ours) {
+  struct stat info {};
+  if (::lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) return false;
+  std::error_code error;
+  for (auto entry = std::filesystem::directory_iterator(folder, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
+    if (!is_ours(entry->path().filename().string())) return false;
+  if (error) throw CallError("read folder " + folder.string(), error.message());
+  return true;
+}
+
 bool remove_our_files(const std::filesystem::path& folder, const std::function<bool(const std::string& name)>& is_ours) {
   struct stat info {};
   if (::lstat(folder.c_str(), &info) != 0) {

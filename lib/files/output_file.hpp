@@ -73,6 +73,9 @@ std::string why_not_opened(const std::filesystem::path& path, int error);
 /// Returns true if `path` names the open file `fd`, which may have been moved, removed or replaced. Throws CallError.
 bool is_file_at(int fd, const std::filesystem::path& path);
 
+/// Returns true if this is a folder, and no link, in which all names are ours: remove_our_files() then removes it. Throws
+/// CallError.
+bool holds_only_our_files(const std::filesystem::path& folder, const std::function<bool(const std::string& name)>& is_ours);
 /// Removes from a folder those files whose names are ours, then the folder if nothing else is in it. A link to a folder is left
 /// alone. Returns whether the folder is gone, as it is if there was none. Throws CallError.
 bool remove_our_files(const std::filesystem::path& folder, const std::function<bool(const std::string& name)>& is_ours);

@@ -51,6 +51,7 @@ bool ends(const Schedule& schedule) { return schedule.decay != Decay::fixed && s
 bool is_read(const std::string& option, const TrainOptions& now) {
   if (option == "total-num-update") return ends(now.schedule);
   if (option == "max-epoch") return ends(now.schedule) && now.schedule.total == 0;
+  if (option == "fp16-init-scale") return now.reset_optimizer;  // else the checkpoint has the scale
   if (option == "fp16-scale-window") return now.sharding.types.parameter == DType::f16;
   return true;
 }
@@ -100,8 +101,9 @@ std::string describe_changed_options(const nlohmann::json& before, const TrainOp
         !is_read(name, options))
       continue;
     const bool follows = name == "total-num-update" && value == now["max-update"];
-    changed += format("{}--{}{} is {} now and was {}", changed.empty() ? "" : ", ", name, follows ? " (by --max-update)" : "",
-                      text_of(value), text_of(before[name]));
+    const char* const how = follows ? " (by --max-update)" : name == "max-epoch" ? " (at its end the decay ends)" : "";
+    changed +=
+        format("{}--{}{} is {} now and was {}", changed.empty() ? "" : ", ", name, how, text_of(value), text_of(before[name]));
     changes_rate |= std::find(of_schedule.begin(), of_schedule.end(), name) != of_schedule.end();
   }
   if (changed.empty()) return "";

@@ -705,6 +705,9 @@ void require_complete(const TrainOptions& o) {
     throw UserError("no stopping point is set; give --max-update N or --max-epoch N");
   if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_s > 0 || o.save.keep_last > 0 || o.save.keep_every > 0))
     throw UserError("--no-save contradicts what is said of saves (it writes none); leave the one or the other out");
+  if (!o.log_file.empty() && o.log_file.lexically_normal() == o.save.folder.lexically_normal())
+    throw UserError(format("--log-file and --save-dir are both '{}' (one is a file, the other a folder); give two names",
+                           o.log_file.string()));
   if (o.log_group_norms && o.log_file.empty())
     throw UserError("--log-group-norms has nowhere to go (there is no --log-file); give --log-file FILE or leave it out");
   if (o.end_of_document && o.break_mode == BreakMode::none && !o.sharding.plan.documents)

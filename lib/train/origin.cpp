@@ -271,7 +271,10 @@ Origin find_origin(const TrainOptions& options, Group& world) {
     // Steps in whose place the run will save.
     if (!options.dry_run && !options.save.none)
       agree(world, [&] {
-        if (world.rank() == 0) set_aside_damaged(options, origin.update(), origin.warnings);
+        if (world.rank() != 0) return;
+        set_aside_damaged(options, origin.update(), origin.warnings);
+        if (const auto step = step_in_the_way(options.save.folder, origin.update()))
+          throw UserError(text_of_step_in_the_way(*step));
       });
     origin.warnings.insert(origin.warnings.begin(), passed_over.begin(), passed_over.end());
     return origin;

@@ -317,6 +317,24 @@ BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {
   expect_mistake(folder, plus({tokens, "--save-dir", "file/below"}, model), {"file/below", "choose another --save-dir"});
   expect_mistake(folder, plus({tokens, "--restore", "none-there"}, model), {"none-there does not exist"});
   expect_mistake(folder, plus({tokens, "--restore", "file"}, model), {"file is not a folder"});
+  fs::create_symlink("nowhere", folder / "link");
+  expect_mistake(folder, plus({tokens, "--save-dir", "link"}, model), {"link (it is a link, and what it names is not there)"});
+  expect_mistake(folder, plus({tokens, "--save-dir", "new", "--log-file", "./new"}, model),
+                 {"are both './new' (one is a file"});
+  // What a save would fail for is known before the first update.
+  const auto in_the_way = [&](const std::string& name, const fs::path& what, bool refused) {
+    fs::create_directories((folder / name / what).parent_path());
+    std::ofstream(folder / name / what) << "x";
+    const Outcome outcome =
+        run(folder, mpirun(1, "fsdp-train", plus({tokens, "--log-interval", "1", "--save-dir", name}, model)));
+    BOOST_TEST(outcome.code == (refused ? 2 : 0), outcome.output);
+    BOOST_TEST(outcome.says(" is in the way of a save (it is no complete checkpoint") == refused, outcome.output);
+    BOOST_TEST(outcome.says("step 2/2") != refused, outcome.output);
+  };
+  in_the_way("way-1", "step-00000002/.nfs0001", true);
+  in_the_way("way-2", "step-00000002", true);
+  in_the_way("way-3", "step-00000008.tmp/x", true);
+  in_the_way("way-4", "step-00000002/checkpoint.h5", false);  // a save that was never finished
   // A second job in the folder of a running one.
   std::vector<std::string> words = plus({tokens, "--save-dir", "saves", "--log-file", "log.jsonl"}, model);
   words.back() = "1000000";
@@ -417,6 +435,29 @@ BOOST_AUTO_TEST_CASE(members_of_a_group_continue_each_others_runs, *boost::unit_
     if (entry.path().filename() != "text.txt" && entry.path().filename() != "output.txt")
       BOOST_TEST(mode == (entry.is_directory() ? 0775u : 0664u), entry.path());
   }
+  // What is another user's is named with its mode.
+  const auto as_other = [&](const std::string& text) {
+    const Outcome refused = run(folder, as_member("2002", train + "--max-update 1000"));
+    BOOST_TEST(refused.code == 2, refused.output);
+    BOOST_TEST(refused.says(text), refused.output);
+    BOOST_TEST(!refused.says(".cpp"), refused.output);
+  };
+  const fs::path newest =
+      folder / "saves" / ("step-" + std::string(8 - std::to_string(saved).size(), '0') + std::to_string(saved));
+  BOOST_TEST_REQUIRE(chown(newest.c_str(), 2001, 100) == 0);
+  fs::permissions(newest, fs::perms(0700));
+  as_other(
+      "complete.json is cannot be seen (its folder: Permission denied; it is another user's, of mode 700); make the folder");
+  fs::permissions(newest, fs::perms(0775));
+  BOOST_TEST_REQUIRE(chown((folder / "saves" / "tokens").c_str(), 2001, 100) == 0);
+  fs::permissions(folder / "saves" / "tokens", fs::perms(0755));
+  std::ofstream(folder / "text.txt") << std::string(4001, 'x');
+  as_other(
+      ".json cannot be removed (its folder: Permission denied; it is another user's, of mode 755); make the folder writable");
+  BOOST_TEST_REQUIRE(chown((folder / "saves").c_str(), 2001, 100) == 0);
+  fs::permissions(folder / "saves", fs::perms(0755));
+  as_other("written to saves (Permission denied; it is another user's, of mode 755); choose another --save-dir");
+  fs::permissions(folder / "saves", fs::perms(0775));
   // A file that cannot be written is named, and not its folder.
   fs::permissions(folder / "log.jsonl", fs::perms(0644));
   std::ofstream(folder / "saves" / "lock") << "";

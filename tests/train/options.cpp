@@ -248,7 +248,7 @@ BOOST_AUTO_TEST_CASE(the_echo_holds_numbers_as_numbers) {
 
 /// Whoever adds an option decides whether a resumed run is compared by it: these are all that are not.
 BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes) {
-  const auto now = options({"--lr-scheduler", "cosine", "--fp16"});
+  const auto now = options({"--lr-scheduler", "cosine", "--fp16", "--reset-optimizer"});
   const auto told = to_json(now);
   BOOST_TEST(describe_changed_options(told, now, 6) == "");
   const std::string compared[] = {"adam-betas",
@@ -323,7 +323,9 @@ BOOST_AUTO_TEST_CASE(what_follows_from_changed_options_is_said) {
   BOOST_TEST(changed({"--lr-scheduler", "cosine", "--total-num-update", "9", "--max-update", "6"},
                      {"--lr-scheduler", "cosine", "--total-num-update", "9", "--max-update", "8"}) == "");
   CHECK_CONTAINS(changed({"--lr-scheduler", "cosine", "--max-epoch", "1"}, {"--lr-scheduler", "cosine", "--max-epoch", "2"}),
-                 "--max-epoch is 2 now and was 1");
+                 "--max-epoch (at its end the decay ends) is 2 now and was 1");
+  const std::vector<const char*> scale = {"--max-update", "9", "--fp16", "--fp16-init-scale", "64"};
+  BOOST_TEST(changed({"--max-update", "9", "--fp16"}, scale) == "");  // the checkpoint has the scale
   BOOST_TEST(changed({"--max-epoch", "1"}, {"--max-epoch", "2"}) == "");
   const std::string two = changed({"--max-update", "9", "--seed", "1", "--batch-size", "4"},
                                   {"--max-update", "9", "--seed", "2", "--batch-size", "2", "--weight-decay", "0.5"});
