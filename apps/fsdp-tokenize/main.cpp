@@ -24,6 +24,7 @@
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
+#include "text/end_tokens.hpp"
 #include "text/tokenizer.hpp"
 #include "text/tokenizer_files.hpp"
 #include "text/train_bpe.hpp"
@@ -189,6 +190,9 @@ std::uint64_t start_of_tail(TextSource& text, double fraction, bool is_json) {
 std::optional<TokenId> end_of_text(const Tokenizer& tokenizer, const TokenizeOptions& options) {
   std::vector<std::string> names = {options.eos_token};
   const auto found = options.eos_token.empty() ? find_end_of_text(tokenizer, &names) : tokenizer.find(options.eos_token);
+  if (found && options.eos_token.empty())
+    if (std::string text = contradiction_of_end(folder_of_tokenizer(options.tokenizer), tokenizer, *found); !text.empty())
+      print_warnings({std::move(text) + ", and name it by --eos-token"});
   if (found) return found;
   throw UserError(format("the tokenizer '{}' has no token {} for the end of a text (--append-eos needs one); give --eos-token",
                          options.tokenizer, excerpt(fmt::to_string(fmt::join(names, ", ")))));
@@ -264,7 +268,7 @@ void warn_of_earlier_files(const TokenizeOptions& options, const TokenizeResult&
 }
 
 int tokenize(const TokenizeOptions& options) {
-  TextSource text(find_texts(options));
+  TextSource text(find_texts(options), /*any_bytes=*/options.tokenizer == "bytes");
   const std::string json_field = options.chat ? "" : text.json_field(options.json_field);
   std::unique_ptr<Tokenizer> tokenizer = options.train_bpe > 0 ? nullptr : open_tokenizer(options.tokenizer);
   const bool of_files = text.is_of_files(), can_go_on = of_files && options.format != OutputFormat::hdf5;
@@ -322,7 +326,8 @@ int tokenize(const TokenizeOptions& options) {
                                                  : nullptr,
                    .threads = threads,
                    .own_tokenizer = options.train_bpe > 0,
-                   .skip_invalid = options.skip_invalid});
+                   .skip_invalid = options.skip_invalid,
+                   .is_text = tokenizer->needs_utf8()});
   const TokenizeResult done = job.run();
   for (const WrittenFile& file : done.train)
     print_to(stdout, "{}: {} tokens (vocabulary {})\n", file.path.string(), file.tokens, tokenizer->vocab_size());

@@ -22,6 +22,8 @@ namespace {
 /// The first that recognises a file opens it.
 const TokenFormat& (*const formats[])() = {llmc_tokens, indexed_tokens, hdf5_tokens};
 
+constexpr std::size_t first_bytes = 256;  // those that tell what a file is
+
 /// A form feed divides pages, and an escape colours terminals.
 bool looks_like_text(std::string_view beginning) {
   return std::none_of(beginning.begin(), beginning.end(), [](unsigned char c) {
@@ -46,9 +48,15 @@ std::optional<UserError> of_known_kind(const fs::path& path, std::string_view be
       {"PAR1", "a Parquet file", write_tokens},
       {"ARROW1", "an Arrow file", write_tokens},
       {"%PDF", "a PDF document", "give its text in UTF-8"}};
-  if (beginning.starts_with("\xff\xfe") || beginning.starts_with("\xfe\xff"))
-    return UserError(
-        format("'{}' is text in UTF-16 (text is read in UTF-8); convert it, as iconv -f UTF-16 -t UTF-8 does", path.string()));
+  using namespace std::string_view_literals;
+  for (const auto& [mark, name] :  // one begins with another
+       {std::pair("\xff\xfe\0\0"sv, "UTF-32"),
+        {"\0\0\xfe\xff"sv, "UTF-32"},
+        {"\xff\xfe"sv, "UTF-16"},
+        {"\xfe\xff"sv, "UTF-16"}})
+    if (beginning.starts_with(mark))
+      return UserError(format("'{}' is text in {} (text is read in UTF-8); convert it, as iconv -f {} -t UTF-8 does",
+                              path.string(), name, name));
   for (const Kind& kind : kinds)
     if (beginning.starts_with(kind.signature))
       return UserError(format("'{}' is neither a token file that can be used nor text (it is {}); {}", path.string(), kind.name,
@@ -70,7 +78,7 @@ UserError of_another_kind(const fs::path& path, std::string_view beginning) {
 
 std::string beginning_of(const fs::path& path) {
   const InputFile file(path);
-  std::string beginning(std::min<std::uint64_t>(file.size(), 256), '\0');
+  std::string beginning(std::min<std::uint64_t>(file.size(), first_bytes), '\0');
   file.read(0, beginning.data(), beginning.size());
   return beginning;
 }
@@ -105,10 +113,15 @@ bool is_text_file(const fs::path& path) {
   return !of_known_kind(path, beginning);
 }
 
-void require_no_known_kind(const fs::path& path) { require_no_known_kind(path, beginning_of(path)); }
+void require_no_known_kind(const fs::path& path, bool any_bytes) { require_no_known_kind(path, beginning_of(path), any_bytes); }
 
-void require_no_known_kind(const fs::path& name, std::string_view beginning) {
+void require_no_known_kind(const fs::path& name, std::string_view beginning, bool any_bytes) {
   if (const auto known = of_known_kind(name, beginning)) throw *known;
+  if (!any_bytes && !looks_like_text(beginning.substr(0, first_bytes)))
+    throw UserError(
+        format("'{}' is no text (its beginning has control characters, as files of other programs and text in UTF-16 have); "
+               "give text in UTF-8",
+               name.string()));
 }
 
 std::unique_ptr<Tokens> open_token_file(const fs::path& name) {

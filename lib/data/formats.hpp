@@ -35,10 +35,11 @@ const TokenFormat& hdf5_tokens();
 /// Throws what InputFile throws.
 bool is_text_file(const std::filesystem::path& path);
 
-/// Throws UserError for a file that is no text as it is, by its first bytes: compressed, in UTF-16, of another program.
-void require_no_known_kind(const std::filesystem::path& path);
+/// Throws UserError for a file that is no text as it is, by its first bytes: compressed, in UTF-16, of another program, or,
+/// unless `any_bytes` may follow, with control characters.
+void require_no_known_kind(const std::filesystem::path& path, bool any_bytes);
 /// The same for a stream that begins with `beginning`.
-void require_no_known_kind(const std::filesystem::path& name, std::string_view beginning);
+void require_no_known_kind(const std::filesystem::path& name, std::string_view beginning, bool any_bytes);
 
 /// "'a.bin' is not a token file that can be used (`why`); make one with fsdp-tokenize".
 UserError unusable_tokens(const std::filesystem::path& path, const std::string& why);

@@ -23,6 +23,7 @@
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
+#include "text/end_tokens.hpp"
 #include "text/tokenizer_files.hpp"
 
 namespace fsdp {
@@ -98,6 +99,10 @@ class TokenMaker {
     TokenizeJobOptions output = {.out = with(stem, ".bin"), .valid_out = {}, .format = OutputFormat::megatron};
     if (documents || !field.empty()) output.end_of_text = find_end_of_text(*tokenizer_);
     output.documents = documents;
+    if (const fs::path folder = folder_of_tokenizer(reading_.tokenizer); output.end_of_text && !folder.empty())
+      if (const std::string contradiction = contradiction_of_end(folder, *tokenizer_, *output.end_of_text);
+          !contradiction.empty())
+        print_warnings({contradiction});
     output.json_field = field;
     output.threads = reading_.threads > 0 ? reading_.threads : std::max(1u, std::thread::hardware_concurrency());
     output.skip_invalid = reading_.skip_invalid;

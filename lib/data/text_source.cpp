@@ -55,6 +55,7 @@ bool is_named_json(const std::filesystem::path& name) {
 
 struct TextSource::Text {
   std::string name;
+  bool any_bytes;
   std::optional<InputFile> file;  // or
   Stream stream{nullptr, nullptr};
   std::string first = {};      // of a stream: what is read of it already, and
@@ -79,7 +80,7 @@ struct TextSource::Text {
     if (std::ferror(stream.get())) throw unreadable(name, std::strerror(errno));
     first.erase(0, byte_order_mark(first));
     if (first.empty()) throw unreadable(name, "it is empty");
-    require_no_known_kind(name, first);
+    require_no_known_kind(name, first, any_bytes);
   }
 
   std::string beginning() {
@@ -107,10 +108,10 @@ struct TextSource::Text {
 TextSource::TextSource(TextSource&&) noexcept = default;
 TextSource::~TextSource() = default;
 
-TextSource::TextSource(const std::vector<std::string>& names) {
+TextSource::TextSource(const std::vector<std::string>& names, bool any_bytes) {
   allow_open_files(names.size());
   for (const std::string& name : names) {
-    Text text{.name = name, .file = {}};
+    Text text{.name = name, .any_bytes = any_bytes, .file = {}};
     const PathKind kind = name == "-" ? PathKind::other : kind_of(name);
     switch (kind) {
       case PathKind::missing:
@@ -120,7 +121,7 @@ TextSource::TextSource(const std::vector<std::string>& names) {
       case PathKind::file:
         text.use_file(name);
         if (text.size() == 0) throw unreadable(name, "it is empty");
-        require_no_known_kind(name);
+        require_no_known_kind(name, any_bytes);
         break;
       case PathKind::other:  // a pipe: opened in its turn, as its writer may wait for that
         break;

@@ -21,8 +21,9 @@ bool is_named_json(const std::filesystem::path& name);
 
 class TextSource {
  public:
-  /// '-' is standard input. Throws UserError for what cannot be read or is empty.
-  explicit TextSource(const std::vector<std::string>& names);
+  /// '-' is standard input. Throws UserError for what cannot be read, is empty, or (unless `any_bytes` do) is no text by its
+  /// first bytes.
+  explicit TextSource(const std::vector<std::string>& names, bool any_bytes = false);
   TextSource(TextSource&&) noexcept;
   ~TextSource();
 

@@ -359,10 +359,11 @@ void TokenizeJob::save() {
 void TokenizeJob::warn_of_text() const {
   std::vector<std::string> warnings;
   if (replaced_ > 0)
-    warnings.push_back(
-        format("the text is not UTF-8 throughout ({} times it is not, first after {} bytes); tokens are made as if U+FFFD "
-               "stood there, as other programs do; look whether it is in another encoding",
-               replaced_, first_replaced_));
+    warnings.push_back(format(
+        "the text has {} places that are not UTF-8, or in JSON half of a surrogate pair such as \\ud800 (first after {} "
+        "bytes); tokens are made as if U+FFFD stood there, as other programs do; look whether it is damaged or in another "
+        "encoding",
+        replaced_, first_replaced_));
   if (skipped_ > 0)
     warnings.push_back(format("{} lines were left out, as they have no text that can be used; the first begins at byte {}",
                               skipped_, first_skipped_));

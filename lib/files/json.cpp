@@ -36,6 +36,13 @@ std::size_t depth_of(std::string_view text) {
 }
 
 template <class Json>
+Json parsed(std::string_view text, const typename Json::parser_callback_t& watch) {
+  // A zero byte is nothing that JSON allows, and the end of the text for the library, whatever follows it.
+  if (depth_of(text) > deepest || text.find('\0') != text.npos) return Json(Json::value_t::discarded);
+  return Json::parse(text, watch, /*allow_exceptions=*/false);
+}
+
+template <class Json>
 std::string dumped(const Json& value, int indent) {
   return value.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
@@ -43,10 +50,9 @@ std::string dumped(const Json& value, int indent) {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_callback_t& watch) {
-  // A zero byte is nothing that JSON allows, and the end of the text for the library, whatever follows it.
-  if (depth_of(text) > deepest || text.find('\0') != text.npos) return nlohmann::json(nlohmann::json::value_t::discarded);
-  return nlohmann::json::parse(text, watch, /*allow_exceptions=*/false);
+  return parsed<nlohmann::json>(text, watch);
 }
+nlohmann::ordered_json parse_ordered_json(std::string_view text) { return parsed<nlohmann::ordered_json>(text, nullptr); }
 
 nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t most_bytes) {
   return parse_json(read_text_file(path, most_bytes));
@@ -56,7 +62,8 @@ std::string json_text(const nlohmann::json& value, int indent) { return dumped(v
 std::string json_text(const nlohmann::ordered_json& value, int indent) { return dumped(value, indent); }
 
 std::string json_excerpt(const nlohmann::json& value) {
-  if (value.is_number_float() && !std::isfinite(value.get<double>())) return format("{}", value.get<double>());
+  if (const double number = value.is_number_float() ? value.get<double>() : 0; !std::isfinite(number))
+    return std::isnan(number) ? "NaN" : number > 0 ? "Infinity" : "-Infinity";
   return excerpt(json_text(value));
 }
 

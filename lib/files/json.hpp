@@ -15,12 +15,14 @@ namespace fsdp {
 
 /// Discarded (is_discarded()) if it is not JSON, or is nested deeper than 64. `watch` is the library's parser callback.
 nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_callback_t& watch = nullptr);
-/// The same of a whole file. Throws what read_text_file() throws.
+/// The same with the keys of each object in the order of the text.
+nlohmann::ordered_json parse_ordered_json(std::string_view text);
+/// parse_json() of a whole file. Throws what read_text_file() throws.
 nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t most_bytes = longest_text);
 /// The value as dump() writes it, with U+FFFD for bytes that are not UTF-8.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
-/// The value as it stands in a message, shortened.
+/// The value as it stands in a message, shortened: NaN and Infinity by their names.
 std::string json_excerpt(const nlohmann::json& value);
 
 /// An object as text, an entry a line, whose last entry "xxh3_64" is the checksum of all that stands before it.

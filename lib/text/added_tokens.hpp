@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,8 +18,10 @@ struct AddedToken {
   bool single_word = false;  // not within a word
   bool takes_left = false;   // with the spaces before it
   bool takes_right = false;  // with the spaces behind it
-  bool normalized = false;   // looked for in the normalized text
   bool special = false;      // says something to the model, and nothing to a reader
+  /// Looked for in the normalized text. If nothing says so: unless it is special.
+  std::optional<bool> normalized = std::nullopt;
+  bool is_normalized() const { return normalized.value_or(!special); }
 };
 
 /// Of a text: a token, or what lies between two of them (id -1).

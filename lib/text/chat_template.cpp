@@ -641,9 +641,7 @@ const Keys keys_of_message = {.used = {"role", "content", "weight", "train"},
                                           "videos", "video", "audios", "audio"}};
 
 /// Returns false for null and empty values: data sets in columns have these if an entry lacks the key.
-bool says_something(const nlohmann::json& value) {
-  return !value.empty() && value != nlohmann::json(false) && value != nlohmann::json("");
-}
+bool says_something(const nlohmann::json& value) { return !value.empty() && value != nlohmann::json(""); }
 
 /// Returns the first key that is refused, or nothing. Adds unknown keys to `unused`, each followed by `behind`.
 std::string look_at_keys(const nlohmann::json& object, const Keys& keys, const char* behind, std::set<std::string>& unused) {
@@ -652,7 +650,10 @@ std::string look_at_keys(const nlohmann::json& object, const Keys& keys, const c
   };
   for (const auto& [key, value] : object.items()) {
     if (!says_something(value)) continue;
-    if (is_in(keys.refused, key)) return key;
+    if (is_in(keys.refused, key)) {
+      if (value != nlohmann::json(false)) return key;
+      continue;
+    }
     if (!is_in(keys.used, key) && !is_in(keys.meaningless, key)) unused.insert(format("\"{}\"{}", excerpt(key), behind));
   }
   return "";
@@ -665,7 +666,7 @@ std::optional<bool> is_to_be_learned(const nlohmann::json& message, std::string&
     const nlohmann::json value = message.value(key, nlohmann::json());
     if (value.is_null()) continue;
     const bool yes = value == nlohmann::json(true) || value == nlohmann::json(1);
-    if (!yes && value != nlohmann::json(false) && value != nlohmann::json(0))
+    if (!yes && !(value == nlohmann::json(false) || value == nlohmann::json(0)))  // NaN is neither equal nor unequal
       problem = format("it has \"{}\": {}, and only 0 and 1, false and true are read", key, json_excerpt(value));
     if (learned.value_or(yes) != yes) problem = "its \"weight\" and its \"train\" contradict each other";
     learned = yes;

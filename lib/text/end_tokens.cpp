@@ -142,4 +142,19 @@ EndTokens find_end_tokens(const fs::path& given, const fs::path& config_folder, 
   return found;
 }
 
+std::string contradiction_of_end(const fs::path& folder, const Tokenizer& tokenizer, TokenId end) {
+  const json size = read_if_there(folder / "config.json").value("vocab_size", json());
+  const SpecialTokens special(folder, {}, &tokenizer,
+                              size.is_number_unsigned() ? size.get<std::size_t>() : tokenizer.vocab_size());
+  std::vector<Claim> claims = special.claims("eos");
+  std::erase_if(claims,
+                [](const Claim& claim) { return claim.file != "config.json" && claim.file != "generation_config.json"; });
+  const std::vector<TokenId> all = union_of(claims);
+  if (all.empty() || std::find(all.begin(), all.end(), end) != all.end()) return "";
+  return format(
+      "token {} (\"{}\") is put after each text, but {} next to the tokenizer says that texts end with {} (\"{}\"); "
+      "look which of them the model was trained with",
+      end, excerpt(tokenizer.spelling(end)), claims[0].file, all[0], excerpt(tokenizer.spelling(all[0])));
+}
+
 }  // namespace fsdp

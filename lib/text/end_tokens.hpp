@@ -23,4 +23,8 @@ struct EndTokens {
 EndTokens find_end_tokens(const std::filesystem::path& folder, const std::filesystem::path& config_folder,
                           const Tokenizer* tokenizer, std::size_t vocab_size);
 
+/// A sentence if config.json or generation_config.json of `folder` name tokens that end texts, and `end` is none of them; else
+/// empty.
+std::string contradiction_of_end(const std::filesystem::path& folder, const Tokenizer& tokenizer, TokenId end);
+
 }  // namespace fsdp

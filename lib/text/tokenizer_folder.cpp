@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;  // where the order of keys is that of new tokens
 
 constexpr std::size_t longest_tokenizer = std::size_t{128} << 20;
 
@@ -62,13 +63,29 @@ const Class classes[] = {
      {{"bos_token", end_of_text}, {"eos_token", end_of_text}, {"unk_token", end_of_text}, {"pad_token", "<|padding|>"}}}};
 const Class& of_file = classes[0];
 
-/// The class that transformers has for a kind of model.
-constexpr std::pair<std::string_view, std::string_view> class_of_model[] = {
-    {"gpt2", "GPT2Tokenizer"},       {"opt", "GPT2Tokenizer"},         {"qwen2", "Qwen2Tokenizer"},
-    {"qwen3", "Qwen2Tokenizer"},     {"xglm", "XGLMTokenizer"},        {"biogpt", "BioGptTokenizer"},
-    {"gemma", "GemmaTokenizer"},     {"gemma2", "GemmaTokenizer"},     {"gemma3_text", "GemmaTokenizer"},
-    {"gpt_neo", "GPT2Tokenizer"},    {"gpt_neox", "GPTNeoXTokenizer"}, {"mistral", "TokenizersBackend"},
-    {"mixtral", "TokenizersBackend"}};
+/// The class that transformers has for a kind of model; of those in the last row none, so that it believes the files.
+constexpr std::pair<std::string_view, std::string_view> models_of_class[] = {
+    {"GPT2Tokenizer", "gpt2 opt gpt_neo gptj phi codegen starcoder2 dbrx jais2 emu3"},
+    {"Qwen2Tokenizer", "qwen2 qwen2_moe qwen2_vl qwen2_5_vl qwen3 qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe"},
+    {"GPTNeoXTokenizer", "gpt_neox olmo olmoe mpt mamba mamba2 falcon_mamba rwkv xlstm"},
+    {"GemmaTokenizer", "gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text recurrent_gemma"},
+    {"XGLMTokenizer", "xglm"},
+    {"BioGptTokenizer", "biogpt"},
+    {"CohereTokenizer", "cohere cohere2"},
+    {"RobertaTokenizer", "roberta bart"},
+    {"TokenizersBackend",
+     "mistral mistral3 mixtral ministral ministral3 gpt_bigcode granite granitemoe olmo2 olmo3 phi3 phimoe stablelm persimmon "
+     "glm glm4 nemotron jamba internlm2 internlm3 minicpm3 ernie4_5"},
+    {"",
+     "llama llama4 llama4_text falcon bloom deepseek_v2 deepseek_v3 exaone exaone4 gemma4 gemma4_text gpt_oss helium smollm3 "
+     "apertus arcee bitnet nanochat seed_oss"}};
+
+/// Returns nothing for an unknown kind of model.
+std::optional<std::string> class_of_model(const std::string& type) {
+  for (const auto& [name, types] : models_of_class)
+    if (format(" {} ", types).find(format(" {} ", type)) != std::string::npos) return std::string(name);
+  return std::nullopt;
+}
 
 const Class* find_class(std::string_view name) {
   const auto found = std::find_if(std::begin(classes), std::end(classes), [&](const Class& one) { return one.name == name; });
@@ -138,13 +155,22 @@ bool says_nothing(const Json& value) {
   return value.is_null() || value == false || ((value.is_string() || value.is_structured()) && value.empty()) || value == "";
 }
 
-const Json& entry(const Json& object, const std::string& key) {
-  static const Json none;
+template <class Object>
+const Object& entry(const Object& object, const std::string& key) {
+  static const Object none;
   const auto found = object.find(key);
   return found == object.end() ? none : *found;
 }
 
 Json read_if_there(const fs::path& file) { return kind_of(file) == PathKind::file ? read_json_object(file) : Json::object(); }
+/// `value` with the keys in the order of its text, which a text with NaN or the like, as Python's, does not give.
+Ordered in_order(const std::string& text, const Json& value) {
+  Ordered ordered = parse_ordered_json(text);
+  return ordered.is_object() ? ordered : Ordered(value);
+}
+Ordered in_order(const fs::path& file, const Json& value) {
+  return kind_of(file) == PathKind::file ? in_order(read_text_file(file), value) : Ordered::object();
+}
 
 /// The files that go with a tokenizer's vocabulary. Each is {} if it is not there.
 struct Folder {
@@ -153,21 +179,28 @@ struct Folder {
         config(read_if_there(folder / "tokenizer_config.json")),
         map(read_if_there(folder / "special_tokens_map.json")),
         added(read_if_there(folder / "added_tokens.json")),
-        model(read_if_there(folder / "config.json")) {}
+        model(read_if_there(folder / "config.json")),
+        config_in_order(in_order(folder / "tokenizer_config.json", config)),
+        map_in_order(in_order(folder / "special_tokens_map.json", map)) {}
   fs::path path;
   Json config, map, added, model;
+  Ordered config_in_order, map_in_order;
 };
+
+std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : std::string(); }
+
+/// tokenizer_class of tokenizer_config.json or config.json.
+std::string class_said(const Json& config, const Json& model) {
+  const std::string named = text_of(entry(config, "tokenizer_class"));
+  return named.empty() ? text_of(entry(model, "tokenizer_class")) : named;
+}
 
 /// The name of the class that transformers takes. `text` is that of tokenizer.json, or empty.
 std::string class_name(const Json& config, const Json& model, std::string_view text) {
-  const auto text_of = [](const Json& value) { return value.is_string() ? value.get<std::string>() : std::string(); };
-  std::string named = text_of(entry(config, "tokenizer_class"));
-  if (named.empty()) named = text_of(entry(model, "tokenizer_class"));
+  std::string named = class_said(config, model);
   if (named.ends_with("Fast")) named.resize(named.size() - 4);
   const std::string type = text_of(entry(model, "model_type"));
-  std::string registered;
-  for (const auto& [known, name] : class_of_model)
-    if (known == type) registered = name;
+  const std::string registered = class_of_model(type).value_or("");
   if (named == "LlamaTokenizer" && registered != of_file.name && type != "qwen2" && text.find("\"ByteLevel\"") != text.npos)
     return std::string(of_file.name);
   if (named.empty()) return registered.empty() ? std::string(of_file.name) : registered;
@@ -176,8 +209,8 @@ std::string class_name(const Json& config, const Json& model, std::string_view t
 }
 
 /// The text of a tokenizer_config.json with a class. `is_alone`: it is for a tokenizer.model that had no such file.
-std::string config_with_class(Json config, std::string_view name, bool is_alone) {
-  config["tokenizer_class"] = name == of_file.name ? "PreTrainedTokenizerFast" : name;
+std::string config_with_class(Ordered config, std::string_view name, bool is_alone) {
+  config["tokenizer_class"] = name == of_file.name ? "PreTrainedTokenizerFast" : std::string(name);
   if (is_alone) config["add_bos_token"] = true;  // as it was used
   return json_text(config, 2) + "\n";
 }
@@ -189,7 +222,7 @@ AddedToken token_of(const Json& part) {
   token.takes_left = part_flag(part, "lstrip", false);
   token.takes_right = part_flag(part, "rstrip", false);
   token.special = part_flag(part, "special", false);
-  token.normalized = part_flag(part, "normalized", !token.special);
+  if (!entry(part, "normalized").is_null()) token.normalized = part_flag(part, "normalized", false);
   token.id = -1;
   return token;
 }
@@ -204,7 +237,7 @@ AddedToken special_token(std::string content) {
 
 bool same_but_id(const AddedToken& a, const AddedToken& b) {
   return a.content == b.content && a.single_word == b.single_word && a.takes_left == b.takes_left &&
-         a.takes_right == b.takes_right && a.normalized == b.normalized && a.special == b.special;
+         a.takes_right == b.takes_right && a.is_normalized() == b.is_normalized() && a.special == b.special;
 }
 
 /// An id: a number, or a text of digits.
@@ -355,15 +388,12 @@ class Description {
   }
   void warn(std::string text) { made_.warnings.push_back(format("{}: {}", folder_.path.string(), text)); }
 
-  static AddedToken special_of(const Json& value, const std::string& key) {
+  static AddedToken token_said(const Json& value, const std::string& key) {
     if (value.is_string()) return special_token(value.get<std::string>());
     if (!value.is_object() || !value.contains("content"))
       throw UserError(
           format("its {} is {} (it is to be a text, or an object with \"content\"); correct it", key, json_excerpt(value)));
-    AddedToken token = token_of(value);
-    if (!value.contains("normalized")) token.normalized = false;
-    token.special = true;
-    return token;
+    return token_of(value);
   }
 
   /// A token of a list, and whether it was a text: transformers adds a text and an object with the same content as two.
@@ -372,7 +402,12 @@ class Description {
     bool is_text = true;
   };
   using SaidTokens = std::vector<Said>;
-  static Said said(const Json& value, const std::string& key) { return {special_of(value, key), value.is_string()}; }
+  static Said said(const Json& value, const std::string& key) { return {token_said(value, key), value.is_string()}; }
+  static Said said_special(const Json& value, const std::string& key) {
+    Said one = said(value, key);
+    one.token.special = true;
+    return one;
+  }
   static SaidTokens said_in(const Json& list, const char* key) {
     if (!list.is_array()) throw UserError(format("its {} is {} and no list; correct it", key, json_excerpt(list)));
     SaidTokens tokens;
@@ -387,6 +422,12 @@ class Description {
     if (is_json) text_ = read_text_file(file_, longest_tokenizer);
     const std::string name = class_name(folder_.config, folder_.model, text_);
     class_ = find_class(name);
+    const std::string type = text_of(entry(folder_.model, "model_type"));
+    if (!type.empty() && !class_of_model(type) && class_said(folder_.config, folder_.model).empty())
+      warn(format(
+          "model_type {} of config.json is unknown here, and transformers may have another class of tokenizer for it than "
+          "{}; compare the tokens, or name the right tokenizer_class in tokenizer_config.json",
+          excerpt(type), name));
     if (class_) return;
     if (!is_json && folder_.config.contains("tokenizer_class"))
       throw refuse(format("it is for the class {} of transformers, which is not known here", excerpt(name)),
@@ -509,7 +550,7 @@ class Description {
         if (name == key) return Said{special_token(token)};
     }
     if (value.is_null()) return std::nullopt;
-    return said(value, key);
+    return said_special(value, key);
   }
   std::string unknown_token() const {
     const auto one = named("unk_token");
@@ -536,7 +577,8 @@ class Description {
       for (const char* const key : named_tokens)
         if (const auto one = named(key); one && (by_map(key) || !entry(folder_.config, key).is_object()))
           special.insert(one->token.content);  // transformers overlooks objects of tokenizer_config.json here
-      for (const Said& one : extra()) special.insert(one.token.content);
+      for (const Said& one : extra())
+        if (one.is_text) special.insert(one.token.content);  // nor objects here
       for (const auto& [content, number] : folder_.added.items()) {
         AddedToken token = special_token(content);
         token.special = special.contains(content);
@@ -580,8 +622,9 @@ class Description {
       if (folder_.map.contains(old_key)) by_old = list_of(entry(folder_.map, old_key), old_key);
       if (const Json& more = entry(folder_.map, new_key); more.is_array()) {
         if (!by_new) by_new.emplace();
-        for (const Said& one : said_in(more, new_key))
-          if (!has_content(*by_new, one.token.content)) by_new->push_back(one);
+        for (const Json& one : more)
+          if (const Said token = said_special(one, new_key); !has_content(*by_new, token.token.content))
+            by_new->push_back(token);
       } else if (folder_.map.contains(new_key)) {
         by_new.reset();
       }
@@ -599,38 +642,69 @@ class Description {
     return by_new ? *by_new : by_old.value_or(SaidTokens());
   }
 
-  /// Tokens with names of their own: image_token.
-  std::vector<std::pair<std::string, Said>> specific() const {
-    std::vector<std::pair<std::string, Said>> tokens;
-    const auto add = [&](const Json& object, bool all) {
-      if (object.is_object())
-        for (const auto& [key, value] : object.items())
-          if (all || (key.ends_with("_token") && !is_named(key) && value.is_string()))
-            tokens.emplace_back(key, said(value, key));
-    };
-    add(folder_.config, false);
-    add(entry(folder_.config, "extra_special_tokens"), true);
-    add(entry(folder_.config, "model_specific_special_tokens"), true);
-    if (!folder_.config.contains("added_tokens_decoder")) {
-      add(folder_.map, false);
-      add(entry(folder_.map, "extra_special_tokens"), true);
+  /// Tokens by their names, each name once.
+  class NamedTokens : public std::vector<std::pair<std::string, Said>> {
+   public:
+    const_iterator find(const std::string& key) const {
+      return std::find_if(begin(), end(), [&](const auto& one) { return one.first == key; });
     }
+    void set(const std::string& key, const Said& token) {
+      if (const auto known = find(key); known != end())
+        at(static_cast<std::size_t>(known - begin())).second = token;
+      else
+        emplace_back(key, token);
+    }
+  };
+
+  /// Tokens with names of their own, such as image_token. transformers takes the objects and those of special_tokens_map.json
+  /// first, and then replaces or adds those of the lists of names, or, if these say nothing, model_specific_special_tokens.
+  NamedTokens specific() const {
+    NamedTokens tokens, listed;
+    const auto add = [&](const Ordered& object, bool is_map) {
+      for (const auto& [key, value] : object.items()) {
+        if (!key.ends_with("_token") || is_named(key)) continue;
+        if (value.is_object() && (is_map || value.contains("__type"))) tokens.set(key, said_special(value, key));
+        if (value.is_string()) (is_map ? tokens : listed).set(key, said_special(value, key));
+      }
+    };
+    const auto add_list = [&](const Ordered& list) {
+      if (list.is_object())
+        for (const auto& [key, value] : list.items()) listed.set(key, said_special(value, key));
+    };
+    add(folder_.config_in_order, false);
+    add_list(entry(folder_.config_in_order, "extra_special_tokens"));
+    if (listed.empty()) add_list(entry(folder_.config_in_order, "model_specific_special_tokens"));
+    if (!folder_.config.contains("added_tokens_decoder")) {
+      add(folder_.map_in_order, true);
+      add_list(entry(folder_.map_in_order, "extra_special_tokens"));
+    }
+    for (const auto& [key, token] : listed) tokens.set(key, token);
     return tokens;
   }
 
   /// In transformers' order: those with ids, those with names, others.
   void add_tokens() {
-    std::vector<std::pair<std::string, Said>> special;
+    NamedTokens special;
+    const NamedTokens own_names = specific();
     for (const char* const key : named_tokens)
-      if (const auto token = named(key)) special.emplace_back(key, *token);
-    for (auto& one : specific()) special.push_back(std::move(one));
+      if (const auto other = own_names.find(key); other != own_names.end())
+        special.push_back(*other);
+      else if (const auto token = named(key))
+        special.emplace_back(key, *token);
+    for (const auto& one : own_names)
+      if (!is_named(one.first)) special.push_back(one);
+    std::set<std::string> with_names;
     for (auto& [key, one] : special) {
       made_.special_tokens[key] = one.token.content;
+      with_names.insert(one.token.content);
       if (const auto known = by_text_.find(one.token.content); known != by_text_.end() && is_named(key))
         one = {known->second, false};
-      for (AddedToken& other : to_add_) other.special = other.special || other.content == one.token.content;
     }
-    for (Said& one : extra()) special.emplace_back("", std::move(one));
+    for (AddedToken& token : to_add_) token.special = token.special || with_names.contains(token.content);
+    for (Said& one : extra()) {
+      one.token.special = one.token.special || with_names.contains(one.token.content);
+      special.emplace_back("", std::move(one));
+    }
     made_.added = backend_;
     std::set<std::string> there;
     for (const std::vector<AddedToken>* const tokens : {&backend_, &to_add_})
@@ -649,9 +723,9 @@ class Description {
     std::erase_if(made_.added, [](const AddedToken& token) { return token.content.empty(); });
     for (const auto& [key, value] : folder_.map.items())
       if (const auto found = made_.special_tokens.find(key); is_named(key) && !value.is_null()) {
-        const std::string here = special_of(value, key).content;
+        const std::string here = token_said(value, key).content;
         const Json& other = entry(folder_.config, key);
-        const std::string there_said = other.is_null() ? "" : special_of(other, key).content;
+        const std::string there_said = other.is_null() ? "" : token_said(other, key).content;
         if (!there_said.empty() && there_said != here)
           warn(
               format("{} is \"{}\" in special_tokens_map.json and \"{}\" in tokenizer_config.json; \"{}\" is used, as in "
@@ -727,9 +801,9 @@ std::string config_that_travels(const fs::path& folder) {
   std::string name = class_name(config, read_if_there(folder / "config.json"), text);
   if (config.contains("tokenizer_class") && class_name(config, Json::object(), text) == name) return own;
   if (name == of_file.name && !has_json && !has_model) name = "GPT2Tokenizer";
-  return config_with_class(config, name, own.empty() && !has_json && has_model);
+  return config_with_class(in_order(own, config), name, own.empty() && !has_json && has_model);
 }
 
-std::string config_that_travels_alone(bool is_json) { return config_with_class(Json::object(), of_file.name, !is_json); }
+std::string config_that_travels_alone(bool is_json) { return config_with_class(Ordered::object(), of_file.name, !is_json); }
 
 }  // namespace fsdp

@@ -30,9 +30,10 @@ constexpr std::size_t longest_tokenizer = std::size_t{128} << 20;
 
 /// What a decoder makes of each token, and of their sequence.
 struct Spelling {
-  std::vector<std::string> texts;      // by id; empty: nothing is shown
-  std::vector<std::int16_t> fallback;  // by id: the byte that a token such as <0x0A> stands for, or -1
-  std::string first_loses;             // is taken away once where the text begins with it
+  static constexpr std::int16_t is_text = -1, is_hidden = -2;
+  std::vector<std::string> texts;       // by id
+  std::vector<std::int16_t> fallback;   // by id: the byte that a token such as <0x0A> stands for, or one of these
+  std::string first_loses, bytes_lose;  // are taken away once where the text, or characters made of bytes, begin with it
 };
 
 /// Joins tokens as their decoder does.
@@ -41,7 +42,7 @@ class JsonDecoder : public TokenDecoder {
   explicit JsonDecoder(const Spelling& spelling) : spelling_(spelling) {}
   void add(TokenId id, std::string& text) override {
     const auto i = static_cast<std::size_t>(id);
-    if (id < 0 || i >= spelling_.texts.size()) return;
+    if (id < 0 || i >= spelling_.texts.size() || spelling_.fallback[i] == Spelling::is_hidden) return;
     if (spelling_.fallback[i] >= 0) {
       bytes_ += static_cast<char>(spelling_.fallback[i]);
       return;
@@ -59,6 +60,8 @@ class JsonDecoder : public TokenDecoder {
  private:
   /// Bytes one after the other are characters together, or each is none.
   void end_bytes() {
+    if (bytes_.starts_with(spelling_.bytes_lose) && valid_until(bytes_) == bytes_.size())
+      bytes_.erase(0, spelling_.bytes_lose.size());
     if (valid_until(bytes_) == bytes_.size()) {
       open_ += bytes_;
     } else {
@@ -100,8 +103,9 @@ class JsonTokenizer : public Tokenizer {
       for (const std::string& text : *texts) ids->push_back(find(text).value());
     check_claims(description);
     read_decoder(value(file, "decoder"));
-    for (const AddedToken& token : added_)
-      if (token.special) spelling_.texts[static_cast<std::size_t>(token.id)].clear();
+    for (const AddedToken& token : added_)  // one that is another text when it is normalized is shown, as in tokenizers
+      if (token.special && !(token.is_normalized() && normalizer_(token.content) != token.content))
+        spelling_.fallback[static_cast<std::size_t>(token.id)] = Spelling::is_hidden;
   }
 
   using Tokenizer::encode;
@@ -276,6 +280,7 @@ class JsonTokenizer : public Tokenizer {
                    excerpt(token.content), claimed, token.id));
       if (again != before.end()) {
         AddedToken& known = added_[again->second];
+        token.normalized = token.is_normalized();
         token.special = token.special || known.special;
         known = token;
         continue;
@@ -291,7 +296,7 @@ class JsonTokenizer : public Tokenizer {
                                  fmt::to_string(fmt::join(new_ones, ", "))));
     for (AddedToken token : added_) {
       if (token.special && description.splits_special) continue;
-      if (token.normalized) {
+      if (token.is_normalized()) {
         token.content = normalizer_(token.content);
         if (!token.content.empty()) when_normalized_.add(token);
       } else {
@@ -320,11 +325,11 @@ class JsonTokenizer : public Tokenizer {
     for (const AddedToken& token : added_) {
       const std::string& text = token.content;
       const auto is_there = [&](std::string_view space) { return reaches_across(text, space, any); };
-      if (is_there(" ") || is_there("\n") || (token.normalized && is_there(sign))) return;
+      if (is_there(" ") || is_there("\n") || (token.is_normalized() && is_there(sign))) return;
       if (token.single_word && is_space(static_cast<unsigned char>(text[0]))) return;  // it looks at what stands before it
       // Behind a token a section begins, and some take the spaces that follow.
       cuts_.not_behind[static_cast<unsigned char>(text.back())] = true;
-      const std::string normal = token.normalized ? normalizer_(text) : "";
+      const std::string normal = token.is_normalized() ? normalizer_(text) : "";
       if (!normal.empty()) cuts_.not_behind[static_cast<unsigned char>(normal.back())] = true;
       cuts_.before_signs &= ~(signs_reached_across(text, any) | signs_reached_across(normal, any));
       if (token.single_word) cuts_.before_signs &= ~sign_at_beginning(text);
@@ -387,7 +392,9 @@ class JsonTokenizer : public Tokenizer {
 
   void read_decoder(const Json& part) {
     spelling_.texts = names_;
-    spelling_.fallback.assign(names_.size(), -1);
+    for (const AddedToken& token : added_)
+      if (token.is_normalized()) spelling_.texts[static_cast<std::size_t>(token.id)] = normalizer_(token.content);
+    spelling_.fallback.assign(names_.size(), Spelling::is_text);
     add_decoder(part);
     if (part.is_null()) throw UserError("it has no decoder (tokens cannot become text again); use a tokenizer with one");
   }
@@ -403,6 +410,7 @@ class JsonTokenizer : public Tokenizer {
       for (const Json& one : part_list(part, "decoders")) add_decoder(one);
     } else if (type == "ByteLevel") {
       for (std::string& text : spelling_.texts) text = alphabet_.bytes_of(text).value_or(text);
+      is_fused_ = true;
     } else if (type == "ByteFallback") {
       for (std::size_t id = 0; id < names_.size(); ++id)
         if (const std::string& token = names_[id]; token.size() == 6 && token.starts_with("<0x") && token.ends_with(">")) {
@@ -413,7 +421,10 @@ class JsonTokenizer : public Tokenizer {
     } else if (type == "Replace") {
       if (!part.contains("pattern") || !part["pattern"].contains("String"))
         throw unknown_part("decoder", "Replace by expression");
-      replace(part_text(part["pattern"], "String"), part_text(part, "content"));
+      const std::string what = part_text(part["pattern"], "String");
+      if (std::size_t end = 0; is_fused_ && !what.empty() && (next_character(what, end), end < what.size()))
+        throw unknown_part("decoder", "Replace of several characters, which may be those of two tokens");
+      replace(what, part_text(part, "content"));
     } else if (type == "Metaspace") {
       replace(part_text(part, "replacement"), " ");
       const bool prepends = part.contains("prepend_scheme") ? part_text(part, "prepend_scheme") != "never"
@@ -423,8 +434,18 @@ class JsonTokenizer : public Tokenizer {
       const Json &start = value(part, "start"), &stop = value(part, "stop");
       if (start != 1 || stop != 0)
         throw unknown_part("decoder", format("Strip of {} and {}", json_excerpt(start), json_excerpt(stop)));
-      spelling_.first_loses = part_text(part, "content");
-    } else if (type != "Fuse") {
+      const std::string content = part_text(part, "content");
+      if (is_fused_) {
+        spelling_.first_loses = content;
+      } else {
+        const auto is_byte = [](std::int16_t byte) { return byte >= 0; };
+        if (std::any_of(spelling_.fallback.begin(), spelling_.fallback.end(), is_byte)) spelling_.bytes_lose = content;
+        for (std::string& text : spelling_.texts)
+          if (text.starts_with(content)) text.erase(0, content.size());
+      }
+    } else if (type == "Fuse") {
+      is_fused_ = true;
+    } else {
       throw unknown_part("decoder", type);
     }
   }
@@ -440,6 +461,7 @@ class JsonTokenizer : public Tokenizer {
   AddedTokens as_they_are_, when_normalized_;
   std::vector<TokenId> before_, behind_;
   Spelling spelling_;
+  bool is_fused_ = false;  // whether the decoders that follow see all tokens as one
   CutRules cuts_;
   Vocabulary ids_;
 };

@@ -246,6 +246,17 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
     check_tokenizing(data, "(it is compressed by gzip); unpack it");
   check("text.gz", "(it is compressed by gzip); unpack it");
   check_tokenizing("utf16", "'utf16' is text in UTF-16");
+  // What is no text is refused by both, unless its bytes are the tokens.
+  const std::string llama = " --tokenizer " + tokenizers + "smollm2.json";
+  write_file(folder / "utf32", std::string("\xff\xfe\0\0a\0\0\0", 8));
+  write_file(folder / "utf32be", std::string("\0\0\xfe\xff\0\0\0a", 8));
+  for (const std::string name : {"utf32", "utf32be"}) {
+    check(name, "' is text in UTF-32");
+    check_tokenizing(name, "' is text in UTF-32");
+  }
+  check_tokenizing("late" + llama, "'late' is no text (it has a byte of 0 at byte ");
+  check_tokenizing("binary" + llama, "'binary' is no text (its beginning has control characters");
+  BOOST_TEST(tool(folder, "fsdp-tokenize binary late --out bytes.bin").code == 0);
   check_tokenizing("chat.jsonl", "it is a conversation)");
   fs::create_directory(folder / "broken");
   fs::copy(tokenizers + "smollm2.json", folder / "broken" / "tokenizer.json");

@@ -13,8 +13,9 @@
 
 namespace fsdp::test {
 
-/// Writes the files of a folder that make_folders.py describes. `data` has the tokenizers that it is made of.
-inline void write_tokenizer_folder(const nlohmann::json& one, const std::filesystem::path& data,
+/// Writes the files of a folder that make_folders.py describes, with keys in their order. `data` has the tokenizers that it is
+/// made of.
+inline void write_tokenizer_folder(const nlohmann::ordered_json& one, const std::filesystem::path& data,
                                    const std::filesystem::path& to) {
   const std::string base = one["base"], main = one["main"];
   if (main == "vocab.json") {
@@ -34,8 +35,8 @@ inline void write_tokenizer_folder(const nlohmann::json& one, const std::filesys
 
 /// Checks each folder of a file that make_folders.py wrote.
 inline void check_tokenizer_folders(const std::filesystem::path& file, const std::filesystem::path& data) {
-  const nlohmann::json expected = read_json_file(file);
-  for (const nlohmann::json& one : expected["folders"]) {
+  const nlohmann::ordered_json expected = parse_ordered_json(read_file(file));
+  for (const nlohmann::ordered_json& one : expected["folders"]) {
     BOOST_TEST_CONTEXT(one["base"] << " " << one["main"] << " " << one["files"]) {
       const TemporaryFolder folder;
       write_tokenizer_folder(one, data, folder.path());
@@ -51,6 +52,7 @@ inline void check_tokenizer_folders(const std::filesystem::path& file, const std
       for (const auto& [key, text] : one["special"].items())
         BOOST_TEST(tokenizer->special_tokens().at(key) == text.get<std::string>());
       BOOST_TEST(tokenizer->special_tokens().size() == one["special"].size());
+      BOOST_TEST(tokenizer->decode(one["decoded"].get<std::vector<TokenId>>()) == one["text"].get<std::string>());
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "files/json.hpp"
 #include "support/messages.hpp"
 #include "text/chat_template.hpp"
+#include "text/json_reader.hpp"
 #include "text/parallel_encoder.hpp"
 
 using namespace fsdp;
@@ -376,9 +377,9 @@ BOOST_AUTO_TEST_CASE(keys_of_conversations_are_used_or_named) {
   std::set<std::string> unused;
   const auto learned = [&](const std::string& more, const std::string& of_first = "") {
     const ChatText text = read_conversation(
-        nlohmann::json::parse(R"({"messages":[{"role":"user","content":"a")" + of_first +
-                              R"(},{"role":"assistant","content":"b")" + more +
-                              R"(},{"role":"user","content":"c"},{"role":"assistant","content":"d"}]})"),
+        read_json(R"({"messages":[{"role":"user","content":"a")" + of_first + R"(},{"role":"assistant","content":"b")" + more +
+                      R"(},{"role":"user","content":"c"},{"role":"assistant","content":"d"}]})",
+                  problem),
         [&]() -> const ChatTemplate& { return chat; }, problem, unused);
     std::string all = problem;
     for (const auto [begin, end] : text.answers) all += text.text.substr(begin, 1);
@@ -390,6 +391,13 @@ BOOST_AUTO_TEST_CASE(keys_of_conversations_are_used_or_named) {
     BOOST_TEST(learned(format(",{}", yes)) == "bd");
   BOOST_TEST(learned("", R"(,"weight":0)") == "bd");
   CHECK_CONTAINS(learned(R"(,"weight":0.5)"), "it has \"weight\": 0.5");
+  for (const char* const value : {"NaN", "Infinity", "-Infinity"})
+    CHECK_CONTAINS(learned(format(R"(,"weight":{})", value)), format("it has \"weight\": {}, and only", value));
+  BOOST_TEST(learned(R"(,"tool_calls":false)") == "bd");
+  BOOST_TEST(unused.empty());
+  BOOST_TEST(learned(R"(,"trainable":false)") == "bd");
+  BOOST_TEST(unused == (std::set<std::string>{"\"trainable\" of messages"}));
+  unused.clear();
   CHECK_CONTAINS(learned(R"(,"train":"no")"), "it has \"train\": \"no\"");
   CHECK_CONTAINS(learned(R"(,"weight":1,"train":false)"), "contradict");
   CHECK_CONTAINS(learned("", R"(,"weight":1)"), "of the role 'user' with \"weight\" or \"train\", but only answers");

@@ -102,6 +102,11 @@ BOOST_AUTO_TEST_CASE(files_of_a_folder_that_contradict_each_other_are_named) {
                  "added_tokens.json says that token 500 is \"<x>\", but another file of the tokenizer counts");
   CHECK_CONTAINS(warnings({{"tokenizer_config.json", {{"tokenizer_class", "CohereTokenizer"}}}}),
                  "tokenizer_class CohereTokenizer is unknown here");
+  for (const char* const type : {"made_up", "cohere", "bart"})
+    CHECK_CONTAINS(warnings({{"config.json", {{"model_type", type}}}}), " is unknown here, and ");
+  BOOST_TEST(warnings({{"config.json", {{"model_type", "llama"}}}}) == "");
+  BOOST_TEST(warnings({{"config.json", {{"model_type", "made_up"}}},
+                       {"tokenizer_config.json", {{"tokenizer_class", "PreTrainedTokenizerFast"}}}}) == "");
   CHECK_CONTAINS(warnings({{"tokenizer_config.json", {{"tokenizer_class", "GPT2Tokenizer"}}}}, "qwen2"),
                  "the normalizer and pre_tokenizer of the class GPT2Tokenizer (tokenizer_config.json or config.json) is used");
   const auto refusal = [&](const nlohmann::json& files, const std::string& base = "gpt2",
@@ -148,6 +153,47 @@ BOOST_AUTO_TEST_CASE(a_copy_without_config_json_gives_the_same_tokens) {
   const std::string before = sum_of_tokenizer(copy.path().string());
   write_file(copy / "added_tokens.json", "{}");
   BOOST_TEST(sum_of_tokenizer(copy.path().string()) != before);
+}
+
+BOOST_AUTO_TEST_CASE(new_tokens_keep_the_order_of_their_names_in_a_copy) {
+  const TemporaryFolder folder, copy;
+  std::filesystem::copy(data / "gpt2.json", folder / "tokenizer.json");
+  write_file(folder / "config.json", R"({"model_type": "llama"})");
+  write_file(folder / "tokenizer_config.json", R"({"extra_special_tokens": {"video_token": "<v>", "audio_token": "<a>"}})");
+  for (const TokenizerFile& file : read_files_of_tokenizer(folder.path().string())) write_file(copy / file.name, file.text);
+  for (const std::string& where : {folder.path().string(), copy.path().string()}) {
+    const auto tokenizer = open_tokenizer(where);
+    BOOST_TEST(tokenizer->find("<v>").value() == 500);
+    BOOST_TEST(tokenizer->find("<a>").value() == 501);
+  }
+}
+
+// Texts are those of transformers' decode(skip_special_tokens=True).
+BOOST_AUTO_TEST_CASE(decoders_work_on_tokens_until_they_are_one_text) {
+  const TemporaryFolder folder;
+  const auto text_of = [&](const nlohmann::json& decoders, const std::vector<std::string>& tokens) {
+    nlohmann::json json = read_json_file(data / "llama2.json");
+    json["added_tokens"].push_back(
+        {{"id", json["model"]["vocab"]["God"]}, {"content", "God"}, {"special", false}, {"normalized", true}});
+    json["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
+    write_file(folder / "tokenizer.json", json.dump());
+    const auto tokenizer = open_tokenizer((folder / "tokenizer.json").string());
+    std::vector<TokenId> ids;
+    for (const std::string& token : tokens) ids.push_back(tokenizer->find(token).value());
+    return tokenizer->decode(ids);
+  };
+  const auto replace = [](const std::string& what) {
+    return nlohmann::json{{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", " "}};
+  };
+  const nlohmann::json bytes = {{"type", "ByteFallback"}}, fuse = {{"type", "Fuse"}},
+                       strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+  const std::string sign = "\u2581";
+  const nlohmann::json usual = {replace(sign), bytes, fuse, strip};
+  BOOST_TEST(text_of(usual, {"<0xCC>", "<0xBC>", "<s>", "<0xA2>"}) == "\ufffd\ufffd\ufffd");
+  BOOST_TEST(text_of(usual, {"<0xCC>", "<s>", "<0xBC>"}) == "\u033c");
+  BOOST_TEST(text_of(usual, {sign + "the", sign + "the", "God"}) == "the the God");
+  BOOST_TEST(text_of({replace(sign), bytes, strip}, {sign + "the", sign + "the", "<0x20>", "<0x41>"}) == "thetheA");
+  CHECK_CONTAINS(message_of([&] { text_of({bytes, fuse, replace(sign + sign)}, {}); }), "Replace of several characters");
 }
 
 BOOST_AUTO_TEST_CASE(a_stream_hands_out_whole_characters) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes folders.json: tokenizers as folders, of the files here and of random others that go with them, and what transformers'
-AutoTokenizer makes of them: its ids of some texts, of "x" with what it puts around texts, its size and its special tokens.
+AutoTokenizer makes of them: its ids of some texts, of "x" with what it puts around texts, its size, its special tokens, and the
+text of random ids without special tokens.
 
     pip install transformers==5.24.0 sentencepiece protobuf
     python3 make_folders.py [OUT [SEED [COUNT]]]
@@ -73,8 +74,19 @@ def one_in(n):
 
 
 def token(content):
-    return {"content": content, "lstrip": one_in(5), "rstrip": one_in(5), "normalized": one_in(3), "single_word": one_in(9),
-            "special": not one_in(3)}
+    all_of_it = {"content": content, "lstrip": one_in(5), "rstrip": one_in(5), "normalized": one_in(3), "single_word": one_in(9),
+                 "special": not one_in(3)}
+    return {key: value for key, value in all_of_it.items() if key == "content" or not one_in(6)}
+
+
+def names(most):
+    """Some names of tokens, in any order."""
+    keys = random.sample(["video_token", "image_token", "audio_token", "pad_token"], random.randrange(1, most))
+    return {key: random.choice(contents) for key in keys}
+
+
+def list_of_tokens():
+    return [one if not one_in(4) else token(one) | {"__type": "AddedToken"} for one in random.sample(contents, random.randrange(3))]
 
 
 def folder(path, base, main, classes):
@@ -121,26 +133,37 @@ def folder(path, base, main, classes):
         elif one_in(12):
             config[key] = None
     if one_in(3):
-        config[random.choice(["additional_special_tokens", "extra_special_tokens"])] = random.sample(contents, random.randrange(3))
+        config[random.choice(["additional_special_tokens", "extra_special_tokens"])] = list_of_tokens()
+    if one_in(5):
+        config |= {key: value for key, value in names(4).items() if key != "pad_token"}
+    if one_in(5):
+        config["extra_special_tokens"] = names(4)
     if one_in(9):
-        config["image_token"] = "<img>"
+        config["model_specific_special_tokens"] = names(4)
     if one_in(9):
-        config["extra_special_tokens"] = {"video_token": "<img>"}
+        config["image_token"] = token(random.choice(contents)) | {"__type": "AddedToken"}
     for key in ("add_bos_token", "add_eos_token", "add_prefix_space", "legacy"):
         if one_in(3):
             config[key] = one_in(2)
     if base == "unigram":  # whose table of characters may change the first word
         config.pop("legacy", None)
-    if one_in(20):
+    if one_in(20) and base != "added":  # tokenizers loses a character where such a token is part of a word
         config["split_special_tokens"] = True
     if one_in(3):
         files["special_tokens_map.json"] = {key: random.choice([random.choice(known), token(random.choice(known))])
                                             for key in ("bos_token", "eos_token", "pad_token") if known and one_in(2)}
         if one_in(3):
-            files["special_tokens_map.json"]["additional_special_tokens"] = random.sample(contents, random.randrange(3))
+            files["special_tokens_map.json"]["additional_special_tokens"] = list_of_tokens()
+        if one_in(3):
+            files["special_tokens_map.json"] |= names(4)
+        if one_in(4):
+            files["special_tokens_map.json"]["extra_special_tokens"] = names(4)
     files["tokenizer_config.json"] = config
     if one_in(3):
         files["config.json"] = {"model_type": random.choice(["llama", "mistral"])}
+    if "tokenizer_class" not in config and main == "tokenizer.json":
+        byte_kinds = ["qwen2_moe", "qwen3_moe", "olmo", "gptj", "granite", "llama"]
+        files["config.json"] = {"model_type": random.choice(["llama"] if base in ("llama2", "mistral", "xglm") else byte_kinds)}
     for name, content in files.items():
         (path / name).write_text(json.dumps(content))
     return files
@@ -159,7 +182,9 @@ while len(made) < count:
         said = {one["content"]: int(id) for id, one in decoder.items()} if decoder is not None else files.get("added_tokens.json", {})
         if any(auto.convert_tokens_to_ids(content) != id for content, id in said.items()):
             continue  # refused by us
+        decoded = [random.randrange(len(auto)) for _ in range(50)]
         made.append({"base": base, "main": main, "files": files, "size": len(auto),
+                     "decoded": decoded, "text": auto.decode(decoded, skip_special_tokens=True),
                      "special": {k: v for k, v in auto.special_tokens_map.items() if isinstance(v, str)},
                      "x": auto("x")["input_ids"], "ids": [auto(text, add_special_tokens=False)["input_ids"] for text in texts]})
 with open(out, "w") as file:
