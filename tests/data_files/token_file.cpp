@@ -137,7 +137,7 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
   CHECK_CONTAINS(error(with_header(20240520, 1, -1, 20)), "truncated");
   CHECK_CONTAINS(error(with_header(20240520, 1, 10, 23)), "3 bytes follow");
   CHECK_CONTAINS(error(with_header(20240520, 1, 10, 20).replace(1020, 1, 1, '\7')),
-                 "number 256 of its header is 7, and only the first three are known");
+                 "number 256 of its header is 7, but all after the first three must be 0");
   CHECK_CONTAINS(message_of([&] { open_token_file(folder / "none.bin"); }), "No such file");
   CHECK_CONTAINS(message_of([&] { open_token_file(folder.path()); }), "it is a folder");
 }
