@@ -66,7 +66,7 @@ def cjk():
 def broken():
     data = bytearray((prose()[: size // 2] + emoji()[: size // 2] + cjk())[: size * 5 // 4])
     for _ in range(size // 40):
-        data[random.randrange(len(data))] = random.randrange(256)
+        data[random.randrange(256, len(data))] = random.randrange(1, 256)  # else it is no text
     return bytes(data)
 
 
