@@ -71,10 +71,10 @@ def broken():
 
 
 def every():
-    """Every character that has a meaning, each next to a letter and a mark."""
-    all_of_them = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+    """Every character that has a meaning but 0, each next to a letter and a mark, after words that make it a text."""
+    all_of_them = "".join(chr(c) for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000)
     known = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\p{Cn}\p{Co}]"), "removed").pre_tokenize_str(all_of_them)
-    return "".join(f"a{c}\u0316!{c} " for piece, _ in known for c in piece).encode()
+    return b"The quick brown fox. " * 20 + "".join(f"a{c}\u0316!{c} " for piece, _ in known for c in piece).encode()
 
 
 def write_ids(folder):
