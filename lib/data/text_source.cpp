@@ -242,12 +242,14 @@ std::string TextSource::json_field(const std::string& named, const char* otherwi
   for (Text& text : texts_)
     if (text.file || &text == &texts_.front()) (text.is_json(otherwise) ? json : plain) = &text;
   if (json && plain) throw mixed(json->name, plain->name);
+  std::vector<std::string> doubtful;
   for (Text& text : texts_)
-    if (plain && text.file && has_lines_of_json(text.beginning()))
-      print_warnings(
-          {format("'{}' is read as plain text (its beginning is not JSON), but most of its first lines are objects of "
-                  "JSON; if it is JSON, remove what comes before its first object",
-                  text.name)});
+    if (plain && text.file && has_lines_of_json(text.beginning())) doubtful.push_back(text.name);
+  if (!doubtful.empty())
+    print_warnings({format(
+        "'{}' is read as plain text (its beginning is not JSON), but most of its first lines are objects of "
+        "JSON; if it is JSON, remove what comes before its first object{}",
+        doubtful.front(), doubtful.size() == 1 ? "" : format("; the same holds for {} more files", doubtful.size() - 1))});
   return json ? otherwise : "";
 }
 

@@ -178,11 +178,13 @@ void Metrics::skip(const SkipMetrics& m) {
 }
 
 void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batches, double seconds) {
+  const bool is_long = active_ && seconds > 10 && !shows_bar() && std::exchange(last_validating_, step) != step;
+  if (!shows_bar() && !is_long) return;
   const std::string text = format("validating after step {}, batch {} of {}", step, done, batches);
-  if (shows_bar())
-    bar_.update(static_cast<double>(done), static_cast<double>(batches), text);
-  else if (active_ && seconds > 10 && std::exchange(last_validating_, step) != step)
+  if (is_long)
     say(text);
+  else
+    bar_.update(static_cast<double>(done), static_cast<double>(batches), text);
 }
 
 void Metrics::valid(const ValidMetrics& m) {
