@@ -1,5 +1,5 @@
 // Texts among the data. Each data set of text becomes one token file, by the code of fsdp-tokenize, and is that file from then
-// on: it is made once, gone on with after a kill, and made anew only if the text, the tokenizer or the way to read it has
+// on: it is made once, resumed after a kill, and made anew only if the text, the tokenizer or the way to read it has
 // changed. One rank makes it; all read it.
 #pragma once
 

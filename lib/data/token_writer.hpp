@@ -65,7 +65,7 @@ std::unique_ptr<TokenWriter> make_indexed_writer(const std::filesystem::path& pa
                                                  const nlohmann::json& state = nullptr);
 /// An HDF5 file with a compressed dataset "tokens" of 16 or 32 bits, and, once a document has ended, "document_lengths" of 32;
 /// the mask is "loss_mask".
-/// Such a file cannot be gone on with: save() returns null. Throws UserError as above.
+/// Such a file cannot be resumed: save() returns null. Throws UserError as above.
 std::unique_ptr<TokenWriter> make_hdf5_writer(const std::filesystem::path& path, std::size_t vocab_size);
 
 /// All tokens at once, of 16 or of 32 bits.

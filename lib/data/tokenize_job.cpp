@@ -199,7 +199,7 @@ void TokenizeJob::open_writers() {
     switch (output_.format) {
       case OutputFormat::megatron:
         return make_indexed_writer(path, vocab_size, found);
-      case OutputFormat::hdf5:  // is not gone on with: there are no notes
+      case OutputFormat::hdf5:  // cannot be resumed: there are no notes
         return make_hdf5_writer(path, vocab_size);
       case OutputFormat::llmc:
         break;

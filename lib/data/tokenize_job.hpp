@@ -1,4 +1,4 @@
-// Tokenizes a text into files, and goes on with what a killed process has left.
+// Tokenizes a text into files, and resumes what a killed process has left.
 #pragma once
 
 #include <cstddef>
@@ -81,7 +81,7 @@ class JsonPieces : public TextPieces {
 /// What is known of a job on the disk, in a file beside its output.
 class JobNotes {
  public:
-  /// `same` is what a job must have in common with this one to be gone on with. Nothing is written if `interval_s` is 0. Says
+  /// `same` is what a job must have in common with this one to be resumed. Nothing is written if `interval_s` is 0. Says
   /// on stderr why what is there is of no use.
   JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s);
 
@@ -96,7 +96,7 @@ class JobNotes {
   void compare_tokenizer(const std::string& sum);
   /// Begins anew for this reason, and says so.
   void start_anew(const std::string& why);
-  /// Whether a killed job can be gone on with.
+  /// Whether a killed job can be resumed.
   bool are_kept() const { return interval_s_ > 0; }
   bool due() const { return interval_s_ > 0 && timer_.seconds() >= interval_s_; }
   void write(const nlohmann::json& progress);

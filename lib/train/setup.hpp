@@ -40,7 +40,7 @@ struct Setup {
   /// The last update, as far as it is known: an overflow in fp16 uses up data without an update.
   std::uint64_t last_update() const;
   /// Where passes over the data are the only end, the decay ends with them: a function of the update and the position, so that
-  /// a resumed run goes on with the same rates.
+  /// a resumed run continues with the same rates.
   Schedule schedule() const;
   /// The share of the peak of the job's devices, if it is known. All positions count, also those that are not in the loss.
   std::optional<double> mfu(double positions_per_second) const;
