@@ -116,6 +116,11 @@ void note_peak_per_core(DType type, double flops) {
   }
 }
 
+void forget_peak_per_core() {
+  std::error_code ignored;
+  std::filesystem::remove(note_of_this_host(), ignored);
+}
+
 CorePeak peak_of_cores(DType type, const ComputingRank& rank, Communicator& world) {
   std::optional<double> per_core = peak_in(read_note(note_of_this_host()), type);
   const bool measure = !world.all(per_core.has_value());

@@ -43,6 +43,8 @@ void load_model(std::optional<ShardedModel>& model, const TensorSource& source, 
 /// Stores FLOP/s of one core of this host in $XDG_CACHE_HOME/fsdp or ~/.cache/fsdp, unless a higher rate is stored: a lower one
 /// means that other work was running. If it cannot be written, nothing happens.
 void note_peak_per_core(DType type, double flops);
+/// Deletes what is stored of this host, so that the next start measures again.
+void forget_peak_per_core();
 
 struct CorePeak {
   double flops = 0;       // of the cores of all ranks together

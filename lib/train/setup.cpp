@@ -281,9 +281,16 @@ Schedule Setup::schedule() const {
   return schedule;
 }
 
-std::optional<double> Setup::mfu(double positions_per_second) const {
+std::optional<double> Setup::mfu(double positions_per_second) {
   if (!peak_flops) return {};
-  return sharded->transformer().flops_per_token(cut.T) * positions_per_second / *peak_flops;
+  const double share = sharded->transformer().flops_per_token(cut.T) * positions_per_second / *peak_flops;
+  if (share < 1.1 || rank.device->kind() != DeviceKind::cpu) return share;
+  if (rank.node->rank() == 0) forget_peak_per_core();
+  warn(
+      "the MFU is left out: the stored rate of the cores is lower than what this run reaches, so other work was running when "
+      "it was measured; the next start measures it again");
+  peak_flops.reset();
+  return {};
 }
 
 /// By rank 0, while the others wait.

@@ -42,8 +42,9 @@ struct Setup {
   /// Where passes over the data are the only end, the decay ends with them: a function of the update and the position, so that
   /// a resumed run continues with the same rates.
   Schedule schedule() const;
-  /// The share of the peak of the job's devices, if it is known. All positions count, also those that are not in the loss.
-  std::optional<double> mfu(double positions_per_second) const;
+  /// The share of the peak of the job's devices, if it is known. All positions count, also those that are not in the loss. A
+  /// stored rate of the cores that the run exceeds is forgotten, with a warning.
+  std::optional<double> mfu(double positions_per_second);
   void warn(const std::string& text);
   /// What makes products here: their bits depend on it.
   std::string arithmetic() const;

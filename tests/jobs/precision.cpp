@@ -70,6 +70,13 @@ BOOST_AUTO_TEST_CASE(evaluation_names_its_precision_and_can_have_that_of_trainin
   const Outcome second = run(folder, mpirun(2, "fsdp-train", words("again")));
   BOOST_TEST(!second.says("MFU refers to "), second.output);
   BOOST_TEST(second.says("  mfu "), second.output);
+  // A rate that other work had slowed down is forgotten once a run exceeds it.
+  const fs::path note = fs::directory_iterator(folder / "cache/fsdp")->path();
+  std::ofstream(note) << R"({"flops_per_core": {"bf16": 1000}})";
+  const Outcome third = run(folder, mpirun(2, "fsdp-train", words("third")));
+  BOOST_TEST(third.code == 0);
+  BOOST_TEST(third.times_said("warning: the MFU is left out: the stored rate of the cores is lower") == 1u, third.output);
+  BOOST_TEST((!third.says("  mfu ") && !fs::exists(note)), third.output);
   unsetenv("XDG_CACHE_HOME");
   // The rate of the whole run is that of its updates, without its validations.
   const auto lines = metrics(folder / "saves.jsonl", "train");
