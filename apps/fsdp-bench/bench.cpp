@@ -25,7 +25,6 @@
 #include "kernels/threads.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
-#include "train/other_programs.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {
@@ -376,7 +375,6 @@ OptionTable bench_option_table(BenchOptions& options) {
     for (const char* name : {"share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding", "activation-fn"})
       if (read.given(name)) options.changes += format(" {}", read.typed(name));
   });
-  add_options_of_other_programs(table);
   return table;
 }
 

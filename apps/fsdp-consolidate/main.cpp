@@ -17,7 +17,6 @@
 #include "checkpoint/tensor_source.hpp"
 #include "h5/h5.hpp"
 #include "train/common_options.hpp"
-#include "train/other_programs.hpp"
 #include "train/program.hpp"
 
 using namespace fsdp;
@@ -67,7 +66,6 @@ OptionTable consolidate_option_table(Command& o) {
   table.flag("verify", o.verify,
              "Compare the checkpoint's checksums and norms before, and read the result back and compare it after.");
   add_no_verify_option(table, o.no_verify);
-  add_options_of_other_programs(table);
   return table;
 }
 

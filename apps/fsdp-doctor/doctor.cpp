@@ -20,7 +20,6 @@
 #include "fsdp-doctor/start.hpp"
 #include "fsdp-doctor/storage.hpp"
 #include "train/common_options.hpp"
-#include "train/other_programs.hpp"
 
 namespace fsdp {
 
@@ -71,7 +70,6 @@ OptionTable doctor_option_table(DoctorOptions& options) {
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
   add_comm_options(table, options.comm);
-  add_options_of_other_programs(table);
   return table;
 }
 

@@ -25,7 +25,6 @@
 #include "train/machine.hpp"
 #include "train/mean_loss.hpp"
 #include "train/model_tokenizer.hpp"
-#include "train/other_programs.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {
@@ -62,7 +61,6 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
   table.flag("json", options.json, "print one JSON object");
-  add_options_of_other_programs(table);
   return table;
 }
 

@@ -25,7 +25,6 @@
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
 #include "train/model_tokenizer.hpp"
-#include "train/other_programs.hpp"
 
 namespace fsdp {
 
@@ -78,7 +77,6 @@ OptionTable generate_option_table(GenerateOptions& options) {
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
-  add_options_of_other_programs(table);
   return table;
 }
 

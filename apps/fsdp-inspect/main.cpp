@@ -17,7 +17,6 @@
 #include "files/json.hpp"
 #include "fsdp-inspect/flight.hpp"
 #include "train/common_options.hpp"
-#include "train/other_programs.hpp"
 #include "train/program.hpp"
 
 using namespace fsdp;
@@ -64,7 +63,6 @@ OptionTable inspect_option_table(Command& o) {
       .unset("all");
   table.flag("options", o.options, "The options of the run that wrote it.");
   table.flag("json", o.json, "Print one JSON object.");
-  add_options_of_other_programs(table);
   return table;
 }
 

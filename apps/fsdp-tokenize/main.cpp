@@ -29,7 +29,6 @@
 #include "text/tokenizer_files.hpp"
 #include "text/train_bpe.hpp"
 #include "train/common_options.hpp"
-#include "train/other_programs.hpp"
 #include "train/program.hpp"
 
 using namespace fsdp;
@@ -168,7 +167,6 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
   table.duration("save-interval", "TIME", o.save_interval_s,
                  "How often progress is synced to the disk, so that the same command resumes a killed run; 0: never. "
                  "Runs on standard input and pipes cannot be resumed.");
-  add_options_of_other_programs(table);
   table.then([&o](const OptionTable& read) { check(o, read); });
   return table;
 }

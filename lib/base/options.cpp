@@ -414,7 +414,8 @@ std::string OptionTable::unknown(std::string_view name) const {
       names.insert(names.end(), row.aliases_.begin(), row.aliases_.end());
     }
   const std::string near = nearest(name, names);
-  return near.empty() ? format("; see {} --help", program_) : format("; did you mean --{}? See {} --help", near, program_);
+  if (!near.empty()) return format("; did you mean --{}? See {} --help", near, program_);
+  return format("; see {} --help{}", program_, elsewhere_.empty() ? "" : ", and docs/from-*.md for other programs' options");
 }
 
 std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const char* const* argv) {
@@ -609,7 +610,7 @@ void OptionTable::apply(const std::vector<Given>& all) {
       const std::string name = given.positional ? option.argument_ : given.typed;
       const bool several = given.value.find(',') != std::string::npos || given.value.starts_with('[');
       for (const auto& [known, answer] : elsewhere_)
-        if (known == option.name_ + " " + given.value || (several && known == option.name_ + " N,N"))
+        if (known == option.name_ + "=" + given.value || (several && known == option.name_ + "=N,N"))
           throw UserError(format("{}{} {} is not here {}", given.where, name, given.value, answer));
       throw UserError(
           format("{}{} '{}' is not accepted ({}); give {}", given.where, name, given.value, why.what(), option.accepts_));

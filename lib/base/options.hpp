@@ -137,8 +137,8 @@ class OptionTable {
   template <class T>
   Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
 
-  /// An option that users know from another program, and that this one does not have; or, as "name value", a value of one that
-  /// is here; or, as "name N,N", a list of numbers for one that takes a single number. Whoever gives it is told `answer`,
+  /// An option that users know from another program, and that this one does not have; or, as "name=value", a value of one that
+  /// is here; or, as "name=N,N", a list of numbers for one that takes a single number. Whoever gives it is told `answer`,
   /// "(<why>); <what to do>", instead of a guess at what was meant. What is here goes before that.
   void elsewhere(std::string name, std::string answer);
 

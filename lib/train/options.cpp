@@ -722,7 +722,9 @@ void require_complete(const TrainOptions& o) {
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size) {
   TrainCommand command;
   OptionTable table = train_option_table(command.options, world_size);
-  command.answer = answer(table, table.parse(argc, argv));
+  const Request request = table.parse(argc, argv);
+  command.answer = answer(table, request);
+  if (request == Request::markdown) *command.answer += names_of_other_programs();
   if (command.options.list_archs && !command.answer) command.answer = list_of_archs();
   if (!command.answer) require_complete(command.options);
   return command;

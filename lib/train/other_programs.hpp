@@ -1,13 +1,16 @@
-// Options of programs that users come from, which fsdp-train does not have: why not, and what is there instead. Those that it
-// has are rows of the options' table under the same names. docs/from-fairseq.md, from-pytorch.md, from-deepspeed.md and
-// from-megatron.md hold both, and the test tools.other-programs holds those pages to both tables.
+// Options that other programs have under another name or in another form, and what to give fsdp-train instead.
 #pragma once
+
+#include <string>
 
 #include "base/options.hpp"
 
 namespace fsdp {
 
-/// What the program says to somebody who gives one of them, or a configuration file of theirs, instead of a guess.
+/// Whoever gives one of them, or a configuration file of another program, is told what to give instead.
 void add_options_of_other_programs(OptionTable& table);
+
+/// The same as a table for docs/options.md.
+std::string names_of_other_programs();
 
 }  // namespace fsdp
