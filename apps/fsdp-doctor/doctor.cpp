@@ -16,9 +16,9 @@
 #include "comm/threads/threads.hpp"
 #include "fsdp-doctor/gpus.hpp"
 #include "fsdp-doctor/machine.hpp"
-#include "fsdp-doctor/speed.hpp"
 #include "fsdp-doctor/start.hpp"
 #include "fsdp-doctor/storage.hpp"
+#include "fsdp-doctor/training.hpp"
 #include "train/common_options.hpp"
 
 namespace fsdp {
@@ -40,12 +40,7 @@ constexpr Check checks[] = {
     {"shared memory", "the size of /dev/shm", check_shared_memory, true},
     {"clocks", "clocks of the nodes", check_clocks},
     {"save folder", "writing and reading in the save folder", check_save_folder, true},
-    {"locks", "locks in the save folder", check_locks, true},
-    {"free space", "free space in the save folder", check_free_space, true},
     {"HDF5", "a file of HDF5", check_hdf5, true},
-    {"products", "products of matrices on each node", check_products},
-    {"memory", "memory bandwidth of each node", check_memory},
-    {"links", "transfers within and between nodes", check_links},
     {"training", "a tiny training run over all ranks", check_training},
 };
 

@@ -153,7 +153,7 @@ std::optional<Finding> check_gpus(DoctorJob& job) {
   std::vector<RankGpus> all;
   for (std::size_t rank = 0; rank < counts.size(); ++rank)
     all.push_back({static_cast<std::size_t>(counts[rank]), reasons[rank], descriptions[rank], places[rank]});
-  if (everywhere) job.compute_on(std::move(gpu));
+  if (everywhere) job.device = std::move(gpu);
   return judge_gpus(job.nodes, job.node_of, all, job.options.device == DeviceChoice::cpu ? GpuTraces{} : find_traces());
 }
 

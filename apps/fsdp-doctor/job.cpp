@@ -25,19 +25,13 @@ DoctorJob::DoctorJob(const DoctorOptions& wanted, const Start& started, Connect 
     leaders.push_back(its_leader);
     nodes.push_back(hosts[static_cast<std::size_t>(its_leader)]);
   }
-  compute_on(make_cpu_device());
+  device = make_cpu_device();
 }
 
 DoctorJob::~DoctorJob() = default;
 
 std::size_t DoctorJob::ranks_of(std::size_t node_index) const {
   return static_cast<std::size_t>(std::count(node_of.begin(), node_of.end(), static_cast<int>(node_index)));
-}
-
-void DoctorJob::compute_on(std::unique_ptr<Device> new_device) {
-  stream.reset();
-  device = std::move(new_device);
-  stream = device->make_stream();
 }
 
 std::vector<double> sums_of_nodes(const DoctorJob& job, const std::vector<double>& by_rank) {

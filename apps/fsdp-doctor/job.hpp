@@ -19,7 +19,7 @@ struct DoctorOptions {
   std::filesystem::path save_dir = "checkpoints";
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;                               // of a rank; 0: as fsdp-train chooses
-  CommOptions comm = {.kind = "auto", .timeout_s = 20};  // of what is measured; the limit is that of all waits
+  CommOptions comm = {.kind = "auto", .timeout_s = 20};  // of the training run; the limit is that of all waits
   bool json = false;
 };
 
@@ -43,18 +43,15 @@ struct DoctorJob {
   Connect connect;
   std::unique_ptr<Communicator> world;  // by messages alone
   std::unique_ptr<Communicator> node;   // those of this node
-  std::unique_ptr<Communicator> comm;   // as training connects them, once a check has done so
   std::vector<std::string> nodes;       // their names, in order of their lowest ranks
   std::vector<int> leaders;             // by node: its lowest rank
   std::vector<int> node_of;             // by rank: its node
   std::unique_ptr<Device> device;       // that the job computes on; the CPU until a check has found another one
-  std::shared_ptr<Stream> stream;
-  std::unique_ptr<ProbeFolder> probe;  // on all ranks, once a check has made it; none where the save folder is of no use
+  std::unique_ptr<ProbeFolder> probe;   // on all ranks, once a check has made it; none where the save folder is of no use
 
   bool is_leader() const { return node->rank() == 0; }
   std::size_t my_node() const { return static_cast<std::size_t>(node_of[static_cast<std::size_t>(world->rank())]); }
   std::size_t ranks_of(std::size_t node_index) const;
-  void compute_on(std::unique_ptr<Device> new_device);
 };
 
 /// Of values by rank, those of the nodes' lowest ranks, by node.

@@ -1,9 +1,6 @@
 #include "fsdp-doctor/storage.hpp"
 
-#include <fcntl.h>
 #include <mntent.h>
-#include <sys/file.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +14,6 @@
 #include "base/format.hpp"
 #include "base/system.hpp"
 #include "base/timer.hpp"
-#include "comm/agree.hpp"
 #include "files/output_file.hpp"
 #include "h5/h5.hpp"
 
@@ -54,29 +50,6 @@ std::string why_not_written(const fs::path& path, const std::string& text) {
   } catch (const std::exception& error) {
     return error.what();
   }
-}
-
-/// A file that is open for as long as this lives.
-class OpenFile {
- public:
-  OpenFile(const fs::path& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
-  OpenFile(const OpenFile&) = delete;
-  ~OpenFile() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  /// Takes the lock that lib/checkpoint/save_lock.cpp takes. 0, or errno.
-  int lock() const { return fd_ < 0 ? EBADF : ::flock(fd_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno; }
-
- private:
-  int fd_;
-};
-
-/// What a lock that is held elsewhere says to this process.
-LockUse try_lock(const fs::path& path, const std::string& node) {
-  const OpenFile file(path, O_RDWR);
-  const int error = file.lock();
-  if (error == EWOULDBLOCK) return {node, true, ""};
-  return {node, false, error == 0 ? "" : std::strerror(error)};
 }
 
 /// Writes a small file as a checkpoint's are written, and reads it. Empty if all is well.
@@ -170,47 +143,6 @@ Finding judge_save_folder(const std::string& folder, const std::string& file_sys
   return finding;
 }
 
-Finding judge_locks(const std::vector<LockUse>& nodes) {
-  Finding finding{.text = "a folder in use is refused to a second run"};
-  std::vector<std::string> ignored, without;
-  std::string why;
-  for (const LockUse& use : nodes) {
-    finding.figures[use.node] = {{"respected", use.is_respected}, {"problem", use.problem}};
-    if (use.is_respected) continue;
-    (use.problem.empty() ? ignored : without).push_back(use.node);
-    if (!use.problem.empty()) why = use.problem;
-  }
-  if (ignored.empty() && without.empty()) {
-    if (nodes.size() > 1) finding.text += ", on every node";
-    return finding;
-  }
-  finding.status = Status::warning;
-  finding.text = without.empty() ? format("locks of {} mean nothing on {}", nodes[0].node, list_of(ignored))
-                                 : format("locks (flock) do not work on {} ({})", list_of(without), why);
-  finding.advice =
-      "never start two runs with one --save-dir: fsdp notices only by the file `lock` there, which says whose it is. For "
-      "Lustre mount with -o flock; for NFS see that lockd runs";
-  return finding;
-}
-
-Finding judge_free_space(const std::string& file_system, double free_bytes, double free_files) {
-  constexpr double little = 1 << 30, few_files = 1000;
-  // A parameter's value and AdamW's two moments, in fp32.
-  Finding finding{.text = format("{} free: a save of up to {} parameters (12 bytes each)", format_bytes(free_bytes),
-                                 format_count(free_bytes / 12))};
-  finding.figures = {{"bytes", free_bytes}, {"files", free_files < 0 ? nlohmann::json() : nlohmann::json(free_files)}};
-  if (free_bytes < little) finding.status = Status::warning;
-  if (free_files >= 0 && free_files < few_files) {
-    finding.status = Status::warning;
-    finding.text += format("; room for {:.0f} more files", free_files);
-  }
-  if (finding.status == Status::ok) return finding;
-  finding.advice = "remove what is not needed there, or choose another --save-dir";
-  if (file_system.starts_with("nfs") || file_system == "lustre")
-    finding.advice += "; there may be a quota as well (quota, lfs quota)";
-  return finding;
-}
-
 Finding judge_hdf5(const std::string& headers, const std::string& library, const std::vector<std::string>& nodes,
                    const std::vector<std::string>& problems) {
   Finding finding{.text = format("HDF5 {}: a small file was written and read, with checksums{}", library,
@@ -277,44 +209,6 @@ std::optional<Finding> check_save_folder(DoctorJob& job) {
       judge_save_folder((error ? job.options.save_dir : whole).string(), first ? file_system_of(probe->path()) : "", uses);
   if (usable) job.probe = std::move(probe);
   return finding;
-}
-
-std::optional<Finding> check_locks(DoctorJob& job) {
-  if (!job.probe) return std::nullopt;
-  const fs::path path = job.probe->path() / "lock";
-  const bool first = job.world->rank() == 0;
-  std::optional<OpenFile> held;
-  LockUse mine;
-  if (first) {
-    held.emplace(path, O_RDWR | O_CREAT);
-    const int error = held->lock();
-    mine = error == 0 ? try_lock(path, "") : LockUse{"", false, std::strerror(error)};
-  }
-  job.world->barrier();
-  if (job.is_leader() && !first) {
-    std::error_code error;
-    for (const Timer timer; !fs::exists(path, error) && timer.seconds() < seen_within_s;)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    mine = try_lock(path, "");
-  }
-  const std::vector<double> respected = of_leaders(job, job.world->gather(mine.is_respected ? 1 : 0));
-  const std::vector<std::string> problems = of_leaders(job, job.world->gather(mine.problem));
-  std::vector<LockUse> uses;
-  for (std::size_t i = 0; i < job.nodes.size(); ++i) uses.push_back({job.nodes[i], respected[i] != 0, problems[i]});
-  return judge_locks(uses);
-}
-
-std::optional<Finding> check_free_space(DoctorJob& job) {
-  if (!job.probe) return std::nullopt;
-  struct statvfs info {};
-  agree(*job.world, [&] {
-    check_errno(job.world->rank() != 0 || ::statvfs(job.probe->path().c_str(), &info) == 0,
-                "statvfs " + job.probe->path().string());
-  });
-  // A file system that does not count files has none at all.
-  return judge_free_space(file_system_of(job.probe->path()),
-                          static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize),
-                          info.f_files == 0 ? -1 : static_cast<double>(info.f_favail));
 }
 
 std::optional<Finding> check_hdf5(DoctorJob& job) {

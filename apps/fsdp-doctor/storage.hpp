@@ -1,4 +1,4 @@
-// The folder for checkpoints: whether all nodes share it, its locks, its free space, and HDF5 files in it.
+// The folder for checkpoints: whether all nodes share it, and HDF5 files in it.
 #pragma once
 
 #include <filesystem>
@@ -40,25 +40,11 @@ struct FolderUse {
 /// `folder` is its whole path, `file_system` "nfs4" or the like; nodes[0] is node 0.
 Finding judge_save_folder(const std::string& folder, const std::string& file_system, const std::vector<FolderUse>& nodes);
 
-/// How a lock that one process holds looks to another: it is respected, given a second time, or there are no locks ("why").
-struct LockUse {
-  std::string node = {};
-  bool is_respected = true;
-  std::string problem = {};
-};
-/// holders[0] is the node that has the lock, as another process there sees it.
-Finding judge_locks(const std::vector<LockUse>& nodes);
-
-Finding judge_free_space(const std::string& file_system, double free_bytes, double free_files);
-
 /// `problems` by node; empty: what was written was read.
 Finding judge_hdf5(const std::string& headers, const std::string& library, const std::vector<std::string>& nodes,
                    const std::vector<std::string>& problems);
 
 std::optional<Finding> check_save_folder(DoctorJob& job);
-/// These say nothing where the save folder is of no use.
-std::optional<Finding> check_locks(DoctorJob& job);
-std::optional<Finding> check_free_space(DoctorJob& job);
 std::optional<Finding> check_hdf5(DoctorJob& job);
 
 /// "nfs4", "lustre": what the file system of a folder is called in /proc/self/mounts.

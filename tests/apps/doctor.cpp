@@ -5,7 +5,6 @@
 #include <fstream>
 #include <future>
 #include <map>
-#include <set>
 
 #include <boost/test/unit_test.hpp>
 
@@ -13,9 +12,9 @@
 #include "fsdp-doctor/doctor.hpp"
 #include "fsdp-doctor/gpus.hpp"
 #include "fsdp-doctor/machine.hpp"
-#include "fsdp-doctor/speed.hpp"
 #include "fsdp-doctor/start.hpp"
 #include "fsdp-doctor/storage.hpp"
+#include "fsdp-doctor/training.hpp"
 
 using namespace fsdp;
 
@@ -182,15 +181,6 @@ BOOST_AUTO_TEST_CASE(save_folders) {
   expect_finding(judge_save_folder("/nfs/x", "nfs4", {{"a"}, {"b", "", "", false}}), Status::failed, {"a does not see"},
                  "write");
   expect_finding(judge_save_folder("/dev/shm/x", "tmpfs", {{"a"}}), Status::warning, {"memory"}, "on a disk");
-  expect_finding(judge_locks({{"a"}, {"b"}}), Status::ok, {"on every node"});
-  expect_finding(judge_locks({{"a"}, {"b", false, ""}}), Status::warning, {"locks of a mean nothing on b"},
-                 "never start two runs");
-  expect_finding(judge_locks({{"a", false, "Function not implemented"}}), Status::warning,
-                 {"flock", "Function not implemented"}, "-o flock");
-  expect_finding(judge_free_space("ext4", 12e12, 1e9), Status::ok, {"10.9 TiB free: a save of up to 1.00 T parameters"});
-  expect_finding(judge_free_space("nfs4", 5e8, 1e9), Status::warning, {"477 MiB free"}, "quota");
-  expect_finding(judge_free_space("ext4", 5e12, 3), Status::warning, {"room for 3 more files"}, "remove");
-  expect_finding(judge_free_space("btrfs", 5e12, -1), Status::ok, {});
   expect_finding(judge_hdf5("1.10.8", "1.10.8", {"a", "b"}, {"", ""}), Status::ok, {"by each node"});
   expect_finding(judge_hdf5("1.10.8", "1.14.3", {"a"}, {""}), Status::failed, {"built with HDF5 1.10.8, and loads 1.14.3"},
                  "build it again");
@@ -218,71 +208,11 @@ BOOST_AUTO_TEST_CASE(gpus) {
   expect_finding(judge_nccl({"a"}, {""}, {"built without it"}), Status::warning, {"built without it"}, "NCCL");
 }
 
-BOOST_AUTO_TEST_CASE(slow_nodes) {
-  using Indices = std::vector<std::size_t>;
-  BOOST_TEST(slow_ones({100}) == Indices{}, boost::test_tools::per_element());
-  BOOST_TEST(slow_ones({100, 81}) == Indices{}, boost::test_tools::per_element());
-  BOOST_TEST(slow_ones({70, 100}) == Indices{0}, boost::test_tools::per_element());
-  BOOST_TEST(slow_ones({100, 10, 98, 101, 97}) == Indices{1}, boost::test_tools::per_element());
-  BOOST_TEST(slow_ones({100, 10, 12, 101}) == (Indices{1, 2}), boost::test_tools::per_element());
-  BOOST_TEST(slow_ones({50, 52, 51, 1000}) == Indices{}, boost::test_tools::per_element());  // one that is fast slows nobody
-
-  const Measurement flops{"GFLOP/s", false, "in fp32", "look there"}, shared{"GB/s", true, "in sums", "look there"};
-  expect_finding(judge_rates({"a", "b"}, {50, 12.34}, {2, 2}, flops), Status::warning,
-                 {"b is slower than a: a 100 and b 24.7 GFLOP/s in fp32"}, "look there");
-  // Where the ranks are not as many, a rank is what is compared; and not where they share something.
-  expect_finding(judge_rates({"a", "b"}, {50, 51}, {2, 1}, flops), Status::ok, {"a 50 and b 51 GFLOP/s for each rank in fp32"});
-  expect_finding(judge_rates({"a", "b"}, {20, 51}, {2, 1}, flops), Status::warning, {"a is slower than b"}, "look there");
-  expect_finding(judge_rates({"a", "b"}, {20, 51}, {2, 1}, shared), Status::ok, {"a 20 and b 51 GB/s for each rank in sums"});
-  expect_finding(judge_rates({"a", "b"}, {20, 51}, {2, 2}, shared), Status::warning,
-                 {"a is slower than b: a 40 and b 102 GB/s in sums"}, "look there");
-  expect_finding(judge_rates({"a", "b", "c", "d", "e", "f"}, {10, 11, 12, 3, 10, 2}, {1, 1, 1, 1, 1, 1}, flops),
-                 Status::warning, {"d and f are slower than the other 4 nodes: median 10 GFLOP/s, f 2, c 12"}, "look there");
-  expect_finding(judge_rates({"a"}, {0.5}, {1}, flops), Status::ok, {"0.5 GFLOP/s"});
-}
-
-BOOST_AUTO_TEST_CASE(links_between_ranks) {
-  LinkFigures links{.latency_s = 2e-5, .near = {5, 5}, .between = {0.1, 0.1}, .connection = "MPI between 2 nodes"};
-  expect_finding(judge_links({"a", "b"}, links), Status::ok,
-                 {"MPI between 2 nodes: 0.1 GB/s between nodes; a 5 and b 5 GB/s to a rank from its node", "20 us"});
-  links.has_rdma = true;
-  expect_finding(judge_links({"a", "b"}, links), Status::warning, {"InfiniBand"}, "ompi_info");
-  links.near = {5, 1};
-  expect_finding(judge_links({"a", "b"}, links), Status::warning, {"within the node b is slower than a"}, "ethtool");
-  links.near = {5, 0};  // a rank alone is not slow
-  links.has_rdma = false;
-  expect_finding(judge_links({"a", "b"}, links), Status::ok, {"0.1 GB/s between nodes; 5 GB/s to a rank from its node"});
-  links = {.latency_s = 2e-3, .near = {0, 0, 0}, .between = {10, 3, 11}, .connection = "MPI"};
-  expect_finding(judge_links({"a", "b", "c"}, links), Status::warning,
-                 {"b is slower than the other 2 nodes: MPI: a 10, b 3 and c 11 GB/s between nodes"}, "--exclude");
-  links = {.near = {2}, .connection = "MPI, 2 ranks", .shares_memory = false};
-  expect_finding(judge_links({"a"}, links), Status::warning, {"cannot share memory"}, "hidepid");
-}
-
-BOOST_AUTO_TEST_CASE(every_node_meets_every_other_once) {
-  for (std::size_t nodes = 2; nodes < 9; ++nodes) {
-    std::set<std::pair<std::size_t, std::size_t>> met;
-    const std::size_t rounds = nodes - 1 + nodes % 2;
-    for (std::size_t round = 0; round < rounds; ++round) {
-      const std::vector<std::size_t> partner = partners(nodes, round);
-      std::size_t resting = 0;
-      for (std::size_t i = 0; i < nodes; ++i) {
-        BOOST_TEST(partner[partner[i]] == i);
-        if (partner[i] == i)
-          ++resting;
-        else if (i < partner[i])
-          BOOST_TEST(met.insert({i, partner[i]}).second);
-      }
-      BOOST_TEST(resting == nodes % 2);
-    }
-    BOOST_TEST(met.size() == nodes * (nodes - 1) / 2);
-  }
-}
-
 BOOST_AUTO_TEST_CASE(tiny_training) {
-  TrainingFigures training{.losses = {5.5, 5.2, 4.9}, .update_s = 0.002, .model = "0.1 M parameters", .ranks = 4};
+  TrainingFigures training{
+      .losses = {5.5, 5.2, 4.9}, .update_s = 0.002, .model = "0.1 M parameters", .ranks = 4, .connection = "MPI"};
   expect_finding(judge_training(training), Status::ok,
-                 {"3 updates of 0.1 M parameters on 4 ranks: loss 5.500 to 4.900, 2.0 ms each"});
+                 {"3 updates of 0.1 M parameters on 4 ranks (MPI): loss 5.500 to 4.900, 2.0 ms each"});
   training.agreed = false;
   expect_finding(judge_training(training), Status::failed, {"different losses"}, "fewer nodes");
   training = {.losses = {5.5, 5.6}};
@@ -298,12 +228,12 @@ BOOST_AUTO_TEST_CASE(reports) {
   report.lines = {
       {"MPI", {Status::ok, "connects them"}},
       {"threads", {Status::warning, std::string(90, 'x') + " and some words that stand in the next line", "use fewer"}},
-      {"locks", {Status::failed, "none", "mount it again"}}};
+      {"HDF5", {Status::failed, "none", "build it again"}}};
   const std::string text = text_of(report);
   BOOST_TEST(has(text, "2 ranks on a and b\n\n  ok       MPI            connects them\n  warning  threads        xxx"), text);
   BOOST_TEST(has(text, "\n                          words that") == false);
   BOOST_TEST(has(text,
-                 "\n                          -> use fewer\n  failed   locks          none\n                          -> mount "
+                 "\n                          -> use fewer\n  failed   HDF5           none\n                          -> build "
                  "it again\n"),
              text);
   BOOST_TEST(has(text, "\n1 failed, 1 warning, 1 ok; 0.0 s\n"), text);
@@ -313,7 +243,7 @@ BOOST_AUTO_TEST_CASE(reports) {
   BOOST_TEST(json["ranks"] == 2);
   BOOST_TEST(json["failed"] == 1);
   BOOST_TEST(json["checks"][1]["status"] == "warning");
-  BOOST_TEST(json["checks"][2]["advice"] == "mount it again");
+  BOOST_TEST(json["checks"][2]["advice"] == "build it again");
 }
 
 BOOST_AUTO_TEST_CASE(a_watchdog_barks_once_and_for_the_right_stage) {

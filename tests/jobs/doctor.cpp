@@ -13,7 +13,7 @@ const std::vector<std::string> with_pid_file = {"sh", "-c", "echo $$ >pid.$OMPI_
 std::function<void(pid_t)> stop_rank(const fs::path& folder, int rank) {
   return [=](pid_t) {
     const auto is_there = [&] { return fs::exists(folder / "saves"); };
-    wait_until(is_there);
+    for (int i = 0; i < 60000 && !is_there(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     BOOST_TEST_REQUIRE(is_there());
     pid_t process = 0;
     std::ifstream(folder / ("pid." + std::to_string(rank))) >> process;
@@ -59,11 +59,9 @@ BOOST_AUTO_TEST_CASE(nothing_fails_at_any_number_of_ranks) {
     BOOST_TEST(report["failed"] == 0);
     std::vector<std::string> names;
     for (const json& check : report["checks"]) names.push_back(check["name"]);
-    std::vector<std::string> wanted = {"MPI",        "Slurm",         "software",      "processors",  "GPUs",
-                                       "threads",    "locked memory", "shared memory", "save folder", "locks",
-                                       "free space", "HDF5",          "products",      "memory"};
-    if (np > 1) wanted.push_back("links");
-    wanted.push_back("training");
+    const std::vector<std::string> wanted = {"MPI",         "Slurm",   "software",      "processors",
+                                             "GPUs",        "threads", "locked memory", "shared memory",
+                                             "save folder", "HDF5",    "training"};
     BOOST_TEST(names == wanted, boost::test_tools::per_element());
     const json& training = report["checks"].back();
     BOOST_TEST(training["status"] == "ok");
@@ -82,6 +80,5 @@ BOOST_AUTO_TEST_CASE(a_save_folder_that_is_none) {
     BOOST_TEST(outcome.says("-> choose a folder that you may write to"));
     BOOST_TEST(outcome.says("  ok       HDF5 "));
     BOOST_TEST(outcome.says("  ok       training "));
-    BOOST_TEST(!outcome.says(" locks "));
   }
 }

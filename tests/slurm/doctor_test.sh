@@ -36,11 +36,9 @@ once "^  ok       MPI  .* connects 4 ranks on 2 nodes; started by srun with PMIx
 once "^  ok       Slurm  .*with 2 nodes and 4 tasks; srun has PMIx"
 once "^  ok       threads  .*2 threads of 2 ranks on 2 processors on each node"
 once "^  ok       save folder  .*all 2 nodes read and write it"
-once "^  ok       locks "
 once "^  ok       clocks "
 once "^  ok       HDF5 .*by each node"
-once " links .*MPI between 2 nodes" # The words behind it may stand on the next line.
-once "^  ok       training  .*on 4 ranks"
+once "^  ok       training  .*on 4 ranks .MPI"
 [[ -z $(ls "$work/home") ]] || fail "it leaves files: $(ls -A "$work/home")"
 
 step "a save folder that is local to a node"
@@ -64,27 +62,6 @@ step "more threads than cores"
 examine 0 env OMP_NUM_THREADS=3 srun --mpi=pmix --nodes=2 --ntasks=2 --cpus-per-task=1 "${doctor[@]}"
 once "^  warning  threads        oversubscribed: 3 threads of 1 rank on 1 processor of node1 and node2"
 says "give each rank 1 thread"
-
-step "a slow node"
-cat >slow-node2 <<'EOT'
-#!/bin/bash
-if [[ $(hostname) == node2 ]]; then # Most of the time the rank there stands still, however busy this machine is.
-  "$@" &
-  rank=$!
-  while kill -STOP $rank; do
-    sleep 0.08
-    kill -CONT $rank
-    sleep 0.02
-  done 2>/dev/null
-  wait $rank
-else
-  "$@"
-fi
-EOT
-chmod 755 slow-node2
-examine 0 "${pmix[@]}" --ntasks=2 ../slow-node2 "${doctor[@]}"
-once "^  warning  memory         node2 is slower than node1: "
-says "sbatch --exclude"
 
 step "an allocation in which nothing was started"
 examine 0 env OMP_NUM_THREADS=2 salloc --quiet --nodes=2 --ntasks-per-node=2 "${doctor[@]}"

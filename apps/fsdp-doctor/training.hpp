@@ -1,0 +1,24 @@
+// A tiny training run over all ranks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fsdp-doctor/job.hpp"
+
+namespace fsdp {
+
+struct TrainingFigures {
+  std::vector<double> losses = {};  // by update, of rank 0
+  bool agreed = true;               // all ranks have the same losses
+  double update_s = 0;              // the fastest
+  std::string model = {};           // "0.12 M parameters"
+  std::size_t ranks = 1;
+  std::string connection = {};  // "MPI between 2 nodes, shared memory within"
+};
+Finding judge_training(const TrainingFigures& training);
+
+std::optional<Finding> check_training(DoctorJob& job);
+
+}  // namespace fsdp
