@@ -1,7 +1,6 @@
 #include "fsdp-bench/bench.hpp"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <optional>
 #include <vector>
@@ -14,10 +13,8 @@
 #include "fsdp-bench/attention.hpp"
 #include "fsdp-bench/checkpoint.hpp"
 #include "fsdp-bench/collectives.hpp"
-#include "fsdp-bench/generate.hpp"
 #include "fsdp-bench/optimizer.hpp"
 #include "fsdp-bench/support.hpp"
-#include "fsdp-bench/tokenize.hpp"
 #include "fsdp-bench/tuning.hpp"
 #include "fsdp/placement.hpp"
 #include "fsdp/sharded_model.hpp"
@@ -204,47 +201,42 @@ namespace {
 
 /// Throws UserError for options that the measurement does not read.
 void require_read(const OptionTable& table, std::string_view what) {
-  constexpr std::string_view of_models = "gemm attention step tuning optimizer checkpoint generate";
-  const std::pair<const char*, std::string_view> uses[] = {
-      {"arch", of_models},
-      {"model", of_models},
-      {"decoder-layers", of_models},
-      {"decoder-embed-dim", of_models},
-      {"decoder-ffn-embed-dim", of_models},
-      {"decoder-attention-heads", of_models},
-      {"decoder-kv-heads", of_models},
-      {"vocab-size", of_models},
-      {"share-decoder-input-output-embed", of_models},
-      {"decoder-learned-pos", of_models},
-      {"no-scale-embedding", of_models},
-      {"activation-fn", of_models},
-      {"shard-group-size", "step tuning checkpoint"},
-      {"batch-size", "gemm attention step tuning checkpoint generate"},
-      {"tokens-per-sample", "gemm attention step tuning checkpoint generate"},
-      {"update-freq", "step tuning checkpoint"},
-      {"sharding-strategy", "step tuning checkpoint generate"},
-      {"checkpoint-activations", "step tuning checkpoint"},
-      {"precision", "gemm attention step tuning checkpoint generate"},
-      {"fake-collectives", "step"},
-      {"exposed", "step"},
-      {"trace", "step"},
-      {"comm-thread", "step tuning checkpoint"},
-      {"sum-order", "step tuning collectives checkpoint"},
-      {"max-new-tokens", "generate"},
-      {"max-size", "collectives"},
-      {"optimizer", "optimizer"},
-      {"optimizer-state-dtype", "optimizer step tuning"},
-      {"master-dtype", "step tuning"},
-      {"grad-dtype", "step tuning"},
-      {"invariant", "step tuning"},
-      {"cpu-offload", "step tuning"},
-      {"offload-optimizer", "step tuning"},
-      {"offload-params", "step tuning"},
-      {"python", "optimizer checkpoint generate tokenize"},
-      {"tokenizer", "tokenize"},
-      {"text", "tokenize"},
-      {"memory-limit", "tuning"},
-      {"save-dir", "checkpoint"}};
+  constexpr std::string_view of_models = "gemm attention step tuning optimizer checkpoint";
+  const std::pair<const char*, std::string_view> uses[] = {{"arch", of_models},
+                                                           {"model", of_models},
+                                                           {"decoder-layers", of_models},
+                                                           {"decoder-embed-dim", of_models},
+                                                           {"decoder-ffn-embed-dim", of_models},
+                                                           {"decoder-attention-heads", of_models},
+                                                           {"decoder-kv-heads", of_models},
+                                                           {"vocab-size", of_models},
+                                                           {"share-decoder-input-output-embed", of_models},
+                                                           {"decoder-learned-pos", of_models},
+                                                           {"no-scale-embedding", of_models},
+                                                           {"activation-fn", of_models},
+                                                           {"shard-group-size", "step tuning checkpoint"},
+                                                           {"batch-size", "gemm attention step tuning checkpoint"},
+                                                           {"tokens-per-sample", "gemm attention step tuning checkpoint"},
+                                                           {"update-freq", "step tuning checkpoint"},
+                                                           {"sharding-strategy", "step tuning checkpoint"},
+                                                           {"checkpoint-activations", "step tuning checkpoint"},
+                                                           {"precision", "gemm attention step tuning checkpoint"},
+                                                           {"fake-collectives", "step"},
+                                                           {"exposed", "step"},
+                                                           {"trace", "step"},
+                                                           {"comm-thread", "step tuning checkpoint"},
+                                                           {"sum-order", "step tuning collectives checkpoint"},
+                                                           {"max-size", "collectives"},
+                                                           {"optimizer", "optimizer"},
+                                                           {"optimizer-state-dtype", "optimizer step tuning"},
+                                                           {"master-dtype", "step tuning"},
+                                                           {"grad-dtype", "step tuning"},
+                                                           {"invariant", "step tuning"},
+                                                           {"cpu-offload", "step tuning"},
+                                                           {"offload-optimizer", "step tuning"},
+                                                           {"offload-params", "step tuning"},
+                                                           {"memory-limit", "tuning"},
+                                                           {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)
     if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
       throw UserError(format("{} changes nothing (fsdp-bench {} does not read it; {} does); leave it out",
@@ -253,12 +245,8 @@ void require_read(const OptionTable& table, std::string_view what) {
 
 /// Throws UserError.
 void check(const OptionTable& table, const BenchOptions& o) {
-  constexpr std::array<std::string_view, 9> all = {"gemm",      "attention",  "step",     "tuning",  "collectives",
-                                                   "optimizer", "checkpoint", "generate", "tokenize"};
-  if (std::find(all.begin(), all.end(), o.what) == all.end()) return;  // bench() says so
-  if (o.what != "tokenize" && !o.texts.empty() && table.typed("text") != "--text")
-    throw UserError(
-        format("unexpected argument '{}' (fsdp-bench {} takes options alone); see fsdp-bench --help", o.texts.front(), o.what));
+  constexpr std::string_view all[] = {"gemm", "attention", "step", "tuning", "collectives", "optimizer", "checkpoint"};
+  if (std::find(std::begin(all), std::end(all), o.what) == std::end(all)) return;  // bench() says so
   require_read(table, o.what);
   if (table.given("arch") && table.given("model"))
     throw UserError("--arch and --model are both given (each decides the model); give one of them");
@@ -291,17 +279,16 @@ std::string model_of(const BenchOptions& options) {
 }
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|attention|step|tuning|collectives|optimizer|checkpoint|generate|tokenize [options]",
+  OptionTable table("fsdp-bench", "gemm|attention|step|tuning|collectives|optimizer|checkpoint [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.group("What");
   table
-      .text("what", "gemm|attention|step|tuning|collectives|optimizer|checkpoint|generate|tokenize", options.what,
+      .text("what", "gemm|attention|step|tuning|collectives|optimizer|checkpoint", options.what,
             "gemm: the products of a model's layers; attention: that of a block, both ways; step: whole updates on random "
             "tokens; tuning: updates with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, under every "
             "strategy, with and without recomputation; collectives: ours and MPI's own, of GPUs ours alone; optimizer, on "
             "CPUs: updates of a model's parameters "
-            "alone; checkpoint: saves, reads and consolidation against plain files; generate: prompts and answers; tokenize: "
-            "texts to tokens")
+            "alone; checkpoint: saves, reads and consolidation against plain files")
       .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
       .sets("architecture")
@@ -332,12 +319,8 @@ OptionTable bench_option_table(BenchOptions& options) {
       .unset("a rank's part of what its node has available, or the memory of its GPU");
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");
-  table.integer(
-      "steps", "N", options.steps, {1, 1e6},
-      "updates that count, after two that do not (tuning: one); checkpoint, generate: rounds in which all is measured once");
-  table.integer("max-new-tokens", "N", options.new_tokens, {2, 1e6},
-                "generate: tokens of each answer; --batch-size is the number of texts, --tokens-per-sample that of a prompt's "
-                "tokens");
+  table.integer("steps", "N", options.steps, {1, 1e6},
+                "updates that count, after two that do not (tuning: one); checkpoint: rounds in which all is measured once");
   add_threads_option(table, options.threads);
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
@@ -346,19 +329,9 @@ OptionTable bench_option_table(BenchOptions& options) {
   for (const Optimizer* optimizer : optimizers()) names.emplace_back(optimizer->name, optimizer->name);
   table.choice<std::string>("optimizer", options.optimizer, std::move(names), "optimizer: this one").unset("all");
   add_state_type_option(table, options.sharding.optimizer.state_type);
-  table
-      .path(
-          "python", "FILE", options.python,
-          "optimizer, checkpoint: a Python with torch, whose fused AdamW or distributed checkpoints take turns with ours on "
-          "tensors of the same sizes; generate: one with transformers, too, whose generate() does; tokenize: one with Hugging "
-          "Face's tokenizers")
-      .unset("no comparison; tokenize: that of the environment variable FSDP_PYTHON, or python3, where it has them");
   table.path(
       "save-dir", "DIR", options.save_dir,
       "checkpoint: a new folder fsdp-bench-XXXXXX is made in it, and removed in the end, but not if the measurement is killed");
-  table.text("tokenizer", "NAME", options.tokenizer,
-             "tokenize: a folder with tokenizer.json, tokenizer.model or vocab.json, such a file, or bytes");
-  table.list("text", "TEXT", options.texts, "tokenize: texts, of up to 64 MiB each").positional();
   table.flag("json", options.json, "print one JSON object");
   table.then([&options](const OptionTable& read) {
     options.every_strategy = !read.given("sharding-strategy");
@@ -379,9 +352,8 @@ OptionTable bench_option_table(BenchOptions& options) {
 }
 
 std::string bench(const BenchOptions& options, Communicator& world) {
-  const bool of_cpu = options.what == "optimizer" || options.what == "tokenize";
-  const ComputingRank rank = start_rank(of_cpu ? DeviceChoice::cpu : options.device, options.threads, world,
-                                        {.communication_thread = options.comm_thread});
+  const ComputingRank rank = start_rank(options.what == "optimizer" ? DeviceChoice::cpu : options.device, options.threads,
+                                        world, {.communication_thread = options.comm_thread});
   Device& device = *rank.device;
   const auto stream = device.make_stream();
   if (options.what == "gemm") return bench_gemm(options, rank.cpus, world, device, *stream);
@@ -390,18 +362,11 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "tuning") return bench_tuning(options, world, *rank.node, device);
   if (options.what == "optimizer") return bench_optimizer(options, world, device, *stream);
   if (options.what == "checkpoint") return bench_checkpoint(options, world, device);
-  if (options.what == "generate") return bench_generate(options, world, device);
-  if (options.what == "tokenize") {
-    std::string text;
-    agree(world, [&] { text = bench_tokenize(options, world); });
-    return text;
-  }
   if (options.what == "collectives")
     return device.kind() == DeviceKind::cuda ? bench_collectives_of_gpus(options, world, device)
                                              : bench_collectives(options.largest_bytes, options.json, world, device, *stream);
   throw CollectiveError(
-      format("{} (gemm, attention, step, tuning, collectives, optimizer, checkpoint, "
-             "generate and tokenize are); see fsdp-bench --help",
+      format("{} (gemm, attention, step, tuning, collectives, optimizer and checkpoint are); see fsdp-bench --help",
              options.what.empty() ? "no measurement is named" : format("'{}' is not a measurement", options.what)),
       0, true, exit_code::wrong_use);
 }

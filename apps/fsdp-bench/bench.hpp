@@ -16,8 +16,7 @@
 namespace fsdp {
 
 struct BenchOptions {
-  std::string
-      what;  // "gemm", "attention", "step", "tuning", "collectives", "optimizer", "checkpoint", "generate" or "tokenize"
+  std::string what;  // "gemm", "attention", "step", "tuning", "collectives", "optimizer" or "checkpoint"
   std::string arch = "gpt2";
   ConfigOverrides sizes;                                     // changes to that model
   std::string changes;                                       // the same, as options
@@ -33,11 +32,7 @@ struct BenchOptions {
   std::size_t largest_bytes = std::size_t{64} << 20;  // of collectives
   CommOptions comm = {.kind = "auto"};
   bool comm_thread = false;
-  std::string optimizer;         // empty: all
-  std::size_t new_tokens = 64;   // of generated texts
-  std::filesystem::path python;  // empty: no comparison with PyTorch or transformers
-  std::string tokenizer = "bytes";
-  std::vector<std::string> texts;
+  std::string optimizer;  // empty: all
   std::filesystem::path save_dir = ".";
   bool json = false;
 };

@@ -146,13 +146,6 @@ std::size_t run_and_measure(const std::vector<std::string>& words, const fs::pat
   return peak;
 }
 
-std::string script_for(const std::vector<Parameter>& parameters, const fs::path& folder, int ranks, int threads) {
-  nlohmann::json shapes;
-  for (const Parameter& parameter : parameters) shapes[parameter.name] = parameter.shape;
-  return format("ranks, threads, folder = {}, {}, {}\nshapes = {}\n{}", ranks, threads, nlohmann::json(folder.string()).dump(),
-                shapes.dump(), torch_checkpoint_py);
-}
-
 double smallest(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 double largest(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
 
@@ -179,8 +172,6 @@ class CheckpointBench {
       if (!fs::exists(program_))
         throw UserError(
             format("{} is missing (it is measured, too); build or install it beside fsdp-bench", program_.string()));
-      if (!options.python.empty() && world.rank() == 0)
-        torch_.emplace(options.python, script_for(parameters(), scratch.path() / "torch", world.size(), kernels::threads()));
     });
     // What happens for the first time takes longer: an update, a save, pages of memory.
     update();
@@ -216,7 +207,6 @@ class CheckpointBench {
     }
     in_turn(forwards, std::move(reads));
     in_turn(forwards, {[&] { consolidate(); }, [&] { copy(); }});
-    if (!options_.python.empty()) ask_torch();
     world_.barrier();
     agree(world_, [&] { scratch_.clear(); });
   }
@@ -372,18 +362,6 @@ class CheckpointBench {
          }));
   }
 
-  void ask_torch() {
-    agree(world_, [&] {
-      if (!torch_) return;
-      scratch_.clear();
-      const nlohmann::json answer = nlohmann::json::parse(torch_->ask("round"));
-      for (const char* key : {"save", "async_returns", "async_loses", "load", "consolidate"})
-        note(std::string("torch_") + key, answer[key]);
-      torch_peak_ = std::max(torch_peak_, answer["consolidate_peak_bytes"].get<std::size_t>());
-      torch_syncs_ = answer["fsync"];
-    });
-  }
-
   const BenchOptions& options_;
   const std::string device_;
   ShardedModel& sharded_;
@@ -394,13 +372,11 @@ class CheckpointBench {
   std::size_t numel_ = 0;          // of the model
   std::map<int, Layout> readers_;  // of so many ranks under `full`
   Buffer snapshot_, loaded_;
-  std::optional<PythonProcess> torch_;  // rank 0's
   std::uint64_t updates_ = 0;
   fs::path step_;                                       // of the last save that was waited for
   std::map<std::string, std::vector<double>> seconds_;  // of each round
   std::map<int, std::size_t> share_bytes_;              // that a rank of so many reads
-  std::size_t consolidate_peak_ = 0, torch_peak_ = 0;
-  bool torch_syncs_ = false;
+  std::size_t consolidate_peak_ = 0;
 };
 
 std::string CheckpointBench::report() const {
@@ -434,12 +410,6 @@ std::string CheckpointBench::report() const {
   }
   row("plain file, read and written", "plain_copy", model_bytes);
   row("fsdp-consolidate", "consolidate", model_bytes, "plain_copy", "of the plain file");
-  if (seconds_.contains("torch_save")) {
-    row("DCP save", "torch_save", bytes, "plain_write", "of plain files");
-    row(format("DCP load by {} ranks", world_.size() + 1), "torch_load", bytes, format("plain_read_{}", world_.size()),
-        "of plain files");
-    row("DCP to torch.save", "torch_consolidate", model_bytes, "plain_copy", "of the plain file");
-  }
   std::string text = format(
       "{}, {}, {} parameters with AdamW's moments: {} by {} of {}, {}; medians of {} rounds, ratios of the same "
       "round\n"
@@ -457,13 +427,6 @@ std::string CheckpointBench::report() const {
   for (const auto& [ranks, share] : share_bytes_)
     text += format(" {} of {}{}", format_bytes(static_cast<double>(share)), ranks, ranks <= world_.size() ? "," : "\n");
   text += format("fsdp-consolidate: {} of memory at most\n", format_bytes(static_cast<double>(consolidate_peak_)));
-  if (seconds_.contains("torch_save"))
-    text += format(
-        "torch {} DCP, the same shapes, {}: asynchronous save returns after {} s and loses {} s in all;\n"
-        "  DCP to torch.save takes {} of memory, and is not waited for on the disk\n",
-        torch_->version(), torch_syncs_ ? "fsync by default" : "without fsync, as by default",
-        spread(seconds("torch_async_returns"), 1, ""), spread(seconds("torch_async_loses"), 1, ""),
-        format_bytes(static_cast<double>(torch_peak_)));
   if (!options_.json) return text;
 
   nlohmann::json json = {{"arch", options_.arch},
@@ -484,8 +447,6 @@ std::string CheckpointBench::report() const {
     json["resume_of_plain"][n] = median(ratios("plain_read_" + n, "resume_" + n));
     json["share_bytes"][n] = share;
   }
-  if (seconds_.contains("torch_save"))
-    json["torch"] = {{"version", torch_->version()}, {"fsync", torch_syncs_}, {"consolidate_peak_bytes", torch_peak_}};
   return json.dump() + "\n";
 }
 

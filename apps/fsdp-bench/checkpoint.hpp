@@ -1,5 +1,5 @@
 // fsdp-bench checkpoint: saves, reads and consolidation of a model's checkpoints against plain files of as many bytes, and what
-// a save costs training, taking turns in one run; PyTorch's distributed checkpoints beside them if a Python has torch.
+// a save costs training, taking turns in one run.
 #pragma once
 
 #include <string>

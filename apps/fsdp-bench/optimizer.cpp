@@ -114,13 +114,6 @@ class Contestant {
   kernels::GradientNorm norm_;
 };
 
-/// torch_optimizer.py for tensors of the same sizes.
-std::string torch_script(const std::vector<Parameter>& parameters, int threads) {
-  std::vector<std::size_t> sizes;
-  for (const Parameter& parameter : parameters) sizes.push_back(fsdp::numel(parameter.shape));
-  return format("threads, sizes = {}, [{}]\n{}", threads, fmt::join(sizes, ","), torch_optimizer_py);
-}
-
 struct Figure {
   std::string name;
   double bytes_per_parameter, ms, rate, of_copy, matrix_ms, matrix_rate;
@@ -130,21 +123,13 @@ struct Figure {
 
 std::string bench_optimizer(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
   std::vector<Parameter> parameters;
-  std::optional<PythonProcess> torch;
-  agree(world, [&] {
-    const TransformerConfig config = config_of(options);
-    parameters = list_parameters(config).parameters;
-    if (!options.python.empty() && world.size() > 1)
-      throw UserError("--python compares with one process (there are more ranks); start one rank");
-    if (!options.python.empty()) torch.emplace(options.python, torch_script(parameters, kernels::threads()));
-  });
+  agree(world, [&] { parameters = list_parameters(config_of(options)).parameters; });
   std::size_t numel = 0;
   for (const Parameter& parameter : parameters) numel += fsdp::numel(parameter.shape);
 
   const Buffer from = device.allocate(numel * sizeof(float)), to = device.allocate(numel * sizeof(float));
   kernels::fill_normal(stream, floats(from), numel, 0, 1, 0, 0, 1);
   std::vector<Figure> figures;
-  std::vector<double> torch_seconds, beside_torch;  // our AdamW's
   for (const Optimizer* const row : optimizers()) {
     const Optimizer& kind = *row;
     if (!options.optimizer.empty() ? options.optimizer != kind.name : !kind.same_as.empty()) continue;
@@ -159,7 +144,6 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
                                     .state_type = options.sharding.optimizer.state_type},
                    parameters, device, stream);
     });
-    const bool with_torch = torch && (&kind == &adamw_optimizer() || kind.same_as == "adamw");
     std::vector<double> seconds, copies, matrices;
     for (std::size_t i = 0; i < options.steps + 2; ++i) {
       world.barrier();
@@ -168,12 +152,10 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
       const Timer timer;
       kernels::copy(stream, floats(to), floats(from), numel);
       const double copy = timer.seconds();
-      const double theirs = with_torch ? std::stod(torch->ask("step")) : 0;
       if (i < 2) continue;
       seconds.push_back(all);
       copies.push_back(copy);
       matrices.push_back(of_matrices);
-      if (with_torch) torch_seconds.push_back(theirs), beside_torch.push_back(all);
     }
     const double time = median(seconds), matrix_time = median(matrices), rate = ours->bytes() / (time - matrix_time);
     const double copy_rate = 2.0 * sizeof(float) * static_cast<double>(numel) / median(copies);
@@ -206,12 +188,6 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
                                   {"of_copy", f.of_copy},
                                   {"matrix_ms", f.matrix_ms},
                                   {"matrix_flops", f.matrix_rate}});
-  }
-  if (!torch_seconds.empty()) {
-    const double theirs = median(torch_seconds), ours = median(beside_torch);
-    text += format("torch {} AdamW(fused=True), in turn with adamw: {:.1f} ms, ours {:.1f} ms: {:.2f} times as fast\n",
-                   torch->version(), theirs * 1e3, ours * 1e3, theirs / ours);
-    json["torch"] = {{"version", torch->version()}, {"ms", theirs * 1e3}, {"ours_ms", ours * 1e3}};
   }
   return options.json ? json.dump() + "\n" : text;
 }

@@ -1,5 +1,5 @@
-// The optimizer alone: each kind on the parameters of a model, against the machine's copy bandwidth and PyTorch's fused AdamW,
-// taking turns in one run.
+// The optimizer alone: each kind on the parameters of a model, against the machine's copy bandwidth, taking turns in
+// one run.
 #pragma once
 
 #include <string>

@@ -1,23 +1,108 @@
-#include "fsdp-bench/generate.hpp"
-
+// How fast a model reads prompts and writes answers: with its key-value cache, without one, and in turn with transformers'
+// generate(). For developers: docs/performance.md has its figures.
 #include <algorithm>
+#include <csignal>
+#include <cstdio>
 #include <optional>
 #include <sstream>
 #include <vector>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
+#include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
+#include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
 #include "generate/generator.hpp"
 #include "kernels/threads.hpp"
+#include "train/common_options.hpp"
+#include "train/machine.hpp"
+#include "train/program.hpp"
 
 namespace fsdp {
 
 namespace {
+
+struct Options : BenchOptions {
+  std::size_t new_tokens = 64;   // of each text
+  std::filesystem::path python;  // empty: no comparison
+};
+
+/// A Python process that works whenever it is asked to. Its script prints the version of a package, and one line for each line
+/// that it reads.
+class PythonProcess {
+ public:
+  /// Throws UserError if it ends before its first line: then it lacks transformers.
+  PythonProcess(const std::filesystem::path& python, const std::string& script);
+  PythonProcess(const PythonProcess&) = delete;
+  /// Ends its input, and waits for its end.
+  ~PythonProcess();
+
+  /// Its answer to a line. Throws RunError if it has ended.
+  std::string ask(const std::string& question);
+  const std::string& version() const { return version_; }
+
+ private:
+  std::string line();
+
+  pid_t child_ = -1;
+  std::FILE *to_ = nullptr, *from_ = nullptr;
+  std::string version_;
+};
+
+PythonProcess::PythonProcess(const std::filesystem::path& python, const std::string& script) {
+  std::signal(SIGPIPE, SIG_IGN);  // ask() says that it has ended
+  int to[2], from[2];
+  check_errno(::pipe(to) == 0 && ::pipe(from) == 0, "make a pipe");
+  child_ = ::fork();
+  check_errno(child_ >= 0, "start another process");
+  if (child_ == 0) {
+    ::dup2(to[0], 0);
+    ::dup2(from[1], 1);
+    for (const int end : {to[0], to[1], from[0], from[1]}) ::close(end);
+    ::execlp(python.c_str(), python.c_str(), "-c", script.c_str(), nullptr);
+    ::_exit(127);
+  }
+  ::close(to[0]);
+  ::close(from[1]);
+  to_ = ::fdopen(to[1], "w");
+  from_ = ::fdopen(from[0], "r");
+  version_ = line();
+  if (version_.empty()) {
+    std::fclose(to_);
+    std::fclose(from_);
+    ::waitpid(child_, nullptr, 0);
+    throw UserError(
+        format("--python {} has no transformers (it ended with the message above, or is no Python); give one that has",
+               python.string()));
+  }
+}
+
+PythonProcess::~PythonProcess() {
+  std::fclose(to_);  // the child's loop ends
+  std::fclose(from_);
+  ::waitpid(child_, nullptr, 0);
+}
+
+std::string PythonProcess::ask(const std::string& question) {
+  std::fputs((question + "\n").c_str(), to_);
+  std::fflush(to_);
+  std::string answer = line();
+  if (answer.empty()) throw RunError("Python stopped in the middle of the measurement (its message is above); look there");
+  return answer;
+}
+
+std::string PythonProcess::line() {
+  std::string text;
+  for (int c = std::fgetc(from_); c != EOF && c != '\n'; c = std::fgetc(from_)) text += static_cast<char>(c);
+  return text;
+}
 
 /// B texts of a rank, which go on with the likeliest token each.
 class Texts {
@@ -71,13 +156,13 @@ class Texts {
 };
 
 /// torch_generate.py for a model of the same sizes.
-std::string torch_script(const BenchOptions& options, const TransformerConfig& config) {
+std::string torch_script(const Options& options, const TransformerConfig& config) {
   const std::string type = options.sharding.types.parameter == DType::f32    ? "float32"
                            : options.sharding.types.parameter == DType::bf16 ? "bfloat16"
                                                                              : "float16";
   return format("threads, config, dtype, batch, prompt, new = {}, r'''{}''', '{}', {}, {}, {}\n{}", kernels::threads(),
                 json_text(config_to_json(config)), type, options.sharding.batch.B, options.sharding.batch.T, options.new_tokens,
-                torch_generate_py);
+                read_text_file(FSDP_BENCH_SOURCE "/torch_generate.py"));
 }
 
 /// Seconds for prompts, and for answers.
@@ -85,9 +170,8 @@ struct Seconds {
   double prompt, answer;
 };
 
-}  // namespace
-
-std::string bench_generate(const BenchOptions& options, Communicator& world, Device& device) {
+/// The report, as text or as one JSON object. Collective over world; every rank has a batch of its own.
+std::string bench_generate(const Options& options, Communicator& world, Device& device) {
   const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, N = options.new_tokens;
   const DType type = options.sharding.types.parameter;
   TransformerConfig config;
@@ -180,4 +264,34 @@ std::string bench_generate(const BenchOptions& options, Communicator& world, Dev
   return options.json ? json.dump() + "\n" : text;
 }
 
+}  // namespace
+
 }  // namespace fsdp
+
+int main(int argc, char** argv) {
+  using namespace fsdp;
+  Options options;
+  OptionTable table("bench-generate", "[options]", "Measures how fast a model reads prompts and writes answers.");
+  table.group("What");
+  table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs").sets("architecture");
+  add_batch_options(table, options.sharding);
+  add_size_options(table, options.sizes);
+  add_strategy_option(table, options.sharding.strategy);
+  add_precision_options(table, options.sharding.types.parameter);
+  table.integer("max-new-tokens", "N", options.new_tokens, {2, 1e6}, "tokens of each answer");
+  table.group("How");
+  add_device_option(table, options.device);
+  add_threads_option(table, options.threads);
+  add_comm_options(table, options.comm);
+  table.integer("steps", "N", options.steps, {1, 1e6}, "rounds in which all is measured once");
+  table.path("python", "FILE", options.python, "a Python with torch and transformers").unset("no comparison");
+  table.flag("json", options.json, "print one JSON object");
+  return run_mpi_program(argc, argv, table, [&](MpiSession& session, Communicator& world) {
+    std::unique_ptr<Communicator> comm;
+    agree(world, [&] { comm = session.world(options.comm); });
+    const ComputingRank rank = start_rank(options.device, options.threads, *comm);
+    const std::string text = bench_generate(options, *comm, *rank.device);
+    if (world.rank() == 0) std::fputs(text.c_str(), stdout);
+    return exit_code::done;
+  });
+}

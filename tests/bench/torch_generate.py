@@ -1,5 +1,5 @@
 # Greedy answers of transformers' generate() on a model of random weights, whenever a line comes on standard input; answers with
-# the seconds for the prompts and one token, and for the prompts and all tokens. fsdp-bench puts a line before this text, which
+# the seconds for the prompts and one token, and for the prompts and all tokens. bench-generate puts a line before this text, which
 # sets `threads`, `config` (a config.json), `dtype`, `batch`, `prompt` and `new`, the numbers of texts, of tokens and of new ones.
 import json, sys, time
 import torch, transformers
