@@ -58,6 +58,14 @@ double parse_finite(std::string_view text) {
   return value;
 }
 
+template <class Field>
+auto set_text(Field& field) {
+  return [&field](const std::string& text) {
+    if (text.empty()) throw UserError("empty");
+    field = text;
+  };
+}
+
 /// The width of --help: that of $COLUMNS or of the terminal, from 60 to 160; 100 where neither is known.
 std::size_t page_width() {
   winsize window{};
@@ -82,18 +90,16 @@ void wrap(std::string& out, const std::string& text, std::size_t column, std::si
   }
 }
 
-std::string escaped_for_markdown(const std::string& text) {
+/// With a backslash before each of `special`.
+std::string escaped(const std::string& text, std::string_view special) {
   std::string out;
-  for (const char c : text) out += (c == '|' || c == '<') ? std::string{'\\', c} : std::string{c};
+  for (const char c : text) out += special.find(c) != special.npos ? std::string{'\\', c} : std::string{c};
   return out;
 }
 
+std::string escaped_for_markdown(const std::string& text) { return escaped(text, "|<"); }
 /// Inside `code`, a bar still ends a table's cell.
-std::string code_for_markdown(const std::string& text) {
-  std::string out = "`";
-  for (const char c : text) out += c == '|' ? std::string{"\\|"} : std::string{c};
-  return out + "`";
-}
+std::string code_for_markdown(const std::string& text) { return "`" + escaped(text, "|") + "`"; }
 
 /// Whether two words that follow each other may be what a shell makes of a pattern: files of one folder and ending, in order.
 bool are_as_of_a_pattern(const std::filesystem::path& first, const std::filesystem::path& second) {
@@ -167,82 +173,46 @@ bool parse_bool(const std::string& text) {
   throw UserError("not a yes or no");
 }
 
-std::string text_of(bool value) { return value ? "true" : "false"; }
+template <class T>
+std::string text_of(T value) {
+  return format("{}", value);
+}
+template <class T>
+std::string text_of(const std::optional<T>& value) {
+  return value ? text_of(*value) : "";
+}
 
 }  // namespace
 
-Option& OptionTable::flag(std::string name, bool& field, std::string help) {
+template <class Field>
+Option& OptionTable::flag(std::string name, Field& field, std::string help) {
   Option& option = add(std::move(name), "", std::move(help), "true or false, or nothing for true");
   option.flag_ = true;
   option.set_ = [&field](const std::string& text) { field = parse_bool(text); };
   option.print_ = [&field] { return text_of(field); };
   return finish(option);
 }
+template Option& OptionTable::flag(std::string, bool&, std::string);
+template Option& OptionTable::flag(std::string, std::optional<bool>&, std::string);
 
-Option& OptionTable::flag(std::string name, std::optional<bool>& field, std::string help) {
-  Option& option = add(std::move(name), "", std::move(help), "true or false, or nothing for true");
-  option.flag_ = true;
-  option.set_ = [&field](const std::string& text) { field = parse_bool(text); };
-  option.print_ = [&field] { return field ? text_of(*field) : ""; };
-  return finish(option);
-}
-
-namespace {
-
-std::string text_of(double value) { return format("{}", value); }
-std::string text_of(std::size_t value) { return std::to_string(value); }
-std::string text_of(int value) { return std::to_string(value); }
-template <class T>
-std::string text_of(const std::optional<T>& value) {
-  return value ? text_of(*value) : "";
-}
-
-/// `Field` holds a T, or may.
-template <class T, class Field>
-void bind_integer(Field& field, Limits limits, std::string& accepts, std::function<void(const std::string&)>& set,
-                  std::function<std::string()>& print) {
-  accepts = limits.high < 1e18 ? format("a whole number from {:.0f} to {:.0f}", limits.low, limits.high)
-                               : format("a whole number, {:.0f} or more", limits.low);
-  set = [&field, limits](const std::string& text) {
+template <class Field>
+Option& OptionTable::integer(std::string name, std::string argument, Field& field, Limits limits, std::string help) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help),
+                       limits.high < 1e18 ? format("a whole number from {:.0f} to {:.0f}", limits.low, limits.high)
+                                          : format("a whole number, {:.0f} or more", limits.low));
+  option.set_ = [&field, limits](const std::string& text) {
+    using T = std::conditional_t<std::is_same_v<Field, int>, int, std::size_t>;
     const auto value = parse_number<std::int64_t>(without_separators(text), "not a whole number");
     if (static_cast<double>(value) < limits.low || static_cast<double>(value) > limits.high || !std::in_range<T>(value))
       throw UserError("out of range");
     field = static_cast<T>(value);
   };
-  print = [&field] { return text_of(field); };
-}
-
-template <class Field>
-void bind_number(Field& field, std::function<bool(double)> ok, std::function<void(const std::string&)>& set,
-                 std::function<std::string()>& print) {
-  set = [&field, ok = std::move(ok)](const std::string& text) {
-    const double value = parse_finite(text);
-    if (ok && !ok(value)) throw UserError("out of range");
-    field = value;
-  };
-  print = [&field] { return text_of(field); };
-}
-
-}  // namespace
-
-Option& OptionTable::integer(std::string name, std::string argument, std::size_t& field, Limits limits, std::string help) {
-  Option& option = add(std::move(name), std::move(argument), std::move(help), "");
-  bind_integer<std::size_t>(field, limits, option.accepts_, option.set_, option.print_);
+  option.print_ = [&field] { return text_of(field); };
   return finish(option);
 }
-
-Option& OptionTable::integer(std::string name, std::string argument, int& field, Limits limits, std::string help) {
-  Option& option = add(std::move(name), std::move(argument), std::move(help), "");
-  bind_integer<int>(field, limits, option.accepts_, option.set_, option.print_);
-  return finish(option);
-}
-
-Option& OptionTable::integer(std::string name, std::string argument, std::optional<std::size_t>& field, Limits limits,
-                             std::string help) {
-  Option& option = add(std::move(name), std::move(argument), std::move(help), "");
-  bind_integer<std::size_t>(field, limits, option.accepts_, option.set_, option.print_);
-  return finish(option);
-}
+template Option& OptionTable::integer(std::string, std::string, int&, Limits, std::string);
+template Option& OptionTable::integer(std::string, std::string, std::size_t&, Limits, std::string);
+template Option& OptionTable::integer(std::string, std::string, std::optional<std::size_t>&, Limits, std::string);
 
 Option& OptionTable::size(std::string name, std::string argument, std::size_t& field, std::string help, std::size_t least) {
   Option& option = add(std::move(name), std::move(argument), std::move(help), "a size, such as 4096, 64M or 2GiB");
@@ -279,23 +249,22 @@ Option& OptionTable::duration(std::string name, std::string argument, double& fi
   return finish(option);
 }
 
-namespace {
-std::string accepted_numbers(const std::string& accepts) { return accepts.empty() ? "a number" : "a number, " + accepts; }
-}  // namespace
-
-Option& OptionTable::number(std::string name, std::string argument, double& field, std::string help, std::string accepts,
+template <class Field>
+Option& OptionTable::number(std::string name, std::string argument, Field& field, std::string help, std::string accepts,
                             std::function<bool(double)> ok) {
-  Option& option = add(std::move(name), std::move(argument), std::move(help), accepted_numbers(accepts));
-  bind_number(field, std::move(ok), option.set_, option.print_);
+  Option& option =
+      add(std::move(name), std::move(argument), std::move(help), accepts.empty() ? "a number" : "a number, " + accepts);
+  option.set_ = [&field, ok = std::move(ok)](const std::string& text) {
+    const double value = parse_finite(text);
+    if (ok && !ok(value)) throw UserError("out of range");
+    field = value;
+  };
+  option.print_ = [&field] { return text_of(field); };
   return finish(option);
 }
-
-Option& OptionTable::number(std::string name, std::string argument, std::optional<double>& field, std::string help,
-                            std::string accepts, std::function<bool(double)> ok) {
-  Option& option = add(std::move(name), std::move(argument), std::move(help), accepted_numbers(accepts));
-  bind_number(field, std::move(ok), option.set_, option.print_);
-  return finish(option);
-}
+template Option& OptionTable::number(std::string, std::string, double&, std::string, std::string, std::function<bool(double)>);
+template Option& OptionTable::number(std::string, std::string, std::optional<double>&, std::string, std::string,
+                                     std::function<bool(double)>);
 
 Option& OptionTable::pair(std::string name, std::string argument, double& first, double& second, std::string help,
                           std::string accepts, std::function<bool(double)> ok) {
@@ -342,20 +311,14 @@ Option& OptionTable::numbers_by_name(std::string name, std::string argument, std
 
 Option& OptionTable::text(std::string name, std::string argument, std::string& field, std::string help) {
   Option& option = add(std::move(name), std::move(argument), std::move(help), "some text");
-  option.set_ = [&field](const std::string& text) {
-    if (text.empty()) throw UserError("empty");
-    field = text;
-  };
+  option.set_ = set_text(field);
   option.print_ = [&field] { return field; };
   return finish(option);
 }
 
 Option& OptionTable::path(std::string name, std::string argument, std::filesystem::path& field, std::string help) {
   Option& option = add(std::move(name), std::move(argument), std::move(help), "a path");
-  option.set_ = [&field](const std::string& text) {
-    if (text.empty()) throw UserError("empty");
-    field = text;
-  };
+  option.set_ = set_text(field);
   option.print_ = [&field] { return field.string(); };
   return finish(option);
 }
@@ -419,57 +382,7 @@ std::string OptionTable::unknown(std::string_view name) const {
 }
 
 std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const char* const* argv) {
-  // Boost gets the words with hyphens for underscores in names, and with a value for each flag: Boost 1.74 would else take the
-  // next word for it.
-  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  const auto terminator = std::find(arguments.begin(), arguments.end(), "--");
-  const std::vector<std::string> verbatim(terminator == arguments.end() ? terminator : terminator + 1, arguments.end());
-  arguments.erase(terminator, arguments.end());
-  const Option* earlier = nullptr;  // a flag, if the word before was one
-  for (std::string& argument : arguments) {
-    if (argument == "-h") argument = "--help";
-    const Option* const before = earlier;
-    earlier = nullptr;
-    if (before && (argument == "True" || argument == "False" || argument == "true" || argument == "false"))
-      throw UserError(
-          format("--{0} {1} is not understood (--{0} alone means yes, and takes no word that follows); give --{0}{2}",
-                 before->name_, argument, std::tolower(argument[0]) == 't' ? "" : "=false, or leave it out"));
-    if (!argument.starts_with("--")) continue;
-    const auto end = argument.find('=');
-    const std::string name = with_hyphens(argument.substr(0, end));
-    const Option* row = find(name.substr(2));
-    if (row && row->flag_ && end == std::string::npos) earlier = row;
-    argument = name + (end != std::string::npos ? argument.substr(end) : row && row->flag_ ? "=true" : "");
-  }
-
-  po::options_description description;
-  for (const auto* rows : {&rows_, &help_rows_})
-    for (const Option& row : *rows) {
-      auto names = row.aliases_;
-      names.push_back(row.name_);
-      for (const std::string& name : names) description.add_options()(name.c_str(), po::value<std::string>());
-    }
-  using namespace po::command_line_style;
-  const auto bare = [](std::string name) { return name.substr(std::min(name.find_first_not_of('-'), name.size())); };
-  const auto no_value = [&](const std::string& name) {
-    const Option* option = find(name);
-    return UserError(format("--{} has no value (it needs one); give {}", name, option ? option->accepts_ : "a value"));
-  };
-  std::vector<po::option> parsed;
-  try {
-    parsed = po::command_line_parser(arguments)
-                 .options(description)
-                 .style(allow_long | long_allow_adjacent | long_allow_next)
-                 .run()
-                 .options;
-  } catch (const po::unknown_option& error) {
-    std::string name = bare(error.get_option_name());
-    name = name.substr(0, name.find('='));
-    throw UserError(format("unknown option --{}{}", name, unknown(name)));
-  } catch (const po::invalid_syntax& error) {
-    throw no_value(bare(error.get_option_name()));
-  }
-
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   std::vector<Given> given;
   std::vector<Option*> positional;
   for (Option& row : rows_)
@@ -490,27 +403,46 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
     given.push_back({positional[next], "'" + text + "'", text, "", true});
     if (!positional[next]->list_) ++next;
   };
-  const Given* value_before = nullptr;  // of the option whose value is the word before
-  for (const po::option& option : parsed) {
-    const std::string text = option.value.empty() ? option.original_tokens.front() : option.value.front();
-    if (!option.string_key.empty()) {
-      const bool is_a_word = option.original_tokens.size() == 2;
-      if (is_a_word && text.starts_with("--")) throw no_value(option.string_key);
-      given.push_back({find(option.string_key), "--" + option.string_key, text, ""});
-      value_before = is_a_word ? &given.back() : nullptr;
+  const auto unknown_option = [&](const std::string& word) {
+    const std::string name = word.substr(0, word.find('='));
+    return UserError(format("unknown option {}{}", name, unknown(name.substr(name.find_first_not_of('-')))));
+  };
+  std::optional<Given> before;  // the option whose value is the word before
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string word = words[i] == "-h" ? "--help" : words[i];
+    if (word == "--") {
+      for (++i; i < words.size(); ++i) take(words[i]);
+      break;
+    }
+    if (word.starts_with("--")) {
+      const std::size_t end = word.find('=');
+      const std::string name = with_hyphens(word.substr(2, end - 2)), typed = "--" + name;
+      Option* const row = find(name);
+      if (row == nullptr) throw unknown_option(typed);
+      const bool has_next = i + 1 < words.size();
+      if (row->flag_ && has_next && end == word.npos)
+        for (const char* text : {"True", "true", "False", "false"})
+          if (words[i + 1] == text)
+            throw UserError(
+                format("{0} {1} is not understood ({0} alone means yes, and takes no word that follows); give {0}{2}", typed,
+                       text, std::tolower(text[0]) == 't' ? "" : "=false, or leave it out"));
+      const bool takes_next = !row->flag_ && end == word.npos;
+      if (takes_next ? !has_next || words[i + 1].starts_with("--") : end + 1 == word.size())
+        throw UserError(format("{} has no value (it needs one); give {}", typed, row->accepts_));
+      const std::string value = takes_next ? words[++i] : end == word.npos ? "true" : word.substr(end + 1);
+      given.push_back({row, typed, value, ""});
+      before = takes_next ? std::optional(given.back()) : std::nullopt;
       continue;
     }
-    if (text.size() > 1 && text.front() == '-' && text.find_first_of("0123456789.") != 1)
-      throw UserError(format("unknown option {}{}", text, unknown(bare(text.substr(0, text.find('='))))));
-    if (value_before && are_as_of_a_pattern(value_before->value, text))
+    if (word.size() > 1 && word.front() == '-' && word.find_first_of("0123456789.") != 1) throw unknown_option(word);
+    if (before && are_as_of_a_pattern(before->value, word))
       throw UserError(
           format("'{}' follows {} '{}' (a pattern that is not in quotes becomes several words, of which an option takes one); "
                  "put the pattern into quotes, or give '{}' in front of all options if it is meant by itself",
-                 text, value_before->typed, value_before->value, text));
-    value_before = nullptr;
-    take(text);
+                 word, before->typed, before->value, word));
+    before.reset();
+    take(word);
   }
-  for (const std::string& text : verbatim) take(text);
   return given;
 }
 
@@ -519,14 +451,10 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
   if (!opened || std::filesystem::is_directory(path))
     throw UserError(format("cannot read --config '{}' ({}); give a file of lines 'name = value'", path,
                            std::filesystem::is_directory(path) ? "it is a folder" : "no such file, or no permission"));
-  constexpr std::size_t longest = std::size_t{16} << 20, piece = std::size_t{16} << 10;  // a device may have no end
-  std::string text;
-  while (opened && text.size() <= longest) {
-    const std::size_t before = text.size();
-    text.resize(before + piece);
-    opened.read(text.data() + before, static_cast<std::streamsize>(piece));
-    text.resize(before + static_cast<std::size_t>(opened.gcount()));
-  }
+  constexpr std::size_t longest = std::size_t{16} << 20;  // a device may have no end
+  std::string text(longest + 1, ' ');
+  opened.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(opened.gcount()));
   if (opened.bad()) throw UserError(format("cannot read --config '{}' (reading stopped with an error); check the file", path));
   if (text.size() > longest)
     throw UserError(format("cannot read --config '{}' (it is longer than {}); check the path", path,
@@ -715,26 +643,16 @@ std::string OptionTable::config() const {
     if (row.command_line_only_) continue;
     if (row.group_ != title) out += format("\n# {}\n", title = row.group_);
     const std::string value = row.print_();
-    const auto print_given = [&](const std::string& text) {
-      if (text.find_first_of("#\n") != std::string::npos)
-        out += format("# {}: give it on the command line ('#' and line breaks cannot stand here)\n", row.name_);
-      else
-        out += format("{} = {}\n", row.name_, text);
-    };
-    if (row.texts_ && given(row.name_)) {
-      for (const std::string& text : *row.texts_) print_given(text);
-      continue;
-    }
-    if (!given(row.name_) && row.follows_)
+    if (!given(row.name_) && (row.follows_ || value != row.default_)) {
       out += format("# {} = {} (follows from the others)\n", row.name_, value);
-    else if (!given(row.name_) && row.is_unset())
+    } else if (!given(row.name_) && row.is_unset()) {
       out += format("# {} = {}\n", row.name_, row.unset_meaning_.empty() ? "" : format("({})", row.unset_meaning_));
-    else if (value != row.default_ && !given(row.name_))
-      out += format("# {} = {} (follows from the others)\n", row.name_, value);
-    else if (value.find('#') != std::string::npos)
-      out += format("# {}: give '{}' on the command line ('#' starts a comment here)\n", row.name_, value);
-    else
-      out += format("{} = {}\n", row.name_, value);
+    } else {
+      for (const std::string& text : row.texts_ ? *row.texts_ : std::vector{value})
+        out += text.find_first_of("#\n") == text.npos
+                   ? format("{} = {}\n", row.name_, text)
+                   : format("# {}: give it on the command line ('#' and line breaks cannot be in this file)\n", row.name_);
+    }
   }
   return out;
 }

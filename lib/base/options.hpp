@@ -45,10 +45,7 @@ class Option {
   }
 
   /// A run needs it (which is for the program to check: a configuration may be printed without).
-  Option& required() {
-    unset_meaning_ = "must be given";
-    return *this;
-  }
+  Option& required() { return unset("must be given"); }
   /// Asks for something instead of a run: not part of a configuration.
   Option& command_line_only() {
     command_line_only_ = true;
@@ -56,9 +53,8 @@ class Option {
   }
   /// Its default follows from other options, in the way that `meaning` says: OptionTable::then() fills it in.
   Option& follows(std::string meaning) {
-    unset_meaning_ = std::move(meaning);
     follows_ = true;
-    return *this;
+    return unset(std::move(meaning));
   }
   /// It sets what messages of the library call `quantity`: see OptionTable::name_options(). `words`, if given, say how:
   /// "--comm mpi".
@@ -106,18 +102,16 @@ class OptionTable {
   void group(std::string title) { group_ = std::move(title); }
 
   /// `argument` names the value in help: "N", "FILE". The fields must outlive the table.
-  Option& flag(std::string name, bool& field, std::string help);
-  Option& flag(std::string name, std::optional<bool>& field, std::string help);
-  Option& integer(std::string name, std::string argument, std::size_t& field, Limits limits, std::string help);
-  Option& integer(std::string name, std::string argument, int& field, Limits limits, std::string help);
-  Option& integer(std::string name, std::string argument, std::optional<std::size_t>& field, Limits limits, std::string help);
+  template <class Field>  // bool, or optional
+  Option& flag(std::string name, Field& field, std::string help);
+  template <class Field>  // int or std::size_t, or optional
+  Option& integer(std::string name, std::string argument, Field& field, Limits limits, std::string help);
   /// "64M", "2GiB"; `least` or more.
   Option& size(std::string name, std::string argument, std::size_t& field, std::string help, std::size_t least = 0);
   /// `accepts` is empty for any finite number, else it says what `ok` takes: "0 or more".
-  Option& number(std::string name, std::string argument, double& field, std::string help, std::string accepts = "",
+  template <class Field>  // double, or optional
+  Option& number(std::string name, std::string argument, Field& field, std::string help, std::string accepts = "",
                  std::function<bool(double)> ok = nullptr);
-  Option& number(std::string name, std::string argument, std::optional<double>& field, std::string help,
-                 std::string accepts = "", std::function<bool(double)> ok = nullptr);
   /// "(0.9,0.98)" or "0.9,0.98".
   Option& pair(std::string name, std::string argument, double& first, double& second, std::string help,
                std::string accepts = "", std::function<bool(double)> ok = nullptr);

@@ -233,7 +233,7 @@ BOOST_AUTO_TEST_CASE(a_value_that_the_file_cannot_hold_is_not_printed_as_one) {
   const char* argv[] = {"fsdp-x", "--data", "a#b.bin"};
   table.parse(3, argv);
   BOOST_TEST(!contains(table.config(), "\ndata ="));
-  CHECK_CONTAINS(table.config(), "give 'a#b.bin' on the command line");
+  CHECK_CONTAINS(table.config(), "# data: give it on the command line");
 }
 
 BOOST_AUTO_TEST_CASE(requests_come_before_everything_else) {
