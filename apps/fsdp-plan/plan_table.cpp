@@ -135,6 +135,7 @@ OptionTable plan_option_table(PlanTableOptions& o) {
              "units, tensor by tensor, buffers and operations.");
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.");
   table.then([&o](const OptionTable&) { settle(o); });
+  table.rows_of("fsdp-train");
   add_train_options(table, o.train, [&o] { return o.cluster.ranks(); });
   for (const char* name : {"data", "max-update", "max-epoch"}) table.row(name).unset("not needed here");
   table.row("arch").unset("as --model");

@@ -152,6 +152,7 @@ Option& OptionTable::add(std::string name, std::string argument, std::string hel
   Option& option = rows_.emplace_back();
   option.name_ = std::move(name);
   option.group_ = group_;
+  option.shared_ = !shared_with_.empty();
   option.argument_ = std::move(argument);
   option.help_ = std::move(help);
   option.accepts_ = std::move(accepts);
@@ -405,7 +406,8 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
   };
   const auto unknown_option = [&](const std::string& word) {
     const std::string name = word.substr(0, word.find('='));
-    return UserError(format("unknown option {}{}", name, unknown(name.substr(name.find_first_not_of('-')))));
+    return UserError(
+        format("unknown option {}{}", name, unknown(name.substr(std::min(name.find_first_not_of('-'), name.size())))));
   };
   std::optional<Given> before;  // the option whose value is the word before
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -619,9 +621,11 @@ std::string OptionTable::help() const {
 
 std::string OptionTable::markdown() const {
   std::string out = format("## {0}\n\n    {0} {1}\n\n{2}\n", program_, usage_, escaped_for_markdown(summary_));
+  if (!shared_with_.empty()) out += format("\nIt has the options of [{0}](#{0}), and these:\n", shared_with_);
   std::string title;
   for (const auto* rows : {&rows_, &help_rows_})
     for (const Option& row : *rows) {
+      if (row.shared_) continue;
       if (row.group_ != title) out += format("\n**{}**\n\n| option | default | meaning |\n|---|---|---|\n", title = row.group_);
       std::string left = code_for_markdown(format("--{}{}", row.name_, row.argument_.empty() ? "" : " " + row.argument_));
       if (row.positional_) left = code_for_markdown(row.argument_) + " or " + left;

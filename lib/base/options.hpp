@@ -76,7 +76,7 @@ class Option {
   std::string name_, group_, argument_, help_;
   std::string accepts_;  // "a whole number, at least 1"
   std::vector<std::string> aliases_;
-  bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false;
+  bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false, shared_ = false;
   std::vector<std::string>* list_ = nullptr;
   std::vector<std::string>* texts_ = nullptr;                    // an item each time that it is given
   std::vector<std::pair<std::string, std::string>> quantities_;  // with the words that set each
@@ -100,6 +100,8 @@ class OptionTable {
 
   /// Rows bound from here on belong to this group ("Batch").
   void group(std::string title) { group_ = std::move(title); }
+  /// Rows bound from here on are those of `program`: markdown() names it instead of repeating them.
+  void rows_of(std::string program) { shared_with_ = std::move(program); }
 
   /// `argument` names the value in help: "N", "FILE". The fields must outlive the table.
   template <class Field>  // bool, or optional
@@ -187,7 +189,7 @@ class OptionTable {
   std::vector<Given> read_lines(const std::string& path, const std::string& text);
   void apply(const std::vector<Given>& all);
 
-  std::string program_, usage_, summary_, group_;
+  std::string program_, usage_, summary_, group_, shared_with_;
   std::deque<Option> rows_;                                     // rows keep their address
   std::vector<std::pair<std::string, std::string>> elsewhere_;  // options of other programs, and what is said of each
   std::vector<std::pair<std::vector<std::string>, std::string>> configs_elsewhere_;  // marks, and what is said of the file

@@ -120,6 +120,7 @@ BOOST_AUTO_TEST_CASE(unknown_options_are_named_with_the_nearest) {
   CHECK_CONTAINS(far, "unknown option --flux-capacitor");
   BOOST_TEST(!contains(far, "did you mean"));
   CHECK_CONTAINS(error({"-b", "3"}), "unknown option -b");
+  for (const char* word : {"--=3", "---", "-="}) CHECK_CONTAINS(error({word}), "unknown option -");
   // No prefix stands for an option: it would change its meaning when options are added.
   CHECK_CONTAINS(error({"--batch", "3"}), "unknown option --batch; see");
 }
