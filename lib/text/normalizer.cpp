@@ -102,7 +102,7 @@ void Normalizer::note_replacement(const nlohmann::json& pattern, const std::stri
                           ? what.find_first_not_of(" \n") == std::string::npos && becomes_space
                           : std::none_of(what.begin(), what.end(), [](unsigned char c) { return std::isalnum(c) != 0; }));
   if (what == " " && with.find(' ') == std::string::npos) removes_spaces_ = true;
-  replaces_spaces_alone_ = replaces_spaces_alone_ && (has_spaces || has_line_ends);
+  keeps_letters_ = keeps_letters_ && (has_spaces || has_line_ends);
   changes_spaces_ = changes_spaces_ || has_spaces;
   changes_line_ends_ = changes_line_ends_ || has_line_ends;
 }
@@ -115,6 +115,7 @@ void Normalizer::add(const nlohmann::json& description) {
     return;
   }
   if (type != "Replace") removes_spaces_ = false;  // compatible forms and what is put before texts may have some
+  keeps_letters_ = keeps_letters_ && (type == "Replace" || type == "NFC" || type == "Strip" || type == "Prepend");
   if (type == "NFC") {
     steps_.push_back(normal_form(NormalForm::nfc));
   } else if (type == "NFD") {
@@ -137,7 +138,7 @@ void Normalizer::add(const nlohmann::json& description) {
                                                     : Charsmap::from_base64(part_text(description, "precompiled_charsmap")));
     steps_.push_back([map](const std::string& text) { return (*map)(text); });
     changes_spaces_ = changes_line_ends_ = true;
-    replaces_spaces_alone_ = keeps_beginning_ = false;
+    keeps_beginning_ = false;
   } else if (type == "Replace") {
     const auto pattern = std::make_shared<Pattern>(part_pattern(description));
     const std::string with = part_text(description, "content");

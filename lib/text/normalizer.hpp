@@ -26,8 +26,8 @@ class Normalizer {
   /// Whether spaces, or line feeds, may become something else.
   bool changes_spaces() const { return changes_spaces_; }
   bool changes_line_ends() const { return changes_line_ends_; }
-  /// Whether nothing is replaced but spaces and line feeds: other characters come into their normal form at most.
-  bool replaces_spaces_alone() const { return replaces_spaces_alone_; }
+  /// Whether letters stay as they are, if they are in NFC.
+  bool keeps_letters() const { return keeps_letters_; }
   /// Whether none of its texts has a space.
   bool removes_spaces() const { return removes_spaces_; }
   /// Whether a text still begins with what it began with, or what that became.
@@ -40,7 +40,7 @@ class Normalizer {
 
   std::vector<Step> steps_;
   bool keeps_cuts_ = true, changes_spaces_ = false, changes_line_ends_ = false;
-  bool replaces_spaces_alone_ = true, removes_spaces_ = false, keeps_beginning_ = true;
+  bool keeps_letters_ = true, removes_spaces_ = false, keeps_beginning_ = true;
 };
 
 }  // namespace fsdp

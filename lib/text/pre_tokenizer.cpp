@@ -150,8 +150,8 @@ constexpr std::string_view chinese_and_kana = "[\u4e00-\u9fa5\u3040-\u309f\u30a0
 void PreTokenizer::note_cuts(const nlohmann::json& pattern, bool isolates, bool keeps_matches) {
   const bool is_regex = pattern.contains("Regex");
   const std::string what = part_text(pattern, is_regex ? "Regex" : "String");
-  if (is_regex && (isolates || keeps_matches) && ends_words(what)) {
-    cuts_at_space_ = cuts_at_line_end_ = cuts_before_sign_ = true;
+  if (is_regex && (isolates || keeps_matches) && fsdp::ends_words(what)) {
+    ends_words_ = true;
   } else if (is_regex) {  // digits by themselves, or by threes; letters of scripts without spaces
     keeps_cuts_ =
         keeps_cuts_ && isolates &&
@@ -160,7 +160,6 @@ void PreTokenizer::note_cuts(const nlohmann::json& pattern, bool isolates, bool 
     joins_spaces_ = true;
   } else {
     keeps_cuts_ = keeps_cuts_ && isolates && what.find_first_of(" \n") == std::string::npos;
-    keeps_signs_ = keeps_signs_ && what.size() == 1;
   }
 }
 
@@ -171,13 +170,10 @@ void PreTokenizer::add(const nlohmann::json& description) {
   if (type == "Sequence") {
     for (const auto& part : part_list(description, "pretokenizers")) add(part);
   } else if (type == "ByteLevel") {
-    if (part_flag(description, "add_prefix_space", true)) {
-      steps_.push_back(prepend_space);
-      prepends_ = true;
-    }
+    if (part_flag(description, "add_prefix_space", true)) steps_.push_back(prepend_space);
     if (part_flag(description, "use_regex", true)) {
       steps_.push_back(split(Pattern(gpt2_words), Behavior::isolated));
-      cuts_at_space_ = cuts_at_line_end_ = cuts_before_sign_ = true;
+      ends_words_ = true;
     }
     to_bytes_ = true;
   } else if (type == "Split") {
@@ -192,7 +188,7 @@ void PreTokenizer::add(const nlohmann::json& description) {
   } else if (type == "WhitespaceSplit") {
     steps_.push_back(split(Pattern(R"(\s)"), Behavior::removed));
     leaves_out_ = true;
-    cuts_at_space_ = cuts_at_line_end_ = true;
+    ends_words_ = true;
   } else if (type == "Metaspace") {
     const std::string sign = part_text(description, "replacement");
     if (sign.empty() || sign.size() > 4) throw unknown_part("replacement", sign);  // one character
@@ -205,7 +201,6 @@ void PreTokenizer::add(const nlohmann::json& description) {
     // The first piece may be another one than the one with which the text began.
     if (scheme == "first" && leaves_out_)
       throw unknown_part("pre-tokenizer", "Metaspace, for the first word, behind parts that leave some out,");
-    cuts_at_space_ = cuts_at_space_ || splits;
     keeps_cuts_ = keeps_cuts_ && sign == "\xE2\x96\x81";
   } else {
     throw unknown_part("pre-tokenizer", type);

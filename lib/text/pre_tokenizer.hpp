@@ -31,17 +31,10 @@ class PreTokenizer {
   /// Whether a text may be cut behind a letter or digit and before a space or line feed: the other pieces stay as they are
   /// then.
   bool keeps_cuts() const { return keeps_cuts_; }
-  /// Whether a piece ends there always: before a space, before a line feed.
-  bool cuts_at_space() const { return cuts_at_space_; }
-  bool cuts_at_line_end() const { return cuts_at_line_end_; }
-  /// Whether the others stay as they are, too, if a text is cut behind a letter or digit and before a sign; whether one ends
-  /// there always.
-  bool keeps_signs() const { return keeps_signs_; }
-  bool cuts_before_sign() const { return cuts_before_sign_; }
-  /// Whether spaces stay with what stands before them: then all this holds for texts without spaces alone.
+  /// Whether a piece always ends there.
+  bool ends_words() const { return ends_words_; }
+  /// Whether spaces stay with what stands before them: then all this holds only for texts without spaces.
   bool joins_spaces() const { return joins_spaces_; }
-  /// Whether something is put before a text or its pieces.
-  bool prepends() const { return prepends_; }
   /// Whether it looks for the piece with which the text begins.
   bool marks_beginning() const { return marks_beginning_; }
   /// Pieces of UTF-8.
@@ -53,8 +46,7 @@ class PreTokenizer {
 
   std::vector<Step> steps_;
   bool to_bytes_ = false;
-  bool keeps_cuts_ = true, cuts_at_space_ = false, cuts_at_line_end_ = false, prepends_ = false;
-  bool keeps_signs_ = true, cuts_before_sign_ = false, joins_spaces_ = false;
+  bool keeps_cuts_ = true, ends_words_ = false, joins_spaces_ = false;
   bool marks_beginning_ = false, leaves_out_ = false;  // the second: parts of the text
 };
 

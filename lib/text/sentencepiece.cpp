@@ -97,7 +97,7 @@ class SentencePieceTokenizer : public Tokenizer {
     // Characters that are no tokens join those beside them.
     for (int c = 0; c < 128; ++c) {
       const char text = static_cast<char>(c);
-      cuts_.not_behind[static_cast<std::size_t>(c)] = processor_.IsUnknown(processor_.PieceToId(absl::string_view(&text, 1)));
+      cuts_.not_after[static_cast<std::size_t>(c)] = processor_.IsUnknown(processor_.PieceToId(absl::string_view(&text, 1)));
     }
   }
 

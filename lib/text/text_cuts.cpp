@@ -13,7 +13,7 @@ namespace {
 
 bool is_ascii_word(char c) { return static_cast<unsigned char>(c) < 0x80 && std::isalnum(static_cast<unsigned char>(c)); }
 
-/// Letters (L) in Unicode 6 and ever since; without those that are marks or signs between them.
+/// Letters (L) of Unicode 6 and later that NFC leaves as they are, without those that are marks or signs between them.
 bool is_old_letter(char32_t c) {
   constexpr std::pair<char32_t, char32_t> letters[] = {
       {0xc0, 0xd6},     {0xd8, 0xf6},     {0xf8, 0x2c1},    {0x3a3, 0x3e1},   {0x400, 0x481},  {0x531, 0x556},
@@ -23,49 +23,19 @@ bool is_old_letter(char32_t c) {
                      [&](const auto& range) { return range.first <= c && c <= range.second; });
 }
 
-/// Unified ideographs of Unicode 5.2 and ever since.
-bool is_ideograph(char32_t c) { return 0x4e00 <= c && c <= 0x9fcb; }
-
-/// Whether text[from, at) ends with a letter or digit that may be cut behind.
+/// Returns true if text[from, at) ends with a letter or digit after which a cut is allowed.
 bool ends_with_word(std::string_view text, std::size_t from, std::size_t at, const CutRules& rules) {
-  if (at <= from || rules.not_behind[static_cast<unsigned char>(text[at - 1])]) return false;
+  if (at <= from || rules.not_after[static_cast<unsigned char>(text[at - 1])]) return false;
   if (is_ascii_word(text[at - 1])) return true;
-  if (!(rules.behind_any_letter || rules.behind_ideograph) || static_cast<unsigned char>(text[at - 1]) < 0x80) return false;
+  if (!rules.after_any_letter || static_cast<unsigned char>(text[at - 1]) < 0x80) return false;
   std::size_t begin = at - character_before(text, at);
   if (begin < from) return false;
   const char32_t c = next_character(text, begin);
-  return begin == at && (rules.behind_any_letter ? is_old_letter(c) : is_ideograph(c));
+  return begin == at && is_old_letter(c);
 }
 
-constexpr std::string_view signs[] = {",",      ";",      ":",      ".",      "!",      "?",      ")",
-                                      "]",      "}",      "\"",     "\u3001", "\u3002", "\u300d", "\uff01",
-                                      "\uff09", "\uff0c", "\uff1a", "\uff1b", "\uff1f"};
-
-/// Whether some sign begins with this byte: most bytes of a text need no closer look.
-constexpr std::array<bool, 256> begins_sign = [] {
-  std::array<bool, 256> all{};
-  for (const std::string_view sign : signs) all[static_cast<unsigned char>(sign.front())] = true;
-  return all;
-}();
-
-bool is_letter_at(std::string_view text, std::size_t at) {
-  if (is_ascii_word(text[at])) return std::isalpha(static_cast<unsigned char>(text[at])) != 0;
-  if (static_cast<unsigned char>(text[at]) < 0x80 || without_open_end(text.substr(at, 4)) == 0) return false;
-  return is_old_letter(next_character(text, at));
-}
-
-/// Whether text[end - 1] is a line feed that follows a character which is no space.
-bool ends_line(std::string_view text, std::size_t from, std::size_t end, const CutRules& rules) {
-  if (end < from + 3 || text[end - 1] != '\n' || rules.not_behind[static_cast<unsigned char>(text[end - 2])]) return false;
-  const std::size_t bytes = character_before(text, end - 1);
-  std::size_t begin = end - 1 - bytes;
-  if (begin < from) return false;
-  const char32_t before = next_character(text, begin);
-  return begin == end - 1 && before > ' ' && before != 0x7f && before != replacement_character && !is_space(before);
-}
-
-/// None of these matches what has a letter or number and then a space, a line feed or one of the signs in it, and where one
-/// follows the other it matches as at the end of the text.
+/// None of these matches a letter or number followed by a space or line feed, and before such a place each matches as at the
+/// end of the text.
 constexpr std::string_view known_alternatives[] = {
     R"('s)",
     R"('t)",
@@ -107,14 +77,10 @@ std::size_t character_before(std::string_view text, std::size_t cut) {
 
 std::size_t last_cut(std::string_view text, std::size_t from, const CutRules& rules) {
   if (rules.anywhere) return text.size();
-  if (!rules.at_space && !rules.at_line_end && rules.before_signs == 0 && !rules.behind_line_end) return 0;
-  for (std::size_t at = text.size(); at-- > from + 1;) {
-    if (rules.behind_line_end && text[at - 1] == '\n' && is_letter_at(text, at) && ends_line(text, from, at, rules)) return at;
-    if (!(rules.at_space && text[at] == ' ') && !(rules.at_line_end && text[at] == '\n') &&
-        (rules.before_signs & sign_at_beginning(text.substr(at))) == 0)
-      continue;
-    if (ends_with_word(text, from, at, rules)) return at;
-  }
+  for (std::size_t at = text.size(); at-- > from + 1;)
+    if (((rules.at_space && text[at] == ' ') || (rules.at_line_end && text[at] == '\n')) &&
+        ends_with_word(text, from, at, rules))
+      return at;
   return 0;
 }
 
@@ -124,46 +90,18 @@ bool reaches_across(std::string_view token, std::string_view space, const CutRul
   return false;
 }
 
-const std::uint32_t all_signs = (std::uint32_t{1} << std::size(signs)) - 1;
-
-std::uint32_t signs_reached_across(std::string_view token, const CutRules& rules) {
-  std::uint32_t found = 0;
-  for (std::size_t i = 0; i < std::size(signs); ++i)
-    if (reaches_across(token, signs[i], rules)) found |= std::uint32_t{1} << i;
-  return found;
-}
-
-std::uint32_t sign_at_beginning(std::string_view text) {
-  if (text.empty() || !begins_sign[static_cast<unsigned char>(text.front())]) return 0;
-  for (std::size_t i = 0; i < std::size(signs); ++i)
-    if (text.starts_with(signs[i])) return std::uint32_t{1} << i;
-  return 0;
-}
-
 bool ends_words(std::string_view with_line_ends) {
   std::string expression;  // DeepSeek's have the characters themselves
   for (const char c : with_line_ends) expression += c == '\r' ? "\\r" : c == '\n' ? "\\n" : std::string(1, c);
-  bool has_spaces = false, in_class = false;
-  int depth = 0;
-  for (std::size_t begin = 0, at = 0; at <= expression.size(); ++at) {
-    if (at < expression.size() && (in_class || depth > 0 || expression[at] != '|')) {
-      const char c = expression[at];
-      if (c == '\\') {
-        ++at;
-      } else if (in_class) {
-        in_class = c != ']';
-      } else if (c == '[') {
-        in_class = true;
-      } else {
-        depth += c == '(' ? 1 : c == ')' ? -1 : 0;
-      }
-      continue;
-    }
-    const std::string_view alternative = std::string_view(expression).substr(begin, at - begin);
-    if (std::find(std::begin(known_alternatives), std::end(known_alternatives), alternative) == std::end(known_alternatives))
-      return false;
-    has_spaces = has_spaces || alternative == R"(\s+)";
-    begin = at + 1;
+  expression += '|';
+  bool has_spaces = false;
+  for (std::string_view rest = expression; !rest.empty();) {
+    const auto* const known =
+        std::find_if(std::begin(known_alternatives), std::end(known_alternatives),
+                     [&](std::string_view one) { return rest.starts_with(one) && rest.substr(one.size()).starts_with('|'); });
+    if (known == std::end(known_alternatives)) return false;
+    has_spaces = has_spaces || *known == R"(\s+)";
+    rest.remove_prefix(known->size() + 1);
   }
   return has_spaces;
 }

@@ -314,40 +314,29 @@ class JsonTokenizer : public Tokenizer {
                    claim.file, claim.id, excerpt(claim.content), id ? format("it is token {}", *id) : "it is no token"));
   }
 
-  /// A section of the text, between added tokens, may be cut where all its steps allow that, and a piece ends there or no token
+  /// A section of the text, between added tokens, may be cut if all its steps allow that, and a piece ends there or no token
   /// of the model reaches across. What is put before a section is no matter: there is a character before the cut.
   void find_cuts() {
     if (!normalizer_.keeps_cuts() || !pre_tokenizer_.keeps_cuts()) return;
     if (pre_tokenizer_.joins_spaces() && !normalizer_.removes_spaces()) return;
     constexpr std::string_view sign = "\xE2\x96\x81";
-    cuts_.before_signs = normalizer_.replaces_spaces_alone() && pre_tokenizer_.keeps_signs() ? all_signs : 0;
-    const CutRules any = {.behind_any_letter = true};
+    const CutRules any = {.after_any_letter = true};
     for (const AddedToken& token : added_) {
       const std::string& text = token.content;
       const auto is_there = [&](std::string_view space) { return reaches_across(text, space, any); };
       if (is_there(" ") || is_there("\n") || (token.is_normalized() && is_there(sign))) return;
       if (token.single_word && is_space(static_cast<unsigned char>(text[0]))) return;  // it looks at what stands before it
-      // Behind a token a section begins, and some take the spaces that follow.
-      cuts_.not_behind[static_cast<unsigned char>(text.back())] = true;
+      // A section begins after a token, and some take the spaces that follow.
+      cuts_.not_after[static_cast<unsigned char>(text.back())] = true;
       const std::string normal = token.is_normalized() ? normalizer_(text) : "";
-      if (!normal.empty()) cuts_.not_behind[static_cast<unsigned char>(normal.back())] = true;
-      cuts_.before_signs &= ~(signs_reached_across(text, any) | signs_reached_across(normal, any));
-      if (token.single_word) cuts_.before_signs &= ~sign_at_beginning(text);
+      if (!normal.empty()) cuts_.not_after[static_cast<unsigned char>(normal.back())] = true;
     }
     cuts_.at_space = cuts_.at_line_end = true;
-    const bool pieces_end = pre_tokenizer_.cuts_at_space() && pre_tokenizer_.cuts_at_line_end() &&
-                            !normalizer_.changes_spaces() && !normalizer_.changes_line_ends();
-    cuts_.behind_any_letter = normalizer_.empty() && pieces_end;
+    const bool pieces_end = pre_tokenizer_.ends_words() && !normalizer_.changes_spaces() && !normalizer_.changes_line_ends();
     const Bpe* const bpe = std::get_if<Bpe>(&model_);
-    const bool has_all_bytes = bpe && bpe->has_all_bytes();
-    const std::vector<std::string>& tokens = bpe ? bpe->tokens() : std::get<Unigram>(model_).tokens();
-    cuts_.behind_ideograph = normalizer_.replaces_spaces_alone() && (pieces_end || has_all_bytes);
-    if (!pieces_end || !pre_tokenizer_.cuts_before_sign()) {
-      if (!has_all_bytes || joins_bytes_) cuts_.before_signs = 0;
-      for (const std::string& token : tokens) cuts_.before_signs &= ~signs_reached_across(token, cuts_);
-    }
+    cuts_.after_any_letter = normalizer_.keeps_letters() && (pieces_end || (bpe && bpe->has_all_bytes() && !joins_bytes_));
     if (!pieces_end) {
-      for (const std::string& token : tokens) {
+      for (const std::string& token : bpe ? bpe->tokens() : std::get<Unigram>(model_).tokens()) {
         if (reaches_across(token, " ", cuts_) || reaches_across(token, sign, cuts_)) cuts_.at_space = false;
         if (reaches_across(token, "\n", cuts_)) cuts_.at_line_end = false;
       }
@@ -355,10 +344,9 @@ class JsonTokenizer : public Tokenizer {
       for (int c = 0; c < 128; ++c)
         if (const std::string text(1, static_cast<char>(c));
             !std::visit([&](const auto& model) { return model.find(text); }, model_))
-          cuts_.not_behind[static_cast<std::size_t>(c)] = true;
+          cuts_.not_after[static_cast<std::size_t>(c)] = true;
     }
     if (normalizer_.changes_line_ends()) cuts_.at_line_end = cuts_.at_line_end && cuts_.at_space;  // they become spaces
-    cuts_.behind_line_end = cuts_.behind_any_letter && pre_tokenizer_.to_bytes() && !pre_tokenizer_.prepends();
   }
 
   void read_post_processor(const Json& part) {

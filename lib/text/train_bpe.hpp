@@ -23,7 +23,7 @@ class BpeTrainer {
   /// Counts the words of a text; what is not UTF-8 counts as U+FFFD.
   void add(std::string_view text);
   /// Where a text can be cut so that its parts, added one by one, count as the whole.
-  static CutRules cuts() { return {.at_space = true, .at_line_end = true, .behind_any_letter = true}; }
+  static CutRules cuts() { return {.at_space = true, .at_line_end = true, .after_any_letter = true}; }
   /// The tokenizer in the form of tokenizer.json. Each token that is learned joins the two neighbours that are most often side
   /// by side in words, those with the lower ids where several are; it ends early when none are so twice (Sennrich et al. 2016,
   /// algorithm 1). The same texts give the same tokenizer, in whatever order they come.

@@ -61,12 +61,7 @@ BOOST_AUTO_TEST_CASE(memory_does_not_grow_with_the_text) {
     const std::string words = "In the beginning God created the heaven and the earth and all that was in it was good\n";
     for (int i = 0; i < 700'000; ++i) out << words;  // 60 MB
   }
-  {
-    std::ofstream out(folder / "line", std::ios::binary);                                         // without spaces
-    for (int i = 0; i < 500'000; ++i) out << "\u5929\u5730\u7384\u9ec4\uff0c\u5b87\u5b99\u3002";  // 12 MB
-  }
-  for (const std::string& with : {std::string("text --tokenizer bytes"), "text --tokenizer " + tokenizers + "gpt2.json",
-                                  "line --tokenizer " + tokenizers + "gemma.json"}) {
+  for (const std::string& with : {std::string("text --tokenizer bytes"), "text --tokenizer " + tokenizers + "gpt2.json"}) {
     const Outcome done = tokenize(folder, with + " --out t.bin --valid-out v.bin --threads 2");
     BOOST_TEST(done.code == 0, done.output);
     rusage children{};
@@ -78,7 +73,10 @@ BOOST_AUTO_TEST_CASE(memory_does_not_grow_with_the_text) {
 BOOST_AUTO_TEST_CASE(the_tokens_are_those_of_the_whole_text) {
   const auto folder = fresh_folder();
   write_text(folder / "a", 1'500'000, 1);
-  write_text(folder / "b", 1'500'000, 2);
+  {
+    std::ofstream out(folder / "b", std::ios::binary);  // without a place to cut it
+    for (int i = 0; i < 60'000; ++i) out << "\u5929\u5730\u7384\u9ec4\uff0c\u5b87\u5b99\u3002";
+  }
   const std::string a = read_file(folder / "a"), b = read_file(folder / "b");
   for (const std::string name : {"llama3", "llama2"}) {
     const auto tokenizer = fsdp::open_tokenizer(tokenizers + name + ".json");

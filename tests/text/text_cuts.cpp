@@ -128,31 +128,6 @@ BOOST_AUTO_TEST_CASE(parts_have_the_tokens_of_the_whole) {
         check_parts(*tokenizer, random_text(random, sample), 1 + random() % 200, random, parts);
       check_parts(*tokenizer, sample, 30, random, parts);
       BOOST_TEST(parts.count > 1500u);  // it does cut
-      // Without spaces: where lines end with signs.
-      std::string chinese;
-      constexpr std::string_view lines[] = {"\u5929\u5730\u7384\u9ec4\u3002\n", "\u5b87\u5b99\uff01\n\n", "\u6d2a\u8352a!\n",
-                                            "\u201c\u65e5\u6708\u201d\uff1f\n", "\u76c8\u66437\u3002\r\n"};
-      for (int i = 0; i < 3000; ++i) chinese += lines[random() % std::size(lines)];
-      const std::size_t before = parts.count;
-      if (tokenizer->cuts().behind_line_end) check_parts(*tokenizer, chinese, 30, random, parts);
-      if (tokenizer->cuts().behind_line_end) BOOST_TEST(parts.count > before + 400);
-      // All in one line.
-      std::string one_line;
-      constexpr std::string_view clauses[] = {"\u5929\u5730\u7384\u9ec4\uff0c",
-                                              "\u5b87\u5b99\u3002",
-                                              "\u6d2a\u8352a!",
-                                              "{\"he\":1.5,",
-                                              "\u201c\u65e5\u6708\u201d\uff1f",
-                                              "\u76c8\u66437\u3001",
-                                              "\u3042\u304c\u3099\u3002",
-                                              "\"x's\":[12,e\u0301,\u00e9,']},",
-                                              "\u4e00\u4e8c\u4e09;DON'T.",
-                                              "...",
-                                              "\u0436,"};
-      for (int i = 0; i < 3000; ++i) one_line += clauses[random() % std::size(clauses)];
-      const std::size_t before_line = parts.count;
-      if (tokenizer->cuts().before_signs != 0) check_parts(*tokenizer, one_line, 30, random, parts);
-      if (tokenizer->cuts().before_signs != 0) BOOST_TEST(parts.count > before_line + 400);
       // SentencePiece adds up scores in single precision from the beginning of the text on: which of two ways to write a word
       // that are equally good wins depends on where it stands.
       BOOST_TEST(parts.texts_with_other_tokens <= (name.ends_with("unigram.model") ? 10u : 0u));
@@ -179,13 +154,11 @@ BOOST_AUTO_TEST_CASE(where_nothing_is_known_nothing_is_cut) {
   BOOST_TEST(!with("pre_tokenizer", split(R"( ?\p{L}+|\s+)", "MergedWithPrevious")).at_space);
   BOOST_TEST(!with("normalizer", {{"type", "Replace"}, {"pattern", {{"String", "a "}}}, {"content", "b"}}).at_space);
   BOOST_TEST(!with("added_tokens", {{{"id", 500}, {"content", "in the"}, {"special", true}}}).at_space);
-  BOOST_TEST(with("pre_tokenizer", deepseek(chinese_and_kana)).behind_line_end);
-  BOOST_TEST(with("pre_tokenizer", deepseek(chinese_and_kana)).before_signs != 0);
-  BOOST_TEST(with("normalizer", {{"type", "NFC"}}).before_signs != 0);
-  BOOST_TEST(with("normalizer", {{"type", "Replace"}, {"pattern", {{"String", "\uff0c"}}}, {"content", ","}}).before_signs ==
-             0u);
-  const CutRules with_token = with("added_tokens", {{{"id", 500}, {"content", "\u4e2d\uff0c"}, {"special", true}}});
-  BOOST_TEST(with_token.before_signs == (all_signs & ~sign_at_beginning("\uff0c")));
+  BOOST_TEST(with("pre_tokenizer", deepseek(chinese_and_kana)).at_space);
+  BOOST_TEST(with("normalizer", {{"type", "NFC"}}).after_any_letter);
+  BOOST_TEST(!with("normalizer", {{"type", "NFD"}}).after_any_letter);
+  BOOST_TEST(
+      !with("normalizer", {{"type", "Replace"}, {"pattern", {{"String", "\u4e2d"}}}, {"content", "-"}}).after_any_letter);
   BOOST_TEST(!with("pre_tokenizer", deepseek(R"([a-z ]+)")).at_space);
   const CutRules none;
   BOOST_TEST(last_cut("a b", 0, none) == 0u);
@@ -194,14 +167,5 @@ BOOST_AUTO_TEST_CASE(where_nothing_is_known_nothing_is_cut) {
   BOOST_TEST(last_cut("a b c", 3, with("normalizer", nullptr)) == 0u);
   BOOST_TEST(last_cut("\u4e2d\n", 0, with("normalizer", nullptr)) == 3u);
   BOOST_TEST(last_cut("\u3002\n", 0, with("normalizer", nullptr)) == 0u);
-  BOOST_TEST(last_cut("a,b.'", 0, with("normalizer", nullptr)) == 3u);
-  BOOST_TEST(last_cut("\u4e2d\uff0c\u4e2d\uff0c\u201c", 0, with("normalizer", nullptr)) == 9u);
-  BOOST_TEST(last_cut("\u304c\u3002\u4e2d\u3002", 0, with("normalizer", {{"type", "NFC"}})) == 9u);
-  BOOST_TEST(last_cut("\u304c\u3002", 0, with("normalizer", {{"type", "NFC"}})) == 0u);
-  // A line of Chinese ends with a sign; behind it another one may begin.
-  BOOST_TEST(last_cut("\u3002\n\u4e2d", 0, with("normalizer", nullptr)) == 4u);
-  for (const char* text :
-       {"\u3002\n\n\u4e2d", "\u3002 \n\u4e2d", "\u3002\n\u3002", "\u3002\n 4", "\u3002\n\xe4\xb8", "\n\u4e2d"})
-    BOOST_TEST(last_cut(text, 0, with("normalizer", nullptr)) == 0u, text);
-  BOOST_TEST(last_cut("\u3002\n\u4e2d", 0, with("normalizer", {{"type", "NFC"}})) == 0u);
+  BOOST_TEST(last_cut("\u4e2d\n", 0, with("normalizer", {{"type", "NFD"}})) == 0u);
 }
