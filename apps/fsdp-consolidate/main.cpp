@@ -129,8 +129,6 @@ int run(const Command& options) {
   with_progress("consolidating",
                 [&](const ByteProgress& progress) { done = consolidate(*reader, options.out, options.how, progress); });
   print_warnings(done.warnings);
-  if (done.kept_bytes > 0)
-    print_to(stdout, "went on from {} that an earlier run had written\n", format_bytes(static_cast<double>(done.kept_bytes)));
   if (!done.copied.empty()) print_to(stdout, "copied from {}: {}\n", done.copied_from.string(), fmt::join(done.copied, ", "));
   const std::vector<std::string> states = consolidated_states(*reader, options.how);
   if (options.verify) {

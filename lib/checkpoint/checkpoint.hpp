@@ -118,8 +118,6 @@ class CheckpointReader : public TensorSource {
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder, Verify verify = Verify::yes);
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
-  /// Whether the reader compares what it reads with checksums.
-  virtual bool verifies() const = 0;
   /// The bytes of all files of the checkpoint.
   virtual std::size_t file_bytes() const = 0;
   virtual bool was_trained(const std::string& name) const = 0;
@@ -168,15 +166,13 @@ struct ConsolidateOptions {
 /// optimizer.
 std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options);
 struct Consolidated {
-  std::size_t kept_bytes = 0;         // of the tensors, that an earlier call had written
   std::vector<std::string> copied;    // the tokenizer's files
   std::filesystem::path copied_from;  // the checkpoint's folder, or the one that the model came from
   std::vector<std::string> warnings;  // why others were not
 };
 /// Is for one process, without MPI. Streams every whole tensor from `source` into a model of this format (OUT, or OUT/), in
-/// constant memory, in the folder OUT.tmp until whole and on the disk. A call that was killed or failed leaves that folder; the
-/// next one with the same source and options keeps those pieces of it whose checksums are right, and any other begins anew.
-/// Throws UserError if OUT exists.
+/// constant memory, in the folder OUT.tmp until whole and on the disk. A call that is killed leaves that folder, and the next
+/// one replaces it. Throws UserError if OUT exists.
 Consolidated consolidate(const CheckpointReader& source, const std::filesystem::path& out, const ConsolidateOptions& options,
                          const ByteProgress& progress = nullptr);
 

@@ -1,24 +1,21 @@
 // Makes one whole model of a sharded checkpoint, in any format (model_format.hpp). First the format makes the files with
 // everything but the numbers; then the numbers stream, through one buffer of fixed size, to where they belong, and the
-// checksums of all blocks come last. A journal (journal.hpp) has the checksum of every piece that was written, so that a run
-// that was killed is gone on with: what is on the disk is compared with it.
+// checksums of all blocks come last.
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <span>
 #include <type_traits>
 
-#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "base/version.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/journal.hpp"
 #include "checkpoint/save_lock.hpp"
-#include "checkpoint/stored.hpp"
-#include "files/input_file.hpp"
 #include "files/output_file.hpp"
 
 namespace fsdp {
@@ -79,48 +76,58 @@ WrittenModel lay_out(const CheckpointReader& source, const std::vector<std::stri
   return model;
 }
 
-/// Whether `model`, which an earlier call began, has the files of `result` with the same bytes wherever no numbers go. Throws
-/// CallError if the disk cannot say.
-bool was_laid_out(const WrittenModel& result, const fs::path& model) {
-  for (std::size_t f = 0; f < result.files.size(); ++f) {
-    const fs::path path = result.files[f].empty() ? model : model / result.files[f];
-    const InputFile expected(result.path_of(f));
-    const auto size = size_of_file(path);
-    if (!size || *size < expected.size()) return false;
-    const InputFile found(path);
-    std::vector<char> a, b;
-    const auto same_up_to = [&](std::uint64_t begin, std::uint64_t end) {
-      a.resize(end - begin), b.resize(end - begin);
-      expected.read(begin, a.data(), a.size());
-      found.read(begin, b.data(), b.size());
-      return a == b;
+// --- where it is made ---
+
+/// OUT.tmp. It holds a lock and the unfinished model, which has a name that only this program gives.
+class WorkFolder {
+ public:
+  /// Makes the folder, open to nobody else, or takes one that an earlier call left. Throws UserError if anything else has its
+  /// name: that stays as it is.
+  explicit WorkFolder(fs::path folder) : folder_(std::move(folder)) {
+    if (::mkdir(folder_.c_str(), 0770) == 0) return;  // only the result is for others
+    if (errno == EACCES || errno == EROFS)
+      throw UserError(format("{} cannot be made ({}; the result is written there first); choose a place where you may write",
+                             folder_.string(), std::strerror(errno)));
+    check_errno(errno == EEXIST, "make folder " + folder_.string());
+    const auto refuse = [&](const char* why) {
+      throw UserError(
+          format("{} is in the way ({}; the result is made there); move it away, or choose another name for the result",
+                 folder_.string(), why));
     };
-    std::uint64_t at = 0;
-    for (const WrittenTensor& item : result.tensors) {
-      if (item.file != f) continue;
-      if (item.offset > at && !same_up_to(at, item.offset)) return false;
-      at = item.offset + item.bytes();
+    struct stat info {};
+    check_errno(::lstat(folder_.c_str(), &info) == 0, "stat " + folder_.string());
+    if (!S_ISDIR(info.st_mode)) refuse("it is no folder");
+    if (!is_ours(info)) refuse("it belongs to another user");
+    if (::access(folder_.c_str(), W_OK | X_OK) != 0) refuse("it cannot be written to");
+    is_ours_ = false;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      if (entry.path() != model() && entry.path().filename() != "lock") refuse("no earlier call has made it");
+      is_ours_ = true;
     }
-    if (at < expected.size() && !same_up_to(at, expected.size())) return false;
   }
-  return true;
-}
+  WorkFolder(const WorkFolder&) = delete;
+  /// Removes the folder if nothing is in it, and it is ours.
+  ~WorkFolder() {
+    if (is_ours_) ::rmdir(folder_.c_str());
+  }
+  fs::path model() const { return folder_ / "unfinished-model"; }
+  /// Throws RunError if there is something in it that is not ours.
+  void remove_model() const {
+    struct stat info {};
+    if (::lstat(model().c_str(), &info) != 0) {
+      check_errno(errno == ENOENT, "stat " + model().string());
+    } else if (!S_ISDIR(info.st_mode)) {
+      check_errno(::unlink(model().c_str()) == 0, "remove " + model().string());
+    } else if (!remove_our_files(model(), is_model_file)) {
+      throw RunError(
+          format("{} holds files that no earlier call has made (they are not removed); move them away", model().string()));
+    }
+  }
 
-// --- what makes two calls the same ---
-
-/// What makes two calls the same: every byte of the checkpoint, by its marker, which has the checksums of all files; what is
-/// asked for; and this program.
-nlohmann::ordered_json identity_of(const CheckpointReader& source, const ConsolidateOptions& options) {
-  const std::string marker = read_text_file(source.folder() / stored::marker_name);
-  return {{"checkpoint", checksum_text(checksum(marker.data(), marker.size()))},
-          {"verified", source.verifies()},
-          {"program", version_string()},
-          {"hdf5", h5::library_version()},
-          {"format", options.format->name},
-          {"dtype", name_of(options.type)},
-          {"max_shard_bytes", options.max_shard_bytes},
-          {"with_optimizer", options.with_optimizer}};
-}
+ private:
+  fs::path folder_;
+  bool is_ours_ = true;  // an empty one may be anybody's
+};
 
 // --- the numbers ---
 
@@ -147,39 +154,25 @@ void require_fp16(std::span<const float> values, const std::string& name) {
           name, value));
 }
 
-/// Returns the bytes that were there already.
-std::size_t write_numbers(const CheckpointReader& source, const WrittenModel& result, const ModelFormat& format,
-                          Journal& journal, const ByteProgress& progress) {
+void write_numbers(const CheckpointReader& source, const WrittenModel& result, const ModelFormat& format,
+                   const ByteProgress& progress) {
   Total total(result.tensors);
   std::vector<float> piece(total.largest_piece());
-  std::vector<std::byte> narrow, there;
-  std::size_t k = 0, kept = 0;
+  std::vector<std::byte> narrow;
   for (std::size_t f = 0; f < result.files.size(); ++f) {
     OutputFile output(result.path_of(f), OutputFile::Open::existing);
-    if (output.size() > result.bytes[f]) output.resize(result.bytes[f]);  // an earlier call had come to the checksums
     Sealer sealer(output, result.bytes[f]);
     sealer.add(0, format.signature.data(), format.signature.size());  // as it will be
     for (const WrittenTensor& item : result.tensors) {
       if (item.file != f) continue;
       in_pieces(item, total, progress, [&](Range range) {
-        const std::uint64_t at = item.offset + range.begin * size_of(item.type), size = range.size() * size_of(item.type);
-        if (journal.has(k) && at + size <= output.size()) {
-          there.resize(size);
-          output.read(at, there.data(), there.size());
-          if (journal.has(k, there)) {
-            sealer.add(at, there.data(), there.size());
-            kept += there.size();
-            ++k;
-            return;
-          }
-        }
         source.read_to_use(item.state, item.name, range, piece.data());
         const auto values = std::span(piece).first(range.size());
         if (item.type == DType::f16) require_fp16(values, item.name);
         const std::span<const std::byte> bytes = as_stored(item.type, values, narrow);
+        const std::uint64_t at = item.offset + range.begin * size_of(item.type);
         output.write(at, bytes.data(), bytes.size());
         sealer.add(at, bytes.data(), bytes.size());
-        journal.note(k++, bytes);
       });
     }
     if (format.seal_follows)
@@ -188,7 +181,6 @@ std::size_t write_numbers(const CheckpointReader& source, const WrittenModel& re
       write_text_file_durably(seal_beside(result.path_of(f)), sealer.trailer());
     output.finish();
   }
-  return kept;
 }
 
 void require_absent(const fs::path& target) {
@@ -199,39 +191,30 @@ void require_absent(const fs::path& target) {
 Consolidated write_result(const CheckpointReader& source, const fs::path& target, const WorkFolder& work,
                           const ConsolidateOptions& options, const ByteProgress& progress) {
   const std::vector<std::string> states = consolidated_states(source, options);
-  const nlohmann::ordered_json identity = identity_of(source, options);
-  Consolidated done;
-  WrittenModel result;
-  std::unique_ptr<Journal> journal = Journal::find(work.journal(), identity);
-  if (journal) {
-    work.remove(work.layout());
-    result = lay_out(source, states, options, work.layout());
-    const bool goes_on = was_laid_out(result, work.model());
-    work.remove(work.layout());
-    if (!goes_on) journal.reset();
+  work.remove_model();
+  std::size_t bytes = 0;
+  for (const WrittenTensor& item : tensors_of(source, states, options.type)) bytes += item.bytes();
+  require_free_space(work.model().parent_path(), bytes);
+  try {
+    const WrittenModel result = lay_out(source, states, options, work.model());
+    write_numbers(source, result, *options.format, progress);
+    write_beginning(result.path, options.format->signature);
+    Consolidated done;
+    if (options.format->finish) options.format->finish(source, options, result, done);
+    rename_durably(result.path, target);
+    return done;
+  } catch (...) {
+    try {
+      work.remove_model();
+    } catch (const std::exception&) {  // the user is told of the first error
+    }
+    throw;
   }
-  if (!journal) {
-    work.clear();
-    journal = Journal::begin(work.journal(), identity);
-    std::size_t bytes = 0;
-    for (const WrittenTensor& item : tensors_of(source, states, options.type)) bytes += item.bytes();
-    require_free_space(work.journal().parent_path(), bytes);
-    result = lay_out(source, states, options, work.model());
-  }
-  result.path = work.model();
-  done.kept_bytes = write_numbers(source, result, *options.format, *journal, progress);
-  write_beginning(result.path, options.format->signature);
-  if (options.format->finish) options.format->finish(source, options, result, done);
-  rename_durably(result.path, target);
-  work.clear();
-  return done;
 }
 
-RunError could_not_write(const fs::path& target, const fs::path& work, const std::exception& error) {
-  return RunError(format(
-      "{} could not be written ({}); free some space or see to the disk, and start again, which goes on with what is in {}; or "
-      "remove that, and choose another place",
-      target.string(), error.what(), work.string()));
+RunError could_not_write(const fs::path& target, const std::exception& error) {
+  return RunError(format("{} could not be written ({}); free some space or see to the disk, and start again", target.string(),
+                         error.what()));
 }
 
 }  // namespace
@@ -258,11 +241,11 @@ Consolidated consolidate(const CheckpointReader& source, const fs::path& out, co
     require_absent(target);  // another process may just have made it
     return write_result(source, target, folder, options, progress);
   } catch (const CallError& error) {
-    throw could_not_write(target, work, error);
+    throw could_not_write(target, error);
   } catch (const fs::filesystem_error& error) {
     if (error.code() == std::errc::permission_denied || error.code() == std::errc::read_only_file_system)
       throw UserError(format("{} cannot be made ({}); choose a place where you may write", target.string(), error.what()));
-    throw could_not_write(target, work, error);
+    throw could_not_write(target, error);
   }
 }
 

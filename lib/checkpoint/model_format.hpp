@@ -1,6 +1,6 @@
 // Formats of whole models: a table with a row for each. A row says which paths are of its format and how they are read, and
 // which files a new one has, and where in them the numbers of each tensor lie. consolidate() writes those numbers, whatever the
-// format, with their checksums, and goes on with what a killed call left. docs/extending-format.md adds a row from outside.
+// format, with their checksums. docs/extending-format.md adds a row from outside.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +55,7 @@ struct ModelFormat {
   std::unique_ptr<TensorSource> (*open)(const std::filesystem::path& path, Verify verify);
   /// Throws UserError if no such model can be made. Null: any can.
   void (*check)(const ConsolidateOptions& options) = nullptr;
-  /// Makes all files with all but the numbers, and says where those go: the same each time that it is called.
+  /// Makes all files with all but the numbers, and says where those go.
   void (*lay_out)(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model);
   /// Writes what makes a model of it, once all numbers are there. May be null.
   void (*finish)(const CheckpointReader& source, const ConsolidateOptions& options, const WrittenModel& model,

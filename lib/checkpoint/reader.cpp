@@ -48,7 +48,6 @@ class ShardedCheckpoint final : public CheckpointReader {
   }
 
   const fs::path& folder() const override { return folder_; }
-  bool verifies() const override { return verify_ == Verify::yes; }
   std::size_t file_bytes() const override {
     std::size_t bytes = 0;
     for (const stored::Marker::File& file : marker_.files) bytes += file.sum.bytes;

@@ -41,8 +41,7 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-/// No text that a reader of ours takes is longer, but for the indices of Hugging Face folders and the journals of
-/// consolidation, which say so.
+/// No text that a reader of ours takes is longer, except the indices of Hugging Face folders.
 inline constexpr std::size_t longest_text = std::size_t{16} << 20;
 /// A whole file, without a byte-order mark. Throws what InputFile throws, and UserError if it has more than `most_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::size_t most_bytes = longest_text);

@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/inspect.hpp"
-#include "checkpoint/journal.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/save_lock.hpp"
 #include "checkpoint/stored.hpp"
@@ -222,19 +221,17 @@ BOOST_AUTO_TEST_CASE(what_lies_where_a_consolidation_works_stays_as_it_is) {
     BOOST_TEST(!fs::exists(folder / "out"));
   };
   fs::create_directory(work);
-  for (const char* name : {"thesis.tex", "model", "journal"}) {
+  for (const char* name : {"thesis.tex", "model"}) {
     write_file(work / name, "years of work");
     refused();
     BOOST_TEST(read_file(work / name) == "years of work");
     fs::remove(work / name);
   }
-  for (const auto& [name, text] : {std::pair{"journal.tmp", "mine"}, {"lock", R"({"host":"db.example.org","port":5432})"}}) {
-    write_file(work / name, text);
-    for (const auto format : {&hdf5_format(), &safetensors_format()})
-      CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {.format = format}); }), "is in the way");
-    BOOST_TEST(read_file(work / name) == text);
-    fs::remove(work / name);
-  }
+  const std::string lock = R"({"host":"db.example.org","port":5432})";
+  write_file(work / "lock", lock);
+  CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", {}); }), "is in the way");
+  BOOST_TEST(read_file(work / "lock") == lock);
+  fs::remove(work / "lock");
   fs::create_directory(folder / "elsewhere");
   fs::remove(work);
   fs::create_symlink("elsewhere", work);
@@ -252,80 +249,33 @@ BOOST_AUTO_TEST_CASE(what_lies_where_a_consolidation_works_stays_as_it_is) {
   BOOST_TEST(fs::is_empty(work));
 }
 
-namespace {
-
-/// A consolidation that fails in its midst, and leaves OUT.tmp.
-void begin_consolidation(const CheckpointReader& reader, const fs::path& out, const ConsolidateOptions& options) {
-  BOOST_CHECK_THROW(consolidate(reader, out, options,
-                                [](std::size_t done, std::size_t all) {
-                                  if (done > all / 2) throw std::runtime_error("interrupted");
-                                }),
-                    std::runtime_error);
-}
-
-}  // namespace
-
-BOOST_AUTO_TEST_CASE(a_journal_is_believed_in_nothing_but_what_is_there) {
-  for (const auto format : {&hdf5_format(), &safetensors_format()}) {
-    const TemporaryFolder folder;
-    const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
-    const ConsolidateOptions options = {.format = format};
-    const fs::path journal = folder / "out.tmp" / "journal";
-    begin_consolidation(*reader, folder / "out", options);
-    const std::string text = read_file(journal);
-    BOOST_CHECK((fs::status(folder / "out.tmp").permissions() & fs::perms::others_all) == fs::perms::none);
-    std::size_t head = 0;
-    BOOST_CHECK(check_seal(text, &head) == Seal::right);
-    for (std::size_t at = 0; at < text.size(); at += at < head ? 29 : 11) {
-      std::string bad = text;
-      bad[at] = bad[at] == '7' ? '3' : '7';
-      write_file(journal, bad);
-      try {
-        consolidate(*reader, folder / "out", options);
-        compare_sources(*reader, *open_tensor_source(folder / "out"));
-      } catch (const UserError& error) {
-        BOOST_TEST(at < head);
-        CHECK_CONTAINS(std::string(error.what()), "out.tmp is in the way");
-      }
-      fs::remove_all(folder / "out");
-      fs::remove_all(folder / "out.tmp");
-      begin_consolidation(*reader, folder / "out", options);
-    }
-    // A journal may name no files.
-    BOOST_TEST(!contains(text, (folder / "out").string()));
-    consolidate(*reader, folder / "out", options);
-    BOOST_TEST(!fs::exists(folder / "out.tmp"));
-  }
-}
-
-BOOST_AUTO_TEST_CASE(going_on_with_a_consolidation_leads_nowhere_else) {
+BOOST_AUTO_TEST_CASE(a_consolidation_that_fails_leaves_nothing_and_removes_nothing_of_others) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
-  const ConsolidateOptions options = {.format = &safetensors_format()};
-  const fs::path work = folder / "out.tmp";
-  begin_consolidation(*reader, folder / "out", options);
-  fs::rename(work / "model", folder / "elsewhere");
-  fs::create_directory_symlink("../elsewhere", work / "model");
-  CHECK_CONTAINS(message_of([&] { consolidate(*reader, folder / "out", options); }), "it holds a link");
-  fs::remove(work / "model");
-  fs::rename(folder / "elsewhere", work / "model");
-  for (const std::string name : {"model/model.safetensors", "journal"}) {
-    fs::create_hard_link(work / name, folder / "twin");
-    const std::string before = read_file(folder / "twin");
-    CHECK_CONTAINS(message_of<RunError>([&] { consolidate(*reader, folder / "out", options); }), "a hard link");
-    BOOST_TEST((read_file(folder / "twin") == before));
-    fs::remove(folder / "twin");
+  for (const auto format : {&hdf5_format(), &safetensors_format()}) {
+    const ConsolidateOptions options = {.format = format};
+    BOOST_CHECK_THROW(consolidate(*reader, folder / "out", options,
+                                  [](std::size_t done, std::size_t all) {
+                                    if (done > all / 2) throw std::runtime_error("interrupted");
+                                  }),
+                      std::runtime_error);
+    BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"saves"}));
+    // A link is removed, what it leads to stays; so does a file of another name.
+    const fs::path work = folder / "out.tmp", elsewhere = folder / "elsewhere";
+    fs::create_directory(elsewhere);
+    write_file(elsewhere / "config.json", "{}");
+    fs::create_directory(work);
+    fs::create_directory_symlink("../elsewhere", work / "unfinished-model");
+    consolidate(*reader, folder / "out", options);
+    BOOST_TEST(read_file(elsewhere / "config.json") == "{}");
+    fs::remove_all(folder / "out");
+    fs::create_directories(work / "unfinished-model");
+    write_file(work / "unfinished-model" / "thesis.tex", "years of work");
+    CHECK_CONTAINS(message_of<RunError>([&] { consolidate(*reader, folder / "out", options); }), "files that no earlier call");
+    BOOST_TEST(read_file(work / "unfinished-model" / "thesis.tex") == "years of work");
+    fs::remove_all(work);
+    fs::remove_all(elsewhere);
   }
-  BOOST_TEST(consolidate(*reader, folder / "out", options).kept_bytes > 0u);
-  compare_sources(*reader, *open_tensor_source(folder / "out"));
-}
-
-// Pieces that nobody compared are not those of a call that compares.
-BOOST_AUTO_TEST_CASE(what_was_begun_without_verifying_is_not_gone_on_with) {
-  const TemporaryFolder folder;
-  const fs::path step = save(folder / "saves", Run{});
-  begin_consolidation(*CheckpointReader::open(step, Verify::no), folder / "out", {});
-  BOOST_TEST(consolidate(*CheckpointReader::open(step), folder / "out", {}).kept_bytes == 0u);
 }
 
 // Reading it elsewhere first once took longer, the larger it was, than the limit of time allows.

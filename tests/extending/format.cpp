@@ -55,18 +55,6 @@ BOOST_AUTO_TEST_CASE(its_files_are_those_of_numpy) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(what_was_cut_short_is_gone_on_with) {
-  const TemporaryFolder folder;
-  const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
-  const auto stop = [](std::size_t done, std::size_t all) {
-    if (2 * done > all) throw RunError("that is enough");
-  };
-  BOOST_CHECK_THROW(consolidate(*reader, folder / "model", as_numpy, stop), RunError);
-  BOOST_TEST(!exists(folder / "model"));
-  BOOST_TEST(consolidate(*reader, folder / "model", as_numpy).kept_bytes > 0u);
-  compare_sources(*reader, *open_tensor_source(folder / "model"));
-}
-
 BOOST_AUTO_TEST_CASE(damage_is_found) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));

@@ -761,73 +761,6 @@ Target make_conversation(const fs::path& folder) {
 
 // --- what a killed run left ---
 
-using Files = std::map<std::string, std::string>;
-
-/// Every file below a folder, with its bytes.
-Files files_below(const fs::path& folder) {
-  Files files;
-  for (const auto& entry : fs::recursive_directory_iterator(folder))
-    files[fs::relative(entry.path(), folder).string()] = entry.is_regular_file() ? read_file(entry.path()) : "";
-  return files;
-}
-
-struct Stopped {};
-
-/// The journal of a consolidation that was stopped on its way.
-Target journal_target(const fs::path& folder, const ConsolidateOptions& options) {
-  const fs::path out = folder / "out", work = folder / "out.tmp";
-  const std::shared_ptr<CheckpointReader> source = CheckpointReader::open(make_step(folder));
-  consolidate(*source, out, options);
-  const bool is_file = fs::is_regular_file(out);
-  const Files right = is_file ? Files{{"", read_file(out)}} : files_below(out);
-  fs::remove_all(out);
-  try {
-    consolidate(*source, out, options, [](std::size_t done, std::size_t all) {
-      if (2 * done > all) throw Stopped();
-    });
-  } catch (const Stopped&) {
-  }
-  const Files left = files_below(work);
-  fs::remove_all(work);
-  write_file(folder / "bystander", "is not touched");
-  fs::create_directory(folder / "model");
-  write_file(folder / "model" / "config.json", "is not touched either");
-  const Files around = files_below(folder);
-
-  Target target;
-  target.is_text = true;
-  target.corpus = {left.at("journal")};
-  target.accepts = [=](std::string_view bytes) {
-    const bool numbers_are_damaged = choice_for(bytes).of.value() % 2 == 1;
-    fs::create_directory(work);
-    if (!is_file) fs::create_directory(work / "model");
-    for (const auto& [name, contents] : left) {
-      if (!is_file && name == "model") continue;
-      std::string there = name == "journal" ? std::string(bytes) : contents;
-      if (numbers_are_damaged && name.starts_with("model") && there.size() > 1000) there[there.size() * 2 / 5] ^= 1;
-      write_file(work / name, there);
-    }
-    const Files before = files_below(work);
-    const bool refused = is_refused([&] { consolidate(*source, out, options); });
-    if (refused) {
-      require(!fs::exists(out), "there is a result of a call that failed");
-      require(files_below(work) == before, "what is in the way was changed");
-    } else {
-      require((is_file ? Files{{"", read_file(out)}} : files_below(out)) == right, "a wrong result");
-      require(!fs::exists(work), "the folder is left");
-    }
-    fs::remove_all(out);
-    fs::remove_all(work);
-    require(files_below(folder) == around, "files elsewhere were changed");
-    return !refused;
-  };
-  return target;
-}
-Target make_journal(const fs::path& folder) { return journal_target(folder, {}); }
-Target make_journal_of_folder(const fs::path& folder) {
-  return journal_target(folder, {.format = &safetensors_format(), .max_shard_bytes = 1500});
-}
-
 /// Whose a lock file is, by what docs/checkpoint-format.md and the messages say: a run marks there that it saves.
 enum class Mark { nobodys, here, elsewhere, foreign };
 Mark mark_of(std::string_view text) {
@@ -929,8 +862,6 @@ constexpr NamedTarget named[] = {{"marker", make_marker},
                                  {"json_lines", make_json_lines},
                                  {"chat_template", make_chat_template},
                                  {"conversation", make_conversation},
-                                 {"journal", make_journal},
-                                 {"journal_of_folder", make_journal_of_folder},
                                  {"lock", make_lock},
                                  {"config_file", make_config_file}};
 
