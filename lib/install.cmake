@@ -1,19 +1,21 @@
-# `cmake --install`: programs (apps/), libfsdp, its headers, and what find_package(fsdp) reads. The target is fsdp::fsdp.
+# `cmake --install`: programs (apps/), libfsdp, its headers, and what find_package(fsdp) reads. The targets are fsdp::fsdp and
+# fsdp::testing.
 #
-# Programs include <fsdp/fsdp.hpp> (docs/api.md), the one header in include/fsdp/. All others are in include/fsdp/internal/, and are
-# included as in here, "fsdp/plan.hpp". Those that need another library's headers (mpi.h, dnnl.hpp, cuda_runtime.h) or the flags of
-# one instruction set are left out, and no other header includes them: the test "install" compiles all that are installed. Of the
-# row kernels there is what an optimizer of one's own is compiled with (docs/extending-optimizer.md).
+# Programs include <fsdp/fsdp.hpp> (docs/api.md), and their tests <fsdp/check_gradients.hpp>. All other headers are in
+# include/fsdp/internal/, and are included as in here, "fsdp/plan.hpp". Those that need another library's headers (mpi.h, dnnl.hpp,
+# cuda_runtime.h) or the flags of one instruction set are left out, and no other header includes them: the test "install" compiles all
+# that are installed. Of the row kernels there is what an optimizer of one's own is compiled with (docs/extending-optimizer.md).
 include(CMakePackageConfigHelpers)
 set_target_properties(fsdp PROPERTIES INSTALL_RPATH $ORIGIN)
-install(TARGETS fsdp EXPORT fsdp-targets)
+install(TARGETS fsdp fsdp_testing EXPORT fsdp-targets)
 install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp/internal FILES_MATCHING PATTERN "*.hpp"
-  PATTERN "comm/mpi" EXCLUDE PATTERN "device/cuda" EXCLUDE PATTERN "kernels/cuda" EXCLUDE PATTERN "kernels/rows" EXCLUDE PATTERN "kernels/launch.hpp" EXCLUDE
+  PATTERN "testing" EXCLUDE PATTERN "comm/mpi" EXCLUDE PATTERN "device/cuda" EXCLUDE PATTERN "kernels/cuda" EXCLUDE PATTERN "kernels/rows" EXCLUDE PATTERN "kernels/launch.hpp" EXCLUDE
   PATTERN "kernels/tile_product.hpp" EXCLUDE)
 foreach(header IN ITEMS optimizer pointwise dropout lanes narrow)
   install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/kernels/rows/${header}.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp/internal/kernels/rows)
 endforeach()
-install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/api/fsdp.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp)
+install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/api/fsdp.hpp ${CMAKE_CURRENT_SOURCE_DIR}/testing/check_gradients.hpp
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/fsdp)
 install(EXPORT fsdp-targets NAMESPACE fsdp:: DESTINATION ${package_folder})

@@ -2,7 +2,6 @@
 // meaning within a minor version; those of the other folders are the library's own.
 #pragma once
 
-#include "api/check_gradients.hpp"
 #include "api/fully_sharded.hpp"
 #include "api/job.hpp"
 #include "api/layer.hpp"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include <fsdp/check_gradients.hpp>
 #include <fsdp/fsdp.hpp>
 
 #include "gated_convolution.hpp"

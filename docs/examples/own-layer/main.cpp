@@ -3,6 +3,8 @@
 // It learns the alphabet, over and over. The last line is the same for each strategy, to the last digit.
 #include <cstdio>
 
+#include <fsdp/check_gradients.hpp>
+
 #include "gated_convolution.hpp"
 
 int main(int argc, char** argv) {

@@ -1,4 +1,5 @@
-// Whether a layer's passes do what they are to do, and its backward pass is the derivative of its forward pass.
+// For tests: #include <fsdp/check_gradients.hpp>, and link with fsdp::testing. Checks that the passes of a layer do what they
+// should, and that its backward pass is the derivative of its forward pass.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Central differences of a weighted sum of the results, in fp64: (f(p + h) - f(p - h)) / 2h.
-#include "api/check_gradients.hpp"
+#include "testing/check_gradients.hpp"
 
 #include <algorithm>
 #include <cmath>
