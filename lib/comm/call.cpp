@@ -40,10 +40,12 @@ CollectiveTimeout not_arrived(const std::string& who, const std::vector<int>& ra
 
 CollectiveTimeout not_passed_on(const std::string& who, const std::vector<int>& ranks, std::string_view what,
                                 double timeout_s) {
-  // Ranks come to a collective at different times, and so reach the limit at different times.
-  std::this_thread::sleep_for(std::chrono::duration<double>(std::min(0.25 * timeout_s, 10.0)));
   const std::string_view others = ranks.size() <= 1 ? ", or a rank that it waits for," : ", or ranks that they wait for,";
   return not_arrived(who.ends_with(others) ? who : who + std::string(others), ranks, what, timeout_s);
+}
+
+void let_others_report_first(double timeout_s) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(std::min(0.25 * timeout_s, 10.0)));
 }
 
 }  // namespace fsdp

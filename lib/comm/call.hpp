@@ -27,7 +27,10 @@ std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::str
 
 /// The error of those who waited for these ranks of the job; `who` is as name_ranks() says it, `what` as name_of() does.
 CollectiveTimeout not_arrived(const std::string& who, const std::vector<int>& ranks, std::string_view what, double timeout_s);
-/// The same where these ranks may themselves wait for others. Returns after a moment, so that those who know more speak first.
+/// The same if these ranks may themselves wait for others.
 CollectiveTimeout not_passed_on(const std::string& who, const std::vector<int>& ranks, std::string_view what, double timeout_s);
+/// Sleeps before such an error is thrown, so that ranks that know more report first: ranks come to a collective, and so reach
+/// the time limit, at different times.
+void let_others_report_first(double timeout_s);
 
 }  // namespace fsdp

@@ -1,3 +1,4 @@
+// Writes tokens as an HDF5 file (make_hdf5_writer).
 #include <optional>
 #include <utility>
 
@@ -52,7 +53,8 @@ class Hdf5MaskWriter : public TokenWriter {
     for (const TokenId each : counts) mask_.add(static_cast<std::uint32_t>(each));
   }
   void end_document() override {}
-  nlohmann::json save() override { return nullptr; }
+  void sync() override {}
+  nlohmann::json state() const override { return nullptr; }
   std::vector<WrittenFile> finish() override {
     mask_.finish();
     return {};
@@ -95,7 +97,8 @@ class Hdf5Writer : public TokenWriter {
 
   std::unique_ptr<TokenWriter> make_mask_writer() override { return std::make_unique<Hdf5MaskWriter>(*file_); }
 
-  nlohmann::json save() override { return nullptr; }
+  void sync() override {}
+  nlohmann::json state() const override { return nullptr; }
 
   std::vector<WrittenFile> finish() override {
     if (documents_ > 0) end_document();

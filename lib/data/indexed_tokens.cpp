@@ -1,3 +1,4 @@
+// Reads tokens of the memory-mapped data sets of Megatron-LM and fairseq.
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -1,3 +1,4 @@
+// Writes tokens as a memory-mapped data set of Megatron-LM (make_indexed_writer).
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -124,10 +125,12 @@ class IndexedWriter : public TokenWriter {
     ++documents_;
   }
 
-  nlohmann::json save() override {
+  void sync() override {
     data_->sync();
     index_->sync();
     if (!std::exchange(kept_, true)) sync_folder(folder_of(data_path_));
+  }
+  nlohmann::json state() const override {
     return {{"token_bytes", type_.bytes},  {"tokens", tokens_},        {"documents", documents_},
             {"in_document", in_document_}, {"data_sum", data_->sum()}, {"index_sum", index_->sum()}};
   }

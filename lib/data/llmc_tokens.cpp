@@ -1,3 +1,4 @@
+// Reads tokens of llm.c's files.
 #include <cstring>
 
 #include "base/error.hpp"

@@ -1,3 +1,4 @@
+// Writes tokens as llm.c's files (make_llmc_writer).
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -74,10 +75,12 @@ class LlmcWriter : public TokenWriter {
 
   void end_document() override {}
 
-  nlohmann::json save() override {
+  void sync() override {
     flush();
     file_->sync();
     if (!std::exchange(kept_, true)) sync_folder(folder());
+  }
+  nlohmann::json state() const override {
     return {{"token_bytes", format_.token_bytes}, {"shard_tokens", shard_tokens_},
             {"full_shards", full_.size()},        {"full_sums", full_sums_},
             {"tokens_in_last", in_shard_},        {"last_sum", sum_.value()}};

@@ -23,7 +23,7 @@ struct WrittenFile {
 };
 
 /// Writes tokens in one format. Every function throws CallError if the disk fails or is full. A writer that goes away before
-/// finish() removes what it has written, unless save() was called: then that stays, under its temporary names, for a later one.
+/// finish() removes what it has written, unless sync() was called: then that stays, under its temporary names, for a later one.
 class TokenWriter {
  public:
   virtual ~TokenWriter() = default;
@@ -35,9 +35,11 @@ class TokenWriter {
   /// A writer of these tokens' mask into the same file, or null if the format has no place for it there. Its finish() returns
   /// nothing and comes first; it goes away before this.
   virtual std::unique_ptr<TokenWriter> make_mask_writer() { return nullptr; }
-  /// Waits until all tokens so far are on the disk. Returns what a writer of a later process is given to go on from here; what
-  /// was added behind it is forgotten then. Null if the format does not allow that.
-  virtual nlohmann::json save() = 0;
+  /// Waits until all tokens so far are on the disk, where they stay if this process is killed.
+  virtual void sync() = 0;
+  /// Called right after sync(): what a writer of a later process is given to resume from there. Null if the format does not
+  /// allow that.
+  virtual nlohmann::json state() const = 0;
   /// Waits until all is on the disk and gives the files their names, in the place of what had these. Called once, last. Returns
   /// the files in order.
   virtual std::vector<WrittenFile> finish() = 0;
@@ -47,7 +49,7 @@ class TokenWriter {
 inline constexpr std::uint64_t most_llmc_tokens = 2147483647;
 
 /// llm.c's format: 16 bits a token for vocabularies up to 65536, else 32. More than `shard_tokens` tokens become several files:
-/// train.bin is then train_000001.bin, train_000002.bin and so on, each full but for the last. `state` is what save() returned
+/// train.bin is then train_000001.bin, train_000002.bin and so on, each full but for the last. `state` is what state() returned
 /// in another process, or null. Throws UserError if there cannot be such a file or another process writes it now, and
 /// DamagedError if what `state` says of the temporary files is not so.
 std::unique_ptr<TokenWriter> make_llmc_writer(const std::filesystem::path& path, std::size_t vocab_size,
@@ -65,7 +67,7 @@ std::unique_ptr<TokenWriter> make_indexed_writer(const std::filesystem::path& pa
                                                  const nlohmann::json& state = nullptr);
 /// An HDF5 file with a compressed dataset "tokens" of 16 or 32 bits, and, once a document has ended, "document_lengths" of 32;
 /// the mask is "loss_mask".
-/// Such a file cannot be resumed: save() returns null. Throws UserError as above.
+/// Such a file cannot be resumed: state() returns null. Throws UserError as above.
 std::unique_ptr<TokenWriter> make_hdf5_writer(const std::filesystem::path& path, std::size_t vocab_size);
 
 /// All tokens at once, of 16 or of 32 bits.

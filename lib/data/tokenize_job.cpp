@@ -349,10 +349,13 @@ void TokenizeJob::save() {
                              {"first_replaced", first_replaced_},
                              {"skipped", skipped_},
                              {"first_skipped", first_skipped_}};
-  progress["train"] = train_->save();
-  progress["valid"] = valid_ ? valid_->save() : nlohmann::json();
-  progress["train_mask"] = train_mask_ ? train_mask_->save() : nlohmann::json();
-  progress["valid_mask"] = valid_mask_ ? valid_mask_->save() : nlohmann::json();
+  for (const auto& [name, writer] : {std::pair{"train", train_.get()},
+                                     {"valid", valid_.get()},
+                                     {"train_mask", train_mask_.get()},
+                                     {"valid_mask", valid_mask_.get()}}) {
+    if (writer) writer->sync();
+    progress[name] = writer ? writer->state() : nlohmann::json();
+  }
   notes_.write(progress);
 }
 

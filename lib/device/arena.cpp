@@ -1,3 +1,4 @@
+// The arena, in which a plan has placed all buffers, and its count of what is in use.
 #include "base/error.hpp"
 #include "device/device.hpp"
 

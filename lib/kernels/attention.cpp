@@ -1,3 +1,4 @@
+// Launches attention, forward and backward, on the CPU or a GPU.
 #include "kernels/rows/attention.hpp"
 #include "base/timer.hpp"
 #include "kernels/device_kernels.hpp"

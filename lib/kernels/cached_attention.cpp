@@ -1,3 +1,4 @@
+// Launches the attention of generated tokens, and the writes to its cache.
 #include "base/timer.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"

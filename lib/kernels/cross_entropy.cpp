@@ -1,3 +1,4 @@
+// Launches the loss, piece by piece of the vocabulary, and the gradient of the logits.
 #include <algorithm>
 
 #include "kernels/kernels.hpp"

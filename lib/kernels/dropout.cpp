@@ -1,3 +1,4 @@
+// Makes dropout masks, and launches dropout.
 #include <algorithm>
 #include <cmath>
 #include <limits>

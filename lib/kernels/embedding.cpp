@@ -1,3 +1,4 @@
+// Launches the embedding of tokens and positions, and their gradients.
 #include "device/traits.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"

@@ -1,3 +1,4 @@
+// Launches the random numbers of initial weights.
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/bodies.hpp"

@@ -1,3 +1,4 @@
+// Launches layer norm and RMS norm, and the sums over rows that the gradients of norms and biases need.
 #include <algorithm>
 #include <bit>
 

@@ -1,3 +1,4 @@
+// Launches stochastic rounding, and any row kernel on a GPU or with the CPU's instruction set.
 #include <xmmintrin.h>
 
 #include "kernels/element_update.hpp"

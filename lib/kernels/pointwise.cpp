@@ -1,3 +1,4 @@
+// Launches biases, residuals, activations, copies and conversions.
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/bodies.hpp"

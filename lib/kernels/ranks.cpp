@@ -1,3 +1,4 @@
+// Launches the sums over ranks in collectives, and the rounding of what is sent.
 #include "kernels/rows/ranks.hpp"
 #include "kernels/launch.hpp"
 

@@ -1,3 +1,4 @@
+// Launches the rotation of queries and keys (rotary positions).
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/bodies.hpp"

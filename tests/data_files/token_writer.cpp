@@ -79,7 +79,8 @@ BOOST_AUTO_TEST_CASE(a_later_writer_goes_on) {
       {
         const auto killed = make_llmc_writer(folder / "t.bin", 256, shard);
         killed->add(std::span(tokens).first(kept));
-        state = nlohmann::json::parse(killed->save().dump());
+        killed->sync();
+        state = nlohmann::json::parse(killed->state().dump());
         killed->add(std::vector<TokenId>(25, 77));  // is forgotten
       }
       const auto writer = make_llmc_writer(folder / "t.bin", 256, shard, state);
@@ -108,7 +109,8 @@ BOOST_AUTO_TEST_CASE(what_was_damaged_is_not_gone_on_with) {
       writer->add(counting(50));
       writer->end_document();
       writer->add(counting(7));
-      state = nlohmann::json::parse(writer->save().dump());
+      writer->sync();
+      state = nlohmann::json::parse(writer->state().dump());
     }
     std::string bytes = read_file(folder / name);
     bytes[at] ^= 1;
@@ -138,7 +140,8 @@ BOOST_AUTO_TEST_CASE(what_is_not_saved_is_removed_and_what_does_not_fit_is_refus
     writer->add(counting(9));
     // Only one process may write it.
     CHECK_CONTAINS(message_of([&] { make_llmc_writer(folder / "t.bin", 256); }), "is written by another process just now");
-    state = writer->save();
+    writer->sync();
+    state = writer->state();
   }
   const auto complaint = [&](std::size_t vocab_size, std::uint64_t shard, const nlohmann::json& from) {
     return message_of<DamagedError>([&] { make_llmc_writer(folder / "t.bin", vocab_size, shard, from); });
@@ -216,7 +219,8 @@ BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
     writer->add(std::span(tokens).first(100));
     writer->end_document();
     writer->add(std::span(tokens).subspan(100, 40'000));  // within a document
-    state = writer->save();
+    writer->sync();
+    state = writer->state();
     writer->add(tokens);  // forgotten
     writer->end_document();
   }
@@ -250,7 +254,8 @@ BOOST_AUTO_TEST_CASE(hdf5_files) {
   for (const std::size_t vocab_size : {300, 65'536, 65'537}) {
     const auto writer = make_hdf5_writer(folder / "d.h5", vocab_size);
     const auto expected = write_documents(*writer, lengths, vocab_size);
-    BOOST_TEST(writer->save().is_null());
+    writer->sync();
+    BOOST_TEST(writer->state().is_null());
     writer->finish();
     const auto tokens = open_token_file(folder / "d.h5");
     BOOST_TEST((all_tokens(*tokens) == expected));

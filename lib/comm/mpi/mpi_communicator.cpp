@@ -196,10 +196,13 @@ void MpiCommunicator::wait(Requests& requests, Awaited awaited) {
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
     std::vector<std::string> hosts;
     for (const int rank : missing) hosts.push_back(job_->hosts[static_cast<std::size_t>(rank)]);
-    if (!missing.empty() && broken_.exchange(true)) throw GroupAborted();
-    if (!missing.empty())
-      throw(awaited == Awaited::arrival ? not_arrived : not_passed_on)(name_ranks(missing, hosts), missing, name_of(called_),
-                                                                       timeout_s);
+    if (!missing.empty()) {
+      if (broken_.exchange(true)) throw GroupAborted();
+      const std::string who = name_ranks(missing, hosts);
+      if (awaited == Awaited::arrival) throw not_arrived(who, missing, name_of(called_), timeout_s);
+      let_others_report_first(timeout_s);
+      throw not_passed_on(who, missing, name_of(called_), timeout_s);
+    }
   }
   requests.used = 0;
 }

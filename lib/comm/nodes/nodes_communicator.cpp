@@ -195,7 +195,9 @@ void NodesCommunicator::by_nodes(const Called& called, const Within& within, con
     across();
   } catch (const CollectiveTimeout& missed) {
     broken_ = true;
-    throw(node_is_here ? not_passed_on : not_arrived)(missed.who, missed.ranks, name_of(called), missed.timeout_s);
+    if (!node_is_here) throw not_arrived(missed.who, missed.ranks, name_of(called), missed.timeout_s);
+    let_others_report_first(missed.timeout_s);
+    throw not_passed_on(missed.who, missed.ranks, name_of(called), missed.timeout_s);
   }
 }
 

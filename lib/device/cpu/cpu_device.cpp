@@ -1,3 +1,4 @@
+// The CPU as a device: its memory, and streams that do their work at once or on a thread of their own.
 #include <sys/mman.h>
 #include <unistd.h>
 

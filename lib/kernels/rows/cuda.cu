@@ -1,3 +1,4 @@
+// Launches row kernels on GPUs: one block per row.
 #include "kernels/rows/cuda.hpp"
 
 #include "device/cuda/launch.hpp"
