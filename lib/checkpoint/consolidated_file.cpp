@@ -1,7 +1,9 @@
-// The format "hdf5": one file with a whole model. It comes alone, from anybody: it is read in a process of its own before HDF5
-// sees it in this one.
+// The format "hdf5": one file with a whole model. Its structure is read with HDF5, and its numbers past it, where they lie
+// plain.
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -12,7 +14,6 @@
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/stored.hpp"
 #include "checkpoint/tensor_source.hpp"
-#include "checkpoint/unchecked.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "h5/h5.hpp"
@@ -27,52 +28,33 @@ constexpr const char* remedy = "copy it again, or consolidate again";
 
 class ConsolidatedFile final : public TensorSource {
  public:
-  ConsolidatedFile(const fs::path& path, Verify verify)
-      // A file with a right seal is read in a child process first, too: anybody can make right checksums.
-      : path_(path), verify_(verify), content_(read_unchecked(path, stored::model_kind, {"/"}, remedy)), file_(path, verify) {
-    if (verify == Verify::yes && !file_.is_checked() && content_.texts.contains("checksums"))
-      throw DamagedError(
-          format("{} has lost its checksums (it was cut, or changed by another program); copy it again; or give "
-                 "`unchecked reading` to take it as it is",
-                 path.string()));
-    const std::string& kind = content_.texts["format"];
-    if (kind == stored::index_kind || kind == stored::rank_kind)
-      throw UserError(format("{} is one file of a checkpoint (its folder is needed); give {}", path.string(),
-                             path.has_parent_path() ? path.parent_path().string() : "its folder"));
-    if (kind != stored::model_kind)
-      throw UserError(
-          format("{} is an HDF5 file of another kind (fsdp-consolidate did not write it); check the path", path.string()));
-    stored::check_version(content_.integers["format_version"], path.string());
-    const auto config = parse_json(content_.texts["config"]);
-    if (config.is_discarded())
-      throw DamagedError(format("{} is damaged (its configuration is not JSON); consolidate again", path.string()));
-    model_ = StoredModel::read(config, path.string());
-    if (content_.texts.contains("states")) states_ = stored::split_states(content_.texts["states"]);
+  ConsolidatedFile(const fs::path& path, Verify verify) : path_(path), numbers_(path, verify) {
+    by_hdf5([&] { read_structure(verify); });
   }
 
   StoredModel model() const override { return model_; }
   std::vector<std::string> names() const override {
     std::vector<std::string> all;
-    for (const auto& [name, dataset] : content_.datasets)
+    for (const auto& [name, dataset] : datasets_)
       if (name.find('/') == std::string::npos) all.push_back(name);
     return all;
   }
   std::vector<std::string> states() const override { return states_; }
   bool has_state(const std::string& state, const std::string& name) const override {
-    return content_.datasets.contains(stored::whole_name(state, name));
+    return datasets_.contains(stored::whole_name(state, name));
   }
   Shape state_shape(const std::string& state, const std::string& name) const override { return find(state, name).shape; }
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
-    const UncheckedFile::Dataset& dataset = find(state, name);
+    const Stored& dataset = find(state, name);
     const std::size_t n = numel(dataset.shape);
     expect(range.begin <= range.end && range.end <= n, "a range lies outside its tensor");
-    if (!dataset.plain) {
-      h5::File::open(path_, verify_).dataset(stored::whole_name(state, name)).read(range, out);
+    if (!dataset.type) {
+      by_hdf5([&] { file_->dataset(stored::whole_name(state, name)).read(range, out); });
     } else {
-      const auto& [type, offset] = *dataset.plain;
-      if (offset > file_.size() || n > (file_.size() - offset) / size_of(type))
+      const std::size_t bytes = size_of(*dataset.type);
+      if (dataset.offset > numbers_.size() || n > (numbers_.size() - dataset.offset) / bytes)
         throw DamagedError(format("{} is damaged ({} lies beyond its end); {}", path_.string(), name, remedy));
-      read_elements(file_, type, offset + range.begin * size_of(type), range.size(), out);
+      read_elements(numbers_, *dataset.type, dataset.offset + range.begin * bytes, range.size(), out);
     }
     bytes_read_ += range.size() * sizeof(float);
   }
@@ -81,18 +63,63 @@ class ConsolidatedFile final : public TensorSource {
   std::string holder_of(const std::string&) const override { return path_.string(); }
 
  private:
-  const UncheckedFile::Dataset& find(const std::string& state, const std::string& name) const {
-    const auto found = content_.datasets.find(stored::whole_name(state, name));
-    if (found == content_.datasets.end())
+  struct Stored {
+    Shape shape;
+    std::optional<DType> type;  // of consecutive elements, in this machine's format, from `offset` on; else HDF5 reads them
+    std::uint64_t offset = 0;
+  };
+
+  /// Runs `read`; an error of HDF5 means that the file is damaged.
+  template <class Read>
+  void by_hdf5(const Read& read) const {
+    try {
+      read();
+    } catch (const CallError& error) {
+      throw DamagedError(format("{} is damaged ({}); {}", path_.string(), error.what(), remedy));
+    }
+  }
+  void read_structure(Verify verify) {
+    file_.emplace(h5::File::open(path_, verify));
+    const std::string kind = file_->has_attribute("format") ? file_->read_text("format") : "";
+    if (kind == stored::index_kind || kind == stored::rank_kind)
+      throw UserError(format("{} is one file of a checkpoint (its folder is needed); give {}", path_.string(),
+                             path_.has_parent_path() ? path_.parent_path().string() : "its folder"));
+    if (kind != stored::model_kind)
+      throw UserError(
+          format("{} is an HDF5 file of another kind (fsdp-consolidate did not write it); check the path", path_.string()));
+    if (verify == Verify::yes && !numbers_.is_checked() && file_->has_attribute("checksums"))
+      throw DamagedError(
+          format("{} has lost its checksums (it was cut, or changed by another program); copy it again; or give "
+                 "`unchecked reading` to take it as it is",
+                 path_.string()));
+    stored::check_version(file_->read_integer("format_version"), path_.string());
+    const auto config = parse_json(file_->read_text("config"));
+    if (config.is_discarded())
+      throw DamagedError(format("{} is damaged (its configuration is not JSON); consolidate again", path_.string()));
+    model_ = StoredModel::read(config, path_.string());
+    if (file_->has_attribute("states")) states_ = stored::read_states(*file_);
+    for (const std::string& state : states_) {
+      const std::string group = state == parameters_state ? "/" : state;
+      if (group != "/" && !file_->has(group)) continue;
+      for (const std::string& name : file_->dataset_names(group)) {
+        const h5::Dataset dataset = file_->dataset(stored::whole_name(state, name));
+        dataset.require_whole();
+        datasets_[stored::whole_name(state, name)] = {dataset.shape(), dataset.plain_type(), dataset.offset().value_or(0)};
+      }
+    }
+  }
+  const Stored& find(const std::string& state, const std::string& name) const {
+    const auto found = datasets_.find(stored::whole_name(state, name));
+    if (found == datasets_.end())
       throw UserError(format("{} has no tensor {} (its model has none of that name); fsdp-inspect lists those it has",
                              path_.string(), stored::whole_name(state, name)));
     return found->second;
   }
 
   fs::path path_;
-  Verify verify_;
-  UncheckedFile content_;
-  CheckedFile file_;
+  CheckedFile numbers_;
+  std::optional<h5::File> file_;
+  std::map<std::string, Stored> datasets_;  // by name: "wte.weight", "exp_avg/wte.weight"
   StoredModel model_;
   std::vector<std::string> states_ = {parameters_state};
   mutable std::atomic<std::size_t> bytes_read_ = 0;

@@ -10,7 +10,6 @@
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/stored.hpp"
-#include "checkpoint/unchecked.hpp"
 #include "files/sealed_file.hpp"
 #include "nn/parameters.hpp"
 
@@ -165,8 +164,6 @@ class ShardedCheckpoint final : public CheckpointReader {
       return files_.front().file;
     }
     const FileSum& sum = marker_.files[static_cast<std::size_t>(rank)].sum;
-    if (verify_ == Verify::no && !CheckedFile(rank_path(rank), verify_, sum).is_checked())  // it has no seal
-      read_unchecked(rank_path(rank), stored::rank_kind, index_.states, "restore it from a copy, or use another step");
     h5::File file = h5::File::open(rank_path(rank), verify_, sum);
     stored::check_kind(file, rank_path(rank).string(), stored::rank_kind);
     if (file.read_integer("save_id") != index_.save_id || file.read_integer("rank") != static_cast<std::uint64_t>(rank))

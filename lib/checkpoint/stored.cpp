@@ -203,9 +203,8 @@ void write_states(h5::Node& node, const std::vector<std::string>& states) {
   node.write_text("states", format("{}", fmt::join(states, " ")));
 }
 
-std::vector<std::string> read_states(const h5::Node& node) { return split_states(node.read_text("states")); }
-
-std::vector<std::string> split_states(const std::string& states) {
+std::vector<std::string> read_states(const h5::Node& node) {
+  const std::string states = node.read_text("states");
   std::vector<std::string> all;
   for (std::size_t at = 0; at < states.size();) {
     const std::size_t end = std::min(states.find(' ', at), states.size());

@@ -65,8 +65,6 @@ Progress read_progress(const h5::Node& node);
 /// Names of the states that are stored, parameters_state first.
 void write_states(h5::Node& node, const std::vector<std::string>& states);
 std::vector<std::string> read_states(const h5::Node& node);
-/// Splits the text of the attribute `states`.
-std::vector<std::string> split_states(const std::string& states);
 /// Throws UserError unless the file says that it is of this kind, in a version that we know.
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind);
 /// Throws UserError for a file of another format version: it may be whole, but this program cannot read it.

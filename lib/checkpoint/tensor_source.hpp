@@ -66,8 +66,7 @@ std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& pa
 /// not have. If the files hold a head although the model ties it to the embedding, reading a part of the embedding compares it
 /// with the head, and throws UserError if they differ.
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder, Verify verify = Verify::yes);
-/// Opens one HDF5 file with whole parameters, as consolidate() writes it. It is read in a process of its own first, since HDF5
-/// may crash, or never return, where a file is damaged, or somebody has made it so.
+/// Opens one HDF5 file with whole parameters, as consolidate() writes it.
 std::unique_ptr<TensorSource> open_consolidated(const std::filesystem::path& file, Verify verify = Verify::yes);
 
 }  // namespace fsdp

@@ -111,23 +111,14 @@ struct OpenedFile {
   }
 };
 
-/// What HDF5 does with a damaged file is tried in another process, at 256 places: it crashes before it fails.
-void try_file(const std::filesystem::path& path) {
-  const std::string end = h5::what_ends_hdf5(
-      [&] {
-        try {
-          const OpenedFile opened(path);
-          const std::size_t n = numel(opened.tokens.shape());
-          std::int64_t element = 0;
-          for (std::size_t at = 0; at < n; at += std::max<std::size_t>(n / 256, 1)) opened.tokens.read({at, at + 1}, &element);
-        } catch (const std::exception&) {  // said by whoever opens it
-        }
-      },
-      /*seconds=*/10);
-  if (!end.empty())
-    throw DamagedError(
-        format("{} is damaged (it was read in a process of its own first, and {}); copy it again, or make it anew",
-               path.string(), end));
+/// Runs `read`; an error of HDF5 means that the file cannot be read.
+template <class Read>
+auto reading(const std::filesystem::path& path, const Read& read) {
+  try {
+    return read();
+  } catch (const CallError& error) {
+    throw DamagedError(format("{} cannot be read ({}); copy the file again, or make it anew", path.string(), error.what()));
+  }
 }
 
 class Hdf5Tokens : public Tokens {
@@ -156,7 +147,8 @@ class Hdf5Tokens : public Tokens {
   }
   bool has_documents() const override { return opened_.has(lengths_name); }
   std::unique_ptr<Tokens> mask() const override {
-    return opened_.has(mask_name) ? std::make_unique<Hdf5Tokens>(path_, mask_name) : nullptr;
+    if (!opened_.has(mask_name)) return nullptr;
+    return reading(path_, [&] { return std::make_unique<Hdf5Tokens>(path_, mask_name); });
   }
   std::string unread() const override {
     if (opened_.unread.empty()) return "";
@@ -194,7 +186,7 @@ class Hdf5Tokens : public Tokens {
   /// Calls take(start, tokens) for each document. Throws UserError unless they are as long as the tokens.
   template <class Take>
   void each_document(const Take& take) const {
-    const h5::Integers lengths = opened_.file.integers(lengths_name);
+    const h5::Integers lengths = reading(path_, [&] { return opened_.file.integers(lengths_name); });
     const std::size_t count = numel(lengths.shape());
     std::vector<std::int64_t> piece(std::min<std::size_t>(count, 1u << 16));
     std::uint64_t start = 0;
@@ -234,8 +226,7 @@ const TokenFormat& hdf5_tokens() {
       "HDF5",
       [](const std::filesystem::path&, std::string_view beginning) { return beginning.starts_with("\x89HDF\r\n\x1a\n"); },
       [](const std::filesystem::path& path) -> std::unique_ptr<Tokens> {
-        try_file(path);
-        return std::make_unique<Hdf5Tokens>(path);
+        return reading(path, [&] { return std::make_unique<Hdf5Tokens>(path); });
       }};
   return row;
 }

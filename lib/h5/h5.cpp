@@ -15,7 +15,6 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
-#include "files/child.hpp"
 #include "files/input_file.hpp"
 #include "h5/driver.hpp"
 
@@ -29,14 +28,11 @@ std::recursive_mutex& library_mutex() {
   static std::recursive_mutex mutex;
   return mutex;
 }
-/// Set in a copy of this process that has no other threads, where the mutex may be held by a thread that is not there.
-bool is_alone = false;
 
 /// Holds the library for this thread, and keeps it from printing (its error stack, and so this setting, is per thread).
 class Lock {
  public:
-  Lock() {
-    if (!is_alone) lock_ = std::unique_lock(library_mutex());
+  Lock() : lock_(library_mutex()) {
     thread_local const bool silent = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
     static_cast<void>(silent);
   }
@@ -58,25 +54,12 @@ std::string error_stack() {
   return all.size() == 1 ? all.front() : format("{}: {}", all.front(), all.back());
 }
 
-extern "C" herr_t find_lack_of_memory(unsigned, const H5E_error2_t* error, void* found) {
-  if (error->maj_num == H5E_RESOURCE && error->min_num == H5E_NOSPACE) *static_cast<bool*>(found) = true;
-  return 0;
-}
-
-/// A copy of this process that has run into its limit of memory dies of it: this process, which has none, is not to try.
-void die_if_out_of_memory() {
-  bool found = false;
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, find_lack_of_memory, &found);
-  if (found) std::abort();
-}
-
 /// The one check of every call: HDF5 returns something negative on failure. Where a read of ours failed, that is the reason.
 template <class Result>
 Result check_h5(Result result, std::string_view call, std::string_view object,
                 std::source_location where = std::source_location::current()) {
   const std::exception_ptr reason = take_read_error();
   if (result >= 0) return result;
-  if (is_alone) die_if_out_of_memory();
   if (reason) std::rethrow_exception(reason);
   throw CallError(format("{} {}", call, object), error_stack(), where);
 }
@@ -386,7 +369,6 @@ File File::open(const std::filesystem::path& path, Verify verify, std::optional<
   use_storage(access.id(), *input);
   const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id());
   const std::exception_ptr reason = take_read_error();
-  if (id < 0 && is_alone) die_if_out_of_memory();
   if (id < 0 && reason) std::rethrow_exception(reason);
   if (id < 0)
     throw UserError(format("{} cannot be opened ({}); copy the file again, or use another one", path.string(), error_stack()));
@@ -581,7 +563,6 @@ void require_read(herr_t result, const std::string& what) {
   const std::exception_ptr reason = take_read_error();
   if (result >= 0) return;
   if (reason) std::rethrow_exception(reason);
-  if (is_alone) die_if_out_of_memory();
   throw DamagedError(format("{} cannot be read ({}); copy the file again, or make it anew", what, error_stack()));
 }
 
@@ -708,16 +689,6 @@ FileSum File::seal(std::vector<KnownPart> known) {
   const FileSum sum = sealer.finish();
   file.finish();
   return sum;
-}
-
-std::string what_ends_hdf5(const std::function<void()>& work, double seconds) {
-  const Lock lock;  // so that no other thread is in the midst of a call
-  return what_ends(
-      [&] {
-        is_alone = true;
-        work();
-      },
-      {.seconds = seconds});
 }
 
 std::string library_version() {

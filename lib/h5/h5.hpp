@@ -12,7 +12,8 @@
 //
 // What is read may come from anybody. Where a file has checksums (files/sealed_file.hpp), HDF5 sees no byte that is not right.
 // Whatever would lead into another file is refused: all links but hard ones, external storage and virtual datasets. So are all
-// filters but HDF5's own shuffle, deflate and fletcher32. What crashes HDF5 itself is not found here: see what_ends_hdf5().
+// filters but HDF5's own shuffle, deflate and fletcher32. HDF5 itself may crash on bytes that were damaged and have no
+// checksums (docs/reliability.md).
 #pragma once
 
 #include <cstdint>
@@ -200,10 +201,6 @@ class File : public Node {
   std::shared_ptr<WrittenStorage> output_;    // if it is written
   std::shared_ptr<const ReadStorage> input_;  // if it is read
 };
-
-/// Runs `work`, which calls what is above for a file without checksums, in a process of its own, which may compute for
-/// so many seconds. Returns what ended that before `work` came to its end, empty if nothing did (files/child.hpp).
-std::string what_ends_hdf5(const std::function<void()>& work, double seconds);
 
 /// "1.10.8": of the library that is loaded.
 std::string library_version();

@@ -5,7 +5,6 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "files/child.hpp"
 #include "files/input_file.hpp"
 #include "text/tokenizer.hpp"
 #include "text/utf8.hpp"
@@ -107,46 +106,11 @@ class SentencePieceTokenizer : public Tokenizer {
   CutRules cuts_;
 };
 
-/// Every character of two and three bytes, and some others, a few hundred to a line.
-std::string trial_text() {
-  std::string text;
-  for (char32_t c = 1; c < 0x20000; c += c < 0x3000 || c >= 0x1f000 ? 1 : 37) {
-    if (c >= 0xd800 && c < 0xe000) continue;
-    append_utf8(text, c);
-    if (c % 16 == 0) text += ' ';
-    if (c % 512 == 0) text += '\n';
-  }
-  return text;
-}
-
-/// The library believes what a model says of itself (0.1.97 ends with signal 11 for some that are damaged): a copy of this
-/// process looks first.
-void try_in_child(const std::filesystem::path& file, const std::string& model) {
-  const std::string end = what_ends([&] {
-    const SentencePieceTokenizer tokenizer(file, model);
-    std::vector<TokenId> ids;
-    const std::string text = trial_text();
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t line = std::min(text.find('\n', begin), text.size() - 1);
-      ids.clear();
-      tokenizer.encode(std::string_view(text).substr(begin, line + 1 - begin), ids);
-      tokenizer.decode(ids);
-      begin = line + 1;
-    }
-  });
-  if (!end.empty())
-    throw DamagedError(
-        format("'{}' is no model of SentencePiece that can be used (when its library was given it, {}); fetch it again",
-               file.string(), end));
-}
-
 }  // namespace
 
 std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file) {
   constexpr std::size_t longest_model = std::size_t{64} << 20;
-  const std::string model = read_text_file(file, longest_model);
-  try_in_child(file, model);
-  return std::make_unique<SentencePieceTokenizer>(file, model);
+  return std::make_unique<SentencePieceTokenizer>(file, read_text_file(file, longest_model));
 }
 
 }  // namespace fsdp

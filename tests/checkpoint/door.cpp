@@ -143,28 +143,18 @@ BOOST_AUTO_TEST_CASE(a_consolidated_file_is_compared_with_its_seal) {
   }
 }
 
-// Every byte of HDF5's own structures, at worst: HDF5 dies in a process of its own.
-BOOST_AUTO_TEST_CASE(a_consolidated_file_without_a_seal_is_parsed_elsewhere_first) {
+// As HDF5 alone can tell. On bytes that were damaged on purpose it may crash (docs/reliability.md).
+BOOST_AUTO_TEST_CASE(a_consolidated_file_without_a_seal_is_read_or_refused) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
   const fs::path path = folder / "model.h5";
   consolidate(*reader, path, {});
   make_foreign(path, [](hid_t) {});
   compare_sources(*reader, *open_tensor_source(path));
-  const std::string whole = read_file(path);
-  std::size_t deaths = 0;
-  for (std::size_t at = 8; at < whole.size() && at < 40000; at += 397)
-    for (const std::size_t bytes : {1, 64}) {
-      std::string bad = whole;
-      std::fill_n(bad.begin() + static_cast<std::ptrdiff_t>(at), std::min(bytes, bad.size() - at), '\xff');
-      write_file(path, bad);
-      try {
-        read_all(*open_tensor_source(path));
-      } catch (const std::exception& error) {
-        deaths += contains(error.what(), "in a process of its own first");
-      }
-    }
-  BOOST_TEST_MESSAGE(deaths << " times HDF5 crashed or did not end");
+  for (std::size_t size = fs::file_size(path); size > 0; size /= 2) {
+    fs::resize_file(path, size - 1);
+    CHECK_CONTAINS(message_of<UserError>([&] { read_all(*open_tensor_source(path)); }), "model.h5");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(nothing_leads_into_other_files) {
@@ -276,20 +266,6 @@ BOOST_AUTO_TEST_CASE(a_consolidation_that_fails_leaves_nothing_and_removes_nothi
     fs::remove_all(work);
     fs::remove_all(elsewhere);
   }
-}
-
-// Reading it elsewhere first once took longer, the larger it was, than the limit of time allows.
-BOOST_AUTO_TEST_CASE(a_larger_file_without_a_seal_is_not_taken_for_an_endless_one) {
-  const TemporaryFolder folder;
-  Run run;
-  run.config.width = 384;
-  run.config.ffn_width = 1536;
-  run.config.head_size = 128;
-  run.config.vocab_size = 3000;  // a table of 1.2 million elements
-  const auto reader = CheckpointReader::open(save(folder / "saves", run));
-  consolidate(*reader, folder / "model.h5", {});
-  make_foreign(folder / "model.h5", [](hid_t) {});
-  compare_sources(*reader, *open_tensor_source(folder / "model.h5"));
 }
 
 BOOST_AUTO_TEST_CASE(a_lock_is_nothing_but_a_lock) {

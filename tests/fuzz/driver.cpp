@@ -12,25 +12,21 @@
 #include <string_view>
 #include <vector>
 
-#include <dlfcn.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/time.h>
 #include <sys/wait.h>
-#include <ucontext.h>
 #include <unistd.h>
 #include <csignal>
 
 #include "base/format.hpp"
-#include "files/child.hpp"
 #include "fuzz/mutate.hpp"
 #include "fuzz/targets.hpp"
 #include "support/files.hpp"
 
 // A reader that asks for all memory gets none, as it would without sanitizers. Where memory was taken and given back is not
-// kept, which would be a tenth of the time, and reports do not name functions, which takes seconds for each crash of HDF5 in a
-// child: whoever reads an input again asks for both (see Fuzzer::report).
+// kept, which would be a tenth of the time, and reports do not name functions: whoever reads an input again asks for both (see
+// Fuzzer::report).
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1:max_allocation_size_mb=1024:quarantine_size_mb=16:detect_stack_use_after_return=0:"
          "malloc_context_size=0:symbolize=0:exitcode=99";
@@ -44,25 +40,17 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// A reader computes for less than a second, but may have to wait for a processor. HDF5 is given up by the reader itself, after
-// ten seconds of computing or a minute, and each input is read twice.
+// A reader computes for less than a second, but may have to wait for a processor.
 constexpr double longest_computing_s = 10, longest_s = 150;
-#if defined(__SANITIZE_ADDRESS__)  // under which a child's limit of memory is not kept, so that a gigabyte more may be taken
-constexpr std::size_t most_memory = std::size_t{4} << 30;
-#else
 constexpr std::size_t most_memory = std::size_t{2} << 30;  // resident
-#endif
-constexpr std::uint64_t batch = 500;  // inputs of one child
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// What the worker is at, for its parent to see when it is dead.
 struct Shared {
   std::atomic<std::uint64_t> done = 0, accepted = 0, refused = 0;  // inputs
-  std::atomic<std::uint64_t> ended = 0, busy = 0;                  // those that ended the child of a batch, and how
-  std::atomic<bool> hdf5_is_busy = false;
-  std::atomic<std::uint64_t> size = 0;  // of the present one
-  char failure[1000] = "";              // what was wrong with it, if the worker could say
+  std::atomic<std::uint64_t> size = 0;                             // of the present one
+  char failure[1000] = "";                                         // what was wrong with it, if the worker could say
   char bytes[longest_input];
 };
 
@@ -81,30 +69,6 @@ double computed_s(pid_t process) {
   return static_cast<double>(spent.tv_sec) + static_cast<double>(spent.tv_nsec) / 1e9;
 }
 
-/// Set in shared memory by the child of a batch before it ends itself.
-std::atomic<bool>* hdf5_is_busy = nullptr;
-
-/// The programs let HDF5 compute for ten seconds at a file. A batch is for many files, so it gives up one at which HDF5
-/// computes for a quarter of a second, as at one of a thousand, some of them for ever: such a one is neither accepted nor
-/// refused.
-void end_in_hdf5(int, siginfo_t*, void* context) {
-  const greg_t at = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP];
-  Dl_info code{};
-  if (::dladdr(reinterpret_cast<void*>(at), &code) == 0 || !std::strstr(code.dli_fname, "libhdf5")) return;
-  *hdf5_is_busy = true;
-  ::_exit(1);
-}
-
-/// Looks after each quarter of a second of computing, from now on.
-void watch_hdf5() {
-  struct sigaction action {};
-  action.sa_sigaction = end_in_hdf5;
-  action.sa_flags = SA_SIGINFO | SA_RESTART;
-  ::sigaction(SIGPROF, &action, nullptr);
-  const itimerval every{{0, 250'000}, {0, 250'000}};
-  ::setitimer(ITIMER_PROF, &every, nullptr);
-}
-
 struct Budget {
   std::uint64_t inputs = ~std::uint64_t{0};
   double seconds = 1e9;
@@ -112,12 +76,10 @@ struct Budget {
 
 class Fuzzer {
  public:
-  Fuzzer(const NamedTarget& named, std::uint64_t seed, bool in_batches = false)
-      : name_(named.name), seed_(seed), target_(named.make(folder_.path())), in_batches_(in_batches && target_.has_limits) {
+  Fuzzer(const NamedTarget& named, std::uint64_t seed) : name_(named.name), seed_(seed), target_(named.make(folder_.path())) {
     void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     shared_ = new (memory) Shared;
-    hdf5_is_busy = &shared_->hdf5_is_busy;
   }
   Fuzzer(const Fuzzer&) = delete;
   ~Fuzzer() { ::munmap(shared_, sizeof(Shared)); }
@@ -134,9 +96,6 @@ class Fuzzer {
                name_, done, seconds, static_cast<double>(done) / seconds, shared_->accepted.load(), shared_->refused.load(),
                format_bytes(static_cast<double>(peak_bytes(RUSAGE_CHILDREN))), seed_, target_.corpus.size(),
                std::chrono::duration<double>(began - start).count());
-    if (in_batches_)
-      fmt::print("{}: {} inputs ended the child of a batch, {} of them were given up\n", name_, shared_->ended.load(),
-                 shared_->busy.load());
     if (!passed) return report(format("iteration {}", done));
     if (done >= 100 && shared_->refused == 0) {
       fmt::print("{}: nothing was refused, so this reader is not tested\n", name_);
@@ -198,35 +157,13 @@ class Fuzzer {
   }
 
   void read_mutants(const Budget& budget, Clock::time_point start) {
-    const auto goes_on = [&] { return shared_->done < budget.inputs && seconds_since(start) < budget.seconds; };
-    while (goes_on()) {
-      const std::uint64_t first = shared_->done;
-      if (!in_batches_) {
-        read_mutant(first);
-        continue;
-      }
-      const auto read_batch = [&] {
-        while (goes_on() && shared_->done < first + batch) {
-          watch_hdf5();
-          read_mutant(shared_->done);
-        }
-      };
-      const std::string end = what_ends(read_batch, {.seconds = 1e6, .bytes = std::size_t{4} << 30});
-      if (shared_->failure[0] != '\0') ::_exit(1);
-      if (end.empty()) continue;
-      if (shared_->done == first) fail(format("the child of a batch did not begin: {}", end));
-      ++shared_->ended;
-      if (shared_->hdf5_is_busy.exchange(false))
-        ++shared_->busy;
-      else
-        read_mutant(shared_->done - 1);  // as the programs do, who have a child for it alone
-    }
+    while (shared_->done < budget.inputs && seconds_since(start) < budget.seconds) read_mutant(shared_->done);
   }
 
   /// Does it in another process. False, with shared_->failure, unless that comes to its end, each input in time.
   template <class Work>
   bool in_worker(Work&& work) {
-    shared_->done = shared_->accepted = shared_->refused = shared_->ended = shared_->busy = 0;
+    shared_->done = shared_->accepted = shared_->refused = 0;
     std::fflush(stdout);
     const pid_t worker = ::fork();
     if (worker < 0) throw std::runtime_error("no worker");
@@ -244,7 +181,7 @@ class Fuzzer {
       if (const std::uint64_t done = shared_->done; done != last_done)
         last_done = done, last_change = Clock::now(), computed_then_s = so_far_s;
       const double computing_s = so_far_s - computed_then_s;
-      if (seconds_since(last_change) > longest_s || (!target_.has_limits && computing_s > longest_computing_s)) {
+      if (seconds_since(last_change) > longest_s || computing_s > longest_computing_s) {
         ::kill(worker, SIGKILL);
         ::waitpid(worker, &status, 0);
         std::snprintf(shared_->failure, sizeof shared_->failure, "it had not ended after %.0f s, %.0f s of them computing",
@@ -276,18 +213,15 @@ class Fuzzer {
   std::uint64_t seed_;
   WorkingFolder folder_;
   Target target_;
-  bool in_batches_;
   Shared* shared_ = nullptr;
 };
 
 int usage() {
   fmt::print(stderr,
-             "Usage: fuzz -- TARGET SECONDSs|COUNT [SEED [--batches]]   (10s: ten seconds; 5000: so many inputs)\n"
+             "Usage: fuzz -- TARGET SECONDSs|COUNT [SEED]   (10s: ten seconds; 5000: so many inputs)\n"
              "       fuzz -- TARGET --input FILE\n"
              "       fuzz -- TARGET --corpus FOLDER   (writes the files that the mutants are made of)\n"
-             "With --batches, what is tried in a child process first has one for {} inputs, instead of one for each.\n"
-             "Targets:",
-             batch);
+             "Targets:");
   for (const NamedTarget& target : all_targets()) fmt::print(stderr, " {}", target.name);
   fmt::print(stderr, "\n");
   return 2;
@@ -296,8 +230,7 @@ int usage() {
 int run(std::vector<std::string> arguments) {
   if (!arguments.empty() && arguments.front() == "--") arguments.erase(arguments.begin());
   const NamedTarget* named = arguments.empty() ? nullptr : find_target(arguments.front());
-  const bool in_batches = arguments.size() == 4 && arguments[3] == "--batches";
-  if (!named || arguments.size() < 2 || (arguments.size() > 3 && !in_batches)) return usage();
+  if (!named || arguments.size() < 2 || arguments.size() > 3) return usage();
   const std::string amount = arguments[1];
   if (amount.starts_with("--")) {
     if (arguments.size() != 3) return usage();
@@ -313,7 +246,7 @@ int run(std::vector<std::string> arguments) {
     budget.seconds = std::stod(amount);
   else
     budget.inputs = std::stoull(amount);
-  return Fuzzer(*named, seed, in_batches).run(budget) ? 0 : 1;
+  return Fuzzer(*named, seed).run(budget) ? 0 : 1;
 }
 
 }  // namespace

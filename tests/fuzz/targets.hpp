@@ -22,7 +22,6 @@ struct Believed : std::logic_error {
 struct Target {
   std::vector<std::string> corpus;  // each is accepted
   bool is_text = false;
-  bool has_limits = false;  // of time, because HDF5 reads bytes that have no checksums
   /// Puts the bytes where the reader expects them, and reads all that it offers. Returns whether it accepted them. Throws
   /// whatever a reader must not throw.
   std::function<bool(std::string_view bytes)> accepts;
