@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <functional>
 #include <limits>
-#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -111,7 +110,7 @@ std::vector<UnitSpec> units_from_json(const json& all, std::size_t parameters) {
   std::vector<int> seen(parameters);
   try {  // nlohmann's own checks of every access
     for (const json& one : all) {
-      const Rule* rule = find_rule(one.value("rule", "adam"));  // files of before there were others do not say
+      const Rule* rule = find_rule(one.at("rule").get_ref<const std::string&>());
       if (!rule) return {};
       units.push_back({one.at("name"), one.at("parameters"), one.at("trainable"), one.at("sharded"), rule});
       for (const std::size_t p : units.back().parameters) ++seen.at(p);
@@ -194,7 +193,7 @@ Progress read_progress(const h5::Node& node) {
            node.read_integer("shuffled") != 0, node.read_integer("seed"),
            node.has_attribute("data_order") ? node.read_text("data_order") : "", sum("data_text_sum"), sum("data_sample_sum"),
            sum("data_documents_sum"), sum("data_mask_sum")},
-          node.has_attribute("optimizer_began") ? node.read_integer("optimizer_began") : 0,
+          node.read_integer("optimizer_began"),
           read_loss_scaler(node),
           read_spikes(node)};
 }
@@ -303,18 +302,9 @@ Marker parse_marker(const json& text) {
   marker.save_id = hexadecimal(text.at("save_id"));
   for (const json& file : text.at("files"))
     marker.files.push_back({file.at("name"), {file.at("bytes"), hexadecimal(file.at("xxh3_64"))}});
-  const json norms = text.value("norms", json::object());
-  for (const auto& [name, norm] : norms.items())  // JSON has no NaN
+  for (const auto& [name, norm] : text.at("norms").items())  // JSON has no NaN
     marker.norms[name] = norm.is_null() ? std::numeric_limits<double>::quiet_NaN() : norm.get<double>();
   return marker;
-}
-
-/// Whether all that a marker without a seal says is what those of before there were seals said.
-bool is_from_before_seals(const json& text) {
-  const std::set<std::string> known = {"format", "format_version", "update", "save_id", "files", "norms"};
-  for (const auto& [key, value] : text.items())
-    if (!known.contains(key)) return false;
-  return true;
 }
 
 }  // namespace
@@ -335,7 +325,7 @@ Marker read_complete(const std::filesystem::path& folder) {
   check_version(parsed["format_version"], path.string());  // first: another version may have another seal
   const Seal seal = check_seal(text);
   if (seal == Seal::broken) fail(format("its {} is damaged: it is not what its checksum says", marker_name));
-  if (seal == Seal::none && !is_from_before_seals(parsed)) fail(format("its {} is damaged: it has no checksum", marker_name));
+  if (seal == Seal::none) fail(format("its {} is damaged: it has no checksum", marker_name));
   Marker marker;
   try {
     marker = parse_marker(parsed);

@@ -154,7 +154,7 @@ CheckedFile::CheckedFile(const std::filesystem::path& path, Verify verify, std::
     : CheckedFile(path, verify, Unread{}) {
   if (expected && file_.size() != expected->bytes)
     damaged(path, format("it has {} bytes, {} were written", file_.size(), expected->bytes));
-  if (!read_seal(file_, /*beside=*/false) && expected && verify == Verify::yes) read_all(*expected);
+  if (!read_seal(file_, /*beside=*/false) && expected) damaged(path, "its checksums are missing");
 }
 
 CheckedFile CheckedFile::sealed_by(const std::filesystem::path& seal_path, const std::filesystem::path& path, Verify verify) {
@@ -207,20 +207,6 @@ std::string CheckedFile::damaged_part(std::uint64_t offset, std::uint64_t bytes)
     if (part.checksum != sum_of_part(file_, part)) return part.name;
   }
   return "";
-}
-
-void CheckedFile::read_all(const FileSum& expected) {
-  block_bytes_ = BlockSums::block_bytes_for(file_.size());
-  BlockSums blocks(block_bytes_);
-  RunningSum whole;
-  each_piece(file_, 0, file_.size(), [&](const char* data, std::size_t bytes) {
-    blocks.add(data, bytes);
-    whole.add(data, bytes);
-  });
-  if (whole.value() != expected.checksum)
-    damaged(path(),
-            format("its checksum is {}, {} was written", checksum_text(whole.value()), checksum_text(expected.checksum)));
-  sums_ = blocks.sums();
 }
 
 std::size_t CheckedFile::bytes_of(std::uint64_t block) const {

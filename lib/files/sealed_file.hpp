@@ -91,14 +91,13 @@ class Sealer {
   std::vector<SealedPart> parts_;
 };
 
-/// The contents of a file that are compared with checksums before they are handed out: those of its seal, or, where it has
-/// none and its checksum as a whole is known, those of its blocks when it had that.
+/// The contents of a file, which are compared with the checksums of its seal, if it has one, before they are handed out.
 class CheckedFile {
  public:
   /// Opens a file whose seal, if it has one, is the file `seal_path` beside it.
   static CheckedFile sealed_by(const std::filesystem::path& seal_path, const std::filesystem::path& path, Verify verify);
-  /// With `expected`, a file without a seal is read once, whole. Throws what InputFile throws, and DamagedError if the seal is
-  /// broken, or the file is not `expected`.
+  /// With `expected` the file must have a seal, and the expected size. Throws what InputFile throws, and DamagedError if that
+  /// is not so, or the seal is broken.
   explicit CheckedFile(const std::filesystem::path& path, Verify verify = Verify::yes,
                        std::optional<FileSum> expected = std::nullopt);
 
@@ -124,7 +123,6 @@ class CheckedFile {
   CheckedFile(const std::filesystem::path& path, Verify verify, Unread)
       : file_(path), verify_(verify), content_bytes_(file_.size()) {}
   bool read_seal(const InputFile& from, bool beside);
-  void read_all(const FileSum& expected);
   bool lies_in_a_part(std::uint64_t offset, std::size_t bytes) const;
   std::size_t bytes_of(std::uint64_t block) const;
   void check_block(std::uint64_t block, const char* bytes) const;

@@ -158,7 +158,7 @@ class File : public Node {
   /// Fails if there is such a file.
   static File create(const std::filesystem::path& path);
   /// Opens it for reading only. Throws UserError if it is not there, not an HDF5 file, or shorter than it says; DamagedError if
-  /// its seal is broken, or it has none and is not `expected`. Later reads throw DamagedError, too. With Verify::no the
+  /// its seal is broken, or it has none although a size is `expected`. Later reads throw DamagedError, too. With Verify::no the
   /// elements of datasets are not compared with their checksums; all else is.
   static File open(const std::filesystem::path& path, Verify verify = Verify::yes,
                    std::optional<FileSum> expected = std::nullopt);

@@ -17,6 +17,7 @@
 #include "checkpoint/inspect.hpp"
 #include "checkpoint/stored.hpp"
 #include "checkpoint/support.hpp"
+#include "files/json.hpp"
 #include "h5/h5.hpp"
 #include "support/plain_hdf5.hpp"
 
@@ -170,22 +171,16 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_another_is_named_and_one_that_is_missing_is_
   const TemporaryFolder folder;
   const fs::path step = save(folder.path(), Run{}), marker = step / "complete.json";
   const std::string tensor = "transformer.h.1.mlp.c_fc.weight";
-  nlohmann::json text = nlohmann::json::parse(read_file(marker));
+  nlohmann::ordered_json text = nlohmann::ordered_json::parse(read_file(marker));
   double& norm = text["norms"]["exp_avg/" + tensor].get_ref<double&>();
   norm = std::nextafter(norm, 0.0);
-  text.erase("xxh3_64");  // as markers from before they had a checksum
+  text.erase("xxh3_64");
   write_file(marker, text.dump());
-  {
-    const auto reader = CheckpointReader::open(step);
-    CHECK_CONTAINS(message_of<RunError>([&] { verify_norms(*reader, state_names); }), "exp_avg/" + tensor);
-    BOOST_TEST(verify_norms(*reader, {"parameters"}) == reader->names().size());
-  }
-  text.erase("norms");  // as checkpoints from before there were any
-  write_file(marker, text.dump());
-  const auto old = CheckpointReader::open(step);
-  BOOST_TEST(!old->norm("exp_avg", tensor));
-  BOOST_TEST(verify_norms(*old, state_names) == 0u);
-  check_load(step, Run{}, Run{});
+  CHECK_CONTAINS(message_of<DamagedError>([&] { CheckpointReader::open(step); }), "it has no checksum");
+  write_file(marker, seal_json(text));
+  const auto reader = CheckpointReader::open(step);
+  CHECK_CONTAINS(message_of<RunError>([&] { verify_norms(*reader, state_names); }), "exp_avg/" + tensor);
+  BOOST_TEST(verify_norms(*reader, {"parameters"}) == reader->names().size());
 }
 
 BOOST_AUTO_TEST_CASE(a_save_is_complete_before_the_ranks_meet_again) {

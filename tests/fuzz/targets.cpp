@@ -45,7 +45,6 @@ namespace fsdp::fuzz {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::size_t seal_footer_bytes = 40;
 
 /// Not through a stream, which would be half of the time; nor is what follows.
 std::string read_file(const fs::path& path) {
@@ -198,27 +197,6 @@ fs::path make_step(const fs::path& folder) {
   return test::save(folder / "saves", run);
 }
 
-fs::path old_checkpoint() { return fs::path(FSDP_TEST_DATA) / "checkpoints" / "before-seals"; }
-
-/// What a sealed file holds, without its seal.
-std::string unsealed(const std::string& sealed) {
-  std::uint64_t content_bytes = 0;
-  std::memcpy(&content_bytes, sealed.data() + sealed.size() - seal_footer_bytes, sizeof content_bytes);
-  return sealed.substr(0, content_bytes);
-}
-
-/// A marker of before there were seals, which knows the files as they are now.
-void write_old_marker(const fs::path& step) {
-  nlohmann::ordered_json marker = nlohmann::ordered_json::parse(read_file(step / stored::marker_name));
-  marker.erase("xxh3_64");
-  for (auto& file : marker["files"]) {
-    const std::string bytes = read_file(step / file["name"].get<std::string>());
-    file["bytes"] = bytes.size();
-    file["xxh3_64"] = checksum_text(checksum(bytes.data(), bytes.size()));
-  }
-  write_file(step / stored::marker_name, marker.dump(1));
-}
-
 // --- checkpoints ---
 
 /// What the programs do with a step: find it, open it, read it, compare it with its checksums.
@@ -236,15 +214,6 @@ bool reads_step(const fs::path& step, Choice choice, Contents& found, std::strin
   return !refused && complete;
 }
 
-/// Whether HDF5 would read damaged bytes, at which it may crash (docs/reliability.md).
-bool is_unsealed(const fs::path& file) {
-  try {
-    return h5::File::looks_like_hdf5(file) && !CheckedFile(file).is_checked();
-  } catch (const std::exception&) {  // a broken seal, which the reader is to find
-    return false;
-  }
-}
-
 /// One file of a step. Its bytes are believed only as they were.
 Target step_target(const fs::path& step, const std::string& file) {
   struct Original {
@@ -256,19 +225,16 @@ Target step_target(const fs::path& step, const std::string& file) {
   target.corpus = {read_file(step / file)};
   target.is_text = file == stored::marker_name;
   if (!reads_step(step, {}, original->contents, original->norms)) throw std::logic_error("the step is not readable");
-  target.accepts = [=, is_marker = target.is_text](std::string_view bytes) {
+  target.accepts = [=](std::string_view bytes) {
     write_file(step / file, bytes);
     const Choice choice = choice_for(bytes);
-    if (choice.verify() == Verify::no && is_unsealed(step / file)) return false;
     Contents found;
     std::string norms;
     const bool accepted = reads_step(step, choice, found, norms);
     if (choice.verify() == Verify::no) return accepted;
     require_same(original->contents, found, choice);
     require(found.header.empty() || found.header == original->contents.header, "another header was read");
-    // A marker without a seal, as they were once, may say anything of norms: they are compared with the tensors.
-    const bool is_old = is_marker && accepted && !nlohmann::json::parse(bytes).contains("xxh3_64");
-    require(!accepted || is_old || norms == original->norms, "other norms were read");
+    require(!accepted || norms == original->norms, "other norms were read");
     return accepted;
   };
   return target;
@@ -277,25 +243,6 @@ Target step_target(const fs::path& step, const std::string& file) {
 Target make_marker(const fs::path& folder) { return step_target(make_step(folder), stored::marker_name); }
 Target make_index(const fs::path& folder) { return step_target(make_step(folder), stored::index_name); }
 Target make_rank_file(const fs::path& folder) { return step_target(make_step(folder), stored::rank_file_name(1, 2)); }
-
-Target make_old_rank_file(const fs::path& folder) {
-  const fs::path step = make_step(folder);
-  for (const std::string& name : {stored::rank_file_name(0, 2), stored::rank_file_name(1, 2), std::string(stored::index_name)})
-    write_file(step / name, unsealed(read_file(step / name)));
-  write_old_marker(step);
-  return step_target(step, stored::rank_file_name(1, 2));
-}
-
-/// Files that an earlier fsdp wrote.
-fs::path copy_of_old_step(const fs::path& folder) {
-  fs::copy(old_checkpoint(), folder / "saves", fs::copy_options::recursive);
-  return folder / "saves" / stored::step_name(2);
-}
-Target make_old_marker(const fs::path& folder) { return step_target(copy_of_old_step(folder), stored::marker_name); }
-Target make_old_index(const fs::path& folder) { return step_target(copy_of_old_step(folder), stored::index_name); }
-Target make_older_rank_file(const fs::path& folder) {
-  return step_target(copy_of_old_step(folder), stored::rank_file_name(0, 2));
-}
 
 // --- consolidated files ---
 
@@ -311,6 +258,15 @@ Contents contents_of_source(const fs::path& path, Choice choice = {}) {
   Contents found;
   is_refused([&] { found = contents_of(*open_tensor_source(path, nullptr, choice.verify()), choice); });
   return found;
+}
+
+/// Whether HDF5 would read damaged bytes, at which it may crash (docs/reliability.md).
+bool is_unsealed(const fs::path& file) {
+  try {
+    return h5::File::looks_like_hdf5(file) && !CheckedFile(file).is_checked();
+  } catch (const std::exception&) {  // a broken seal, which the reader is to find
+    return false;
+  }
 }
 
 Target make_consolidated(const fs::path& folder) {
@@ -774,10 +730,6 @@ Target make_config_file(const fs::path& folder) {
 constexpr NamedTarget named[] = {{"marker", make_marker},
                                  {"index", make_index},
                                  {"rank_file", make_rank_file},
-                                 {"old_rank_file", make_old_rank_file},
-                                 {"before_seals_marker", make_old_marker},
-                                 {"before_seals_index", make_old_index},
-                                 {"before_seals_rank_file", make_older_rank_file},
                                  {"consolidated", make_consolidated},
                                  {"safetensors", make_safetensors},
                                  {"optimizer_safetensors", make_optimizer_safetensors},
