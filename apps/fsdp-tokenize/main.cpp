@@ -272,7 +272,7 @@ int tokenize(const TokenizeOptions& options) {
   const bool of_files = text.is_of_files(), can_go_on = of_files && options.format != OutputFormat::hdf5;
   const bool holds_out = !options.valid_out.empty();
   if (holds_out || options.train_bpe > 0)  // both need all of it first
-    text.copy_streams(options.out.has_parent_path() ? options.out.parent_path() : ".");
+    text.copy_streams(folder_of(options.out));
   std::optional<std::uint64_t> tail;
   if (holds_out) {
     tail = start_of_tail(text, options.valid_fraction, options.chat || !json_field.empty());

@@ -152,7 +152,6 @@ class IndexedWriter : public TokenWriter {
   static constexpr std::uint64_t most_in_document = std::uint64_t{1} << 30;
 
   static fs::path temporary(const fs::path& path) { return path.string() + ".tmp-1"; }
-  static fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
 
   /// Behind the lengths: where each sequence begins, and which one is the first of each document.
   void write_index() {

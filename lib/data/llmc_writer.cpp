@@ -78,7 +78,7 @@ class LlmcWriter : public TokenWriter {
   void sync() override {
     flush();
     file_->sync();
-    if (!std::exchange(kept_, true)) sync_folder(folder());
+    if (!std::exchange(kept_, true)) sync_folder(folder_of(path_));
   }
   nlohmann::json state() const override {
     return {{"token_bytes", format_.token_bytes}, {"shard_tokens", shard_tokens_},
@@ -101,7 +101,6 @@ class LlmcWriter : public TokenWriter {
  private:
   static constexpr std::size_t buffer_bytes = std::size_t{4} << 20;
 
-  std::filesystem::path folder() const { return path_.has_parent_path() ? path_.parent_path() : "."; }
   std::filesystem::path temporary(std::size_t shard) const { return path_.string() + format(".tmp-{}", shard); }
 
   /// Those of a process that was killed, from shard `first` on.

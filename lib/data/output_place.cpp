@@ -17,7 +17,7 @@ void require_place(const std::filesystem::path& path) {
     return UserError(
         format("cannot write '{}' ({}); give a path in a folder that exists and can be written", path.string(), why));
   };
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const std::filesystem::path folder = folder_of(path);
   if (::access(folder.c_str(), W_OK | X_OK) != 0) throw refuse(std::strerror(errno));
   switch (kind_of(path)) {
     case PathKind::folder:

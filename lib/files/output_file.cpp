@@ -166,7 +166,7 @@ void sync_folder(const std::filesystem::path& folder) {
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
   check_errno(std::rename(from.c_str(), to.c_str()) == 0, format("rename {} to {}", from.string(), to.string()));
-  sync_folder(to.has_parent_path() ? to.parent_path() : ".");
+  sync_folder(folder_of(to));
 }
 
 void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes) {

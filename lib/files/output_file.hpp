@@ -53,6 +53,10 @@ class OutputFile {
   std::uint64_t size_ = 0;
 };
 
+/// The folder in which a file is; "." if the path is only a name.
+inline std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
+}
 /// Writes under the name PATH.tmp, waits for the disk, renames, waits again. Throws CallError.
 void write_text_file_durably(const std::filesystem::path& path, std::string_view text);
 /// Waits until the names in this folder are on the disk. Throws CallError.

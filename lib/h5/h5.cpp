@@ -104,16 +104,14 @@ void write_attribute(std::int64_t node, const std::string& name, std::int64_t fi
   check_h5(H5Awrite(attribute.id(), memory_type, value), "H5Awrite", format("{} of {}", name, what));
 }
 
-constexpr hssize_t most_of_an_attribute = 1 << 20;      // elements
 constexpr hsize_t most_of_a_chunk = hsize_t{64} << 20;  // elements
 
-/// An attribute that must be of type class `kind`, and the number of its elements.
+/// Opens an attribute that must be of type class `kind`, and have exactly one element.
 struct OpenAttribute {
   Handle attribute;
-  std::size_t count;
   std::string what;
 };
-OpenAttribute open_attribute(std::int64_t node, const std::string& name, H5T_class_t kind, const std::string& node_name) {
+OpenAttribute open_scalar(std::int64_t node, const std::string& name, H5T_class_t kind, const std::string& node_name) {
   const std::string what = format("attribute {} of {}", name, node_name);
   Handle attribute(check_h5(H5Aopen(node, name.c_str(), H5P_DEFAULT), "H5Aopen", what), H5Aclose, "H5Aclose");
   const Handle type(check_h5(H5Aget_type(attribute.id()), "H5Aget_type", what), H5Tclose, "H5Tclose");
@@ -121,17 +119,10 @@ OpenAttribute open_attribute(std::int64_t node, const std::string& name, H5T_cla
   if (kind == H5T_STRING && H5Tis_variable_str(type.id()) <= 0)
     throw CallError("H5Aopen " + what, "the attribute is not a string of variable length");
   const Handle space(check_h5(H5Aget_space(attribute.id()), "H5Aget_space", what), H5Sclose, "H5Sclose");
-  const hssize_t count = check_h5(H5Sget_simple_extent_npoints(space.id()), "H5Sget_simple_extent_npoints", what);
-  if (count > most_of_an_attribute) throw CallError("H5Aopen " + what, format("it would have {} elements", count));
-  return {std::move(attribute), static_cast<std::size_t>(count), what};
-}
-
-/// Opens an attribute that must have exactly one element.
-OpenAttribute open_scalar(std::int64_t node, const std::string& name, H5T_class_t kind, const std::string& node_name) {
-  OpenAttribute result = open_attribute(node, name, kind, node_name);
-  if (result.count != 1)
-    throw CallError("H5Aopen " + result.what, format("the attribute has {} elements, not one", result.count));
-  return result;
+  if (const hssize_t count = check_h5(H5Sget_simple_extent_npoints(space.id()), "H5Sget_simple_extent_npoints", what);
+      count != 1)
+    throw CallError("H5Aopen " + what, format("the attribute has {} elements, not one", count));
+  return {std::move(attribute), what};
 }
 
 /// Names of the datasets of a group, and what else stands among them.
@@ -205,11 +196,6 @@ void Node::write_integers(const std::string& name, std::span<const std::uint64_t
   write_attribute(handle_.id(), name, H5T_STD_U64LE, H5T_NATIVE_UINT64, dataspace({values.size()}), values.data(), what_);
 }
 
-void Node::write_number(const std::string& name, double value) {
-  const Lock lock;
-  write_attribute(handle_.id(), name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, scalar_space(), &value, what_);
-}
-
 bool Node::has_attribute(const std::string& name) const {
   const Lock lock;
   return check_h5(H5Aexists(handle_.id(), name.c_str()), "H5Aexists", format("{} of {}", name, what_)) > 0;
@@ -238,22 +224,6 @@ std::uint64_t Node::read_integer(const std::string& name) const {
   const OpenAttribute open = open_scalar(handle_.id(), name, H5T_INTEGER, what_);
   std::uint64_t value = 0;
   check_h5(H5Aread(open.attribute.id(), H5T_NATIVE_UINT64, &value), "H5Aread", open.what);
-  return value;
-}
-
-std::vector<std::uint64_t> Node::read_integers(const std::string& name) const {
-  const Lock lock;
-  const OpenAttribute open = open_attribute(handle_.id(), name, H5T_INTEGER, what_);
-  std::vector<std::uint64_t> values(open.count);
-  check_h5(H5Aread(open.attribute.id(), H5T_NATIVE_UINT64, values.data()), "H5Aread", open.what);
-  return values;
-}
-
-double Node::read_number(const std::string& name) const {
-  const Lock lock;
-  const OpenAttribute open = open_scalar(handle_.id(), name, H5T_FLOAT, what_);
-  double value = 0;
-  check_h5(H5Aread(open.attribute.id(), H5T_NATIVE_DOUBLE, &value), "H5Aread", open.what);
   return value;
 }
 

@@ -72,15 +72,12 @@ class Node {
   void write_text(const std::string& name, std::string_view text);
   void write_integer(const std::string& name, std::uint64_t value);
   void write_integers(const std::string& name, std::span<const std::uint64_t> values);
-  void write_number(const std::string& name, double value);
 
   bool has_attribute(const std::string& name) const;
   std::vector<std::string> attribute_names() const;
   /// These throw CallError if there is no such attribute or it is of another kind.
   std::string read_text(const std::string& name) const;
   std::uint64_t read_integer(const std::string& name) const;
-  std::vector<std::uint64_t> read_integers(const std::string& name) const;
-  double read_number(const std::string& name) const;
 
  protected:
   Node(Handle handle, std::string what) : handle_(std::move(handle)), what_(std::move(what)) {}

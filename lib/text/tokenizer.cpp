@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "files/input_file.hpp"
+#include "files/output_file.hpp"
 #include "text/tokenizer_folder.hpp"
 #include "text/utf8.hpp"
 
@@ -110,7 +111,7 @@ std::filesystem::path find_tokenizer(const std::string& name) {
 
 std::filesystem::path folder_of_tokenizer(const std::string& name) {
   const std::filesystem::path path = find_tokenizer(name);
-  return path.empty() || path.has_parent_path() ? path.parent_path() : ".";
+  return path.empty() ? path : folder_of(path);
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {

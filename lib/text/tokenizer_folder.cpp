@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "files/json.hpp"
+#include "files/output_file.hpp"
 #include "text/json_parts.hpp"
 #include "text/json_reader.hpp"
 #include "text/sentencepiece_file.hpp"
@@ -777,7 +778,7 @@ class Description {
 }  // namespace
 
 TokenizerDescription describe_tokenizer(const fs::path& file) {
-  const Folder folder(file.has_parent_path() ? file.parent_path() : ".");
+  const Folder folder(folder_of(file));
   return Description(folder, file).make();
 }
 
