@@ -1,6 +1,4 @@
 // A tokenizer that SentencePiece's own library runs.
-#include <algorithm>
-
 #include <sentencepiece_processor.h>
 
 #include "base/error.hpp"
