@@ -1,6 +1,5 @@
 #include "text/pattern.hpp"
 
-#include <bitset>
 #include <cctype>
 #include <cstdint>
 #include <utility>
@@ -67,15 +66,13 @@ std::string newer_of(std::string_view property) {
 /// The same expression for PCRE2.
 class Translation {
  public:
-  /// `knows_newer`: with the characters that PCRE2 may not know.
-  Translation(std::string_view expression, bool knows_newer) : expression_(expression), knows_newer_(knows_newer) {
+  explicit Translation(std::string_view expression) : expression_(expression) {
     while (at_ < expression.size()) step();
     if (in_class_) throw wrong("a bracket is not closed");
   }
   std::string take() { return std::move(out_); }
 
  private:
-  std::string newer_of(std::string_view property) const { return knows_newer_ ? fsdp::newer_of(property) : std::string(); }
   UserError wrong(std::string_view why) const { return refuse(expression_, why); }
   bool here(std::string_view text) const { return expression_.substr(at_).starts_with(text); }
 
@@ -159,39 +156,10 @@ class Translation {
   }
 
   std::string_view expression_;
-  bool knows_newer_;
   std::size_t at_ = 0, class_begin_ = 0;
   bool in_class_ = false;
   std::string out_;
 };
-
-/// The first two bytes of all newer characters in UTF-8. Few texts have them, but for emoji, some of which share them.
-class NewerBytes {
- public:
-  NewerBytes() {
-    for (const auto& [property, first, last] : newer_characters)
-      for (std::uint32_t c = first; c <= last; ++c) begins_[bytes_of(c)] = true;
-  }
-  bool may_be_in(std::string_view text) const {
-    for (std::size_t i = 0; i + 1 < text.size(); ++i) {
-      const auto lead = static_cast<unsigned char>(text[i]);
-      if (lead >= 0xE0 && begins_[256u * lead + static_cast<unsigned char>(text[i + 1])]) return true;
-    }
-    return false;
-  }
-
- private:
-  /// None has fewer than three bytes.
-  static std::size_t bytes_of(std::uint32_t c) {
-    return c < 0x10000 ? 256u * (0xE0 | c >> 12) + (0x80 | (c >> 6 & 63)) : 256u * (0xF0 | c >> 18) + (0x80 | (c >> 12 & 63));
-  }
-  std::bitset<65536> begins_;
-};
-
-const NewerBytes& newer_bytes() {
-  static const NewerBytes bytes;
-  return bytes;
-}
 
 struct Free {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
@@ -219,15 +187,11 @@ Compiled compile(std::string_view expression, const std::string& translated) {
 
 struct Pattern::Code {
   std::string expression;
-  Compiled usual, with_newer;  // the second is slower, and null if it is the same
+  Compiled program;
 };
 
-Pattern::Pattern(std::string_view expression) : code_(std::make_unique<Code>()) {
-  code_->expression = expression;
-  const std::string usual = Translation(expression, false).take(), with_newer = Translation(expression, true).take();
-  code_->usual = compile(expression, usual);
-  if (with_newer != usual) code_->with_newer = compile(expression, with_newer);
-}
+Pattern::Pattern(std::string_view expression)
+    : code_(new Code{std::string(expression), compile(expression, Translation(expression).take())}) {}
 Pattern::Pattern(Pattern&&) noexcept = default;
 Pattern::~Pattern() = default;
 
@@ -248,10 +212,9 @@ void Pattern::find_all(std::string_view text, std::vector<TextRange>& matches) c
   std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(nullptr, pcre2_match_context_free);
   expect(data != nullptr, "PCRE2 has memory");
   const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(data.get());
-  const pcre2_code* const code = (code_->with_newer && newer_bytes().may_be_in(text) ? code_->with_newer : code_->usual).get();
   for (std::size_t from = 0; from < text.size();) {
-    const int found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, PCRE2_NO_UTF_CHECK,
-                                  data.get(), context.get());
+    const int found = pcre2_match(code_->program.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                                  PCRE2_NO_UTF_CHECK, data.get(), context.get());
     if (found == PCRE2_ERROR_NOMATCH) return;
     if (found == PCRE2_ERROR_JIT_STACKLIMIT && !stack) {
       stack.reset(pcre2_jit_stack_create(std::size_t{64} << 10, std::size_t{64} << 20, nullptr));
