@@ -357,10 +357,9 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
   std::vector<Cells> rows = {{"  collective", "calls", "axis", "ranks", "bytes each", "rank 0 sends"}};
   for (const CollectiveUse& use : collectives_of_update(planned.plan.update, table.options.train.sharding.plan.micro_batches)) {
     const auto kind = static_cast<std::size_t>(use.kind), axis = static_cast<std::size_t>(use.axis);
-    const std::size_t whole =
-        use.count * use.travel_bytes * (use.kind == Collective::all_reduce ? 1 : static_cast<std::size_t>(sizes[axis]));
     rows.push_back({std::string("  ") + kinds[kind], format("{}", use.calls), axes[axis], format("{}", sizes[axis]),
-                    bytes(whole), bytes(traffic_of_rank({use}, row.mesh, table.options.cluster, 0).total())});
+                    bytes(use.whole_bytes(static_cast<std::size_t>(sizes[axis]))),
+                    bytes(traffic_of_rank({use}, row.mesh, table.options.cluster, 0).total())});
   }
   const char* const between =
       table.options.cluster.between == Between::nodes
@@ -492,7 +491,7 @@ nlohmann::json plan_json(const PlanTable& table) {
     json["buffers"].push_back({{"name", buffer.name},
                                {"role", name_of(buffer.role)},
                                {"bytes", buffer.bytes},
-                               {"on_host", buffer.on_host()},
+                               {"on_host", !buffer.space->on_device},
                                {"whole_run", !buffer.transient}});
   const auto ids = [](const std::vector<Location>& places) {
     std::vector<BufferId> buffers;
@@ -503,19 +502,18 @@ nlohmann::json plan_json(const PlanTable& table) {
   for (const Operation& op : plan.update) {
     for (const BufferId id : op.acquires) activations += plan.buffers[static_cast<std::size_t>(id)].bytes;
     json["operations"].push_back({{"title", title_of(op, planned.layout)},
-                                  {"kind", info_of(op.kind).name},
+                                  {"kind", op.kind->name},
                                   {"label", drawn_label(op, planned.layout)},
                                   {"stream", name_of(op.stream)},
                                   {"micro_batch", op.micro_batch},
                                   {"unit", op.unit},
                                   {"block", op.block},
                                   {"drawn_time", drawn_time(op, planned.layout, table.model.block_numel())},
-                                  {"reads", ids(op.reads)},
-                                  {"writes", ids(op.writes)},
+                                  {"reads", ids(reads_of(op))},
+                                  {"writes", ids(writes_of(op))},
                                   {"waits", op.waits},
                                   {"activations", activations}});
-    if (is_collective(op.kind))
-      json["operations"].back()["moved_bytes"] = op.count * size_of(op.kind == OperationKind::all_gather ? op.type : op.travel);
+    if (const auto use = collective_of(op)) json["operations"].back()["moved_bytes"] = use->count * use->travel_bytes;
     for (const BufferId id : op.frees) activations -= plan.buffers[static_cast<std::size_t>(id)].bytes;
   }
   return json;

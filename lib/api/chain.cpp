@@ -181,7 +181,8 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
   const std::size_t R = shape.rows();
   ModelSizes sizes{.scratch = Scratch(*this, shape, type).end * sizeof(float),
                    .inputs = R * input_width_ * sizeof(float),
-                   .targets = R * loss_->targets() * sizeof(float)};
+                   .targets = R * loss_->targets() * sizeof(float),
+                   .losses = R * sizeof(float)};
   const auto add_stage = [&](const Stage& stage) {
     std::vector<std::size_t>& read = sizes.stages.emplace_back();
     for (std::size_t i = 0; i < stage.parameters.size(); ++i) read.push_back(stage.begin + i);

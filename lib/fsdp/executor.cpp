@@ -13,59 +13,46 @@
 
 namespace fsdp {
 
-using kernels::Write;
-
-namespace {
-
-/// How many batches a list of the plan reads at most.
-std::size_t batches_of(const Plan& plan) {
-  std::size_t count = 0;
-  for (const std::vector<Operation>* list : {&plan.update, &plan.evaluation})
-    for (const Operation& op : *list)
-      if (op.kind == OperationKind::read_batch) count = std::max(count, static_cast<std::size_t>(op.micro_batch) + 1);
-  return count;
-}
-
-}  // namespace
-
 Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape,
-                   const OptimizerOptions& optimizer, Device& device, Buffer arena, Buffer slots, Buffer host, const Mesh& mesh,
+                   const OptimizerOptions& optimizer, Device& device, std::vector<Buffer> memory, const Mesh& mesh,
                    ExecutorOptions options)
-    : model_(model),
-      layout_(layout),
+    : layout_(layout),
       plan_(plan),
-      shape_(shape),
-      optimizer_(optimizer),
-      mesh_(&mesh),
-      shard_(static_cast<std::size_t>(mesh.shard->rank())),
       options_(std::move(options)),
-      sizes_(model.sizes(shape, types().parameter, plan.cache)),
-      arena_(std::move(arena)),
-      slots_(std::move(slots)),
-      host_(std::move(host)),
-      weights_(model.parameters().size(), nullptr),
-      gradients_(model.parameters().size(), nullptr),
-      tokens_(device.allocate_staging(batches_of(plan) * bytes_of_batch())),
-      sums_(device.allocate_staging(sizeof(UpdateSums))),
-      rows_(device.allocate_staging(plan.decoding.empty() ? 0 : 3 * shape.rows() * sizeof(std::int32_t))),
+      facts_{.model = model,
+             .layout = layout,
+             .plan = plan,
+             .shape = shape,
+             .optimizer = optimizer,
+             .sizes = model.sizes(shape, layout.units().front().types.parameter, plan.cache),
+             .mesh = &mesh,
+             .shard = static_cast<std::size_t>(mesh.shard->rank()),
+             .memory = {},
+             .weights = std::vector<const void*>(model.parameters().size()),
+             .gradients = std::vector<float*>(model.parameters().size()),
+             .parts = {},
+             .owners = matrix_owners(layout, mesh.world->size(), plan.directions_at_once)},
+      offloads_(plan.offloaded_bytes() > 0),
       events_(std::max({plan.update.size(), plan.evaluation.size(), plan.decoding.size(), plan.publish.size()})) {
+  expect(memory.size() == plan_.spaces.size(), "each space of the plan has its memory");
+  for (Buffer& buffer : memory) arenas_.emplace_back(std::move(buffer));
   for (const PlanBuffer& buffer : plan_.buffers) {
-    Arena& where = buffer.on_host() ? host_ : is_slot(buffer.role) ? slots_ : arena_;
-    memory_.push_back(where.at(buffer.offset, buffer.bytes));
-    if (!buffer.transient) where.acquire(buffer.bytes);
+    std::size_t space = 0;
+    while (plan_.spaces[space].space != buffer.space) ++space;
+    facts_.memory.push_back(arenas_[space].at(buffer.offset, buffer.bytes));
+    if (!buffer.transient) arenas_[space].acquire(buffer.bytes);
   }
-  const std::vector<ParameterSettings> settings = settings_of(optimizer_, model_.parameters());
+  const std::vector<ParameterSettings> settings = settings_of(optimizer, model.parameters());
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     const Unit& unit = layout_.units()[u];
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-      weights_[unit.parameters[i]] =
+      facts_.weights[unit.parameters[i]] =
           at<std::byte>(plan_.at_work(plan_.whole_parameters[u])) + unit.offsets[i] * size_of(unit.types.parameter);
       if (!plan_.gradients.empty() && unit.trainable)
-        gradients_[unit.parameters[i]] = at<float>(plan_.at_work(plan_.whole_gradients[u])) + unit.offsets[i];
+        facts_.gradients[unit.parameters[i]] = at<float>(plan_.at_work(plan_.whole_gradients[u])) + unit.offsets[i];
     }
-    parts_.push_back(parts_of_unit(layout_, u, mesh_->shard->rank(), settings));
+    facts_.parts.push_back(parts_of_unit(layout_, u, mesh.shard->rank(), settings));
   }
-  owners_ = matrix_owners(layout_, mesh_->world->size(), plan_.directions_at_once);
   for (std::size_t i = 0; i < streams().size(); ++i) {
     const auto id = static_cast<StreamId>(i);
     auto& s = streams_[i] = device.make_stream(id == StreamId::compute ? StreamUse::compute : StreamUse::communication);
@@ -74,10 +61,17 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
       on_stream(stream(id), [threads] { kernels::set_threads(threads); });
     }
   }
-  const std::size_t longest = std::max(shape_.T, plan_.cache.positions);
-  std::vector<float> tables(model_.table_numel(longest));
-  model_.fill_tables(tables, longest, options_.table_type);
+  const std::size_t longest = std::max(shape.T, plan_.cache.positions);
+  std::vector<float> tables(model.table_numel(longest));
+  model.fill_tables(tables, longest, options_.table_type);
   view_of(plan_.tables, tables.size() * sizeof(float), StreamId::compute).write(0, std::as_bytes(std::span(tables)));
+}
+
+std::size_t Executor::peak_bytes() const {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < arenas_.size(); ++i)
+    if (plan_.spaces[i].space->on_device) bytes += arenas_[i].peak_bytes();
+  return bytes;
 }
 
 ShardState Executor::owned(std::string name, const std::vector<Location>& places, DType type) {
@@ -89,8 +83,8 @@ ShardState Executor::owned(std::string name, const std::vector<Location>& places
 
 MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId id) {
   const std::span memory(at<std::byte>(place), bytes);
-  const bool on_host = plan_.buffers[static_cast<std::size_t>(place.buffer)].on_host();
-  return on_host ? MemoryView(memory) : MemoryView(memory, stream(id));
+  const bool on_device = plan_.buffers[static_cast<std::size_t>(place.buffer)].space->on_device;
+  return on_device ? MemoryView(memory, stream(id)) : MemoryView(memory);
 }
 
 ShardState Executor::parameters() { return owned(parameters_state, plan_.master, types().master); }
@@ -104,7 +98,7 @@ std::vector<ShardState> Executor::optimizer_states() {
       auto state = std::find_if(all.begin(), all.end(), [&](const ShardState& one) { return one.name == info.name; });
       if (state == all.end())
         state = all.insert(all.end(), {std::string(info.name), std::vector<MemoryView>(layout_.units().size()), info.extent,
-                                       info.extent == Extent::element ? optimizer_.state_type : DType::f32});
+                                       info.extent == Extent::element ? facts_.optimizer.state_type : DType::f32});
       state->units[u] =
           view_of(plan_.optimizer_state[u][k], layout_.state_numel(u, info.extent) * size_of(state->type), StreamId::compute);
     }
@@ -124,9 +118,9 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
       const Location kept = plan_.master[u], slot = plan_.at_work(kept);
       const std::size_t bytes = layout_.shard_numel(u) * size_of(types().master);
       if (slot != kept) s.copy(at<void>(slot), at<void>(kept), bytes);
-      for (const Slice& slice : layout_.slices(u, static_cast<int>(shard_))) {
+      for (const Slice& slice : layout_.slices(u, static_cast<int>(facts_.shard))) {
         if (!which.empty() && !which[slice.parameter]) continue;
-        const Init& init = model_.parameters()[slice.parameter].init;
+        const Init& init = facts_.model.parameters()[slice.parameter].init;
         float* out = at<float>(plan_.at_work(plan_.wide_master[u])) + slice.shard_offset;
         if (init.kind == Init::Kind::constant)
           kernels::fill_constant(s, out, slice.range.size(), init.value);
@@ -143,10 +137,12 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
   });
 }
 
-void Executor::publish_parameters() { run(plan_.publish, nullptr, {}); }
+void Executor::publish_parameters() { run(plan_.publish); }
 
-void Executor::begin_update(const BatchReader& read, const UpdateScalars& scalars) {
-  begin(plan_.update, read, scalars, std::exchange(record_, {}));
+void Executor::begin_update(const UpdateScalars& scalars) {
+  expect(!pass_, "one list runs at a time");
+  next_half_ = !next_half_;
+  begin(plan_.update, scalars, std::exchange(record_, {}));
 }
 void Executor::forward_backward() { issue({0, plan_.sections.forward_backward}); }
 void Executor::gradient_norm() { issue({plan_.sections.forward_backward, plan_.sections.gradient_norm}); }
@@ -161,31 +157,35 @@ UpdateResult Executor::update_parameters() {
 
 /// From the sums on the host.
 UpdateResult Executor::result_of(const UpdateScalars& scalars) const {
-  const UpdateSums& sums = host_sums();
+  const UpdateSums& sums = report();
   UpdateResult result = {sums.loss.value() / scalars.tokens, sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
   result.is_spike = result.finite() && sums.norm.finite == 0;
   return result;
 }
 
 UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
-  begin_update(read, scalars);
+  expect(!pass_, "one list runs at a time");
+  for (const Operation& op : plan_.update)
+    if (op.find(OperandName::tokens)) {
+      const auto index = static_cast<std::size_t>(op.micro_batch);
+      read(index, next_batch(index), next_batch(index) + batch().inputs / sizeof(std::int32_t));
+    }
+  begin_update(scalars);
   forward_backward();
   gradient_norm();
   return update_parameters();
 }
 
-std::optional<NonFinite> Executor::find_non_finite(const BatchReader& read, const UpdateScalars& scalars) {
+std::optional<NonFinite> Executor::find_non_finite(const UpdateScalars& scalars) {
   std::optional<NonFinite> found;
-  begin(plan_.update, read, scalars);
+  begin(plan_.update, scalars);
   for (std::size_t i = 0; i < plan_.update.size(); ++i) {
     const Operation& op = plan_.update[i];
-    const bool reduces = (op.kind == OperationKind::reduce_scatter || op.kind == OperationKind::all_reduce) &&
-                         op.quantity == Quantity::gradients &&
-                         op.reads[0] == plan_.at_work(plan_.whole_gradients[static_cast<std::size_t>(op.unit)]);
-    const bool goes_forward = op.kind == OperationKind::embedding_forward || op.kind == OperationKind::block_forward;
+    const bool reduces = is_collective(op) && op.kind->collective != Collective::all_gather && op.unit >= 0 &&
+                         reads_of(op).front() == plan_.at_work(plan_.whole_gradients[static_cast<std::size_t>(op.unit)]);
     if (!found && reduces) found = inspect_gradient(i);
     issue({i, i + 1});
-    if (!found && goes_forward) found = inspect_activations(i);
+    if (!found && op.find(OperandName::x_out)) found = inspect_activations(i);
   }
   finish();
   return found;
@@ -198,8 +198,8 @@ std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
   const auto u = static_cast<std::size_t>(op.unit);
   const Unit& unit = layout_.units()[u];
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const std::size_t n = numel(model_.parameters()[unit.parameters[i]].shape);
-    Location place = op.reads[0];
+    const std::size_t n = numel(facts_.model.parameters()[unit.parameters[i]].shape);
+    Location place = reads_of(op).front();
     place.offset += unit.offsets[i] * sizeof(float);
     bool finite = true;
     view_of(place, n * sizeof(float), op.stream).visit<float>(0, n, [&](const float* gradient, std::size_t count) {
@@ -217,12 +217,11 @@ std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
 std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
   wait_for_streams();
   const Operation& op = plan_.update[operation];
-  const std::size_t stage = op.kind == OperationKind::embedding_forward ? 0 : static_cast<std::size_t>(op.block) + 1,
-                    bytes = sizes_.activations[stage];
+  const std::size_t bytes = facts_.sizes.activations[static_cast<std::size_t>(op.stage)];
   bool finite = true;
   with_element(types().parameter, [&]<class E>() {
     const std::size_t n = bytes / sizeof(E);
-    view_of(op.writes[0], n * sizeof(E), op.stream).visit<E>(0, n, [&](const E* x, std::size_t count) {
+    view_of(op.at(OperandName::x_out), n * sizeof(E), op.stream).visit<E>(0, n, [&](const E* x, std::size_t count) {
       finite = finite && std::all_of(x, x + count, [](E value) { return std::isfinite(static_cast<float>(value)); });
     });
   });
@@ -231,19 +230,29 @@ std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
 }
 
 LossSum Executor::evaluate(const BatchReader& read, float* losses) {
-  losses_ = losses;
-  run(plan_.evaluation, read, {});
-  return host_sums().loss;
+  expect(!pass_, "one list runs at a time");
+  // The other half has the batch of the next update.
+  auto* const memory = at<std::int32_t>(plan_.tokens) + (next_half_ ? 0 : half_of_batches()) / sizeof(std::int32_t);
+  read(0, memory, memory + batch().inputs / sizeof(std::int32_t));
+  run(plan_.evaluation);
+  if (losses) std::copy_n(at<const float>(plan_.losses), facts_.sizes.losses / sizeof(float), losses);
+  return report().loss;
 }
 
 void Executor::decode(const DecodingStep& step, float* logits) {
   const std::size_t R = step.tokens.size();
   expect(!plan_.decoding.empty(), "a plan decodes that has caches");
-  expect(R <= shape_.rows() && step.sequences.size() == R && step.positions.size() == R, "a step's rows fit the batch");
+  expect(R <= facts_.shape.rows() && step.sequences.size() == R && step.positions.size() == R, "a step's rows fit the batch");
   expect(step.wanted.size() <= plan_.cache.sequences, "a sequence has one row whose successor is wanted");
-  step_ = step;
-  logits_ = logits;
-  run(plan_.decoding, nullptr, {});
+  auto* memory = at<std::int32_t>(plan_.step);
+  const auto keep = [&](std::span<const std::int32_t> numbers) {
+    const std::span kept(memory, numbers.size());
+    memory = std::copy(numbers.begin(), numbers.end(), memory);
+    return kept;
+  };
+  step_ = {keep(step.tokens), keep(step.sequences), keep(step.positions), keep(step.wanted)};
+  run(plan_.decoding);
+  std::copy_n(at<const float>(plan_.logits), step.wanted.size() * facts_.sizes.logits / sizeof(float), logits);
 }
 
 void Executor::record(std::span<OperationTime> times) {
@@ -264,11 +273,22 @@ const FlightEntry* Executor::notes_of(const std::vector<Operation>& operations) 
   return notes_[static_cast<std::size_t>(std::find(lists.begin(), lists.end(), &operations) - lists.begin())].data();
 }
 
+/// Bytes of the micro-batches of an update.
+std::size_t Executor::half_of_batches() const {
+  std::size_t count = 0;
+  for (const Operation& op : plan_.update) count += op.find(OperandName::tokens) != nullptr;
+  return count * batch().bytes();
+}
+
+std::int32_t* Executor::next_batch(std::size_t index) {
+  const std::size_t begin = next_half_ ? half_of_batches() : 0;
+  return reinterpret_cast<std::int32_t*>(at<std::byte>(plan_.tokens) + begin + index * batch().bytes());
+}
+
 /// Every list begins and ends with all streams idle, which plans rely on.
-void Executor::begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-                     std::span<OperationTime> times) {
+void Executor::begin(const std::vector<Operation>& operations, const UpdateScalars& scalars, std::span<OperationTime> times) {
   expect(!pass_, "one list runs at a time");
-  pass_.emplace(Pass{this, operations, read, scalars, times, notes_of(operations)});
+  pass_.emplace(Pass{this, operations, scalars, times, next_half_ ? 0 : half_of_batches(), notes_of(operations)});
   for (const auto& s : streams()) s->begin_marks(!times.empty());
 }
 
@@ -312,19 +332,14 @@ void Executor::wait_for_streams() {
   cause.rethrow();
 }
 
-/// The host waits once: the compute stream waits for what is still gathered or unloaded, and brings the sums. What is reduced,
-/// its operations have waited for.
+/// The host waits once: the compute stream waits for what is still gathered or unloaded. Its operations have waited for
+/// reductions.
 void Executor::finish() {
   Stream& last = stream(StreamId::compute);
-  const auto bring = [](void* executor, std::size_t) {
-    Executor& e = *static_cast<Executor*>(executor);
-    e.stream(StreamId::compute).copy(e.sums_.data(), e.at<UpdateSums>(e.plan_.sums), sizeof(UpdateSums));
-  };
   FirstCause cause;
   cause.attempt([&] {
     last.wait(stream(StreamId::gather).record());
-    if (plan_.host_bytes > 0) last.wait(stream(StreamId::unload).record());
-    last.submit({bring, this});
+    if (offloads_) last.wait(stream(StreamId::unload).record());
   });
   for (const auto& s : streams()) cause.attempt([&] { s->synchronize(); });
   if (!cause.found()) cause.attempt([&] { read_marks(*pass_); });
@@ -335,8 +350,8 @@ void Executor::finish() {
   collect_times();
 }
 
-void Executor::run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars) {
-  begin(operations, read, scalars);
+void Executor::run(const std::vector<Operation>& operations) {
+  begin(operations, {});
   issue({0, operations.size()});
   finish();
 }
@@ -346,8 +361,8 @@ void Executor::run(const std::vector<Operation>& operations, const BatchReader& 
 void Executor::stop_all_streams() noexcept {
   if (std::none_of(streams().begin(), streams().end(), [](const auto& s) { return s->is_asynchronous(); })) return;
   for (const auto& s : streams()) s->cancel();
-  for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world}) mesh_->along(axis).abort();
-  if (mesh_->gather) mesh_->gather->abort();
+  for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world}) facts_.mesh->along(axis).abort();
+  if (facts_.mesh->gather) facts_.mesh->gather->abort();
 }
 
 /// Gives operations to their streams, in the order of the list. If one of them cannot be given, the list is over.
@@ -368,10 +383,10 @@ void Executor::issue(Range range) {
       const Operation& op = pass_->operations[i];
       Stream& s = stream(op.stream);
       for (const int w : op.waits) s.wait(events_[static_cast<std::size_t>(w)]);
-      for (const BufferId id : op.acquires) arena_.acquire(plan_.buffers[static_cast<std::size_t>(id)].bytes);
+      for (const BufferId id : op.acquires) arenas_.front().acquire(plan_.buffers[static_cast<std::size_t>(id)].bytes);
       s.submit({run_one, &*pass_, i});
       if (op.awaited) events_[i] = s.record();
-      for (const BufferId id : op.frees) arena_.give_back(plan_.buffers[static_cast<std::size_t>(id)].bytes);
+      for (const BufferId id : op.frees) arenas_.front().give_back(plan_.buffers[static_cast<std::size_t>(id)].bytes);
     }
   });
   if (!cause.found()) return;
@@ -390,10 +405,12 @@ void Executor::run_timed(const Pass& pass, std::size_t index) {
   if (lane)
     begin_operation(*lane, pass.notes[index], &pass.operations == &plan_.update ? pass.scalars.update : 0,
                     s.marks_later() ? now_ns() : begin);
+  const Running running{facts_, s, op, pass.scalars, step_, pass.batch_begin};
+  if (is_collective(op)) s.subject = op.unit < 0 ? nullptr : layout_.units()[static_cast<std::size_t>(op.unit)].name.c_str();
   if (options_.around_operation)
-    options_.around_operation(op, [&] { run_operation(op, pass.read, pass.scalars); });
+    options_.around_operation(op, [&] { op.kind->run(running); });
   else
-    run_operation(op, pass.read, pass.scalars);
+    op.kind->run(running);
   const std::int64_t end = s.mark();
   if (lane && !s.marks_later()) end_operation(*lane, end);
   if (!pass.times.empty()) pass.times[index] = {begin, end};
@@ -402,7 +419,7 @@ void Executor::run_timed(const Pass& pass, std::size_t index) {
 
 void Executor::add_time(WorkTimes& times, const Operation& op, const OperationTime& time, const KernelTimes& kernels) {
   const double seconds = 1e-9 * static_cast<double>(time.end_ns - time.begin_ns);
-  switch (info_of(op.kind).account) {
+  switch (op.kind->account) {
     case Account::communication:
     case Account::offload:
       times.collectives += seconds;
@@ -449,241 +466,6 @@ void Executor::collect_times() {
     times.exposed = times.collectives + std::exchange(streams_[i]->waited_s, 0);
     times_ += times;
   }
-}
-
-void Executor::run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars) {
-  if (is_collective(op.kind)) return run_collective(op);
-  Stream& s = stream(op.stream);
-  const auto u = static_cast<std::size_t>(op.unit), block = static_cast<std::size_t>(op.block);
-  const Write write = op.accumulate ? Write::add : Write::overwrite;
-  // What many operations share, an operation gets only if it names it.
-  const auto if_among = [&](const std::vector<Location>& places, BufferId buffer) {
-    const bool is_named = buffer >= 0 && std::find(places.begin(), places.end(), Location(buffer)) != places.end();
-    return is_named ? at<float>(buffer) : nullptr;
-  };
-  StageContext context{
-      s,      weights_,        gradients_,       if_among(op.writes, plan_.scratch), if_among(op.reads, plan_.tables),
-      shape_, scalars.dropout, types().parameter};
-  context.dropout.first_sequence +=
-      static_cast<std::uint64_t>(op.micro_batch) * static_cast<std::uint64_t>(mesh_->world->size()) * shape_.B;
-  context.positions = reinterpret_cast<const std::int32_t*>(if_among(op.reads, plan_.positions));
-  float* const cheap = if_among(op.writes, plan_.cheap);
-  const auto in = [&](std::size_t i) { return at<float>(op.reads[i]); };
-  const auto out = [&](std::size_t i) { return at<float>(op.writes[i]); };
-  const auto tokens = [&](const Location& place) { return at<std::int32_t>(place); };
-  switch (op.kind) {
-    case OperationKind::read_batch: {
-      // The reader writes one behind the other: inputs, targets, and positions if the plan has them.
-      const std::size_t batch = static_cast<std::size_t>(op.micro_batch);
-      std::byte* const memory = tokens_.data() + batch * bytes_of_batch();
-      read(batch, reinterpret_cast<std::int32_t*>(memory), reinterpret_cast<std::int32_t*>(memory + sizes_.inputs));
-      s.copy(tokens(op.writes[0]), memory, sizes_.inputs);
-      s.copy(tokens(op.writes[1]), memory + sizes_.inputs, sizes_.targets);
-      if (plan_.positions >= 0) s.copy(tokens(op.writes[2]), memory + sizes_.inputs + sizes_.targets, bytes_of_positions());
-      return;
-    }
-    case OperationKind::release:  // what takes the slot next waits for it
-      return;
-    case OperationKind::embedding_forward:
-      return model_.embedding_forward(context, tokens(op.reads[0]), out(0));
-    case OperationKind::block_forward:
-      return model_.block_forward(context, block, in(0), out(0), out(1), cheap);
-    case OperationKind::recompute:
-      return model_.block_forward(context, block, in(0), op.writes.size() > 2 ? out(2) : nullptr, out(0));
-    case OperationKind::refill:
-      return model_.block_refill(context, block, in(0), in(1), cheap);
-    case OperationKind::head: {
-      UpdateSums& sums = *at<UpdateSums>(op.writes[2]);
-      if (op.micro_batch == 0) kernels::clear(s, sums);
-      const auto scale = static_cast<float>(scalars.loss_scale / scalars.tokens);
-      return model_.head_forward_backward(context, in(0), tokens(op.reads[1]), scale, sums.loss, out(0), write);
-    }
-    case OperationKind::head_loss: {
-      UpdateSums& sums = *at<UpdateSums>(op.writes[1]);
-      kernels::clear(s, sums);
-      return model_.head_loss(context, in(0), tokens(op.reads[1]), sums.loss, losses_);
-    }
-    case OperationKind::read_rows:
-    case OperationKind::embedding_decode:
-    case OperationKind::block_decode:
-    case OperationKind::head_logits:
-      return run_decoding(op, context, cheap);
-    case OperationKind::block_backward:
-      return model_.block_backward(context, block, in(0), in(1), in(2), write, cheap);
-    case OperationKind::embedding_backward:
-      return model_.embedding_backward(context, tokens(op.reads[0]), in(1), write);
-    case OperationKind::clear:
-      return kernels::fill_zero(s, out(0), op.count);
-    case OperationKind::sum_gradients:
-      if (op.accumulate) return kernels::add(s, out(0), in(0), op.count);
-      return s.copy(out(0), in(0), op.count * sizeof(float));
-    case OperationKind::add_squares:
-      if (layout_.units()[u].sharded || shard_ == 0)  // what all ranks hold counts once
-        kernels::add_squares(s, at<UpdateSums>(op.writes[0])->squares, in(0), op.count);
-      return;
-    case OperationKind::gradient_norm:
-      return kernels::gradient_norm(s, *at<UpdateSums>(op.writes[0]),
-                                    {.loss_scale = scalars.loss_scale,
-                                     .clip_norm = scalars.clip_norm,
-                                     .tokens = scalars.tokens,
-                                     .most_loss = scalars.most_loss,
-                                     .most_norm = scalars.most_norm});
-    case OperationKind::clip_values:  // as torch.nn.utils.clip_grad_value_
-      return kernels::clip_values(s, out(0), op.count, static_cast<float>(scalars.clip_value * scalars.loss_scale));
-    case OperationKind::statistics:
-      return count_statistics(s, op, scalars);
-    case OperationKind::directions:
-    case OperationKind::optimizer: {
-      const Rule& rule = *layout_.units()[u].rule;
-      const UpdateFunction work = op.kind == OperationKind::optimizer ? rule.update : rule.whole.prepare;
-      return work(s, memory_of(op), optimizer_, step_of(op, scalars));
-    }
-    case OperationKind::whole_matrices:
-      return work_on_matrices(s, op);
-    case OperationKind::round:
-      return with_element(op.type, [&]<class E>() {
-        if constexpr (!std::is_same_v<E, float>) kernels::convert(s, at<E>(op.writes[0]), in(0), op.count);
-      });
-    case OperationKind::widen:
-      return kernels::convert(s, out(0), at<bf16>(op.reads[0]), op.count);
-    case OperationKind::round_at_random:
-      return round_at_random(s, op, scalars);
-    case OperationKind::load:
-    case OperationKind::unload:
-      return s.copy(at<void>(op.writes[0]), at<void>(op.reads[0]), op.count * size_of(op.type));
-    case OperationKind::all_gather:
-    case OperationKind::reduce_scatter:
-    case OperationKind::all_reduce:
-      break;
-  }
-  fail_expectation("unknown kind of operation", std::source_location::current());
-}
-
-/// On the rows of the step, of which a rank may have none: it gathers with the others then.
-void Executor::run_decoding(const Operation& op, StageContext context, float* cheap) {
-  const std::size_t R = step_.tokens.size(), bytes = R * sizeof(std::int32_t);
-  if (R == 0) return;
-  Stream& s = context.stream;
-  auto* const rows_there = at<std::int32_t>(plan_.rows);
-  auto* const tokens = reinterpret_cast<std::int32_t*>(rows_.data());
-  DecodedRows rows = {step_.sequences, step_.positions, rows_there, rows_there + R};
-  context.shape = {1, R};
-  switch (op.kind) {
-    case OperationKind::read_rows:
-      std::copy(step_.tokens.begin(), step_.tokens.end(), tokens);
-      std::copy(step_.sequences.begin(), step_.sequences.end(), tokens + R);
-      std::copy(step_.positions.begin(), step_.positions.end(), tokens + 2 * R);
-      s.copy(at<std::int32_t>(op.writes[0]), tokens, bytes);
-      return s.copy(rows_there, tokens + R, 2 * bytes);
-    case OperationKind::embedding_decode:
-      return model_.embedding_decode(context, at<std::int32_t>(op.reads[0]), rows, at<void>(op.writes[0]));
-    case OperationKind::block_decode:
-      if (static_cast<std::size_t>(op.block) + 1 == model_.blocks()) rows.wanted = step_.wanted;
-      return model_.block_decode(context, static_cast<std::size_t>(op.block), rows, at<void>(op.reads[0]),
-                                 at<void>(op.writes[0]), at<float>(op.writes[1]), plan_.cache, at<void>(op.writes[2]), cheap);
-    default:
-      return model_.head_logits(context, at<void>(op.reads[0]), step_.wanted, logits_);
-  }
-}
-
-void Executor::run_collective(const Operation& op) {
-  Stream& s = stream(op.stream);
-  Collectives& group = op.stream == StreamId::gather ? mesh_->data_of_gathers() : mesh_->data_along(op.group);
-  const Location &from = op.reads[0], &to = op.writes[0];
-  s.subject = op.unit < 0 ? nullptr : layout_.units()[static_cast<std::size_t>(op.unit)].name.c_str();
-  const auto u = static_cast<std::size_t>(op.unit);
-  if (op.quantity == Quantity::gradients && from == plan_.at_work(plan_.whole_gradients[u]))
-    for (const Range gap : layout_.units()[u].gaps)  // between parameters lies what another unit has left there
-      kernels::fill_zero(s, at<float>(from) + gap.begin, gap.size());
-  switch (op.kind) {
-    case OperationKind::all_gather:
-      return group.all_gather(s, at<void>(from), at<void>(to), op.count, op.type);
-    case OperationKind::reduce_scatter:
-      return group.reduce_scatter(s, at<float>(from), at<float>(to), op.count, op.accumulate ? Into::add : Into::overwrite,
-                                  op.travel);
-    default:
-      return group.all_reduce(s, at<void>(to), op.count, op.type, op.travel);
-  }
-}
-
-/// What the optimizer works on: the operands of statistics, directions or optimizer, in the order that the builder gives them.
-UnitMemory Executor::memory_of(const Operation& op) {
-  const auto u = static_cast<std::size_t>(op.unit);
-  const Rule& rule = *layout_.units()[u].rule;
-  UnitMemory memory{.tensors = parts_[u].tensors, .slices = parts_[u].slices};
-  std::size_t read = 1, written = 0;  // the sums are read first
-  const bool updates = op.kind == OperationKind::optimizer;
-  if (updates && rule.whole.work)
-    memory.directions = at<float>(op.reads[read++]);
-  else
-    memory.gradients = at<float>(op.reads[read++]);
-  if (op.kind == OperationKind::statistics) memory.parameters = at<float>(op.reads[read++]);
-  for (std::size_t round = 0; read < op.reads.size(); ++round) memory.statistics[round] = at<std::int64_t>(op.reads[read++]);
-  if (updates) {
-    memory.parameters = at<float>(op.writes[written++]);
-    if (types().parameter != types().master) memory.copy = {at<std::uint16_t>(op.writes[written++]), types().parameter};
-  }
-  if (op.kind == OperationKind::statistics)
-    memory.statistics[static_cast<std::size_t>(op.round)] = at<std::int64_t>(op.writes[written++]);
-  if (op.kind == OperationKind::directions) memory.directions = at<float>(op.writes[written++]);
-  for (std::size_t k = 0; written < op.writes.size(); ++k) memory.states[k] = at<std::byte>(op.writes[written++]);
-  return memory;
-}
-
-/// Each element by its place in its parameter, whoever has it, with other noise each time. What lies between parameters counts
-/// as zero in sums.
-void Executor::round_at_random(Stream& stream, const Operation& op, const UpdateScalars& scalars) {
-  const auto u = static_cast<std::size_t>(op.unit);
-  const Unit& unit = layout_.units()[u];
-  const bool is_gradient = op.quantity == Quantity::gradients;
-  bf16* const kept = at<bf16>(op.writes[0]);
-  float* const wide = at<float>(op.reads[0]);
-  const RandomSite site = is_gradient ? RandomSite::gradient_sums : RandomSite::master_weights;
-  const auto time = static_cast<std::uint32_t>(is_gradient ? 2 * op.micro_batch + (op.accumulate ? 1 : 0) : 0);
-  const auto round = [&](std::size_t parameter, Range range, std::size_t offset) {
-    kernels::round_at_random(stream, kept + offset, wide + offset, range.size(),
-                             kernels::rounding_noise(site, optimizer_.seed, scalars.update, parameter, range.begin, time),
-                             op.accumulate ? Write::add : Write::overwrite);
-  };
-  if (op.reads[0] == plan_.at_work(plan_.whole_gradients[u])) {
-    for (const Range gap : unit.gaps) kernels::fill_zero(stream, wide + gap.begin, gap.size());
-    for (std::size_t i = 0; i < unit.parameters.size(); ++i)
-      round(unit.parameters[i], {0, parts_[u].tensors[i].numel}, unit.offsets[i]);
-  } else {
-    for (const OptimizerSlice& slice : parts_[u].slices) round(slice.parameter, slice.range, slice.offset);
-  }
-}
-
-/// Of an operation that reads the update's sums first.
-OptimizerStep Executor::step_of(const Operation& op, const UpdateScalars& scalars) const {
-  return {scalars.update - scalars.state_began, scalars.learning_rate, &at<UpdateSums>(op.reads[0])->norm};
-}
-
-/// Works on the matrices that this rank owns. All else becomes zero, so that a sum over the ranks has each matrix once.
-void Executor::work_on_matrices(Stream& stream, const Operation& op) {
-  const auto u = static_cast<std::size_t>(op.unit);
-  const Unit& unit = layout_.units()[u];
-  float* const whole = at<float>(op.writes[0]);
-  for (const Range gap : unit.gaps) kernels::fill_zero(stream, whole + gap.begin, gap.size());
-  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const UnitTensor& tensor = parts_[u].tensors[i];
-    float* const matrix = whole + unit.offsets[i];
-    if (owners_[u][i] == mesh_->world->rank())
-      unit.rule->whole.work(stream, matrix, tensor.rows, tensor.columns, at<float>(op.writes[1]));
-    else
-      kernels::fill_zero(stream, matrix, tensor.numel);
-  }
-}
-
-/// This rank's part of a unit's sums. What all ranks have whole counts once.
-void Executor::count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars) {
-  const Unit& unit = layout_.units()[static_cast<std::size_t>(op.unit)];
-  const auto clear = [&] {
-    kernels::fill_zero(stream, at<float>(op.writes[0]), op.count * sizeof(std::int64_t) / sizeof(float));
-  };
-  clear();
-  unit.rule->statistics.count(stream, memory_of(op), optimizer_, step_of(op, scalars), op.round);
-  if (!unit.sharded && shard_ != 0) clear();
 }
 
 void Executor::reset_times() { times_ = {}; }

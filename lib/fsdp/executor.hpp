@@ -1,5 +1,5 @@
-// Runs a plan. It knows neither the strategy nor the family: it gives each operation to its stream, after the events that the
-// operation waits for, and there the operation calls the communicator, a stage of the model, or the optimizer.
+// Runs a plan. It knows neither the strategy, nor the family, nor any kind of operation: it gives each operation to its stream,
+// after the events that the operation waits for, and there the operation's kind runs it.
 //
 // Whether operations run at once, on other threads or on a GPU is the streams' business (device.hpp). Nothing but the waits of
 // the plan keeps two streams in order. The numbers are the same in every case.
@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,27 +18,13 @@
 #include "device/device.hpp"
 #include "fsdp/flight.hpp"
 #include "fsdp/layout.hpp"
+#include "fsdp/operations/running.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/shard_state.hpp"
 #include "nn/model.hpp"
 #include "optim/optimizer.hpp"
 
 namespace fsdp {
-
-/// What changes from update to update.
-struct UpdateScalars {
-  std::uint64_t update = 1;  // counts from 1
-  double learning_rate = 0;
-  double clip_norm = 0;           // 0: no clipping
-  double clip_value = 0;          // the most that an element of the gradient may be; of plans that clip values
-  std::uint64_t state_began = 0;  // the update after which the optimizer's states were zero
-  Dropout dropout = {};           // first_sequence: of this rank's first micro-batch; others are as many ranks further each
-  double tokens = 0;              // targets that count, of the whole update over all ranks
-  /// What gradients are multiplied by from the loss to the optimizer, a power of 2: fp16 loses small ones.
-  double loss_scale = 1;
-  /// An update whose loss or norm is above is left out, as one that is not finite.
-  double most_loss = std::numeric_limits<double>::infinity(), most_norm = std::numeric_limits<double>::infinity();
-};
 
 struct UpdateResult {
   double loss = 0;              // mean over the update's tokens on all ranks
@@ -73,15 +58,7 @@ struct OperationTime {
   std::int64_t begin_ns = 0, end_ns = 0;
 };
 
-/// A step of decoding: row r is tokens[r] at positions[r] of sequences[r] of the caches, as in DecodedRows. `wanted` are the
-/// rows whose successors are asked for, at most as many as the caches have sequences.
-struct DecodingStep {
-  std::span<const std::int32_t> tokens, sequences, positions, wanted;
-};
-
-/// Fills inputs and targets of micro-batch `index` of the update, and behind the targets, if the plan has documents,
-/// positions[R]: see kernels::AttentionShape. Of a Transformer these are inputs[R] and targets[R], tokens. The elements of
-/// other models may be floats, in the same memory.
+/// Fills micro-batch `index` of the update: inputs and targets, and after the targets positions, as BatchLayout says.
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
 struct ExecutorOptions {
@@ -92,10 +69,9 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  /// Takes the plan's memory: `arena` of plan.arena_bytes, `slots` of plan.slot_bytes, which the shard axis allocated, and
-  /// `host` of plan.host_bytes, which Device::allocate_staging() gave. The other arguments must outlive it. Not collective.
+  /// Takes the plan's memory: a buffer for each of plan.spaces. The other arguments must outlive it. Not collective.
   Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
-           Device& device, Buffer arena, Buffer slots, Buffer host, const Mesh& mesh, ExecutorOptions options = {});
+           Device& device, std::vector<Buffer> memory, const Mesh& mesh, ExecutorOptions options = {});
 
   /// What this rank owns of each unit: Layout::shard_numel() numbers, of UnitTypes::master and gradient, valid while this
   /// object lives; empty where the unit has none (gradients and optimizer state of units that are not trained). Gradients are
@@ -114,21 +90,25 @@ class Executor {
   /// ranks what they hold a copy of. Collective over world.
   void publish_parameters();
 
-  /// One update, in the sections of the plan, each called once and in this order. They give work to the streams and do not wait
-  /// for it; the last one does. `read` must live until then. If loss or gradient are not finite, or above the limits of
-  /// `scalars`, parameters and optimizer state stay as they were: look at the result, which is the same on every rank.
-  /// Collective over world. After an exception from any of them the update is over.
-  void begin_update(const BatchReader& read, const UpdateScalars& scalars);
-  void begin_update(BatchReader&& read, const UpdateScalars& scalars) = delete;  // it would be gone
+  /// Where micro-batch `index` of the update that begins next is read to: inputs, and what follows them as BatchLayout says. It
+  /// may be written while an update is under way.
+  std::int32_t* next_batch(std::size_t index);
+  /// What is read of a micro-batch.
+  BatchLayout batch() const { return facts_.batch(); }
+  /// One update over next_batch(), in the sections of the plan, each called once and in this order. They give work to the
+  /// streams and do not wait for it; the last one does. If loss or gradient are not finite, or above
+  /// the limits of `scalars`, parameters and optimizer state stay as they were: look at the result, which is the same on every
+  /// rank. Collective over world. After an exception from any of them the update is over.
+  void begin_update(const UpdateScalars& scalars);
   void forward_backward();
   void gradient_norm();
   UpdateResult update_parameters();
-  /// All four.
+  /// All four, over what `read` gives.
   UpdateResult run_update(const BatchReader& read, const UpdateScalars& scalars);
-  /// The same update once more, after one that was not finite, which has changed nothing: where this rank's activations, going
-  /// forward, or its own gradient, before it is reduced, are not finite for the first time; nothing if they are finite here.
-  /// Collective over world.
-  std::optional<NonFinite> find_non_finite(const BatchReader& read, const UpdateScalars& scalars);
+  /// The last update once more, over the same batch, after it was not finite and has changed nothing: where this rank's
+  /// activations, going forward, or its own gradient, before it is reduced, are not finite for the first time; nothing if they
+  /// are finite here. Collective over world.
+  std::optional<NonFinite> find_non_finite(const UpdateScalars& scalars);
   /// Sum of the loss over one batch per rank, over the targets of this rank that count. losses[R], if not null, gets each of
   /// them, and 0 for targets that do not count. Collective over world.
   LossSum evaluate(const BatchReader& read, float* losses = nullptr);
@@ -138,7 +118,7 @@ class Executor {
   void decode(const DecodingStep& step, float* logits);
   const kernels::CacheShape& cache() const { return plan_.cache; }
   /// Rows that a step may have.
-  std::size_t most_rows() const { return shape_.rows(); }
+  std::size_t most_rows() const { return facts_.shape.rows(); }
 
   /// The next update writes here when each of its operations ran: one element for each operation of plan.update, or none.
   void record(std::span<OperationTime> times);
@@ -149,10 +129,10 @@ class Executor {
   /// From now on collectives go through the groups of `mesh`, which outlives this or the next call. For measurements: with
   /// groups that move nothing (SilentCommunicator), what is computed is meaningless, and takes the time of a step without them.
   /// The same on every rank.
-  void communicate_along(const Mesh& mesh) { mesh_ = &mesh; }
+  void communicate_along(const Mesh& mesh) { facts_.mesh = &mesh; }
 
   /// Most that was in use of the device at one time, measured.
-  std::size_t peak_bytes() const { return arena_.peak_bytes() + slots_.peak_bytes(); }
+  std::size_t peak_bytes() const;
   /// Time since the last reset_times().
   const WorkTimes& times() const { return times_; }
   /// A GPU measures only updates whose operations are recorded; gemm and attention count among the other kernels there.
@@ -164,80 +144,53 @@ class Executor {
   struct Pass {
     Executor* executor;
     const std::vector<Operation>& operations;
-    const BatchReader& read;
     UpdateScalars scalars;
     std::span<OperationTime> times;
+    std::size_t batch_begin;
     const FlightEntry* notes = nullptr;  // of each operation; null: none are taken
     std::size_t issued = 0;
   };
   const FlightEntry* notes_of(const std::vector<Operation>& operations) const;
   UpdateResult result_of(const UpdateScalars& scalars) const;
-  void begin(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars,
-             std::span<OperationTime> times = {});
+  void begin(const std::vector<Operation>& operations, const UpdateScalars& scalars, std::span<OperationTime> times = {});
+  std::size_t half_of_batches() const;
   void issue(Range range);
   void wait_for_streams();
   void finish();
-  void run(const std::vector<Operation>& operations, const BatchReader& read, const UpdateScalars& scalars);
+  void run(const std::vector<Operation>& operations);
   void run_timed(const Pass& pass, std::size_t index);
-  void run_operation(const Operation& op, const BatchReader& read, const UpdateScalars& scalars);
-  void run_collective(const Operation& op);
   void stop_all_streams() noexcept;
   static void add_time(WorkTimes& times, const Operation& op, const OperationTime& time, const KernelTimes& kernels);
   void read_marks(const Pass& pass);
   void collect_times();
-  UnitMemory memory_of(const Operation& op);
-  OptimizerStep step_of(const Operation& op, const UpdateScalars& scalars) const;
-  void count_statistics(Stream& stream, const Operation& op, const UpdateScalars& scalars);
-  void work_on_matrices(Stream& stream, const Operation& op);
-  void run_decoding(const Operation& op, StageContext context, float* cheap);
-  void round_at_random(Stream& stream, const Operation& op, const UpdateScalars& scalars);
   std::optional<NonFinite> inspect_gradient(std::size_t operation);
   std::optional<NonFinite> inspect_activations(std::size_t operation);
-  /// A place in this rank's memory, of the device or, of what is kept there, of the host: what streams do may use it.
   template <class T>
   T* at(const Location& place) const {
-    return reinterpret_cast<T*>(memory_[static_cast<std::size_t>(place.buffer)] + place.offset + shard_ * place.per_shard);
+    return facts_.at<T>(place);
   }
-  /// The same for the host's code, while stream `id` is idle.
+  /// A place for the host's code, while stream `id` is idle.
   MemoryView view_of(const Location& place, std::size_t bytes, StreamId id);
   /// As they were when the last list was done.
-  const UpdateSums& host_sums() const { return *reinterpret_cast<const UpdateSums*>(sums_.data()); }
+  const UpdateSums& report() const { return *at<const UpdateSums>(plan_.report); }
   ShardState owned(std::string name, const std::vector<Location>& places, DType type);
-  std::size_t bytes_of_positions() const { return plan_.positions >= 0 ? shape_.rows() * sizeof(std::int32_t) : 0; }
-  std::size_t bytes_of_batch() const { return sizes_.inputs + sizes_.targets + bytes_of_positions(); }
-  const UnitTypes& types() const { return layout_.units().front().types; }  // of all units
+  const UnitTypes& types() const { return facts_.types(); }
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
   /// Those that the plan has work for.
-  std::span<const std::shared_ptr<Stream>> streams() const {
-    return {streams_.data(), plan_.host_bytes > 0 ? stream_count : 3};
-  }
+  std::span<const std::shared_ptr<Stream>> streams() const { return {streams_.data(), offloads_ ? stream_count : 3}; }
 
-  const Model& model_;
   const Layout& layout_;
   const Plan& plan_;
-  const BatchShape shape_;
-  const OptimizerOptions optimizer_;
-  const Mesh* mesh_;
-  const std::size_t shard_;  // this rank's index on the shard axis
   const ExecutorOptions options_;
-  const ModelSizes sizes_;
-  Arena arena_, slots_, host_;
-  std::vector<std::byte*> memory_;        // of each buffer
-  std::vector<const void*> weights_;      // of each parameter: where it is when its unit is gathered
-  std::vector<float*> gradients_;         // of each parameter
-  std::vector<UnitParts> parts_;          // of each unit, of this rank
-  std::vector<std::vector<int>> owners_;  // of each unit's matrices, if it has work on them
+  RankFacts facts_;
+  std::vector<Arena> arenas_;  // of each space; the first is the device's
+  const bool offloads_;
   WorkTimes times_;
   std::span<OperationTime> record_;  // of the next update
   FlightLanes* lanes_ = nullptr;
-  std::array<std::vector<FlightEntry>, 4> notes_;  // of the update, the evaluation, decoding, and what is published
-  Buffer tokens_;                                  // what is read of each micro-batch, on the host
-  Buffer sums_;                                    // likewise
-  Buffer rows_;                                    // of a step of decoding, on the host: tokens, sequences, positions
-  DecodingStep step_;                              // the one that is done
-  float* logits_ = nullptr;                        // its result
-  float* losses_ = nullptr;                        // of an evaluation's targets
-
+  std::array<std::vector<FlightEntry>, 4> notes_;              // of the update, the evaluation, decoding, and what is published
+  DecodingStep step_;                                          // the one that is done
+  bool next_half_ = false;                                     // of plan.tokens: where the batch of the next update is
   std::optional<Pass> pass_;                                   // of the list that runs
   std::vector<Event> events_;                                  // the end of each operation of the list that runs
   std::array<WorkTimes, stream_count> times_of_stream_;        // since the list began

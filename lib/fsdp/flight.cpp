@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fsdp/kind.hpp"
+
 namespace fsdp {
 
 FlightEntry flight_entry(std::string_view what) {
@@ -15,8 +17,8 @@ std::vector<FlightEntry> flight_entries(const std::vector<Operation>& operations
   for (const Operation& op : operations) {
     FlightEntry& entry = entries.emplace_back(flight_entry(title_of(op, layout)));
     entry.micro_batch = op.micro_batch;
-    entry.exchanges = is_collective(op.kind) ? 1 : 0;
-    if (is_collective(op.kind) || info_of(op.kind).account == Account::offload) entry.bytes = op.count * size_of(op.type);
+    entry.exchanges = is_collective(op) ? 1 : 0;
+    if (is_collective(op) || op.kind->account == Account::offload) entry.bytes = op.bytes();
   }
   return entries;
 }

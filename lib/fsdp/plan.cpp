@@ -6,47 +6,54 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "fsdp/kind.hpp"
 
 namespace fsdp {
 
-const OperationInfo& info_of(OperationKind kind) {
-  using enum OperationKind;
-  static constexpr OperationInfo rows[] = {
-      {read_batch, "read batch", Account::model, ' ', Drawing::not_at_all},
-      {all_gather, "all-gather", Account::communication, 'G', Drawing::as_transfer},
-      {release, "release", Account::model, ' ', Drawing::not_at_all},
-      {embedding_forward, "forward embedding", Account::model, 'E', Drawing::as_forward},
-      {block_forward, "forward", Account::model, 'F', Drawing::as_forward},
-      {head, "head and loss", Account::model, 'H', Drawing::as_forward},
-      {head_loss, "head and loss, forward", Account::model, 'H', Drawing::as_forward},
-      {read_rows, "read rows", Account::model, ' ', Drawing::not_at_all},
-      {embedding_decode, "decode embedding", Account::model, 'E', Drawing::as_forward},
-      {block_decode, "decode", Account::model, 'F', Drawing::as_forward},
-      {head_logits, "logits", Account::model, 'H', Drawing::as_forward},
-      {recompute, "recompute", Account::model, 'f', Drawing::as_forward},
-      {refill, "refill", Account::model, ' ', Drawing::not_at_all},
-      {block_backward, "backward", Account::model, 'B', Drawing::as_backward},
-      {embedding_backward, "backward embedding", Account::model, 'E', Drawing::as_forward},
-      {clear, "clear gradient", Account::model, ' ', Drawing::not_at_all},
-      {reduce_scatter, "reduce-scatter", Account::communication, 'R', Drawing::as_transfer},
-      {all_reduce, "all-reduce", Account::communication, 'A', Drawing::as_transfer},
-      {sum_gradients, "sum of gradients", Account::model, ' ', Drawing::not_at_all},
-      {add_squares, "squares", Account::optimizer, ' ', Drawing::not_at_all},
-      {gradient_norm, "gradient norm", Account::optimizer, 'N', Drawing::as_forward},
-      {clip_values, "clip values", Account::optimizer, ' ', Drawing::not_at_all},
-      {statistics, "statistics", Account::optimizer, 'S', Drawing::briefly},
-      {directions, "directions", Account::optimizer, 'D', Drawing::briefly},
-      {whole_matrices, "whole matrices", Account::optimizer, 'W', Drawing::as_forward},
-      {optimizer, "optimizer", Account::optimizer, 'O', Drawing::briefly},
-      {round, "round", Account::model, ' ', Drawing::not_at_all},
-      {widen, "widen", Account::optimizer, ' ', Drawing::not_at_all},
-      {round_at_random, "round at random", Account::optimizer, ' ', Drawing::not_at_all},
-      {load, "load", Account::offload, 'L', Drawing::as_transfer},
-      {unload, "unload", Account::offload, 'U', Drawing::as_transfer},
-  };
-  const OperationInfo& row = rows[static_cast<std::size_t>(kind)];
-  expect(row.kind == kind, "the rows are in the order of the kinds");
-  return row;
+const Location& Operation::at(OperandName name) const {
+  const Location* const place = find(name);
+  expect(place != nullptr, "an operation has the operand that it is asked for");
+  return *place;
+}
+
+Effect effect_on(const Operation& op, std::size_t i) {
+  for (const OperandSpec& spec : op.kind->operands)
+    if (spec.name == op.operands[i].name) return spec.effect;
+  throw InternalError(format("{} has an operand that its kind does not list", op.kind->name));
+}
+
+std::vector<Location> reads_of(const Operation& op) {
+  std::vector<Location> places;
+  for (std::size_t i = 0; i < op.operands.size(); ++i)
+    if (needs_content(op, effect_on(op, i))) places.push_back(op.operands[i].place);
+  return places;
+}
+
+std::vector<Location> writes_of(const Operation& op) {
+  std::vector<Location> places;
+  for (std::size_t i = 0; i < op.operands.size(); ++i)
+    if (writes(effect_on(op, i))) places.push_back(op.operands[i].place);
+  return places;
+}
+
+std::size_t Plan::bytes_in(const Space& space) const {
+  for (const SpaceUse& use : spaces)
+    if (use.space == &space) return use.bytes;
+  return 0;
+}
+
+std::size_t Plan::offloaded_bytes() const {
+  std::size_t bytes = 0;
+  for (const PlanBuffer& buffer : buffers)
+    if (buffer.is_offloaded()) bytes += buffer.bytes;
+  return bytes;
+}
+
+std::size_t Plan::batch_bytes() const {
+  std::size_t bytes = 0;
+  for (const PlanBuffer& buffer : buffers)
+    if (!buffer.space->on_device && !buffer.is_offloaded()) bytes += buffer.bytes;
+  return bytes;
 }
 
 std::string_view name_of(BufferRole role) {
@@ -72,11 +79,7 @@ std::string_view name_of(StreamId stream) {
 }
 
 std::string title_of(const Operation& op, const Layout& layout) {
-  static constexpr std::array<std::string_view, 6> moved = {"", "", " directions", " statistics", " squares", " loss"};
-  std::string title(info_of(op.kind).name);
-  if (is_collective(op.kind)) title += moved[static_cast<std::size_t>(op.quantity)];
-  if (op.kind == OperationKind::widen || op.kind == OperationKind::round_at_random)
-    title += op.quantity == Quantity::gradients ? " gradient" : " parameters";
+  std::string title(op.kind->name);
   if (op.block >= 0)
     title += format(" block {}", op.block);
   else if (op.unit >= 0)
@@ -103,8 +106,8 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Operation& op = operations[i];
     if (last > 2 && op.micro_batch > 1 && op.micro_batch < last) continue;
-    rows.push_back({format("{}", i), std::string(name_of(op.stream)), title_of(op, layout), names(op.reads), names(op.writes),
-                    format("{}", fmt::join(op.waits, " "))});
+    rows.push_back({format("{}", i), std::string(name_of(op.stream)), title_of(op, layout), names(reads_of(op)),
+                    names(writes_of(op)), format("{}", fmt::join(op.waits, " "))});
     micro_batches.push_back(op.micro_batch);
   }
   std::array<std::size_t, 6> widths{};
@@ -132,8 +135,8 @@ std::uint64_t collective_fingerprint(const Plan& plan) {
   };
   for (const auto* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish}) {
     for (const Operation& op : *list)
-      if (is_collective(op.kind)) {
-        mix(static_cast<std::uint64_t>(op.kind));
+      if (is_collective(op)) {
+        for (const char letter : op.kind->name) mix(static_cast<std::uint64_t>(letter));
         mix(static_cast<std::uint64_t>(op.unit));
         mix(static_cast<std::uint64_t>(op.group));
         mix(static_cast<std::uint64_t>(op.type));
@@ -149,16 +152,16 @@ std::array<std::size_t, role_count> memory_by_role(const Plan& plan) {
   std::array<std::size_t, role_count> bytes{};
   std::size_t fixed = 0;
   for (const PlanBuffer& buffer : plan.buffers)
-    if (!buffer.transient && !buffer.on_host())
+    if (!buffer.transient && buffer.space->on_device)
       bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes, fixed += buffer.bytes;
   bytes[static_cast<std::size_t>(BufferRole::activations)] += plan.peak_bytes - fixed;
   return bytes;
 }
 
-std::array<std::size_t, role_count> memory_on_host_by_role(const Plan& plan) {
+std::array<std::size_t, role_count> offloaded_by_role(const Plan& plan) {
   std::array<std::size_t, role_count> bytes{};
   for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.on_host()) bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes;
+    if (buffer.is_offloaded()) bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes;
   return bytes;
 }
 
@@ -167,17 +170,17 @@ std::string describe_memory(const Plan& plan) {
   const auto add = [&](std::string_view name, std::size_t bytes) {
     text += format("  {:<22} {:>10}\n", name, format_bytes(static_cast<double>(bytes)));
   };
-  const auto bytes = memory_by_role(plan), on_host = memory_on_host_by_role(plan);
+  const auto bytes = memory_by_role(plan), on_host = offloaded_by_role(plan);
   for (std::size_t role = 0; role < role_count; ++role)
     if ((static_cast<BufferRole>(role) != BufferRole::loaded && static_cast<BufferRole>(role) != BufferRole::cache) ||
         bytes[role] > 0)
       add(name_of(static_cast<BufferRole>(role)), bytes[role]);
   add("peak per rank", plan.peak_bytes);
-  if (plan.host_bytes == 0) return text;
+  if (plan.offloaded_bytes() == 0) return text;
   text += "  and of the host's memory, offloaded:\n";
   for (std::size_t role = 0; role < role_count; ++role)
     if (on_host[role] > 0) add(name_of(static_cast<BufferRole>(role)), on_host[role]);
-  add("on the host per rank", plan.host_bytes);
+  add("on the host per rank", plan.offloaded_bytes());
   return text;
 }
 

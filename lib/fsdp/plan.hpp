@@ -1,6 +1,6 @@
 // One update as data: a list of operations in issue order, each with the unit or block that it is about, its stream, the
-// buffers that it reads and writes, and the earlier operations on other streams that it waits for. The executor runs it,
-// a dry run prints it, and the memory of the run is computed from it.
+// memory that it works on, and the earlier operations on other streams that it waits for. The executor runs it, a dry run
+// prints it, and the memory of the run is computed from it.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/mesh.hpp"
+#include "device/device.hpp"
 #include "fsdp/layout.hpp"
 #include "fsdp/placement.hpp"
 #include "kernels/update_sums.hpp"
@@ -17,64 +18,58 @@
 
 namespace fsdp {
 
-/// The last two have work where something is kept on the host: each goes one way over the bus, so that both ways are used at
-/// once, and neither holds up collectives.
+/// The last two have work if something is offloaded: each goes one way over the bus, so that both ways are used at once, and
+/// neither holds up collectives.
 enum class StreamId { compute, gather, reduce, load, unload };
 inline constexpr std::size_t stream_count = 5;
 
-enum class OperationKind {
-  read_batch,
-  all_gather,  // every rank's part -> the whole on every rank
-  release,     // the slot of a unit's parameters may be used again
-  embedding_forward,
-  block_forward,
-  head,       // final norm, projection, loss, and their backward pass
-  head_loss,  // in evaluation: without the backward pass
-  read_rows,  // the new tokens of a step of decoding
-  embedding_decode,
-  block_decode,  // of new tokens, whose keys and values join those in the block's cache
-  head_logits,   // of the tokens whose successors are wanted
-  recompute,     // a block's forward pass once more, for what it saves
-  refill,        // the cheap part of what a block saves, from the part that was kept
-  block_backward,
-  embedding_backward,
-  clear,            // a unit's gradient slot becomes zero, to be added to
-  reduce_scatter,   // the sum over the ranks of what each has of the whole -> each rank's part of the sum
-  all_reduce,       // the same sum on all ranks, in place
-  sum_gradients,    // a unit's gradient in some micro-batches -> where its sum over others is, or will be
-  add_squares,      // the squares of what a rank has of a unit's gradient, added to the update's sums
-  gradient_norm,    // what follows from the update's sums, once they are over all ranks
-  clip_values,      // what a rank has of a unit's gradient, each element limited to a value
-  statistics,       // in a round, what a rank has of a unit's sums over whole tensors, for optimizers that need them
-  directions,       // what a rank has of that from which whole matrices make a unit's update
-  whole_matrices,   // the work on those matrices that this rank owns; the others become zero
-  optimizer,        // a unit's update; in low precision it also rounds what it has changed
-  round,            // what a rank owns of a unit's parameters: fp32 -> the type that is gathered and computed with
-  widen,            // what a rank keeps in bf16 of a unit -> fp32, for the operations behind it
-  round_at_random,  // fp32 -> what is kept in bf16, up or down, with the same expected value; then the fp32 are these, too
-  load,             // what a rank keeps of a unit on the host -> its slot on the device
-  unload            // what operations have changed in that slot -> the host
+struct Kind;  // kind.hpp: a row for each kind of operation
+
+/// What an operation calls something that it works on. operations/operands.cpp has a row for each.
+enum class OperandName : std::uint8_t {
+  tokens,
+  step,
+  losses,
+  logits,
+  report,  // in the host's memory
+  inputs,
+  targets,
+  positions,
+  rows,
+  tables,
+  x,
+  x_out,
+  dx,
+  saved,
+  cheap,
+  scratch,
+  cache,
+  weights,
+  gradients,
+  sums,
+  squares,
+  loss,
+  part,
+  master,
+  kept_master,
+  whole_gradient,
+  gradient,
+  kept_whole_gradient,
+  kept_gradient,
+  sum,
+  from,
+  to,
+  states,
+  words,
+  words_before,
+  words_out,
+  all_words,
+  direction,
+  matrices,
+  matrix_scratch,
+  stored,
+  slot
 };
-
-/// What the time of an operation counts as.
-enum class Account { model, communication, optimizer, offload };
-/// How an operation is drawn: see timeline.hpp.
-enum class Drawing { not_at_all, briefly, as_forward, as_backward, as_transfer };
-
-/// All that is known of a kind of operation, besides what it does: a row for each.
-struct OperationInfo {
-  OperationKind kind;
-  std::string_view name;
-  Account account;
-  char letter;  // in drawings
-  Drawing drawing;
-};
-const OperationInfo& info_of(OperationKind kind);
-/// Whether ranks exchange something in it.
-inline bool is_collective(OperationKind kind) { return info_of(kind).account == Account::communication; }
-
-/// What a collective moves.
-enum class Quantity { parameters, gradients, directions, statistics, squares, loss };
 
 /// What a buffer is for: a line of the memory plan.
 enum class BufferRole {
@@ -98,6 +93,30 @@ constexpr bool is_slot(BufferRole role) {
 
 using BufferId = int;
 
+/// What it takes to allocate memory: a rank's device, and the ranks of its shard group.
+struct Means {
+  Device& device;
+  Collectives& shard_group;
+};
+/// A place for buffers: a row. spaces.cpp has the library's.
+struct Space {
+  std::string_view name;
+  bool on_device;   // it counts against the device's memory, else against the host's
+  bool collective;  // the ranks of a shard group open it together
+  Buffer (*open)(const Means&, std::size_t bytes);
+};
+namespace spaces {
+extern const Space device;
+extern const Space slots;  // memory that the communicator provides, for gathered parameters and unreduced gradients
+extern const Space host;   // which the device copies from and to
+}  // namespace spaces
+struct SpaceUse {
+  const Space* space;
+  std::size_t bytes;
+};
+/// Opens those spaces that the ranks of a shard group open together, or the others. memory[i] is that of uses[i].
+void open_spaces(const std::vector<SpaceUse>& uses, const Means& means, bool collective, std::vector<Buffer>& memory);
+
 /// A place in a buffer. A rank that owns a part of what is there finds its own `per_shard` bytes further for each rank before
 /// it on the shard axis: so one plan serves all ranks.
 struct Location {
@@ -115,39 +134,53 @@ struct PlanBuffer {
   BufferRole role;
   std::size_t bytes;
   bool transient = false;  // lives inside one micro-batch; else for the whole run
-  std::size_t offset = 0;  // in its arena: slots have one, what is on the host has one, all others share the third
-  // Of what is kept on the host: the slot that it is loaded into, and the unit that it is of.
+  const Space* space = &spaces::device;
+  std::size_t offset = 0;  // in its space
+  // If operations work on a loaded copy: the slot that it is loaded into, and the unit that it is of.
   Location slot = {};
   int unit = -1;
 
-  bool on_host() const { return slot.buffer >= 0; }
+  /// Only loads and unloads touch it.
+  bool is_offloaded() const { return slot.buffer >= 0; }
 };
 
-/// One step of a list. It says all that it does: whoever runs it, checks it, counts it or draws it reads these fields.
+struct Operand {
+  OperandName name;
+  Location place;
+  bool operator==(const Operand&) const = default;
+};
+
+/// One step of a list. It has all that it does: whoever runs it, checks it, counts it or draws it reads these fields.
 struct Operation {
-  OperationKind kind;
+  const Kind* kind;
   StreamId stream;
   int micro_batch = 0;
   int unit = -1;            // whose parameters, gradient or directions it is about
-  int block = -1;           // of block_forward, block_decode, recompute, refill, block_backward
+  int stage = -1;           // 0 the embedding, 1 + b block b, then the head
+  int block = -1;           // of stages that are blocks
   int round = 0;            // of statistics and their reduction
   bool accumulate = false;  // it adds to what it writes instead of replacing it
 
-  // The following fields describe collectives, which move reads[0] to writes[0], as loads and unloads do. Other kinds that go
-  // over a unit have `count`, and some of them `type`, too; widen and round_at_random have a quantity.
-  Quantity quantity = Quantity::parameters;
+  // How much it works on, of collectives and of what goes over a unit.
   GroupAxis group = GroupAxis::shard;
-  std::size_t count = 0;      // elements: of a rank's part in all_gather and reduce_scatter, else of all
+  std::size_t count = 0;      // elements: of a rank's part in all-gather and reduce-scatter, else of all
   DType type = DType::f32;    // of what is read and written
-  DType travel = DType::f32;  // what each rank's summands are rounded to on their way, where they are fp32
+  DType travel = DType::f32;  // what each rank's summands are rounded to on their way, if they are fp32
 
-  // The tensors that the kind needs come first, in the order in which plan_builder.cpp or plan_update.cpp writes them and
-  // executor.cpp and plan_check.cpp read them; what a stage reaches through the model's tables of parameters and gradients
-  // follows.
-  std::vector<Location> reads, writes;
+  std::vector<Operand> operands;                    // as its kind lists them
   std::vector<int> waits = {};                      // derived: indices of earlier operations on other streams
   bool awaited = false;                             // derived: a later operation waits for it
   std::vector<BufferId> acquires = {}, frees = {};  // derived: transient buffers that live from here, until here
+
+  /// Of this rank's part of what a collective, a load or an unload moves.
+  std::size_t bytes() const { return count * size_of(type); }
+  /// Operand `index` of this name, if it has so many.
+  const Location* find(OperandName name, std::size_t index = 0) const {
+    for (const Operand& operand : operands)
+      if (operand.name == name && index-- == 0) return &operand.place;
+    return nullptr;
+  }
+  const Location& at(OperandName name) const;  // throws InternalError
 };
 
 /// What checkpointing keeps: the inputs of blocks, or what attention and the large products gave.
@@ -176,6 +209,7 @@ struct PlanOptions {
   // Kept in the host's memory and not in the device's: what the optimizer works on, which is the gradients, its states and,
   // where parameters are computed with in another type, their fp32 copy; or all that, and the parameters at rest.
   bool offload_optimizer = false, offload_parameters = false;
+  const Space* offload_to = &spaces::host;
   DType optimizer_state_type = DType::f32;  // of states that are as large as parameters
   kernels::CacheShape cache = {};           // the plan has a list for decoding, over caches of this shape, unless it is empty
   bool documents = false;                   // a batch says where documents begin, each of which is computed by itself
@@ -196,9 +230,6 @@ struct UpdateSections {
 /// digits of k + 1. `joins_at_once`: an odd micro-batch joins as it is reduced; else it waits, too, while it is summed over
 /// replicas.
 std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once);
-
-/// What is read of each token of a batch: inputs and targets, and with documents positions.
-constexpr std::size_t numbers_of_token(const PlanOptions& options) { return options.documents ? 3 : 2; }
 
 /// All streams are idle when a list of operations begins: waits order operations within a list alone.
 struct Plan {
@@ -230,15 +261,25 @@ struct Plan {
   BufferId positions = -1;         // of each token in its document, if a batch has several; else -1
   kernels::CacheShape cache = {};  // of the buffers `caches`, one for each block, if the plan decodes
   std::vector<BufferId> caches;
-  BufferId rows = -1;  // which tokens a step of decoding has: sequences[R], then positions[R]
+  BufferId rows = -1;            // which tokens a step of decoding has: sequences[R], then positions[R]
+  BufferId matrix_scratch = -1;  // of work on whole matrices
+  // In the host's memory: what is read of each micro-batch (of an update and, in a second half, of the next one), tokens,
+  // sequences and positions of a step of decoding, the logits of its rows, the loss of each row of an evaluation, and the
+  // update's sums once they are known.
+  BufferId tokens = -1, step = -1, logits = -1, losses = -1, report = -1;
 
-  std::size_t arena_bytes = 0, slot_bytes = 0, host_bytes = 0;  // to allocate; the last of the host's memory
-  std::size_t peak_bytes = 0;  // most that is in use of the device at one time, arena and slots together
+  /// How much of each space to allocate, in the order of their first buffers.
+  std::vector<SpaceUse> spaces;
+  std::size_t peak_bytes = 0;  // most that is in use of the device at one time
+  std::size_t bytes_in(const Space& space) const;
+  /// Of what is loaded before operations work on it, and of the batch and results on the host.
+  std::size_t offloaded_bytes() const;
+  std::size_t batch_bytes() const;
 
-  /// Where operations find what is kept at `place`: at `place` itself, or, if its buffer is on the host, in the slot that it is
+  /// Where operations find what is kept at `place`: at `place` itself, or, if its buffer is offloaded, in the slot that it is
   /// loaded into.
   Location at_work(const Location& place) const {
-    if (place.buffer < 0 || !buffers[static_cast<std::size_t>(place.buffer)].on_host()) return place;
+    if (place.buffer < 0 || !buffers[static_cast<std::size_t>(place.buffer)].is_offloaded()) return place;
     const Location& slot = buffers[static_cast<std::size_t>(place.buffer)].slot;
     return {slot.buffer, slot.offset + place.offset, place.per_shard};
   }
@@ -258,10 +299,10 @@ std::string_view name_of(StreamId stream);
 /// The operations as a table: number, stream, operation, reads, writes, waits. Of more than three micro-batches the first two
 /// and the last one; of more than six buffers two.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
-/// Bytes per role, indexed by BufferRole. Activations count at their peak, as the arena holds them; everything else lives for
-/// the whole run. They add up to peak_bytes, or, of what is kept on the host, to host_bytes.
+/// Bytes per role, indexed by BufferRole, of the device's memory and of what is offloaded. Activations count at their peak;
+/// everything else lives for the whole run. They add up to peak_bytes, and to offloaded_bytes().
 std::array<std::size_t, role_count> memory_by_role(const Plan& plan);
-std::array<std::size_t, role_count> memory_on_host_by_role(const Plan& plan);
+std::array<std::size_t, role_count> offloaded_by_role(const Plan& plan);
 /// Bytes per role, and the sum; what is on the host apart.
 std::string describe_memory(const Plan& plan);
 

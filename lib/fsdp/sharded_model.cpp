@@ -5,7 +5,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "comm/agree.hpp"
-#include "fsdp/plan_check.hpp"
+#include "fsdp/check/plan_check.hpp"
 
 namespace fsdp {
 
@@ -119,18 +119,19 @@ const Transformer& ShardedModel::transformer() const {
 
 Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const CommOptions& comm) {
   expect(device.kind() == model_->device().kind, "a plan runs on the kind of device that it is for");
-  Buffer arena, host;
-  agree(world_, [&] {  // before the collective ones below
+  std::vector<Buffer> memory;
+  const auto open = [&](bool collective) {
+    open_spaces(plan().spaces, {device, mesh_.data_along(GroupAxis::shard)}, collective, memory);
+  };
+  agree(world_, [&] {  // before the collective ones
     require_scratch_of_threads(model_->device());
-    arena = device.allocate(plan().arena_bytes);
-    host = device.allocate_staging(plan().host_bytes);
+    open(false);
   });
   mesh_.use_device(device, comm);
-  Buffer slots;  // one shard group may fail alone
-  agree(world_, [&] { slots = mesh_.data_along(GroupAxis::shard).allocate(device, plan().slot_bytes); });
+  agree(world_, [&] { open(true); });  // one shard group may fail alone
   agree(world_, [&] {
-    executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(arena), std::move(slots),
-                      std::move(host), mesh_, std::move(options));
+    executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(memory), mesh_,
+                      std::move(options));
   });
   return *executor_;
 }

@@ -6,12 +6,12 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "fsdp/kind.hpp"
+#include "fsdp/traffic.hpp"
 
 namespace fsdp {
 
 namespace {
-
-using enum OperationKind;
 
 /// What tells a unit from its neighbours: "3" of "transformer.h.3", "root".
 std::string short_name(const Unit& unit) {
@@ -22,14 +22,14 @@ std::string short_name(const Unit& unit) {
 }  // namespace
 
 std::string drawn_label(const Operation& op, const Layout& layout) {
-  return info_of(op.kind).letter + (op.block >= 0  ? format("{}", op.block)
-                                    : op.unit >= 0 ? short_name(layout.units()[static_cast<std::size_t>(op.unit)])
-                                                   : "");
+  return op.kind->letter + (op.block >= 0  ? format("{}", op.block)
+                            : op.unit >= 0 ? short_name(layout.units()[static_cast<std::size_t>(op.unit)])
+                                           : "");
 }
 
 double drawn_time(const Operation& op, const Layout& layout, std::size_t block_numel) {
   constexpr double brief = 0.5;  // three columns of text, which is the least that a label needs
-  switch (info_of(op.kind).drawing) {
+  switch (op.kind->drawing) {
     case Drawing::not_at_all:
       return 0;
     case Drawing::briefly:
@@ -42,12 +42,10 @@ double drawn_time(const Operation& op, const Layout& layout, std::size_t block_n
       break;
   }
   if (op.unit < 0) return 0;  // a few numbers
-  // What a group moves: shards to everyone, each rank's summands to their owners, or both. A rank alone loads and unloads.
+  // A rank alone loads and unloads.
   const auto ranks = static_cast<std::size_t>(layout.units()[static_cast<std::size_t>(op.unit)].shards);
-  const std::size_t bytes = op.kind == all_reduce     ? op.count * (size_of(op.travel) + size_of(op.type))
-                            : op.kind == all_gather   ? ranks * op.count * size_of(op.type)
-                            : !is_collective(op.kind) ? op.count * size_of(op.type)
-                                                      : ranks * op.count * size_of(op.travel);
+  const auto use = collective_of(op);
+  const std::size_t bytes = use ? use->moved_bytes(ranks) : op.bytes();
   return std::max(brief, static_cast<double>(bytes) / static_cast<double>(block_numel * size_of(DType::f32)));
 }
 
@@ -56,8 +54,8 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
   int blocks = 1, micro_batches = 1;
   for (const Operation& op : operations)
     blocks = std::max(blocks, op.block + 1), micro_batches = std::max(micro_batches, op.micro_batch + 1);
-  const auto has = [&](OperationKind kind) {
-    return std::any_of(operations.begin(), operations.end(), [&](const Operation& op) { return op.kind == kind; });
+  const auto has = [&](const Kind& kind) {
+    return std::any_of(operations.begin(), operations.end(), [&](const Operation& op) { return op.kind == &kind; });
   };
   const std::size_t forward = format("[B{}]", blocks - 1).size();
 
@@ -72,8 +70,8 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
     const double time = drawn_time(op, layout, block_numel);
     const auto width = static_cast<std::size_t>(time > 0 ? std::max(3L, std::lround(static_cast<double>(forward) * time)) : 0);
     ends.push_back(begin + width);
-    if (op.kind == read_batch && op.micro_batch == 2) left_out[0] = begin;
-    if (op.kind == read_batch && op.micro_batch + 1 == micro_batches) left_out[1] = begin;
+    if (op.kind == &kinds::read_batch && op.micro_batch == 2) left_out[0] = begin;
+    if (op.kind == &kinds::read_batch && op.micro_batch + 1 == micro_batches) left_out[1] = begin;
     if (op.stream == StreamId::compute) cuts.push_back(begin);
     row.resize(begin, ' ');
     if (width > 0) row += format("[{:<{}}]", drawn_label(op, layout).substr(0, width - 2), width - 2);
@@ -89,12 +87,12 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
       "gathering or reducing {} parameters (a block's) takes {}. F forward, f forward again, B backward,\n"
       "E embedding, H head and loss, N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n{}{}",
       forward, 2 * forward, forward, format_count(static_cast<double>(block_numel)), forward,
-      has(statistics)       ? "S sums of a unit over whole tensors\n"
-      : has(whole_matrices) ? "D what whole matrices are made of, W the work on them\n"
-                            : "",
-      has(load) ? "L copies from the host, U copies back\n" : "");
+      has(kinds::statistics)       ? "S sums of a unit over whole tensors\n"
+      : has(kinds::whole_matrices) ? "D what whole matrices are made of, W the work on them\n"
+                                   : "",
+      has(kinds::load) ? "L copies from the host, U copies back\n" : "");
   std::vector<StreamId> order = {StreamId::gather, StreamId::compute, StreamId::reduce};
-  if (has(load) || has(unload)) order.insert(order.begin(), StreamId::load), order.push_back(StreamId::unload);
+  if (has(kinds::load) || has(kinds::unload)) order.insert(order.begin(), StreamId::load), order.push_back(StreamId::unload);
   const auto draw = [&](std::size_t begin, const std::size_t end) {
     while (begin < end) {  // a band after the other, cut between computations
       std::size_t next = std::min(end, begin + columns - 9);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 
 #include "base/error.hpp"
+#include "fsdp/kind.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -88,34 +88,21 @@ Sent sent_directly(const CollectiveUse& use, const Members& group, Range near) {
 }  // namespace
 
 std::optional<CollectiveUse> collective_of(const Operation& op) {
-  const auto use = [&](Collective kind, DType travel) -> CollectiveUse {
-    return {kind, op.group, op.count, size_of(op.type), size_of(travel), 1};
-  };
-  switch (op.kind) {
-    case OperationKind::all_gather:
-      return use(Collective::all_gather, op.type);
-    case OperationKind::reduce_scatter:
-      return use(Collective::reduce_scatter, op.travel);
-    case OperationKind::all_reduce:
-      return use(Collective::all_reduce, op.type == DType::f32 ? op.travel : op.type);
-    default:
-      return std::nullopt;
-  }
+  if (!is_collective(op)) return std::nullopt;
+  const Collective kind = *op.kind->collective;
+  const DType travel = kind == Collective::all_gather || op.type != DType::f32 ? op.type : op.travel;
+  return CollectiveUse{kind, op.group, op.count, size_of(op.type), size_of(travel), 1};
 }
 
 std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, std::size_t micro_batches) {
   const std::size_t planned = operations.empty() ? 1 : static_cast<std::size_t>(operations.back().micro_batch) + 1;
   expect(micro_batches == planned || (micro_batches > planned && planned >= 2),
          "a micro-batch that is not the last is planned");
-  std::map<std::tuple<Collective, GroupAxis, std::size_t, std::size_t, std::size_t>, std::uint64_t> calls;
-  for (const Operation& op : operations) {
-    const std::uint64_t times = op.micro_batch == 0 ? micro_batches - planned + 1 : 1;
-    if (const auto use = collective_of(op))
-      calls[{use->kind, use->axis, use->count, use->element_bytes, use->travel_bytes}] += times;
-  }
+  std::map<CollectiveUse, std::uint64_t> calls;
+  for (const Operation& op : operations)
+    if (const auto use = collective_of(op)) calls[*use] += op.micro_batch == 0 ? micro_batches - planned + 1 : 1;
   std::vector<CollectiveUse> uses;
-  for (const auto& [key, n] : calls)
-    uses.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), std::get<4>(key), n});
+  for (auto [use, n] : calls) uses.push_back(use), uses.back().calls = n;
   return uses;
 }
 

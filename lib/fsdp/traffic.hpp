@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -34,10 +35,28 @@ struct CollectiveUse {
   GroupAxis axis;
   std::size_t count;  // elements: of a shard in all-gather and reduce-scatter, of the buffer in all-reduce
   std::size_t element_bytes;
-  std::size_t travel_bytes;  // of an element that is still to be added up: less where it is rounded on its way
+  std::size_t travel_bytes;  // of an element that is still to be added up: less if it is rounded on its way
   std::uint64_t calls;
+
+  auto operator<=>(const CollectiveUse&) const = default;
+  /// Of the whole: what a group of so many ranks makes or adds up.
+  std::size_t whole_bytes(std::size_t ranks) const {
+    return count * travel_bytes * (kind == Collective::all_reduce ? 1 : ranks);
+  }
+  /// What goes between the ranks of a group, both ways of an all-reduce.
+  std::size_t moved_bytes(std::size_t ranks) const {
+    return kind == Collective::all_reduce ? count * (travel_bytes + element_bytes) : whole_bytes(ranks);
+  }
+  /// About what each rank sends.
+  std::size_t sent_bytes(std::size_t ranks) const { return (ranks - 1) * moved_bytes(ranks) / ranks; }
+  /// Of the host's memory, if a device's memory goes through it: the whole and, in a reduce-scatter, this rank's part.
+  std::size_t staging_bytes(std::size_t ranks) const {
+    const std::size_t part = count * element_bytes;
+    if (kind == Collective::all_reduce) return ranks > 1 || travel_bytes != element_bytes ? part : 0;
+    return (kind == Collective::reduce_scatter ? ranks + 1 : ranks) * part;
+  }
 };
-/// What an operation calls, once; nothing if it is no collective.
+/// What an operation calls, once; nothing if it is not a collective.
 std::optional<CollectiveUse> collective_of(const Operation& op);
 /// The uses of an update of `micro_batches`, from the operations of one that may have fewer, but at least two: all
 /// micro-batches but the last are alike.

@@ -73,6 +73,7 @@ struct ModelSizes {
   std::vector<std::size_t> kept = {};                 // the part of it that selective checkpointing keeps
   std::size_t scratch = 0;                            // of any stage
   std::size_t inputs = 0, targets = 0;                // of a batch, whose elements have 4 bytes
+  std::size_t losses = 0, logits = 0;                 // of each row of a batch; of one row
   std::size_t tables = 0;                             // made once
   std::size_t cache = 0;                              // of a block, where the plan decodes
   std::vector<std::vector<std::size_t>> stages = {};  // parameters that each reads, by index: the first stage, blocks, the head

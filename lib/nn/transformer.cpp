@@ -26,6 +26,8 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
           .scratch = scratch * sizeof(float),
           .inputs = batch,
           .targets = batch,
+          .losses = shape.rows() * sizeof(float),
+          .logits = config_.vocab_size * sizeof(float),
           .tables = table_numel(std::max(shape.T, cache.positions)) * sizeof(float),
           .cache = cache_numel(cache) * size_of(type),
           .stages = parameters_by_stage()};

@@ -4,6 +4,7 @@
 
 #include "base/format.hpp"
 #include "comm/nccl.hpp"
+#include "fsdp/traffic.hpp"
 #include "kernels/threads.hpp"
 
 namespace fsdp {
@@ -25,14 +26,11 @@ std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
   std::array<std::size_t, 4> most{};  // by axis; gathers have a group of their own
   for (const Operation& op : plan.update) {
-    if (!is_collective(op.kind)) continue;
+    const auto use = collective_of(op);
+    if (!use) continue;
     const int of_axis[] = {mesh.shard, mesh.replicate, mesh.shard * mesh.replicate};
-    const auto axis = static_cast<std::size_t>(op.group), ranks = static_cast<std::size_t>(of_axis[axis]);
-    const std::size_t part = op.count * size_of(op.type), bytes = op.kind == OperationKind::all_gather ? ranks * part
-                                                                  : op.kind == OperationKind::reduce_scatter
-                                                                      ? (ranks + 1) * part
-                                                                  : ranks > 1 || op.travel != DType::f32 ? part
-                                                                                                         : 0;
+    const auto axis = static_cast<std::size_t>(op.group);
+    const std::size_t bytes = use->staging_bytes(static_cast<std::size_t>(of_axis[axis]));
     std::size_t& largest = most[op.stream == StreamId::gather ? 3 : axis];
     largest = std::max(largest, bytes);
   }
@@ -42,17 +40,16 @@ std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging) {
   const ShardingOptions& sharding = options.sharding;
-  const std::size_t tokens = sharding.plan.micro_batches * sharding.batch.rows();
   return {.by_role = memory_by_role(plan),
           .plan = plan.peak_bytes,
           .staging = staging,
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,
-          .offloaded = plan.host_bytes,
+          .offloaded = plan.offloaded_bytes(),
           .through_host = model.device().kind == DeviceKind::cuda && !by_nccl(options.comm)
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
-          .batch = 2 * numbers_of_token(sharding.plan) * tokens * sizeof(std::int32_t),
+          .batch = plan.batch_bytes(),
           .snapshot = options.save.meanwhile() ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size) : 0,
           .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates),
           .device = model.device().kind};

@@ -68,8 +68,6 @@ Run::Run(Setup& setup, FlightLanes& flight)
   origin.checkpoint.reset();
   origin.pretrained.reset();
   note.reset();
-  batch_.resize(setup_.memory.batch / 2 / sizeof batch_[0]);
-  next_batch_.resize(batch_.size());
   begin_reading(setup_.progress.data.sequences);
   agree(setup_.world, [&] {
     await_batch();
@@ -128,10 +126,10 @@ void Run::fill_weights() {
 void Run::begin_reading(std::uint64_t position) {
   if (setup_.train_batches->at_end(position)) return;
   reader_.start([this, position] {
-    const std::size_t tokens = setup_.cut.B * setup_.cut.T;
+    Executor& executor = sharded_.executor();
     for (std::size_t k = 0; k < setup_.cut.K; ++k) {
-      std::int32_t* const inputs = next_batch_.data() + numbers_of_token(setup_.options.sharding.plan) * k * tokens;
-      setup_.train_batches->read(position, k, inputs, inputs + tokens);
+      std::int32_t* const inputs = executor.next_batch(k);
+      setup_.train_batches->read(position, k, inputs, inputs + executor.batch().inputs / sizeof(std::int32_t));
     }
   });
 }
@@ -146,16 +144,8 @@ void Run::await_batch() {
   } catch (...) {
     data_problem_ = std::current_exception();
   }
-  std::swap(batch_, next_batch_);
   data_wait_ns_ = std::llround(1e9 * timer.seconds());
   updating_s_ += timer.seconds();
-}
-
-void Run::copy_batch(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const {
-  const std::size_t tokens = setup_.cut.B * setup_.cut.T, numbers = numbers_of_token(setup_.options.sharding.plan);
-  const std::int32_t* const from = batch_.data() + numbers * micro * tokens;
-  std::copy_n(from, tokens, inputs);
-  std::copy_n(from + tokens, (numbers - 1) * tokens, targets);
 }
 
 void Run::refuse_data() {
@@ -191,8 +181,8 @@ void Run::begin_update() {
     const SpikeLimits most = spikes_->limits();
     scalars_.most_loss = most.loss, scalars_.most_norm = most.norm;
   }
+  executor.begin_update(scalars_);
   begin_reading(setup_.train_batches->after(setup_.progress.data.sequences));  // while this update is computed
-  executor.begin_update(read_, scalars_);
 }
 
 void Run::forward_backward() { sharded_.executor().forward_backward(); }
@@ -272,7 +262,7 @@ void Run::report(std::span<const std::int64_t> computing_ns, std::int64_t data_w
 /// Ends the run after an update that is not finite, and says where that began: on the rank that is the first in the order of
 /// the plan to have something that is not finite, of its own.
 void Run::refuse(const UpdateResult& result) {
-  const std::optional<NonFinite> mine = sharded_.executor().find_non_finite(read_, scalars_);
+  const std::optional<NonFinite> mine = sharded_.executor().find_non_finite(scalars_);
   const auto ranks = static_cast<std::size_t>(setup_.world.size());
   std::array<std::int64_t, 3> words = {};  // 1 + operation, or 0; unit; parameter
   if (mine)
@@ -285,9 +275,9 @@ void Run::refuse(const UpdateResult& result) {
   std::string where = "the loss alone";
   if (first != ranks) {
     const Operation& op = sharded_.plan().update[static_cast<std::size_t>(all[3 * first]) - 1];
-    if (op.kind == OperationKind::embedding_forward)
+    if (op.kind == &kinds::embedding_forward)
       where = format("first in what the embedding gave on rank {}", first);
-    else if (op.kind == OperationKind::block_forward)
+    else if (op.kind == &kinds::block_forward)
       where = format("first in what block {} gave going forward on rank {}", op.block, first);
     else
       where = format("first in the gradient of {}, unit {}, on rank {}",

@@ -73,9 +73,8 @@ class Run {
   void finish(const std::string& next);
 
  private:
-  /// The update that begins after so many sequences, into next_batch_.
+  /// The update that begins after so many sequences.
   void begin_reading(std::uint64_t position);
-  void copy_batch(std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
   [[noreturn]] void refuse(const UpdateResult& result);
   void fill_weights();
   void require_memory();
@@ -94,18 +93,14 @@ class Run {
   std::optional<GroupNorms> group_norms_;
   std::optional<Generator> generator_;  // of samples
   std::optional<Saver> saver_;
-  std::optional<Recorder> recorder_;              // until its updates are written
-  std::vector<std::int32_t> batch_, next_batch_;  // of each micro-batch inputs, then targets
-  std::exception_ptr data_problem_;               // why the next one could not be read
+  std::optional<Recorder> recorder_;  // until its updates are written
+  std::exception_ptr data_problem_;   // why the next one could not be read
   std::int64_t data_wait_ns_ = 0;
   UpdateScalars scalars_;  // of the update under way
   Timer since_update_;
   double updating_s_ = 0;  // computing updates and waiting for their data, those that were left out among them
   double last_update_s_ = -1;
-  const BatchReader read_ = [this](std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
-    copy_batch(micro, inputs, targets);
-  };
-  Worker reader_{"fsdp-read"};  // last: it writes next_batch_
+  Worker reader_{"fsdp-read"};  // last: it writes into the executor's memory
 };
 
 }  // namespace fsdp

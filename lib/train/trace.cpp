@@ -111,14 +111,10 @@ ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()
 
 namespace {
 
-/// About how many bytes each rank sends in an operation; 0 if it is no collective.
+/// About how many bytes each rank sends in an operation; 0 if it is not a collective.
 std::size_t bytes_sent(const Operation& op, const ShardedModel& sharded) {
   const auto use = collective_of(op);
-  if (!use) return 0;
-  const auto ranks = static_cast<std::size_t>(sharded.mesh().along(use->axis).size());
-  const std::size_t to_others = (ranks - 1) * use->count;
-  return use->kind == Collective::all_reduce ? to_others * (use->travel_bytes + use->element_bytes) / ranks
-                                             : to_others * use->travel_bytes;
+  return use ? use->sent_bytes(static_cast<std::size_t>(sharded.mesh().along(use->axis).size())) : 0;
 }
 
 /// Arrows from operation to operation: from a gather to the first computation that uses what it gathered, and from the last
@@ -130,16 +126,17 @@ std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<O
   std::vector<std::pair<std::size_t, std::size_t>> arrows;
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Operation& op = operations[i];
-    if (op.kind == OperationKind::all_gather) {
+    if (!is_collective(op)) continue;
+    if (op.kind->collective == Collective::all_gather) {
       for (std::size_t j = i + 1; j < operations.size(); ++j) {
         const Operation& user = operations[j];
-        if (user.stream != StreamId::compute || !has(user.reads, op.writes.front())) continue;
+        if (user.stream != StreamId::compute || !has(reads_of(user), writes_of(op).front())) continue;
         arrows.emplace_back(i, j);
         break;
       }
-    } else if (op.kind == OperationKind::reduce_scatter || op.kind == OperationKind::all_reduce) {
+    } else {
       for (std::size_t j = i; j-- > 0;) {
-        if (!has(operations[j].writes, op.reads.front())) continue;
+        if (!has(writes_of(operations[j]), reads_of(op).front())) continue;
         if (operations[j].stream == StreamId::compute) arrows.emplace_back(j, i);
         break;  // what a reduction made is reduced further: the arrow to that one is enough
       }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -56,53 +57,61 @@ void say_nothing_to_do(Setup& setup) {
   setup.metrics->end({.step = setup.progress.update, .tokens = setup.progress.tokens, .next = next});
 }
 
-struct AgreedRequests {
+/// What a rank tells the others after an update.
+struct Told {
+  std::int64_t stop, save;    // requests
+  std::int64_t is_due;        // a save, by the clock of rank 0
+  std::int64_t save_stage;    // of the save under way
+  std::int64_t cannot_read;   // its part of the next update
+  std::int64_t computing_ns;  // of the update; 0: unknown
+  std::int64_t data_wait_ns;  // for its part of the next update
+};
+
+struct Agreed {
   Requests asked;
-  bool due = false;     // by the clock of rank 0
-  bool saved = false;   // the save under way is complete, or cannot become so without finish()
-  bool blind = false;   // some rank cannot read its part of the next update
-  bool ends = false;    // on rank 0: the end of the job is near
-  bool wanted = false;  // on rank 0: a later start of the job waits for the save folder
+  bool due = false;          // a save
+  bool saved = false;        // the save under way is complete, or cannot become so without finish()
+  bool cannot_read = false;  // some rank cannot read its part of the next update
+  bool ends = false;         // on rank 0: the end of the job is near
+  bool wanted = false;       // on rank 0: a later start of the job waits for the save folder
 };
 
 /// What all ranks tell each other after an update, in one sum, in memory that is taken once.
 class Agreement {
  public:
   explicit Agreement(Group& world)
-      : world_(world),
-        told_(fields * static_cast<std::size_t>(world.size())),
-        computing_ns_(static_cast<std::size_t>(world.size())) {}
+      : world_(world), words_(fields * static_cast<std::size_t>(world.size())), computing_ns_(words_.size() / fields) {}
 
   /// The most that any rank has been asked, and how long each has computed. The end of the job is known to rank 0. Collective.
-  AgreedRequests after_update(SignalWatch& watch, std::optional<JobEnd>& job_end, std::optional<SaveLock>& lock,
-                              const Run& run) {
+  Agreed after_update(SignalWatch& watch, std::optional<JobEnd>& job_end, std::optional<SaveLock>& lock, const Run& run) {
     const FlightNote note(run.flight(), "agree on requests to stop or save", run.update(), FlightNote::Kind::exchange);
     const Requests mine = watch.poll();
-    AgreedRequests agreed;
+    Agreed agreed;
     agreed.ends = job_end && job_end->is_near();
     agreed.wanted = lock && lock->is_wanted();
-    std::fill(told_.begin(), told_.end(), 0);
-    std::int64_t* const told = told_of(world_.rank());
-    told[0] = narrow<std::int64_t>(mine.stop) + agreed.ends + agreed.wanted;
-    told[1] = narrow<std::int64_t>(mine.save);
-    told[2] = world_.rank() == 0 && run.saver().is_due();
-    told[3] = static_cast<std::int64_t>(run.saver().stage());
-    told[4] = !run.can_read();
-    told[5] = run.computing_ns();
-    told[6] = run.data_wait_ns();
-    world_.sum(told_);
+    const Told told = {.stop = narrow<std::int64_t>(mine.stop) + agreed.ends + agreed.wanted,
+                       .save = narrow<std::int64_t>(mine.save),
+                       .is_due = world_.rank() == 0 && run.saver().is_due(),
+                       .save_stage = static_cast<std::int64_t>(run.saver().stage()),
+                       .cannot_read = !run.can_read(),
+                       .computing_ns = run.computing_ns(),
+                       .data_wait_ns = run.data_wait_ns()};
+    std::fill(words_.begin(), words_.end(), 0);
+    std::memcpy(words_of(world_.rank()), &told, sizeof told);
+    world_.sum(words_);
     data_wait_ns_ = 0;
     bool working = false, stuck = false;
     for (int rank = 0; rank < world_.size(); ++rank) {
-      const std::int64_t* const theirs = told_of(rank);
-      agreed.asked.stop = std::max(agreed.asked.stop, static_cast<std::size_t>(theirs[0]));
-      agreed.asked.save = std::max(agreed.asked.save, static_cast<std::size_t>(theirs[1]));
-      agreed.due = agreed.due || theirs[2] > 0;
-      working |= theirs[3] == static_cast<std::int64_t>(CheckpointSave::Stage::working);
-      stuck |= theirs[3] == static_cast<std::int64_t>(CheckpointSave::Stage::stuck);
-      agreed.blind = agreed.blind || theirs[4] > 0;
-      computing_ns_[static_cast<std::size_t>(rank)] = theirs[5];
-      data_wait_ns_ = std::max(data_wait_ns_, theirs[6]);
+      Told theirs;
+      std::memcpy(&theirs, words_of(rank), sizeof theirs);
+      agreed.asked.stop = std::max(agreed.asked.stop, static_cast<std::size_t>(theirs.stop));
+      agreed.asked.save = std::max(agreed.asked.save, static_cast<std::size_t>(theirs.save));
+      agreed.due = agreed.due || theirs.is_due > 0;
+      working |= theirs.save_stage == static_cast<std::int64_t>(CheckpointSave::Stage::working);
+      stuck |= theirs.save_stage == static_cast<std::int64_t>(CheckpointSave::Stage::stuck);
+      agreed.cannot_read = agreed.cannot_read || theirs.cannot_read > 0;
+      computing_ns_[static_cast<std::size_t>(rank)] = theirs.computing_ns;
+      data_wait_ns_ = std::max(data_wait_ns_, theirs.data_wait_ns);
     }
     agreed.saved = run.saver().saving() && (stuck || !working);
     return agreed;
@@ -113,11 +122,11 @@ class Agreement {
   std::int64_t data_wait_ns() const { return data_wait_ns_; }
 
  private:
-  static constexpr std::size_t fields = 7;
-  std::int64_t* told_of(int rank) { return told_.data() + fields * static_cast<std::size_t>(rank); }
+  static constexpr std::size_t fields = sizeof(Told) / sizeof(std::int64_t);
+  std::int64_t* words_of(int rank) { return words_.data() + fields * static_cast<std::size_t>(rank); }
 
   Group& world_;
-  std::vector<std::int64_t> told_, computing_ns_;
+  std::vector<std::int64_t> words_, computing_ns_;
   std::int64_t data_wait_ns_ = 0;
 };
 
@@ -160,15 +169,15 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
     const bool done = run.update_parameters();  // else it was left out
     run.await_batch();                          // of the next update
 
-    const auto [requests, due, saved, blind, ends, wanted] = agreement.after_update(watch, job_end, setup.save_lock, run);
+    const auto [requests, due, saved, cannot_read, ends, wanted] = agreement.after_update(watch, job_end, setup.save_lock, run);
     if (done) run.report(agreement.computing_ns(), agreement.data_wait_ns());
     watch.expect(run.outlook());  // what comes now is honoured after the next update
     if (saved) run.saver().finish();
     lead_is_short = lead_is_short || warn_of_short_lead(options, run);
     const bool asked = requests.save > saves_honoured, stop = requests.stop > 0;
-    const bool wait = asked || stop || blind;
+    const bool wait = asked || stop || cannot_read;
     if (due || (done && every(options.save.interval_updates, run.update())) || wait) run.save(wait);
-    if (blind) run.refuse_data();
+    if (cannot_read) run.refuse_data();
     std::string problem;
     if (asked && options.save.none) run.warn("a save is asked for, and --no-save lets nothing be saved");
     if (asked) problem = watch.honoured_save();

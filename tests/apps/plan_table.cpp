@@ -213,7 +213,9 @@ BOOST_AUTO_TEST_CASE(a_plan_for_gpus) {
     BOOST_TEST(there.gemm == 32u << 20);
     BOOST_TEST(there.context == 3ul << 29);
     BOOST_TEST(here.context == 0u);
-    BOOST_TEST(here.batch == 2u * 2 * 8 * 4);  // of two updates: inputs and targets of a sequence of 8
+    const std::size_t tokens = 2 * 2 * 8 * 4;  // of two updates: inputs and targets of a sequence of 8
+    BOOST_TEST(here.batch >= tokens);
+    BOOST_TEST(here.batch < tokens + 1024);  // and the results
     BOOST_TEST(here.total() == here.plan + here.staging + here.gemm + here.batch);
     BOOST_TEST(there.total() == there.plan + there.staging + there.gemm + there.context);
     for (const BufferRole role : {BufferRole::parameters, BufferRole::gradients, BufferRole::optimizer_state,
@@ -598,15 +600,16 @@ BOOST_AUTO_TEST_CASE(json_explains_the_chosen_strategy) {
     std::size_t most = 0, held = 0;
     for (const nlohmann::json& op : plan["operations"]) {
       most = std::max(most, op["activations"].get<std::size_t>());
+      const std::string kind = op["kind"];
       BOOST_TEST(op.contains("moved_bytes") ==
-                 (op["kind"] == "all-gather" || op["kind"] == "reduce-scatter" || op["kind"] == "all-reduce"));
+                 (kind.starts_with("all-gather") || kind.starts_with("reduce-scatter") || kind.starts_with("all-reduce")));
       if (op["kind"] == "all-gather")
         BOOST_TEST(op["moved_bytes"] == 2 * plan["units"][op["unit"].get<std::size_t>()]["of_a_rank"].get<int>());
       if (op["kind"] == "reduce-scatter")
         BOOST_TEST(op["moved_bytes"] == 4 * plan["units"][op["unit"].get<std::size_t>()]["of_a_rank"].get<int>());
     }
     for (const nlohmann::json& buffer : plan["buffers"])
-      if (buffer["whole_run"]) held += buffer["bytes"].get<std::size_t>();
+      if (buffer["whole_run"] && !buffer["on_host"]) held += buffer["bytes"].get<std::size_t>();
     BOOST_TEST(most == memory.of(BufferRole::activations));
     BOOST_TEST(held + most == memory.plan);
     BOOST_TEST(bytes == memory.of(BufferRole::parameters));

@@ -61,8 +61,8 @@ Trained train(const char* strategy, int ranks) {
     if (world.rank() != 0) return;
     trained.peak_bytes = sharded.plan().peak_bytes;
     for (const Operation& op : sharded.plan().update) {
-      trained.gathers += op.kind == OperationKind::all_gather;
-      trained.reductions += op.kind == OperationKind::reduce_scatter;
+      trained.gathers += op.kind == &kinds::all_gather_parameters;
+      trained.reductions += op.kind == &kinds::reduce_scatter_gradient;
     }
   });
   return trained;

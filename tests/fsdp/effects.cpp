@@ -1,7 +1,8 @@
-// Operations do what they say: each operation of random jobs runs twice, the second time with rubbish in all memory that it
-// does not name.
-#include <array>
+// Operations do what their kinds say: each operation of random jobs runs twice, the second time with rubbish in all memory that
+// it does not need.
+#include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "fsdp/random_jobs.hpp"
 
@@ -10,12 +11,12 @@ using namespace fsdp::test;
 
 namespace {
 
-/// A rank's arena, slots and what it keeps on the host, one after the other.
+/// A rank's memory of all spaces, one after the other.
 class Memory {
  public:
-  Memory(const Plan& plan, const Buffer& arena, const Buffer& slots, const Buffer& host)
-      : plan_(plan),
-        parts_{std::span(arena.data(), plan.arena_bytes), {slots.data(), plan.slot_bytes}, {host.data(), plan.host_bytes}} {}
+  Memory(const Plan& plan, const std::vector<Buffer>& memory) : plan_(plan) {
+    for (std::size_t i = 0; i < memory.size(); ++i) parts_.emplace_back(memory[i].data(), plan.spaces[i].bytes);
+  }
 
   std::vector<std::byte> copy() const {
     std::vector<std::byte> all;
@@ -29,19 +30,23 @@ class Memory {
       begin += part.size();
     }
   }
-  std::size_t size() const { return parts_[0].size() + parts_[1].size() + parts_[2].size(); }
-  /// Bytes that some buffer has are marked "x".
-  void mark(std::string& bytes, BufferId id) const {
+  std::size_t size() const {
+    std::size_t bytes = 0;
+    for (const auto& part : parts_) bytes += part.size();
+    return bytes;
+  }
+  /// `n` bytes of a buffer are marked; 0: all of them.
+  void mark(std::string& bytes, char with, BufferId id, std::size_t offset, std::size_t n) const {
     const PlanBuffer& buffer = plan_.buffers[static_cast<std::size_t>(id)];
     std::size_t begin = buffer.offset;
-    if (buffer.on_host() || is_slot(buffer.role)) begin += parts_[0].size();
-    if (buffer.on_host()) begin += parts_[1].size();
-    bytes.replace(begin, buffer.bytes, buffer.bytes, 'x');
+    for (std::size_t i = 0; plan_.spaces[i].space != buffer.space; ++i) begin += parts_[i].size();
+    n = n == 0 ? buffer.bytes : n;
+    bytes.replace(begin + offset, n, n, with);
   }
 
  private:
   const Plan& plan_;
-  std::array<std::span<std::byte>, 3> parts_;
+  std::vector<std::span<std::byte>> parts_;
 };
 
 /// Calls body(begin, n) for each run of `mark` in `bytes`.
@@ -55,30 +60,72 @@ void each_run(const std::string& bytes, char mark, const Body& body) {
   }
 }
 
-/// All ranks run an operation together, and then together once more, as some read the others' memory. A place stands for its
-/// whole buffer.
-void run_twice(const Operation& op, const std::function<void()>& run, const Memory& memory, Communicator& world) {
+/// What a rank's operations are about.
+struct RankJob {
+  const Plan& plan;
+  const Layout& layout;
+  const Placement& placement;
+  ModelSizes sizes;
+  std::size_t shard;
+
+  std::vector<std::size_t> units_of(const Operation& op) const {
+    if (op.unit >= 0) return {static_cast<std::size_t>(op.unit)};
+    std::vector<std::size_t> units;
+    if (op.stage < 0) return units;
+    const std::vector<std::size_t>& here = sizes.stages[static_cast<std::size_t>(op.stage)];
+    for (std::size_t u = 0; u < layout.units().size(); ++u) {
+      const std::vector<std::size_t>& of_unit = layout.units()[u].parameters;
+      if (std::find_first_of(of_unit.begin(), of_unit.end(), here.begin(), here.end()) != of_unit.end()) units.push_back(u);
+    }
+    return units;
+  }
+
+  /// Calls body(place, offset of this rank, bytes, effect) for each operand.
+  template <class Body>
+  void each_operand(const Operation& op, const Body& body) const {
+    const std::vector<std::size_t> units = units_of(op);
+    std::map<OperandName, std::size_t> seen;
+    for (std::size_t i = 0; i < op.operands.size(); ++i) {
+      const auto& [name, place] = op.operands[i];
+      const auto home = info_of(name).home({plan, layout, placement, sizes, op, units, seen[name]++});
+      body(place, place.offset + shard * place.per_shard, home->bytes, effect_on(op, i));
+    }
+  }
+};
+
+/// All ranks run an operation together, and then together once more, as some read the others' memory.
+void run_twice(const Operation& op, const std::function<void()>& run, const Memory& memory, const RankJob& job,
+               Communicator& world) {
   const auto run_together = [&] {
     world.barrier();
     run();
     world.barrier();
     return memory.copy();
   };
-  std::string named(memory.size(), '.'), written = named;
-  for (const Location& place : op.writes) memory.mark(named, place.buffer), memory.mark(written, place.buffer);
-  for (const Location& place : op.reads) memory.mark(named, place.buffer);
-  if (op.kind == OperationKind::reduce_scatter)
-    memory.mark(written, op.reads.front().buffer);  // left as the collective leaves it
-
+  // Bytes that the operation needs, that it may change, and that it gives.
+  std::string needed(memory.size(), '.'), changed = needed, given = needed;
+  job.each_operand(op, [&](const Location& place, std::size_t offset, std::size_t bytes, Effect effect) {
+    const bool needs = needs_content(op, effect) || effect == Effect::contributes;
+    if (needs) memory.mark(needed, 'x', place.buffer, offset, bytes);
+    if (writes(effect)) memory.mark(changed, 'x', place.buffer, offset, bytes);
+    if (writes(effect) && effect != Effect::clobbers && effect != Effect::consumes)
+      memory.mark(given, 'x', place.buffer, offset, bytes);
+  });
   const std::vector<std::byte> before = memory.copy(), after = run_together();
-  const auto same = [&](const std::vector<std::byte>& a, const std::vector<std::byte>& b, char mark, const char* what) {
-    each_run(written, mark, [&](std::size_t i, std::size_t n) { expect(std::memcmp(&a[i], &b[i], n) == 0, what); });
-  };
-  same(before, after, '.', "an operation writes what it names alone");
+  each_run(changed, '.', [&](std::size_t i, std::size_t n) {
+    expect(std::memcmp(&before[i], &after[i], n) == 0, "an operation writes only what it names");
+  });
   std::vector<std::byte> rubbish = before;
-  each_run(named, '.', [&](std::size_t i, std::size_t n) { std::fill_n(&rubbish[i], n, std::byte{0xff}); });  // not a number
+  each_run(needed, '.', [&](std::size_t i, std::size_t n) { std::fill_n(&rubbish[i], n, std::byte{0xff}); });  // not a number
   memory.assign(rubbish);
-  same(after, run_together(), 'x', "what an operation writes depends on what it names alone");
+  const std::vector<std::byte> again = run_together();
+  each_run(given, 'x', [&](std::size_t begin, std::size_t n) {
+    if (std::memcmp(&after[begin], &again[begin], n) == 0) return;
+    for (std::size_t i = begin; i < begin + n; ++i) {
+      const bool is_padding = after[i] == before[i] && again[i] == rubbish[i];  // written neither time
+      expect(after[i] == again[i] || is_padding, "what an operation gives depends only on what it needs");
+    }
+  });
   memory.assign(after);
 }
 
@@ -96,19 +143,23 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
     mesh.use_device(*device, {});
     const ShardedPlan planned = plan_sharding(model, options, shape);
     const Plan& plan = planned.plan;
-    Buffer arena = device->allocate(plan.arena_bytes), host = device->allocate_staging(plan.host_bytes),
-           slots = mesh.data_along(GroupAxis::shard).allocate(*device, plan.slot_bytes);
-    const Memory memory(plan, arena, slots, host);
+    std::vector<Buffer> buffers;
+    for (const bool collective : {false, true})
+      open_spaces(plan.spaces, {*device, mesh.data_along(GroupAxis::shard)}, collective, buffers);
+    const Memory memory(plan, buffers);
+    const RankJob of_rank = {plan, planned.layout, find_placement(options.strategy),
+                             model.sizes(options.batch, options.types.parameter, options.plan.cache),
+                             static_cast<std::size_t>(mesh.shard->rank())};
     const auto twice = [&](const Operation& op, const std::function<void()>& run) {
       try {
-        run_twice(op, run, memory, world);
+        run_twice(op, run, memory, of_rank, world);
       } catch (const InternalError& error) {
         throw InternalError(format("{}: {}", title_of(op, planned.layout), error.what()));
       }
       if (world.rank() == 0) ++operations;
     };
-    Executor executor(model, planned.layout, plan, options.batch, options.optimizer, *device, std::move(arena),
-                      std::move(slots), std::move(host), mesh, {twice});
+    Executor executor(model, planned.layout, plan, options.batch, options.optimizer, *device, std::move(buffers), mesh,
+                      {twice});
     executor.initialize_parameters(5);
     executor.publish_parameters();
     const BatchReader read = [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {

@@ -69,15 +69,14 @@ BOOST_AUTO_TEST_CASE(sums_wait_as_the_canonical_order_has_it) {
       std::size_t waiting = 0;
       const auto key = [](const Location& place) { return std::pair(place.buffer, place.offset); };
       for (const Operation& op : plan.update) {
-        if (op.unit != 0 || op.kind == OperationKind::all_reduce) continue;
-        const bool moves = op.kind == OperationKind::sum_gradients ||
-                           (op.kind == OperationKind::reduce_scatter && op.quantity == Quantity::gradients);
-        if (!moves) continue;
-        const auto from = places.find(key(op.reads[0]));
-        const bool is_whole = op.reads[0] == plan.at_work(plan.whole_gradients[0]);
+        if (op.unit != 0) continue;
+        if (op.kind != &kinds::sum_gradients && op.kind != &kinds::reduce_scatter_gradient) continue;
+        const auto [source, target] = std::pair(op.operands[0].place, op.operands[1].place);
+        const auto from = places.find(key(source));
+        const bool is_whole = source == plan.at_work(plan.whole_gradients[0]);
         const std::string what = is_whole ? format("{}", op.micro_batch) : from->second;
         if (!is_whole) places.erase(from);
-        std::string& to = places[key(op.writes[0])];
+        std::string& to = places[key(target)];
         to = op.accumulate ? "(" + to + "+" + what + ")" : what;
         waiting = std::max(waiting, places.size());
       }

@@ -101,7 +101,7 @@ std::vector<std::string> found(Threads threads, std::size_t infinite, double los
     UpdateScalars harmless = scalars;  // leaves finite gradients in the slots, which whoever looks too early would find
     harmless.loss_scale = 1;
     executor.run_update(read, harmless);
-    const std::optional<NonFinite> at = executor.find_non_finite(read, scalars);
+    const std::optional<NonFinite> at = executor.find_non_finite(scalars);
     expect(finite || !world.all(!at.has_value()), "a rank finds it");
     all[static_cast<std::size_t>(world.rank())] =
         !at ? "nothing"

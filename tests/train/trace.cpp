@@ -181,7 +181,7 @@ BOOST_AUTO_TEST_CASE(tracks_hold_each_operation_once_and_in_order) {
       for (std::size_t i = 0; i < events.size(); ++i) {
         const Operation& op = traced.operations[events[i].args["operation"].get<std::size_t>()];
         BOOST_TEST(events[i].args["micro_batch"] == op.micro_batch);
-        BOOST_TEST(about(events[i], std::string(info_of(op.kind).name)));
+        BOOST_TEST(about(events[i], std::string(op.kind->name)));
         if (op.block >= 0) BOOST_TEST(events[i].args["block"] == op.block);
         BOOST_TEST(events[i].begin >= 0);
         BOOST_TEST(events[i].begin <= events[i].end);

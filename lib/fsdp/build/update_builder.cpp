@@ -1,28 +1,29 @@
-#include "fsdp/plan_update.hpp"
+#include "fsdp/build/update_builder.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/format.hpp"
+#include "fsdp/kind.hpp"
 
 namespace fsdp {
 
-using enum OperationKind;
+using enum OperandName;
 
 BufferId add_buffer(Plan& plan, std::string name, BufferRole role, std::size_t bytes, bool transient) {
   constexpr std::size_t alignment = 64;  // bytes
   plan.buffers.push_back({std::move(name), role, round_up(bytes, alignment), transient});
+  if (is_slot(role)) plan.buffers.back().space = &spaces::slots;
   return static_cast<BufferId>(plan.buffers.size()) - 1;
 }
 
 Operation gather_operation(const UnitPlacement& units, const Plan& plan, int u) {
-  return {.kind = all_gather,
+  return {.kind = &kinds::all_gather_parameters,
           .stream = StreamId::gather,
           .unit = u,
           .count = units.shard_numel(u),
           .type = units.unit(u).types.parameter,
-          .reads = {at(plan.parameters, u)},
-          .writes = {at(plan.whole_parameters, u)}};
+          .operands = {{part, at(plan.parameters, u)}, {weights, at(plan.whole_parameters, u)}}};
 }
 
 void UpdateBuilder::add_direction_buffers() {
@@ -42,7 +43,7 @@ void UpdateBuilder::add_direction_buffers() {
   std::vector<BufferId> buffers;
   for (std::size_t i = 0; i < std::min(turn, plan_.directions_at_once); ++i)
     buffers.push_back(add_buffer(plan_, format("directions{}", i), BufferRole::scratch, largest));
-  matrix_scratch_ = add_buffer(plan_, "matrices", BufferRole::scratch, scratch * size_of(DType::f32));
+  plan_.matrix_scratch = add_buffer(plan_, "matrices", BufferRole::scratch, scratch * size_of(DType::f32));
   turn = 0;
   for (int u = 0; u < units_.count(); ++u) {
     if (!units_.works_on_matrices(u)) continue;
@@ -59,10 +60,10 @@ void UpdateBuilder::add_statistics_buffers() {
 
 void UpdateBuilder::append_norm(int micro_batch) {
   micro_batch_ = micro_batch;
-  emit_sum(Quantity::squares, GroupAxis::shard, {plan_.sums, offsetof(UpdateSums, squares)}, kernels::ExactSum::words,
-           DType::i64);
-  emit_sum(Quantity::loss, GroupAxis::world, {plan_.sums, offsetof(UpdateSums, loss)}, LossSum::words, DType::i64);
-  emit({.kind = gradient_norm, .stream = StreamId::reduce, .reads = {plan_.sums}, .writes = {plan_.sums}});
+  emit_sum(kinds::all_reduce_squares, GroupAxis::shard, {squares, {plan_.sums, offsetof(UpdateSums, squares)}},
+           kernels::ExactSum::words);
+  emit_sum(kinds::all_reduce_loss, GroupAxis::world, {loss, {plan_.sums, offsetof(UpdateSums, loss)}}, LossSum::words);
+  emit({.kind = &kinds::gradient_norm, .stream = StreamId::reduce, .operands = {{sums, plan_.sums}, {report, plan_.report}}});
 }
 
 void UpdateBuilder::append_optimizer(int micro_batch) {
@@ -86,13 +87,12 @@ void UpdateBuilder::append_optimizer(int micro_batch) {
 void UpdateBuilder::append_publish() {
   for (int u = 0; u < units_.count(); ++u) {
     if (units_.rounded(u))
-      plan_.publish.push_back({.kind = round,
+      plan_.publish.push_back({.kind = &kinds::round,
                                .stream = StreamId::compute,
                                .unit = u,
                                .count = units_.shard_numel(u),
                                .type = units_.unit(u).types.parameter,
-                               .reads = {at(plan_.master, u)},
-                               .writes = {at(plan_.parameters, u)}});
+                               .operands = {{master, at(plan_.master, u)}, {part, at(plan_.parameters, u)}}});
     if (is_published(u)) plan_.publish.push_back(gather_operation(units_, plan_, u));
   }
 }
@@ -102,47 +102,44 @@ void UpdateBuilder::emit(Operation op) {
   plan_.update.push_back(std::move(op));
 }
 
-/// A sum over the ranks that no unit's gradient is.
-void UpdateBuilder::emit_sum(Quantity quantity, GroupAxis group, Location where, std::size_t count, DType type, int round) {
-  emit({.kind = all_reduce,
+/// A sum over the ranks, in words of integers, that no unit's gradient is.
+void UpdateBuilder::emit_sum(const Kind& kind, GroupAxis group, Operand what, std::size_t count, int round) {
+  emit({.kind = &kind,
         .stream = StreamId::reduce,
         .round = round,
-        .quantity = quantity,
         .group = group,
         .count = count,
-        .type = type,
-        .reads = {where},
-        .writes = {where}});
+        .type = DType::i64,
+        .operands = {what}});
 }
 
 void UpdateBuilder::emit_clip(int u) {
-  emit({.kind = clip_values,
+  emit({.kind = &kinds::clip_values,
         .stream = StreamId::compute,
         .unit = u,
         .count = units_.shard_numel(u),
-        .reads = {plan_.sums, at(plan_.wide_gradients, u)},
-        .writes = {at(plan_.wide_gradients, u)}});
+        .operands = {{sums, plan_.sums}, {gradient, at(plan_.wide_gradients, u)}}});
 }
 
-void UpdateBuilder::emit_widening(int u, Quantity quantity, Location from, Location to) {
-  emit({.kind = widen,
-        .stream = StreamId::compute,
-        .unit = u,
-        .quantity = quantity,
-        .count = units_.shard_numel(u),
-        .type = quantity == Quantity::gradients ? units_.unit(u).types.gradient : units_.unit(u).types.master,
-        .reads = {from},
-        .writes = {to}});
-}
-
-void UpdateBuilder::widen_gradient(int u) {
+void UpdateBuilder::upcast_gradient(int u) {
   if (!units_.has_narrow_gradient(u)) return;
-  emit_widening(u, Quantity::gradients, at(plan_.gradients, u), at(plan_.wide_gradients, u));
+  emit({.kind = &kinds::upcast_gradient,
+        .stream = StreamId::compute,
+        .unit = u,
+        .count = units_.shard_numel(u),
+        .type = units_.unit(u).types.gradient,
+        .operands = {{kept_gradient, at(plan_.gradients, u)}, {gradient, at(plan_.wide_gradients, u)}}});
   if (clips_values_) emit_clip(u);
 }
 
-void UpdateBuilder::widen_master(int u) {
-  if (units_.has_narrow_master(u)) emit_widening(u, Quantity::parameters, at(plan_.master, u), at(plan_.wide_master, u));
+void UpdateBuilder::upcast_master(int u) {
+  if (!units_.has_narrow_master(u)) return;
+  emit({.kind = &kinds::upcast_master,
+        .stream = StreamId::compute,
+        .unit = u,
+        .count = units_.shard_numel(u),
+        .type = units_.unit(u).types.master,
+        .operands = {{kept_master, at(plan_.master, u)}, {master, at(plan_.wide_master, u)}}});
 }
 
 /// Sums over whole tensors: each unit's on this rank, and all of them over the ranks at once.
@@ -150,78 +147,72 @@ void UpdateBuilder::emit_statistics(int round) {
   const Layout& layout = units_.layout();
   for (int u = 0; u < units_.count(); ++u) {
     if (!units_.trained(u) || round >= units_.rounds(u)) continue;
-    widen_gradient(u);
-    widen_master(u);
-    std::vector<Location> read = {plan_.sums, at(plan_.wide_gradients, u), at(plan_.wide_master, u)};
-    for (int before = 0; before < round; ++before) read.push_back(words(u, before));
-    emit({.kind = statistics,
+    upcast_gradient(u);
+    upcast_master(u);
+    std::vector<Operand> operands = {
+        {sums, plan_.sums}, {gradient, at(plan_.wide_gradients, u)}, {master, at(plan_.wide_master, u)}};
+    for (int before = 0; before < round; ++before) operands.push_back({words_before, words(u, before)});
+    operands.push_back({words_out, words(u, round)});
+    append_states(u, operands);
+    emit({.kind = &kinds::statistics,
           .stream = StreamId::compute,
           .unit = u,
           .round = round,
           .count = layout.statistics(static_cast<std::size_t>(u), round).size(),
-          .reads = std::move(read),
-          .writes = with_states(u, {words(u, round)})});
+          .operands = std::move(operands)});
   }
-  emit_sum(Quantity::statistics, GroupAxis::shard, at(plan_.statistics, round), layout.statistics_words(round), DType::i64,
-           round);
+  emit_sum(kinds::all_reduce_statistics, GroupAxis::shard, {all_words, at(plan_.statistics, round)},
+           layout.statistics_words(round), round);
 }
 
 void UpdateBuilder::emit_optimizer(int u) {
   const bool follows_directions = units_.works_on_matrices(u);
-  if (!follows_directions) widen_gradient(u);
-  widen_master(u);
-  std::vector<Location> read = {plan_.sums, follows_directions ? at(directions_, u) : at(plan_.wide_gradients, u)};
-  for (int round = 0; round < units_.rounds(u); ++round) read.push_back(words(u, round));
-  std::vector<Location> written = {at(plan_.wide_master, u)};
-  if (units_.rounded(u)) written.push_back(at(plan_.parameters, u));
-  emit({.kind = optimizer,
-        .stream = StreamId::compute,
-        .unit = u,
-        .reads = std::move(read),
-        .writes = with_states(u, std::move(written))});
+  if (!follows_directions) upcast_gradient(u);
+  upcast_master(u);
+  std::vector<Operand> operands = {
+      {sums, plan_.sums},
+      follows_directions ? Operand{direction, at(directions_, u)} : Operand{gradient, at(plan_.wide_gradients, u)}};
+  for (int round = 0; round < units_.rounds(u); ++round) operands.push_back({OperandName::words, words(u, round)});
+  operands.push_back({master, at(plan_.wide_master, u)});
+  if (units_.rounded(u)) operands.push_back({part, at(plan_.parameters, u)});
+  append_states(u, operands);
+  emit({.kind = &kinds::optimizer, .stream = StreamId::compute, .unit = u, .operands = std::move(operands)});
   if (units_.has_narrow_master(u))
-    emit({.kind = round_at_random,
+    emit({.kind = &kinds::round_master,
           .stream = StreamId::compute,
           .unit = u,
-          .quantity = Quantity::parameters,
           .count = units_.shard_numel(u),
           .type = units_.unit(u).types.master,
-          .reads = {at(plan_.wide_master, u)},
-          .writes = {at(plan_.master, u), at(plan_.wide_master, u)}});
+          .operands = {{master, at(plan_.wide_master, u)}, {kept_master, at(plan_.master, u)}}});
   if (is_published(u)) emit(gather_operation(units_, plan_, u));
 }
 
 /// The owners of matrices are dealt out over all ranks, replicas too: zeros elsewhere, and the sum that gradients take.
 void UpdateBuilder::emit_matrices(const std::vector<int>& together) {
-  const auto part = [&](int u) { return at(directions_, u); };
-  const auto whole = [&](int u) { return at(whole_directions_, u); };
-  const auto move = [&](OperationKind kind, StreamId stream, GroupAxis group, int u, Location from, Location to) {
-    emit({.kind = kind,
+  const auto move = [&](const Kind& kind, StreamId stream, GroupAxis group, int u, std::vector<Operand> operands) {
+    emit({.kind = &kind,
           .stream = stream,
           .unit = u,
-          .quantity = Quantity::directions,
           .group = group,
           .count = units_.shard_numel(u),
-          .reads = {from},
-          .writes = {to}});
+          .operands = std::move(operands)});
   };
+  const auto mine = [&](int u) { return Operand{direction, at(directions_, u)}; };
+  const auto all = [&](int u) { return Operand{matrices, at(whole_directions_, u)}; };
   for (const int u : together) {
-    widen_gradient(u);
-    emit({.kind = directions,
-          .stream = StreamId::compute,
-          .unit = u,
-          .reads = {plan_.sums, at(plan_.wide_gradients, u)},
-          .writes = with_states(u, {part(u)})});
-    if (units_.scattered(u)) move(all_gather, StreamId::gather, GroupAxis::shard, u, part(u), whole(u));
+    upcast_gradient(u);
+    std::vector<Operand> operands = {{sums, plan_.sums}, {gradient, at(plan_.wide_gradients, u)}, mine(u)};
+    append_states(u, operands);
+    emit({.kind = &kinds::directions, .stream = StreamId::compute, .unit = u, .operands = std::move(operands)});
+    if (units_.scattered(u)) move(kinds::all_gather_directions, StreamId::gather, GroupAxis::shard, u, {mine(u), all(u)});
   }
   for (const int u : together) {
-    emit({.kind = whole_matrices,
+    emit({.kind = &kinds::whole_matrices,
           .stream = StreamId::compute,
           .unit = u,
-          .reads = {plan_.sums, whole(u)},
-          .writes = {whole(u), matrix_scratch_}});
-    if (units_.scattered(u)) move(reduce_scatter, StreamId::reduce, GroupAxis::shard, u, whole(u), part(u));
-    if (units_.is_replicated(u)) move(all_reduce, StreamId::reduce, units_.replicas(u), u, part(u), part(u));
+          .operands = {{sums, plan_.sums}, all(u), {matrix_scratch, plan_.matrix_scratch}}});
+    if (units_.scattered(u)) move(kinds::reduce_scatter_directions, StreamId::reduce, GroupAxis::shard, u, {all(u), mine(u)});
+    if (units_.is_replicated(u)) move(kinds::all_reduce_directions, StreamId::reduce, units_.replicas(u), u, {mine(u)});
   }
   for (const int u : together) emit_optimizer(u);
 }
@@ -229,7 +220,9 @@ void UpdateBuilder::emit_matrices(const std::vector<int>& together) {
 bool UpdateBuilder::shares_memory(int u, const std::vector<int>& others) const {
   const auto buffer_of = [&](const std::vector<Location>& places, int unit) { return plan_.at_work(at(places, unit)).buffer; };
   return std::any_of(others.begin(), others.end(), [&](int other) {
-    return buffer_of(whole_directions_, u) == buffer_of(whole_directions_, other) ||
+    return buffer_of(plan_.wide_gradients, u) ==
+               buffer_of(whole_directions_, other) ||  // upcast there once others are gathered
+           buffer_of(whole_directions_, u) == buffer_of(whole_directions_, other) ||
            buffer_of(directions_, u) == buffer_of(directions_, other);
   });
 }
@@ -240,10 +233,8 @@ Location UpdateBuilder::words(int u, int round) const {
   return {at(plan_.statistics, round), range.begin * sizeof(std::int64_t)};
 }
 
-std::vector<Location> UpdateBuilder::with_states(int u, std::vector<Location> places) const {
-  const std::vector<BufferId>& states = at(plan_.optimizer_state, u);
-  places.insert(places.end(), states.begin(), states.end());
-  return places;
+void UpdateBuilder::append_states(int u, std::vector<Operand>& operands) const {
+  for (const BufferId state : at(plan_.optimizer_state, u)) operands.push_back({states, state});
 }
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-#include "fsdp/plan_derive.hpp"
+#include "fsdp/build/derive.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,8 @@
 #include <set>
 #include <utility>
 
-#include "fsdp/unit_placement.hpp"
+#include "fsdp/build/unit_placement.hpp"
+#include "fsdp/kind.hpp"
 
 namespace fsdp {
 
@@ -24,11 +25,10 @@ void derive_waits(std::vector<Operation>& list, std::size_t buffers) {
     Operation& op = list[static_cast<std::size_t>(i)];
     const std::size_t mine = static_cast<std::size_t>(op.stream);
     std::set<int, std::greater<>> candidates;  // latest first: it may imply the others
-    for (const Location& place : op.reads)
-      if (at(last_writer, place.buffer) >= 0) candidates.insert(at(last_writer, place.buffer));
-    for (const Location& place : op.writes) {
-      if (at(last_writer, place.buffer) >= 0) candidates.insert(at(last_writer, place.buffer));
-      candidates.insert(at(readers, place.buffer).begin(), at(readers, place.buffer).end());
+    for (std::size_t k = 0; k < op.operands.size(); ++k) {
+      const BufferId buffer = op.operands[k].place.buffer;
+      if (at(last_writer, buffer) >= 0) candidates.insert(at(last_writer, buffer));
+      if (writes(effect_on(op, k))) candidates.insert(at(readers, buffer).begin(), at(readers, buffer).end());
     }
     for (const int c : candidates) {
       const std::size_t theirs = static_cast<std::size_t>(list[static_cast<std::size_t>(c)].stream);
@@ -41,8 +41,9 @@ void derive_waits(std::vector<Operation>& list, std::size_t buffers) {
     for (const int w : op.waits) list[static_cast<std::size_t>(w)].awaited = true;
     seen[mine][mine] = i;
     known_at[static_cast<std::size_t>(i)] = seen[mine];
-    for (const Location& place : op.reads) at(readers, place.buffer).push_back(i);
-    for (const Location& place : op.writes) {
+    for (std::size_t k = 0; k < op.operands.size(); ++k)
+      if (!writes(effect_on(op, k))) at(readers, op.operands[k].place.buffer).push_back(i);
+    for (const Location& place : writes_of(op)) {
       at(last_writer, place.buffer) = i;
       at(readers, place.buffer).clear();
     }
@@ -53,10 +54,9 @@ void derive_waits(std::vector<Operation>& list, std::size_t buffers) {
 void derive_lifetimes(std::vector<Operation>& list, const std::vector<PlanBuffer>& buffers) {
   std::map<std::pair<int, BufferId>, std::pair<std::size_t, std::size_t>> uses;
   for (std::size_t i = 0; i < list.size(); ++i)
-    for (const auto* places : {&list[i].reads, &list[i].writes})
-      for (const Location& place : *places)
-        if (at(buffers, place.buffer).transient)
-          uses.try_emplace({list[i].micro_batch, place.buffer}, i, i).first->second.second = i;
+    for (const Operand& operand : list[i].operands)
+      if (at(buffers, operand.place.buffer).transient)
+        uses.try_emplace({list[i].micro_batch, operand.place.buffer}, i, i).first->second.second = i;
   for (const auto& [key, use] : uses) {
     list[use.first].acquires.push_back(key.second);
     list[use.second].frees.push_back(key.second);
@@ -67,14 +67,17 @@ void derive_lifetimes(std::vector<Operation>& list, const std::vector<PlanBuffer
 /// lives in the first micro-batch (all micro-batches use them alike). Evaluation uses a subset of buffers that are alive
 /// together in an update.
 void place_buffers(Plan& plan) {
-  std::size_t used = 0, slots = 0, host = 0;
-  for (PlanBuffer& buffer : plan.buffers)
-    if (!buffer.transient) {
-      std::size_t& end = buffer.on_host() ? host : is_slot(buffer.role) ? slots : used;
-      buffer.offset = std::exchange(end, end + buffer.bytes);
-    }
-  plan.slot_bytes = slots;
-  plan.host_bytes = host;
+  std::size_t fixed = 0;  // bytes on the device
+  plan.spaces = {{&spaces::device, 0}};
+  for (PlanBuffer& buffer : plan.buffers) {
+    if (buffer.transient) continue;
+    const auto is_its = [&](const SpaceUse& use) { return use.space == buffer.space; };
+    auto use = std::find_if(plan.spaces.begin(), plan.spaces.end(), is_its);
+    if (use == plan.spaces.end()) use = plan.spaces.insert(use, {buffer.space, 0});
+    buffer.offset = std::exchange(use->bytes, use->bytes + buffer.bytes);
+    if (buffer.space->on_device) fixed += buffer.bytes;
+  }
+  const std::size_t used = plan.spaces.front().bytes;
   std::size_t top = used, live_bytes = 0, peak = 0;
   std::vector<BufferId> live;
   for (const Operation& op : plan.update.empty() ? plan.evaluation : plan.update) {
@@ -100,8 +103,8 @@ void place_buffers(Plan& plan) {
       live_bytes -= plan.buffers[static_cast<std::size_t>(id)].bytes;
     }
   }
-  plan.arena_bytes = top;
-  plan.peak_bytes = used + slots + peak;
+  plan.spaces.front().bytes = top;
+  plan.peak_bytes = fixed + peak;
 }
 
 }  // namespace fsdp

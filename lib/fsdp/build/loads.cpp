@@ -1,17 +1,16 @@
-#include "fsdp/plan_offload.hpp"
+#include "fsdp/build/loads.hpp"
 
 #include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
 
-#include "fsdp/unit_placement.hpp"
+#include "fsdp/build/unit_placement.hpp"
+#include "fsdp/kind.hpp"
 
 namespace fsdp {
 
 namespace {
-
-using enum OperationKind;
 
 /// The operations between which a buffer stays loaded.
 struct Stay {
@@ -46,11 +45,10 @@ class Loader {
     std::vector<std::size_t> begins;  // of each operation in the new list
     for (std::size_t i = 0; i < list.size(); ++i) {
       begins.push_back(all.size());
-      for (const BufferId id : before[i]) all.push_back(transfer(load, StreamId::load, id, list[i].micro_batch));
+      for (const BufferId id : before[i]) all.push_back(transfer(kinds::load, StreamId::load, id, list[i].micro_batch));
       Operation& op = all.emplace_back(list[i]);
-      for (auto* places : {&op.reads, &op.writes})
-        for (Location& place : *places) place = plan_.at_work(place);
-      for (const BufferId id : after[i]) all.push_back(transfer(unload, StreamId::unload, id, list[i].micro_batch));
+      for (Operand& operand : op.operands) operand.place = plan_.at_work(operand.place);
+      for (const BufferId id : after[i]) all.push_back(transfer(kinds::unload, StreamId::unload, id, list[i].micro_batch));
     }
     begins.push_back(all.size());
     for (std::size_t* end : ends) *end = begins[*end];
@@ -62,12 +60,15 @@ class Loader {
 
   void find_stays(const std::vector<Operation>& list) {
     stays_.clear(), loaded_.clear(), contributed_.clear();
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      for (const Location& place : list[i].reads)
-        if (buffer(place.buffer).on_host()) stay_at(i, place.buffer, true);
-      for (const Location& place : list[i].writes)
-        if (buffer(place.buffer).on_host()) stay_at(i, place.buffer, !overwrites(list[i], place)).changed = true;
-    }
+    for (std::size_t i = 0; i < list.size(); ++i)
+      for (const bool written : {false, true})
+        for (std::size_t k = 0; k < list[i].operands.size(); ++k) {
+          const Location& place = list[i].operands[k].place;
+          const Effect effect = effect_on(list[i], k);
+          if (!buffer(place.buffer).is_offloaded() || writes(effect) != written) continue;
+          Stay& stay = stay_at(i, place.buffer, needs_what_is_kept(list[i], effect, place));
+          stay.changed = stay.changed || (written && effect != Effect::consumes);
+        }
   }
 
   /// The buffer is loaded at operation `i`. If it was not before, others that lie where it does leave.
@@ -87,36 +88,24 @@ class Loader {
     return x.slot.offset < y.slot.offset + y.bytes && y.slot.offset < x.slot.offset + x.bytes;
   }
 
-  /// Whether nothing of what was at `place` is needed. An update that is not applied leaves what the optimizer would write.
-  bool overwrites(const Operation& op, const Location& place) {
-    if (op.accumulate || place.per_shard != 0) return false;
-    switch (op.kind) {
-      case head:
-      case block_backward:
-      case embedding_backward:  // of a unit that several stages use, a micro-batch's first
-        return std::exchange(contributed_[place.buffer], op.micro_batch + 1) != op.micro_batch + 1;
-      case all_gather:
-      case reduce_scatter:
-      case sum_gradients:
-      case clear:
-      case round:
-      case round_at_random:
-        return true;
-      default:
-        return false;
-    }
+  /// A rank that writes its own part needs the others. Of a unit that several stages use, only the first contribution of a
+  /// micro-batch overwrites.
+  bool needs_what_is_kept(const Operation& op, Effect effect, const Location& place) {
+    if (needs_content(op, effect) || place.per_shard != 0) return true;
+    return effect == Effect::contributes && std::exchange(contributed_[place.buffer], op.micro_batch + 1) == op.micro_batch + 1;
   }
 
   /// All of a buffer, counted in words of 4 bytes.
-  Operation transfer(OperationKind kind, StreamId stream, BufferId id, int micro_batch) const {
-    const Location kept = id, slot = buffer(id).slot;
-    return {.kind = kind,
+  Operation transfer(const Kind& kind, StreamId stream, BufferId id, int micro_batch) const {
+    std::vector<Operand> operands;
+    for (const OperandSpec& spec : kind.operands)
+      operands.push_back({spec.name, spec.name == OperandName::slot ? buffer(id).slot : Location(id)});
+    return {.kind = &kind,
             .stream = stream,
             .micro_batch = micro_batch,
             .unit = buffer(id).unit,
             .count = buffer(id).bytes / size_of(DType::f32),
-            .reads = {kind == load ? kept : slot},
-            .writes = {kind == load ? slot : kept}};
+            .operands = std::move(operands)};
   }
 
   const Plan& plan_;

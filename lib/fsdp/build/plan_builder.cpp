@@ -13,17 +13,18 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "fsdp/build/derive.hpp"
+#include "fsdp/build/loads.hpp"
+#include "fsdp/build/unit_placement.hpp"
+#include "fsdp/build/update_builder.hpp"
+#include "fsdp/kind.hpp"
 #include "fsdp/plan.hpp"
-#include "fsdp/plan_derive.hpp"
-#include "fsdp/plan_offload.hpp"
-#include "fsdp/plan_update.hpp"
-#include "fsdp/unit_placement.hpp"
 
 namespace fsdp {
 
 namespace {
 
-using enum OperationKind;
+using enum OperandName;
 
 class Builder {
  public:
@@ -59,7 +60,9 @@ class Builder {
     }
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());
-    if (decodes()) emit(plan_.decoding, decoding_visits(), {read_rows, {plan_.inputs, plan_.rows}});
+    if (decodes())
+      emit(plan_.decoding, decoding_visits(), &kinds::read_rows,
+           {{step, plan_.step}, {inputs, plan_.inputs}, {rows, plan_.rows}});
     updates_.append_publish();
     add_loads(plan_);
     for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.decoding, &plan_.publish}) {
@@ -177,7 +180,10 @@ class Builder {
       return found == buffers.end() ? 0 : at(plan_.buffers, found->second).bytes;
     };
     add_slots("loaded " + what, BufferRole::loaded, inside, true, bytes_of, slots);
-    for (const auto& [u, buffer] : buffers) at(plan_.buffers, buffer).slot = at(slots, u), at(plan_.buffers, buffer).unit = u;
+    for (const auto& [u, buffer] : buffers) {
+      PlanBuffer& kept = at(plan_.buffers, buffer);
+      kept.slot = at(slots, u), kept.unit = u, kept.space = options_.offload_to;
+    }
   }
 
   void choose_what_is_on_the_host() {
@@ -282,9 +288,16 @@ class Builder {
     if (decodes()) {
       plan_.cache = options_.cache;
       plan_.rows = add_buffer(plan_, "rows", BufferRole::batch, 2 * sizes_.inputs);
+      plan_.step = add_on_host("step", 3 * sizes_.inputs + options_.cache.sequences * sizeof(std::int32_t));
+      plan_.logits = add_on_host("logits", sizes_.logits * options_.cache.sequences);
       for (int b = 0; b < blocks_; ++b)
         plan_.caches.push_back(add_buffer(plan_, format("cache{}", b), BufferRole::cache, sizes_.cache));
     }
+    const std::size_t positions_bytes = options_.documents ? sizes_.inputs : 0;
+    plan_.tokens = add_on_host(
+        "tokens", (options_.training ? 2 * options_.micro_batches : 1) * (sizes_.inputs + sizes_.targets + positions_bytes));
+    plan_.losses = add_on_host("losses", sizes_.losses);
+    plan_.report = add_on_host("report", sizeof(UpdateSums));
     const auto activation = [&](std::string name, std::size_t bytes) {
       return add_buffer(plan_, std::move(name), BufferRole::activations, bytes, true);
     };
@@ -323,6 +336,12 @@ class Builder {
           recomputed_x_.push_back(
               activation(format("x+{}", i), largest(sizes_.activations, [&](int b) { return b % segment() == i; })));
     }
+  }
+
+  BufferId add_on_host(std::string name, std::size_t bytes) {
+    const BufferId id = add_buffer(plan_, std::move(name), BufferRole::batch, bytes);
+    at(plan_.buffers, id).space = &spaces::host;
+    return id;
   }
 
   void add_waiting_sums() {
@@ -369,78 +388,96 @@ class Builder {
   bool adds() const { return micro_batch_ > 0 && some_gradients_stay_; }
   bool clears(int u) const { return adds() && units_.gradient_in_slot(u); }
 
-  /// What a block's stage writes beside its result.
-  std::vector<Location> with_scratch(std::vector<Location> writes) const {
-    writes.emplace_back(plan_.scratch);
-    if (plan_.cheap >= 0) writes.emplace_back(plan_.cheap);
-    return writes;
+  /// An operand that some plans have.
+  static void append(std::vector<Operand>& operands, OperandName name, BufferId buffer) {
+    if (buffer >= 0) operands.push_back({name, buffer});
+  }
+  /// What stages read of a batch and of the model's tables.
+  void append_positions(std::vector<Operand>& operands) const { append(operands, positions, plan_.positions); }
+  void append_tables(std::vector<Operand>& operands) const { append(operands, tables, sizes_.tables > 0 ? plan_.tables : -1); }
+
+  static Operation stage_operation(const Kind& kind, int stage, int block, std::vector<Operand> operands) {
+    return {.kind = &kind, .stream = StreamId::compute, .stage = stage, .block = block, .operands = std::move(operands)};
   }
 
-  std::vector<Location> with_tables(std::vector<Location> reads) const {
-    if (sizes_.tables > 0) reads.emplace_back(plan_.tables);
-    return reads;
+  Visit embedding_forward(BufferId to) const {
+    std::vector<Operand> operands = {{inputs, plan_.inputs}};
+    append_positions(operands), append_tables(operands);
+    operands.push_back({x_out, to});
+    return {.op = stage_operation(kinds::embedding_forward, 0, -1, std::move(operands)), .stage = 0};
   }
 
-  /// What a stage that knows documents reads.
-  std::vector<Location> with_positions(std::vector<Location> reads) const {
-    if (plan_.positions >= 0) reads.emplace_back(plan_.positions);
-    return reads;
-  }
-
-  static Operation computation(OperationKind kind, int block, std::vector<Location> reads, std::vector<Location> writes) {
-    return {.kind = kind, .stream = StreamId::compute, .block = block, .reads = std::move(reads), .writes = std::move(writes)};
+  Visit block_forward(int b, BufferId from, BufferId to, BufferId saves) const {
+    std::vector<Operand> operands = {{OperandName::x, from}};
+    append_positions(operands), append_tables(operands);
+    operands.insert(operands.end(), {{x_out, to}, {OperandName::saved, saves}, {scratch, plan_.scratch}});
+    append(operands, cheap, plan_.cheap);
+    return {.op = stage_operation(kinds::block_forward, b + 1, b, std::move(operands)), .stage = b + 1};
   }
 
   std::vector<Visit> update_visits() const {
-    std::vector<Visit> visits;
+    std::vector<Visit> visits = {embedding_forward(x(0))};
+    for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b), x(b + 1), saved(b)));
     visits.push_back(
-        {.op = computation(embedding_forward, -1, with_tables(with_positions({plan_.inputs})), {x(0)}), .stage = 0});
-    for (int b = 0; b < blocks_; ++b)
-      visits.push_back(
-          {.op = computation(block_forward, b, with_tables(with_positions({x(b)})), with_scratch({x(b + 1), saved(b)})),
-           .stage = b + 1});
-    visits.push_back({.op = computation(head, -1, {x(blocks_), plan_.targets}, {dx_, plan_.scratch, plan_.sums}),
-                      .stage = head_stage(),
-                      .backward = true,
-                      .writes_gradients = true});
+        {.op = stage_operation(
+             kinds::head, head_stage(), -1,
+             {{OperandName::x, x(blocks_)}, {targets, plan_.targets}, {dx, dx_}, {scratch, plan_.scratch}, {sums, plan_.sums}}),
+         .stage = head_stage(),
+         .backward = true,
+         .writes_gradients = true});
     for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
       if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
       if (refills() && b + 1 < blocks_)  // of the last block it is all there
         visits.push_back(
-            {.op = computation(refill, b, {x(b), saved(b)}, {plan_.cheap, plan_.scratch}), .stage = b + 1, .backward = true});
-      visits.push_back({.op = computation(block_backward, b, with_tables(with_positions({x_in_backward(b), saved(b), dx_})),
-                                          with_scratch({dx_, saved(b)})),
+            {.op = stage_operation(
+                 kinds::refill, b + 1, b,
+                 {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}, {cheap, plan_.cheap}, {scratch, plan_.scratch}}),
+             .stage = b + 1,
+             .backward = true});
+      std::vector<Operand> operands = {{OperandName::x, x_in_backward(b)}};
+      append_positions(operands), append_tables(operands);
+      operands.insert(operands.end(), {{dx, dx_}, {OperandName::saved, saved(b)}, {scratch, plan_.scratch}});
+      append(operands, cheap, plan_.cheap);
+      visits.push_back({.op = stage_operation(kinds::block_backward, b + 1, b, std::move(operands)),
                         .stage = b + 1,
                         .backward = true,
                         .writes_gradients = true});
     }
-    if (lowest_trained_ == 0)
-      visits.push_back({.op = computation(embedding_backward, -1, with_positions({plan_.inputs, dx_}), {plan_.scratch}),
+    if (lowest_trained_ == 0) {
+      std::vector<Operand> operands = {{inputs, plan_.inputs}};
+      append_positions(operands);
+      operands.insert(operands.end(), {{dx, dx_}, {scratch, plan_.scratch}});
+      visits.push_back({.op = stage_operation(kinds::embedding_backward, 0, -1, std::move(operands)),
                         .stage = 0,
                         .backward = true,
                         .reads_parameters = false,
                         .writes_gradients = true});
+    }
     return visits;
   }
 
   /// The forward passes of a segment once more, whose last output nobody needs.
   void add_recomputation(std::vector<Visit>& visits, int first, int last) const {
     for (int b = first; b <= last; ++b) {
-      Operation op = computation(recompute, b, with_tables(with_positions({x_in_backward(b)})), {saved(b), plan_.scratch});
-      if (b < last) op.writes.emplace_back(x_in_backward(b + 1));
-      visits.push_back({.op = std::move(op), .stage = b + 1, .backward = true});
+      std::vector<Operand> operands = {{OperandName::x, x_in_backward(b)}};
+      append_positions(operands), append_tables(operands);
+      operands.insert(operands.end(), {{OperandName::saved, saved(b)}, {scratch, plan_.scratch}});
+      if (b < last) operands.push_back({x_out, x_in_backward(b + 1)});
+      visits.push_back(
+          {.op = stage_operation(kinds::recompute, b + 1, b, std::move(operands)), .stage = b + 1, .backward = true});
     }
   }
 
   std::vector<Visit> evaluation_visits() const {
-    std::vector<Visit> visits;
-    visits.push_back(
-        {.op = computation(embedding_forward, -1, with_tables(with_positions({plan_.inputs})), {x(0)}), .stage = 0});
-    for (int b = 0; b < blocks_; ++b)
-      visits.push_back({.op = computation(block_forward, b, with_tables(with_positions({x(b % 2)})),
-                                          with_scratch({x((b + 1) % 2), saved_.front()})),
-                        .stage = b + 1});
-    visits.push_back({.op = computation(head_loss, -1, {x(blocks_ % 2), plan_.targets}, {plan_.scratch, plan_.sums}),
+    std::vector<Visit> visits = {embedding_forward(x(0))};
+    for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b % 2), x((b + 1) % 2), saved_.front()));
+    visits.push_back({.op = stage_operation(kinds::head_loss, head_stage(), -1,
+                                            {{OperandName::x, x(blocks_ % 2)},
+                                             {targets, plan_.targets},
+                                             {scratch, plan_.scratch},
+                                             {sums, plan_.sums},
+                                             {losses, plan_.losses},
+                                             {report, plan_.report}}),
                       .stage = head_stage()});
     return visits;
   }
@@ -448,15 +485,25 @@ class Builder {
   bool decodes() const { return options_.cache.positions > 0; }
 
   std::vector<Visit> decoding_visits() const {
-    std::vector<Visit> visits;
-    visits.push_back({.op = computation(embedding_decode, -1, with_tables({plan_.inputs, plan_.rows}), {x(0)}), .stage = 0});
+    std::vector<Operand> operands = {{step, plan_.step}, {inputs, plan_.inputs}, {rows, plan_.rows}};
+    append_tables(operands);
+    operands.push_back({x_out, x(0)});
+    std::vector<Visit> visits = {{.op = stage_operation(kinds::embedding_decode, 0, -1, std::move(operands)), .stage = 0}};
     for (int b = 0; b < blocks_; ++b) {
-      const BufferId cache = at(plan_.caches, b);
-      visits.push_back({.op = computation(block_decode, b, with_tables({x(b % 2), plan_.rows, cache}),
-                                          with_scratch({x((b + 1) % 2), saved_.front(), cache})),
-                        .stage = b + 1});
+      operands = {{step, plan_.step}, {OperandName::x, x(b % 2)}, {rows, plan_.rows}};
+      append_tables(operands);
+      operands.insert(operands.end(), {{cache, at(plan_.caches, b)},
+                                       {x_out, x((b + 1) % 2)},
+                                       {OperandName::saved, saved_.front()},
+                                       {scratch, plan_.scratch}});
+      append(operands, cheap, plan_.cheap);
+      visits.push_back({.op = stage_operation(kinds::block_decode, b + 1, b, std::move(operands)), .stage = b + 1});
     }
-    visits.push_back({.op = computation(head_logits, -1, {x(blocks_ % 2)}, {plan_.scratch}), .stage = head_stage()});
+    visits.push_back(
+        {.op = stage_operation(
+             kinds::head_logits, head_stage(), -1,
+             {{step, plan_.step}, {OperandName::x, x(blocks_ % 2)}, {scratch, plan_.scratch}, {logits, plan_.logits}}),
+         .stage = head_stage()});
     return visits;
   }
 
@@ -465,18 +512,15 @@ class Builder {
     return list.emplace_back(std::move(op));
   }
 
-  /// How a list gets its tokens.
-  struct Reading {
-    OperationKind kind;
-    std::vector<Location> writes;
-  };
-
   void emit(List& list, const std::vector<Visit>& visits) {
-    emit(list, visits, {read_batch, with_positions({plan_.inputs, plan_.targets})});
+    std::vector<Operand> operands = {{tokens, plan_.tokens}, {inputs, plan_.inputs}, {targets, plan_.targets}};
+    append_positions(operands);
+    if (micro_batch_ == 0) operands.push_back({sums, plan_.sums});  // which begin with zeros
+    emit(list, visits, &kinds::read_batch, std::move(operands));
   }
 
-  void emit(List& list, const std::vector<Visit>& visits, Reading reading) {
-    emit(list, {.kind = reading.kind, .stream = StreamId::compute, .reads = {}, .writes = std::move(reading.writes)});
+  void emit(List& list, const std::vector<Visit>& visits, const Kind* reading, std::vector<Operand> operands) {
+    emit(list, {.kind = reading, .stream = StreamId::compute, .operands = std::move(operands)});
     for (std::size_t v = 0; v < visits.size(); ++v) {
       const Visit& visit = visits[v];
       if (visit.reads_parameters)
@@ -487,15 +531,15 @@ class Builder {
       Operation op = visit.op;
       for (const int u : at(units_of_stage_, visit.stage)) {
         if (visit.writes_gradients && clears(u) && at(last_stage_, u) == visit.stage)
-          emit(list, {.kind = clear,
+          emit(list, {.kind = &kinds::clear,
                       .stream = StreamId::compute,
                       .unit = u,
                       .count = units_.unit(u).padded_numel,
-                      .reads = {},
-                      .writes = {at(plan_.whole_gradients, u)}});
-        if (visit.reads_parameters) op.reads.push_back(at(plan_.whole_parameters, u));
-        if (visit.writes_gradients && units_.trained(u)) op.writes.push_back(at(plan_.whole_gradients, u));
+                      .operands = {{whole_gradient, at(plan_.whole_gradients, u)}}});
+        if (visit.reads_parameters) op.operands.push_back({weights, at(plan_.whole_parameters, u)});
       }
+      for (const int u : at(units_of_stage_, visit.stage))
+        if (visit.writes_gradients && units_.trained(u)) op.operands.push_back({gradients, at(plan_.whole_gradients, u)});
       op.accumulate = visit.writes_gradients && adds();
       emit(list, std::move(op));
       for (Bundle& bundle : bundles_)
@@ -561,23 +605,24 @@ class Builder {
     bundle.gathered = false;
     for (const int u : bundle.units)
       if (units_.sharded_at_rest(u))
-        emit(list,
-             {.kind = release, .stream = StreamId::compute, .unit = u, .reads = {at(plan_.whole_parameters, u)}, .writes = {}});
+        emit(list, {.kind = &kinds::release,
+                    .stream = StreamId::compute,
+                    .unit = u,
+                    .operands = {{weights, at(plan_.whole_parameters, u)}}});
   }
 
-  /// The fp32 sums in `wide`, of all of a unit or of this rank's part, are kept in `kept`, in which others may be already.
-  void keep_gradient(List& list, int u, const Location& wide, const Location& kept, std::size_t count, bool add) {
-    std::vector<Location> reads = {wide};
-    if (add) reads.push_back(kept);
-    emit(list, {.kind = round_at_random,
+  /// The fp32 sums of all of a unit, or of this rank's part, are kept in 16 bits, added to others if there are any.
+  void keep_gradient(List& list, int u, const Location& wide, bool add) {
+    const bool is_whole = wide == at(plan_.whole_gradients, u);
+    emit(list, {.kind = is_whole ? &kinds::round_whole_gradient : &kinds::round_gradient,
                 .stream = StreamId::reduce,
                 .unit = u,
                 .accumulate = add,
-                .quantity = Quantity::gradients,
-                .count = count,
+                .count = is_whole ? units_.unit(u).padded_numel : units_.shard_numel(u),
                 .type = units_.unit(u).types.gradient,
-                .reads = std::move(reads),
-                .writes = {kept, wide}});
+                .operands = {{is_whole ? whole_gradient : gradient, wide},
+                             is_whole ? Operand{kept_whole_gradient, at(plan_.kept_whole_gradients, u)}
+                                      : Operand{kept_gradient, at(plan_.gradients, u)}}});
   }
 
   /// The gradient of a unit is whole on this rank for this micro-batch. Where gradients are kept in 16 bits, sums come from
@@ -587,54 +632,48 @@ class Builder {
     const Location whole = at(plan_.whole_gradients, u), mine = at(plan_.wide_gradients, u);
     const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches), narrow = units_.has_narrow_gradient(u),
                whole_are_kept = !units_.scattered(u) || units_.keeps_whole_gradients();
-    if (narrow && whole_are_kept && options_.micro_batches > 1)
-      keep_gradient(list, u, whole, at(plan_.kept_whole_gradients, u), units_.unit(u).padded_numel, micro_batch_ > 0);
+    if (narrow && whole_are_kept && options_.micro_batches > 1) keep_gradient(list, u, whole, micro_batch_ > 0);
     if (units_.scattered(u) && (last || !whole_are_kept)) {
       const bool add = micro_batch_ > 0 && !whole_are_kept;
       scatter_gradient(list, u, mine, add && !narrow);
       if (narrow && (add || !last || !units_.is_replicated(u)))  // else the sum over the replicas is kept
-        keep_gradient(list, u, mine, at(plan_.gradients, u), units_.shard_numel(u), add);
+        keep_gradient(list, u, mine, add);
     }
     if (last && units_.is_replicated(u)) {
       sum_over_replicas(list, u, mine);
-      if (narrow) keep_gradient(list, u, mine, at(plan_.gradients, u), units_.shard_numel(u), false);
+      if (narrow) keep_gradient(list, u, mine, false);
     }
     if (last) emit_squares(list, u);
   }
 
   /// Sums a unit's whole gradient over the shard axis; this rank's part of the sum goes to `to`.
   void scatter_gradient(List& list, int u, Location to, bool add) {
-    emit(list, {.kind = reduce_scatter,
+    emit(list, {.kind = &kinds::reduce_scatter_gradient,
                 .stream = StreamId::reduce,
                 .unit = u,
                 .accumulate = add,
-                .quantity = Quantity::gradients,
                 .count = units_.shard_numel(u),
                 .travel = units_.unit(u).types.reduce,
-                .reads = {at(plan_.whole_gradients, u)},
-                .writes = {to}});
+                .operands = {{whole_gradient, at(plan_.whole_gradients, u)}, {sum, to}}});
   }
 
   /// Sums what ranks have of the same part, in place.
   void sum_over_replicas(List& list, int u, Location where) {
-    emit(list, {.kind = all_reduce,
+    emit(list, {.kind = &kinds::all_reduce_gradient,
                 .stream = StreamId::reduce,
                 .unit = u,
-                .quantity = Quantity::gradients,
                 .group = units_.replicas(u),
                 .count = units_.shard_numel(u),
                 .travel = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // sums stay as they are
-                .reads = {where},
-                .writes = {where}});
+                .operands = {{sum, where}}});
   }
 
   void emit_squares(List& list, int u) {
-    emit(list, {.kind = add_squares,
+    emit(list, {.kind = &kinds::add_squares,
                 .stream = StreamId::reduce,
                 .unit = u,
                 .count = units_.shard_numel(u),
-                .reads = {at(plan_.wide_gradients, u)},
-                .writes = {plan_.sums}});
+                .operands = {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}}});
   }
 
   /// As reduce(), where sums over the micro-batches go in a tree. What a micro-batch has is summed over all ranks first; then
@@ -644,16 +683,13 @@ class Builder {
     const Location whole = at(plan_.whole_gradients, u);
     const auto place = [&](int i) { return i == 0 ? at(plan_.gradients, u) : at(at(plan_.waiting_sums, u), i - 1); };
     int waiting = std::popcount(m), joins = std::countr_one(m);
-    const auto sum = [&](Location from, Location to, bool add) {
-      std::vector<Location> reads = {from};
-      if (add) reads.push_back(to);
-      emit(list, {.kind = sum_gradients,
+    const auto join = [&](const Location& a, const Location& b, bool add) {
+      emit(list, {.kind = &kinds::sum_gradients,
                   .stream = StreamId::reduce,
                   .unit = u,
                   .accumulate = add,
                   .count = units_.shard_numel(u),
-                  .reads = std::move(reads),
-                  .writes = {to}});
+                  .operands = {{from, a}, {to, b}}});
     };
     const bool joins_at_once = joins > 0 && (!units_.scattered(u) || !units_.is_replicated(u));
     const Location mine = place(joins_at_once ? waiting - 1 : waiting);
@@ -662,14 +698,14 @@ class Builder {
       if (units_.is_replicated(u)) sum_over_replicas(list, u, mine);
     } else {
       sum_over_replicas(list, u, whole);
-      sum(whole, mine, joins_at_once);
+      join(whole, mine, joins_at_once);
     }
     if (joins_at_once)
       --joins;
     else
       ++waiting;
     const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches);
-    for (; last ? waiting > 1 : joins > 0; --joins, --waiting) sum(place(waiting - 1), place(waiting - 2), true);
+    for (; last ? waiting > 1 : joins > 0; --joins, --waiting) join(place(waiting - 1), place(waiting - 2), true);
     if (last) emit_squares(list, u);
   }
 

@@ -2,7 +2,7 @@
 // work on whole matrices that some optimizers need. Private to the builder of plans.
 #pragma once
 
-#include "fsdp/unit_placement.hpp"
+#include "fsdp/build/unit_placement.hpp"
 
 namespace fsdp {
 
@@ -27,12 +27,11 @@ class UpdateBuilder {
 
  private:
   void emit(Operation op);
-  void emit_sum(Quantity quantity, GroupAxis group, Location where, std::size_t count, DType type, int round = 0);
+  void emit_sum(const Kind& kind, GroupAxis group, Operand what, std::size_t count, int round = 0);
   void emit_clip(int u);
-  void emit_widening(int u, Quantity quantity, Location from, Location to);
   /// For the operation that follows, which finds them in plan.wide_gradients and plan.wide_master.
-  void widen_gradient(int u);
-  void widen_master(int u);
+  void upcast_gradient(int u);
+  void upcast_master(int u);
   void emit_statistics(int round);
   void emit_optimizer(int u);
   void emit_matrices(const std::vector<int>& together);
@@ -40,13 +39,12 @@ class UpdateBuilder {
   bool is_published(int u) const { return units_.scattered(u) && !units_.sharded_at_rest(u); }
   bool shares_memory(int u, const std::vector<int>& others) const;
   Location words(int u, int round) const;
-  std::vector<Location> with_states(int u, std::vector<Location> places) const;
+  void append_states(int u, std::vector<Operand>& operands) const;
 
   const UnitPlacement& units_;
   Plan& plan_;
   const bool clips_values_;
   int micro_batch_ = 0;
-  BufferId matrix_scratch_ = -1;
   // Per unit, where its rule needs whole matrices: this rank's part of their directions, and the whole of them, which may be
   // the same.
   std::vector<Location> directions_, whole_directions_;

@@ -1,0 +1,133 @@
+// What ranks exchange. Count, type and ranks of each follow from its unit and from what it moves.
+#include "fsdp/check/gradient_states.hpp"
+#include "fsdp/operations/running.hpp"
+#include "kernels/update_sums.hpp"
+
+namespace fsdp {
+
+namespace {
+
+using enum OperandName;
+using enum Effect;
+
+constexpr OperandSpec of_all_gather_parameters[] = {{part, reads}, {weights, overwrites}};
+constexpr OperandSpec of_all_gather_directions[] = {{direction, reads}, {matrices, overwrites}};
+constexpr OperandSpec of_release[] = {{weights, consumes}};
+constexpr OperandSpec of_reduce_scatter_gradient[] = {{whole_gradient, consumes}, {sum, accumulates}};
+constexpr OperandSpec of_reduce_scatter_directions[] = {{matrices, consumes}, {direction, overwrites}};
+constexpr OperandSpec of_all_reduce_gradient[] = {{sum, changes}};
+constexpr OperandSpec of_all_reduce_directions[] = {{direction, changes}};
+constexpr OperandSpec of_all_reduce_statistics[] = {{all_words, changes}};
+constexpr OperandSpec of_all_reduce_squares[] = {{squares, changes}};
+constexpr OperandSpec of_all_reduce_loss[] = {{loss, changes}};
+
+Collectives& group_of(const Running& r) {
+  return r.op.stream == StreamId::gather ? r.rank.mesh->data_of_gathers() : r.rank.mesh->data_along(r.op.group);
+}
+
+void all_gather(const Running& r) {
+  const std::vector<Operand>& operands = r.op.operands;
+  group_of(r).all_gather(r.stream, r.rank.at<void>(operands[0].place), r.rank.at<void>(operands[1].place), r.op.count,
+                         r.op.type);
+}
+void reduce_scatter(const Running& r) {
+  const std::vector<Operand>& operands = r.op.operands;
+  group_of(r).reduce_scatter(r.stream, r.rank.at<float>(operands[0].place), r.rank.at<float>(operands[1].place), r.op.count,
+                             r.op.accumulate ? Into::add : Into::overwrite, r.op.travel);
+}
+void all_reduce(const Running& r) {
+  group_of(r).all_reduce(r.stream, r.rank.at<void>(r.op.operands[0].place), r.op.count, r.op.type, r.op.travel);
+}
+/// Between parameters is what another unit has left there.
+void clear_gaps(const Running& r, const Location& whole) {
+  for (const Range gap : r.unit().gaps) kernels::fill_zero(r.stream, r.rank.at<float>(whole) + gap.begin, gap.size());
+}
+
+Cost of_what_it_moves(const Operation&, const Costing&) { return {}; }
+
+std::size_t shard_numel(const Query& q) { return q.layout.shard_numel(static_cast<std::size_t>(q.op.unit)); }
+/// Those that have the same part of a unit.
+GroupAxis replicas(const Query& q) { return q.unit().sharded ? GroupAxis::replicate : GroupAxis::world; }
+
+using Run = void(const Running&);
+using AmountOf = Amount(const Query&);
+using Step = void (*)(GradientStates&, const Operation&);
+
+constexpr Kind row(std::string_view name, Subject subject, std::span<const OperandSpec> operands, Collective collective,
+                   Run run, AmountOf amount, Step follow) {
+  return {.name = name,
+          .account = Account::communication,
+          .subject = subject,
+          .operands = operands,
+          .run = run,
+          .cost = of_what_it_moves,
+          .amount = amount,
+          .follow = follow,
+          .drawing = Drawing::as_transfer,
+          .letter = "GRA"[static_cast<int>(collective)],
+          .collective = collective};
+}
+
+void reduce_scatter_with_gaps(const Running& r) {
+  clear_gaps(r, r.op.operands[0].place);
+  reduce_scatter(r);
+}
+void all_reduce_with_gaps(const Running& r) {
+  const Location& place = r.op.operands[0].place;
+  if (place == r.rank.plan.at_work(r.rank.plan.whole_gradients[static_cast<std::size_t>(r.op.unit)])) clear_gaps(r, place);
+  all_reduce(r);
+}
+
+Amount of_parameters(const Query& q) { return {shard_numel(q), q.unit().types.parameter}; }
+Amount of_whole_gradient(const Query& q) { return {shard_numel(q), DType::f32, q.unit().types.reduce}; }
+/// Sums of a reduce-scatter are not rounded again.
+Amount of_gradient(const Query& q) {
+  return {shard_numel(q), DType::f32, q.is_scattered() ? DType::f32 : q.unit().types.reduce, replicas(q)};
+}
+Amount of_directions(const Query& q) { return {.count = shard_numel(q)}; }
+Amount of_directions_of_replicas(const Query& q) { return {.count = shard_numel(q), .group = replicas(q)}; }
+Amount of_statistics(const Query& q) { return {q.layout.statistics_words(q.op.round), DType::i64}; }
+Amount of_squares(const Query&) { return {kernels::ExactSum::words, DType::i64}; }
+Amount of_loss(const Query&) { return {LossSum::words, DType::i64, DType::f32, GroupAxis::world}; }
+
+}  // namespace
+
+namespace kinds {
+
+using States = GradientStates;
+
+constinit const Kind all_gather_parameters =
+    row("all-gather", Subject::unit, of_all_gather_parameters, Collective::all_gather, all_gather, of_parameters, nullptr);
+constinit const Kind all_gather_directions =
+    row("all-gather directions", Subject::unit, of_all_gather_directions, Collective::all_gather, all_gather, of_directions,
+        protocol<&States::gather_directions>);
+constinit const Kind reduce_scatter_gradient =
+    row("reduce-scatter", Subject::unit, of_reduce_scatter_gradient, Collective::reduce_scatter, reduce_scatter_with_gaps,
+        of_whole_gradient, protocol<&States::reduce_scatter>);
+constinit const Kind reduce_scatter_directions =
+    row("reduce-scatter directions", Subject::unit, of_reduce_scatter_directions, Collective::reduce_scatter, reduce_scatter,
+        of_directions, protocol<&States::return_directions>);
+constinit const Kind all_reduce_gradient = row("all-reduce", Subject::unit, of_all_reduce_gradient, Collective::all_reduce,
+                                               all_reduce_with_gaps, of_gradient, protocol<&States::all_reduce>);
+constinit const Kind all_reduce_directions =
+    row("all-reduce directions", Subject::unit, of_all_reduce_directions, Collective::all_reduce, all_reduce,
+        of_directions_of_replicas, protocol<&States::sum_directions>);
+constinit const Kind all_reduce_statistics =
+    row("all-reduce statistics", Subject::nothing, of_all_reduce_statistics, Collective::all_reduce, all_reduce, of_statistics,
+        protocol<&States::sum_statistics>);
+constinit const Kind all_reduce_squares = row("all-reduce squares", Subject::nothing, of_all_reduce_squares,
+                                              Collective::all_reduce, all_reduce, of_squares, protocol<&States::sum_squares>);
+constinit const Kind all_reduce_loss = row("all-reduce loss", Subject::nothing, of_all_reduce_loss, Collective::all_reduce,
+                                           all_reduce, of_loss, protocol<&States::sum_loss>);
+
+/// What takes the slot next waits for it.
+constinit const Kind release = {.name = "release",
+                                .account = Account::model,
+                                .subject = Subject::unit,
+                                .operands = of_release,
+                                .run = [](const Running&) {},
+                                .cost = of_what_it_moves};
+
+}  // namespace kinds
+
+}  // namespace fsdp

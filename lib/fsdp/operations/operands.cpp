@@ -1,0 +1,192 @@
+// What is known of operands by their names: where the plan's tables have them, their bytes, and what must be found there.
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "fsdp/kind.hpp"
+
+namespace fsdp {
+
+namespace {
+
+using enum OperandName;
+using Place = std::optional<Home>;
+
+std::size_t u_of(const Query& q) { return static_cast<std::size_t>(q.op.unit); }
+std::size_t shard_bytes(const Query& q, DType type) { return q.layout.shard_numel(u_of(q)) * size_of(type); }
+std::size_t whole_bytes(const Query& q, DType type) { return q.unit().padded_numel * size_of(type); }
+Place there(const Query& q, const Location& place, std::size_t bytes) { return Home{q.plan.at_work(place), bytes}; }
+Place buffer(const Query& q, BufferId id) {
+  if (id < 0) return {};
+  return Home{id, q.plan.buffers[static_cast<std::size_t>(id)].bytes};
+}
+template <BufferId Plan::*id>
+Place of_plan(const Query& q) {
+  return buffer(q, q.plan.*id);
+}
+template <BufferId Plan::*id, std::size_t ModelSizes::*bytes>
+Place of_plan(const Query& q) {
+  return q.plan.*id < 0 ? Place() : Home{q.plan.*id, q.sizes.*bytes};
+}
+template <BufferId Plan::*id>
+Place sums_of_plan(const Query& q) {
+  return Home{q.plan.*id, sizeof(UpdateSums)};
+}
+/// Where its content is.
+Place anywhere(std::size_t bytes, std::optional<BufferRole> role = {}) { return Home{{}, bytes, role}; }
+Place part_of_gradient(const Query& q, const std::vector<Location>& places, DType type) {
+  return there(q, places[u_of(q)], shard_bytes(q, type));
+}
+
+namespace home {
+Place tables(const Query& q) { return q.sizes.tables > 0 ? of_plan<&Plan::tables>(q) : Place(); }
+Place activation(const Query& q, int stage) {
+  return anywhere(q.sizes.activations[static_cast<std::size_t>(stage)], BufferRole::activations);
+}
+/// All stages work in one buffer, which is as long as the largest needs.
+Place gradient_of_activations(const Query& q) {
+  return anywhere(*std::max_element(q.sizes.activations.begin(), q.sizes.activations.end()), BufferRole::activations);
+}
+Place weights(const Query& q) {
+  if (q.index >= q.units.size()) return {};
+  const std::size_t u = q.units[q.index];
+  const Unit& unit = q.layout.units()[u];
+  return there(q, q.plan.whole_parameters[u], unit.padded_numel * size_of(unit.types.parameter));
+}
+}  // namespace home
+/// The index-th trained unit of the stage.
+std::optional<std::size_t> trained(const Query& q) {
+  std::size_t left = q.index;
+  for (const std::size_t u : q.units)
+    if (q.layout.units()[u].trainable && left-- == 0) return u;
+  return {};
+}
+namespace home {
+Place gradients(const Query& q) {
+  const auto u = trained(q);
+  return u ? there(q, q.plan.whole_gradients[*u], q.layout.units()[*u].padded_numel * sizeof(float)) : Place();
+}
+Place saved(const Query& q) {
+  const auto b = static_cast<std::size_t>(q.op.block);
+  return anywhere(q.plan.cheap >= 0 ? q.sizes.kept[b] : q.sizes.saved[b], BufferRole::activations);
+}
+Place words(const Query& q, int rounds) {
+  const int round = static_cast<int>(q.index);
+  if (round >= rounds) return {};
+  const Range range = q.layout.statistics(u_of(q), round);
+  return Home{{q.plan.statistics[q.index], range.begin * sizeof(std::int64_t)}, range.size() * sizeof(std::int64_t)};
+}
+Place states(const Query& q) {
+  const auto& of_unit = q.plan.optimizer_state[u_of(q)];
+  if (q.index >= of_unit.size()) return {};
+  const BufferId id = of_unit[q.index];
+  return there(q, id, q.plan.buffers[static_cast<std::size_t>(id)].bytes);
+}
+Place sum(const Query& q) {
+  if (q.plan.sums_in_a_tree) return anywhere(shard_bytes(q, DType::f32));  // the protocol of gradients knows which
+  return part_of_gradient(q, q.plan.wide_gradients, DType::f32);
+}
+Place matrices(const Query& q) {
+  return q.is_scattered() ? there(q, q.plan.whole_gradients[u_of(q)], whole_bytes(q, DType::f32))
+                          : anywhere(whole_bytes(q, DType::f32), BufferRole::scratch);
+}
+
+}  // namespace home
+
+template <OperandName name>
+Content of_batch(const Query& q) {
+  return {name, -1, q.op.micro_batch};
+}
+/// What the stages before have given, and the gradient of it.
+Content given_before(const Query& q) { return {x_out, q.op.stage - 1, q.op.micro_batch}; }
+Content given(const Query& q) { return {x_out, q.op.stage, q.op.micro_batch}; }
+Content gradient_of_given(const Query& q) { return {dx, q.op.stage, q.op.micro_batch}; }
+Content gradient_of_given_before(const Query& q) { return {dx, q.op.stage - 1, q.op.micro_batch}; }
+template <OperandName name>
+Content of_stage(const Query& q) {
+  return {name, q.op.stage, q.op.micro_batch};
+}
+template <OperandName name>
+Content of_unit(const Query& q) {
+  return {name, q.op.unit, -1};
+}
+Content weights_of_unit(const Query& q) { return {weights, static_cast<int>(q.units[q.index]), -1}; }
+Content gradient_of_unit(const Query& q) { return {gradient, static_cast<int>(trained(q).value_or(0)), -1}; }
+Content matrices_of_unit(const Query& q) { return {q.is_scattered() ? matrices : direction, q.op.unit, -1}; }
+
+constexpr OperandInfo rows_of_names[] = {
+    {tokens, "the tokens on the host", of_plan<&Plan::tokens>},
+    {step, "the step of decoding", of_plan<&Plan::step>},
+    {losses, "the losses", of_plan<&Plan::losses, &ModelSizes::losses>},
+    {logits, "the logits", of_plan<&Plan::logits>},
+    {report, "the report", sums_of_plan<&Plan::report>},
+    {inputs, "the inputs", of_plan<&Plan::inputs, &ModelSizes::inputs>, of_batch<inputs>},
+    {targets, "the targets", of_plan<&Plan::targets, &ModelSizes::targets>, of_batch<targets>},
+    {positions, "the positions in documents", of_plan<&Plan::positions, &ModelSizes::inputs>, of_batch<positions>},
+    {rows, "the rows of the step", of_plan<&Plan::rows>, of_batch<rows>},
+    {tables, "the tables", home::tables},
+    {x, "its input", [](const Query& q) { return home::activation(q, q.op.stage - 1); }, given_before},
+    {x_out, "its output", [](const Query& q) { return home::activation(q, q.op.stage); }, given},
+    // A stage makes of the gradient of its output that of its input.
+    {dx, "the gradient of activations", home::gradient_of_activations, gradient_of_given, gradient_of_given_before},
+    {saved, "what it saves", home::saved, of_stage<saved>},
+    {cheap, "the cheap part of what it saves", of_plan<&Plan::cheap>, of_stage<cheap>},
+    {scratch, "scratch", of_plan<&Plan::scratch>},
+    {cache, "the cache of its block",
+     [](const Query& q) { return buffer(q, q.plan.caches.at(static_cast<std::size_t>(q.op.block))); }},
+    {weights, "the whole parameters", home::weights, weights_of_unit, nullptr, true},
+    {gradients, "the gradient", home::gradients, gradient_of_unit, nullptr, true},
+    {sums, "the sums", sums_of_plan<&Plan::sums>},
+    {squares, "the sum of squares",
+     [](const Query& q) -> Place {
+       return Home{{q.plan.sums, offsetof(UpdateSums, squares)}, sizeof(UpdateSums::squares)};
+     }},
+    {loss, "the sum of losses",
+     [](const Query& q) -> Place {
+       return Home{{q.plan.sums, offsetof(UpdateSums, loss)}, sizeof(UpdateSums::loss)};
+     }},
+    {part, "this rank's part",
+     [](const Query& q) { return there(q, q.plan.parameters[u_of(q)], shard_bytes(q, q.unit().types.parameter)); }},
+    {master, "the fp32 parameters",
+     [](const Query& q) { return there(q, q.plan.wide_master[u_of(q)], shard_bytes(q, DType::f32)); }, of_unit<master>},
+    {kept_master, "the parameters that are kept",
+     [](const Query& q) { return there(q, q.plan.master[u_of(q)], shard_bytes(q, q.unit().types.master)); }},
+    {whole_gradient, "the whole gradient",
+     [](const Query& q) { return there(q, q.plan.whole_gradients[u_of(q)], whole_bytes(q, DType::f32)); }, of_unit<gradient>},
+    {gradient, "the gradient", [](const Query& q) { return part_of_gradient(q, q.plan.wide_gradients, DType::f32); },
+     of_unit<gradient>},
+    {kept_whole_gradient, "the whole gradient that is kept",
+     [](const Query& q) { return there(q, q.plan.kept_whole_gradients[u_of(q)], whole_bytes(q, q.unit().types.gradient)); }},
+    {kept_gradient, "the gradient that is kept",
+     [](const Query& q) { return part_of_gradient(q, q.plan.gradients, q.unit().types.gradient); }},
+    {sum, "its sum", home::sum, of_unit<gradient>},
+    {from, "the sum that it adds", [](const Query& q) { return anywhere(shard_bytes(q, DType::f32)); }, of_unit<gradient>},
+    {to, "its sum", [](const Query& q) { return anywhere(shard_bytes(q, DType::f32)); }, of_unit<gradient>},
+    {states, "a state", home::states, nullptr, nullptr, true},
+    {words, "the statistics", [](const Query& q) { return home::words(q, q.unit().rule->statistics.rounds); }, nullptr, nullptr,
+     true},
+    {words_before, "the statistics", [](const Query& q) { return home::words(q, q.op.round); }, nullptr, nullptr, true},
+    {words_out, "its statistics",
+     [](const Query& q) {
+       const Range range = q.layout.statistics(u_of(q), q.op.round);
+       return Place(Home{{q.plan.statistics[static_cast<std::size_t>(q.op.round)], range.begin * sizeof(std::int64_t)},
+                         range.size() * sizeof(std::int64_t)});
+     }},
+    {all_words, "the statistics of its round",
+     [](const Query& q) { return buffer(q, q.plan.statistics.at(static_cast<std::size_t>(q.op.round))); }},
+    {direction, "the directions", [](const Query& q) { return anywhere(shard_bytes(q, DType::f32), BufferRole::scratch); },
+     of_unit<direction>},
+    {matrices, "the matrices", home::matrices, matrices_of_unit},
+    {matrix_scratch, "scratch for matrices", of_plan<&Plan::matrix_scratch>},
+    {stored, "what is offloaded", [](const Query&) { return anywhere(0); }},
+    {slot, "its slot", [](const Query&) { return anywhere(0); }},
+};
+
+}  // namespace
+
+const OperandInfo& info_of(OperandName name) {
+  const OperandInfo& row = rows_of_names[static_cast<std::size_t>(name)];
+  expect(row.name == name, "the rows are in the order of the names");
+  return row;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,128 @@
+// Between fp32 numbers and those of 16 bits that are kept or computed with.
+#include "fsdp/check/gradient_states.hpp"
+#include "fsdp/operations/running.hpp"
+
+namespace fsdp {
+
+namespace {
+
+using enum OperandName;
+using enum Effect;
+
+constexpr OperandSpec of_round[] = {{master, reads}, {part, overwrites}};
+constexpr OperandSpec of_upcast_gradient[] = {{kept_gradient, reads}, {gradient, overwrites}};
+constexpr OperandSpec of_upcast_master[] = {{kept_master, reads}, {master, overwrites}};
+constexpr OperandSpec of_round_whole_gradient[] = {{whole_gradient, changes}, {kept_whole_gradient, accumulates}};
+constexpr OperandSpec of_round_gradient[] = {{gradient, changes}, {kept_gradient, accumulates}};
+constexpr OperandSpec of_round_master[] = {{master, changes}, {kept_master, overwrites}};
+
+std::size_t shard_numel(const Query& q) { return q.layout.shard_numel(static_cast<std::size_t>(q.op.unit)); }
+Amount of_kept_gradient(const Query& q) { return {shard_numel(q), q.unit().types.gradient}; }
+Amount of_kept_master(const Query& q) { return {shard_numel(q), q.unit().types.master}; }
+
+Cost both(double passes, const Operation& op) {
+  return {.memory_bytes = passes * static_cast<double>(op.bytes() + op.count * sizeof(float))};
+}
+Cost upcast_cost(const Operation& op, const Costing&) { return both(1, op); }
+/// Both are read and written, and what was kept is upcast again.
+Cost rounding_cost(const Operation& op, const Costing&) { return both(3, op); }
+
+/// Other noise for each sum of a gradient.
+std::uint32_t time_of(const Operation& op) { return static_cast<std::uint32_t>(2 * op.micro_batch + (op.accumulate ? 1 : 0)); }
+
+/// Each element by its place in its parameter, whoever has it.
+void round_range(const Running& r, OperandName wide, OperandName kept, RandomSite site, std::uint32_t time,
+                 std::size_t parameter, Range range, std::size_t offset) {
+  kernels::round_at_random(r.stream, r.at<bf16>(kept) + offset, r.at<float>(wide) + offset, range.size(),
+                           kernels::rounding_noise(site, r.rank.optimizer.seed, r.scalars.update, parameter, range.begin, time),
+                           r.write());
+}
+
+void round_shard(const Running& r, OperandName wide, OperandName kept, RandomSite site, std::uint32_t time) {
+  for (const OptimizerSlice& slice : r.parts().slices)
+    round_range(r, wide, kept, site, time, slice.parameter, slice.range, slice.offset);
+}
+
+}  // namespace
+
+namespace kinds {
+
+constinit const Kind round = {.name = "round",
+                              .account = Account::model,
+                              .subject = Subject::unit,
+                              .operands = of_round,
+                              .run =
+                                  [](const Running& r) {
+                                    with_element(r.op.type, [&]<class E>() {
+                                      if constexpr (!std::is_same_v<E, float>)
+                                        kernels::convert(r.stream, r.at<E>(part), r.at<float>(master), r.op.count);
+                                    });
+                                  },
+                              .cost = upcast_cost,
+                              .amount = [](const Query& q) -> Amount {
+                                return {shard_numel(q), q.unit().types.parameter};
+                              }};
+
+constinit const Kind upcast_gradient = {
+    .name = "upcast gradient",
+    .account = Account::optimizer,
+    .subject = Subject::unit,
+    .operands = of_upcast_gradient,
+    .run = [](const Running& r) { kernels::convert(r.stream, r.at<float>(gradient), r.at<bf16>(kept_gradient), r.op.count); },
+    .cost = upcast_cost,
+    .amount = of_kept_gradient,
+    .follow = protocol<&GradientStates::upcast_gradient>};
+
+constinit const Kind upcast_master = {
+    .name = "upcast parameters",
+    .account = Account::optimizer,
+    .subject = Subject::unit,
+    .operands = of_upcast_master,
+    .run = [](const Running& r) { kernels::convert(r.stream, r.at<float>(master), r.at<bf16>(kept_master), r.op.count); },
+    .cost = upcast_cost,
+    .amount = of_kept_master,
+    .follow = protocol<&GradientStates::upcast_master>};
+
+/// What is between parameters counts as zero in sums.
+constinit const Kind round_whole_gradient = {
+    .name = "round whole gradient at random",
+    .account = Account::optimizer,
+    .subject = Subject::unit,
+    .operands = of_round_whole_gradient,
+    .run =
+        [](const Running& r) {
+          const Unit& unit = r.unit();
+          for (const Range gap : unit.gaps) kernels::fill_zero(r.stream, r.at<float>(whole_gradient) + gap.begin, gap.size());
+          for (std::size_t i = 0; i < unit.parameters.size(); ++i)
+            round_range(r, whole_gradient, kept_whole_gradient, RandomSite::gradient_sums, time_of(r.op), unit.parameters[i],
+                        {0, r.parts().tensors[i].numel}, unit.offsets[i]);
+        },
+    .cost = rounding_cost,
+    .amount = [](const Query& q) -> Amount {
+      return {q.unit().padded_numel, q.unit().types.gradient};
+    },
+    .follow = protocol<&GradientStates::keep_whole_gradient>};
+
+constinit const Kind round_gradient = {
+    .name = "round gradient at random",
+    .account = Account::optimizer,
+    .subject = Subject::unit,
+    .operands = of_round_gradient,
+    .run = [](const Running& r) { round_shard(r, gradient, kept_gradient, RandomSite::gradient_sums, time_of(r.op)); },
+    .cost = rounding_cost,
+    .amount = of_kept_gradient,
+    .follow = protocol<&GradientStates::keep_gradient>};
+
+constinit const Kind round_master = {
+    .name = "round parameters at random",
+    .account = Account::optimizer,
+    .subject = Subject::unit,
+    .operands = of_round_master,
+    .run = [](const Running& r) { round_shard(r, master, kept_master, RandomSite::master_weights, 0); },
+    .cost = rounding_cost,
+    .amount = of_kept_master,
+    .follow = protocol<&GradientStates::keep_master>};
+
+}  // namespace kinds
+
+}  // namespace fsdp

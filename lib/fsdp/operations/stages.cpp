@@ -1,0 +1,148 @@
+// The stages of the model, and what they read.
+#include "fsdp/check/gradient_states.hpp"
+#include "fsdp/operations/running.hpp"
+#include "kernels/update_sums.hpp"
+#include "nn/work.hpp"
+
+namespace fsdp {
+
+namespace {
+
+using enum OperandName;
+using enum Effect;
+
+StageContext context_of(const Running& r) {
+  StageContext context{r.stream,
+                       r.rank.weights,
+                       r.rank.gradients,
+                       r.at<float>(scratch),
+                       r.at<const float>(tables),
+                       r.rank.shape,
+                       r.scalars.dropout,
+                       r.rank.types().parameter,
+                       r.at<const std::int32_t>(positions)};
+  context.dropout.first_sequence +=
+      static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.rank.shape.B;
+  return context;
+}
+
+std::size_t block_of(const Operation& op) { return static_cast<std::size_t>(op.block); }
+
+/// The sums of an update begin with its first micro-batch.
+bool is_first(const Query& q) { return q.op.micro_batch == 0; }
+
+constexpr OperandSpec of_read_batch[] = {
+    {tokens, reads}, {inputs, overwrites}, {targets, overwrites}, {positions, overwrites}, {sums, overwrites, is_first}};
+
+void run_read_batch(const Running& r) {
+  const BatchLayout batch = r.rank.batch();
+  const std::byte* const memory =
+      r.at<std::byte>(tokens) + r.batch_begin + static_cast<std::size_t>(r.op.micro_batch) * batch.bytes();
+  r.stream.copy(r.at(inputs), memory, batch.inputs);
+  r.stream.copy(r.at(targets), memory + batch.inputs, batch.targets);
+  if (batch.positions > 0) r.stream.copy(r.at(positions), memory + batch.inputs + batch.targets, batch.positions);
+  if (auto* const all = r.at<UpdateSums>(sums)) kernels::clear(r.stream, *all);
+}
+
+constexpr OperandSpec of_embedding_forward[] = {
+    {inputs, reads}, {positions, reads}, {tables, reads}, {x_out, overwrites}, {weights, reads}};
+constexpr OperandSpec of_block_forward[] = {{x, reads},          {positions, reads},  {tables, reads},     {x_out, overwrites},
+                                            {saved, overwrites}, {scratch, clobbers}, {cheap, overwrites}, {weights, reads}};
+constexpr OperandSpec of_head[] = {{x, reads},      {targets, reads}, {dx, overwrites},        {scratch, clobbers},
+                                   {sums, changes}, {weights, reads}, {gradients, contributes}};
+constexpr OperandSpec of_head_loss[] = {{x, reads},           {targets, reads},     {scratch, clobbers}, {sums, changes},
+                                        {losses, overwrites}, {report, overwrites}, {weights, reads}};
+constexpr OperandSpec of_recompute[] = {{x, reads},          {positions, reads},  {tables, reads},
+                                        {saved, overwrites}, {scratch, clobbers}, {x_out, overwrites, nullptr, true},
+                                        {weights, reads}};
+constexpr OperandSpec of_refill[] = {{x, reads}, {saved, reads}, {cheap, overwrites}, {scratch, clobbers}, {weights, reads}};
+constexpr OperandSpec of_block_backward[] = {{x, reads},        {positions, reads}, {tables, reads},
+                                             {dx, changes},     {saved, consumes},  {scratch, clobbers},
+                                             {cheap, consumes}, {weights, reads},   {gradients, contributes}};
+constexpr OperandSpec of_embedding_backward[] = {
+    {inputs, reads}, {positions, reads}, {dx, reads}, {scratch, clobbers}, {gradients, contributes}};
+
+void forward_embedding(const Running& r) {
+  r.rank.model.embedding_forward(context_of(r), r.at<const std::int32_t>(inputs), r.at(x_out));
+}
+void forward_block(const Running& r) {
+  r.rank.model.block_forward(context_of(r), block_of(r.op), r.at(x), r.at(x_out), r.at<float>(saved), r.at<float>(cheap));
+}
+void refill_block(const Running& r) {
+  r.rank.model.block_refill(context_of(r), block_of(r.op), r.at(x), r.at<float>(saved), r.at<float>(cheap));
+}
+void backward_block(const Running& r) {
+  r.rank.model.block_backward(context_of(r), block_of(r.op), r.at(x), r.at<float>(saved), r.at(dx), r.write(),
+                              r.at<float>(cheap));
+}
+void backward_embedding(const Running& r) {
+  r.rank.model.embedding_backward(context_of(r), r.at<const std::int32_t>(inputs), r.at(dx), r.write());
+}
+void head_and_loss(const Running& r) {
+  const auto scale = static_cast<float>(r.scalars.loss_scale / r.scalars.tokens);
+  r.rank.model.head_forward_backward(context_of(r), r.at(x), r.at<const std::int32_t>(targets), scale,
+                                     r.at<UpdateSums>(sums)->loss, r.at(dx), r.write());
+}
+void head_and_loss_forward(const Running& r) {
+  auto* const all = r.at<UpdateSums>(sums);
+  r.rank.model.head_loss(context_of(r), r.at(x), r.at<const std::int32_t>(targets), all->loss, r.at<float>(losses));
+  r.stream.copy(r.at(report), all, sizeof(UpdateSums));
+}
+
+using CostOf = Cost(const Operation&, const Costing&);
+
+template <Cost (StageWork::*work)() const>
+Cost cost_of(const Operation&, const Costing& costing) {
+  return (costing.stages.*work)();
+}
+template <Cost (StageWork::*work)(std::size_t) const>
+Cost cost_of_block(const Operation& op, const Costing& costing) {
+  return (costing.stages.*work)(block_of(op));
+}
+Cost cost_of_recomputing(const Operation& op, const Costing& costing) {
+  return op.find(x_out) ? costing.stages.forward(block_of(op)) : costing.stages.recompute(block_of(op));
+}
+
+constexpr Kind row(std::string_view name, Subject subject, std::span<const OperandSpec> operands, void run(const Running&),
+                   CostOf cost, char letter, Drawing drawing = Drawing::as_forward) {
+  return {.name = name,
+          .account = Account::model,
+          .subject = subject,
+          .operands = operands,
+          .run = run,
+          .cost = cost,
+          .drawing = drawing,
+          .letter = letter};
+}
+/// Of a stage that contributes to gradients.
+constexpr Kind contributing(Kind kind) {
+  kind.follow = protocol<&GradientStates::contribute>;
+  return kind;
+}
+
+}  // namespace
+
+namespace kinds {
+
+constinit const Kind read_batch = row(
+    "read batch", Subject::nothing, of_read_batch, run_read_batch, [](const Operation&, const Costing&) { return Cost(); }, ' ',
+    Drawing::not_at_all);
+constinit const Kind embedding_forward = row("forward embedding", Subject::first_stage, of_embedding_forward, forward_embedding,
+                                             cost_of<&StageWork::embedding_forward>, 'E');
+constinit const Kind block_forward =
+    row("forward", Subject::block, of_block_forward, forward_block, cost_of_block<&StageWork::forward>, 'F');
+constinit const Kind head =
+    contributing(row("head and loss", Subject::head, of_head, head_and_loss, cost_of<&StageWork::head>, 'H'));
+constinit const Kind head_loss =
+    row("head and loss, forward", Subject::head, of_head_loss, head_and_loss_forward, cost_of<&StageWork::head>, 'H');
+constinit const Kind recompute = row("recompute", Subject::block, of_recompute, forward_block, cost_of_recomputing, 'f');
+constinit const Kind refill =
+    row("refill", Subject::block, of_refill, refill_block, cost_of<&StageWork::refill>, ' ', Drawing::not_at_all);
+constinit const Kind block_backward = contributing(row("backward", Subject::block, of_block_backward, backward_block,
+                                                       cost_of_block<&StageWork::backward>, 'B', Drawing::as_backward));
+constinit const Kind embedding_backward = contributing(row("backward embedding", Subject::first_stage, of_embedding_backward,
+                                                           backward_embedding, cost_of<&StageWork::embedding_backward>, 'E'));
+
+}  // namespace kinds
+
+}  // namespace fsdp

@@ -1,0 +1,31 @@
+// The places that a plan's buffers may be in.
+#include "fsdp/plan.hpp"
+
+namespace fsdp {
+
+void open_spaces(const std::vector<SpaceUse>& uses, const Means& means, bool collective, std::vector<Buffer>& memory) {
+  memory.resize(uses.size());
+  for (std::size_t i = 0; i < uses.size(); ++i)
+    if (uses[i].space->collective == collective) memory[i] = uses[i].space->open(means, uses[i].bytes);
+}
+
+namespace spaces {
+
+constinit const Space device = {
+    .name = "device", .on_device = true, .collective = false, .open = [](const Means& means, std::size_t bytes) {
+      return means.device.allocate(bytes);
+    }};
+
+constinit const Space slots = {
+    .name = "slots", .on_device = true, .collective = true, .open = [](const Means& means, std::size_t bytes) {
+      return means.shard_group.allocate(means.device, bytes);
+    }};
+
+constinit const Space host = {
+    .name = "host", .on_device = false, .collective = false, .open = [](const Means& means, std::size_t bytes) {
+      return means.device.allocate_staging(bytes);
+    }};
+
+}  // namespace spaces
+
+}  // namespace fsdp

@@ -1,0 +1,79 @@
+#include "nn/work.hpp"
+
+#include "nn/transformer.hpp"
+#include "tensor/shape.hpp"
+
+namespace fsdp {
+
+namespace {
+
+double real(std::size_t n) { return static_cast<double>(n); }
+
+}  // namespace
+
+StageWork::StageWork(const Transformer& model, const std::vector<bool>& trained, BatchShape shape, DType type)
+    : c_(model.config()), R_(real(shape.rows())), T_(real(shape.T)), size_(real(size_of(type))) {
+  for (const auto& stage : model.parameters_by_stage()) {
+    matrices_.push_back(0), trained_matrices_.push_back(0);
+    for (const std::size_t p : stage) {
+      const Shape& shape_of = model.parameters()[p].shape;
+      if (shape_of.size() != 2) continue;
+      matrices_.back() += real(numel(shape_of));
+      if (trained[p]) trained_matrices_.back() += real(numel(shape_of));
+    }
+  }
+}
+
+Cost StageWork::forward(std::size_t block) const {
+  const double C = real(c_.width);
+  const double norms = 2 * 2 * C, residuals = 2 * 3 * C;
+  return {.product_flops = 2 * R_ * matrices_[1 + block],
+          .attention_flops = 2 * attention(),
+          .memory_bytes = numbers(norms + residuals + activation() + heads() + biases())};
+}
+
+Cost StageWork::recompute(std::size_t block) const {
+  const double C = real(c_.width);
+  Cost cost = forward(block);
+  cost.product_flops -= 2 * R_ * real(c_.ffn_width) * C;
+  cost.memory_bytes -= numbers(3 * C);
+  return cost;
+}
+
+Cost StageWork::refill() const { return {.memory_bytes = numbers(2 * 2 * real(c_.width) + activation())}; }
+
+/// Attention makes its probabilities again: 5 products; forward has 2.
+Cost StageWork::backward(std::size_t block) const {
+  const double C = real(c_.width), F = real(c_.ffn_width);
+  const double norms = 2 * 4 * C, activations = (c_.activation == Activation::swiglu ? 5 : 3) * F;
+  return {.product_flops = 2 * R_ * (matrices_[1 + block] + trained_matrices_[1 + block]),
+          .attention_flops = 5 * attention(),
+          .memory_bytes = numbers(norms + activations + heads() + biases())};
+}
+
+Cost StageWork::embedding_forward() const {
+  return {.memory_bytes = numbers(real(c_.positions == Positions::learned ? 3 : 2) * real(c_.width))};
+}
+Cost StageWork::embedding_backward() const {
+  return {.memory_bytes = numbers(real(c_.width)) + 2 * R_ * real(c_.width) * sizeof(float)};
+}
+
+/// Logits are written, read for the loss, replaced by their gradient, and read by its two products.
+Cost StageWork::head() const {
+  const double table = real(c_.vocab_size) * real(c_.width);
+  const double wanted = trained_matrices_.back() > 0 ? 3 : 2;
+  return {.product_flops = 2 * wanted * R_ * table, .memory_bytes = numbers(6 * real(c_.width) + 3 * real(c_.vocab_size))};
+}
+
+/// FLOPs of one of attention's products over the half of each square that is not masked.
+double StageWork::attention() const { return R_ * T_ * real(c_.heads * c_.head_size); }
+double StageWork::activation() const { return 3 * real(c_.ffn_width); }
+/// Norms and rotations of queries and keys.
+double StageWork::heads() const {
+  return (c_.positions == Positions::rotary ? 2 : 0) * real((c_.heads + c_.kv_heads) * c_.head_size) +
+         (c_.qk_norm ? 3 : 0) * real((c_.heads + c_.kv_heads) * c_.head_size);
+}
+/// Added in forward, summed up in backward; those of residuals and GELU are part of other kernels.
+double StageWork::biases() const { return c_.qkv_bias ? 2 * real((c_.heads + 2 * c_.kv_heads) * c_.head_size) : 0; }
+
+}  // namespace fsdp

@@ -1,0 +1,45 @@
+// What the stages of a Transformer compute on one micro-batch, and which memory they go over. Products read and write far less
+// than they compute; all other kernels are counted by the numbers that they read and write, one by one as nn/block.cpp calls
+// them.
+#pragma once
+
+#include <vector>
+
+#include "nn/model.hpp"
+
+namespace fsdp {
+
+class Transformer;
+
+/// What an operation computes, and the bytes that it reads and writes in the device's memory.
+struct Cost {
+  double product_flops = 0, attention_flops = 0, fp32_flops = 0, memory_bytes = 0;
+};
+
+class StageWork {
+ public:
+  /// `trained`: of each parameter. The model must outlive this.
+  StageWork(const Transformer& model, const std::vector<bool>& trained, BatchShape shape, DType type);
+
+  Cost embedding_forward() const;
+  Cost forward(std::size_t block) const;
+  /// Without the block's last product and residual.
+  Cost recompute(std::size_t block) const;
+  Cost refill() const;
+  Cost backward(std::size_t block) const;
+  Cost embedding_backward() const;
+  Cost head() const;
+
+ private:
+  double numbers(double per_row) const { return R_ * per_row * size_; }
+  double attention() const;
+  double activation() const;
+  double heads() const;
+  double biases() const;
+
+  const TransformerConfig& c_;
+  const double R_, T_, size_;
+  std::vector<double> matrices_, trained_matrices_;  // elements, of each stage
+};
+
+}  // namespace fsdp
