@@ -46,7 +46,7 @@ struct TokenizeOptions {
   bool skip_invalid = false;
   bool append_eos = false;
   std::string eos_token;
-  OutputFormat format = OutputFormat::llmc;
+  const TokenFormat* format = token_formats().front();
   std::size_t shard_size = most_llmc_tokens;
   std::size_t threads = 0;
   double save_interval_s = 30;
@@ -81,14 +81,17 @@ void check(const TokenizeOptions& options, const OptionTable& table) {
         "FILE");
   if (options.train_bpe > 0 && !table.given("tokenizer"))
     throw UserError("--train-bpe without --tokenizer (the tokenizer that is learned would be lost); give --tokenizer FILE");
-  if (table.given("shard-size") && options.format != OutputFormat::llmc)
-    throw UserError("--shard-size does not go with this --format (only llm.c's files are numbered); leave it out");
+  if (table.given("shard-size") && !options.format->has_shards)
+    throw UserError("--shard-size does not go with this --format (its files are not numbered); leave it out");
   for (const std::filesystem::path& out : {options.out, options.valid_out})
-    if (const auto ending = out.extension(); options.format != OutputFormat::hdf5 && (ending == ".h5" || ending == ".hdf5"))
-      throw UserError(format(
-          "'{}' is a name for HDF5 files (--format is another one); add --format hdf5, or give a name in .bin", out.string()));
-  const bool is_megatron = options.format == OutputFormat::megatron;  // of one name in all its forms
-  const auto target = [&](const std::filesystem::path& path) { return is_megatron ? indexed::data_of(path) : path; };
+    for (const TokenFormat* other : token_formats())
+      if (other != options.format &&
+          std::find(other->endings.begin(), other->endings.end(), out.extension()) != other->endings.end())
+        throw UserError(format("'{}' is a name for files of another --format; add --format {}, or give a name in .bin",
+                               out.string(), other->name));
+  const auto target = [&](const std::filesystem::path& path) {
+    return options.format->file_of ? options.format->file_of(path) : path;
+  };
   if (!options.valid_out.empty() && same_file(target(options.out), target(options.valid_out)))
     throw UserError("--out and --valid-out are the same file (one would replace the other); give two names");
 }
@@ -152,11 +155,13 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
                 "Threads that tokenize; 0: as many as the cores that this process may use.");
   table.group("Output");
   table.path("out", "FILE", o.out, "Token file to write.").required();
-  table.choice<OutputFormat>(
-      "format", o.format, {{"llm.c", OutputFormat::llmc}, {"megatron", OutputFormat::megatron}, {"hdf5", OutputFormat::hdf5}},
-      "llm.c: 16 bits a token, or 32 for more than 65536 tokens. megatron: --out NAME is NAME.bin and NAME.idx, which says "
-      "where "
-      "documents begin; fairseq reads them, too. hdf5: compressed; a killed run begins anew.");
+  std::vector<std::pair<std::string, const TokenFormat*>> formats;
+  std::string about;
+  for (const TokenFormat* row : token_formats()) {
+    formats.emplace_back(row->name, row);
+    about += format("{}{}: {}", about.empty() ? "" : " ", row->name, row->about);
+  }
+  table.choice<const TokenFormat*>("format", o.format, formats, about);
   table.path("valid-out", "FILE", o.valid_out, "Token file for a held-out part: the tail of the text.")
       .unset("nothing is held out");
   table.number("valid-fraction", "PART", o.valid_fraction, "Part of the text that is held out with --valid-out.",
@@ -269,7 +274,7 @@ int tokenize(const TokenizeOptions& options) {
   TextSource text(find_texts(options), /*any_bytes=*/options.tokenizer == "bytes");
   const std::string json_field = options.chat ? "" : text.json_field(options.json_field);
   std::unique_ptr<Tokenizer> tokenizer = options.train_bpe > 0 ? nullptr : open_tokenizer(options.tokenizer);
-  const bool of_files = text.is_of_files(), can_go_on = of_files && options.format != OutputFormat::hdf5;
+  const bool of_files = text.is_of_files(), can_go_on = of_files && options.format->resumes;
   const bool holds_out = !options.valid_out.empty();
   if (holds_out || options.train_bpe > 0)  // both need all of it first
     text.copy_streams(folder_of(options.out));
@@ -291,7 +296,7 @@ int tokenize(const TokenizeOptions& options) {
                                  {"json_field", json_field},
                                  {"chat", options.chat},
                                  {"skip_invalid", options.skip_invalid},
-                                 {"format", options.format},
+                                 {"format", options.format->name},
                                  {"shard_tokens", options.shard_size},
                                  {"valid_out", holds_out ? std::filesystem::absolute(options.valid_out).string() : ""},
                                  {"tail", tail ? nlohmann::ordered_json(*tail) : nlohmann::ordered_json()}};
@@ -334,11 +339,11 @@ int tokenize(const TokenizeOptions& options) {
              100.0 * static_cast<double>(text.size() - *tail) / static_cast<double>(text.size()));
   for (const auto* masks : {&done.train_mask, &done.valid_mask})
     for (const WrittenFile& file : *masks) print_to(stdout, "{}: 1 for tokens of answers, 0 for others\n", file.path.string());
-  for (const auto* files : {&done.train, &done.valid})
+  for (const auto& [files, masks] : {std::pair(&done.train, &done.train_mask), std::pair(&done.valid, &done.valid_mask)})
     for (const WrittenFile& file : *files)
-      if (options.chat && options.format == OutputFormat::hdf5)
+      if (options.chat && masks->empty())
         print_to(stdout, "{}: its dataset loss_mask has 1 for tokens of answers, 0 for others\n", file.path.string());
-  if (options.format == OutputFormat::llmc) warn_of_earlier_files(options, done);
+  if (options.format->has_shards) warn_of_earlier_files(options, done);
   if (!unused.empty())
     print_warnings(
         {format("the conversations have keys that are ignored ({}); check that neither their text nor their mask needs "

@@ -17,10 +17,15 @@ UserError unusable_tokens(const fs::path& path, const std::string& why) {
   return UserError(format("'{}' is not a token file that can be used ({}); make one with fsdp-tokenize", path.string(), why));
 }
 
+// A row for each file of this folder that has a format.
+const TokenFormat &llmc_tokens(), &indexed_tokens(), &hdf5_tokens();
+
 namespace {
 
-/// The first that recognises a file opens it.
-const TokenFormat& (*const formats[])() = {llmc_tokens, indexed_tokens, hdf5_tokens};
+std::vector<const TokenFormat*>& rows() {
+  static std::vector<const TokenFormat*> all = {&llmc_tokens(), &indexed_tokens(), &hdf5_tokens()};
+  return all;
+}
 
 constexpr std::size_t first_bytes = 256;  // those that tell what a file is
 
@@ -104,12 +109,25 @@ fs::path file_named(const fs::path& name) {
 
 }  // namespace
 
+const std::vector<const TokenFormat*>& token_formats() { return rows(); }
+
+const TokenFormat& find_token_format(std::string_view name) {
+  std::string known;
+  for (const TokenFormat* format : rows()) {
+    if (format->name == name) return *format;
+    known += (known.empty() ? "" : ", ") + std::string(format->name);
+  }
+  throw UserError(format("'{}' is not a format of token files (known are {}); choose one of them", name, known));
+}
+
+void add_token_format(const TokenFormat& format) { rows().push_back(&format); }
+
 bool is_text_file(const fs::path& path) {
   if (kind_of(path) != PathKind::file) return false;
   const std::string beginning = beginning_of(path);
   if (beginning.empty() || !looks_like_text(beginning)) return false;
-  for (const auto& row : formats)
-    if (row().recognises(path, beginning)) return false;
+  for (const TokenFormat* format : rows())
+    if (format->recognises(path, beginning)) return false;
   return !of_known_kind(path, beginning);
 }
 
@@ -128,8 +146,8 @@ std::unique_ptr<Tokens> open_token_file(const fs::path& name) {
   const fs::path path = file_named(name);
   const std::string beginning = beginning_of(path);
   if (beginning.empty()) throw unusable_tokens(path, "it is empty");
-  for (const auto& row : formats)
-    if (const TokenFormat& format = row(); format.recognises(path, beginning)) return format.open(path);
+  for (const TokenFormat* format : rows())
+    if (format->recognises(path, beginning)) return format->open(path);
   throw of_another_kind(path, beginning);
 }
 

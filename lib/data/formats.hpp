@@ -1,35 +1,48 @@
-// The formats of token files that are read. Each has a file of its own and a row in formats.cpp.
+// The formats of token files. Each has a file of its own with its row, and a line in formats.cpp; docs/extending-format.md adds
+// one.
 #pragma once
 
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "data/token_writer.hpp"
 #include "data/tokens.hpp"
 
 namespace fsdp {
 
 struct TokenFormat {
-  const char* name;
-  /// Whether the file is of this format, by its first bytes (at most 256) and by what lies beside it.
+  std::string_view name;   // that users choose it by
+  std::string_view about;  // a sentence or two for the help
+  /// Returns true if the file is of this format, by its first bytes (at most 256) and by what is next to it.
   bool (*recognises)(const std::filesystem::path& path, std::string_view beginning);
   /// Throws UserError for a file that cannot be used.
   std::unique_ptr<Tokens> (*open)(const std::filesystem::path& path);
+  /// `state` is what TokenWriter::state() returned in another process, or null; `shard_tokens` is the most tokens of a file.
+  /// Throws UserError if there cannot be such a file or another process writes it now, and DamagedError if what `state` says of
+  /// the temporary files is not so.
+  std::unique_ptr<TokenWriter> (*make_writer)(const std::filesystem::path& path, std::size_t vocab_size,
+                                              const nlohmann::json& state, std::uint64_t shard_tokens);
+  bool resumes = true;      // its writers have a state
+  bool has_shards = false;  // more tokens than `shard_tokens` become several numbered files
+  /// How its files' names end, if names of other formats must not end so.
+  std::vector<std::string_view> endings = {};
+  /// The file that a name stands for; null: of this name.
+  std::filesystem::path (*file_of)(const std::filesystem::path& name) = nullptr;
 };
-/// Those of llm.c: 256 little-endian int32, then the tokens. The first three numbers of the header are 20240520, 1 and the
-/// count of tokens, which are uint16 then; or 20240801, 7 and their count, and they are uint32. The others are 0.
-const TokenFormat& llmc_tokens();
-/// The memory-mapped data sets of Megatron-LM (megatron.core.datasets.indexed_dataset) and of fairseq
-/// (fairseq.data.indexed_dataset.MMapIndexedDataset): NAME.bin, which is nothing but tokens, and NAME.idx, which says of what
-/// type they are, and how long each sequence is.
-const TokenFormat& indexed_tokens();
-/// An HDF5 file with a data set of integers of one dimension, or of two, whose rows follow each other: that called "tokens" or
-/// "input_ids", or the only one. A dataset "document_lengths" says how many tokens each document has, and "loss_mask" which
-/// tokens count. Throws UserError for others that would change training ("labels" that are not the tokens), with
-/// Tokens::check().
-const TokenFormat& hdf5_tokens();
+/// All rows, those of the library first, of which the first is the one that fsdp-tokenize writes by default. The first that
+/// recognises a file opens it.
+const std::vector<const TokenFormat*>& token_formats();
+/// Throws UserError, which names those that there are.
+const TokenFormat& find_token_format(std::string_view name);
+/// Adds a row, which must live as long as the program. Call it before anything else: threads that look for a format at the same
+/// time would see the table change.
+void add_token_format(const TokenFormat& format);
 
 /// Whether a file is text as far as its first bytes tell: no format is recognised, and no control character is among them.
 /// Throws what InputFile throws.

@@ -221,13 +221,23 @@ class Hdf5Tokens : public Tokens {
 
 }  // namespace
 
+/// An HDF5 file with a data set of integers of one dimension, or of two, whose rows follow each other: that called "tokens" or
+/// "input_ids", or the only one. A dataset "document_lengths" says how many tokens each document has, and "loss_mask" which
+/// tokens count. Throws UserError for others that would change training ("labels" that are not the tokens), with
+/// Tokens::check().
 const TokenFormat& hdf5_tokens() {
-  static constexpr TokenFormat row = {
-      "HDF5",
-      [](const std::filesystem::path&, std::string_view beginning) { return beginning.starts_with("\x89HDF\r\n\x1a\n"); },
-      [](const std::filesystem::path& path) -> std::unique_ptr<Tokens> {
+  static const TokenFormat row = {
+      .name = "hdf5",
+      .about = "compressed; a killed run begins anew.",
+      .recognises = [](const std::filesystem::path&,
+                       std::string_view beginning) { return beginning.starts_with("\x89HDF\r\n\x1a\n"); },
+      .open = [](const std::filesystem::path& path) -> std::unique_ptr<Tokens> {
         return reading(path, [&] { return std::make_unique<Hdf5Tokens>(path); });
-      }};
+      },
+      .make_writer = [](const std::filesystem::path& path, std::size_t vocab_size, const nlohmann::json&,
+                        std::uint64_t) { return make_hdf5_writer(path, vocab_size); },
+      .resumes = false,
+      .endings = {".h5", ".hdf5"}};
   return row;
 }
 

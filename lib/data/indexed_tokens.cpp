@@ -192,14 +192,22 @@ class IndexedTokens : public Tokens {
 
 }  // namespace
 
+/// The memory-mapped data sets of Megatron-LM (megatron.core.datasets.indexed_dataset) and of fairseq
+/// (fairseq.data.indexed_dataset.MMapIndexedDataset): NAME.bin, which is nothing but tokens, and NAME.idx, which says of what
+/// type they are, and how long each sequence is.
 const TokenFormat& indexed_tokens() {
-  static constexpr TokenFormat row = {
-      "Megatron or fairseq, memory-mapped",
-      [](const fs::path& path, std::string_view beginning) {
-        return beginning.starts_with(indexed::magic) ||
-               (path.extension() == ".bin" && kind_of(indexed::index_of(path)) == PathKind::file);
-      },
-      [](const fs::path& path) -> std::unique_ptr<Tokens> { return std::make_unique<IndexedTokens>(path); }};
+  static const TokenFormat row = {
+      .name = "megatron",
+      .about = "--out NAME is NAME.bin and NAME.idx, which says where documents begin; fairseq reads them, too.",
+      .recognises =
+          [](const fs::path& path, std::string_view beginning) {
+            return beginning.starts_with(indexed::magic) ||
+                   (path.extension() == ".bin" && kind_of(indexed::index_of(path)) == PathKind::file);
+          },
+      .open = [](const fs::path& path) -> std::unique_ptr<Tokens> { return std::make_unique<IndexedTokens>(path); },
+      .make_writer = [](const fs::path& path, std::size_t vocab_size, const nlohmann::json& state,
+                        std::uint64_t) { return make_indexed_writer(path, vocab_size, state); },
+      .file_of = indexed::data_of};
   return row;
 }
 

@@ -48,15 +48,22 @@ class LlmcTokens : public Tokens {
 
 }  // namespace
 
+/// Those of llm.c: 256 little-endian int32, then the tokens. The first three numbers of the header are 20240520, 1 and the
+/// count of tokens, which are uint16 then; or 20240801, 7 and their count, and they are uint32. The others are 0.
 const TokenFormat& llmc_tokens() {
-  static constexpr TokenFormat row = {
-      "llm.c",
-      [](const std::filesystem::path&, std::string_view beginning) {
-        std::int32_t magic = 0;
-        if (beginning.size() >= sizeof magic) std::memcpy(&magic, beginning.data(), sizeof magic);
-        return magic == narrow_llmc.magic || magic == wide_llmc.magic;
-      },
-      [](const std::filesystem::path& path) -> std::unique_ptr<Tokens> { return std::make_unique<LlmcTokens>(path); }};
+  static const TokenFormat row = {
+      .name = "llm.c",
+      .about = "16 bits a token, or 32 for more than 65536 tokens.",
+      .recognises =
+          [](const std::filesystem::path&, std::string_view beginning) {
+            std::int32_t magic = 0;
+            if (beginning.size() >= sizeof magic) std::memcpy(&magic, beginning.data(), sizeof magic);
+            return magic == narrow_llmc.magic || magic == wide_llmc.magic;
+          },
+      .open = [](const std::filesystem::path& path) -> std::unique_ptr<Tokens> { return std::make_unique<LlmcTokens>(path); },
+      .make_writer = [](const std::filesystem::path& path, std::size_t vocab_size, const nlohmann::json& state,
+                        std::uint64_t shard_tokens) { return make_llmc_writer(path, vocab_size, shard_tokens, state); },
+      .has_shards = true};
   return row;
 }
 

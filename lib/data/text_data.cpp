@@ -96,7 +96,7 @@ class TokenMaker {
                    with(stem, ".json").string(), why_not_opened(reading_.folder, errno)));
     }
     open();
-    TokenizeJobOptions output = {.out = with(stem, ".bin"), .valid_out = {}, .format = OutputFormat::megatron};
+    TokenizeJobOptions output = {.out = with(stem, ".bin"), .valid_out = {}, .format = &find_token_format("megatron")};
     if (documents || !field.empty()) output.end_of_text = find_end_of_text(*tokenizer_);
     output.documents = documents;
     if (const fs::path folder = folder_of_tokenizer(reading_.tokenizer); output.end_of_text && !folder.empty())

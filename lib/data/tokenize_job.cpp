@@ -196,15 +196,7 @@ TokenizeJob::TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::opti
 void TokenizeJob::open_writers() {
   const auto open_one = [&](const std::filesystem::path& path, std::size_t vocab_size, const std::string& state) {
     const nlohmann::json found = notes_.found() && !notes_.found()->is_null() ? notes_.found()->at(state) : nlohmann::json();
-    switch (output_.format) {
-      case OutputFormat::megatron:
-        return make_indexed_writer(path, vocab_size, found);
-      case OutputFormat::hdf5:  // cannot be resumed: there are no notes
-        return make_hdf5_writer(path, vocab_size);
-      case OutputFormat::llmc:
-        break;
-    }
-    return make_llmc_writer(path, vocab_size, output_.shard_tokens, found);
+    return output_.format->make_writer(path, vocab_size, found, output_.shard_tokens);
   };
   const auto open = [&](const std::filesystem::path& path, const std::string& state) {
     std::unique_ptr<TokenWriter> tokens = open_one(path, tokenizer_.vocab_size(), state);

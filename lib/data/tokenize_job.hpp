@@ -14,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "base/timer.hpp"
+#include "data/formats.hpp"
 #include "data/json_records.hpp"
 #include "data/text_source.hpp"
 #include "data/token_writer.hpp"
@@ -114,11 +115,9 @@ class JobNotes {
   Timer timer_;
 };
 
-enum class OutputFormat { llmc, megatron, hdf5 };
-
 struct TokenizeJobOptions {
   std::filesystem::path out, valid_out;
-  OutputFormat format = OutputFormat::llmc;
+  const TokenFormat* format = token_formats().front();
   std::uint64_t shard_tokens = most_llmc_tokens;  // of llm.c's files
   std::optional<TokenId> end_of_text = {};        // follows each document
   bool documents = false;                         // each plain text is one, also without that token; else all are one
